@@ -17,14 +17,25 @@ from benchmarks.cache_workloads import WORKLOADS, client_breakpoints, costs
 from benchmarks.cache_workloads import cost as cost_of
 from benchmarks.harness import BadData, Report
 from benchmarks.recorded import DATA
-from foveate.cache.layout import PlacementOptions, apply_breakpoints, place_breakpoints, readable_entries
-from foveate.cache.pings import build_keepalive_prompt, plan_keepalive
-from foveate.cache.prefix_log import PrefixLog
-from foveate.cache.prompts import CachedPrompt, prompt_layout
-from foveate.cache.rhythm import NO_GAPS, GapHistogram, estimate_returns, forecast_next_request, soon_share
-from foveate.cache.rules import CacheRules, CachingMode, rules_for
-from foveate.cache.simulate import SimulatedCache
-from foveate.values import Ttl
+from foveate.model import Ttl
+from foveate.prompt_cache.keepalive import build_keepalive_prompt, plan_keepalive
+from foveate.prompt_cache.placement.arrivals import (
+    NO_GAPS,
+    GapHistogram,
+    estimate_returns,
+    forecast_next_request,
+    soon_share,
+)
+from foveate.prompt_cache.placement.breakpoints import (
+    PlacementOptions,
+    apply_breakpoints,
+    place_breakpoints,
+    readable_entries,
+)
+from foveate.prompt_cache.placement.prefix_log import PrefixLog
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
+from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
 
 TRACES = "agent_cache_traces.jsonl.gz"
 

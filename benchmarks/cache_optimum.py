@@ -21,7 +21,7 @@ from benchmarks.cache_traces import (
     count_blocks,
     slice_runs,
 )
-from foveate.cache.rules import CacheRules
+from foveate.prompt_cache.rules import CacheRules
 
 
 def optimum(line: Line, rules: CacheRules, *, pings: bool) -> float:

@@ -1,7 +1,7 @@
 """The cache simulator beside recorded bills: how often reads and writes are those billed, and why one missed.
 
 Each request of a log is served by the simulator in the order of time, sub-agents among them, as replay does it
-(`foveate.replay.sent`). What is scored is what it expected before it looked at how the bill divides its
+(`foveate.replay.simulator.reconstruct`). What is scored is what it expected before it looked at how the bill divides its
 sum: it knows what the log shows, the sums, and what earlier bills told. The first request of a conversation is
 not scored: what it reads is what of the system prompt was kept from before.
 
@@ -17,10 +17,10 @@ from pathlib import Path
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
 from foveate.errors import UnreadableInput
-from foveate.replay.reading import find_files, group_sessions, read_session
-from foveate.replay.recordings import Recording
-from foveate.replay.sent import ReconstructedCall, UsageFinding, reconstruct_calls
-from foveate.values import CacheUsage
+from foveate.model import CacheUsage
+from foveate.replay.recording import Recording
+from foveate.replay.recording_files import find_files, group_sessions, read_session
+from foveate.replay.simulator.reconstruct import ReconstructedCall, UsageFinding, reconstruct_calls
 
 # A read or a write agrees when it is off by no more than this share of the request's input tokens.
 TOLERANCE = 0.02

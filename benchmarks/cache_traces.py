@@ -17,8 +17,8 @@ from typing import Any
 from msgspec import structs
 
 from benchmarks.harness import BadData
-from foveate.cache.prompts import CachedPrompt, PromptPiece, compute_digest
-from foveate.values import Area, Place
+from foveate.model import Area, Place
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest
 
 Runs = Sequence[Sequence[int]]
 

@@ -12,14 +12,20 @@ from typing import NamedTuple
 
 from benchmarks.cache_optimum import bound
 from benchmarks.cache_traces import BLOCK_TOKENS, TracedRequest
-from foveate.cache.layout import PlacementOptions, apply_breakpoints, place_breakpoints
-from foveate.cache.prefix_log import ObservedRequest, PrefixLog
-from foveate.cache.prompts import CachedPrompt, PromptPiece, compute_digest, prompt_layout
-from foveate.cache.reuse import AgentReuse
-from foveate.cache.rhythm import NO_GAPS, GapHistogram, estimate_returns, forecast_next_request, soon_share
-from foveate.cache.rules import CacheRules, rules_for
-from foveate.cache.simulate import SimulatedCache
-from foveate.values import Area, CacheBreakpoint, CacheUsage, Place, Ttl
+from foveate.model import Area, CacheBreakpoint, CacheUsage, Place, Ttl
+from foveate.prompt_cache.placement.arrivals import (
+    NO_GAPS,
+    GapHistogram,
+    estimate_returns,
+    forecast_next_request,
+    soon_share,
+)
+from foveate.prompt_cache.placement.breakpoints import PlacementOptions, apply_breakpoints, place_breakpoints
+from foveate.prompt_cache.placement.prefix_log import ObservedRequest, PrefixLog
+from foveate.prompt_cache.placement.reuse import AgentReuse
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest, prompt_layout
+from foveate.prompt_cache.rules import CacheRules, rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
 
 MODEL = "claude-sonnet-4-6"
 RESPONSE_SECONDS = 2.0

@@ -11,7 +11,7 @@ from zlib import crc32
 from benchmarks.fit_claude import DEFAULT_DATA, Example, examples, fit, session_examples
 from benchmarks.harness import BadData, Report
 from benchmarks.recorded_steps import increments
-from foveate.tokens.claude import ClaudeConstants
+from foveate.tokens.tokenizers.claude import ClaudeConstants
 
 FOLDS = 8
 

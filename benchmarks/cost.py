@@ -20,8 +20,8 @@ from benchmarks.harness import Cell, Report
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import Call, Category, Charge
+from foveate.model import CacheUsage, Savings, Usage
 from foveate.store import open_store
-from foveate.values import CacheUsage, Savings, Usage
 
 PROCESSES = (1, 4)
 _SECONDS = 4.0

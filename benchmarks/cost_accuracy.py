@@ -22,12 +22,11 @@ from msgspec.structs import replace
 
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
-from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import Price
-from foveate.values import CacheUsage, Format, Usage
-from foveate.wire.bills import BillableUnit, split_usage
-from foveate.wire.body import as_dict
-from foveate.wire.usage import read_response_usage
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import Price
+from foveate.formats.json_text.parse import as_dict
+from foveate.formats.response.usage import BillableUnit, read_response_usage, split_usage
+from foveate.model import CacheUsage, Format, Usage
 
 USAGES = "priced_usages.json.gz"
 LOGS = "sessions/pi"

@@ -15,12 +15,12 @@ from pathlib import Path
 from benchmarks import count_evidence, recorded
 from benchmarks.harness import Cell, Report
 from benchmarks.recorded import RecordedCall
-from foveate import wire
+from foveate import formats
 from foveate.errors import MalformedRequest
+from foveate.model import Request, TokenCount
 from foveate.tokens import RequestCount, counter_for, with_model
 from foveate.tokens.families import is_claude
 from foveate.tokens.request_count import PROVIDER_SYSTEMS
-from foveate.values import Request, TokenCount
 
 _Judged = tuple[count_evidence.CountedCall, TokenCount]
 _PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "google", "bedrock")
@@ -131,7 +131,7 @@ def _count_call(call: RecordedCall) -> tuple[Request, RequestCount] | tuple[None
     if not call.asks_to_read:
         return None, None
     try:
-        request = with_model(wire.parse_request(call.body, call.format), call.model)
+        request = with_model(formats.parse_request(call.body, call.format), call.model)
         return request, counter_for(request.model, call.host).count_request(request)
     except MalformedRequest:
         return None, None

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 import foveate.tokens
 from benchmarks.recorded import RecordedCall
-from foveate import wire
+from foveate import formats
 from foveate.errors import MalformedRequest
+from foveate.model import Request, TokenCount
 from foveate.tokens import counter_for, with_model
-from foveate.tokens.evidence import (
+from foveate.tokens.accuracy import (
     BOUND_FORMS,
     AccuracyEvidence,
     AccuracyProfile,
@@ -27,7 +28,6 @@ from foveate.tokens.evidence import (
     UsageBound,
     group_names,
 )
-from foveate.values import Request, TokenCount
 
 AS_OF = "2026-11"
 TABLE = Path(foveate.tokens.__file__).parent / "data" / "evidence.json"
@@ -85,7 +85,7 @@ def count(call: RecordedCall) -> CountedCall | None:
     if not call.asks_to_read or not call.input_tokens:
         return None
     try:
-        request = with_model(wire.parse_request(call.body, call.format), call.model)
+        request = with_model(formats.parse_request(call.body, call.format), call.model)
         raw = counter_for(request.model, call.host).raw_count(request)
     except MalformedRequest:
         return None

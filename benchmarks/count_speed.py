@@ -16,9 +16,9 @@ from benchmarks.corpus import Source, cjk, sources
 from benchmarks.growing_session import TURNS, WINDOWS, SessionTimings, time_growing_session
 from benchmarks.harness import Cell, Report
 from benchmarks.tiktoken_peer import o200k
-from foveate import wire
+from foveate import formats
 from foveate.tokens import Conversation, counter_for
-from foveate.tokens.cascade import FallbackCounter
+from foveate.tokens.remote.fallback import FallbackCounter
 
 _MODEL = "gpt-4o"
 _ROUNDS = 3
@@ -207,7 +207,7 @@ def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str
         foveate.count_request({**body, "messages": [{"role": "user", "content": f"{number}"}, *messages]})
 
     cascade = FallbackCounter(counter_for)
-    request = wire.parse_request(body)
+    request = formats.parse_request(body)
 
     async def ask_on_loop(number: int) -> None:
         first = f'{{"role": "user", "content": "{number}"}}'.encode()

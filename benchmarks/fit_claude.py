@@ -41,21 +41,21 @@ from benchmarks.claude_priors import (
     Prior,
 )
 from benchmarks.recorded_steps import Increment, increments
-from foveate import wire
-from foveate.tokens import claude, token_classes
-from foveate.tokens.claude import (
+from foveate import formats
+from foveate.model import Format, Message, Request
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.rendering.claude import ClaudeRules
+from foveate.tokens.rendering.claude_models import claude_model_figures
+from foveate.tokens.request_count import RequestCount
+from foveate.tokens.tokenizers import claude
+from foveate.tokens.tokenizers.claude import (
     ClaudeConstants,
     ClaudeTokenizer,
     FittedConstants,
     claude_family,
     count_token_classes,
 )
-from foveate.tokens.counter import RequestCounter
-from foveate.tokens.request_count import RequestCount
-from foveate.tokens.rules.claude import ClaudeRules
-from foveate.tokens.rules.claude_models import claude_model_figures
-from foveate.tokens.vocabulary import bundled_vocabulary
-from foveate.values import Format, Message, Request
+from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
 
 ROOT = Path(__file__).parent.parent
 DEFAULT_DATA = ROOT.parent / "shared" / "data"
@@ -83,10 +83,10 @@ class Example:
 def text_times(texts: Sequence[str]) -> dict[str, float]:
     """The tokens of each class in `texts`."""
     vocabulary = bundled_vocabulary("o200k_base")
-    found = dict.fromkeys(token_classes.TOKEN_CLASSES, 0.0)
+    found = dict.fromkeys(claude.TOKEN_CLASSES, 0.0)
     for text in texts:
         for name, number in zip(
-            token_classes.TOKEN_CLASSES, count_token_classes(vocabulary.encode(text)), strict=True
+            claude.TOKEN_CLASSES, count_token_classes(vocabulary.encode(text)), strict=True
         ):
             found[name] += number
     return found
@@ -94,7 +94,7 @@ def text_times(texts: Sequence[str]) -> dict[str, float]:
 
 def _zero_except(**given: float) -> ClaudeConstants:
     """Constants that are all zero but for those `given`."""
-    text = dict.fromkeys(token_classes.TOKEN_CLASSES, 0.0)
+    text = dict.fromkeys(claude.TOKEN_CLASSES, 0.0)
     structure = dict.fromkeys((*STRUCTURE, *LATER_STRUCTURE), 0.0)
     return ClaudeConstants(
         text={name: given.get(name, 0.0) for name in text},
@@ -149,14 +149,14 @@ def usage_rows(data: Path) -> Iterator[tuple[str, Request, float, float, str]]:
         api_format, model = _route(row)
         usage = row["usage"]
         billed = sum(usage.get(name) or 0 for name in _USAGE_FIELDS)
-        request = replace(wire.parse_request(row["request"], api_format), model=model)
+        request = replace(formats.parse_request(row["request"], api_format), model=model)
         weight = 1.0 if api_format is Format.ANTHROPIC else _OTHER_HOST_WEIGHT
         yield model, request, billed, weight, f"{row['provider']}:{row['file']}"
     with gzip.open(data / "count_tokens.jsonl.gz") as lines:
         counted = [json.loads(line) for line in lines]
     for row in counted:
         if "anthropic.com" in urlsplit(row["uri"]).netloc:
-            request = wire.parse_request(row["request"], Format.ANTHROPIC)
+            request = formats.parse_request(row["request"], Format.ANTHROPIC)
             yield request.model, request, row["response"]["input_tokens"], 1.0, f"counted:{row['file']}"
 
 
@@ -309,10 +309,9 @@ def class_table() -> bytes:
     import splintr
 
     engine = splintr.Tokenizer.from_pretrained("o200k_base")
-    numbers = {name: number for number, name in enumerate(token_classes.TOKEN_CLASSES)}
+    numbers = {name: number for number, name in enumerate(claude.TOKEN_CLASSES)}
     known = (
-        numbers[token_classes.classify_token(rank, engine.decode_token_bytes(rank))]
-        for rank in range(_O200K_TOKENS)
+        numbers[claude.classify_token(rank, engine.decode_token_bytes(rank))] for rank in range(_O200K_TOKENS)
     )
     # Ids above are special tokens, which no text becomes.
     return bytes(known) + bytes([numbers["mixed"]]) * 100

@@ -24,9 +24,9 @@ from scipy.optimize import lsq_linear
 
 from benchmarks.harness import table
 from benchmarks.recorded import DATA, PAIRS
-from foveate.tokens import estimate
-from foveate.tokens.estimate import TEXT_FEATURES, count_text_features
-from foveate.tokens.vocabulary import BUNDLED_VOCABULARIES, bundled_vocabulary
+from foveate.tokens.tokenizers import estimate
+from foveate.tokens.tokenizers.estimate import TEXT_FEATURES, count_text_features
+from foveate.tokens.tokenizers.vocabularies import BUNDLED_VOCABULARIES, bundled_vocabulary
 
 FITTED = "2026-11-15"
 _SEED = 20261115
@@ -125,7 +125,9 @@ def held_out_errors(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of recorded data")
-    parser.add_argument("--out", type=Path, default=Path(estimate.__file__).parent / "data" / "estimate.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(estimate.__file__).parents[1] / "data" / "estimate.json"
+    )
     options = parser.parse_args()
     taken = excerpts(options.data)
     texts = [excerpt.text for excerpt in taken]

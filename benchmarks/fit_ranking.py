@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from benchmarks.fold_points import COUNTER, DATA, CompactionPoint, Span, find_compaction_points
 from benchmarks.fold_sessions import RecordedSession, recorded_sessions
-from foveate.fold.extractive import value_per_token
-from foveate.fold.facts import Fact, Speaker, extract_facts
-from foveate.fold.ranking import ALWAYS_CARRIED, RankedFact, features
+from foveate.compaction.facts.extract import Fact, Speaker, extract_facts
+from foveate.compaction.facts.ranking import ALWAYS_CARRIED, RankedFact, features
+from foveate.compaction.summarize.extractive import value_per_token
 
 WINDOWS_TOKENS = (8_000, 12_000, 20_000, 30_000, 40_000)
 SHOWN_AGAIN = 0.25

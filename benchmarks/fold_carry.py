@@ -55,7 +55,7 @@ from benchmarks.fold_points import (
 )
 from benchmarks.fold_sessions import RecordedSession, recorded_sessions
 from benchmarks.harness import Cell, Report
-from foveate.values import Message
+from foveate.model import Message
 
 MODEL_WINDOW_TOKENS = 8_000
 MODEL_COMPACTIONS = 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foveate.values import Message, Part, Text, Thinking, ToolCall, ToolResult
+from foveate.model import Message, Part, Text, Thinking, ToolCall, ToolResult
 
 
 class Kind(StrEnum):

@@ -10,17 +10,17 @@ from typing import Any
 
 from benchmarks.fold_mentions import result_texts, spoken_texts
 from benchmarks.fold_points import Span, count_tokens_upper
-from foveate import wire
-from foveate.fold import summariser
-from foveate.fold.extractive import select_missing_facts, summary_limit_tokens
-from foveate.fold.facts import extract_facts
-from foveate.fold.model import LlmSummarizer, SummarizerEndpoint
-from foveate.fold.ranking import ALWAYS_CARRIED, rank_facts
-from foveate.fold.replacing import carried_facts_text
-from foveate.fold.verifying import find_missing_facts
-from foveate.upstream import JsonClient, JsonReply
-from foveate.values import Format, Message, Text, ToolCall, ToolResult
-from tests.llama import LlamaUnavailable, running_llama_server
+from foveate import formats
+from foveate.compaction.apply import carried_facts_text
+from foveate.compaction.facts.extract import extract_facts
+from foveate.compaction.facts.ranking import ALWAYS_CARRIED, rank_facts
+from foveate.compaction.summarize import summarizer
+from foveate.compaction.summarize.extractive import select_missing_facts, summary_limit_tokens
+from foveate.compaction.summarize.llm import LlmSummarizer, SummarizerEndpoint
+from foveate.compaction.summarize.verify import find_missing_facts
+from foveate.http import JsonClient, JsonReply
+from foveate.model import Format, Message, Text, ToolCall, ToolResult
+from tests.support.servers.llama import LlamaUnavailable, running_llama_server
 
 # The model was trained with so many; the middleware's prompt and what it asks to be summed up fill half of it.
 CONTEXT_TOKENS = 8192
@@ -66,8 +66,8 @@ def summarize_with_model(base_url: str, span: Span, seconds: float) -> str:
     facts = rank_facts(extract_facts(span.compacted), len(span.compacted))
     ranked = [one for one in facts if one.fact.kind in ALWAYS_CARRIED or one.fact.text not in there]
     named = select_missing_facts("", ranked, limit_tokens=int(limit * FACTS_SHARE), count=count_tokens_upper)
-    asked = summariser.SummaryInput(
-        request=wire.parse_request({"model": "another", "messages": [{"role": "user", "content": "-"}]}),
+    asked = summarizer.SummaryInput(
+        request=formats.parse_request({"model": "another", "messages": [{"role": "user", "content": "-"}]}),
         request_tokens=span.compacted_tokens,
         head=tuple(span.compacted),
         new_messages=tuple(span.compacted),
@@ -90,15 +90,15 @@ class _SampledClient(JsonClient):
         return await super().post_json(url, json.dumps(json.loads(body) | SAMPLING).encode(), headers)
 
 
-async def _summarize(base_url: str, span: summariser.SummaryInput, limit_tokens: int, seconds: float) -> str:
+async def _summarize(base_url: str, span: summarizer.SummaryInput, limit_tokens: int, seconds: float) -> str:
     where = SummarizerEndpoint(url=f"{base_url}/v1/chat/completions", api_format=Format.CHAT, headers={})
     try:
         async with _SampledClient(timeout_seconds=seconds + 60) as client, asyncio.timeout(seconds):
             by = LlmSummarizer(client, where, model=MODEL, window_tokens=CONTEXT_TOKENS)
-            made = await by.summarize(span, summariser.UsageLog(), limit_tokens=limit_tokens)
+            made = await by.summarize(span, summarizer.UsageLog(), limit_tokens=limit_tokens)
     except TimeoutError:
         raise SummaryFailed("not in time") from None
-    if isinstance(made, summariser.SummaryFailure):
+    if isinstance(made, summarizer.SummaryFailure):
         raise SummaryFailed(made.reason)
     return made.text
 

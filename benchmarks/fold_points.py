@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fold_sessions import RecordedSession
-from foveate.fold.boundary import TurnStructure, compaction_threshold_tokens, find_boundary
-from foveate.fold.cuts import max_summary_tokens
-from foveate.fold.extractive import summarize_by_rules, summary_limit_tokens
+from foveate.compaction.boundary import TurnStructure, compaction_threshold_tokens, find_boundary
+from foveate.compaction.plan import max_summary_tokens
+from foveate.compaction.summarize.extractive import summarize_by_rules, summary_limit_tokens
+from foveate.model import Message
 from foveate.tokens import counter_for
-from foveate.values import Message
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sessions"
 WINDOW_TOKENS = 40_000

@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.harness import BadData
 from benchmarks.logged_requests import LoggedBlock, LoggedMessage, LoggedRequest, read_logs
-from foveate import wire
-from foveate.values import Format, Message, Part, Text, Thinking, ToolCall, ToolResult
+from foveate import formats
+from foveate.model import Format, Message, Part, Text, Thinking, ToolCall, ToolResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def _trajectory(path: Path) -> RecordedSession:
         history: list[Mapping[str, Any]] = json.load(file)["history"]
     fields = ("role", "content", "tool_calls", "tool_call_id")
     api_format = [
-        wire.parse_message(
+        formats.parse_message(
             Format.CHAT, json.dumps({key: line[key] for key in fields if line.get(key)}).encode()
         )
         for line in history

@@ -5,9 +5,9 @@ What it takes is the least that a gateway of this make could take; what Foveate 
 
 import sys
 
-from foveate.gateway.asks import Receive, Scope, Send
-from foveate.upstream.pool import ConnectionPool, parse_url
-from foveate.upstream.sockets import open_listening_socket
+from foveate.gateway.request import Receive, Scope, Send
+from foveate.http.listening_sockets import open_listening_socket
+from foveate.http.pool import ConnectionPool, parse_url
 
 _DROPPED_HEADERS = frozenset((b"host", b"content-length", b"connection", b"transfer-encoding"))
 

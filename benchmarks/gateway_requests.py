@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway_upstream import SLOWLY
-from foveate.gateway.asks import AGENT_HEADER
+from foveate.gateway.request import AGENT_HEADER
 
 MODEL, CHAT_MODEL = "claude-opus-5-5", "gpt-5.2"
 # LiteLLM does not start without a key of its own, and wants it from clients; the others pass it on.

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from foveate.engine.exchange import Exchange
-from foveate.engine.watch import NullObserver
-from foveate.gateway.assembly import open_gateway
-from foveate.gateway.serving import load_live_config
-from foveate.upstream.sockets import open_listening_socket
+from foveate.engine.observer import NullObserver
+from foveate.gateway.build import open_gateway
+from foveate.gateway.server.serve import load_live_config
+from foveate.http.listening_sockets import open_listening_socket
 
 READ_AND_WRITE, PROVIDER, SETTLE = "read and write", "provider and answer", "settle"
 

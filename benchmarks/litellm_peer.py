@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.recorded import RecordedCall
-from foveate import wire
-from foveate.values import (
+from foveate import formats
+from foveate.model import (
     Document,
     Format,
     Image,
@@ -74,13 +74,13 @@ def _chat(call: RecordedCall, request: Request) -> tuple[list[Chat], list[Any]]:
         system = list(_messages(Message(role="system", parts=request.system)))
     if request.format is Format.ANTHROPIC:
         return [*system, *(body.get("messages") or ())], list(body.get("tools") or ())
-    messages = [wire.parse_message(request.format, raw) for raw in request.messages]
-    tools = [_function(wire.parse_tool(request.format, raw)) for raw in request.tools]
+    messages = [formats.parse_message(request.format, raw) for raw in request.messages]
+    tools = [_function(formats.parse_tool(request.format, raw)) for raw in request.tools]
     return [*system, *(made for message in messages for made in _messages(message))], tools
 
 
 def _function(tool: Tool) -> Chat:
-    parameters = wire.body.parse_json(tool.parameters)
+    parameters = formats.json_text.parse.parse_json(tool.parameters)
     inner = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return {"type": "function", "function": inner}
 

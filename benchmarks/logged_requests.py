@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.reading import peek_file, read_recordings
-from foveate.replay.recordings import RecordedCall, RecordedMessage, RecordingSource
-from foveate.values import CacheUsage
-from foveate.wire.body import to_json
+from foveate.formats.json_text.parse import to_json
+from foveate.model import CacheUsage
+from foveate.replay.recording import RecordedCall, RecordedMessage, RecordingSource
+from foveate.replay.recording_files import peek_file, read_recordings
 
 # Where in a block the text stands that a model reads.
 _TEXTS: Mapping[str, str] = {

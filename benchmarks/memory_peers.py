@@ -65,7 +65,7 @@ def bm25_ranking(texts: Sequence[str], *, stemmed: bool) -> Ranking:
 
 def embedding_ranking(texts: Sequence[str]) -> Ranking:
     """By the cosine of the product's own embedder, of whole texts to the whole query."""
-    from foveate.memory.embedding import default_embedder
+    from foveate.memory.search.embeddings import default_embedder
 
     embedder = default_embedder()
     vectors = embedder.embed(texts)

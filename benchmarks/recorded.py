@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from benchmarks.harness import BadData
-from foveate.values import Format
+from foveate.model import Format
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PAIRS = "usage_pairs.jsonl.gz"

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from foveate.values import Format, Message, Part, Text, ToolCall, ToolResult
+from foveate.model import Format, Message, Part, Text, ToolCall, ToolResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

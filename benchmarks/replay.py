@@ -19,13 +19,13 @@ from typing import TypeVar
 
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
-from foveate.cost.price_book import PriceBook
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.outcomes import ReplayedSession
+from foveate.replay.parallel import replay_sessions
 from foveate.replay.policies import Policy
-from foveate.replay.processes import replay_sessions
-from foveate.replay.reading import find_files, group_sessions, read_session
-from foveate.replay.recordings import Recording
-from foveate.replay.replaying import ReplayOptions, replay_recording
+from foveate.replay.recording import Recording
+from foveate.replay.recording_files import find_files, group_sessions, read_session
+from foveate.replay.run import ReplayOptions, replay_recording
 
 _Result = TypeVar("_Result")
 

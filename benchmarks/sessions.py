@@ -19,15 +19,14 @@ from pathlib import Path
 
 from benchmarks.databases import new_database, new_file, run_together, running_postgres
 from benchmarks.harness import Cell, Report
-from foveate import wire
-from foveate.session.chain import compute_chain
-from foveate.session.conversation import observe_conversation
+from foveate import formats
+from foveate.model import Request
 from foveate.session.counting import TurnCounter
-from foveate.session.sessions import SessionMatcher
-from foveate.session.turns import SessionUpdate
+from foveate.session.hash_chain import compute_chain
+from foveate.session.matching import SessionMatcher, observe_conversation
+from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for, drop_caches
-from foveate.values import Request
 
 PROCESSES = (1, 4)
 _AGENT = "bench"
@@ -187,7 +186,7 @@ def _make_session(load: SessionLoad, name: str) -> Request:
     length = load.first + _NEW_MESSAGES * load.requests
     messages = tuple(json.dumps(_message(at, name, chance)).encode() for at in range(length))
     body = {"model": _MODEL, "max_tokens": 1024, "system": "Be brief. " * 50, "messages": []}
-    return replace(wire.parse_request(json.dumps(body).encode()), messages=messages)
+    return replace(formats.parse_request(json.dumps(body).encode()), messages=messages)
 
 
 def _message(at: int, name: str, chance: random.Random) -> dict[str, object]:

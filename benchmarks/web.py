@@ -30,7 +30,7 @@ from benchmarks.gateway_processes import Server, cpu_seconds, foveate, upstream
 from benchmarks.gateway_rounds import LoadCase, LoadGenerator, load_generator, print_progress
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.web_data import fill_store
-from tests.browsers import BrowserUnavailable, running_browser
+from tests.support.clients.browser import BrowserUnavailable, running_browser
 
 SESSIONS, ROWS, LOADS = 10_000, 1_000_000, 20
 QUICK_SESSIONS, QUICK_ROWS, QUICK_LOADS = 500, 20_000, 4

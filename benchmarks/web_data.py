@@ -18,24 +18,24 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.money import to_dollars, to_picodollars
 from foveate.cost.savings import make_own_call_savings
-from foveate.fold.journal import Compaction, CompactionOutcome
-from foveate.session.ids import derive_session_id
+from foveate.model import CacheUsage, Usage
+from foveate.session.client_names import derive_session_id
 from foveate.session.traces import CacheMiss, Trace, TracedEdit, WindowSection
 from foveate.store import open_store
-from foveate.store.adding import add_charges, add_requests
-from foveate.store.ledger_rows import LEDGER_COLUMNS as LEDGER
-from foveate.store.ledger_rows import to_ledger_row
+from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS as LEDGER
+from foveate.store.repositories.ledger_rows import to_ledger_row
+from foveate.store.repositories.rollups import add_charges, add_requests
+from foveate.store.repositories.traces import TRACE_COLUMNS as TRACES
+from foveate.store.repositories.traces import to_totals_delta
+from foveate.store.repositories.traces import to_trace_row as trace_row
 from foveate.store.retention import MAX_TRACES
 from foveate.store.sqlite import SQLiteTransaction
-from foveate.store.traces import TRACE_COLUMNS as TRACES
-from foveate.store.traces import to_totals_delta
-from foveate.store.traces import to_trace_row as trace_row
-from foveate.values import CacheUsage, Usage
-from tests.support.stores import create_tables
+from tests.support.stores.templates import create_tables
 
 DAYS = 30
 _DAY_SECONDS = 86_400.0

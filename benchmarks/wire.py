@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.harness import BadData, Report, Timings, time_side_by_side
-from foveate import wire
-from foveate.values import Area, CacheBreakpoint, Edit, Place
+from foveate import formats
+from foveate.model import Area, CacheBreakpoint, Edit, Place
 
 SEED = 20261115
 # (bytes, messages); the second is the one that the figures are of.
@@ -89,15 +89,15 @@ def _time_edits(size_bytes: int, messages: int) -> Timings:
     body = json.dumps(_make_session(size_bytes, messages), ensure_ascii=False).encode()
     places = _places(messages)
     edits: list[Edit] = [CacheBreakpoint(place=place, reason="bench") for place in places]
-    request = wire.parse_request(body)
+    request = formats.parse_request(body)
     contenders: dict[str, Callable[[], object]] = {
-        "foveate": lambda: wire.apply_edits(wire.parse_request(body), edits),
+        "foveate": lambda: formats.apply_edits(formats.parse_request(body), edits),
         "json": partial(_round_trip, body, json.loads, _dump, places),
         "msgspec": partial(_round_trip, body, msgspec.json.decode, msgspec.json.encode, places),
-        "write": lambda: wire.apply_edits(request, edits),
-        "blocks": lambda: wire.request_blocks(request),
+        "write": lambda: formats.apply_edits(request, edits),
+        "blocks": lambda: formats.request_blocks(request),
     }
-    ours = json.loads(wire.apply_edits(request, edits))
+    ours = json.loads(formats.apply_edits(request, edits))
     theirs = json.loads(_round_trip(body, json.loads, _dump, places))
     assert ours == theirs, "the contenders do not say the same"
     return time_side_by_side(contenders, rounds=5 if size_bytes > 2_000_000 else 11)
@@ -110,7 +110,7 @@ def _time_edits_with_cut_emoji(size_bytes: int, messages: int) -> Timings:
     places = _places(messages)
     edits: list[Edit] = [CacheBreakpoint(place=place, reason="bench") for place in places]
     contenders: dict[str, Callable[[], bytes]] = {
-        "foveate, a cut emoji": lambda: wire.apply_edits(wire.parse_request(body), edits),
+        "foveate, a cut emoji": lambda: formats.apply_edits(formats.parse_request(body), edits),
         "json, a cut emoji": partial(_round_trip, body, json.loads, _dump, places),
     }
     ours, theirs = (json.loads(contender()) for contender in contenders.values())

@@ -10,12 +10,13 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-from tests import databases, loopback
-from tests.llama import LlamaServer, LlamaUnavailable, running_llama_server
-from tests.support import markers
-from tests.support.examples import QUICK
-from tests.support.stores import ensure_store
-from tests.watched_examples import measure_first_examples
+from tests.support.harness import markers
+from tests.support.harness import network_guard as loopback
+from tests.support.harness.example_limits import QUICK
+from tests.support.harness.property_coverage import measure_first_examples
+from tests.support.servers.llama import LlamaServer, LlamaUnavailable, running_llama_server
+from tests.support.stores import postgres as databases
+from tests.support.stores.templates import ensure_store
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,7 +24,7 @@ settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(
     QUICK, deadline=None, derandomize=True, max_examples=15
-)  # see tests/support/examples.py
+)  # see tests/support/harness/example_limits.py
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # Tests talk to this machine alone. If a variable names all authorities, each HTTP client takes 50 ms for them.

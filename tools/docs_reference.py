@@ -26,8 +26,8 @@ from pydantic_core import PydanticUndefined
 from foveate.cli import app
 from foveate.config import settings as settings_module
 from foveate.config.settings import Settings
-from foveate.engine.series import CONFIG_VALID, METRICS, REQUESTS, WINDOW_READ, MetricDefinition
-from foveate.gateway.serving import load_live_config, settings_fixed_at_start
+from foveate.engine.metrics.definitions import CONFIG_VALID, METRICS, REQUESTS, WINDOW_READ, MetricDefinition
+from foveate.gateway.server.serve import load_live_config, settings_fixed_at_start
 
 DOCS = Path(__file__).parents[1] / "docs"
 COMMANDS = "commands"

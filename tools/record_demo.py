@@ -1,6 +1,6 @@
 """Records the session that `foveate demo` replays: a small agent reads this project's pages with a real model.
 
-    python tools/record_demo.py                       # writes src/foveate/cli/demo_session.json.gz
+    python tools/record_demo.py                       # writes src/foveate/demo/demo_session.json.gz
     python tools/record_demo.py --output mine.json.gz --questions 3
 
 The agent is asked one question after the other about Foveate. For each it searches and reads files of `docs/`
@@ -19,10 +19,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from foveate.gateway.local import run_local_model
+from foveate.gateway.local_model.process import run_local_model
 
 ROOT = Path(__file__).parents[1]
-RECORDING_FILE = ROOT / "src" / "foveate" / "cli" / "demo_session.json.gz"
+RECORDING_FILE = ROOT / "src" / "foveate" / "demo" / "demo_session.json.gz"
 MODEL = "claude-sonnet-4-5"
 SYSTEM = (
     "You are a careful engineer who answers questions about a project by reading its pages. Search before you"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foveate.budget import Budget, Cut, Item, Prompt, Section, SectionReport, SectionRule
-    from foveate.budget.ladders import LadderLike
+    from foveate.budget.ladder import LadderLike
     from foveate.memory.memory import Memory
-    from foveate.memory.view import View
+    from foveate.memory.views.view import View
+    from foveate.model import TokenCount
     from foveate.tokens.counter import RequestCounter
-    from foveate.tokens.gauge import TextCounter
     from foveate.tokens.request_count import PartCount, RequestCount
-    from foveate.values import TokenCount
+    from foveate.tokens.text_meter import TextCounter
 
 __all__ = [
     "Budget",
@@ -117,14 +117,12 @@ def assemble(
     import os
     from dataclasses import replace
 
-    from foveate.budget.allowance import resolve_budget
-    from foveate.budget.assembly import assemble_prompt
-    from foveate.budget.budgets import Budget
-    from foveate.budget.data import to_budget
-    from foveate.budget.limits import VARIABLE, resolve_prompt_limit
-    from foveate.budget.windows import find_context_window
+    from foveate.budget.assemble import assemble_prompt
+    from foveate.budget.budget import Budget, resolve_budget
+    from foveate.budget.model_limits import VARIABLE, find_context_window, resolve_prompt_limit
+    from foveate.budget.serialization import to_budget
     from foveate.tokens.families import counter_for
-    from foveate.tokens.gauge import text_meter_for
+    from foveate.tokens.text_meter import text_meter_for
 
     call_budget = None if budget is None else to_budget(budget)
     effective = resolve_budget(call_budget, agent, configuration)
@@ -148,7 +146,7 @@ def assemble(
 
 
 _PUBLIC_MODULES = {
-    "Budget": "budget.budgets",
+    "Budget": "budget.budget",
     "Cut": "budget.prompt",
     "Item": "budget.sections",
     "Memory": "memory.memory",
@@ -157,7 +155,7 @@ _PUBLIC_MODULES = {
     "RequestCount": "tokens.request_count",
     "Section": "budget.sections",
     "SectionReport": "budget.prompt",
-    "SectionRule": "budget.budgets",
+    "SectionRule": "budget.budget",
     "TokenCount": "values",
     "View": "memory.view",
 }

@@ -25,10 +25,12 @@ def _main() -> None:
     command, *options = sys.argv[1:] or [""]
     if command in _COUNTING_COMMANDS and _OPTIONS_WITHOUT_VOCABULARY.isdisjoint(options):
         # Imported here, since the thread would have to wait for its turns while the command line is loading.
-        from foveate.tokens import vocabulary
+        from foveate.tokens.tokenizers import vocabularies
 
         Thread(
-            target=_preload_vocabulary, args=(_guess_model(options), vocabulary.bundled_vocabulary), daemon=True
+            target=_preload_vocabulary,
+            args=(_guess_model(options), vocabularies.bundled_vocabulary),
+            daemon=True,
         ).start()
     from foveate.cli import main as run
 

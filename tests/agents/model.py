@@ -17,11 +17,10 @@ from typing import Any
 
 import msgspec
 
-from foveate.sandbox.asks import SandboxReply, SandboxRequest
-from foveate.sandbox.doors import Provider
-from foveate.sandbox.scripts import STEP_HEADER, ScriptedCall, ScriptStep
+from foveate.sandbox.http import Provider, SandboxReply, SandboxRequest
+from foveate.sandbox.sandbox import Sandbox
+from foveate.sandbox.script import STEP_HEADER, ScriptedCall, ScriptStep
 from foveate.sandbox.server import SandboxApp, build_server, open_listening_socket, socket_url
-from foveate.sandbox.stand_in import Sandbox
 
 NUMBERS = "numbers.txt"
 DELEGATED = "delegated.txt"

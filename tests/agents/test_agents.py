@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
-from foveate.store.families import SessionLabel
+from foveate.store.repositories.sessions import SessionLabel
 from tests.agents.agents import AGENTS, Agent, Place
 from tests.agents.model import DELEGATED, Model, Recorded, Task, running_model
-from tests.gateways import RunningGateway, running_gateway
+from tests.support.servers.gateway import RunningGateway, running_gateway
 
 PROMPT = "Write the numbers into the file, one after the other, with shell commands."
 Tokens = tuple[int, int, int, int]

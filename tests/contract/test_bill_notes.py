@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.ledger import Call, Charge
-from foveate.engine.billing import record_orphans
-from foveate.store.notes import FileWriteAheadLog
-from foveate.store.spool import FileOutbox
-from foveate.values import CacheUsage, Savings, Usage
-from tests.billed import CALL, CHARGE, NOON
-from tests.support.examples import limit_examples
-from tests.unit.cost.books import Books, Naps
+from foveate.engine.spending.admission import record_orphans
+from foveate.model import CacheUsage, Savings, Usage
+from foveate.store.outbox import FileOutbox
+from foveate.store.write_ahead_log import FileWriteAheadLog
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.ledger_records import CALL, CHARGE, NOON
+from tests.support.stores.memory_ledger import Books, Naps
 
 
 def bill(name: str) -> Charge:

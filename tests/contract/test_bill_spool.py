@@ -20,14 +20,22 @@ from msgspec.structs import replace
 from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.caps import CapScope
 from foveate.cost.ledger import Charge
-from foveate.engine.billing import record_orphans
+from foveate.engine.spending.admission import record_orphans
 from foveate.errors import BadOption, UnwritableFile
 from foveate.store import open_store
-from foveate.store.spool import FileOutbox, create_locked_file, try_lock
-from tests.billed import CALL, CHARGE, NOON, make_call, make_cap, make_charge, make_standing
-from tests.store_processes import SPAWN, WAIT_SECONDS
-from tests.support.examples import limit_examples
-from tests.unit.cost.books import Books, Naps
+from foveate.store.outbox import FileOutbox, create_locked_file, try_lock
+from tests.support.harness.example_limits import limit_examples
+from tests.support.processes.store_workers import SPAWN, WAIT_SECONDS
+from tests.support.stores.ledger_records import (
+    CALL,
+    CHARGE,
+    NOON,
+    make_call,
+    make_cap,
+    make_charge,
+    make_standing,
+)
+from tests.support.stores.memory_ledger import Books, Naps
 
 
 def admission(books: Books, spool: FileOutbox, naps: Naps | None = None) -> Admission:

@@ -7,15 +7,15 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from foveate import wire
+from foveate import formats
+from foveate.http import JsonClient
+from foveate.model import Format
 from foveate.tokens import Backend, ConnectedCounter, CounterOptions
-from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.endpoints import TokenizeServer
+from foveate.tokens.remote.anthropic import AnthropicCounter
+from foveate.tokens.remote.endpoints import TokenizeServer
+from foveate.tokens.remote.tokenize import TokenizeCounter
 from foveate.tokens.request_count import RequestCount
-from foveate.tokens.tokenize import TokenizeCounter
-from foveate.upstream import JsonClient
-from foveate.values import Format
-from tests.llama import LlamaServer
+from tests.support.servers.llama import LlamaServer
 
 PATIENT_MS = 20_000
 
@@ -107,7 +107,7 @@ def options(server: LlamaServer) -> CounterOptions:
 
 async def counted(server: LlamaServer, body: dict[str, Any]) -> RequestCount:
     async with ConnectedCounter(options(server)) as cascade:
-        return await cascade.count_request(wire.parse_request(body))
+        return await cascade.count_request(formats.parse_request(body))
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ async def test_anthropics_own_client_gets_the_number_that_our_counter_gets(
         theirs = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))
     async with JsonClient(timeout_seconds=20) as client:
         counter = AnthropicCounter(client, "none", llama_server.base_url)
-        question = counter.request_query(wire.parse_request({**body, "max_tokens": 5}, Format.ANTHROPIC))
+        question = counter.request_query(formats.parse_request({**body, "max_tokens": 5}, Format.ANTHROPIC))
         ours = await counter.fetch_count(question)
 
     assert ours.tokens == theirs.input_tokens
@@ -194,7 +194,7 @@ async def test_a_format_that_the_server_does_not_speak_is_counted_offline(llama_
     body = {"model": "gpt-4o", "contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
     asked = CounterOptions(backend=Backend.ENDPOINT, endpoint_url=llama_server.base_url, timeout_ms=PATIENT_MS)
     async with ConnectedCounter(asked) as cascade:
-        count = await cascade.count_request(wire.parse_request(body))
+        count = await cascade.count_request(formats.parse_request(body))
 
     assert count.backend != "endpoint"
     assert count.total.tokens > 0

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from foveate.cli.doctor_findings import Level
-from foveate.cli.doctor_store import check_store
+from foveate.compaction.store import CompactionOutcome
 from foveate.cost.caps import list_accounts
-from foveate.fold.journal import CompactionOutcome
+from foveate.doctor.findings import Level
+from foveate.doctor.store_checks import check_store
+from foveate.model import CacheUsage, Usage
 from foveate.store import open_store
-from foveate.values import CacheUsage, Usage
-from tests.billed import CALL, NOON, RESERVATION, make_charge, settle_one
 from tests.contract.test_store_opening import dump_of, run
-from tests.kept import COMPACTION, FAILED_COMPACTION
+from tests.support.stores.ledger_records import CALL, NOON, RESERVATION, make_charge, settle_one
+from tests.support.stores.records import COMPACTION, FAILED_COMPACTION
 
 Said = list[tuple[Level, str]]
 

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from foveate.cli.explain_traced import SessionHistory, find_traces
+from foveate.cli.explain.traces import SessionHistory, find_traces
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category
 from foveate.errors import BadOption
-from foveate.session.ids import derive_named_session_id
+from foveate.session.client_names import derive_named_session_id
 from foveate.store import Store, open_store
-from tests.billed import CALL, CHARGE, settle_one
-from tests.kept import TRACE
+from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
+from tests.support.stores.records import TRACE
 
 
 @pytest.fixture

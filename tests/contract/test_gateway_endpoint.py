@@ -10,9 +10,9 @@ from foveate.cost.ledger import Category, Charge
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
 from foveate.tokens import Backend, CounterOptions
-from tests.gateways import running_gateway
-from tests.llama import LlamaServer
-from tests.sandboxes import KEY
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.llama import LlamaServer
+from tests.support.servers.sandbox import KEY
 
 
 @pytest.mark.slow

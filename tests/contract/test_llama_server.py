@@ -3,7 +3,7 @@
 import json
 from urllib.request import Request, urlopen
 
-from tests.llama import LlamaServer
+from tests.support.servers.llama import LlamaServer
 
 ASKING = [{"role": "user", "content": "Say hello."}]
 

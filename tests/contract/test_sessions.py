@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from foveate import wire
-from foveate.session.chain import compute_chain
+from foveate import formats
+from foveate.model import Format, Request
 from foveate.session.counting import TurnCounter
+from foveate.session.hash_chain import compute_chain
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for
-from foveate.values import Format, Request
-from tests.support.conversations import Worker, model, request_body, user
+from tests.support.scenarios.conversations import Worker, model, request_body, user
 
 AGENT = "agent"
 
@@ -75,7 +75,7 @@ def request_of(messages: int) -> Request:
             for at in range(messages)
         ],
     }
-    return wire.parse_request(body)
+    return formats.parse_request(body)
 
 
 async def test_what_one_gateway_counted_another_one_adds_up_to_the_same(gateways: list[Store]) -> None:

@@ -7,12 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from foveate.cost.caps import list_accounts
-from foveate.cost.corrections import Correction
-from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge, Correction
 from foveate.errors import BadOption
+from foveate.model import CacheUsage, Savings, Usage
 from foveate.store import Store, open_store
-from foveate.values import CacheUsage, Savings, Usage
-from tests.billed import CALL, CHARGE, NOON, RESERVATION, settle_one
+from tests.support.stores.ledger_records import CALL, CHARGE, NOON, RESERVATION, settle_one
 
 UNKNOWN = Charge(
     call=replace(CALL, id="unknown"), usage=Usage(cache=CacheUsage(), raw=b'{"x": -1}'), dollars=None

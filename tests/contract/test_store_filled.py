@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.web_data import fill_store
-from foveate.session.totals import TotalsGroup
+from foveate.session.rollups import TotalsGroup
 from foveate.store import open_store
 from tests.contract.test_store_totals_always import check
 

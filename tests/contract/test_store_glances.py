@@ -7,12 +7,19 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from foveate.fold.journal import CompactionOutcome
-from foveate.session.totals import SessionOrder
-from foveate.session.turns import SessionUpdate
+from foveate.compaction.store import CompactionOutcome
+from foveate.session.rollups import SessionOrder
+from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
-from tests.billed import make_call, make_charge, settle_one
-from tests.kept import COMPACTED_MESSAGES, COMPACTION, FAILED_COMPACTION, TRACE, make_session, make_turns
+from tests.support.stores.ledger_records import make_call, make_charge, settle_one
+from tests.support.stores.records import (
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    FAILED_COMPACTION,
+    TRACE,
+    make_session,
+    make_turns,
+)
 
 
 @pytest.fixture

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from foveate.errors import BadOption
-from foveate.fold.journal import (
+from foveate.compaction.store import (
     ApplicationChange,
     Compaction,
     CompactionLease,
     CompactionOutcome,
     CompactionStore,
 )
+from foveate.errors import BadOption
 from foveate.store import Store, open_store
-from tests.kept import (
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.records import (
     AGENT,
     COMPACTED_MESSAGES,
     COMPACTION,
@@ -28,7 +29,6 @@ from tests.kept import (
     hash_word,
     make_compaction,
 )
-from tests.support.examples import limit_examples
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from foveate.session.turns import SessionUpdate
+from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.store.database import Database, T, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.sqlite import SQLiteDatabase
-from tests.kept import make_session, make_turns
+from tests.support.stores.records import make_session, make_turns
 
 DAY = 86_400.0
 YEAR = 365 * DAY

@@ -11,9 +11,9 @@ from msgspec import structs
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import AccountBalance, AccountOverLimit, Ledger
 from foveate.errors import BadOption
+from foveate.model import Savings
 from foveate.store import Store, open_store
-from foveate.values import Savings
-from tests.billed import (
+from tests.support.stores.ledger_records import (
     CALL,
     CHARGE,
     NOON,

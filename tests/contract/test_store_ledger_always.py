@@ -21,9 +21,16 @@ from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import AccountOverLimit, Call, Ledger, Reservation
 from foveate.cost.money import to_dollars, to_picodollars
 from foveate.store import Store, open_store
-from tests.billed import NOON, make_call, make_charge, settle_one
-from tests.billing_processes import CallEnd, CallLoad, CallResult, LedgerWorkerPool, PlannedCall, make_calls
-from tests.support.examples import limit_examples
+from tests.support.harness.example_limits import limit_examples
+from tests.support.processes.ledger_workers import (
+    CallEnd,
+    CallLoad,
+    CallResult,
+    LedgerWorkerPool,
+    PlannedCall,
+    make_calls,
+)
+from tests.support.stores.ledger_records import NOON, make_call, make_charge, settle_one
 
 LIFETIME_SECONDS = 100.0
 WORKERS = 4

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from foveate.cost.caps import list_accounts, utc_day
 from foveate.cost.ledger import Call, Category, Charge, ChargeTotal, GroupBy, Ledger
 from foveate.cost.savings import add_savings
+from foveate.model import CacheUsage, Comparison, Savings, Usage
 from foveate.store import Store, open_store
-from foveate.values import CacheUsage, Comparison, Savings, Usage
-from tests.billed import CHARGE, NOON, make_call, make_charge, settle_one
-from tests.support.examples import limit_examples
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.ledger_records import CHARGE, NOON, make_call, make_charge, settle_one
 
 DAY = 86_400.0
 

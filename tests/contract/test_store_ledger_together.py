@@ -15,8 +15,9 @@ from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import AccountOverLimit, Ledger
 from foveate.errors import BadOption, StoreUnavailable
 from foveate.store import Store, open_store
-from foveate.store.gathering import BatchExecutor
-from tests.billed import (
+from foveate.store.batching import BatchExecutor
+from tests.support.processes.ledger_workers import CallEnd, CallLoad, LedgerWorkerPool, PlannedCall
+from tests.support.stores.ledger_records import (
     CALL,
     CHARGE,
     NOON,
@@ -27,8 +28,7 @@ from tests.billed import (
     reserve,
     settle_one,
 )
-from tests.billing_processes import CallEnd, CallLoad, LedgerWorkerPool, PlannedCall
-from tests.databases import PostgresServer
+from tests.support.stores.postgres import PostgresServer
 
 
 @pytest.fixture

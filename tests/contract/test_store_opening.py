@@ -15,22 +15,21 @@ import psycopg
 import pytest
 from msgspec import structs
 
-import foveate.store.migrating
+import foveate.store.migrate
 from foveate.cost.caps import list_accounts
-from foveate.cost.corrections import Correction
-from foveate.cost.ledger import AccountOverLimit
+from foveate.cost.ledger import AccountOverLimit, Correction
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
+from foveate.formats.response.rate_limits import RateLimit
+from foveate.model import Comparison, Savings
 from foveate.session.rate_limits import ObservedLimit
-from foveate.session.totals import SessionTotals, Totals, TotalsGroup
-from foveate.session.turns import AnswerRecord, AnswerUpdate, SessionUpdate
+from foveate.session.rollups import SessionTotals, Totals, TotalsGroup
+from foveate.session.store import AnswerRecord, AnswerUpdate, SessionUpdate
 from foveate.store import PruneResult, Store, default_url, open_store, store_name
-from foveate.store.migrating import VERSION_TABLE, VERSIONS
+from foveate.store.migrate import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
-from foveate.values import Comparison, Savings
-from foveate.wire.rate_limits import RateLimit
-from tests.billed import CALL, CHARGE, RESERVATION, make_standing, settle_one
-from tests.databases import PostgresServer
-from tests.kept import (
+from tests.support.stores.ledger_records import CALL, CHARGE, RESERVATION, make_standing, settle_one
+from tests.support.stores.postgres import PostgresServer
+from tests.support.stores.records import (
     AGENT,
     CALIBRATIONS,
     COMPACTED_MESSAGES,
@@ -296,7 +295,7 @@ MIGRATIONS = {
 
 def test_a_migration_that_was_released_stays_as_it_was() -> None:
     """Databases have it behind them: what is to change is another migration."""
-    folder = Path(foveate.store.migrating.__file__).parent / "migrations" / "versions"
+    folder = Path(foveate.store.migrate.__file__).parent / "migrations" / "versions"
     found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in folder.glob("v*.py")}
 
     assert found == MIGRATIONS
@@ -305,7 +304,7 @@ def test_a_migration_that_was_released_stays_as_it_was() -> None:
 def test_every_version_is_a_migration_in_its_order() -> None:
     from alembic.script import ScriptDirectory
 
-    folder = Path(foveate.store.migrating.__file__).parent / "migrations"
+    folder = Path(foveate.store.migrate.__file__).parent / "migrations"
     revisions = [script.revision for script in ScriptDirectory(str(folder)).walk_revisions()]
 
     assert revisions[::-1] == list(VERSIONS)

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from foveate.fold.journal import CompactionLease
+from foveate.compaction.store import CompactionLease
 from foveate.store import open_store
-from tests.kept import AGENT, COMPACTED_MESSAGES, COMPACTION, message_hashes
-from tests.store_processes import (
+from tests.support.processes.store_workers import (
     SPAWN,
     WAIT_SECONDS,
     acquire_lease,
@@ -22,6 +21,7 @@ from tests.store_processes import (
     run_together,
     write_until_killed,
 )
+from tests.support.stores.records import AGENT, COMPACTED_MESSAGES, COMPACTION, message_hashes
 
 pytestmark = pytest.mark.process
 
@@ -86,7 +86,8 @@ import asyncio, os, sys
 from foveate.errors import StoreUnavailable
 from foveate.session.turns import Move
 from foveate.store import open_store
-from tests.kept import session, turns
+from tests.support.stores.records import session
+from tests.support.stores.records import turns
 
 async def told(*asked):
     for one in asked:

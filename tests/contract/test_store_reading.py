@@ -9,13 +9,13 @@ import pytest
 
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.errors import NothingKept, StoreUnavailable
-from foveate.replay.reading import find_files, peek_file, read_recordings
-from foveate.replay.recordings import MissingPart, RecordingSource
-from foveate.replay.stored import read_store
+from foveate.model import CacheUsage, Usage
+from foveate.replay.readers.foveate_store import read_store
+from foveate.replay.recording import MissingPart, RecordingSource
+from foveate.replay.recording_files import find_files, peek_file, read_recordings
 from foveate.store import open_store
-from foveate.values import CacheUsage, Usage
-from tests.billed import settle_one
-from tests.kept import STORED_REQUEST
+from tests.support.stores.ledger_records import settle_one
+from tests.support.stores.records import STORED_REQUEST
 
 USER = {"role": "user", "content": "look"}
 MORE = {"role": "user", "content": "more"}

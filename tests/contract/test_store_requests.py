@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from foveate.session.requests import RequestArchive
+from foveate.session.request_archive import RequestArchive
 from foveate.store import Store, open_store
-from tests.kept import STORED_REQUEST
+from tests.support.stores.records import STORED_REQUEST
 
 DAY = 86_400.0
 

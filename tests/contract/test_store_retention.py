@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
-from foveate.fold.journal import ApplicationChange
-from foveate.session.totals import TotalsGroup
-from foveate.session.turns import Session, SessionUpdate
+from foveate.compaction.store import ApplicationChange
+from foveate.session.rollups import TotalsGroup
+from foveate.session.store import Session, SessionUpdate
 from foveate.store import PruneResult, Store, open_store
-from tests.billed import make_call, make_charge, settle_one
-from tests.kept import (
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.ledger_records import make_call, make_charge, settle_one
+from tests.support.stores.records import (
     AGENT,
     COMPACTED_MESSAGES,
     COMPACTION,
@@ -27,7 +28,6 @@ from tests.kept import (
     make_turns,
     message_hashes,
 )
-from tests.support.examples import limit_examples
 
 DAY = 86_400.0
 

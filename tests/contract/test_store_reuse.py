@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from foveate.cache.reuse import AgentReuse, ReuseRate
 from foveate.errors import BadOption
+from foveate.prompt_cache.placement.reuse import AgentReuse, ReuseRate
 from foveate.store import Store, open_store
 from tests.contract.test_store_opening import run
 

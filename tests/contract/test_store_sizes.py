@@ -14,13 +14,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
-from foveate.session.turns import Session, SessionUpdate
+from foveate.session.store import Session, SessionUpdate
 from foveate.store import PrunePreview, Store, StoreSizes, default_url, open_store
 from foveate.store.database import TABLES
-from foveate.store.migrating import VERSIONS
+from foveate.store.migrate import VERSIONS
 from foveate.store.schema import tables
-from tests.kept import COMPACTED_MESSAGES, make_compaction, make_session, make_turns, message_hashes
-from tests.support.examples import limit_examples
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.records import (
+    COMPACTED_MESSAGES,
+    make_compaction,
+    make_session,
+    make_turns,
+    message_hashes,
+)
 
 DAY = 86_400.0
 

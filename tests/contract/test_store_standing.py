@@ -9,15 +9,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from foveate.session.conversation import ObservedConversation
-from foveate.session.ids import derive_named_session_id
-from foveate.session.sessions import SessionMatch, SessionMatcher
-from foveate.session.turns import SessionUpdate
+from foveate.model import Format
+from foveate.session.client_names import derive_named_session_id
+from foveate.session.matching import ObservedConversation, SessionMatch, SessionMatcher
+from foveate.session.store import SessionUpdate
 from foveate.store import PruneResult, Store, open_store
-from foveate.values import Format
-from tests.kept import AGENT, COMPACTED_MESSAGES, COMPACTION, compaction_ids, make_compaction
-from tests.support.examples import limit_examples
-from tests.unit.session.in_memory import words
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.memory_session_store import words
+from tests.support.stores.records import AGENT, COMPACTED_MESSAGES, COMPACTION, compaction_ids, make_compaction
 
 DAY = 86_400.0
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace as with_changes
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category, Charge
 from foveate.cost.money import MAX_DOLLARS
-from foveate.session.totals import RollupStore, SessionOrder, SessionTotals, Totals, TotalsGroup
+from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.session.rollups import RollupStore, SessionOrder, SessionTotals, Totals, TotalsGroup
 from foveate.session.traces import CacheMiss, Trace
 from foveate.store import Store, open_store
-from foveate.values import CacheUsage, Comparison, Savings, Usage
-from tests.billed import CALL, CHARGE, NOON, make_call, make_charge, settle_one
-from tests.kept import COMPACTED_MESSAGES, COMPACTION, TRACE
+from tests.support.stores.ledger_records import CALL, CHARGE, NOON, make_call, make_charge, settle_one
+from tests.support.stores.records import COMPACTED_MESSAGES, COMPACTION, TRACE
 
 HOUR, DAY = 3_600.0, 86_400.0
 LONG = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))

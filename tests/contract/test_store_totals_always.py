@@ -23,23 +23,23 @@ from msgspec.structs import replace as with_changes
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category, Charge
 from foveate.cost.money import MAX_DOLLARS
-from foveate.session.totals import Totals, TotalsGroup
+from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.session.rollups import Totals, TotalsGroup
 from foveate.session.traces import CacheMiss, ChargedTrace, Trace
 from foveate.store import Store, open_store
 from foveate.store.database import Transaction, batch_inserts
-from foveate.store.ledger_rows import LEDGER_COLUMNS as LEDGER
-from foveate.store.ledger_rows import SAVINGS_COLUMNS, to_ledger_row
 from foveate.store.postgres import PostgresTransaction
+from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS as LEDGER
+from foveate.store.repositories.ledger_rows import SAVINGS_COLUMNS, to_ledger_row
+from foveate.store.repositories.traces import TRACE_COLUMNS
+from foveate.store.repositories.traces import to_trace_row as trace_row
 from foveate.store.sqlite import SQLiteTransaction
-from foveate.store.traces import TRACE_COLUMNS
-from foveate.store.traces import to_trace_row as trace_row
-from foveate.values import CacheUsage, Comparison, Savings, Usage
-from tests.billed import NOON, make_call, settle_one
 from tests.contract.test_store_opening import dump_of, run
-from tests.kept import TRACE
-from tests.store_processes import run_together
-from tests.support.examples import limit_examples
-from tests.support.stores import ensure_store
+from tests.support.harness.example_limits import limit_examples
+from tests.support.processes.store_workers import run_together
+from tests.support.stores.ledger_records import NOON, make_call, settle_one
+from tests.support.stores.records import TRACE
+from tests.support.stores.templates import ensure_store
 
 HOUR = 3_600.0
 Told = tuple[Charge | None, Trace | None, CacheMiss | None]

@@ -9,8 +9,8 @@ from foveate.cost.caps import list_accounts
 from foveate.session.traces import CacheMiss, TraceStore
 from foveate.store import Store, open_store
 from foveate.store.retention import delete_old_traces
-from tests.billed import CALL, CHARGE, settle_one
-from tests.kept import TRACE
+from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
+from tests.support.stores.records import TRACE
 
 DAY = 86_400.0
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from foveate.errors import BadOption
-from foveate.session.turns import (
+from foveate.session.store import (
     AnswerRecord,
     AnswerUpdate,
     CountUpdate,
@@ -16,7 +16,7 @@ from foveate.session.turns import (
     SessionWrite,
 )
 from foveate.store import Store, open_store
-from tests.kept import AGENT, hash_word, make_session, make_turns, message_hashes
+from tests.support.stores.records import AGENT, hash_word, make_session, make_turns, message_hashes
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "NO_COLOR")
 WITHOUT_KEYS = {name: value for name, value in os.environ.items() if name not in KEYS}

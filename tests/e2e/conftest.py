@@ -9,11 +9,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from foveate.cli import main
-from tests.browsers import BrowserUnavailable, running_browser
-from tests.databases import PostgresServer, PostgresUnavailable, running_postgres
 from tests.e2e.command import Outcome
-from tests.support import forked_commands
-from tests.work_to_see import DashboardGateway, gateway_with_traffic
+from tests.support.clients.browser import BrowserUnavailable, running_browser
+from tests.support.processes import forked_commands
+from tests.support.scenarios.dashboard_traffic import DashboardGateway, gateway_with_traffic
+from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, running_postgres
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from foveate.cost.ledger import AccountBalance
-from tests.aftermath import wait_until
 from tests.e2e.test_kill_in_flight import CAP, UPSTREAMS, total_standing
 from tests.e2e.test_serve_spool import booked
-from tests.raw_http import chat_request, claude_request, connect
-from tests.sandboxes import KEY
-from tests.served import gateway_process
-from tests.upstreams import (
+from tests.support.clients.raw_http import chat_request, claude_request, connect
+from tests.support.oracles.system_state import wait_until
+from tests.support.servers.gateway_process import gateway_process
+from tests.support.servers.sandbox import KEY
+from tests.support.servers.scripted_upstream import (
     LAST_CHUNK,
     STREAM_HEAD,
     UpstreamConnection,

@@ -10,7 +10,7 @@ import pytest
 
 import foveate
 from tests.e2e.command import spawn, write
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.command import Outcome, spawn, write
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
 
 SECTIONS = [{"name": "rules", "text": "Answer in one word."}]
 

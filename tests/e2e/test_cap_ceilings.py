@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 
 from foveate.config.settings import Settings, StoreSettings
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
-from foveate.cost.price_book import PriceBook
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.configured import ResolvedConfig
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.config import ResolvedConfig
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, Routing, Upstream
-from tests.gateways import running_gateway
-from tests.support.stores import ensure_store
-from tests.upstreams import ScriptedUpstream, http_response, respond_always, running_upstream
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.scripted_upstream import (
+    ScriptedUpstream,
+    http_response,
+    respond_always,
+    running_upstream,
+)
+from tests.support.stores.templates import ensure_store
 
 CAP = Cap(scope=CapScope.TOTAL, dollars=Decimal(1_000_000))
 HI = [{"role": "user", "content": "Hi"}]

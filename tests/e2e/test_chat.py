@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from foveate.chat.failures import FailureKind
-from foveate.chat.reading import FragmentKind, ResponseFragment
+from foveate.chat.responses import FragmentKind, ResponseFragment
 from foveate.errors import BadOption
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
-from tests.chats import open_chat, parse_request_body, read_spending
-from tests.sandboxes import RunningSandbox, running_sandbox
-from tests.support.tokenize_server import tokenize_server
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from tests.support.clients.chat import open_chat, parse_request_body, read_spending
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
+from tests.support.servers.tokenize import tokenize_server
 
 LONG = "The lighthouse keeper wrote down the wind, the tide and every ship that passed. " * 60
 NOTES = "agents: [{id: ana, sections: {memory: {paths: ['%s/examples/notes'], limit_tokens: 300}}}]\n"

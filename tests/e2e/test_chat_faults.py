@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from foveate.chat.failures import FailureKind
-from foveate.chat.reading import ResponseFragment
-from foveate.chat.turns import CUT_OFF_TEXT
-from foveate.sandbox.scripts import ScriptStep
-from tests.chats import open_chat, parse_request_body, read_spending
-from tests.sandboxes import RunningSandbox, running_sandbox
+from foveate.chat.requests import CUT_OFF_TEXT
+from foveate.chat.responses import ResponseFragment
+from foveate.sandbox.script import ScriptStep
+from tests.support.clients.chat import open_chat, parse_request_body, read_spending
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 LONG = "The lighthouse keeper wrote down the wind, the tide and every ship that passed. " * 60
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from foveate.sandbox.scripts import ScriptStep
-from tests.chats import KEYS
+from foveate.sandbox.script import ScriptStep
 from tests.e2e.command import ESCAPE, WITHOUT_KEYS, Outcome, spawn
-from tests.sandboxes import RunningSandbox, running_sandbox
-from tests.served import write_config
-from tests.support.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.clients.chat import KEYS
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.servers.gateway_process import write_config
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 pytestmark = pytest.mark.process
 

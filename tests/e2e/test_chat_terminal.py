@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.chat_history import HISTORY_FILE_NAME
+from foveate.cli.chat.history import HISTORY_FILE_NAME
 from foveate.errors import BadOption
-from foveate.gateway.local import find_weights
-from foveate.sandbox.scripts import ScriptStep
-from tests.chats import KEYS, Terminal, open_terminal
+from foveate.gateway.local_model.process import find_weights
+from foveate.sandbox.script import ScriptStep
 from tests.e2e.command import spawn
-from tests.sandboxes import RunningSandbox, running_sandbox
-from tests.served import write_config
+from tests.support.clients.chat import KEYS, Terminal, open_terminal
+from tests.support.servers.gateway_process import write_config
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 pytestmark = pytest.mark.process
 

@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from foveate import wire
-from foveate.fold.folding import CompactionRunner
-from foveate.fold.journal import Compaction, CompactionOutcome
-from foveate.fold.replacing import build_compaction_edits
+from foveate import formats
+from foveate.compaction.apply import build_compaction_edits
+from foveate.compaction.compact import CompactionRunner
+from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.sandbox import validate_request
-from foveate.session.chain import compute_chain
-from foveate.session.conversation import observe_conversation
-from foveate.session.sessions import SessionMatcher
-from foveate.session.turns import SessionUpdate
+from foveate.session.hash_chain import compute_chain
+from foveate.session.matching import SessionMatcher, observe_conversation
+from foveate.session.store import SessionUpdate
 from foveate.store import open_store
 from foveate.tokens import counter_for
 from tests.e2e.command import spawn
-from tests.kept import COMPACTED_MESSAGES, COMPACTION, make_compaction
-from tests.sessions_to_fold import AGENT, MODEL, OPTIONS, RULE, claude_body, make_subject
+from tests.support.scenarios.compaction_sessions import AGENT, MODEL, OPTIONS, RULE, claude_body, make_subject
+from tests.support.stores.records import COMPACTED_MESSAGES, COMPACTION, make_compaction
 
 DAY = 86_400.0
 
@@ -47,7 +46,7 @@ def folded(url: str, body: Any) -> Compaction:
         async with await open_store(url) as store:
             subject = make_subject(body)
             chain = subject.chain
-            request = wire.parse_request(body)
+            request = formats.parse_request(body)
             conversation = observe_conversation(request, chain, agent=AGENT)
             found = await SessionMatcher(store.sessions).find(conversation, now=time.time())
             await store.sessions.save([SessionUpdate(session=found.session, turns=found.turns)])
@@ -66,11 +65,11 @@ def going_out(url: str, body: Any) -> bytes:
     """The next request as it is sent."""
 
     async def look() -> bytes:
-        request = wire.parse_request(body)
+        request = formats.parse_request(body)
         chain = compute_chain(request)
         async with await open_store(url) as store:
             folds = await store.compactions.find_compactions(AGENT, chain.hashes)
-        return wire.apply_edits(request, build_compaction_edits(request, chain, folds))
+        return formats.apply_edits(request, build_compaction_edits(request, chain, folds))
 
     return asyncio.run(look())
 
@@ -80,10 +79,10 @@ def test_a_session_is_folded_listed_shown_exported_and_undone(
     run: Any, database_url: str, tmp_path: Path
 ) -> None:
     body = claude_body(24)
-    came = wire.parse_request(body)
+    came = formats.parse_request(body)
     fold = folded(database_url, body)
     short = going_out(database_url, body)
-    assert validate_request(wire.parse_request(short)) is None
+    assert validate_request(formats.parse_request(short)) is None
     assert len(short) < len(came.body) / 2
     short_id, store = fold.id[:8], ("--store", database_url)
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from foveate.store import open_store
-from foveate.store.migrating import VERSION_TABLE
+from foveate.store.migrate import VERSION_TABLE
 from tests.e2e.command import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
-from tests.kept import COMPACTED_MESSAGES, make_compaction
-from tests.support.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.stores.records import COMPACTED_MESSAGES, make_compaction
 
 pytestmark = pytest.mark.process
 

@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 
 from foveate.cost.caps import list_accounts
-from foveate.session.turns import SessionUpdate
+from foveate.session.store import SessionUpdate
 from foveate.store import open_store
-from foveate.store.migrating import VERSIONS
-from tests.billed import make_call, make_charge, settle_one
-from tests.kept import COMPACTED_MESSAGES, hash_word, make_compaction, make_session, make_turns
+from foveate.store.migrate import VERSIONS
+from tests.support.stores.ledger_records import make_call, make_charge, settle_one
+from tests.support.stores.records import (
+    COMPACTED_MESSAGES,
+    hash_word,
+    make_compaction,
+    make_session,
+    make_turns,
+)
 
 DAY = 86_400.0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foveate.gateway.keys import hash_key
+from foveate.gateway.auth.keys import hash_key
 
 BAD = """server:
   prot: 1

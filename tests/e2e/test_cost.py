@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from foveate.cost.caps import list_accounts, utc_day
 from foveate.cost.ledger import Category, Charge
+from foveate.model import Savings
 from foveate.store import open_store
-from foveate.values import Savings
-from tests.billed import CHARGE, make_call, make_charge, reserve, settle_one
 from tests.e2e.command import spawn, write
+from tests.support.stores.ledger_records import CHARGE, make_call, make_charge, reserve, settle_one
 
 DAY = 86_400.0
 MONDAY = 1_793_577_600.0

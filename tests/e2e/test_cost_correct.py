@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from foveate.cost.caps import list_accounts
 from foveate.store import open_store
-from tests.billed import CALL, CHARGE, settle_one
-from tests.support.forked_commands import COMMAND
-from tests.support.stores import ensure_store
+from tests.support.processes.forked_commands import COMMAND
+from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
+from tests.support.stores.templates import ensure_store
 
 pytestmark = pytest.mark.process
 

@@ -15,10 +15,18 @@ from foveate.cost.caps import CapScope
 from foveate.cost.ledger import Ledger
 from foveate.errors import CapUncheckable
 from foveate.store import open_store
-from tests.billed import CALL, NOON, make_call, make_cap, make_charge, make_standing, reserve
-from tests.billing_processes import LEASE_SECONDS, call_until_killed, settle_on_a_full_disk
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
-from tests.store_processes import SPAWN, WAIT_SECONDS
+from tests.support.processes.ledger_workers import LEASE_SECONDS, call_until_killed, settle_on_a_full_disk
+from tests.support.processes.store_workers import SPAWN, WAIT_SECONDS
+from tests.support.stores.ledger_records import (
+    CALL,
+    NOON,
+    make_call,
+    make_cap,
+    make_charge,
+    make_standing,
+    reserve,
+)
 
 CAPS = [make_cap(CapScope.TOTAL, 1_000_000)]
 Said = list[tuple[str, str]]

@@ -13,9 +13,10 @@ from foveate.cost.ledger import AccountOverLimit
 from foveate.errors import CapUncheckable
 from foveate.store import open_store
 from foveate.store.database import T, TransactionCallback
-from foveate.store.ledger import SqlLedger
 from foveate.store.postgres import PostgresDatabase
-from tests.billed import (
+from foveate.store.repositories.ledger import SqlLedger
+from tests.e2e.test_store_faults_postgres import LOST_AT_COMMIT
+from tests.support.stores.ledger_records import (
     CALL,
     CHARGE,
     NOON,
@@ -26,8 +27,7 @@ from tests.billed import (
     make_standing,
     settle_one,
 )
-from tests.databases import PostgresServer
-from tests.e2e.test_store_faults_postgres import LOST_AT_COMMIT
+from tests.support.stores.postgres import PostgresServer
 
 CAPS = [make_cap(CapScope.TOTAL, 1_000_000), make_cap(CapScope.SESSION, 1_000_000)]
 

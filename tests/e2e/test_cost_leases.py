@@ -9,9 +9,9 @@ from decimal import Decimal
 import pytest
 
 from foveate.store import open_store
-from tests.billed import make_call, make_standing, reserve
-from tests.billing_processes import hold_long_call
-from tests.store_processes import SPAWN, WAIT_SECONDS
+from tests.support.processes.ledger_workers import hold_long_call
+from tests.support.processes.store_workers import SPAWN, WAIT_SECONDS
+from tests.support.stores.ledger_records import make_call, make_standing, reserve
 
 pytestmark = pytest.mark.process
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from foveate.cost.caps import list_accounts
 from foveate.store import open_store
-from tests.billed import CHARGE, make_call, settle_one
 from tests.e2e.command import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
 from tests.e2e.test_compactions_faults import LOADED, locked
-from tests.support.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.stores.ledger_records import CHARGE, make_call, settle_one
 
 pytestmark = pytest.mark.process
 

@@ -15,13 +15,13 @@ import pytest
 from foveate.config.cost import load_cost
 from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.ledger import Call, Category, Charge
-from foveate.cost.price_book import PriceBook
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.savings import compare_costs, make_price_function
 from foveate.errors import CapExceeded, CapUncheckable
+from foveate.model import CacheUsage, SimulatedState, Usage
 from foveate.store import open_store
-from foveate.values import CacheUsage, SimulatedState, Usage
 from tests.e2e.command import spawn
-from tests.store_processes import run_together
+from tests.support.processes.store_workers import run_together
 
 pytestmark = pytest.mark.process
 

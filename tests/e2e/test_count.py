@@ -20,8 +20,8 @@ from tests.e2e.command import (
     spawn,
     write,
 )
-from tests.llama import LlamaServer
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
+from tests.support.servers.llama import LlamaServer
 
 
 def test_help_shows_the_commands_and_version_the_version(run: Any) -> None:

@@ -65,7 +65,7 @@ def test_nothing_is_left_behind(demo: "tuple[subprocess.CompletedProcess[str], P
 
 def test_the_recording_is_one_that_replay_reads_and_small() -> None:
     from foveate.cli.demo import _BUNDLED_RECORDING
-    from foveate.replay.reading import read_recordings
+    from foveate.replay.recording_files import read_recordings
 
     (recording,) = read_recordings(_BUNDLED_RECORDING)
     assert len(recording.calls) >= 20

@@ -24,16 +24,15 @@ from typing import Any
 
 import pytest
 
-from foveate.config.budgets import load_budget
+from foveate.config.budget_files import load_budget
 from foveate.config.cost import parse_cost
-from foveate.config.documents import parse_document
-from foveate.config.loading import parse_settings
+from foveate.config.document import parse_document
+from foveate.config.load import parse_settings
 from foveate.config.settings import Settings
 from foveate.errors import BadOption
-from foveate.gateway.local import find_weights
-from tests.day_of_work import NAMED_SESSION_ID, send_day_of_traffic
+from foveate.gateway.local_model.process import find_weights
 from tests.e2e.command import Outcome
-from tests.page_examples import (
+from tests.support.harness.doc_examples import (
     PAGES,
     ROOT,
     CodeBlock,
@@ -42,10 +41,11 @@ from tests.page_examples import (
     parse_commands,
     read_blocks,
 )
-from tests.sandboxes import running_sandbox
-from tests.served import gateway_process, write_config
-from tests.support.fork_client import READ_AT_START
-from tests.support.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.processes.fork_client import READ_AT_START
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.scenarios.day_of_traffic import NAMED_SESSION_ID, send_day_of_traffic
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import running_sandbox
 
 GATEWAY, SANDBOX = "http://127.0.0.1:8090", "http://127.0.0.1:8790"
 SERVES = re.compile(r"^(?:\./run|foveate)(?P<words>| (?:serve|sandbox)\b[^|&;]*)$")

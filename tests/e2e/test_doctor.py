@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.command import KEYS, WITHOUT_KEYS, Outcome, finished
-from tests.llama import LlamaServer
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
+from tests.support.servers.llama import LlamaServer
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 pytestmark = pytest.mark.process
 
@@ -122,7 +122,7 @@ def test_upstreams_say_whether_they_take_the_key_and_what_they_can_do(
 
 
 def test_a_dead_upstream_costs_few_seconds_and_fails(examine: Callable[..., Outcome], tmp_path: Path) -> None:
-    from foveate.upstream.sockets import open_listening_socket
+    from foveate.http.listening_sockets import open_listening_socket
 
     with open_listening_socket("127.0.0.1", 0) as silent:
         where = f"http://127.0.0.1:{silent.getsockname()[1]}"

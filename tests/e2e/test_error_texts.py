@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from foveate.gateway.keys import generate_key, hash_key
+from foveate.gateway.auth.keys import generate_key, hash_key
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
-from tests.served import gateway_process
-from tests.upstreams import UpstreamConnection, running_upstream
+from tests.support.servers.gateway_process import gateway_process
+from tests.support.servers.scripted_upstream import UpstreamConnection, running_upstream
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import running_gateway
+from tests.support.servers.gateway import running_gateway
 
 pytestmark = pytest.mark.process
 

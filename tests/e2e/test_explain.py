@@ -10,8 +10,8 @@ import pytest
 
 from foveate.store import open_store
 from tests.e2e.command import CHAT, ESCAPE, REQUESTS, on_terminal, spawn, write
-from tests.kept import TRACE
-from tests.unit.cache.sessions import SESSIONS, changed, claude, next_of
+from tests.support.scenarios.cached_sessions import SESSIONS, changed, claude, next_of
+from tests.support.stores.records import TRACE
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = (ROOT / "examples" / "cache" / name for name in ("first.json", "second.json"))

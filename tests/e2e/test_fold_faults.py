@@ -8,21 +8,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from foveate import wire
-from foveate.fold.cuts import CompactionOptions
-from foveate.fold.folding import CompactionResult, CompactionRunner
-from foveate.fold.journal import CompactionOutcome
-from foveate.fold.model import LlmSummarizer, SummarizerEndpoint
-from foveate.fold.replacing import build_compaction_edits
-from foveate.fold.summariser import EXTRACTIVE_MODEL
+from foveate import formats
+from foveate.compaction.apply import build_compaction_edits
+from foveate.compaction.compact import CompactionResult, CompactionRunner
+from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.store import CompactionOutcome
+from foveate.compaction.summarize.llm import LlmSummarizer, SummarizerEndpoint
+from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
+from foveate.http import JsonClient
+from foveate.model import CacheUsage, Format, Request
 from foveate.sandbox import validate_request
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
+from foveate.sandbox.script import ScriptedCall, ScriptStep
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for
-from foveate.upstream import JsonClient
-from foveate.values import CacheUsage, Format, Request
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.sessions_to_fold import (
+from tests.support.scenarios.compaction_sessions import (
     AGENT,
     MODEL,
     OPTIONS,
@@ -34,6 +33,7 @@ from tests.sessions_to_fold import (
     require_fit,
     source_path,
 )
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 GOOD = ScriptStep(
     text=f"The user looks for the slow parser in src/parsers. {RULE} Next was to say which it was."
@@ -71,7 +71,7 @@ class Setting:
         """The request as it goes out now."""
         chain = make_subject(request.body, api_format=request.format).chain
         folds = await self.store.compactions.find_compactions(AGENT, chain.hashes)
-        return wire.apply_edits(request, build_compaction_edits(request, chain, folds))
+        return formats.apply_edits(request, build_compaction_edits(request, chain, folds))
 
 
 def headers(api_format: Format) -> dict[str, str]:
@@ -115,7 +115,7 @@ async def send(sandbox: RunningSandbox, request: Request) -> CacheUsage:
     where = endpoint(sandbox, request.format)
     async with JsonClient(timeout_seconds=5) as client:
         reply = await client.post_json(where.url, request.body, where.headers)
-    usage = wire.parse_usage(request.format, bytes(reply["usage"]))
+    usage = formats.parse_usage(request.format, bytes(reply["usage"]))
     assert usage is not None
     return usage.cache
 
@@ -159,7 +159,7 @@ async def test_an_overloaded_model_is_asked_again(database_url: str) -> None:
     assert folded.compaction is not None
     assert "slow parser" in folded.compaction.summary
     assert sent != subject.original.body
-    assert validate_request(wire.parse_request(sent)) is None
+    assert validate_request(formats.parse_request(sent)) is None
     assert RULE.encode() in sent
 
 
@@ -184,14 +184,14 @@ async def test_a_chat_is_folded_by_its_own_model(database_url: str) -> None:
 
     assert folded.outcome is CompactionOutcome.OK, folded.reason
     assert len(there.sandbox.requests) == len(folded.usages)
-    assert validate_request(wire.parse_request(sent, Format.CHAT)) is None
+    assert validate_request(formats.parse_request(sent, Format.CHAT)) is None
 
 
 async def test_another_model_is_shown_the_history_as_data(database_url: str) -> None:
     subject = make_subject(claude_body(12))
     async with setting(database_url, GOOD, GOOD, model="claude-haiku-5-5") as there:
         folded = ended(await there.folder.compact(subject))
-        asked = [wire.parse_request(ask.body) for ask in there.sandbox.requests]
+        asked = [formats.parse_request(ask.body) for ask in there.sandbox.requests]
 
     assert folded.outcome is CompactionOutcome.OK, folded.reason
     assert folded.compaction is not None
@@ -284,7 +284,7 @@ async def test_rules_fold_where_the_request_would_not_fit_otherwise(database_url
     assert "answered 500" in folded.reason
     assert RULE in folded.compaction.summary
     assert source_path(8) in folded.compaction.summary
-    assert validate_request(wire.parse_request(sent)) is None
+    assert validate_request(formats.parse_request(sent)) is None
 
 
 def replace_step(step: ScriptStep, delay_seconds: float) -> ScriptStep:

@@ -13,8 +13,8 @@ from openai.types.chat import ChatCompletionUserMessageParam
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 HELLO: ChatCompletionUserMessageParam = {"role": "user", "content": "Hello"}
 

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from foveate.config.settings import Settings, StoreSettings
-from foveate.cost.price_book import PriceBook
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.configured import ResolvedConfig
-from foveate.gateway.doors import ApiFamily
-from foveate.gateway.keys import HashedKeys, hash_key
+from foveate.gateway.auth.keys import HashedKeys, hash_key
+from foveate.gateway.config import ResolvedConfig
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import ALLOWED_OPERATIONS, Routing, Upstream
-from tests.gateways import running_gateway
-from tests.raw_http import RawResponse, send_raw
-from tests.support.stores import ensure_store
-from tests.upstreams import (
+from tests.support.clients.raw_http import RawResponse, send_raw
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.scripted_upstream import (
     Behaviour,
     ConnectionClosed,
     ScriptedUpstream,
@@ -28,6 +27,7 @@ from tests.upstreams import (
     respond_always,
     running_upstream,
 )
+from tests.support.stores.templates import ensure_store
 
 KEY = f"fov-{'k3y_-' * 10}"
 PROVIDER_KEY = "sk-ant-of-the-gateway"

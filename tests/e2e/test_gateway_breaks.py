@@ -11,11 +11,11 @@ import anthropic
 import openai
 import pytest
 
-from foveate.cache.causes import MissCause
-from foveate.engine.watch import SessionCacheMiss
-from foveate.values import Area
-from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from foveate.engine.observer import SessionCacheMiss
+from foveate.model import Area
+from foveate.prompt_cache.misses.causes import MissCause
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 SECRET = "The launch is on Tuesday."
 RULES = f"You are a careful engineer. {SECRET} " * 300
@@ -71,7 +71,7 @@ def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_co
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = len(gateway.cache_misses)
-    with caplog.at_level(logging.INFO, "foveate.engine.explaining"):
+    with caplog.at_level(logging.INFO, "foveate.engine.background.cache_misses"):
         stamped = [f"{RULES}\nIt is 2026-11-15T12:00:{second:02}Z." for second in (1, 2)]
         talk(client, "ana", stamped[0], *stamped, gap=20, sandbox=sandbox)
         found = seen(gateway, before)

@@ -8,14 +8,14 @@ import anthropic
 import openai
 import pytest
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.ledger import Charge
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from tests.e2e.test_gateway_sessions import turns
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
-from tests.tokenizers import scaled_block_tokens
+from tests.support.scenarios.scaled_tokenizer import scaled_block_tokens
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 FEW = 4
 

@@ -20,10 +20,10 @@ import zstandard
 
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.cost.ledger import ChargeTotal, GroupBy
-from foveate.sandbox.scripts import ScriptStep
+from foveate.sandbox.script import ScriptStep
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 CHAT = {"model": "gpt-4.1", "max_tokens": 32_000, "messages": [{"role": "user", "content": "Hi"}]}
 PLAIN = json.dumps(CHAT).encode()

@@ -13,17 +13,8 @@ import openai
 import pytest
 
 from foveate.cost.caps import Cap, CapScope
-from foveate.gateway.request_body import BodyLimits
-from tests.aftermath import (
-    LedgerState,
-    files_containing,
-    open_sockets,
-    resident_bytes,
-    wait_until,
-    wait_until_settled,
-)
-from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import (
+from foveate.gateway.body.reader import BodyLimits
+from tests.support.clients.raw_http import (
     chat_request,
     claude_request,
     connect,
@@ -32,7 +23,16 @@ from tests.raw_http import (
     receive_all,
     send_raw,
 )
-from tests.upstreams import (
+from tests.support.oracles.system_state import (
+    LedgerState,
+    files_containing,
+    open_sockets,
+    resident_bytes,
+    wait_until,
+    wait_until_settled,
+)
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
     LAST_CHUNK,
     STREAM_HEAD,
     Behaviour,

@@ -16,8 +16,9 @@ import psycopg
 import pytest
 
 from foveate.cost.ledger import GroupBy
-from foveate.sandbox.scripts import ScriptStep
-from tests.aftermath import (
+from foveate.sandbox.script import ScriptStep
+from tests.support.clients.raw_http import claude_request, parse_response, send_raw
+from tests.support.oracles.system_state import (
     files_containing,
     open_sockets,
     read_sums,
@@ -25,11 +26,17 @@ from tests.aftermath import (
     wait_until,
     wait_until_settled,
 )
-from tests.databases import PostgresServer
-from tests.raw_http import claude_request, parse_response, send_raw
-from tests.sandboxes import RunningSandbox, running_sandbox, step_headers
-from tests.served import GatewayProcess, gateway_process, write_config
-from tests.upstreams import LAST_CHUNK, STREAM_HEAD, claude_events, http_chunk, respond_once, running_upstream
+from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox, step_headers
+from tests.support.servers.scripted_upstream import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    claude_events,
+    http_chunk,
+    respond_once,
+    running_upstream,
+)
+from tests.support.stores.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
 

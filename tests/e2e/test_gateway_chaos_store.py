@@ -15,11 +15,17 @@ import psycopg
 import pytest
 
 from foveate.cost.caps import Cap, CapScope
-from tests.aftermath import files_containing, wait_until, wait_until_settled
-from tests.databases import PostgresServer
-from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import ANTHROPIC, RawResponse, build_post, claude_request, send_raw
-from tests.upstreams import ScriptedUpstream, claude_response, http_response, respond_always, running_upstream
+from tests.support.clients.raw_http import ANTHROPIC, RawResponse, build_post, claude_request, send_raw
+from tests.support.oracles.system_state import files_containing, wait_until, wait_until_settled
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
+    ScriptedUpstream,
+    claude_response,
+    http_response,
+    respond_always,
+    running_upstream,
+)
+from tests.support.stores.postgres import PostgresServer
 
 SECRET = "sk-nobody-may-read-this-4715"
 CAPS = [Cap(scope=CapScope.TOTAL, dollars=Decimal(1000))]

@@ -14,10 +14,16 @@ import pytest
 
 from foveate.config.settings import ServerSettings, TimeoutSettings
 from foveate.cost.caps import Cap, CapScope
-from tests.aftermath import LedgerState, files_containing, open_sockets, wait_until, wait_until_settled
-from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import RawResponse, chat_request, claude_request, send_raw
-from tests.upstreams import (
+from tests.support.clients.raw_http import RawResponse, chat_request, claude_request, send_raw
+from tests.support.oracles.system_state import (
+    LedgerState,
+    files_containing,
+    open_sockets,
+    wait_until,
+    wait_until_settled,
+)
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
     STREAM_HEAD,
     Behaviour,
     ScriptedUpstream,

@@ -6,13 +6,17 @@ import time
 from pathlib import Path
 from threading import Event, Thread
 
-from foveate.engine.injecting.options import SectionOptions
-from foveate.engine.options import AgentOptions
-from foveate.prompt.bundles import Workspace
-from tests.aftermath import wait_until
-from tests.gateways import running_gateway
-from tests.raw_http import claude_request, send_raw
-from tests.upstreams import claude_response, http_response, respond_always, running_upstream
+from foveate.context.workspace import Workspace
+from foveate.engine.options import AgentOptions, SectionOptions
+from tests.support.clients.raw_http import claude_request, send_raw
+from tests.support.oracles.system_state import wait_until
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.scripted_upstream import (
+    claude_response,
+    http_response,
+    respond_always,
+    running_upstream,
+)
 
 SECRET = "sk-nobody-may-read-this-4717"
 PRIVATE = "The code of the bank is 1234."

@@ -11,11 +11,11 @@ import pytest
 
 from foveate.cost.caps import Cap, CapScope
 from foveate.engine.options import AgentOptions
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
-from tests.aftermath import wait_for_agent_sums, wait_until_settled
-from tests.gateways import RunningGateway, running_gateway
-from tests.pictures import png
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from tests.support.oracles.system_state import wait_for_agent_sums, wait_until_settled
+from tests.support.scenarios.images import png
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, step_headers
 
 MODEL = "claude-opus-4-5"
 TOOL: Any = {

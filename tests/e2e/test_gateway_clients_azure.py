@@ -13,14 +13,14 @@ import pytest
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Upstream
-from foveate.sandbox.scripts import ScriptStep
+from foveate.sandbox.script import ScriptStep
 from foveate.tokens.options import Backend, CounterOptions
-from tests.aftermath import wait_for_agent_sums, wait_until_settled
-from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import RunningSandbox, running_sandbox, step_headers
-from tests.upstreams import http_response, respond_always, running_upstream
+from tests.support.oracles.system_state import wait_for_agent_sums, wait_until_settled
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox, step_headers
+from tests.support.servers.scripted_upstream import http_response, respond_always, running_upstream
 
 KEY = "0123456789abcdef"
 VERSION = "2025-04-01-preview"

@@ -14,16 +14,29 @@ from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from tests.aftermath import files_containing, wait_for_agent_sums, wait_until_settled
-from tests.aws import ACCESS_KEY, REGION, SECRET_KEY, chunk_frame, event_stream_frame, is_signature_valid
-from tests.gateways import RunningGateway, running_gateway
-from tests.upstreams import Behaviour, ScriptedUpstream, http_response, respond_always, running_upstream
+from tests.support.oracles.system_state import files_containing, wait_for_agent_sums, wait_until_settled
+from tests.support.servers.aws import (
+    ACCESS_KEY,
+    REGION,
+    SECRET_KEY,
+    chunk_frame,
+    event_stream_frame,
+    is_signature_valid,
+)
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
+    Behaviour,
+    ScriptedUpstream,
+    http_response,
+    respond_always,
+    running_upstream,
+)
 
 MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
 HELLO: Any = [{"role": "user", "content": [{"text": "Hello"}]}]

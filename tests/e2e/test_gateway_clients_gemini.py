@@ -17,13 +17,13 @@ from google.genai.models import Models
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
-from tests.aftermath import files_containing, wait_for_agent_sums, wait_until_settled
-from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import RunningSandbox, running_sandbox, step_headers
-from tests.upstreams import http_response, respond_always, running_upstream
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from tests.support.oracles.system_state import files_containing, wait_for_agent_sums, wait_until_settled
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox, step_headers
+from tests.support.servers.scripted_upstream import http_response, respond_always, running_upstream
 
 MODEL = "gemini-2.5-flash"
 KEY = "AIzaOfATest"

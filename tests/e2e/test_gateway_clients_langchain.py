@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import SecretStr
 
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
-from tests.aftermath import wait_for_agent_sums
-from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import KEY, running_sandbox, step_headers
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from tests.support.oracles.system_state import wait_for_agent_sums
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

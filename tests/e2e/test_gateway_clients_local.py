@@ -9,10 +9,10 @@ import openai
 import pytest
 
 from foveate.cost.ledger import GroupBy
-from tests.aftermath import wait_for_agent_sums
-from tests.gateways import RunningGateway, running_gateway
-from tests.llama import LlamaServer
-from tests.sandboxes import KEY
+from tests.support.oracles.system_state import wait_for_agent_sums
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.llama import LlamaServer
+from tests.support.servers.sandbox import KEY
 
 MOST_TOKENS = 8
 HELLO: Any = [{"role": "user", "content": "Say hello."}]

@@ -15,11 +15,17 @@ from google.oauth2.credentials import Credentials
 
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import GroupBy
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Upstream
-from tests.aftermath import files_containing, wait_for_agent_sums
-from tests.gateways import RunningGateway, running_gateway
-from tests.upstreams import Behaviour, ScriptedUpstream, http_response, respond_always, running_upstream
+from tests.support.oracles.system_state import files_containing, wait_for_agent_sums
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
+    Behaviour,
+    ScriptedUpstream,
+    http_response,
+    respond_always,
+    running_upstream,
+)
 
 TOKEN = "ya29.of-a-test"
 PLACE = "projects/house/locations/europe-west1/publishers"

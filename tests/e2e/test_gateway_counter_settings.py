@@ -22,10 +22,10 @@ from foveate.cost.ledger import Charge
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
 from foveate.tokens import Backend, CounterOptions
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
-from tests.served import gateway_process, write_config
-from tests.tokenizers import scaled_block_tokens
+from tests.support.scenarios.scaled_tokenizer import scaled_block_tokens
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 MODEL = "claude-opus-4-5"
 COUNT = "/v1/messages/count_tokens"

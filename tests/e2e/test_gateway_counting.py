@@ -16,14 +16,14 @@ import anthropic
 import openai
 import pytest
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from tests.e2e.test_gateway_sessions import SYSTEM, TOOLS, turns
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 MODEL = "claude-opus-4-5"
 COUNT = "/v1/messages/count_tokens"

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from tests.gateways import running_gateway
+from tests.support.servers.gateway import running_gateway
 
 CAP = Cap(scope=CapScope.TOTAL, dollars=Decimal("0.01"))
 ALLOWING = Cap(scope=CapScope.TOTAL, dollars=Decimal("0.01"), unknown=UnknownPricePolicy.ALLOW)

@@ -15,13 +15,19 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.caps import Cap, CapScope
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
-from tests.gateways import RunningGateway, running_gateway
-from tests.odd_requests import HUGE_REQUESTS, VALID_REQUESTS, malformed_requests
-from tests.raw_http import RawResponse, build_post, claude_request, send_raw
-from tests.upstreams import ScriptedUpstream, claude_response, http_response, respond_always, running_upstream
+from tests.support.clients.raw_http import RawResponse, build_post, claude_request, send_raw
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
+    ScriptedUpstream,
+    claude_response,
+    http_response,
+    respond_always,
+    running_upstream,
+)
+from tests.support.strategies.malformed_requests import HUGE_REQUESTS, VALID_REQUESTS, malformed_requests
 
 SECRET = "sk-nobody-may-read-this-4712"
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "60"))

@@ -12,22 +12,28 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.engine.embeddings import read_embeddings_request
 from foveate.engine.options import AgentOptions
 from foveate.errors import FoveateError
-from foveate.fold.cuts import CompactionOptions
-from foveate.gateway.doors import Endpoint, Operation, canonicalize_path, match_endpoint
+from foveate.gateway.endpoints import Endpoint, Operation, canonicalize_path, match_endpoint
 from foveate.gateway.routing import Route, ThreadMode
-from foveate.values import Format
+from foveate.model import Format
 from tests.conftest import recorded_data
-from tests.odd_requests import VALID_REQUESTS
-from tests.raw_http import build_post, send_raw
-from tests.support.fuzz_harness import FuzzedGateway, fuzzed_gateway
-from tests.support.fuzz_requests import BUILT_IN, FuzzedRequest, Seed, fuzzed_requests, recorded_seeds
-from tests.support.fuzz_responses import stream_body
-from tests.support.mutated_json import parse
-from tests.support.response_seeds import COMPLETE, STREAMED
-from tests.upstreams import ConnectionClosed, UpstreamConnection, http_response
+from tests.support.clients.raw_http import build_post, send_raw
+from tests.support.servers.fuzzed_gateway import FuzzedGateway, fuzzed_gateway
+from tests.support.servers.scripted_upstream import ConnectionClosed, UpstreamConnection, http_response
+from tests.support.strategies.fuzz_requests import (
+    BUILT_IN,
+    FuzzedRequest,
+    Seed,
+    fuzzed_requests,
+    recorded_seeds,
+)
+from tests.support.strategies.fuzz_responses import stream_body
+from tests.support.strategies.malformed_requests import VALID_REQUESTS
+from tests.support.strategies.mutated_json import parse
+from tests.support.strategies.response_seeds import COMPLETE, STREAMED
 
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "10"))
 fuzzed = settings(

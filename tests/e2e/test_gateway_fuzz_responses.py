@@ -14,12 +14,17 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from foveate.engine.options import AgentOptions
-from foveate.gateway.asks import REQUEST_ID_HEADER
-from tests.raw_http import build_post, send_raw
-from tests.support.fuzz_harness import FuzzedGateway, fuzzed_gateway
-from tests.support.fuzz_responses import FuzzedResponse, build_response, response_plans, valid_response
-from tests.support.response_seeds import COMPLETE, STREAMED
-from tests.upstreams import ConnectionClosed, UpstreamConnection
+from foveate.gateway.request import REQUEST_ID_HEADER
+from tests.support.clients.raw_http import build_post, send_raw
+from tests.support.servers.fuzzed_gateway import FuzzedGateway, fuzzed_gateway
+from tests.support.servers.scripted_upstream import ConnectionClosed, UpstreamConnection
+from tests.support.strategies.fuzz_responses import (
+    FuzzedResponse,
+    build_response,
+    response_plans,
+    valid_response,
+)
+from tests.support.strategies.response_seeds import COMPLETE, STREAMED
 
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "10"))
 fuzzed = settings(

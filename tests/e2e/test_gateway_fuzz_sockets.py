@@ -10,10 +10,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.aftermath import open_sockets, wait_until
-from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import claude_request, connect, parse_response, receive_all, send_raw
-from tests.upstreams import ScriptedUpstream, claude_response, http_response, respond_always, running_upstream
+from tests.support.clients.raw_http import claude_request, connect, parse_response, receive_all, send_raw
+from tests.support.oracles.system_state import open_sockets, wait_until
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
+    ScriptedUpstream,
+    claude_response,
+    http_response,
+    respond_always,
+    running_upstream,
+)
 
 SECRET = "sk-nobody-may-read-this-4713"
 EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "60"))

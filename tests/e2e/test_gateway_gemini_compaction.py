@@ -7,14 +7,14 @@ from typing import Any
 
 import httpx
 
+from foveate.compaction.overflow import OnOverflow
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
-from foveate.fold.overflow import OnOverflow
-from foveate.sandbox.scripts import STEP_HEADER, ScriptStep
+from foveate.sandbox.script import STEP_HEADER, ScriptStep
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import RunningSandbox, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 ROUTE = "/v1beta/models/gemini-2.5-flash:generateContent"
 WINDOW_TOKENS = 9_000

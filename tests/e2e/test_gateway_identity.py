@@ -11,10 +11,10 @@ import anthropic
 import openai
 import pytest
 
-from foveate.session.turns import Session
+from foveate.session.store import Session
 from foveate.store import open_store
-from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 RULES = "You are a careful engineer. " * 400
 CLAUDE = {"user-agent": "claude-cli/2.1.197 (external, cli)"}

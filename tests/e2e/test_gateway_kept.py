@@ -12,11 +12,11 @@ import anthropic
 import pytest
 
 from foveate.config.live import CHECK_INTERVAL_SECONDS
-from foveate.session.requests import ArchivedRequest
+from foveate.session.request_archive import ArchivedRequest
 from foveate.store import open_store
 from tests.e2e.command import Outcome
-from tests.sandboxes import KEY, running_sandbox
-from tests.served import gateway_process, write_config
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 pytestmark = pytest.mark.process
 

@@ -11,11 +11,25 @@ from threading import Event
 
 import pytest
 
-from foveate.gateway.request_body import BodyLimits
-from tests.aftermath import resident_bytes, wait_until
-from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import ANTHROPIC, RawResponse, build_post, connect, parse_response, receive_all, send_raw
-from tests.upstreams import UpstreamConnection, claude_response, http_response, respond_once, running_upstream
+from foveate.gateway.body.reader import BodyLimits
+from tests.support.clients.raw_http import (
+    ANTHROPIC,
+    RawResponse,
+    build_post,
+    connect,
+    parse_response,
+    receive_all,
+    send_raw,
+)
+from tests.support.oracles.system_state import resident_bytes, wait_until
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.scripted_upstream import (
+    UpstreamConnection,
+    claude_response,
+    http_response,
+    respond_once,
+    running_upstream,
+)
 
 KILOBYTE, MEGABYTE = 1024, 1024 * 1024
 BODY_BYTES = 60 * MEGABYTE

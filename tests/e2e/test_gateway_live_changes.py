@@ -14,17 +14,16 @@ import anthropic
 import openai
 import pytest
 
+from foveate.compaction.overflow import OnOverflow
+from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.store import CompactionOutcome
 from foveate.cost.ledger import Category
-from foveate.engine.injecting.options import SectionOptions
-from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
-from foveate.fold.journal import CompactionOutcome
-from foveate.fold.overflow import OnOverflow
-from foveate.sandbox.scripts import ScriptStep
+from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.sandbox.script import ScriptStep
 from foveate.store import Store, open_store
-from tests.gateways import RunningGateway, running_gateway
-from tests.injected import garden_sections
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.support.scenarios.injected_sections import garden_sections
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 ROUNDS = 40
 ANSWER_TOKENS = 1_500

@@ -15,12 +15,12 @@ import pytest
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions, KeepAliveOptions
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Upstream
-from foveate.sandbox.scripts import ScriptStep
+from foveate.sandbox.script import ScriptStep
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 MODEL = "claude-opus-4-5"
 SYSTEM = "You are a careful engineer. Never push to the main branch. " * 800

@@ -13,8 +13,8 @@ import pytest
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 Body = dict[str, Any]
 # A request, and how many seconds pass until the next one.

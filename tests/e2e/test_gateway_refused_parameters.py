@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.gateways import running_gateway
+from tests.support.servers.gateway import running_gateway
 
 CHAT = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "Hi"}]}
 

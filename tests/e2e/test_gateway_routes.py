@@ -14,10 +14,10 @@ import httpx
 import openai
 import pytest
 
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from tests.aftermath import wait_for_agent_sums
-from tests.gateways import RunningGateway, running_gateway
+from tests.support.oracles.system_state import wait_for_agent_sums
+from tests.support.servers.gateway import RunningGateway, running_gateway
 
 SAID = {
     "/v1/messages": {

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
 from tests.e2e.command import spawn
 from tests.e2e.test_gateway_placement import (
@@ -24,8 +24,8 @@ from tests.e2e.test_gateway_placement import (
     body,
     with_usual_breakpoints,
 )
-from tests.gateways import running_gateway
-from tests.sandboxes import running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import running_sandbox
 
 EXTRACTIVE = CompactionOptions(extractive=True, tail_keep_tokens=6_000)
 

@@ -13,14 +13,14 @@ import httpx
 import openai
 import pytest
 
-from foveate.budget.budgets import Budget
+from foveate.budget.budget import Budget
+from foveate.compaction.overflow import OnOverflow
 from foveate.cost.caps import Cap, CapScope
 from foveate.engine.options import AgentOptions
-from foveate.fold.overflow import OnOverflow
-from tests.gateways import RunningGateway, running_gateway
-from tests.injected import HEADING, garden_sections, only_sections
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import gateway_process, write_config
+from tests.support.scenarios.injected_sections import HEADING, garden_sections, only_sections
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
 HELLO: Any = [{"role": "user", "content": "When does bed 7 get water?"}]

@@ -9,14 +9,13 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate.engine.injecting.options import SectionOptions
-from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
-from foveate.prompt.workspace import WorkspaceCacheOptions
-from tests.aftermath import wait_until
-from tests.gateways import RunningGateway, running_gateway
-from tests.injected import HEADING, garden_sections
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from foveate.compaction.plan import CompactionOptions
+from foveate.context.workspace_cache import WorkspaceCacheOptions
+from foveate.engine.options import AgentOptions, SectionOptions
+from tests.support.oracles.system_state import wait_until
+from tests.support.scenarios.injected_sections import HEADING, garden_sections
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 ADAPTIVE = {"type": "adaptive"}
 ENABLED = {"type": "enabled", "budget_tokens": 1024}

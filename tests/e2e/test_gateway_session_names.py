@@ -8,8 +8,8 @@ import httpx
 
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 OTHER_KEY = f"{KEY}-2"
 UUID = "69247677-d38f-483f-bfd0-64031bf6f175"

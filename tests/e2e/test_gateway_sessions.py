@@ -8,12 +8,12 @@ from typing import Any
 import anthropic
 import pytest
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 WINDOW_TOKENS = 30_000
 TOOLS: Any = [

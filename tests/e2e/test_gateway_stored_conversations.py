@@ -10,10 +10,10 @@ import openai
 import pytest
 
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
-from tests.aftermath import wait_until
-from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import KEY, running_sandbox
-from tests.upstreams import http_response, respond_always, running_upstream
+from tests.support.oracles.system_state import wait_until
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
+from tests.support.servers.scripted_upstream import http_response, respond_always, running_upstream
 
 MODEL = "gpt-4.1"
 LONG = "Be kind. " * 3000

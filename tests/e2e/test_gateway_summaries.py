@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.store import Compaction, CompactionOutcome
+from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
-from foveate.fold.journal import Compaction, CompactionOutcome
-from foveate.fold.summariser import EXTRACTIVE_MODEL
-from foveate.gateway.doors import ApiFamily
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, Upstream
-from foveate.sandbox.scripts import ScriptStep
+from foveate.sandbox.script import ScriptStep
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
-from tests.sessions_to_fold import chat_body, claude_body, responses_body
+from tests.support.scenarios.compaction_sessions import chat_body, claude_body, responses_body
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 GOOD = (
     "The user looks for the slow parser in src/parsers. Never push to the main branch. Next was to say which it"

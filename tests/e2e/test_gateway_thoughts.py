@@ -13,16 +13,16 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate import wire
+from foveate import formats
+from foveate.compaction.overflow import OnOverflow
+from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.store import ApplicationChange, Compaction, CompactionOutcome
 from foveate.config.settings import ServerSettings
 from foveate.engine.options import AgentOptions
-from foveate.fold.cuts import CompactionOptions
-from foveate.fold.journal import ApplicationChange, Compaction, CompactionOutcome
-from foveate.fold.overflow import OnOverflow
-from foveate.session.chain import compute_chain
+from foveate.session.hash_chain import compute_chain
 from foveate.store import Store, open_store
-from tests.gateways import RunningGateway, running_gateway
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 MODEL = "claude-opus-5-5"
 TOOLS: Any = [{"name": "read", "description": "Reads a file.", "input_schema": {"type": "object"}}]
@@ -176,7 +176,7 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
 ) -> None:
     with agent_of(ADAPTIVE) as agent, two_gateways(agent, tmp_path):
         folded_for(agent, 3)
-        chain = compute_chain(wire.parse_request({"model": MODEL, "messages": agent.messages}))
+        chain = compute_chain(formats.parse_request({"model": MODEL, "messages": agent.messages}))
 
         async def mistake(store: Store) -> None:
             (fold,) = await made(store)

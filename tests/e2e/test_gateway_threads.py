@@ -18,15 +18,15 @@ from anthropic import beta_tool
 
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.engine.options import AgentOptions
-from foveate.gateway.doors import ApiFamily
+from foveate.formats.json_text.offsets import find_members, value_span
+from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Route, ThreadMode, Upstream
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
-from foveate.wire.spans import find_members, value_span
-from tests.aftermath import wait_until
-from tests.gateways import RunningGateway, running_gateway
-from tests.llama import LlamaServer
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
-from tests.served import gateway_process, write_config
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from tests.support.oracles.system_state import wait_until
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.llama import LlamaServer
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, step_headers
 
 BETA = "message-threads-2026-08-12"
 LOOK = ScriptStep(text="I look.", tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))

@@ -15,13 +15,13 @@ import pytest
 
 from foveate.cost.ledger import AccountBalance, Charge
 from foveate.store import open_store
-from tests.aftermath import wait_until
 from tests.e2e.test_serve_spool import booked, until_it_ends_with
-from tests.raw_http import claude_request, connect
-from tests.sandboxes import KEY
-from tests.served import GatewayProcess, gateway_process
-from tests.support.forked_commands import COMMAND
-from tests.upstreams import (
+from tests.support.clients.raw_http import claude_request, connect
+from tests.support.oracles.system_state import wait_until
+from tests.support.processes.forked_commands import COMMAND
+from tests.support.servers.gateway_process import GatewayProcess, gateway_process
+from tests.support.servers.sandbox import KEY
+from tests.support.servers.scripted_upstream import (
     STREAM_HEAD,
     UpstreamConnection,
     claude_events,

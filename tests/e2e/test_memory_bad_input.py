@@ -12,7 +12,7 @@ import pytest
 
 import foveate
 from tests.e2e.command import Outcome, spawn
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
 
 GOOD = "* Good\n:PROPERTIES:\n:ID: good\n:END:\nThe rest still works.\n"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.command import ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
 

@@ -16,9 +16,9 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foveate.sandbox.scripts import ScriptStep
-from tests.sandboxes import KEY, running_sandbox, step_headers
-from tests.served import gateway_process, write_config
+from foveate.sandbox.script import ScriptStep
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 
 pytestmark = pytest.mark.process
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.command import Outcome, spawn
-from tests.sandboxes import KEY, running_sandbox
-from tests.served import gateway_process, write_config
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 pytestmark = pytest.mark.process
 

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from foveate.cli import app
+from foveate.replay.parallel import replay_sessions
 from foveate.replay.policies import Policy
-from foveate.replay.processes import replay_sessions
-from foveate.replay.reading import find_files, group_sessions
-from foveate.replay.replaying import ReplayOptions
+from foveate.replay.recording_files import find_files, group_sessions
+from foveate.replay.run import ReplayOptions
 from tests.e2e.command import ESCAPE, Outcome, on_terminal, spawn
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.e2e.command import WITHOUT_KEYS, spawn
-from tests.support.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
 
 pytestmark = pytest.mark.process
 

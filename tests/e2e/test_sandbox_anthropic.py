@@ -6,8 +6,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, step_headers
 
 MODEL = "claude-opus-5-5"
 LONG = "These words are kept. " * 800

@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from foveate.sandbox.scripts import ScriptedCall, ScriptStep
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, step_headers
 
 MODEL = "gpt-5.6-sol"
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

@@ -11,9 +11,9 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from foveate.sandbox.scripts import ScriptStep
-from tests.sandboxes import KEY, running_sandbox, step_headers
-from tests.served import SERVE_COMMAND, gateway_process, write_config
+from foveate.sandbox.script import ScriptStep
+from tests.support.servers.gateway_process import SERVE_COMMAND, gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 
 pytestmark = pytest.mark.process
 

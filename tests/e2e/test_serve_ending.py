@@ -10,12 +10,12 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from foveate.sandbox.scripts import ScriptStep
+from foveate.sandbox.script import ScriptStep
 from foveate.store import open_store
-from tests.aftermath import wait_until
-from tests.raw_http import connect
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox, step_headers
-from tests.served import gateway_process, wait_until_gone, write_config
+from tests.support.clients.raw_http import connect
+from tests.support.oracles.system_state import wait_until
+from tests.support.servers.gateway_process import gateway_process, wait_until_gone, write_config
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, step_headers
 
 pytestmark = pytest.mark.process
 

@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from foveate.errors import BadOption
-from foveate.gateway.local import find_weights
-from tests.served import child_pids, gateway_process, wait_until_gone
+from foveate.gateway.local_model.process import find_weights
+from tests.support.servers.gateway_process import child_pids, gateway_process, wait_until_gone
 
 pytestmark = pytest.mark.process
 

@@ -10,14 +10,14 @@ import anthropic
 import pytest
 
 from foveate.cost.ledger import Charge
-from foveate.sandbox.scripts import ScriptStep
+from foveate.sandbox.script import ScriptStep
 from foveate.store import open_store
-from tests.aftermath import wait_until
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
-from tests.raw_http import claude_request, connect
-from tests.sandboxes import KEY, running_sandbox, step_headers
-from tests.served import gateway_process, write_config
-from tests.upstreams import (
+from tests.support.clients.raw_http import claude_request, connect
+from tests.support.oracles.system_state import wait_until
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
+from tests.support.servers.scripted_upstream import (
     LAST_CHUNK,
     STREAM_HEAD,
     UpstreamConnection,

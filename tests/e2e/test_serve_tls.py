@@ -15,10 +15,10 @@ import openai
 import pytest
 import trustme
 
-from foveate.gateway.keys import generate_key, hash_key
-from foveate.sandbox.scripts import ScriptStep
-from tests.sandboxes import KEY, running_sandbox, step_headers
-from tests.served import SERVE_COMMAND, gateway_process, write_config
+from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.sandbox.script import ScriptStep
+from tests.support.servers.gateway_process import SERVE_COMMAND, gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 
 pytestmark = pytest.mark.process
 

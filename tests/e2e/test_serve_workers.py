@@ -15,10 +15,16 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from foveate.gateway.workers import CrashHistory
-from tests.databases import PostgresServer
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import SERVE_COMMAND, GatewayProcess, gateway_process, wait_until_gone, write_config
+from foveate.gateway.server.supervisor import CrashHistory
+from tests.support.servers.gateway_process import (
+    SERVE_COMMAND,
+    GatewayProcess,
+    gateway_process,
+    wait_until_gone,
+    write_config,
+)
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
+from tests.support.stores.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
 

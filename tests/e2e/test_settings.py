@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from foveate.gateway.keys import hash_key
+from foveate.gateway.auth.keys import hash_key
 from tests.e2e.test_gateway_threads import BETA
-from tests.sandboxes import KEY
-from tests.support.embedding_server import embedding_server
-from tests.support.live_gateway import CLAUDE, GPT, LiveGateway, find_breakpoints, live_gateway
+from tests.support.servers.embeddings import embedding_server
+from tests.support.servers.live_gateway import CLAUDE, GPT, LiveGateway, find_breakpoints, live_gateway
+from tests.support.servers.sandbox import KEY
 
 pytestmark = pytest.mark.process
 

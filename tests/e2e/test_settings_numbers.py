@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from foveate.gateway.serving import load_live_config
-from foveate.sandbox.scripts import ScriptStep
+from foveate.gateway.server.serve import load_live_config
+from foveate.sandbox.script import ScriptStep
 from tests.e2e.test_gateway_counter_settings import upstream
 from tests.e2e.test_gateway_pings import one_more, pings
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
-from tests.served import write_config
-from tests.support.live_gateway import CLAUDE, GPT, LiveGateway, live_gateway, wait_for
-from tests.support.stores import ensure_store
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.gateway_process import write_config
+from tests.support.servers.live_gateway import CLAUDE, GPT, LiveGateway, live_gateway, wait_for
+from tests.support.servers.sandbox import KEY, running_sandbox
+from tests.support.stores.templates import ensure_store
 
 pytestmark = pytest.mark.process
 

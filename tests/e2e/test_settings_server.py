@@ -16,19 +16,24 @@ from typing import Any
 import httpx
 import pytest
 
-from foveate.gateway.assembly import open_gateway
-from foveate.gateway.keys import hash_key
-from foveate.gateway.serving import load_live_config
-from foveate.sandbox.asks import SandboxRequest
-from foveate.session.turns import Session, SessionUpdate
+from foveate.gateway.auth.keys import hash_key
+from foveate.gateway.build import open_gateway
+from foveate.gateway.server.serve import load_live_config
+from foveate.sandbox.http import SandboxRequest
+from foveate.session.store import Session, SessionUpdate
 from foveate.store import open_store
-from tests.gateways import running_gateway
-from tests.sandboxes import KEY, running_sandbox
-from tests.served import gateway_process, write_config
-from tests.support.forked_commands import COMMAND
-from tests.support.live_gateway import CLAUDE, LiveGateway, live_gateway
-from tests.support.stores import ensure_store
-from tests.upstreams import ScriptedUpstream, http_response, respond_always, running_upstream
+from tests.support.processes.forked_commands import COMMAND
+from tests.support.servers.gateway import running_gateway
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.live_gateway import CLAUDE, LiveGateway, live_gateway
+from tests.support.servers.sandbox import KEY, running_sandbox
+from tests.support.servers.scripted_upstream import (
+    ScriptedUpstream,
+    http_response,
+    respond_always,
+    running_upstream,
+)
+from tests.support.stores.templates import ensure_store
 
 pytestmark = pytest.mark.process
 

@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from foveate.errors import StoreUnavailable
-from foveate.session.turns import SessionUpdate
+from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.store.database import Transaction, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
-from tests.databases import PostgresServer
-from tests.kept import (
+from tests.support.stores.postgres import PostgresServer
+from tests.support.stores.records import (
     AGENT,
     COMPACTED_MESSAGES,
     COMPACTION,

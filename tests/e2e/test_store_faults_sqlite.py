@@ -16,11 +16,11 @@ from types import NoneType
 import pytest
 
 from foveate.errors import StoreUnavailable
-from foveate.session.turns import SessionUpdate
+from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.store.database import Transaction
 from foveate.store.sqlite import SQLiteDatabase
-from tests.kept import (
+from tests.support.stores.records import (
     AGENT,
     COMPACTED_MESSAGES,
     COMPACTION,
@@ -206,7 +206,9 @@ FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.e2e.test_store_faults_sqlite import check_full, fill, make
+from tests.e2e.test_store_faults_sqlite import check_full
+from tests.e2e.test_store_faults_sqlite import fill
+from tests.e2e.test_store_faults_sqlite import make
 from foveate.store import open_store
 
 async def use(path):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from foveate.session.turns import SessionUpdate
+from foveate.session.store import SessionUpdate
 from foveate.store import Store
 from foveate.store.database import Transaction
 from foveate.store.sqlite import SQLiteDatabase
 from tests.e2e.test_store_faults_sqlite import check_unharmed, make
-from tests.kept import make_session, make_turns
+from tests.support.stores.records import make_session, make_turns
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.session.turns import SessionUpdate
+from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.store.database import T, Transaction, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.retention import prune
-from tests.databases import PostgresServer
-from tests.kept import (
+from tests.support.stores.postgres import PostgresServer
+from tests.support.stores.records import (
     AGENT,
     COMPACTED_MESSAGES,
     compaction_ids,

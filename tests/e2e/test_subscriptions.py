@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from foveate.gateway.keys import generate_key, hash_key
-from tests.browsers import open_page
+from foveate.gateway.auth.keys import generate_key, hash_key
 from tests.e2e.command import spawn
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import GatewayProcess, gateway_process, write_config
+from tests.support.clients.browser import open_page
+from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 pytestmark = pytest.mark.process
 

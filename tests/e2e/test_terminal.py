@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.e2e.command import ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn, write
-from tests.support.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
 

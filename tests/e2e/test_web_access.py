@@ -11,12 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
-from foveate.gateway.keys import generate_key, hash_key
-from foveate.web.app import PAGES
-from foveate.web.assets import load_assets
-from tests.browsers import open_page
-from tests.sandboxes import RunningSandbox, running_sandbox
-from tests.served import GatewayProcess, gateway_process, write_config
+from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.web.app import PAGES, load_assets
+from tests.support.clients.browser import open_page
+from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 pytestmark = pytest.mark.process
 

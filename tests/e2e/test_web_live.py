@@ -10,10 +10,17 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browsers import open_page
-from tests.sandboxes import RunningSandbox, running_sandbox
-from tests.served import gateway_process, write_config
-from tests.work_to_see import REVIEW, REVIEWER, configuration, send_request, send_review, session_id_by_name
+from tests.support.clients.browser import open_page
+from tests.support.scenarios.dashboard_traffic import (
+    REVIEW,
+    REVIEWER,
+    configuration,
+    send_request,
+    send_review,
+    session_id_by_name,
+)
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 pytestmark = pytest.mark.process
 

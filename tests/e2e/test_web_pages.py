@@ -6,10 +6,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from foveate.session.totals import TotalsGroup
-from foveate.web.words import format_money, format_number, format_percent
-from tests.browsers import open_page
-from tests.work_to_see import (
+from foveate.session.rollups import TotalsGroup
+from foveate.web.formatting import format_money, format_number, format_percent
+from tests.support.clients.browser import open_page
+from tests.support.scenarios.dashboard_traffic import (
     CROWD,
     CROWD_SESSIONS,
     GARDENER,

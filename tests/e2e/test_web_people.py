@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from foveate.web.app import PAGES
-from tests.browsers import find_accessibility_violations, open_page
-from tests.work_to_see import (
+from tests.support.clients.browser import find_accessibility_violations, open_page
+from tests.support.scenarios.dashboard_traffic import (
     GARDENER,
     INTERN,
     REVIEW,

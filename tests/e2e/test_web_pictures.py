@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
-from tests.browsers import open_page
-from tests.week_of_work import REVIEW, WeekGateway, gateway_after_week
+from tests.support.clients.browser import open_page
+from tests.support.scenarios.week_of_traffic import REVIEW, WeekGateway, gateway_after_week
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 MOST_BYTES = 150_000

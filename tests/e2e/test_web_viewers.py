@@ -18,18 +18,14 @@ import httpx
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from foveate.engine.injecting.sources import SectionSources
-from foveate.gateway.keys import generate_key, hash_key
-from foveate.gateway.page import build_web_ui
-from foveate.gateway.pages import HealthStatus, build_health_pages, health_to_json
-from foveate.gateway.serving import load_live_config
+from foveate.engine.sections.sources import SectionSources
+from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.gateway.observability.health import HealthStatus, build_health_pages, health_to_json
+from foveate.gateway.server.serve import load_live_config
+from foveate.gateway.web_ui import build_web_ui
 from foveate.store import Store, open_store
-from foveate.web.app import WebApp
-from foveate.web.assets import load_assets
-from tests.sandboxes import KEY, running_sandbox
-from tests.served import gateway_process, write_config
-from tests.support.stores import ensure_store
-from tests.work_to_see import (
+from foveate.web.app import WebApp, load_assets
+from tests.support.scenarios.dashboard_traffic import (
     TURNS,
     read_store,
     send_review,
@@ -37,6 +33,9 @@ from tests.work_to_see import (
     wait_until_quiet,
     wait_until_stored,
 )
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox
+from tests.support.stores.templates import ensure_store
 
 pytestmark = pytest.mark.process
 

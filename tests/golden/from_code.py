@@ -13,11 +13,11 @@ import foveate
 from benchmarks.harness import discover
 from foveate import errors
 from foveate.chat.failures import FailureKind
-from foveate.cli import app, exits
-from foveate.cli.chat_plain import _EXIT_CODES as CHAT_EXIT_CODES
-from foveate.gateway.body_errors import BodyRejected
-from foveate.gateway.refusing import build_error_response, may_retry
-from foveate.values import Format
+from foveate.cli import app, exit_codes
+from foveate.cli.chat.piped import _EXIT_CODES as CHAT_EXIT_CODES
+from foveate.gateway.body.errors import BodyRejected
+from foveate.gateway.error_responses import build_error_response, may_retry
+from foveate.model import Format
 from tests.golden.observability import log_keys, metrics, telemetry
 from tests.golden.settings import settings
 from tests.golden.signatures import signatures
@@ -108,7 +108,7 @@ def error_codes() -> Iterator[tuple[str, str]]:
             attributes = ", ".join(sorted(vars(error))) or "none"
             yield (
                 kind.code,
-                f"{name}, subclass of {kind.__mro__[1].__name__}, exit {exits.exit_code(error)}, "
+                f"{name}, subclass of {kind.__mro__[1].__name__}, exit {exit_codes.exit_code(error)}, "
                 f"HTTP {status} {kinds}, {retry}, attributes {attributes}",
             )
 
@@ -146,10 +146,11 @@ def _made(kind: type[Failure]) -> Failure:
 
 def list_exit_codes() -> dict[str, str]:
     """What commands end with, by number, and what a failed answer of `foveate chat` ends it with."""
-    constants = {name: code for name, code in vars(exits).items() if re.fullmatch("[A-Z][A-Z_]*", name)}
+    constants = {name: code for name, code in vars(exit_codes).items() if re.fullmatch("[A-Z][A-Z_]*", name)}
     found = {str(code): name.lower().replace("_", " ") for name, code in constants.items()}
     chat = {
-        f"chat, {trouble}": str(CHAT_EXIT_CODES.get(trouble, exits.UPSTREAM_FAILED)) for trouble in FailureKind
+        f"chat, {trouble}": str(CHAT_EXIT_CODES.get(trouble, exit_codes.UPSTREAM_FAILED))
+        for trouble in FailureKind
     }
     return found | chat
 

@@ -18,13 +18,13 @@ import typer.main
 from typer.testing import CliRunner
 
 from foveate.cli import app
-from tests import loopback
 from tests.golden.from_gateway import NOWHERE, Gateway, running_gateway
 from tests.golden.shapes import shape_of
 from tests.golden.stored_work import LATER, SESSION, fill
-from tests.sandboxes import KEY, RunningSandbox, running_sandbox
-from tests.served import write_config
-from tests.support import forked_commands
+from tests.support.harness import network_guard as loopback
+from tests.support.processes import forked_commands
+from tests.support.servers.gateway_process import write_config
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.sandboxes import KEY
-from tests.served import GatewayProcess, gateway_process, write_config
+from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config
+from tests.support.servers.sandbox import KEY
 
 CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
 CHAT = "/v1/chat/completions"

@@ -15,15 +15,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from foveate.engine.calls import AppliedEdit, StepFailure
-from foveate.engine.series import METRICS
-from foveate.gateway.asks import parse_request
-from foveate.gateway.client import ClientResponse
-from foveate.gateway.logs import LogWriter
-from foveate.gateway.telemetry import Telemetry
-from foveate.gateway.told import AccessRecord
+from foveate.engine.metrics.definitions import METRICS
+from foveate.engine.request import AppliedEdit, StepFailure
+from foveate.gateway.observability.access_log import AccessRecord, LogWriter
+from foveate.gateway.observability.otel import Telemetry
+from foveate.gateway.request import parse_request
+from foveate.gateway.response import ClientResponse
 from tests.golden.shapes import shape_of
-from tests.unit.engine.watched import MARK, ended
+from tests.support.scenarios.finished_exchanges import MARK, ended
 
 
 def metrics() -> dict[str, str]:

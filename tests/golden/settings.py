@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from foveate.budget.budgets import Budget, SectionRule
-from foveate.budget.data import _BUDGET_KEYS, _RULE_KEYS
-from foveate.budget.ladders import BUILT_IN_LADDERS, rung_as_data
+from foveate.budget.budget import Budget, SectionRule
+from foveate.budget.ladder import BUILT_IN_LADDERS, rung_as_data
 from foveate.budget.sections import Item, Section
+from foveate.budget.serialization import _BUDGET_KEYS, _RULE_KEYS
 from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, TOKEN_KIND_BY_KEY, CostOptions
-from foveate.config.sections import _ITEM_KEYS, _SECTION_KEYS
+from foveate.config.section_files import _ITEM_KEYS, _SECTION_KEYS
 from foveate.config.settings import Settings
 from foveate.cost.caps import Cap
-from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
-from foveate.sandbox.scripts import Script
+from foveate.cost.pricing.custom_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
+from foveate.sandbox.script import Script
 from tests.golden.signatures import parameter_text
 
 Described = Iterator[tuple[str, str]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import foveate
-from foveate.gateway.configured import DEFAULT_KEY_VARIABLES
+from foveate.gateway.config import DEFAULT_KEY_VARIABLES
 
 SOURCE = Path(foveate.__file__).parent
 

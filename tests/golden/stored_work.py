@@ -7,18 +7,18 @@ from pathlib import Path
 
 from msgspec import structs
 
+from foveate.compaction.store import CompactionOutcome
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category
 from foveate.cost.savings import make_unchanged_savings
-from foveate.fold.journal import CompactionOutcome
+from foveate.formats.response.rate_limits import RateLimit
+from foveate.model import Savings
 from foveate.session.rate_limits import ObservedLimit
+from foveate.session.store import SessionUpdate
 from foveate.session.traces import TracedEdit
-from foveate.session.turns import SessionUpdate
 from foveate.store import open_store
-from foveate.values import Savings
-from foveate.wire.rate_limits import RateLimit
-from tests.billed import CALL, CHARGE, settle_one
-from tests.kept import (
+from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
+from tests.support.stores.records import (
     COMPACTED_MESSAGES,
     COMPACTION,
     FAILED_COMPACTION,

@@ -5,35 +5,35 @@ from collections.abc import Iterable
 from importlib import import_module
 
 import foveate.engine
-from foveate.budget.ladders import BUILT_IN_LADDERS
+from foveate.budget.ladder import BUILT_IN_LADDERS
 from foveate.budget.prompt import Action, LimitSource
 from foveate.budget.sections import Keep, Priority, Stability
-from foveate.cache.causes import MissCause
-from foveate.cache.hits import HitRatioLevel as HitLevel
 from foveate.chat.failures import FailureKind
-from foveate.cli import chat_commands
-from foveate.cli.doctor_findings import Level as DoctorLevel
-from foveate.config.showing import SettingSource as SettingSource
+from foveate.cli.chat import commands
+from foveate.compaction.overflow import OnOverflow
+from foveate.compaction.overflow import OverflowAction as OverflowStep
+from foveate.compaction.store import CompactionOutcome as CompactionOutcome
+from foveate.config.effective import SettingSource as SettingSource
+from foveate.context.inputs import CallKind
+from foveate.context.time_section import TimeFormat
 from foveate.cost.admission import SettlementOutcome as ChargeOutcome
+from foveate.cost.cap_status import CapLevel as CapLevel
 from foveate.cost.caps import CapScope, UnknownPricePolicy
-from foveate.cost.held import CapLevel as CapLevel
 from foveate.cost.ledger import Category, GroupBy
-from foveate.cost.price_differences import PriceChange as PriceChange
-from foveate.cost.prices import PriceSource
-from foveate.fold.journal import CompactionOutcome as CompactionOutcome
-from foveate.fold.overflow import OnOverflow
-from foveate.fold.overflow import OverflowAction as OverflowStep
+from foveate.cost.pricing.price_book import PriceChange as PriceChange
+from foveate.cost.pricing.rates import PriceSource
+from foveate.doctor.findings import Level as DoctorLevel
 from foveate.gateway.routing import KNOWN_UPSTREAMS
-from foveate.memory.view import DetailLevel as NodeLevel
-from foveate.memory.view import ViewFormat
-from foveate.prompt.inputs import CallKind
-from foveate.prompt.time import TimeFormat
+from foveate.memory.views.view import DetailLevel as NodeLevel
+from foveate.memory.views.view import ViewFormat
+from foveate.model import Format, Savings, Ttl
+from foveate.prompt_cache.hit_ratio import HitRatioLevel as HitLevel
+from foveate.prompt_cache.misses.causes import MissCause
 from foveate.replay.policies import ALL, Policy
-from foveate.replay.recordings import MissingPart, RecordingSource
-from foveate.sandbox.doors import Provider
-from foveate.sandbox.scripts import STEP_HEADER
+from foveate.replay.recording import MissingPart, RecordingSource
+from foveate.sandbox.http import Provider
+from foveate.sandbox.script import STEP_HEADER
 from foveate.tokens.options import Backend
-from foveate.values import Format, Savings, Ttl
 
 NAMES: dict[str, Iterable[str]] = {
     "api format": Format,
@@ -47,7 +47,7 @@ NAMES: dict[str, Iterable[str]] = {
     "cap on unknown price": UnknownPricePolicy,
     "cap scope": CapScope,
     "charge outcome": ChargeOutcome,
-    "chat command": (*chat_commands.COMMANDS, *chat_commands.QUIT_COMMANDS),
+    "chat command": (*commands.COMMANDS, *commands.QUIT_COMMANDS),
     "chat error": FailureKind,
     "compaction outcome": CompactionOutcome,
     "configuration source": SettingSource,

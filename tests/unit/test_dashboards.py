@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from foveate.engine.board import MetricsRegistry, render_metrics
-from foveate.engine.series import METRICS, MetricKind
+from foveate.engine.metrics.definitions import METRICS, MetricKind
+from foveate.engine.metrics.registry import MetricsRegistry, render_metrics
 
 FOLDER = Path(__file__).parents[2] / "dashboards"
 RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text(encoding="utf-8"))

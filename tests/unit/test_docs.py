@@ -13,14 +13,14 @@ import pytest
 import typer.main
 
 from foveate.budget import Keep, Priority, Section, SectionRule, Stability
-from foveate.budget.ladders import BUILT_IN_LADDERS, LOWEST
-from foveate.budget.limits import VARIABLE
+from foveate.budget.ladder import BUILT_IN_LADDERS, LOWEST
+from foveate.budget.model_limits import VARIABLE
 from foveate.cli import app
-from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
-from foveate.fold.cuts import CompactionOptions
-from foveate.fold.journal import CompactionOutcome
-from foveate.fold.overflow import OnOverflow, OverflowAction, OverflowOptions
-from foveate.memory.relevance import RelevanceWeights, default_weights
+from foveate.compaction.overflow import OnOverflow, OverflowAction, OverflowOptions
+from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.store import CompactionOutcome
+from foveate.compaction.tool_results import TOOL_RESULT_MAX_PCT
+from foveate.memory.search.relevance import RelevanceWeights, default_weights
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"

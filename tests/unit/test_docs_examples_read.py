@@ -2,7 +2,13 @@
 
 import pytest
 
-from tests.page_examples import CodeBlock, ShellCommand, matches_output, parse_blocks, parse_commands
+from tests.support.harness.doc_examples import (
+    CodeBlock,
+    ShellCommand,
+    matches_output,
+    parse_blocks,
+    parse_commands,
+)
 
 PAGE = """\
 # A page

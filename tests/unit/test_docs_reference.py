@@ -8,7 +8,7 @@ import typer.main
 
 from foveate.cli import app
 from foveate.config.settings import Settings
-from foveate.engine.series import METRICS
+from foveate.engine.metrics.definitions import METRICS
 from tools.docs_reference import commands_help, metrics_table, regenerate, settings_at, settings_table
 
 ROOT = Path(__file__).parents[2]

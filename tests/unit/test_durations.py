@@ -1,11 +1,14 @@
 """The report of `./test --durations`: where the time of a run went."""
 
-from tests.support.durations import TimedTest, format_report
+from tests.support.harness.durations import TimedTest, format_report
 
 TIMES = [
     TimedTest("tests/e2e/test_serve.py::test_ends", 30.0, 2.0, ("slow", "process")),
     TimedTest("tests/e2e/test_serve.py::test_starts", 9.0, 1.0, ("process",)),
-    *(TimedTest(f"tests/unit/wire/test_edits.py::test_{number}", 0.5, 0.4, ()) for number in range(22)),
+    *(
+        TimedTest(f"tests/unit/formats/edits/test_writer.py::test_{number}", 0.5, 0.4, ())
+        for number in range(22)
+    ),
 ]
 
 
@@ -41,11 +44,11 @@ def test_the_share_of_the_slowest_tests_is_reported() -> None:
 
 
 def test_slow_tests_of_the_quick_run_are_listed_if_they_have_no_marker() -> None:
-    name = "tests/unit/wire/test_edits.py::test_long"
+    name = "tests/unit/formats/edits/test_writer.py::test_long"
     slow = TimedTest(name, 2.0, 0.6, ())
-    waiting = TimedTest("tests/unit/wire/test_edits.py::test_waits", 2.0, 0.1, ())
+    waiting = TimedTest("tests/unit/formats/edits/test_writer.py::test_waits", 2.0, 0.1, ())
     elsewhere = TimedTest("tests/e2e/test_serve.py::test_long", 2.0, 0.6, ())
-    marked = TimedTest("tests/unit/wire/test_edits.py::test_marked", 2.0, 0.6, ("slow",))
+    marked = TimedTest("tests/unit/formats/edits/test_writer.py::test_marked", 2.0, 0.6, ("slow",))
 
     lines = list(format_report([*TIMES, slow, waiting, elsewhere, marked]))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support.examples import QUICK, limit_examples
+from tests.support.harness.example_limits import QUICK, limit_examples
 
 
 @pytest.fixture(params=[QUICK, "dev"])

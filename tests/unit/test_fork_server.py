@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.forked_commands import COMMAND, REAL_COMMAND, ensure_running
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, ensure_running
 
 pytestmark = pytest.mark.process
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.errors import MalformedRequest
-from tests.support.examples import limit_examples
-from tests.unit.tokens.bodies import chat_bodies
-from tests.unit.tokens.texts import any_texts
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.agent_requests import chat_bodies
+from tests.support.strategies.texts import any_texts
 
 MODELS = ("gpt-4o", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-flash", "llama-3.3-70b", "nobody/knows-this", "")
 
@@ -102,7 +102,7 @@ def test_importing_it_loads_nothing_heavy() -> None:
 
 @pytest.mark.process
 def test_help_loads_nothing_that_it_does_not_show() -> None:
-    heavy = ["foveate.values", "httpx2", "numpy", "prompt_toolkit", "pydantic", "rich"]
+    heavy = ["foveate.model", "httpx2", "numpy", "prompt_toolkit", "pydantic", "rich"]
     script = (
         "import sys\nfrom foveate.cli import main\ntry:\n    main(['--help'])\n"
         f"finally:\n    print([name for name in {heavy} if name in sys.modules])"

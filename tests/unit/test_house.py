@@ -25,7 +25,7 @@ from benchmarks.harness import (
     discover,
     undeclared_figures,
 )
-from tests import loopback
+from tests.support.harness import network_guard as loopback
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {"requirements.lock": "dev", "requirements-bench.lock": "bench"}

@@ -9,26 +9,25 @@ from contextlib import suppress
 import pytest
 
 import foveate
-from foveate.cache.refusals import classify_rejection
-from foveate.cache.wording import compare_texts
-from foveate.config.documents import parse_document
-from foveate.config.environment import parse_env
-from foveate.engine.redacting import redact_keys
+from foveate.compaction.facts.extract import extract_facts
+from foveate.compaction.facts.mentions import MentionIndex
+from foveate.compaction.summarize.verify import find_problem, shares_content
+from foveate.config.document import parse_document
+from foveate.config.dotenv import parse_env
+from foveate.engine.options import redact_keys
 from foveate.errors import FoveateError
-from foveate.fold.facts import extract_facts
-from foveate.fold.substance import shares_content
-from foveate.fold.telling import MentionIndex
-from foveate.fold.verifying import find_problem
-from foveate.memory.excerpts import split_passages
-from foveate.memory.gate import Gate
-from foveate.memory.parsing import parse_notes
-from foveate.memory.words import split_words
-from foveate.values import Format, Message, Text
-from foveate.wire import parse_request
-from foveate.wire.body import to_bytes
-from foveate.wire.events import JsonListSplitter, SseSplitter
-from tests.support.attacks import Attack, attacks
-from tests.support.growth import superlinear_ratio
+from foveate.formats import parse_request
+from foveate.formats.json_text.parse import to_bytes
+from foveate.formats.response.event_streams import JsonListSplitter, SseSplitter
+from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.privacy import Gate
+from foveate.memory.search.words import split_words
+from foveate.memory.views.node_text import split_passages
+from foveate.model import Format, Message, Text
+from foveate.prompt_cache.misses.field_diff import compare_texts
+from foveate.prompt_cache.rejections import classify_rejection
+from tests.support.oracles.time_growth import superlinear_ratio
+from tests.support.strategies.regex_attacks import Attack, attacks
 
 _SIZE = 2**13
 _CHUNK = 700

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import markers
+from tests.support.harness import markers
 
 
 @pytest.mark.process

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import pytest
 
 import foveate
-from foveate.budget.answers import find_output_limit
-from foveate.budget.windows import find_context_window
-from foveate.cache.rules import rules_for
-from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import Rates, TokenKind
-from foveate.values import Ttl
+from foveate.budget.model_limits import find_context_window, find_output_limit
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import Rates, TokenKind
+from foveate.model import Ttl
+from foveate.prompt_cache.rules import rules_for
 
 # A Tuesday outside the hours in which DeepSeek costs twice as much.
 AT = datetime(2026, 11, 17, 12, tzinfo=UTC).timestamp()

@@ -10,10 +10,10 @@ from threading import Thread
 
 import pytest
 
-from foveate.config.environment import parse_env
-from foveate.config.overriding import STORE_VARIABLE
-from foveate.gateway.configured import DEFAULT_KEY_VARIABLES
-from foveate.gateway.pages import HEALTH_PATH
+from foveate.config.dotenv import parse_env
+from foveate.config.overrides import STORE_VARIABLE
+from foveate.gateway.config import DEFAULT_KEY_VARIABLES
+from foveate.gateway.observability.health import HEALTH_PATH
 from tests.unit.test_docs import COMMANDS
 
 ROOT = Path(__file__).parents[2]

@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 
 import foveate
-from foveate.budget import answers, windows
-from foveate.cache import rules as cache_rules
-from foveate.cost import price_facts
-from foveate.fold import rules as fold_rules
-from foveate.memory import queries, words
+from foveate.budget import model_limits
+from foveate.compaction.facts import rules as fold_rules
+from foveate.cost.pricing import price_facts
+from foveate.memory import queries
+from foveate.memory.search import words
+from foveate.prompt_cache import rules as cache_rules
 from foveate.sandbox import models as sandbox_models
-from foveate.tokens.rules import openai_models, template
-from tests.support.attacks import Attack, attacks
-from tests.support.growth import superlinear_ratio
-from tests.support.patterns import (
+from foveate.tokens.rendering import chat_templates, openai_models
+from tests.support.oracles.regex_inventory import (
     METHODS,
     FoundPattern,
     find_field_methods_used,
@@ -31,6 +30,8 @@ from tests.support.patterns import (
     find_patterns,
     patterns_in,
 )
+from tests.support.oracles.time_growth import superlinear_ratio
+from tests.support.strategies.regex_attacks import Attack, attacks
 
 _SIZE = 2**13
 # Few tests, since each process that runs one of them looks for all expressions first, which takes seconds.
@@ -41,11 +42,11 @@ _PACKAGES = {
 
 # How those are run that the code hands around, which a look at names does not show.
 _RUN_BY = {
-    "foveate.cache.wording._WORD": "match",
-    "foveate.cache.wording._BEFORE_IN_WORD": "match",
-    "foveate.cache.wording._BASE64": "match",
-    "foveate.cache.wording._BEFORE_IN_BASE64": "match",
-    "foveate.config.as_yaml._PATTERNS": "match",
+    "foveate.prompt_cache.misses.field_diff._WORD": "match",
+    "foveate.prompt_cache.misses.field_diff._BEFORE_IN_WORD": "match",
+    "foveate.prompt_cache.misses.field_diff._BASE64": "match",
+    "foveate.prompt_cache.misses.field_diff._BEFORE_IN_BASE64": "match",
+    "foveate.config.yaml_parser._PATTERNS": "match",
     "foveate.compaction.facts.identifiers._COLOUR": "fullmatch",
     "foveate.compaction.facts.identifiers._DIGEST": "fullmatch",
     "foveate.compaction.facts.identifiers._FLAG": "fullmatch",
@@ -56,11 +57,11 @@ _RUN_BY = {
 # Those that may take longer, since what they are run on is bounded where they are run: its characters at most.
 _BOUNDED = {
     # A row of flags takes `\X` quadratic time, 3 ms for as many as this.
-    "foveate.cache.fields._GRAPHEME": 1_056,
+    "foveate.prompt_cache.misses.field_diff._GRAPHEME": 1_056,
     # Names of models, which are cut.
-    "foveate.cache.rules.rules_for": 256,
-    "foveate.cost.price_table._family_schedule": 128,
-    "foveate.tokens.rules.template._parse_entry": 256,
+    "foveate.prompt_cache.rules.rules_for": 256,
+    "foveate.cost.pricing.price_table._family_schedule": 128,
+    "foveate.tokens.rendering.chat_templates._parse_entry": 256,
 }
 
 
@@ -71,13 +72,13 @@ def _texts(
 
 
 def _of_windows() -> Iterator[tuple[str, str]]:
-    for family in windows._load_windows().families:
+    for family in model_limits._load_windows().families:
         yield family.match, "search"
         yield from ((names, "fullmatch") for names in family.windows)
 
 
 def _of_answers() -> Iterator[tuple[str, str]]:
-    for family in answers._load_output_limits():
+    for family in model_limits._load_output_limits():
         yield family.match, "search"
         yield from ((names, "fullmatch") for names in family.answers)
 
@@ -109,30 +110,30 @@ def _by_field(value: object, package: str) -> Iterator[tuple[Any, frozenset[str]
 
 # Expressions that functions make, from tables or from input, by the function that compiles or runs them.
 _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
-    "foveate.budget.answers.find_output_limit": lambda: _texts(_of_answers()),
-    "foveate.budget.windows._matching_tokens": lambda: (),  # those of window_of
-    "foveate.budget.windows.find_context_window": lambda: _texts(_of_windows()),
-    "foveate.cache.refusals.refused_parameters": lambda: [
+    "foveate.budget.model_limits.find_output_limit": lambda: _texts(_of_answers()),
+    "foveate.budget.model_limits._matching_tokens": lambda: (),  # those of window_of
+    "foveate.budget.model_limits.find_context_window": lambda: _texts(_of_windows()),
+    "foveate.prompt_cache.rejections.refused_parameters": lambda: [
         (re.compile(r"(?<!\w)stream_options(?!\w)"), frozenset(("search",)))
     ],
-    "foveate.cache.rules._Provider.row_of": lambda: (),  # those of rules_for
-    "foveate.cache.rules._host": lambda: (),
-    "foveate.cache.rules.rules_for": lambda: _texts(_of_caches()),
-    "foveate.cost.price_facts.Fact.holds": lambda: _texts(_of_prices(), re.DOTALL),
-    "foveate.cost.price_facts.facts": lambda: [
+    "foveate.prompt_cache.rules._Provider.row_of": lambda: (),  # those of rules_for
+    "foveate.prompt_cache.rules._host": lambda: (),
+    "foveate.prompt_cache.rules.rules_for": lambda: _texts(_of_caches()),
+    "foveate.cost.pricing.price_facts.Fact.holds": lambda: _texts(_of_prices(), re.DOTALL),
+    "foveate.cost.pricing.price_facts.facts": lambda: [
         (price_facts.load_price_facts().other_kinds, frozenset(("search",))),
         (price_facts.load_price_facts().variants, frozenset(("findall",))),
     ],
-    "foveate.cost.price_table._family_schedule": lambda: _texts(
+    "foveate.cost.pricing.price_table._family_schedule": lambda: _texts(
         (family.names, "search") for family in price_facts.load_price_facts().families
     ),
-    "foveate.cost.price_table.with_cache_prices": lambda: _texts(
+    "foveate.cost.pricing.price_table.with_cache_prices": lambda: _texts(
         (fact.names, "search") for fact in price_facts.load_price_facts().cache_times
     ),
-    "foveate.cost.price_update._is_quick": lambda: (),  # those of a file, of which only quick ones are kept
+    "foveate.cost.pricing.price_file._is_quick": lambda: (),  # those of a file, of which only quick ones are kept
     "foveate.compaction.facts.rules._phrases": lambda: (),  # those of rules
     "foveate.compaction.facts.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.compaction"),
-    "foveate.memory.parsing.markdown_headings._HeadingScanner._scan_fence": lambda: [
+    "foveate.memory.parsing.parse.markdown_headings._HeadingScanner._scan_fence": lambda: [
         (re.compile(rf"^ {{0,3}}`{{{length},}}[ \t]*$", re.MULTILINE), frozenset(("search",)))
         for length in (3, 500)
     ],
@@ -141,10 +142,12 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     ],
     "foveate.memory.search.words._patterns": lambda: [(pattern, METHODS) for pattern in words._patterns()],
     "foveate.sandbox.models.model_of": lambda: _texts(_of_sandbox()),
-    "foveate.tokens.rules.openai_models.find_generation": lambda: _texts(
+    "foveate.tokens.rendering.openai_models.find_generation": lambda: _texts(
         (text, "match") for text, _ in openai_models._GENERATIONS
     ),
-    "foveate.tokens.rules.template._parse_entry": lambda: _by_field(template._load_entries(), "foveate.tokens"),
+    "foveate.tokens.rendering.chat_templates._parse_entry": lambda: _by_field(
+        chat_templates._load_entries(), "foveate.tokens"
+    ),
 }
 
 

@@ -96,7 +96,7 @@ def test_other_arguments_go_to_pytest_alone(checkout: Path) -> None:
 
 
 def test_durations_are_reported_by_a_plugin(checkout: Path) -> None:
-    plugin = "-p tests.support.durations"
+    plugin = "-p tests.support.harness.durations"
 
     assert run(checkout, "--durations", "tests/unit") == (0, [f"pytest {plugin} tests/unit"])
     assert run(checkout, "--durations") == (0, [f"{PARALLEL} {plugin}"])

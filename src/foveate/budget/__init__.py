@@ -1,10 +1,10 @@
 """Sharing the window: sections, ladders, truncation, the assembled prompt and its report."""
 
-from foveate.budget.budgets import DEFAULT_BUDGET, Budget, SectionRule
-from foveate.budget.data import budget_as_data, budget_from_data
-from foveate.budget.ladders import Ladder
+from foveate.budget.budget import DEFAULT_BUDGET, Budget, SectionRule
+from foveate.budget.ladder import Ladder
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
 from foveate.budget.sections import Item, Keep, Priority, Section, Stability
+from foveate.budget.serialization import budget_as_data, budget_from_data
 
 __all__ = [
     "DEFAULT_BUDGET",

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from foveate.budget.sections import Priority, Stability
-from foveate.values import TokenCount
+from foveate.model import TokenCount
 
 BUDGET_SECTION_NAME = "context_budget"
 """The name of the section that shows the budget; it has no line of its own, but counts with the others."""

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foveate.chat.bodies import ModelTarget
+from foveate.chat.requests import ModelTarget
 from foveate.errors import MalformedRequest
-from foveate.gateway.configured import DEFAULT_KEY_VARIABLES
-from foveate.wire.body import as_dict, as_text
-from foveate.wire.replies import parse_object_leniently
-from foveate.wire.streams import StreamError
+from foveate.formats.json_text.lenient import parse_object_leniently
+from foveate.formats.json_text.parse import as_dict, as_text
+from foveate.formats.response.streaming import StreamError
+from foveate.gateway.config import DEFAULT_KEY_VARIABLES
 
 # Of what somebody else says, so much is told; what to do about it stands behind.
 _MAX_CHARS = 400

@@ -12,6 +12,7 @@ from foveate.cli import (
     chat,
     compactions,
     config,
+    console,
     cost,
     count,
     demo,
@@ -21,11 +22,10 @@ from foveate.cli import (
     prices,
     replay,
     sandbox,
-    screen,
     serve,
     store,
 )
-from foveate.cli.exits import exit_code, report_errors
+from foveate.cli.exit_codes import exit_code, report_errors
 from foveate.errors import UnwritableOutput
 
 __all__ = ["app", "main"]
@@ -59,7 +59,7 @@ def _load_env_file(
 ) -> None:
     """Decides what goes into a language model's context window, and what that costs."""
     if Path(_ENV_FILE).is_file():
-        from foveate.config.environment import load_env_file
+        from foveate.config.dotenv import load_env_file
 
         with report_errors(as_json=False):
             os.environ.update(load_env_file(os.environ, Path(_ENV_FILE)))
@@ -98,8 +98,8 @@ _use_full_summaries(app)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; help and version that nobody can read are one line on standard error."""
     try:
-        with screen.handle_write_errors():
+        with console.handle_write_errors():
             app(arguments, prog_name="foveate")
     except UnwritableOutput as error:
-        screen.print_note(str(error))
+        console.print_note(str(error))
         sys.exit(exit_code(error))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import screen
-from foveate.cli.exits import BAD_INPUT, report_errors
-from foveate.cli.usual import find_config_file
+from foveate.cli import console
+from foveate.cli.exit_codes import BAD_INPUT, report_errors
+from foveate.cli.options import find_config_file
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 
 if TYPE_CHECKING:
-    from foveate.config.showing import EffectiveSetting
+    from foveate.config.effective import EffectiveSetting
 
 app = typer.Typer(
     name="config",
@@ -52,10 +52,10 @@ def init(
             )
         replace_file(file, read_example())
         if json:
-            screen.print_object({"file": str(file)})
+            console.print_object({"file": str(file)})
         else:
-            screen.print_text(
-                f"wrote {screen.escape_control_chars(display_path(file))}: all by default, every setting explained"
+            console.print_text(
+                f"wrote {console.escape_control_chars(display_path(file))}: all by default, every setting explained"
             )
 
 
@@ -82,22 +82,22 @@ def check(file: File = None, json: AsJson = False) -> None:
         problems = _find_problems(path)
         if json:
             errors = [_problem_object(problem) for problem in problems]
-            screen.print_object({"file": str(path), "ok": not problems, "errors": errors})
+            console.print_object({"file": str(path), "ok": not problems, "errors": errors})
         else:
             for problem in problems:
-                screen.print_text(_problem_line(problem))
+                console.print_text(_problem_line(problem))
             if not problems:
-                screen.print_text(f"{screen.escape_control_chars(str(path))}: all of it can be used")
+                console.print_text(f"{console.escape_control_chars(str(path))}: all of it can be used")
         if problems:
             raise typer.Exit(BAD_INPUT)
 
 
 def _find_problems(path: Path) -> list[FoveateError]:
     """All that is wrong with the file, else what is wrong with it here: a key that is not set."""
-    from foveate.config.checking import find_problems
-    from foveate.config.documents import MAX_SETTINGS_BYTES
+    from foveate.config.document import MAX_SETTINGS_BYTES
     from foveate.config.files import display_path, read_bytes
-    from foveate.gateway.serving import load_live_config
+    from foveate.config.load import find_problems
+    from foveate.gateway.server.serve import load_live_config
 
     problems = find_problems(read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES), display_path(path))
     if problems:
@@ -118,9 +118,9 @@ def _problem_object(problem: FoveateError) -> dict[str, object]:
 def _problem_line(problem: FoveateError) -> str:
     """`file:line: key: what to do`."""
     if not isinstance(problem, BadSetting) or not problem.key:
-        return screen.escape_control_chars(str(problem))
+        return console.escape_control_chars(str(problem))
     where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
-    return screen.escape_control_chars(f"{where}: {problem.key}: {problem.reason}")
+    return console.escape_control_chars(f"{where}: {problem.key}: {problem.reason}")
 
 
 @app.command("show")
@@ -131,29 +131,29 @@ def show(file: File = None, json: AsJson = False) -> None:
     """
     with report_errors(as_json=json):
         path = find_config_file(file)
-        with screen.show_progress("reading"):
+        with console.show_progress("reading"):
             rows = _effective_settings(path)
         if json:
             settings = {
                 row.key: {name: field_value for name, field_value in asdict(row).items() if name != "key"}
                 for row in rows
             }
-            screen.print_object({"file": None if path is None else str(path), "settings": settings})
+            console.print_object({"file": None if path is None else str(path), "settings": settings})
             return
-        display = screen.display_for(sys.stdout)
-        screen.print_text(f"file: {display.escape(str(path)) if path else 'none: all by default'}")
+        display = console.display_for(sys.stdout)
+        console.print_text(f"file: {display.escape(str(path)) if path else 'none: all by default'}")
         keys = max(len(row.key) for row in rows)
         values = [row.value_text for row in rows]
         width = min(max(map(len, values)), 40)
-        screen.print_lines(
+        console.print_lines(
             f"{display.escape(row.key):<{keys}}  {display.escape(value):<{width}}  {display.escape(row.origin(path))}"
             for row, value in zip(rows, values, strict=True)
         )
 
 
 def _effective_settings(path: Path | None) -> "list[EffectiveSetting]":
-    from foveate.gateway.held import describe_current_settings
-    from foveate.gateway.serving import load_live_config
+    from foveate.gateway.config import describe_current_settings
+    from foveate.gateway.server.serve import load_live_config
 
     environment = dict(os.environ)
     return describe_current_settings(load_live_config(path, environment), environment)
@@ -185,13 +185,13 @@ def key(
             raise BadOption("--admin makes a key of no agent: leave out --agent")
         if not agent.strip():
             raise BadOption("--agent needs the name of an agent")
-        from foveate.gateway.keys import generate_key, hash_key
+        from foveate.gateway.auth.keys import generate_key, hash_key
 
         secret = generate_key()
         owner = None if admin else agent
         gateway_key = _GatewayKey(agent=owner, key=secret, hash=hash_key(secret), admin=admin)
         if json:
-            screen.print_object(asdict(gateway_key))
+            console.print_object(asdict(gateway_key))
             return
         import json as encoding
 
@@ -201,7 +201,7 @@ def key(
         else:
             usage_note = "A client sends it in the place of its provider's."
             name = encoding.dumps(owner, ensure_ascii=False)  # as YAML takes any name
-            lines = f'agents:\n  - id: {screen.escape_control_chars(name)}\n    keys: ["{gateway_key.hash}"]'
-        screen.print_text(
+            lines = f'agents:\n  - id: {console.escape_control_chars(name)}\n    keys: ["{gateway_key.hash}"]'
+        console.print_text(
             f"{gateway_key.key}\n\nThis is the key, and it is not shown again. {usage_note}\nIn foveate.yaml:\n\n{lines}"
         )

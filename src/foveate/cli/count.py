@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import screen
-from foveate.cli.exits import SOME_FAILED, report_errors
+from foveate.cli import console
+from foveate.cli.exit_codes import SOME_FAILED, report_errors
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.tokens import CounterOptions, RequestCount, RequestCounter
-    from foveate.tokens.cascade import FallbackCounter
+    from foveate.tokens.remote.fallback import FallbackCounter
 
 STANDARD_INPUT = "-"
 DEFAULT_MODEL = "gpt-4o"
@@ -106,30 +106,30 @@ def _count_files(options: "CounterOptions", names: list[str], model: str, *, as_
     if not texts:
         *others, last = failures
         for failure in others:
-            screen.print_note(str(failure))
+            console.print_note(str(failure))
         raise last
     for failure in failures:
-        screen.print_note(str(failure))
+        console.print_note(str(failure))
     _count_texts(options, texts, model, as_json=as_json)
     if failures:
         raise typer.Exit(SOME_FAILED)
 
 
 def _count_request(options: "CounterOptions", body: bytes, model: str | None, *, as_json: bool) -> None:
-    from foveate import wire
+    from foveate import formats
     from foveate.tokens import with_model
 
-    request = with_model(wire.parse_request(body), model)
+    request = with_model(formats.parse_request(body), model)
     if options.uses_network:
         counted = _count_with_server(options, lambda cascade: cascade.count_request(request))
     else:
-        with screen.show_progress("counting"):
+        with console.show_progress("counting"):
             counted = _offline_counter(options, request.model).count_request(request)
     if as_json:
-        screen.print_count_json(counted)
+        console.print_count_json(counted)
     else:
-        roles = [wire.parse_message(request.format, raw).role for raw in request.messages]
-        screen.print_count(counted, heading="part", roles=roles)
+        roles = [formats.parse_message(request.format, raw).role for raw in request.messages]
+        console.print_count(counted, heading="part", roles=roles)
 
 
 def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model: str, *, as_json: bool) -> None:
@@ -141,15 +141,15 @@ def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model:
     if options.uses_network:
         counted = _count_with_server(options, ask)
     else:
-        with screen.show_progress("counting"):
+        with console.show_progress("counting"):
             counter = _offline_counter(options, model)
             totals = [(name, counter.text(text)) for name, text in texts]
         counts = [(name, RequestCount(model=model, backend=counter.backend, total=n)) for name, n in totals]
         counted = sum_counts(model, counts)
     if as_json:
-        screen.print_count_json(counted)
+        console.print_count_json(counted)
     else:
-        screen.print_count(counted, heading="file")
+        console.print_count(counted, heading="file")
 
 
 def _offline_counter(options: "CounterOptions", model: str) -> "RequestCounter":
@@ -164,8 +164,8 @@ def _count_with_server(
     """What a server counts; where it did not, what was counted here, and why."""
     import asyncio
 
-    from foveate.tokens.backends import ConnectedCounter
-    from foveate.tokens.endpoints import EndpointRegistry
+    from foveate.tokens.remote.backends import ConnectedCounter
+    from foveate.tokens.remote.endpoints import EndpointRegistry
 
     endpoints = EndpointRegistry()
 
@@ -173,10 +173,10 @@ def _count_with_server(
         async with ConnectedCounter(options, endpoints) as cascade:
             return await count(cascade)
 
-    with screen.show_progress("counting"):
+    with console.show_progress("counting"):
         counted = asyncio.run(counting())
     for failure in endpoints.last_errors.values():
-        screen.print_note(f"{failure}; counted here instead")
+        console.print_note(f"{failure}; counted here instead")
     return counted
 
 
@@ -190,7 +190,7 @@ def _read_texts(names: list[str], failures: list[UnreadableInput]) -> Iterator[t
 
 def _read(name: str) -> bytes:
     if name == STANDARD_INPUT:
-        return screen.read_standard_input()
+        return console.read_standard_input()
     try:
         return Path(name).read_bytes()
     except OSError as error:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli import screen
-from foveate.cli.exits import SOME_FAILED, report_errors
-from foveate.cli.usual import ConfigFile
+from foveate.cli import console
+from foveate.cli.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.options import ConfigFile, find_config_file
 
 
 def command(
@@ -24,17 +24,18 @@ def command(
     Example: foveate doctor --offline
     """
     with report_errors(as_json=json):
-        from foveate.cli.doctor_findings import Level, findings_lines, findings_object
+        from foveate.cli.doctor_output import findings_lines
+        from foveate.doctor.findings import Level, findings_object
 
-        with screen.show_progress("looking"):
+        with console.show_progress("looking"):
             import asyncio
 
-            from foveate.cli.doctor_looking import run_doctor
+            from foveate.doctor.run import run_doctor
 
-            findings = asyncio.run(run_doctor(config, asks_upstreams=not offline))
+            findings = asyncio.run(run_doctor(find_config_file(config), asks_upstreams=not offline))
         if json:
-            screen.print_object(findings_object(findings))
+            console.print_object(findings_object(findings))
         else:
-            screen.print_lines(findings_lines(findings, screen.display_for(sys.stdout)))
+            console.print_lines(findings_lines(findings, console.display_for(sys.stdout)))
         if any(finding.level is Level.FAILED for finding in findings):
             raise typer.Exit(SOME_FAILED)

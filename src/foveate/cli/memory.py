@@ -1,20 +1,188 @@
-"""`foveate memory`: what a memory shows for the thing looked at, which nodes there are, and finding them."""
+"""`foveate memory`: what a memory shows for the thing looked at, which nodes there are, and finding them.
 
+Nodes and views of a memory in lines for people, and as objects for programs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from foveate.cli.console import Display, format_tokens
+from foveate.memory.nodes import Document, Node
+from foveate.memory.parsing.outline import PlanningDate, PlanningKind
+from foveate.memory.views.view import DetailLevel, View
+
+if TYPE_CHECKING:
+    from foveate.model import TokenCount
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import screen
+from foveate.cli import console
 from foveate.cli.count import DEFAULT_MODEL, printable_name
-from foveate.cli.exits import SOME_FAILED, report_errors
+from foveate.cli.exit_codes import SOME_FAILED, report_errors
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory
+
+
+_GAP = "  "
+_MAX_TITLE_CHARS = 120
+_DIM, _BOLD = "2", "1"
+
+
+def view_summary(view: View, *, model: str, nodes: int) -> str:
+    """How long a view has become, and how much of the memory it shows."""
+    count, limit = view.count, view.limit_tokens
+    tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
+    if limit is not None:
+        tokens = f"{format_tokens(count.tokens, count.exact)} of {limit:,} tokens"
+    accuracy = "exact" if count.exact else f"estimated, at most {count.upper:,}"
+    levels = [node.level for node in view.nodes]
+    shown = ", ".join(
+        f"{levels.count(level):,} {word}"
+        for level, word in (
+            (DetailLevel.FULL, "full"),
+            (DetailLevel.EXCERPT, "excerpt"),
+            (DetailLevel.TITLE, "title"),
+        )
+        if level in levels
+    )
+    others = f"{nodes - len(levels):,} not shown"
+    return f"{tokens}, {model}, {accuracy}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{others}"
+
+
+def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:
+    """A view with all its nodes, each with what it takes and why it is there."""
+    return {
+        "tokens": view.tokens,
+        "limit_tokens": view.limit_tokens,
+        "text": view.text,
+        "nodes": [asdict(node) for node in view.nodes],
+        "count": asdict(view.count),
+        "model": model,
+        "focus": focus,
+    }
+
+
+def node_object(node: Node) -> dict[str, object]:
+    """What is known of a node, without its text."""
+    return {
+        "id": node.id,
+        "title": node.title,
+        "type": node.type,
+        "todo": node.todo,
+        "is_done": node.entry.is_done,
+        "priority": node.entry.priority,
+        "tags": sorted(node.tags),
+        "path": node.document.path,
+        "parent": node.parent.id if node.parent else None,
+        "modified": node.modified.isoformat(),
+        "scheduled": _planned_time(node, PlanningKind.SCHEDULED),
+        "deadline": _planned_time(node, PlanningKind.DEADLINE),
+    }
+
+
+def node_lines(nodes: Sequence[Node], display: Display) -> Iterator[str]:
+    """A line for each: id, state, title, tags with those from above, file."""
+    ids = max((len(display.escape(node.id)) for node in nodes), default=0)
+    states = max((len(display.escape(node.todo)) for node in nodes), default=0)
+    for node in nodes:
+        cells = [
+            _paint(display.escape(node.id).ljust(ids), _DIM, display),
+            display.escape(node.todo).ljust(states),
+            display.escape(_short_title(node)),
+            display.escape(_format_tags(sorted(node.tags))),
+            _paint(display.escape(node.document.key), _DIM, display),
+        ]
+        yield _GAP.join(part for part in cells if part)
+
+
+def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) -> Iterator[str]:
+    """A line for each node of whole files, below the one it stands in; of a file also how much it holds."""
+    for document, level, node in _nodes_to_depth(nodes, depth):
+        line = " ".join(filter(None, (node.todo, _priority(node), _short_title(node))))
+        line = _GAP * level + display.escape(line)
+        tags, id_ = (
+            display.escape(_format_tags(node.entry.tags)),
+            _paint(display.escape(f"<<{node.id}>>"), _DIM, display),
+        )
+        if not level:
+            count = _count_tokens(document)
+            line = _paint(line, _BOLD, display)
+            node_count = len(document.nodes)
+            size = f"{node_count:,} node{'s' * (node_count != 1)}, {format_tokens(count.tokens, count.exact)} tokens"
+            yield _GAP.join(filter(None, (line, id_, tags, display.escape(document.key), size)))
+        else:
+            yield _GAP.join(filter(None, (line, id_, tags)))
+
+
+def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object]:
+    """The files with what they hold, and the nodes in their order, each with how deep it stands."""
+    files: list[dict[str, object]] = []
+    listed: list[dict[str, object]] = []
+    for document, level, node in _nodes_to_depth(nodes, depth):
+        if not level:
+            tokens = _count_tokens(document).tokens
+            files.append({"id": node.id, "path": document.path, "nodes": len(document.nodes), "tokens": tokens})
+        listed.append(
+            {
+                "id": node.id,
+                "title": node.title,
+                "depth": level,
+                "parent": node.parent.id if node.parent else None,
+                "todo": node.todo,
+                "tags": list(node.entry.tags),
+            }
+        )
+    return {"files": files, "nodes": listed}
+
+
+def _nodes_to_depth(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Document, int, Node]]:
+    """The nodes that are not deeper than `depth`, each with its document and how deep it stands."""
+    for document, below in groupby(nodes, key=lambda node: node.document):
+        depths: dict[int, int] = {}  # a node asked for its depth goes all the way up
+        for node in below:
+            level = depths[id(node)] = depths[id(node.parent)] + 1 if node.parent else 0
+            if depth is None or level <= depth:
+                yield document, level, node
+
+
+def _count_tokens(document: Document) -> "TokenCount":
+    import foveate
+
+    return foveate.count(document.outline.text)
+
+
+def _short_title(node: Node) -> str:
+    title = " ".join(node.title.split())
+    return title if len(title) <= _MAX_TITLE_CHARS else f"{title[: _MAX_TITLE_CHARS - 1]}…"
+
+
+def _priority(node: Node) -> str:
+    return f"[#{node.entry.priority}]" if node.entry.priority else ""
+
+
+def _format_tags(tags: Iterable[str]) -> str:
+    joined = ":".join(tags)
+    return f":{joined}:" if joined else ""
+
+
+def _planned_time(node: Node, kind: PlanningKind) -> str | None:
+    return next((_format_stamp(stamp) for stamp in node.entry.planning_dates if stamp.kind is kind), None)
+
+
+def _format_stamp(stamp: PlanningDate) -> str:
+    return stamp.at.isoformat(timespec="minutes") if stamp.has_time else stamp.at.date().isoformat()
+
+
+def _paint(text: str, colour: str, display: Display) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if display.colours else text
+
 
 NO_LIMIT = "none"
 # More of them in a row would push what was asked for off the screen; JSON has them all.
@@ -79,24 +247,20 @@ def render(
 
     Example: foveate memory render notes/ --focus glasshouse --limit-tokens 500
     """
-    with report_errors(as_json=json), screen.collect_warnings():
+    with report_errors(as_json=json), console.collect_warnings():
         limit = _parse_limit(limit_tokens)
         memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
-        with screen.show_progress("rendering"):
+        with console.show_progress("rendering"):
             view = memory.render(focus, query, limit, format, scope=scope, model=model)
         if json:
-            from foveate.cli.memory_lines import view_object
-
             focus_id = None if focus is None else memory.node(focus).id
             result = view_object(view, model=model, focus=focus_id)
-            screen.print_object(result | _state_object(memory, failures))
+            console.print_object(result | _state_object(memory, failures))
         else:
-            from foveate.cli.memory_lines import view_summary
-
             if view.text:
-                screen.print_text(_escape_if_terminal(view.text))
+                console.print_text(_escape_if_terminal(view.text))
             _print_private_note(memory)
-            screen.print_note(view_summary(view, model=model, nodes=len(memory.nodes)))
+            console.print_note(view_summary(view, model=model, nodes=len(memory.nodes)))
         _exit_if_failed(failures)
 
 
@@ -130,20 +294,19 @@ def query(
 
     Example: foveate memory query notes/ --todo open --tag project
     """
-    with report_errors(as_json=json), screen.collect_warnings():
+    with report_errors(as_json=json), console.collect_warnings():
         memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
-        with screen.show_progress("searching"):
+        with console.show_progress("searching"):
             found = memory.query(tag=tag, todo=todo, type=type, text=text, since=since, until=until)
-        from foveate.cli.memory_lines import node_lines, node_object
 
         if json:
-            screen.print_object(
+            console.print_object(
                 {"nodes": [node_object(node) for node in found]} | _state_object(memory, failures)
             )
         else:
-            screen.print_lines(node_lines(found, screen.display_for(sys.stdout)))
+            console.print_lines(node_lines(found, console.display_for(sys.stdout)))
             _print_private_note(memory)
-            screen.print_note(f"{len(found):,} of {len(memory.nodes):,} nodes")
+            console.print_note(f"{len(found):,} of {len(memory.nodes):,} nodes")
         _exit_if_failed(failures)
 
 
@@ -161,16 +324,15 @@ def outline(
 
     Example: foveate memory outline notes/ --depth 1
     """
-    with report_errors(as_json=json), screen.collect_warnings():
+    with report_errors(as_json=json), console.collect_warnings():
         memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
-        from foveate.cli.memory_lines import outline_lines, outline_object
 
         if json:
-            with screen.show_progress("counting"):
+            with console.show_progress("counting"):
                 listed = outline_object(memory.nodes, depth)
-            screen.print_object(listed | _state_object(memory, failures))
+            console.print_object(listed | _state_object(memory, failures))
         else:
-            screen.print_lines(outline_lines(memory.nodes, depth, screen.display_for(sys.stdout)))
+            console.print_lines(outline_lines(memory.nodes, depth, console.display_for(sys.stdout)))
             _print_private_note(memory)
         _exit_if_failed(failures)
 
@@ -194,10 +356,10 @@ def logs(
 
     Example: foveate memory logs watch.log --lines 5
     """
-    with report_errors(as_json=json), screen.collect_warnings():
-        from foveate.memory.gate import Gate
-        from foveate.memory.logs import log_limit_lines, read_log_tail
-        from foveate.memory.paths import expand_path
+    with report_errors(as_json=json), console.collect_warnings():
+        from foveate.memory.log_tail import log_limit_lines, read_log_tail
+        from foveate.memory.privacy import Gate
+        from foveate.paths import expand_path
 
         limit = log_limit_lines(os.environ) if lines is None else lines
         gate = Gate.with_tags(tag for option in private or () for tag in option.split(","))
@@ -207,13 +369,13 @@ def logs(
                 {"path": path, "lines": list(tail.lines), "warnings": list(tail.warnings)}
                 for path, tail in tails.items()
             ]
-            screen.print_object({"logs": listed})
+            console.print_object({"logs": listed})
         else:
             for path, tail in tails.items():
                 heading = [f"Log {printable_name(path)}:"] if len(tails) > 1 else []
-                screen.print_lines([*heading, *(_escape_if_terminal(line) for line in tail.lines)])
+                console.print_lines([*heading, *(_escape_if_terminal(line) for line in tail.lines)])
                 for warning in tail.warnings:
-                    screen.print_note(warning)
+                    console.print_note(warning)
         if any(tail.warnings and not tail.lines for tail in tails.values()):
             raise typer.Exit(SOME_FAILED)
 
@@ -229,17 +391,17 @@ def skill(
 
     Example: foveate memory skill water --folder notes/skills
     """
-    with report_errors(as_json=json), screen.collect_warnings():
-        from foveate.memory.gate import Gate
-        from foveate.memory.paths import expand_path
-        from foveate.memory.skill_folder import read_skill
+    with report_errors(as_json=json), console.collect_warnings():
+        from foveate.memory.privacy import Gate
+        from foveate.memory.skills import read_skill
+        from foveate.paths import expand_path
 
         gate = Gate.with_tags(tag for option in private or () for tag in option.split(","))
         text = read_skill(expand_path(folder, os.environ), name, gate)
         if json:
-            screen.print_object({"name": name, "source": text})
+            console.print_object({"name": name, "source": text})
         else:
-            screen.print_text(_escape_if_terminal(text))
+            console.print_text(_escape_if_terminal(text))
 
 
 def _parse_limit(text: str) -> int | None:
@@ -264,11 +426,11 @@ def _load_memory(
     if failures and not existing:
         *others, last = failures
         for failure in others:
-            screen.print_note(str(failure))
+            console.print_note(str(failure))
         raise last
     for failure in failures:
-        screen.print_note(str(failure))
-    with screen.show_progress("reading the memory"):
+        console.print_note(str(failure))
+    with console.show_progress("reading the memory"):
         from foveate.memory.memory import Memory
 
         # Who writes two tags with a comma between them means two, and no tag has one in it.
@@ -280,7 +442,7 @@ def _load_memory(
 
 
 def _check_exists(path: str, failures: list[UnreadableInput]) -> bool:
-    from foveate.memory.paths import expand_path
+    from foveate.paths import expand_path
 
     try:
         os.stat(expand_path(path, os.environ))  # noqa: PTH116  # a Path would take away what is written
@@ -293,17 +455,17 @@ def _check_exists(path: str, failures: list[UnreadableInput]) -> bool:
 def _print_problems(memory: "Memory") -> None:
     problems = memory.problems
     for problem in problems[:_MAX_LISTED_PROBLEMS]:
-        screen.print_note(str(problem))
+        console.print_note(str(problem))
     if len(problems) > _MAX_LISTED_PROBLEMS:
-        screen.print_note(f"… and {len(problems) - _MAX_LISTED_PROBLEMS:,} more; --json tells all")
+        console.print_note(f"… and {len(problems) - _MAX_LISTED_PROBLEMS:,} more; --json tells all")
     if not memory.nodes:
-        screen.print_note("the memory is empty: there are no Org or Markdown notes that may be shown")
+        console.print_note("the memory is empty: there are no Org or Markdown notes that may be shown")
 
 
 def _print_private_note(memory: "Memory") -> None:
     """That something was left out, and nothing else of it."""
     if memory.has_private:
-        screen.print_note("something is tagged private, or may be meant to be, and is left out")
+        console.print_note("something is tagged private, or may be meant to be, and is left out")
 
 
 def _state_object(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:
@@ -320,7 +482,7 @@ def _escape_if_terminal(text: str) -> str:
     """A view as it is; on a terminal without what that would obey."""
     if not sys.stdout or not sys.stdout.isatty():
         return text
-    return "\n".join(screen.escape_control_chars(line.expandtabs()) for line in text.splitlines())
+    return "\n".join(console.escape_control_chars(line.expandtabs()) for line in text.splitlines())
 
 
 def _exit_if_failed(failures: Sequence[UnreadableInput]) -> None:

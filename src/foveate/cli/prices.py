@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import screen
-from foveate.cli.exits import report_errors
+from foveate.cli import console
+from foveate.cli.exit_codes import report_errors
+from foveate.cli.options import ConfigFile, find_config_file
 from foveate.cli.store import AsJson
-from foveate.cli.usual import ConfigFile, find_config_file
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
-    from foveate.cost.price_book import PriceBook
-    from foveate.cost.price_differences import PriceDifference
-    from foveate.cost.price_update import ImportedPrices
-    from foveate.cost.prices import Rates, TokenKind
+    from foveate.cost.pricing.price_book import PriceBook, PriceDifference
+    from foveate.cost.pricing.price_file import ImportedPrices
+    from foveate.cost.pricing.rates import Rates, TokenKind
 
 app = typer.Typer(
     name="prices",
@@ -51,14 +50,14 @@ def show(
     with report_errors(as_json=json):
         if not model.strip():
             raise BadOption("MODEL needs a name")
-        from foveate.cost.price_names import normalize_provider
+        from foveate.cost.pricing.price_facts import normalize_provider
 
         host = normalize_provider(provider or _likely_provider(model))
         found = _model_object(model, host, _load_price_book(config), at=time())
         if json:
-            screen.print_object(found)
+            console.print_object(found)
         else:
-            screen.print_lines(_model_lines(found))
+            console.print_lines(_model_lines(found))
 
 
 @app.command("update")
@@ -83,9 +82,8 @@ def update(
     with report_errors(as_json=json):
         from foveate.config.files import display_path, read_bytes
         from foveate.config.price_file import default_price_file, write_price_file
-        from foveate.cost.price_book import PriceBook
-        from foveate.cost.price_differences import find_differences
-        from foveate.cost.price_update import MAX_FILE_BYTES, read_price_file
+        from foveate.cost.pricing.price_book import PriceBook, find_differences
+        from foveate.cost.pricing.price_file import MAX_FILE_BYTES, read_price_file
 
         now, price_store = time(), default_price_file(os.environ)
         data = read_bytes(file, limit_bytes=MAX_FILE_BYTES)
@@ -93,15 +91,15 @@ def update(
         changes = find_differences(PriceBook(load_imported=price_store.current_prices), price_update, at=now)
         write_price_file(price_store, price_update)
         if json:
-            screen.print_object(_update_object(price_update, changes, price_store.path))
+            console.print_object(_update_object(price_update, changes, price_store.path))
         else:
-            screen.print_lines(_update_lines(price_update, changes, price_store.path))
+            console.print_lines(_update_lines(price_update, changes, price_store.path))
 
 
 def _load_price_book(config: Path | None) -> "PriceBook":
     from foveate.config.cost import load_cost
     from foveate.config.price_file import default_price_file
-    from foveate.cost.price_book import PriceBook
+    from foveate.cost.pricing.price_book import PriceBook
 
     path = find_config_file(config)
     return PriceBook(
@@ -111,7 +109,7 @@ def _load_price_book(config: Path | None) -> "PriceBook":
 
 
 def _likely_provider(model: str) -> str:
-    from foveate.cache.rules import rules_for
+    from foveate.prompt_cache.rules import rules_for
 
     return rules_for(model).provider
 
@@ -130,9 +128,8 @@ def _parse_day(text: str | None, file: Path, now: float) -> date:
 
 
 def _model_object(model: str, provider: str, book: "PriceBook", *, at: float) -> dict[str, object]:
-    from foveate.budget.answers import find_output_limit
-    from foveate.budget.windows import find_context_window
-    from foveate.cache.rules import rules_for
+    from foveate.budget.model_limits import find_context_window, find_output_limit
+    from foveate.prompt_cache.rules import rules_for
 
     window, max_output, rules = (
         find_context_window(model),
@@ -181,7 +178,7 @@ def _price_object(book: "PriceBook", model: str, provider: str, at: float) -> di
 
 
 def _rates_object(rates: "Rates") -> dict[str, object]:
-    from foveate.cost.price_differences import dollars_per_million
+    from foveate.cost.pricing.price_book import dollars_per_million
 
     sizes = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.tiers})
     return {
@@ -203,8 +200,8 @@ def _by_setting_name(dollars: "Mapping[TokenKind, Decimal]") -> dict[str, str]:
 
 def _model_lines(found: Mapping[str, object]) -> Iterator[str]:
     price, window, max_output = found["price"], found["window"], found["longest_answer"]
-    host = screen.escape_control_chars(str(found["provider"])) or "an unknown provider"
-    yield f"{screen.escape_control_chars(str(found['model']))} at {host}"
+    host = console.escape_control_chars(str(found["provider"])) or "an unknown provider"
+    yield f"{console.escape_control_chars(str(found['model']))} at {host}"
     if isinstance(price, dict):
         kind = f"inherited from {price['family']}: " if price["inherited"] else ""
         yield f"  price    {kind}{price['origin']}"
@@ -244,7 +241,7 @@ def _format_amounts(dollars: Mapping[str, str]) -> str:
 
 def _format_rates(rates: "Rates | None") -> str:
     """All prices in a line, as many as tiers make of each."""
-    from foveate.cost.price_differences import dollars_per_million
+    from foveate.cost.pricing.price_book import dollars_per_million
 
     if rates is None:
         return "unknown"
@@ -260,7 +257,7 @@ def _format_rates(rates: "Rates | None") -> str:
 def _update_object(
     price_update: "ImportedPrices", differences: "Sequence[PriceDifference]", path: Path
 ) -> dict[str, object]:
-    from foveate.cost.price_differences import PriceChange
+    from foveate.cost.pricing.price_book import PriceChange
 
     return {
         "file": str(path),
@@ -289,11 +286,11 @@ def _update_object(
 def _update_lines(
     price_update: "ImportedPrices", differences: "Sequence[PriceDifference]", path: Path
 ) -> Iterator[str]:
-    from foveate.cost.price_differences import PriceChange
-    from foveate.cost.price_facts import load_price_facts
+    from foveate.cost.pricing.price_book import PriceChange
+    from foveate.cost.pricing.price_facts import load_price_facts
 
     left_out = "".join(f"; {number:,} left out ({reason})" for reason, number in price_update.skipped.items())
-    yield f"wrote {screen.escape_control_chars(str(path))}: {len(differences):,} models ({price_update.origin}){left_out}"
+    yield f"wrote {console.escape_control_chars(str(path))}: {len(differences):,} models ({price_update.origin}){left_out}"
     counts = {change: sum(difference.change is change for difference in differences) for change in PriceChange}
     yield (
         f"{counts[PriceChange.NEW]:,} new, {counts[PriceChange.CHANGED]:,} changed, {counts[PriceChange.SAME]:,} as before, "
@@ -308,7 +305,7 @@ def _update_lines(
         if difference.change is change
     ]
     for difference in listed[:_MAX_LINES]:
-        name = screen.escape_control_chars(f"{difference.provider} {difference.model}")
+        name = console.escape_control_chars(f"{difference.provider} {difference.model}")
         before = (
             f" (before: {_format_rates(difference.before)})" if difference.change is PriceChange.CHANGED else ""
         )

@@ -1,29 +1,97 @@
-"""`foveate replay`: what recorded sessions would have cost under each policy."""
+"""`foveate replay`: what recorded sessions would have cost under each policy.
+
+What can be read only once, put where it can be read again: recordings are looked at before they are read.
+"""
 
 import os
+import shutil
+import stat
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import screen
-from foveate.cli.exits import SOME_FAILED, report_errors
-from foveate.cli.replay_inputs import copy_streams_to_files
-from foveate.cli.usual import ConfigFile, find_config_file
+from foveate.cli import console
+from foveate.cli.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.options import ConfigFile, find_config_file
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.engine.options import AgentOptions
     from foveate.replay.policies import Policy
-    from foveate.replay.reading import FoundFiles, SessionFiles
-    from foveate.replay.recordings import RecordingSource
-    from foveate.replay.replaying import ReplayOptions
-    from foveate.replay.reports import ReplayReport
+    from foveate.replay.recording import RecordingSource
+    from foveate.replay.recording_files import FoundFiles, SessionFiles
+    from foveate.replay.report import ReplayReport
+    from foveate.replay.run import ReplayOptions
+
+
+STANDARD_INPUT = "-"
+_STANDARD_INPUT_NAME = "standard-input"
+
+
+@contextmanager
+def copy_streams_to_files(files: list[str]) -> Iterator[list[str]]:
+    """The names of `files`, with those of files on the disk for standard input and for pipes.
+
+    These are gone when it ends.
+
+    Raises:
+        UnreadableInput: what comes in cannot be read, or kept.
+    """
+    streams = [name for name in dict.fromkeys(files) if name == STANDARD_INPUT or _is_pipe(name)]
+    if not streams:
+        yield files
+        return
+    with tempfile.TemporaryDirectory(prefix="foveate-") as folder:
+        copies = {name: _copy_to_file(name, Path(folder, str(number))) for number, name in enumerate(streams)}
+        try:
+            yield [copies.get(name, name) for name in files]
+        except UnreadableInput as error:  # by the names that were given: theirs are gone by now
+            source, reason = error.source, error.reason
+            for name, path in copies.items():
+                source, reason = (text.replace(path, _display_name(name)) for text in (source, reason))
+            raise UnreadableInput(source, reason) from None
+
+
+def _is_pipe(name: str) -> bool:
+    try:
+        mode = Path(name).stat().st_mode
+    except (OSError, ValueError):
+        return False  # whoever opens it tells what is wrong
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+
+
+def _copy_to_file(name: str, folder: Path) -> str:
+    path = folder / (_STANDARD_INPUT_NAME if name == STANDARD_INPUT else Path(name).name)
+    try:
+        folder.mkdir()
+        with _open_stream(name) as stream, path.open("wb") as file:
+            shutil.copyfileobj(stream, file)
+    except OSError as error:
+        raise UnreadableInput(_display_name(name), error.strerror or "cannot be read") from None
+    return str(path)
+
+
+def _display_name(name: str) -> str:
+    return "standard input" if name == STANDARD_INPUT else name
+
+
+@contextmanager
+def _open_stream(name: str) -> Iterator[IO[bytes]]:
+    if name != STANDARD_INPUT:
+        with Path(name).open("rb") as file:
+            yield file
+    elif sys.stdin is None:
+        raise UnreadableInput("standard input", "is closed")
+    else:
+        yield sys.stdin.buffer
+
 
 # Less than this is done before a bar could be read.
 _MIN_PROGRESS_BYTES = 2_000_000
@@ -93,11 +161,11 @@ def command(
         if model is not None and not model.strip():
             raise BadOption("--model needs the name of a model")
         if plot is not None:
-            from foveate.replay.plotting import check_plot
+            from foveate.replay.plot import check_plot
 
             check_plot(plot)
         from foveate.replay.policies import Policy
-        from foveate.replay.replaying import ReplayOptions
+        from foveate.replay.run import ReplayOptions
 
         file = find_config_file(config)
         options = ReplayOptions(
@@ -116,10 +184,10 @@ def command(
             report = _replay_files(paths, options, _parse_source(format), policies)
         report = replace(report, gateway=options.gateway, configuration=str(file or ""))
         if plot is not None:
-            from foveate.replay.plotting import write_plot
+            from foveate.replay.plot import write_plot
 
             write_plot(report, plot)
-            screen.print_note(f"the picture is in {plot}")
+            console.print_note(f"the picture is in {plot}")
         _print_report(report, as_json=json, each=each)
         if not json:
             _print_notes(report)
@@ -137,14 +205,14 @@ def _gateway_options(file: Path | None) -> "AgentOptions":
 
     if file is None:
         return AgentOptions()
-    from foveate.config.loading import load_settings
-    from foveate.engine.configured import options_by_agent
+    from foveate.config.load import load_settings
+    from foveate.engine.from_settings import options_by_agent
 
     return options_by_agent(load_settings(file), os.environ)("")
 
 
 def _parse_source(name: str | None) -> "RecordingSource | None":
-    from foveate.replay.recordings import RecordingSource
+    from foveate.replay.recording import RecordingSource
 
     if name is None:
         return None
@@ -162,7 +230,7 @@ def _replay_files(
         UnreadableInput: nothing in them can be.
     """
     from foveate.replay.archives import unpack_archives
-    from foveate.replay.reading import find_files
+    from foveate.replay.recording_files import find_files
 
     with unpack_archives(find_files(files)) as found_files:
         return _replay_found(found_files, files, options, source, policies)
@@ -175,9 +243,9 @@ def _replay_found(
     source: "RecordingSource | None",
     policies: "tuple[Policy, ...]",
 ) -> "ReplayReport":
-    from foveate.replay.processes import replay_sessions, session_size_bytes
-    from foveate.replay.reading import group_sessions
-    from foveate.replay.reports import build_report
+    from foveate.replay.parallel import replay_sessions, session_size_bytes
+    from foveate.replay.recording_files import group_sessions
+    from foveate.replay.report import build_report
 
     read, broken = group_sessions(found_files.files, source=source)
     # What lies beside the recordings in a folder is no recording, and no fault.
@@ -192,16 +260,16 @@ def _replay_found(
     if not report.sessions:
         raise UnreadableInput(", ".join(files), _nothing_replayed_reason(report, files, source))
     for line in _skipped_lines(unrecognized):
-        screen.print_note(line)
+        console.print_note(line)
     if found_files.skipped:
         more = (
             f" and {len(found_files.skipped) - _MAX_LISTED:,} more"
             if len(found_files.skipped) > _MAX_LISTED
             else ""
         )
-        screen.print_note(f"skipped in archives: {', '.join(found_files.skipped[:_MAX_LISTED])}{more}")
+        console.print_note(f"skipped in archives: {', '.join(found_files.skipped[:_MAX_LISTED])}{more}")
     for path, why in found_files.ignored[:_MAX_LISTED]:
-        screen.print_note(f"{path}: {why}, passed over")
+        console.print_note(f"{path}: {why}, passed over")
     return report
 
 
@@ -237,33 +305,32 @@ def _nothing_replayed_reason(report: "ReplayReport", files: list[str], source: "
 
 
 def _print_report(report: "ReplayReport", *, as_json: bool, each: bool) -> None:
-    from foveate.cli.replay_json import report_object
-    from foveate.cli.replay_lines import ReplayFormatter
+    from foveate.cli.replay_output import ReplayFormatter, report_object
 
     if as_json:
-        screen.print_object(report_object(report))
+        console.print_object(report_object(report))
     else:
-        screen.print_lines(ReplayFormatter(screen.display_for(sys.stdout)).lines(report, each=each))
+        console.print_lines(ReplayFormatter(console.display_for(sys.stdout)).lines(report, each=each))
 
 
 def _print_notes(report: "ReplayReport") -> None:
     """What could not be read or priced, the first few of each and how many there are."""
     for model, calls in report.unpriced.items():
         problem = f"nobody knows the price of {model}" if model else "they do not say their model"
-        screen.print_note(
+        console.print_note(
             f"{calls:,} call{'s' * (calls != 1)} left out: {problem}; --model M asks what another would have cost"
         )
     for path, why in report.unread[:_MAX_LISTED]:
-        screen.print_note(why if path in why else f"{path}: {why}")
+        console.print_note(why if path in why else f"{path}: {why}")
     if len(report.unread) > _MAX_LISTED:
-        screen.print_note(f"… and {len(report.unread) - _MAX_LISTED:,} more files that cannot be read")
+        console.print_note(f"… and {len(report.unread) - _MAX_LISTED:,} more files that cannot be read")
     broken = report.unreadable
     for line in broken[:_MAX_LISTED]:
-        screen.print_note(
+        console.print_note(
             f"{line.file}:{line.line}: {line.reason}" if line.line else f"{line.file}: {line.reason}"
         )
     if len(broken) > _MAX_LISTED:
-        screen.print_note(f"… and {len(broken) - _MAX_LISTED:,} more lines that cannot be read")
+        console.print_note(f"… and {len(broken) - _MAX_LISTED:,} more lines that cannot be read")
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli import screen
-from foveate.cli.exits import report_errors
+from foveate.cli import console
+from foveate.cli.exit_codes import report_errors
 from foveate.errors import BadOption
 
 DEFAULT_PORT = 8790
@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """Stand in for Anthropic, OpenAI and Google: as strict, with a simulated cache, without a key or a bill."""
     with report_errors(as_json=json):
-        from foveate.sandbox.doors import Provider
-        from foveate.sandbox.scripts import read_script
+        from foveate.sandbox.http import Provider
+        from foveate.sandbox.script import read_script
         from foveate.sandbox.server import open_listening_socket, serve, socket_url
 
         if provider not in (*Provider, BOTH):
@@ -45,9 +45,9 @@ def command(
         with open_listening_socket(host, port) as listener:
             url = socket_url(listener)
             if json:
-                screen.print_object({"url": url, "providers": sorted(providers)})
+                console.print_object({"url": url, "providers": sorted(providers)})
             else:
-                screen.print_text("\n".join(_started_lines(url, providers)))
+                console.print_text("\n".join(_started_lines(url, providers)))
             serve(listener, script=steps, providers=providers)
 
 

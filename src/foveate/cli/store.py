@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from foveate.cli import screen
-from foveate.cli.exits import report_errors
-from foveate.cli.usual import find_store_url
+from foveate.cli import console
+from foveate.cli.exit_codes import report_errors
+from foveate.cli.options import find_store_url
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def info(store: StoreUrl = None, json: AsJson = False) -> None:
         except NothingKept as error:
             note_missing_store(error)
             if json:
-                screen.print_object({"where": error.where, "version": None, **dict.fromkeys(_COUNTS, 0)})
+                console.print_object({"where": error.where, "version": None, **dict.fromkeys(_COUNTS, 0)})
             return
         if json:
-            screen.print_object(asdict(sizes))
+            console.print_object(asdict(sizes))
         else:
-            screen.print_lines(_size_lines(sizes, screen.display_for(sys.stdout)))
+            console.print_lines(_size_lines(sizes, console.display_for(sys.stdout)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def vacuum(
                 raise BadOption(
                     f"{name} is a number of days, more than 0 and at most {_MAX_DAYS:,.0f}, not {days:g}"
                 )
-        from foveate.store.sizes import PrunePreview
+        from foveate.store.retention import PrunePreview
 
         result = _VacuumResult(
             dry_run=dry_run,
@@ -120,9 +120,9 @@ def vacuum(
             note_missing_store(error)
         else:
             if not json:
-                screen.print_text(_describe_vacuum(result))
+                console.print_text(_describe_vacuum(result))
         if json:
-            screen.print_object(asdict(result))
+            console.print_object(asdict(result))
 
 
 def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", activity: str) -> T:
@@ -137,7 +137,7 @@ def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", act
     """
     if url == "":
         raise BadOption("--store needs the URL of a database: sqlite:///path or postgresql://user@host/name")
-    with screen.show_progress(activity):
+    with console.show_progress(activity):
         import asyncio
 
         from foveate.store import open_store
@@ -153,7 +153,7 @@ def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", act
 
 def note_missing_store(error: NothingKept) -> None:
     """Say that there is no store, which is no error where all is asked for."""
-    screen.print_note(str(error))
+    console.print_note(str(error))
 
 
 async def _vacuum(store: "Store", requested: _VacuumResult) -> _VacuumResult:
@@ -187,7 +187,7 @@ async def _vacuum(store: "Store", requested: _VacuumResult) -> _VacuumResult:
     )
 
 
-def _size_lines(sizes: "StoreSizes", display: screen.Display) -> list[str]:
+def _size_lines(sizes: "StoreSizes", display: console.Display) -> list[str]:
     rows = {
         "where": display.escape(sizes.where),
         "version": display.escape(sizes.version),

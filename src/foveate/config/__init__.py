@@ -1,7 +1,7 @@
 """What files say: budgets and sections, with errors that name the file, the line and the key."""
 
-from foveate.config.budgets import AgentBudget, load_agent_budget, load_budget, save_agent_budget
-from foveate.config.sections import load_sections, parse_sections
+from foveate.config.budget_files import AgentBudget, load_agent_budget, load_budget, save_agent_budget
+from foveate.config.section_files import load_sections, parse_sections
 
 __all__ = [
     "AgentBudget",

@@ -11,13 +11,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foveate.budget.data import check_mapping
 from foveate.budget.sections import parse_choice
-from foveate.config.documents import Document, parse_document, read_document
+from foveate.budget.serialization import check_mapping
+from foveate.config.document import Document, parse_document, read_document
 from foveate.config.files import StrPath
-from foveate.config.places import KeyPath
+from foveate.config.key_path import KeyPath
 from foveate.cost.caps import DEFAULT_MIN_OUTPUT_TOKENS, DEFAULT_WARN_AT, Cap, CapScope, UnknownPricePolicy
-from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion, check_custom_prices
+from foveate.cost.pricing.custom_prices import (
+    CustomPrice,
+    CustomPriceTier,
+    DollarsPerMillion,
+    check_custom_prices,
+)
 from foveate.errors import BadOption
 
 COST_KEY = "cost"

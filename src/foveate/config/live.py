@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from foveate.config.documents import MAX_SETTINGS_BYTES
+from foveate.config.document import MAX_SETTINGS_BYTES
 from foveate.config.files import display_path, read_bytes
-from foveate.config.loading import Configuration, build_from_bytes
+from foveate.config.load import Configuration, build_from_bytes
 from foveate.errors import FoveateError
 
 _LOG = logging.getLogger(__name__)

@@ -8,10 +8,14 @@ from pathlib import Path
 
 from foveate.config.files import display_path, read_bytes, replace_file
 from foveate.config.live import FileStamp, read_file_stamp
-from foveate.cost.price_update import MAX_FILE_BYTES, ImportedPrices, read_stored_price_file
-from foveate.cost.price_update_json import price_file_json
+from foveate.cost.pricing.price_file import (
+    MAX_FILE_BYTES,
+    ImportedPrices,
+    price_file_json,
+    read_stored_price_file,
+)
 from foveate.errors import UnreadableInput, UnwritableFile
-from foveate.memory.paths import data_folder
+from foveate.paths import data_folder
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""What is kept of calls and what they cost, and the small interface of who keeps it."""
+"""What is kept of calls and what they cost, and the small interface of who keeps it.
+
+Corrections of the ledger and of cap accounts, made by hand and recorded.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -8,7 +11,28 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.values import Savings, Usage
+from foveate.model import Savings, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """A change of what one call cost, or of what one cap account has spent.
+
+    `call_id` is empty if an account was corrected, `account` if a call was. `before` is None for a call of
+    unknown cost. `charged` is what the accounts of a call had been charged; None if that is not known, and then
+    they are left as they are.
+    """
+
+    id: str
+    at: float
+    call_id: str = ""
+    agent: str = ""
+    session_id: str = ""
+    account: str = ""
+    before: Decimal | None
+    charged: Decimal | None = None
+    after: Decimal
+    reason: str
 
 
 class Category(StrEnum):

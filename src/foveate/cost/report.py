@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from foveate.cost.ledger import Category, ChargeTotal, GroupBy
-from foveate.cost.prices import EXACT, ZERO
+from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.cost.savings import add_savings
-from foveate.values import Savings
+from foveate.model import Savings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from foveate.cost.ledger import Call, Category
 from foveate.cost.money import MAX_DOLLARS, to_dollars, to_picodollars
-from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import EXACT, ZERO
-from foveate.values import CacheUsage, Comparison, Savings, SimulatedState, Usage
-from foveate.wire.bills import split_usage
-from foveate.wire.body import to_json
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import EXACT, ZERO
+from foveate.formats.json_text.parse import to_json
+from foveate.formats.response.usage import split_usage
+from foveate.model import CacheUsage, Comparison, Savings, SimulatedState, Usage
 
 PriceUsage = Callable[[Usage], Decimal | None]
 """The dollars of a usage; None if its price is not known."""

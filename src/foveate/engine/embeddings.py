@@ -5,30 +5,30 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from foveate import wire
+from foveate import formats
 from foveate.cost.admission import Admission, AdmittedCall
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.savings import make_price_function, make_unchanged_savings
-from foveate.engine.behind import CompletionQueue
-from foveate.engine.calls import AppliedEdit, RoutedRequest, UpstreamRequest, check_model_name
-from foveate.engine.cost_features import (
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NO_OBSERVER, Observer
+from foveate.engine.options import SpendingOptions
+from foveate.engine.request import AppliedEdit, RoutedRequest, UpstreamRequest, check_model_name
+from foveate.engine.spending.admission import AdmitUncounted, admit_call, check_unknown_cost
+from foveate.engine.spending.cost_features import (
     CostFeature,
     header_features,
     unknown_embedding_fields,
     without_allowed,
 )
-from foveate.engine.exchange import Exchange
-from foveate.engine.options import SpendingOptions
 from foveate.engine.steps.names import ROUTE
-from foveate.engine.uncounted import AdmitUncounted, admit_call, check_unknown_cost
-from foveate.engine.watch import NO_OBSERVER, Observer
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
+from foveate.formats.json_text.duplicate_keys import check_unique_keys
+from foveate.formats.json_text.parse import parse_fields, parse_json
+from foveate.model import ZERO_TOKENS, CacheUsage, Format, SetParameter, TokenCount, Usage
+from foveate.session.client_names import derive_named_session_id
 from foveate.session.counting import run_in_thread_if_large
-from foveate.session.ids import derive_named_session_id
 from foveate.tokens import counter_for
-from foveate.values import ZERO_TOKENS, CacheUsage, Format, SetParameter, TokenCount, Usage
-from foveate.wire.body import parse_fields, parse_json
-from foveate.wire.duplicate_keys import check_unique_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +178,9 @@ def _rename_model(incoming: RoutedRequest) -> UpstreamRequest:
     if incoming.model is None:
         return UpstreamRequest(body=incoming.body)
     rename = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
-    request = wire.parse_request(incoming.body, Format.CHAT)
+    request = formats.parse_request(incoming.body, Format.CHAT)
     return UpstreamRequest(
-        body=wire.apply_edits(request, (rename,)), applied_edits=(AppliedEdit(ROUTE, rename),)
+        body=formats.apply_edits(request, (rename,)), applied_edits=(AppliedEdit(ROUTE, rename),)
     )
 
 

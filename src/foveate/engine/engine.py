@@ -4,19 +4,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from foveate import wire
-from foveate.cache.beta_header import HEADER as BETAS
-from foveate.cache.beta_header import resolve_beta_header
-from foveate.engine.behind import CompletionQueue
-from foveate.engine.calls import RoutedRequest, StepFailure, UpstreamRequest, check_model_name
+from foveate import formats
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext, Step
 from foveate.engine.exchange import Exchange, ExchangeHook
+from foveate.engine.observer import Observer
 from foveate.engine.options import AgentOptions
+from foveate.engine.request import RoutedRequest, StepFailure, UpstreamRequest, check_model_name
+from foveate.engine.spending.admission import AdmitUncounted
 from foveate.engine.steps.names import ROUTE
 from foveate.engine.steps.overflow import CompactNow
-from foveate.engine.steps.step import Step
-from foveate.engine.uncounted import AdmitUncounted
-from foveate.engine.watch import Observer
-from foveate.engine.work import RequestContext
 from foveate.errors import (
     BudgetExceeded,
     CallRefused,
@@ -26,12 +23,14 @@ from foveate.errors import (
     MalformedRequest,
     RequestLimitExceeded,
 )
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.formats.json_text.large_json import LARGE_BYTES
+from foveate.formats.json_text.parse import is_set
+from foveate.model import Format, SetParameter
+from foveate.prompt_cache.beta_header import HEADER as BETAS
+from foveate.prompt_cache.beta_header import resolve_beta_header
 from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.threads import run_in_thread
-from foveate.values import Format, SetParameter
-from foveate.wire.around import get_parameters
-from foveate.wire.body import is_set
-from foveate.wire.large_json import LARGE_BYTES
 
 _LOG = logging.getLogger(__name__)
 # What is shorter is read sooner than a thread is there.
@@ -130,14 +129,14 @@ class Engine:
         """Read a request; in a thread if there is much of it that was not read before."""
         body = incoming.body
         known_bytes = (
-            wire.known_bytes(body, incoming.api_format) if _THREAD_BYTES <= len(body) < LARGE_BYTES else 0
+            formats.known_bytes(body, incoming.api_format) if _THREAD_BYTES <= len(body) < LARGE_BYTES else 0
         )
         if len(body) - known_bytes < _THREAD_BYTES:
             return self._begin_context(incoming)
         return await run_in_thread(lambda: self._begin_context(incoming), len(body))
 
     def _begin_context(self, incoming: RoutedRequest) -> RequestContext:
-        request = wire.parse_request(
+        request = formats.parse_request(
             incoming.body, incoming.api_format, limits=incoming.limits, model=incoming.served_model
         )
         check_model_name(request.model)

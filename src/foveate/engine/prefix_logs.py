@@ -4,11 +4,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-from foveate.cache.prefix_log import PrefixLog
-from foveate.cache.reuse import UNKNOWN_AGENT, AgentReuse, ReuseStore
+from foveate.engine.background.debounce import Debouncer
 from foveate.engine.exchange import Exchange
-from foveate.engine.soon import Debouncer
 from foveate.errors import StoreUnavailable
+from foveate.prompt_cache.placement.prefix_log import PrefixLog
+from foveate.prompt_cache.placement.reuse import UNKNOWN_AGENT, AgentReuse, ReuseStore
 
 _LOG = logging.getLogger(__name__)
 

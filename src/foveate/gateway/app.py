@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from foveate.engine.calls import RoutedRequest
-from foveate.engine.cost_features import cost_headers
+from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
+from foveate.engine.request import RoutedRequest
+from foveate.engine.spending.cost_features import cost_headers
 from foveate.errors import (
     FoveateError,
     KeyRefused,
@@ -25,21 +26,10 @@ from foveate.errors import (
     UpstreamUnreachable,
     WebSocketRefused,
 )
-from foveate.fold.model import SummarizerEndpoint
-from foveate.gateway.asks import (
-    KIND_HEADER,
-    SESSION_HEADER,
-    IncomingRequest,
-    Receive,
-    Scope,
-    Send,
-    parse_request,
-)
-from foveate.gateway.audience import classify_audience
-from foveate.gateway.aws_signing import CLIENT_SIGNATURE_HEADERS, AwsSigner
-from foveate.gateway.body_errors import BodyRejected, TooLarge
-from foveate.gateway.body_memory import BodyMemory, BodyReservation
-from foveate.gateway.callers import (
+from foveate.formats.json_text.large_json import LARGE_BYTES
+from foveate.formats.request_limits import RequestLimits
+from foveate.gateway.auth.aws_signing import CLIENT_SIGNATURE_HEADERS, AwsSigner
+from foveate.gateway.auth.callers import (
     build_upstream_query,
     check_payer,
     hash_caller,
@@ -47,29 +37,42 @@ from foveate.gateway.callers import (
     identify_agent,
     replacement_key_headers,
 )
-from foveate.gateway.client import ClientResponse
-from foveate.gateway.cloud_endpoints import find_azure_endpoint, find_google_endpoint
-from foveate.gateway.counting import UpstreamsWithoutCounts, build_count_response
-from foveate.gateway.credentials import check_credentials, is_subscription
-from foveate.gateway.cycle import CYCLE_SCOPE_KEY, RequestConnection
-from foveate.gateway.doors import SIGNED_FAMILIES, ApiFamily, Endpoint, Operation, normalize_slashes
-from foveate.gateway.encodings import decompress_in_thread, parse_content_encodings, strip_content_encoding
+from foveate.gateway.auth.credentials import (
+    ALLOWED_METHODS,
+    check_credentials,
+    check_operation,
+    check_request_line,
+    is_subscription,
+)
+from foveate.gateway.auth.keys import Keys, NoKeys
+from foveate.gateway.body.encodings import decompress_in_thread, parse_content_encodings, strip_content_encoding
+from foveate.gateway.body.errors import BodyRejected, TooLarge
+from foveate.gateway.body.memory import BodyMemory, BodyReservation
+from foveate.gateway.body.reader import BodyLimits, read_body
+from foveate.gateway.endpoints import SIGNED_FAMILIES, ApiFamily, Endpoint, Operation, normalize_slashes
+from foveate.gateway.error_responses import build_error_response, classify_audience, log_reason, may_retry
 from foveate.gateway.headers import KEY_HEADERS, Headers, forward_request_headers, signed_header_names
-from foveate.gateway.keys import Keys, NoKeys
-from foveate.gateway.named import find_requested_model, read_model, replace_body_model, replace_path_model
-from foveate.gateway.operations import ALLOWED_METHODS, check_operation, check_request_line
-from foveate.gateway.refusing import build_error_response, log_reason, may_retry
-from foveate.gateway.request_body import BodyLimits, read_body
+from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn
+from foveate.gateway.model_name import find_requested_model, read_model, replace_body_model, replace_path_model
+from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER, RequestObserver
+from foveate.gateway.own_calls import find_azure_endpoint, find_google_endpoint
+from foveate.gateway.request import (
+    KIND_HEADER,
+    SESSION_HEADER,
+    IncomingRequest,
+    Receive,
+    Scope,
+    Send,
+    parse_request,
+    parse_section_headers,
+)
+from foveate.gateway.response import ClientResponse, UpstreamsWithoutCounts, build_count_response
 from foveate.gateway.routing import KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
-from foveate.gateway.telling import parse_section_headers
-from foveate.gateway.threads import ThreadStore, ThreadTurn, begin_turn
-from foveate.gateway.traffic import NO_REQUEST_OBSERVER, RequestObserver
+from foveate.gateway.server.protocol import CYCLE_SCOPE_KEY, RequestConnection
+from foveate.http.pool import ConnectionPool, HttpResponse, parse_url
+from foveate.model import Format
+from foveate.session.client_names import NAMING_HEADERS as NAMING_HEADERS
 from foveate.session.counting import run_in_thread_if_large
-from foveate.session.naming import NAMING_HEADERS as NAMING_HEADERS
-from foveate.upstream.pool import ConnectionPool, HttpResponse, parse_url
-from foveate.values import Format
-from foveate.wire.large_json import LARGE_BYTES
-from foveate.wire.limits import RequestLimits
 
 PAGES_PREFIX = "/-/"
 """No provider has anything there."""

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from foveate.errors import NoUpstream, WrongApi
-from foveate.gateway.doors import ApiFamily, Endpoint
+from foveate.gateway.endpoints import ApiFamily, Endpoint
 
 VERSION_PATH = "/v1"
 _ANY_MODEL = "*"

@@ -13,25 +13,23 @@ import numpy as np
 
 from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
-from foveate.memory.forest import Forest
-from foveate.memory.gate import Gate
-from foveate.memory.holdings import Changes, LibraryState
-from foveate.memory.library import Library
-from foveate.memory.nodes import Node
+from foveate.memory.files import Problem
+from foveate.memory.library import Changes, Library, LibraryState
+from foveate.memory.nodes import Forest, Node
+from foveate.memory.privacy import Gate
 from foveate.memory.queries import Query, active_projects, filter_nodes, is_project, recent_tasks
-from foveate.memory.relevance import Index, NodeScores
-from foveate.memory.rendering import ViewTarget, render
-from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat, read_semantic_threshold
-from foveate.memory.walking import Problem
-from foveate.memory.words import split_words
+from foveate.memory.search.relevance import Index, NodeScores
+from foveate.memory.search.words import split_words
+from foveate.memory.views.render import ViewTarget, render
+from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat, read_semantic_threshold
 from foveate.tokens.families import counter_for
-from foveate.tokens.gauge import text_meter_for
+from foveate.tokens.text_meter import text_meter_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foveate.memory.paths import StrPath
-    from foveate.tokens.gauge import TextCounter
+    from foveate.paths import StrPath
+    from foveate.tokens.text_meter import TextCounter
 
 _MAX_LISTED_IDS = 8
 # To compare titles letter by letter is slow.

@@ -12,10 +12,10 @@ from heapq import nlargest
 from typing import Self
 
 from foveate.errors import BadOption
-from foveate.memory.gate import normalize_tag
 from foveate.memory.nodes import Node
-from foveate.memory.outline import PlanningKind
-from foveate.tokens.composing import normalize_unicode
+from foveate.memory.parsing.outline import PlanningKind
+from foveate.memory.privacy import normalize_tag
+from foveate.tokens.unicode_normalization import normalize_unicode
 
 PROJECT = "project"
 DEFAULT_RECENT_TASKS = 10

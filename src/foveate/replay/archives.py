@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from foveate.errors import UnreadableInput
-from foveate.replay.reading import ARCHIVE_SUFFIXES, STORE_SUFFIXES, SUFFIXES, FoundFiles
+from foveate.replay.recording_files import ARCHIVE_SUFFIXES, STORE_SUFFIXES, SUFFIXES, FoundFiles
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _CHUNK_BYTES = 1024 * 1024

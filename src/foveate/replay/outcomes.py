@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import EXACT, ZERO, Rates, TokenKind
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import EXACT, ZERO, Rates, TokenKind
+from foveate.formats.response.usage import BillableUnit, split_usage
+from foveate.model import CacheUsage, Usage
 from foveate.replay.policies import Policy
-from foveate.replay.recordings import MissingPart, RecordingSource, UnreadableLine
-from foveate.values import CacheUsage, Usage
-from foveate.wire.bills import BillableUnit, split_usage
+from foveate.replay.recording import MissingPart, RecordingSource, UnreadableLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

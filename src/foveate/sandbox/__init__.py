@@ -3,7 +3,7 @@
 `accept` says whether a provider would take a request, without a server.
 """
 
-from foveate.sandbox.accepting import validate_request
-from foveate.wire.refusals import ErrorResponse
+from foveate.formats.response.errors import ErrorResponse
+from foveate.sandbox.validation.dispatch import validate_request
 
 __all__ = ["ErrorResponse", "validate_request"]

@@ -1,4 +1,7 @@
-"""What the sandbox keeps for each API key: a cache of its own, and the responses that it stored."""
+"""What the sandbox keeps for each API key: a cache of its own, and the responses that it stored.
+
+Requests for a response that stand on earlier ones: the whole conversation that they mean.
+"""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -7,11 +10,12 @@ from typing import Any
 
 from blake3 import blake3
 
-from foveate.cache.prompts import CachedPrompt
-from foveate.cache.rules import CacheRules
-from foveate.cache.simulate import SimulatedCache
-from foveate.values import CacheUsage
-from foveate.wire.body import as_text, parse_json, to_json
+from foveate.formats.json_text.parse import as_dict, as_text, parse_json, to_json
+from foveate.formats.response.errors import ErrorResponse, make_status_error
+from foveate.model import CacheUsage, Format
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
+from foveate.prompt_cache.rules import CacheRules
+from foveate.prompt_cache.simulator import SimulatedCache
 
 # Long-lived sandboxes forget the accounts that were used least recently, and the oldest responses.
 _MAX_ACCOUNTS = 256
@@ -95,3 +99,43 @@ class StoredResponses:
         for item_id in stored.item_ids:
             if self._response_by_item.get((owner, item_id)) == response_id:
                 del self._response_by_item[owner, item_id]
+
+
+def resolve_references(
+    body: dict[str, Any], responses: StoredResponses, owner: bytes
+) -> dict[str, Any] | ErrorResponse:
+    """A request with all that came before it and all that it refers to; itself where it stands alone."""
+    if body.get("conversation") is not None:
+        return make_status_error(Format.RESPONSES, 404, "The sandbox keeps no conversations: send `input`")
+    input_value = body.get("input")
+    previous_id = body.get("previous_response_id")
+    has_references = isinstance(input_value, list) and any(_is_reference(item) for item in input_value)
+    if previous_id is None and not has_references:
+        return body
+    previous_items = [] if previous_id is None else responses.find(owner, as_text(previous_id))
+    if previous_items is None:
+        return ErrorResponse(
+            message=f"Previous response with id '{previous_id}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    own_items = []
+    for item in input_items(body):
+        referenced = responses.find_item(owner, as_text(item.get("id"))) if _is_reference(item) else item
+        if referenced is None and "id" in item:
+            return ErrorResponse(message=f"Item with id '{item['id']}' not found.", status=404, param="input")
+        own_items.append(item if referenced is None else referenced)
+    remaining_fields = {name: value for name, value in body.items() if name != "previous_response_id"}
+    return remaining_fields | {"input": [*previous_items, *own_items]}
+
+
+def input_items(body: dict[str, Any]) -> tuple[Any, ...]:
+    """The input as items; a text is what the user says."""
+    input_value = body.get("input")
+    if isinstance(input_value, str):
+        return ({"role": "user", "content": input_value},)
+    return tuple(input_value) if isinstance(input_value, list) else ()
+
+
+def _is_reference(item: object) -> bool:
+    return as_dict(item).get("type") == "item_reference"

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from foveate.wire.body import as_dict
-from foveate.wire.refusals import ErrorResponse
+from foveate.formats.json_text.parse import as_dict
+from foveate.formats.response.errors import ErrorResponse
 
 BETA = "message-threads-2026-08-12"
 TTL_SECONDS = 300

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from foveate.values import Format
+from foveate.model import Format
 
 _TABLE_PATH = Path(__file__).with_name("models.toml")
 _MODEL_CACHE_SIZE = 256

@@ -7,12 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from foveate.sandbox.asks import MAX_BODY_BYTES, SandboxReply, SandboxRequest
-from foveate.sandbox.doors import Provider, detect_format
-from foveate.sandbox.scripts import Script
-from foveate.sandbox.stand_in import Sandbox
-from foveate.upstream.sockets import open_listening_socket, socket_url
-from foveate.wire import refusals
+from foveate.formats.response import errors
+from foveate.http.listening_sockets import open_listening_socket, socket_url
+from foveate.sandbox.http import MAX_BODY_BYTES, Provider, SandboxReply, SandboxRequest, detect_format
+from foveate.sandbox.sandbox import Sandbox
+from foveate.sandbox.script import Script
 
 if TYPE_CHECKING:
     import uvicorn
@@ -66,7 +65,7 @@ class SandboxApp:
         if len(http_request.body) > MAX_BODY_BYTES:
             api_format = detect_format(http_request, self._providers)
             return self._sandbox.render_error(
-                api_format, refusals.make_body_too_large_error(api_format, MAX_BODY_BYTES)
+                api_format, errors.make_body_too_large_error(api_format, MAX_BODY_BYTES)
             )
         if len(http_request.body) < _MAX_INLINE_BYTES:
             return self._sandbox.respond(http_request, self._sandbox.accept(http_request))

@@ -13,18 +13,11 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import astuple, replace
 
-from foveate import wire
+from foveate import formats
+from foveate.caching import LruCache, hash_bytes, register
 from foveate.errors import MalformedRequest
-from foveate.session.chain import HashChain
-from foveate.session.news import PendingWrite
-from foveate.session.turns import CountUpdate, SessionStore
-from foveate.tokens import RequestCount, RequestCounter
-from foveate.tokens.caches import register
-from foveate.tokens.memo import LruCache, hash_bytes
-from foveate.tokens.rendering import MeasuredRendering
-from foveate.tokens.tally import EMPTY_TALLY
-from foveate.tokens.threads import run_in_thread
-from foveate.values import (
+from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
+from foveate.model import (
     Document,
     Format,
     Image,
@@ -37,7 +30,12 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import TOO_DEEP_MESSAGE
+from foveate.session.hash_chain import HashChain
+from foveate.session.store import CountUpdate, PendingWrite, SessionStore
+from foveate.tokens import RequestCount, RequestCounter
+from foveate.tokens.rendering.rendering import MeasuredRendering
+from foveate.tokens.tally import EMPTY_TALLY
+from foveate.tokens.threads import run_in_thread
 
 Result = TypeVar("Result")
 
@@ -128,7 +126,7 @@ class TurnCounter:
         Raises:
             MalformedRequest: as `count`.
         """
-        history = wire.message_history(request)
+        history = formats.message_history(request)
         start, tally = counter.cached_tally(history)
         places = range(start, len(chain))
         found = await self._find_known(agent, request, chain, history, places, counter, known) if places else {}
@@ -178,7 +176,7 @@ class TurnCounter:
             self._mark_saved(turn.node, (agent, counter))
 
     def _find_unsaved(
-        self, agent: str, chain: HashChain, history: wire.MessageHistory, counter: RequestCounter
+        self, agent: str, chain: HashChain, history: formats.MessageHistory, counter: RequestCounter
     ) -> list["UnsavedTurn"]:
         """The turns of which nothing was kept for the agent, the last one first."""
         marker = agent, get_counter_name(counter)
@@ -192,7 +190,7 @@ class TurnCounter:
             )
         return unsaved
 
-    def _mark_saved(self, node: wire.MessageNode, marker: tuple[str, str]) -> None:
+    def _mark_saved(self, node: formats.MessageNode, marker: tuple[str, str]) -> None:
         """Remember that a turn's count is kept; for the agents and counters that were last."""
         markers = node.memo.get(self, ())
         if marker not in markers:
@@ -203,7 +201,7 @@ class TurnCounter:
         agent: str,
         request: Request,
         chain: HashChain,
-        history: wire.MessageHistory,
+        history: formats.MessageHistory,
         places: range,
         counter: RequestCounter,
         known_turns: int | None,
@@ -232,7 +230,7 @@ class TurnCounter:
         self,
         request: Request,
         chain: HashChain,
-        history: wire.MessageHistory,
+        history: formats.MessageHistory,
         places: range,
         counter: RequestCounter,
         known: Mapping[int, MeasuredRendering],
@@ -240,8 +238,8 @@ class TurnCounter:
         """What the messages at `places` of the chain come to: as it is known, or counted now."""
         key = _counter_key(counter, request.format)
         new = [at for at in places if at not in known]
-        raws = [wire.strip_breakpoints(history.nodes[at].raw) for at in new]
-        counted = counter.measure_messages(*[wire.parse_message(request.format, raw) for raw in raws])
+        raws = [formats.strip_breakpoints(history.nodes[at].raw) for at in new]
+        counted = counter.measure_messages(*[formats.parse_message(request.format, raw) for raw in raws])
         for at, measured in zip(new, counted, strict=True):
             self._measured_messages.put(key + chain.spelling(at), measured)
         if not known:
@@ -253,7 +251,7 @@ class TurnCounter:
 class UnsavedTurn(msgspec.Struct, frozen=True):
     """What one turn came to, and what it is told by."""
 
-    node: wire.MessageNode
+    node: formats.MessageNode
     hash: bytes
     spelling: bytes
     measured: MeasuredRendering
@@ -296,7 +294,7 @@ async def count_in_thread(request: Request, counter: RequestCounter) -> RequestC
     Raises:
         MalformedRequest: as `RequestCounter.request`.
     """
-    history = wire.message_history(request)
+    history = formats.message_history(request)
     new = (
         *request.messages[: history.leading_system_messages],
         *(node.raw for node in history.nodes[counter.cached_tally(history)[0] :]),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from foveate.wire.rate_limits import RateLimit
+from foveate.formats.response.rate_limits import RateLimit
 
 RECENT_SECONDS = 8 * 86_400.0
 """Limits that were told of longer ago are not shown: the longest is reset every week."""

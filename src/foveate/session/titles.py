@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from foveate.errors import MalformedRequest
-from foveate.values import Request
-from foveate.wire.around import get_parameters
-from foveate.wire.body import as_dict, as_list, as_text, parse_json, parse_object, read_role
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_json, parse_object, read_role
+from foveate.model import Request
 
 _MAX_FOLDER_CHARS = 400
 _MAX_OPENING_CHARS = 60

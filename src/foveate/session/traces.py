@@ -2,6 +2,8 @@
 
 There are no words of the conversation in it: numbers, places, and the reasons that Foveate itself gives. One is
 made for every request, so it is of msgspec's structs, which are made ten times as fast as dataclasses.
+
+What a trace says, in words: the same in a terminal and on a page.
 """
 
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.values import CacheUsage, Savings
+from foveate.model import CacheUsage, Savings
 
 
 class WindowSection(msgspec.Struct, frozen=True):
@@ -142,3 +144,12 @@ class TraceStore(Protocol):
 
     async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         """The ids, of those that begin so, of sessions and of requests with traces."""
+
+
+def describe_cache_break(cache_miss: CacheMiss, why: str, lost: str = "") -> str:
+    """Why and where a cache broke, and what that cost; `lost` are the dollars, as they are written there."""
+    where = f", at {cache_miss.where}" if cache_miss.where else ""
+    if cache_miss.is_planned:
+        return f"planned rewrite: {why}{where}; {cache_miss.lost_tokens:,} tokens written again, counted in savings"
+    cost = f", {lost}" if lost else ""
+    return f"cache broke: {why}{where}; {cache_miss.lost_tokens:,} tokens paid again{cost}"

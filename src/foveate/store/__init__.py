@@ -4,9 +4,8 @@ A room that needs something kept declares a small protocol. Here it gets its tab
 a file of transactions that implements the protocol (as `turns.py`), and a name on `Store`.
 """
 
-from foveate.store.opening import Store, default_url, is_server, open_store, store_name
-from foveate.store.retention import PruneResult
-from foveate.store.sizes import PrunePreview, StoreSizes
+from foveate.store.retention import PrunePreview, PruneResult, StoreSizes
+from foveate.store.store import Store, default_url, is_server, open_store, store_name
 
 __all__ = [
     "PrunePreview",

@@ -2,27 +2,54 @@
 
 A connection that is lost is made anew, for as long as there is patience; what had not been committed is then
 done once more, and what may have been is done once more where that is no harm.
+
+What the URL of a PostgreSQL database says, and how it may be shown.
 """
 
 import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from foveate.errors import NothingKept, StoreUnavailable
+from foveate.errors import BadOption, NothingKept, StoreUnavailable
 from foveate.store.database import TABLES, ProcessGuard, T, TransactionCallback
-from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, migrate, needs_migration
-from foveate.store.postgres_urls import redact_server_url
-from foveate.store.threads import DaemonThreadPool
+from foveate.store.migrate import FIND_VERSION, VERSION_TABLE, migrate, needs_migration
+from foveate.store.thread_pool import DaemonThreadPool
 
 if TYPE_CHECKING:
     import psycopg
 
     Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def parse_server_url(url: str) -> Mapping[str, object]:
+    """What a URL says of a server, by libpq's names; a password among it.
+
+    Raises:
+        BadOption: it is none of a PostgreSQL database.
+    """
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        return conninfo_to_dict(url)
+    except ProgrammingError:
+        # What libpq says of it would show the password.
+        raise BadOption(
+            "store: this is no URL of a PostgreSQL database (postgresql://user@host/name)"
+        ) from None
+
+
+def redact_server_url(url: str) -> str:
+    """What a URL leads to, in words that may be shown: without a password."""
+    parts = parse_server_url(url)
+    host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
+    return f"postgresql://{host}/{parts.get('dbname', '')}"
+
 
 # Reads have connections of their own, so that no request that reads waits for writes that wait for a lock.
 _WRITERS, _READERS = 6, 4

@@ -9,7 +9,7 @@ print.
 
 from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text, text
 
-from foveate.store.adding import LEGACY_SUMS, SUMS
+from foveate.store.repositories.rollups import LEGACY_SUMS, SUMS
 
 tables = MetaData()
 

@@ -1,20 +1,19 @@
-"""How many tokens: tokenizers, whole requests, calibration, and the endpoints that count.
+"""Token counts: tokenizers, whole requests, calibration, and remote counters.
 
-What other rooms and users need is here by name, and is loaded when it is first used.
+Names are imported when they are first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foveate.tokens.backends import ConnectedCounter
-    from foveate.tokens.bodies import count_body, sum_counts, with_model
-    from foveate.tokens.caches import drop_caches
+    from foveate.caching import drop_caches
     from foveate.tokens.calibration import Calibration
-    from foveate.tokens.conversation import Conversation
     from foveate.tokens.counter import RequestCounter
     from foveate.tokens.families import counter_for
     from foveate.tokens.options import Backend, CounterOptions
+    from foveate.tokens.remote.backends import ConnectedCounter
+    from foveate.tokens.request_bodies import Conversation, count_body, sum_counts, with_model
     from foveate.tokens.request_count import PartCount, RequestCount
 
 __all__ = [
@@ -34,25 +33,25 @@ __all__ = [
 ]
 
 _MODULES_BY_NAME = {
-    "Backend": "options",
-    "Calibration": "calibration",
-    "Conversation": "conversation",
-    "CounterOptions": "options",
-    "ConnectedCounter": "backends",
-    "PartCount": "request_count",
-    "RequestCount": "request_count",
-    "RequestCounter": "counter",
-    "count_body": "bodies",
-    "counter_for": "families",
-    "drop_caches": "caches",
-    "sum_counts": "bodies",
-    "with_model": "bodies",
+    "Backend": "foveate.tokens.options",
+    "Calibration": "foveate.tokens.calibration",
+    "ConnectedCounter": "foveate.tokens.remote.backends",
+    "Conversation": "foveate.tokens.request_bodies",
+    "CounterOptions": "foveate.tokens.options",
+    "PartCount": "foveate.tokens.request_count",
+    "RequestCount": "foveate.tokens.request_count",
+    "RequestCounter": "foveate.tokens.counter",
+    "count_body": "foveate.tokens.request_bodies",
+    "counter_for": "foveate.tokens.families",
+    "drop_caches": "foveate.caching",
+    "sum_counts": "foveate.tokens.request_bodies",
+    "with_model": "foveate.tokens.request_bodies",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES_BY_NAME[name]}"), name)
+    value = getattr(import_module(_MODULES_BY_NAME[name]), name)
     globals()[name] = value
     return value

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.values import TokenCount
+from foveate.model import TokenCount
 
 # How sure we are beforehand that the rate is 1 and the extra 0, as standard deviations.
 _RATE_SPREAD = 0.25

@@ -3,19 +3,25 @@
 What cost most in other tools was counting again what had been counted before. What the messages of a request
 come to is noted with them in the tree of conversations: the longest beginning that was seen before is taken
 from there, and only what follows is read, rendered and tokenised.
+
+Everything of a request but its messages, counted.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
+import msgspec
 from msgspec.structs import replace
 
-from foveate import wire
+from foveate import formats
+from foveate.caching import DEFAULT_CAPACITY, LruCache, hash_bytes, register
 from foveate.errors import MalformedRequest
-from foveate.tokens.caches import register
-from foveate.tokens.courtesy import frequent_thread_switches
-from foveate.tokens.evidence import (
+from foveate.formats.incremental.envelope import get_envelope
+from foveate.formats.incremental.history import count_memoized
+from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
+from foveate.model import ZERO_TOKENS, Format, Message, Request, TokenCount
+from foveate.tokens.accuracy import (
     AccuracyAssessment,
     AccuracyAssessor,
     AccuracyProfile,
@@ -23,12 +29,7 @@ from foveate.tokens.evidence import (
     RequestOrigin,
     load_evidence,
 )
-from foveate.tokens.features import message_features, request_features, tool_features
-from foveate.tokens.gauge import TextMeter
-from foveate.tokens.memo import DEFAULT_CAPACITY, LruCache, hash_bytes
-from foveate.tokens.opening import EnvelopeCount, is_certain
-from foveate.tokens.remembering import CachingMeasurer
-from foveate.tokens.rendering import (
+from foveate.tokens.rendering.rendering import (
     MeasuredRendering,
     Rendering,
     RenderingRules,
@@ -37,11 +38,51 @@ from foveate.tokens.rendering import (
     measure_renderings,
 )
 from foveate.tokens.request_count import PartCount, RequestCount, provider_systems
+from foveate.tokens.request_features import message_features, request_features, tool_features
 from foveate.tokens.tally import EMPTY_TALLY, Tally
-from foveate.values import ZERO_TOKENS, Format, Message, Request, TokenCount
-from foveate.wire.around import get_envelope
-from foveate.wire.body import TOO_DEEP_MESSAGE
-from foveate.wire.trails import count_memoized
+from foveate.tokens.text_meter import TextMeter
+from foveate.tokens.threads import frequent_thread_switches
+from foveate.tokens.tokenizers.tokenizer import CachingMeasurer
+
+
+class EnvelopeCount(msgspec.Struct, frozen=True):
+    """Everything of a request but its messages, and what that comes to."""
+
+    system: MeasuredRendering
+    tools: MeasuredRendering
+    frame: MeasuredRendering
+    tokens: float
+    upper: float
+    certain: bool
+    unexplained: tuple[str, ...]
+    features: frozenset[str]
+
+    @classmethod
+    def combine(
+        cls,
+        system: MeasuredRendering,
+        tools: MeasuredRendering,
+        frame: MeasuredRendering,
+        features: frozenset[str],
+    ) -> "EnvelopeCount":
+        """These three together."""
+        parts = (system, tools, frame)
+        return cls(
+            system,
+            tools,
+            frame,
+            sum(part.tokens + part.image_tokens for part in parts),
+            sum(part.upper + part.image_upper for part in parts),
+            all(is_certain(part) for part in parts),
+            tuple(dict.fromkeys(name for part in parts for name in part.unexplained)),
+            features,
+        )
+
+
+def is_certain(part: MeasuredRendering) -> bool:
+    """Whether the rules guess nothing of a part, and it shows all that is billed for it."""
+    return part.certain and not part.unexplained
+
 
 _MIN_LONG_CHARS = 8 * 1024
 # So many of a request's last messages are remembered alone: marks that move along the tail change some of them.
@@ -128,14 +169,14 @@ class RequestCounter:
 
     def _count_request(self, request: Request, *, with_parts: bool) -> RequestCount:
         try:
-            trail = wire.message_history(request)
+            trail = formats.message_history(request)
             head, tally = self.tally_head(request, trail), self.tally_messages(request, trail)
             return self.build_count(request, trail, head, tally, with_parts=with_parts)
         except RecursionError:
             raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
     def build_count(
-        self, request: Request, trail: wire.MessageHistory, head: Tally, tally: Tally, *, with_parts: bool
+        self, request: Request, trail: formats.MessageHistory, head: Tally, tally: Tally, *, with_parts: bool
     ) -> RequestCount:
         """The count of a request whose messages are counted."""
         all_messages = tally.after_head(head) if trail.leading_system_messages else tally
@@ -150,7 +191,7 @@ class RequestCounter:
         )
 
     def cached_envelope_count(
-        self, request: Request, trail: wire.MessageHistory, loaded_tools: Sequence[str]
+        self, request: Request, trail: formats.MessageHistory, loaded_tools: Sequence[str]
     ) -> EnvelopeCount:
         """The opening, counted once for requests that have the same around their messages."""
         envelope = get_envelope(request)
@@ -224,7 +265,7 @@ class RequestCounter:
 
     def raw_count(self, request: Request) -> RawCount:
         """The count of a request before it is judged, for those who make the evidence."""
-        trail = wire.message_history(request)
+        trail = formats.message_history(request)
         tally = self.tally_messages(request, trail)
         all_messages = (
             tally.after_head(self.tally_head(request, trail)) if trail.leading_system_messages else tally
@@ -277,7 +318,7 @@ class RequestCounter:
     def _first_and_last(self, request: Request) -> tuple[Message | None, Message | None]:
         if not request.messages:
             return None, None
-        first, last = (wire.parse_message(request.format, request.messages[end]) for end in (0, -1))
+        first, last = (formats.parse_message(request.format, request.messages[end]) for end in (0, -1))
         return first, last
 
     def _measure_tools(
@@ -288,7 +329,7 @@ class RequestCounter:
         parts = self._cache.parts
         cached = [parts.get(key) for key in keys]
         new = [i for i, counted_tools in enumerate(cached) if counted_tools is None]
-        tools = [wire.parse_tool(request.format, request.tools[i]) for i in new]
+        tools = [formats.parse_tool(request.format, request.tools[i]) for i in new]
         fresh = measure_renderings(
             [self._rules.render_tool(t, i) for t, i in zip(tools, new, strict=True)], self._measurer
         )
@@ -307,7 +348,7 @@ class RequestCounter:
         )
         return total, frozenset[str]().union(*(features for _, features in counted_tools))
 
-    def cached_tally(self, trail: wire.MessageHistory) -> tuple[int, Tally]:
+    def cached_tally(self, trail: formats.MessageHistory) -> tuple[int, Tally]:
         """How many messages of a trail were counted before, and what they come to together."""
         cache, links = self._cache, trail.nodes
         counted_messages = count_memoized(links, cache)
@@ -320,12 +361,12 @@ class RequestCounter:
             return 0
         return len(request.body) - sum(map(len, request.messages))
 
-    def measured_at(self, trail: wire.MessageHistory, position: int) -> MeasuredRendering:
+    def measured_at(self, trail: formats.MessageHistory, position: int) -> MeasuredRendering:
         """What one message of a trail that is counted comes to by itself."""
         measured: MeasuredRendering = trail.nodes[position].memo[self._cache][1]
         return measured
 
-    def tally_at(self, trail: wire.MessageHistory, position: int) -> Tally:
+    def tally_at(self, trail: formats.MessageHistory, position: int) -> Tally:
         """What the messages of a trail that is counted come to, up to and with one of them."""
         tally: Tally = trail.nodes[position].memo[self._cache][0]
         return tally
@@ -336,7 +377,7 @@ class RequestCounter:
         return self._rules.keeps_thinking
 
     def store_tally(
-        self, trail: wire.MessageHistory, start: int, tally: Tally, measured: Iterable[MeasuredRendering]
+        self, trail: formats.MessageHistory, start: int, tally: Tally, measured: Iterable[MeasuredRendering]
     ) -> Tally:
         """The tally of a whole trail whose first `start` messages come to `tally`; remembered with each."""
         cache = self._cache
@@ -345,16 +386,16 @@ class RequestCounter:
             link.memo[cache] = tally, message
         return tally
 
-    def tally_messages(self, request: Request, trail: wire.MessageHistory) -> Tally:
+    def tally_messages(self, request: Request, trail: formats.MessageHistory) -> Tally:
         """The tally of a trail, of which only what is new is counted."""
         start, tally = self.cached_tally(trail)
         while start < len(trail.nodes):
             end = min(start + _MESSAGES_PER_BATCH, len(trail.nodes))
             tail = range(start, end)[-_CACHED_TAIL_MESSAGES:]
-            raws = [wire.strip_breakpoints(link.raw) for link in trail.nodes[start:end]]
+            raws = [formats.strip_breakpoints(link.raw) for link in trail.nodes[start:end]]
             measured = self._measure_raw_messages(request.format, raws, first=max(0, tail.start - start))
             tally = self.store_tally(
-                wire.MessageHistory(trail.leading_system_messages, trail.nodes[:end]), start, tally, measured
+                formats.MessageHistory(trail.leading_system_messages, trail.nodes[:end]), start, tally, measured
             )
             start = end
         return tally
@@ -370,7 +411,7 @@ class RequestCounter:
         keys = [hash_bytes(api_format.encode(), raw) for raw in raws[first:]]
         cached = [*([None] * first), *(tail_messages.get(key) for key in keys)]
         new = [position for position, measured_message in enumerate(cached) if measured_message is None]
-        messages = [wire.parse_message(api_format, raws[position]) for position in new]
+        messages = [formats.parse_message(api_format, raws[position]) for position in new]
         features = [message_features(message) for message in messages]
         fresh = measure_renderings(
             [self._rules.render_message(message) for message in messages], self._measurer, features
@@ -381,7 +422,7 @@ class RequestCounter:
                 tail_messages.put(keys[position - first], measured)
         return [measured for measured in cached if measured is not None]
 
-    def tally_head(self, request: Request, trail: wire.MessageHistory) -> Tally:
+    def tally_head(self, request: Request, trail: formats.MessageHistory) -> Tally:
         """The tally of the system messages that stand before a trail."""
         if not trail.leading_system_messages:
             return EMPTY_TALLY
@@ -390,7 +431,7 @@ class RequestCounter:
         head_tallies, key = self._cache.head_tallies, (request.format, raws if is_short else hash_bytes(*raws))
         tally = head_tallies.get(key)
         if tally is None:
-            messages = [wire.parse_message(request.format, wire.strip_breakpoints(raw)) for raw in raws]
+            messages = [formats.parse_message(request.format, formats.strip_breakpoints(raw)) for raw in raws]
             features = [message_features(message) for message in messages]
             measured = measure_renderings(
                 [self._rules.render_message(m) for m in messages], self._measurer, features

@@ -6,10 +6,10 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+from foveate.caching import DEFAULT_CAPACITY
 from foveate.errors import BadOption
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for, counter_from_file, estimating_counter_for
-from foveate.tokens.memo import DEFAULT_CAPACITY
 
 
 class Backend(StrEnum):

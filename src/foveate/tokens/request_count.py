@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from foveate.values import TokenCount
+from foveate.model import TokenCount
 
 # Cannot be seen, and yet is within the count: pictures have a largest size, sealed reasoning is as long as its
 # seal, and a guardrail is not input of the model.

@@ -7,7 +7,7 @@ whoever reads it. A message is about 250 bytes of tally.
 
 import msgspec
 
-from foveate.tokens.rendering import MeasuredRendering
+from foveate.tokens.rendering.rendering import MeasuredRendering
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):

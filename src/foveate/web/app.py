@@ -1,8 +1,16 @@
-"""The page as an ASGI app: which path shows what, in which frame, and with which headers."""
+"""The page as an ASGI app: which path shows what, in which frame, and with which headers.
+
+The files that pages load beside their text: our own styles and scripts, and the Chart.js of chartkick.
+"""
 
 import asyncio
+import gzip
+import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,12 +21,51 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
-from foveate.web import agents, configuration, folds, memory, overview, session, sessions, words
-from foveate.web.asking import PageNotFound, PageRequest, WebPage
-from foveate.web.assets import asset_url, load_assets
-from foveate.web.inside import GatewayData
+from foveate.web import formatting
+from foveate.web.data import GatewayData
 from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
+from foveate.web.page import PageNotFound, PageRequest, WebPage
+from foveate.web.pages import agents, compactions, configuration, memory, overview, session, sessions
 from foveate.web.viewer import Forbidden, Viewer, get_viewer
+
+_OWN_FILES = ("foveate.css", "live.js", "charts.js")
+_CHART_LIBRARY = ("chartkick", "django/static/chartkick/Chart.bundle.js")
+_MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file, its kind, and the same in less room."""
+
+    name: str
+    media_type: str
+    plain: bytes
+    compressed: bytes
+
+    @property
+    def digest(self) -> str:
+        """What is another for another file."""
+        return hashlib.sha256(self.plain).hexdigest()[:16]
+
+
+@cache
+def load_assets() -> Mapping[str, Asset]:
+    """Every file by its name."""
+    package, path = _CHART_LIBRARY
+    files = {name: resources.files(__package__).joinpath("files", name).read_bytes() for name in _OWN_FILES}
+    files["chart.js"] = resources.files(package).joinpath(path).read_bytes()
+    return {name: _build_asset(name, data) for name, data in files.items()}
+
+
+@cache
+def asset_url(name: str) -> str:
+    """Where a file is found, as long as it is this one: a browser may keep it for ever."""
+    return f"/-/assets/{name}?{load_assets()[name].digest}"
+
+
+def _build_asset(name: str, data: bytes) -> Asset:
+    return Asset(name, _MEDIA_TYPES[name.rpartition(".")[2]], data, gzip.compress(data, 6, mtime=0))
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +77,7 @@ AGENT_PAGES: dict[str, PageLoader] = {
     ROOT_PATH: overview.load_page,
     "/-/sessions": sessions.load_page,
     "/-/sessions/{id:path}": session.load_page,
-    "/-/folds/{id:path}": folds.load_page,
+    "/-/folds/{id:path}": compactions.load_page,
     "/-/agents": agents.load_page,
     "/-/agents/{name:path}": agents.load_agent_page,
     "/-/memory": memory.load_page,
@@ -154,7 +201,7 @@ class _PageRenderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(words.FILTERS)
+        self._templates.filters.update(formatting.FILTERS)
         self._templates.globals.update(address=asset_url, version=data.version)
 
     def create_endpoint(self, path: str, loader: PageLoader) -> Callable[[Request], Awaitable[Response]]:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import foveate
 from foveate.budget import Action, Budget, Priority, Prompt, Section
 from foveate.errors import BudgetExceeded
-from foveate.tokens.gauge import TextCounter
-from tests.support.examples import limit_examples
-from tests.unit.budget.sectioned import COUNTERS, cases, counter_named, ladders
-from tests.unit.tokens.oracle import tiktoken_encoding
+from foveate.tokens.text_meter import TextCounter
+from tests.support.harness.example_limits import limit_examples
+from tests.support.oracles.tiktoken_counts import tiktoken_encoding
+from tests.support.strategies.sections import COUNTERS, cases, counter_named, ladders
 
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 counter_names = st.sampled_from(COUNTERS)

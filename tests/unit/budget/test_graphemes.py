@@ -13,7 +13,7 @@ from foveate.budget.graphemes import (
     next_boundary,
     previous_boundary,
 )
-from tests.unit.tokens.texts import any_texts
+from tests.support.strategies.texts import any_texts
 
 # At least one for each kind of character that the rules know, and what is made of them.
 STRETCHES = (

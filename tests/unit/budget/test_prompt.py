@@ -5,7 +5,7 @@ import pytest
 import foveate
 from foveate.budget import Budget, Section
 from foveate.budget.prompt import is_near_cap
-from foveate.values import TokenCount
+from foveate.model import TokenCount
 
 
 class Letters:

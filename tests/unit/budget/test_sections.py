@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-import foveate.budget.budgets
+import foveate.budget.budget
 import foveate.budget.sections
 from foveate.budget import Budget, Item, Keep, Priority, Section, SectionRule, Stability
-from foveate.budget.ladders import BUILT_IN_LADDERS, Drop, Truncate
+from foveate.budget.ladder import BUILT_IN_LADDERS, Drop, Truncate
 from foveate.errors import BadOption
 
 
-@pytest.mark.parametrize("module", [foveate.budget.sections, foveate.budget.budgets])
+@pytest.mark.parametrize("module", [foveate.budget.sections, foveate.budget.budget])
 def test_the_examples_hold(module: Any) -> None:
     results = doctest.testmod(module)
 

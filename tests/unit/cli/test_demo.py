@@ -8,20 +8,13 @@ from typing import Any
 
 import pytest
 
-from foveate import wire
-from foveate.cli.demo_lines import demo_lines, demo_object
-from foveate.cli.demo_running import (
-    MovableClock,
-    Tallies,
-    Tally,
-    make_agent_options,
-    run_session,
-    temporary_folder,
-)
-from foveate.cli.demo_session import DemoRequest, DemoSession, add_client_breakpoints, load_session
-from foveate.cli.screen import Display
+from foveate import formats
+from foveate.cli.console import Display
+from foveate.cli.demo import demo_lines, demo_object
+from foveate.demo.recording import DemoRequest, DemoSession, add_client_breakpoints, load_session
+from foveate.demo.run import MovableClock, Tallies, Tally, make_agent_options, run_session, temporary_folder
 from foveate.errors import UnreadableInput, UnwritableFile
-from foveate.values import Format
+from foveate.model import Format
 
 LOOK = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
 SEEN = {"type": "tool_result", "tool_use_id": "t1", "content": "a line\n" * 2400}
@@ -74,7 +67,7 @@ def recording(tmp_path: Path) -> Path:
 
 def test_each_answer_was_asked_for_with_all_that_stood_before_it(recording: Path) -> None:
     session = load_session(recording)
-    requests = [wire.parse_request(step.body) for step in session.requests]
+    requests = [formats.parse_request(step.body) for step in session.requests]
 
     assert [len(request.messages) for request in requests] == [1, 3, 5, 7]
     assert {request.model for request in requests} == {"claude-sonnet-4-5"}

@@ -8,17 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.doctor_findings import (
+from foveate.cli.console import Display
+from foveate.cli.doctor_output import findings_lines
+from foveate.config.load import parse_settings
+from foveate.config.price_file import PriceFile, write_price_file
+from foveate.config.settings import Settings
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.price_facts import load_price_facts
+from foveate.cost.pricing.price_file import read_price_file
+from foveate.doctor.findings import (
     Finding,
     Level,
     failed_finding,
-    findings_lines,
     findings_object,
     ok_finding,
     run_checks,
     warning_finding,
 )
-from foveate.cli.doctor_here import (
+from foveate.doctor.local_checks import (
     check_clock,
     check_file_modes,
     check_gateway_health,
@@ -29,23 +36,16 @@ from foveate.cli.doctor_here import (
     collect_models,
     is_port_free,
 )
-from foveate.cli.doctor_upstreams import (
+from foveate.doctor.upstream_checks import (
     _describe_abilities,
     _status_finding,
     _unreachable_finding,
     select_upstreams,
 )
-from foveate.cli.screen import Display
-from foveate.config.loading import parse_settings
-from foveate.config.price_file import PriceFile, write_price_file
-from foveate.config.settings import Settings
-from foveate.cost.price_book import PriceBook
-from foveate.cost.price_facts import load_price_facts
-from foveate.cost.price_update import read_price_file
 from foveate.errors import CannotListen
-from foveate.gateway.configured import build_gateway_options
+from foveate.gateway.config import build_gateway_options
 from foveate.gateway.routing import KNOWN_UPSTREAMS
-from foveate.upstream.sockets import open_listening_socket
+from foveate.http.listening_sockets import open_listening_socket
 
 NOW = 1_794_744_000.0
 DAY = 86_400.0

@@ -8,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from foveate.budget import DEFAULT_BUDGET, Budget, Keep, Priority, SectionRule, budget_as_data
-from foveate.budget.allowance import clamp_budget
+from foveate.budget.budget import clamp_budget
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
-from tests.support.examples import limit_examples
-from tests.unit.config.made import budgets, caps, leaves_room, names, rules, shares
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.budgets import budgets, caps, leaves_room, names, rules, shares
 
 # With rules for both everywhere, so that what an agent asks for and what is allowed do meet.
 few_names = st.sampled_from(["logs", "no"])

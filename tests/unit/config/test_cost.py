@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from foveate.config.cost import CAP_KEYS, PRICE_KEYS, TOKEN_KIND_BY_KEY, CostOptions, load_cost, parse_cost
 from foveate.cost.caps import DEFAULT_WARN_AT, Cap, CapScope, UnknownPricePolicy
-from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
-from foveate.cost.price_book import PriceBook
+from foveate.cost.pricing.custom_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.errors import BadSetting, UnreadableInput
-from foveate.values import CacheUsage, Usage
-from tests.unit.config.refusals import refused
+from foveate.model import CacheUsage, Usage
+from tests.support.oracles.setting_errors import refused
 
 WHOLE = """\
 server: {port: 8090}

@@ -9,7 +9,7 @@ from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, pars
 from foveate.cost.admission import AdmissionOptions
 from foveate.cost.caps import DEFAULT_WARN_AT, CapScope, UnknownPricePolicy
 from foveate.cost.ledger import Category, GroupBy
-from foveate.cost.price_book import PriceBook
+from foveate.cost.pricing.price_book import PriceBook
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from foveate.config.live import LiveSettings
-from foveate.config.loading import Configuration
+from foveate.config.load import Configuration
 from foveate.errors import BadOption, BadSetting, UnreadableInput
 
 

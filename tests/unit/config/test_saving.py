@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 
 from foveate.budget import DEFAULT_BUDGET, Budget, SectionRule
-from foveate.budget.ladders import Ladder, Replace
+from foveate.budget.ladder import Ladder, Replace
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
 from foveate.config.files import open_replacement, replace_file
 from foveate.errors import BadOption, UnwritableFile
-from tests.support.examples import limit_examples
-from tests.unit.config.made import budgets, leaves_room
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.budgets import budgets, leaves_room
 
 # Two that differ much in length, written in turn as fast as it goes.
 KINDS = (b"short", b"long" * 500_000)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.config.loading import load_settings, parse_settings
+from foveate.config.load import load_settings, parse_settings
 from foveate.config.settings import Settings
 from foveate.errors import BadSetting, UnreadableInput
 

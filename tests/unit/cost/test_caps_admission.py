@@ -11,9 +11,9 @@ from foveate.cost.admission import AdmittedCall, Settlement, SettlementOutcome
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy, list_accounts
 from foveate.cost.ledger import Reservation
 from foveate.errors import CapExceeded, CapUncheckable
-from tests.billed import CALL, NOON, make_call, make_cap, make_charge, make_standing
-from tests.support.examples import limit_examples
-from tests.unit.cost.books import Books, Naps, admission
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.ledger_records import CALL, NOON, make_call, make_cap, make_charge, make_standing
+from tests.support.stores.memory_ledger import Books, Naps, admission
 
 GONE = "/data/foveate.sqlite: is locked by another process"
 

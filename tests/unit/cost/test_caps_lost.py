@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.cost.caps import CapScope, list_accounts, utc_day
 from foveate.errors import BadOption
-from foveate.values import Savings
-from tests.billed import CALL, make_call, make_cap, make_charge
-from tests.unit.cost.books import Books, admission
+from foveate.model import Savings
+from tests.support.stores.ledger_records import CALL, make_call, make_cap, make_charge
+from tests.support.stores.memory_ledger import Books, admission
 
 TOTAL = [make_cap(CapScope.TOTAL, 1)]
 BAD = BadOption("that cannot be kept")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foveate.cost.ledger import Category, ChargeTotal, GroupBy
 from foveate.cost.report import CostReportRow, build_report, required_groups
-from foveate.values import Comparison, Savings
+from foveate.model import Comparison, Savings
 
 
 def added(

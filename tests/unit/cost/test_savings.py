@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from foveate.cost.ledger import Category
-from foveate.cost.own_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
-from foveate.cost.price_book import PriceBook
+from foveate.cost.pricing.custom_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.savings import (
     PriceUsage,
     add_savings,
@@ -20,8 +20,8 @@ from foveate.cost.savings import (
     make_price_function,
     make_unchanged_savings,
 )
-from foveate.values import CacheUsage, Comparison, Savings, SimulatedState, Usage
-from tests.billed import CALL
+from foveate.model import CacheUsage, Comparison, Savings, SimulatedState, Usage
+from tests.support.stores.ledger_records import CALL
 
 TEN = DollarsPerMillion(
     uncached=Decimal(10),

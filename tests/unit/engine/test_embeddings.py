@@ -8,18 +8,18 @@ import pytest
 
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
-from foveate.cost.price_book import PriceBook
-from foveate.engine.behind import CompletionQueue
-from foveate.engine.calls import RoutedRequest
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.completion import CompletionQueue
 from foveate.engine.embeddings import EmbeddingsEngine, read_embeddings_request
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
-from foveate.engine.uncounted import CapUncounted
+from foveate.engine.request import RoutedRequest
+from foveate.engine.spending.admission import CapUncounted
 from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
-from foveate.values import Format
-from tests.sandboxes import ManualClock
-from tests.unit.engine.ledgers import InMemory
-from tests.unit.engine.loops import turns_while
+from foveate.model import Format
+from tests.support.oracles.event_loop import turns_while
+from tests.support.servers.sandbox import ManualClock
+from tests.support.stores.recording_ledger import InMemory
 
 MODEL = "text-embedding-3-small"
 PER_TOKEN = Decimal("0.02e-6")

@@ -6,16 +6,15 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.engine.calls import RoutedRequest, StepFailure
+from foveate.engine.context import RequestContext, Step
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NullObserver
 from foveate.engine.options import AgentOptions
-from foveate.engine.steps.step import Step
-from foveate.engine.watch import NullObserver
-from foveate.engine.work import RequestContext
+from foveate.engine.request import RoutedRequest, StepFailure
 from foveate.errors import CapExceeded, DoesNotFit, DuplicateKey
-from foveate.values import Area, CacheBreakpoint, Format, Place, ReplaceText, SetParameter
-from foveate.wire.body import to_json
+from foveate.formats.json_text.parse import to_json
+from foveate.model import Area, CacheBreakpoint, Format, Place, ReplaceText, SetParameter
 
 BODY = b'{"model": "claude-opus-4-5",  "max_tokens": 9, "messages": [{"role":"user","content":"Hi"}]}'
 

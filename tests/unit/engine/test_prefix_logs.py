@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from foveate.cache.reuse import AgentReuse
-from foveate.engine.behind import CompletionQueue
-from foveate.engine.calls import RoutedRequest, UpstreamRequest
+from foveate.engine.completion import CompletionQueue
 from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.prefix_logs import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
-from foveate.engine.watch import NO_OBSERVER
+from foveate.engine.request import RoutedRequest, UpstreamRequest
 from foveate.errors import StoreUnavailable
-from foveate.values import Format
+from foveate.model import Format
+from foveate.prompt_cache.placement.reuse import AgentReuse
 
 INCOMING = RoutedRequest(
     id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from foveate.gateway.asks import parse_request
 from foveate.gateway.headers import forward_request_headers, forward_response_headers, signed_header_names
+from foveate.gateway.request import parse_request
 
 CAME = [
     (b"host", b"127.0.0.1:8090"),

@@ -3,9 +3,9 @@
 import pytest
 
 from foveate.errors import MalformedRequest, NoUpstream, WrongApi
-from foveate.gateway.asks import parse_request
-from foveate.gateway.doors import ApiFamily, match_endpoint
-from foveate.gateway.named import find_requested_model, replace_path_model
+from foveate.gateway.endpoints import ApiFamily, match_endpoint
+from foveate.gateway.model_name import find_requested_model, replace_path_model
+from foveate.gateway.request import parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
 
 CHAT, MESSAGES = match_endpoint("POST", "/v1/chat/completions", {}), match_endpoint("POST", "/v1/messages", {})

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import BadOption, UnreadableInput
-from foveate.memory.gate import Gate
 from foveate.memory.library import Library
-from tests.unit.memory.shelves import (
+from foveate.memory.privacy import Gate
+from tests.support.scenarios.note_folders import (
     all_nodes,
     folder_for_everybody,
     load_library,

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foveate.memory.library import Library
-from tests.unit.memory.notes import NoteFolder, note_folders, note_texts
-from tests.unit.memory.shelves import (
+from tests.support.scenarios.note_folders import (
     all_nodes,
     load_library,
     node_ids,
@@ -23,6 +22,7 @@ from tests.unit.memory.shelves import (
     wait_until_settled,
     write_files,
 )
+from tests.support.strategies.notes import NoteFolder, note_folders, note_texts
 
 WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 

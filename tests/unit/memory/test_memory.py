@@ -6,7 +6,7 @@ import pytest
 
 from foveate import Memory
 from foveate.errors import BadOption, BudgetExceeded, UnreadableInput
-from tests.unit.memory.shelves import write_files
+from tests.support.scenarios.note_folders import write_files
 
 WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from foveate.memory.gate import Gate
 from foveate.memory.nodes import Document, Node, RejectedId, build_nodes, claimed_ids
-from foveate.memory.org import parse_org
-from tests.unit.memory.planted import LONG_AGO, NodeSpec, build_test_nodes, closed_at, node_titles
+from foveate.memory.parsing.org import parse_org
+from foveate.memory.privacy import Gate
+from tests.support.scenarios.memory_nodes import LONG_AGO, NodeSpec, build_test_nodes, closed_at, node_titles
 
 
 def document(text: str, key: str = "notes.org") -> Document:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foveate.errors import BadOption
 from foveate.memory.nodes import Node
 from foveate.memory.queries import Query, active_projects, filter_nodes, recent_tasks
-from tests.unit.memory.planted import NodeSpec, build_test_nodes, closed_at, node_titles
+from tests.support.scenarios.memory_nodes import NodeSpec, build_test_nodes, closed_at, node_titles
 
 VIENNA = ZoneInfo("Europe/Vienna")
 NOW = datetime(2026, 11, 15, 9, 12, tzinfo=VIENNA)

@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption, UnreadableInput
-from foveate.memory.gate import Gate
-from foveate.memory.skill_folder import read_capabilities, read_skill
-from foveate.memory.skills import NO_SKILLS, Capabilities, Skill, build_capabilities, is_valid_name
-from tests.unit.memory.notes import NoteFolder, note_folders
+from foveate.memory.privacy import Gate
+from foveate.memory.skills import (
+    NO_SKILLS,
+    Capabilities,
+    Skill,
+    build_capabilities,
+    is_valid_name,
+    read_capabilities,
+    read_skill,
+)
+from tests.support.strategies.notes import NoteFolder, note_folders
 
 GATE = Gate()
 

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from foveate.sandbox.asks import SandboxReply, SandboxRequest
+from foveate.sandbox.http import SandboxReply, SandboxRequest
 from foveate.sandbox.message_threads import BETA, TTL_SECONDS
-from foveate.sandbox.scripts import Script, ScriptStep
-from foveate.sandbox.stand_in import Sandbox
-from tests.sandboxes import KEY, ManualClock
+from foveate.sandbox.sandbox import Sandbox
+from foveate.sandbox.script import Script, ScriptStep
+from tests.support.servers.sandbox import KEY, ManualClock
 
 Json = dict[str, Any]
 TOOL = {"name": "look", "input_schema": {"type": "object"}}

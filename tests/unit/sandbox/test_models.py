@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import pytest
 
+from foveate.model import Format
 from foveate.sandbox.models import find_model
-from foveate.values import Format
 
 
 def names(kind: Any) -> Iterator[str]:

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from foveate import wire
+from foveate import formats
+from foveate.model import Format
 from foveate.sandbox import validate_request
-from foveate.values import Format
 
 ROUTES = {
     "https://api.anthropic.com/v1/messages": Format.ANTHROPIC,
@@ -28,7 +28,7 @@ def test_what_the_providers_billed_is_taken(shared_data: Path) -> None:
             api_format = ROUTES.get(f"{where.scheme}://{where.netloc}{where.path}")
             if api_format is None or not isinstance(row["request"], dict):
                 continue
-            found = validate_request(wire.parse_request(row["request"], api_format))
+            found = validate_request(formats.parse_request(row["request"], api_format))
             if found is None:
                 taken[api_format] += 1
             elif FOREIGN not in found.message:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from foveate.errors import CannotListen
-from foveate.sandbox.asks import MAX_BODY_BYTES, SandboxRequest
-from foveate.sandbox.scripts import Script, ScriptStep
+from foveate.sandbox.http import MAX_BODY_BYTES, SandboxRequest
+from foveate.sandbox.sandbox import Sandbox
+from foveate.sandbox.script import Script, ScriptStep
 from foveate.sandbox.server import SandboxApp, open_listening_socket, socket_url
-from foveate.sandbox.stand_in import Sandbox
-from tests.sandboxes import ManualClock
-from tests.unit.sandbox.requests import claude, user
+from tests.support.scenarios.valid_requests import claude, user
+from tests.support.servers.sandbox import ManualClock
 
 SCOPE: dict[str, Any] = {
     "type": "http",

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foveate import wire
-from foveate.session.chain import compute_chain
+from foveate import formats
+from foveate.caching import hash_bytes
+from foveate.model import Format, Request, TokenCount
 from foveate.session.counting import COUNTING_RULES_VERSION, TurnCounter, count_in_thread, get_counter_name
+from foveate.session.hash_chain import compute_chain
 from foveate.tokens import RequestCount, RequestCounter, counter_for, drop_caches
-from foveate.tokens.bodies import with_model
-from foveate.tokens.memo import hash_bytes
-from foveate.tokens.rendering import MeasuredRendering, TextLength, Tokenizer
+from foveate.tokens.rendering.rendering import MeasuredRendering, TextLength, Tokenizer
+from foveate.tokens.request_bodies import with_model
 from foveate.tokens.tally import Tally
-from foveate.values import Format, Request, TokenCount
-from tests.claude_bodies import claude_requests
-from tests.support.examples import limit_examples
-from tests.unit.session.in_memory import InMemory
-from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.memory_session_store import InMemory
+from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies
+from tests.support.strategies.claude_requests import claude_requests
 
 Body = dict[str, Any]
 
@@ -87,7 +87,7 @@ def listening(model: str) -> tuple[RequestCounter, Listening]:
 
 
 async def counted(counts: TurnCounter, body: Body | bytes, counter: RequestCounter) -> RequestCount:
-    request = with_model(wire.parse_request(body), counter.model)
+    request = with_model(formats.parse_request(body), counter.model)
     return await counts.count("agent", request, compute_chain(request), counter)
 
 
@@ -102,13 +102,13 @@ def at_once(counts: TurnCounter, request: Request, model: str) -> RequestCount:
 
 
 def recounted(body: Body | bytes, model: str) -> tuple[TokenCount, tuple[str, ...]]:
-    found = fresh(model).count_request(with_model(wire.parse_request(body), model))
+    found = fresh(model).count_request(with_model(formats.parse_request(body), model))
     return found.total, found.unexplained
 
 
 def run(counts: TurnCounter, body: Body, model: str) -> tuple[TokenCount, tuple[str, ...]]:
     """What is counted of a body that is short enough to be counted at once."""
-    found = at_once(counts, with_model(wire.parse_request(body), model), model)
+    found = at_once(counts, with_model(formats.parse_request(body), model), model)
     return found.total, found.unexplained
 
 
@@ -184,7 +184,7 @@ def test_the_same_words_in_another_format_are_counted_as_that_format_counts_them
     for api_format, model, forgets in steps:
         if forgets:
             drop_caches()
-        request = with_model(wire.parse_request(SPEAKING[api_format](messages), api_format), model)
+        request = with_model(formats.parse_request(SPEAKING[api_format](messages), api_format), model)
 
         assert at_once(counts, request, model).total == fresh(model).count_request(request).total
 
@@ -224,7 +224,7 @@ async def test_many_new_turns_at_once_cost_nothing_of_the_old_ones() -> None:
     counts = TurnCounter(store)
     messages = [{"role": "user", "content": f"This is turn {at}"} for at in range(340)]
     early, late = (
-        with_model(wire.parse_request({"n": 1, "messages": messages[:length]}), "gpt-4o")
+        with_model(formats.parse_request({"n": 1, "messages": messages[:length]}), "gpt-4o")
         for length in (300, 340)
     )
     counter = Adding.like(counter_for("gpt-4o"))
@@ -240,8 +240,8 @@ async def test_nothing_is_asked_of_turns_that_are_new() -> None:
     store = InMemory()
     messages = [{"role": "user", "content": f"This is turn {at}"} for at in range(30)]
     counter = counter_for("gpt-4o")
-    whole = with_model(wire.parse_request({"n": 1, "messages": messages}), "gpt-4o")
-    early = with_model(wire.parse_request({"n": 1, "messages": messages[:20]}), "gpt-4o")
+    whole = with_model(formats.parse_request({"n": 1, "messages": messages}), "gpt-4o")
+    early = with_model(formats.parse_request({"n": 1, "messages": messages[:20]}), "gpt-4o")
     await TurnCounter(store).count("agent", early, compute_chain(early), counter, known=0)
 
     assert store.asked_for_counts == []
@@ -258,7 +258,7 @@ async def test_what_was_counted_for_one_agent_is_kept_for_another_one_too() -> N
     store = InMemory()
     counts = TurnCounter(store)
     request = with_model(
-        wire.parse_request({"n": 1, "messages": [{"role": "user", "content": "Hello!"}]}), "gpt-4o"
+        formats.parse_request({"n": 1, "messages": [{"role": "user", "content": "Hello!"}]}), "gpt-4o"
     )
     for agent in ("ana", "bo"):
         await counts.count(agent, request, compute_chain(request), counter_for("gpt-4o"))
@@ -338,7 +338,7 @@ def test_counters_that_count_otherwise_keep_their_counts_under_other_names() -> 
 def test_counts_that_are_kept_are_not_those_of_earlier_rules(root: Path) -> None:
     """Where this fails, a rule may count otherwise than what is kept: raise RULES if so, then this."""
     tokens = root / "src" / "foveate" / "tokens"
-    files = [tokens / "rendering.py", *sorted((tokens / "rules").glob("*.py"))]
+    files = sorted((tokens / "rendering").glob("*.py"))
     lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     code = "\n".join(line for line in lines if line and not line.startswith("#"))
 
@@ -393,7 +393,7 @@ async def test_a_long_system_prompt_is_counted_beside_the_event_loop(times: int,
         drop_caches()
         counter, ruler = listening("gpt-4o")
         if ways == "alone":
-            found = await count_in_thread(wire.parse_request(body), counter)
+            found = await count_in_thread(formats.parse_request(body), counter)
         else:
             found = await counted(TurnCounter(InMemory()), body, counter)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from foveate import wire
+from foveate import formats
 from foveate.session.titles import find_opening_words, find_working_folder, make_session_title
 
 
@@ -25,7 +25,9 @@ from foveate.session.titles import find_opening_words, find_working_folder, make
 def test_the_working_directory_is_what_the_client_tells_its_model(
     system: str, first: str, folder: str | None
 ) -> None:
-    request = wire.parse_request({"model": "m", "max_tokens": 1, "system": system, "messages": [user(first)]})
+    request = formats.parse_request(
+        {"model": "m", "max_tokens": 1, "system": system, "messages": [user(first)]}
+    )
 
     assert find_working_folder(request, 0) == folder
 
@@ -45,7 +47,7 @@ def user(content: object) -> dict[str, Any]:
     ],
 )
 def test_the_first_words_are_those_of_the_user(content: object, words: str | None) -> None:
-    request = wire.parse_request({"model": "m", "max_tokens": 1, "messages": [user(content)]})
+    request = formats.parse_request({"model": "m", "max_tokens": 1, "messages": [user(content)]})
 
     assert find_opening_words(request.messages) == words
 

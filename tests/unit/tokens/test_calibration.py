@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveate.model import TokenCount
 from foveate.tokens.calibration import Calibration
-from foveate.values import TokenCount
 
 RATE, EXTRA_TOKENS = 1.3, 200
 

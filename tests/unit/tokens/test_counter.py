@@ -9,18 +9,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import foveate
-from foveate import wire
-from foveate.cache.block_facts import look_up_facts
-from foveate.cache.block_tokens import BlockTokens
+from foveate import formats
+from foveate.caching import LruCache, hash_bytes
+from foveate.model import Format, TokenCount
+from foveate.prompt_cache.prompt.blocks import BlockTokens, look_up_facts
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
-from foveate.tokens.memo import LruCache, hash_bytes
-from foveate.tokens.rendering import AdditiveCounts, TextLength
-from foveate.tokens.rules.claude import build_claude_rules
-from foveate.tokens.rules.openai import build_openai_rules
-from foveate.values import Format, TokenCount
-from tests.support.examples import limit_examples
-from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies, chat_messages
+from foveate.tokens.rendering.claude import build_claude_rules
+from foveate.tokens.rendering.openai import build_openai_rules
+from foveate.tokens.rendering.rendering import AdditiveCounts, TextLength
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies, chat_messages
 
 
 class CountingRuler:
@@ -114,11 +113,11 @@ def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
     seen, _ = counter(model, capacity)
     for end in order:
         other = {**body, "messages": body["messages"][:end], "tools": body.get("tools", [])[: end % 3]}
-        seen.count_request(wire.parse_request(other))
-        seen.count_request(wire.parse_request({**body, "messages": body["messages"][end:]}))
+        seen.count_request(formats.parse_request(other))
+        seen.count_request(formats.parse_request({**body, "messages": body["messages"][end:]}))
 
     fresh, _ = counter(model)
-    request = wire.parse_request(body)
+    request = formats.parse_request(body)
     assert seen.count_request(request) == fresh.count_request(request)
     assert seen.count_request(request) == fresh.count_request(request)
 
@@ -131,8 +130,10 @@ def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
 )
 def test_moving_cache_marks_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
     first, _ = counter()
-    plain = first.count_request(wire.parse_request(body))
-    counts = [first.count_request(wire.parse_request(marked(body, where))) for where in (before, after, before)]
+    plain = first.count_request(formats.parse_request(body))
+    counts = [
+        first.count_request(formats.parse_request(marked(body, where))) for where in (before, after, before)
+    ]
 
     assert counts == [plain] * 3
 
@@ -151,9 +152,9 @@ def test_marks_that_move_cost_no_new_counting() -> None:
         "messages": [{"role": "user", "content": [{"type": "text", "text": f"turn {i}"}]} for i in range(10)],
     }
     count, ruler = counter()
-    count.count_request(wire.parse_request(marked(body, {9})))
+    count.count_request(formats.parse_request(marked(body, {9})))
     before = len(ruler.texts)
-    count.count_request(wire.parse_request(marked(body, {7})))
+    count.count_request(formats.parse_request(marked(body, {7})))
 
     assert not [text for text in ruler.texts[before:] if text.startswith("turn")]
 
@@ -169,7 +170,7 @@ def test_a_session_of_two_thousand_messages_is_not_recounted_as_it_grows() -> No
         )
         if i % 10 == 9:
             count.count_request(
-                wire.parse_request({"messages": messages, "tools": [{"function": {"name": "lookup"}}]})
+                formats.parse_request({"messages": messages, "tools": [{"function": {"name": "lookup"}}]})
             )
 
     texts = [text for text in ruler.texts if text.startswith(("question", "answer"))]
@@ -182,7 +183,7 @@ def test_two_sessions_side_by_side_are_not_recounted_either() -> None:
     for end in range(2, 40, 2):
         for name in ("one", "two"):
             messages = [{"role": "user", "content": f"{name} {i}"} for i in range(end)]
-            count.count_request(wire.parse_request({"messages": messages}))
+            count.count_request(formats.parse_request({"messages": messages}))
 
     texts = [text for text in ruler.texts if text.startswith(("one", "two"))]
     assert len(texts) == len(set(texts))
@@ -191,10 +192,10 @@ def test_two_sessions_side_by_side_are_not_recounted_either() -> None:
 def test_a_changed_message_in_the_past_is_counted_anew() -> None:
     count, _ = counter()
     messages = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
-    before = count.count_request(wire.parse_request({"messages": messages})).total.tokens
+    before = count.count_request(formats.parse_request({"messages": messages})).total.tokens
     messages[3] = {"role": "user", "content": "turn 3 and more"}
 
-    assert count.count_request(wire.parse_request({"messages": messages})).total.tokens == before + len(
+    assert count.count_request(formats.parse_request({"messages": messages})).total.tokens == before + len(
         " and more"
     )
 
@@ -206,7 +207,9 @@ def test_the_same_tool_in_another_place_is_its_own_count() -> None:
     for order in (tools, tools[::-1], tools[2:], tools[:1]):
         body = {"messages": [{"role": "user", "content": "Hi"}], "tools": order}
         fresh, _ = counter()
-        assert count.count_request(wire.parse_request(body)) == fresh.count_request(wire.parse_request(body))
+        assert count.count_request(formats.parse_request(body)) == fresh.count_request(
+            formats.parse_request(body)
+        )
 
 
 def test_a_long_text_is_counted_once() -> None:
@@ -256,7 +259,7 @@ def test_the_counters_memory_is_bounded(model: str) -> None:
     for i in range(50):
         tools = [{"function": {"name": f"f{i}-{j}"}} for j in range(3)]
         count.count_request(
-            wire.parse_request({"messages": [{"role": "user", "content": str(i)}], "tools": tools})
+            formats.parse_request({"messages": [{"role": "user", "content": str(i)}], "tools": tools})
         )
         count.text(f"long {i} " * 1000)
 
@@ -276,9 +279,9 @@ def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
     }
     seen, _ = counter("gpt-4o")
     fresh, _ = counter("gpt-4o")
-    seen.count_request(wire.parse_request(chat))
+    seen.count_request(formats.parse_request(chat))
 
-    assert seen.count_request(wire.parse_request(other)) == fresh.count_request(wire.parse_request(other))
+    assert seen.count_request(formats.parse_request(other)) == fresh.count_request(formats.parse_request(other))
 
 
 def test_a_request_that_somebody_translates_is_not_called_exact() -> None:
@@ -306,17 +309,17 @@ def test_the_blocks_of_a_message_that_was_just_counted_are_not_tokenised_again()
     said = "A long text, as an answer has it. " * 4
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
     content = [{"type": "text", "text": said}, call]
-    request = wire.parse_request({"model": model, "messages": [{"role": "assistant", "content": content}]})
-    own.measure_messages(wire.parse_message(request.format, request.messages[0]))
+    request = formats.parse_request({"model": model, "messages": [{"role": "assistant", "content": content}]})
+    own.measure_messages(formats.parse_message(request.format, request.messages[0]))
 
-    shares = BlockTokens(own).divide(300, 0, look_up_facts(wire.request_blocks(request)))
+    shares = BlockTokens(own).divide(300, 0, look_up_facts(formats.request_blocks(request)))
 
     assert sum(shares) == 300
     assert ruler.texts.count(said) == 1
 
 
 def test_one_message_is_counted_with_what_goes_around_it() -> None:
-    message = wire.parse_message(Format.CHAT, b'{"role": "user", "content": "Hello!"}')
+    message = formats.parse_message(Format.CHAT, b'{"role": "user", "content": "Hello!"}')
 
     assert counter_for("gpt-4o").count_message(message) == TokenCount(6, True, 6)
 

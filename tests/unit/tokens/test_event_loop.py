@@ -13,10 +13,10 @@ import pytest
 
 import foveate
 from foveate.tokens import ConnectedCounter, CounterOptions
-from foveate.tokens.endpoints import EndpointRegistry
+from foveate.tokens.remote.endpoints import EndpointRegistry
 from foveate.tokens.request_count import RequestCount
 from tests.conftest import ROOT
-from tests.fakes import Behaviour, llama_tokenize
+from tests.support.servers.counting_apis import Behaviour, llama_tokenize
 
 TICK_SECONDS = 0.001
 # On the loop, or in a thread that keeps the interpreter's lock, a count is one gap from beginning to end.
@@ -93,8 +93,9 @@ async def test_the_loop_goes_on_while_a_server_counts_a_megabyte() -> None:
 @contextmanager
 def served_elsewhere(behave: Behaviour) -> Iterator[str]:
     """The address of a server that runs in another process."""
-    script = f"import asyncio, sys; from tests.fakes import {behave.__name__}, raw_server\n" + SERVING.format(
-        behave.__name__
+    script = (
+        f"import asyncio, sys; from tests.support.servers.counting_apis import {behave.__name__}, raw_server\n"
+        + SERVING.format(behave.__name__)
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 import foveate
-from foveate import wire
+from foveate import formats
 from foveate.errors import BadOption, UpstreamStatus
+from foveate.http import JsonClient
+from foveate.model import TokenCount
 from foveate.tokens import Backend, ConnectedCounter, CounterOptions
-from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.endpoints import EndpointRegistry
-from foveate.upstream import JsonClient
-from foveate.values import TokenCount
-from tests.fakes import (
+from foveate.tokens.remote.anthropic import AnthropicCounter
+from foveate.tokens.remote.endpoints import EndpointRegistry
+from tests.support.servers.counting_apis import (
     VLLM_MODEL,
     always_reply,
     anthropic_api,
@@ -52,7 +52,7 @@ async def test_anthropic_counts_a_request_without_what_its_counter_refuses() -> 
         anthropic_api() as api,
         ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.count_request(wire.parse_request(MESSAGES))
+        count = await cascade.count_request(formats.parse_request(MESSAGES))
 
     assert count.backend == "anthropic_api"
     assert count.total.tokens == 2 + 7 + 3
@@ -62,7 +62,7 @@ async def test_anthropic_counts_a_request_without_what_its_counter_refuses() -> 
 
 
 async def test_anthropic_counts_a_request_for_the_model_that_was_asked_for() -> None:
-    request = replace(wire.parse_request(MESSAGES), model="claude-opus-5-5")
+    request = replace(formats.parse_request(MESSAGES), model="claude-opus-5-5")
     async with (
         anthropic_api() as api,
         ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
@@ -119,8 +119,8 @@ async def test_a_request_that_needs_a_beta_is_counted_offline_and_not_called_exa
         anthropic_api() as api,
         ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.count_request(wire.parse_request(body))
-        well = await cascade.count_request(wire.parse_request(MESSAGES))
+        count = await cascade.count_request(formats.parse_request(body))
+        well = await cascade.count_request(formats.parse_request(MESSAGES))
 
     assert count.backend == "offline"
     assert not count.total.exact
@@ -168,8 +168,8 @@ async def test_a_number_that_is_none_is_a_definite_no(reply: dict[str, object]) 
     async with raw_server(always_reply(ok_response(reply))) as api:
         for backend, key in ((Backend.ANTHROPIC_API, "k"), (Backend.OPENAI_API, "k")):
             async with ConnectedCounter(asking(backend, api.url, key), endpoints) as cascade:
-                await cascade.count_request(wire.parse_request({**MESSAGES, "model": "gpt-4o"}))
-                await cascade.count_request(wire.parse_request(RESPONSES))
+                await cascade.count_request(formats.parse_request({**MESSAGES, "model": "gpt-4o"}))
+                await cascade.count_request(formats.parse_request(RESPONSES))
 
     assert "input_tokens" in (endpoints.unsupported_reason(api.url, "anthropic") or "")
     assert "input_tokens" in (endpoints.unsupported_reason(api.url, "openai-responses") or "")
@@ -180,7 +180,7 @@ async def test_openai_counts_a_responses_request_without_what_its_counter_refuse
         openai_api() as api,
         ConnectedCounter(asking(Backend.OPENAI_API, api.url, "sk-good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.count_request(wire.parse_request(RESPONSES))
+        count = await cascade.count_request(formats.parse_request(RESPONSES))
 
     assert count.backend == "openai_api"
     assert count.total.tokens == 8 + 3
@@ -196,7 +196,7 @@ async def test_openai_is_not_asked_about_texts_and_chats_which_are_exact_offline
     ):
         text, whole = (
             await cascade.count_text(TEXT, "gpt-4o"),
-            await cascade.count_request(wire.parse_request(chat)),
+            await cascade.count_request(formats.parse_request(chat)),
         )
 
     assert api.requests == 0
@@ -217,7 +217,7 @@ async def test_gemini_counts_a_request_with_its_system_instruction(body: dict[st
         gemini_api() as api,
         ConnectedCounter(asking(Backend.GEMINI_API, api.url, "good"), EndpointRegistry()) as cascade,
     ):
-        count = await cascade.count_request(wire.parse_request(body))
+        count = await cascade.count_request(formats.parse_request(body))
 
     assert count.backend == "gemini_api"
     assert count.total.tokens == 2 + 3
@@ -246,8 +246,8 @@ async def test_vllm_counts_a_text_without_special_tokens_and_a_chat_with_its_tem
         options = CounterOptions(backend=Backend.ENDPOINT, endpoint_url=f"{server.url}/v1")
         async with ConnectedCounter(options, EndpointRegistry()) as cascade:
             text = await cascade.count_text(TEXT, VLLM_MODEL)
-            plain = await cascade.count_request(wire.parse_request(chat))
-            with_tools = await cascade.count_request(wire.parse_request({**chat, "tools": tools}))
+            plain = await cascade.count_request(formats.parse_request(chat))
+            with_tools = await cascade.count_request(formats.parse_request({**chat, "tools": tools}))
 
     assert text.total == TokenCount(6, True, 6)
     assert plain.total == TokenCount(5 + 3 + 3, True, 11)
@@ -278,7 +278,7 @@ async def test_vllm_is_asked_to_go_on_with_an_answer_as_the_chat_asks_it() -> No
             CounterOptions(endpoint_url=server.url, use_endpoint=True), EndpointRegistry()
         ) as cascade,
     ):
-        count = await cascade.count_request(wire.parse_request(chat))
+        count = await cascade.count_request(formats.parse_request(chat))
 
     assert count.total == TokenCount(2 * 5 + 2, True, 12)
 
@@ -290,9 +290,9 @@ async def test_what_vllm_has_no_route_for_is_counted_offline_as_it_is() -> None:
             CounterOptions(endpoint_url=server.url, use_endpoint=True), EndpointRegistry()
         ) as cascade,
     ):
-        first = await cascade.count_request(wire.parse_request(RESPONSES))
+        first = await cascade.count_request(formats.parse_request(RESPONSES))
         asked = server.requests
-        await cascade.count_request(wire.parse_request({**RESPONSES, "input": "other"}))
+        await cascade.count_request(formats.parse_request({**RESPONSES, "input": "other"}))
 
     assert first == foveate.count_request(RESPONSES)
     assert server.requests == asked

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.tokens.rendering import MeasuredRendering
+from foveate.tokens.rendering.rendering import MeasuredRendering
 from foveate.tokens.tally import EMPTY_TALLY, Tally
 
 measured = st.builds(

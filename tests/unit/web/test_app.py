@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from foveate.gateway.pages import HealthStatus
-from foveate.web.assets import asset_url, load_assets
-from tests.unit.web.looking import looking
+from foveate.gateway.observability.health import HealthStatus
+from foveate.web.app import asset_url, load_assets
+from tests.support.clients.dashboard import looking
 
 
 class Broken(HealthStatus):

@@ -5,7 +5,7 @@ import re
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from foveate.web import words
+from foveate.web import formatting
 from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Chart, ChartEvent, Series, Shape, Unit
 
 NAME = "</script><script>alert(1)</script>"
@@ -26,7 +26,7 @@ CHART = Chart(
 
 def shown(chart: Chart) -> str:
     templates = Environment(loader=PackageLoader("foveate.web"), autoescape=True, undefined=StrictUndefined)
-    templates.filters.update(words.FILTERS)
+    templates.filters.update(formatting.FILTERS)
     return templates.from_string('{% from "parts.html" import figure %}{{ figure(chart) }}').render(chart=chart)
 
 
@@ -64,7 +64,7 @@ def test_who_cannot_see_a_chart_is_told_what_it_says() -> None:
 
 
 def test_every_colour_of_a_series_is_in_the_styles_for_light_and_dark() -> None:
-    from foveate.web.assets import load_assets
+    from foveate.web.app import load_assets
 
     styles = load_assets()["foveate.css"].plain.decode()
     for colour in (*SERIES_COLOURS, OTHER_COLOUR, "limit", "fold", "break", "good"):

@@ -4,23 +4,28 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from foveate.cache.keys import cache_key_headers as key_headers
-from foveate.cache.keys import set_cache_key
-from foveate.cache.layout import disable_long_ttl, merge_breakpoints, place_breakpoints, placement_rules
-from foveate.cache.prompts import CachedPrompt, prompt_layout
-from foveate.cache.refusals import KnownRejections
-from foveate.cache.requests import BlockTokens, build_cached_prompt
-from foveate.cache.rhythm import estimate_returns, forecast_next_request, soon_share
-from foveate.cache.rules import CacheRules, CachingMode
-from foveate.cache.trailing import estimate_unread_bytes
-from foveate.engine.client_breakpoints import remove_client_breakpoints
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import remove_client_breakpoints
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.remembered import SessionStates
+from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.names import CACHE
-from foveate.engine.work import RequestContext
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.model import Edit, Format, RemoveBreakpoint, Request, SetParameter, Ttl
+from foveate.prompt_cache.cache_key import cache_key_headers as key_headers
+from foveate.prompt_cache.cache_key import set_cache_key
+from foveate.prompt_cache.placement.arrivals import estimate_returns, forecast_next_request, soon_share
+from foveate.prompt_cache.placement.breakpoints import (
+    disable_long_ttl,
+    merge_breakpoints,
+    place_breakpoints,
+    placement_rules,
+)
+from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
+from foveate.prompt_cache.prompt.incremental import build_cached_prompt, estimate_unread_bytes
+from foveate.prompt_cache.rejections import KnownRejections
+from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.session.counting import run_in_thread_if_large
-from foveate.values import Edit, Format, RemoveBreakpoint, Request, SetParameter, Ttl
-from foveate.wire.around import get_parameters
 
 _REPLACED_REASON = "Foveate places all breakpoints"
 # Reading so much takes milliseconds, in which others want to be served.

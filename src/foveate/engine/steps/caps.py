@@ -7,18 +7,17 @@ from contextlib import suppress
 from foveate.cost.admission import Admission, AdmittedCall
 from foveate.cost.caps import Cap, UnknownPricePolicy, make_cap_uncheckable
 from foveate.cost.ledger import Call, Category
-from foveate.engine.bounds import compute_cost_ceiling, unknown_features
-from foveate.engine.cost_features import header_features, without_allowed
+from foveate.engine.context import RequestContext
 from foveate.engine.options import SpendingOptions
-from foveate.engine.output_limits import limit_output
+from foveate.engine.spending.admission import admit_call, check_unknown_cost
+from foveate.engine.spending.cost_ceiling import compute_cost_ceiling, limit_output, unknown_features
+from foveate.engine.spending.cost_features import header_features, without_allowed
 from foveate.engine.steps.names import CAPS
-from foveate.engine.uncounted import admit_call, check_unknown_cost
-from foveate.engine.work import RequestContext
 from foveate.errors import CallRefused, CapExceeded
+from foveate.formats.json_text.large_json import LARGE_BYTES
+from foveate.model import STORED_HISTORY, ZERO_TOKENS
 from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.threads import run_in_thread
-from foveate.values import STORED_HISTORY, ZERO_TOKENS
-from foveate.wire.large_json import LARGE_BYTES
 
 _UNKNOWN_SIZE_REASON = (
     "the provider keeps the earlier messages of this conversation, so its size is not known here"

@@ -1,12 +1,80 @@
-"""The step that counts the tokens of a request."""
+"""How a count is read: corrected by what bills have taught, or asked for at the upstream if that is wanted.
 
-from foveate.engine.counting import CountReader
+The step that counts the tokens of a request.
+"""
+
+from dataclasses import replace
+
+from foveate.engine.context import RequestContext
+from foveate.engine.counting.calibration import Calibrations, calibrate, calibration_key
+from foveate.engine.counting.offline import StoredConversationSizes
+from foveate.engine.counting.remote import RemoteCounter
 from foveate.engine.steps.names import COUNT
-from foveate.engine.stored_sizes import StoredConversationSizes
-from foveate.engine.work import RequestContext
+from foveate.model import Format, TokenCount
 from foveate.session.counting import TurnCounter, count_in_thread
-from foveate.session.turns import SessionStore
-from foveate.values import Format
+from foveate.session.store import SessionStore
+from foveate.tokens import RequestCount
+
+
+class CountReader:
+    """What stands between a raw count and the one that is decided by. Without `asking`, nobody is asked."""
+
+    def __init__(self, calibrations: Calibrations, remote_counter: RemoteCounter | None = None) -> None:
+        self._calibrations = calibrations
+        self._remote_counter = remote_counter
+
+    async def count_remotely(self, context: RequestContext) -> bool:
+        """Whether the upstream has counted the request; it is asked where the options want that each time."""
+        if self._remote_counter is None:
+            return False
+        total, is_unsupported = await self._remote_counter.count_always(context)
+        context.is_fallback_count = total is None and not is_unsupported
+        if total is None:
+            return False
+        context.token_count, context.raw_count = total, None
+        context.has_unexplained_input = bool(context.request.unexplained)
+        return True
+
+    async def count_stored(self, context: RequestContext) -> TokenCount | None:
+        """Ask OpenAI for the size of a request and of what it continues; None if that is not wanted."""
+        if self._remote_counter is None or context.incoming.provider != "openai":
+            return None
+        return await self._remote_counter.count_for_decision(context)
+
+    def use_raw_count(self, context: RequestContext, raw_count: RequestCount) -> None:
+        """Have the count of a request as it was made here be what is decided by."""
+        context.raw_count, context.has_unexplained_input = raw_count, bool(raw_count.unexplained)
+        total = raw_count.total
+        if context.is_fallback_count:
+            # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
+            total = replace(total, exact=False)
+        context.token_count = self._calibrations.correct(calibration_key(context), total)
+
+    async def confirm(self, context: RequestContext) -> None:
+        """Have an estimate give way to what the upstream says, if it may be asked: a decision hangs on it."""
+        if context.raw_count is None and context.token_count is not None:
+            # The upstream has counted already. What its messages come to is measured by ours.
+            context.raw_count = await count_in_thread(context.request, context.counter)
+            calibrate(self._calibrations, context, context.token_count.tokens)
+        if self._remote_counter is None or context.token_count is None or context.token_count.exact:
+            return
+        total = await self._remote_counter.count_for_decision(context)
+        if total is not None:
+            context.token_count = total
+            calibrate(self._calibrations, context, total.tokens)
+
+    async def recount(self, context: RequestContext) -> None:
+        """Have a request that is only shown counted by its upstream, if the options allow to ask it."""
+        if (
+            self._remote_counter is None
+            or context.token_count is None
+            or context.token_count.exact
+            or context.request.continues_stored_conversation
+        ):
+            return
+        total = await self._remote_counter.count_if_allowed(context)
+        if total is not None:
+            context.token_count = total
 
 
 class CountTokens:

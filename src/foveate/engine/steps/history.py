@@ -3,21 +3,20 @@
 import time
 from collections.abc import Sequence
 
-from foveate import wire
-from foveate.engine.calls import StepFailure
+from foveate import formats
+from foveate.compaction.application_history import load_application_history, record_applications
+from foveate.compaction.apply import build_compaction_edits, find_active_compaction
+from foveate.compaction.overflow import limit_turns
+from foveate.compaction.store import Compaction, CompactionStore
+from foveate.compaction.thinking import required_betas
+from foveate.compaction.tool_results import result_limit_tokens, truncate_tool_results
+from foveate.engine.context import RequestContext
+from foveate.engine.request import StepFailure
 from foveate.engine.steps.names import COMPACTION, LIMIT_TURNS
-from foveate.engine.work import RequestContext
 from foveate.errors import StoreUnavailable
-from foveate.fold.clearing import result_limit_tokens
-from foveate.fold.journal import Compaction, CompactionStore
-from foveate.fold.overflow import limit_turns
-from foveate.fold.replacing import build_compaction_edits, find_active_compaction
-from foveate.fold.thoughts import required_betas
-from foveate.fold.truncating import truncate_tool_results
-from foveate.fold.uses import load_application_history, record_applications
-from foveate.session.chain import HashChain
+from foveate.model import Edit
 from foveate.session.counting import run_in_thread_if_large
-from foveate.values import Edit
+from foveate.session.hash_chain import HashChain
 
 # Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
 _MIN_MESSAGES = 2
@@ -158,7 +157,7 @@ class LimitTurns:
 
 
 def _limit_turn_edits(context: RequestContext, max_turns: int) -> tuple[Edit, ...]:
-    messages = [wire.parse_message(context.request.format, raw) for raw in context.request.messages]
+    messages = [formats.parse_message(context.request.format, raw) for raw in context.request.messages]
     # Raw counts, which later requests repeat: the placeholder tells them, and must stay the same.
     tokens = [context.counter.count_message(message).tokens for message in messages]
     return limit_turns(context.request, messages, tokens, max_turns=max_turns, model=context.model)

@@ -1,8 +1,8 @@
 """The step that cancels the keep-alive request of a session while a request of it is under way."""
 
-from foveate.engine.pinging import KeepAliveScheduler
+from foveate.engine.background.keepalive import KeepAliveScheduler
+from foveate.engine.context import RequestContext
 from foveate.engine.steps.names import KEEP_ALIVE
-from foveate.engine.work import RequestContext
 
 
 class CancelKeepAlive:

@@ -2,21 +2,21 @@
 
 from collections.abc import Awaitable, Callable
 
-from foveate import wire
-from foveate.budget.eviction import MessageKind, classify_message
+from foveate import formats
+from foveate.budget.evict import MessageKind, classify_message
+from foveate.compaction.compact import CompactionResult
+from foveate.compaction.overflow import OverflowAction as Room
+from foveate.compaction.overflow import OverflowPlan, lower_bound_tokens, plan_overflow
+from foveate.compaction.plan import CompactionCandidate
+from foveate.compaction.store import CompactionOutcome
+from foveate.engine.context import RequestContext
 from foveate.engine.steps.count import CountTokens
 from foveate.engine.steps.history import ApplyCompactions, LimitTurns
 from foveate.engine.steps.names import OVERFLOW
-from foveate.engine.work import RequestContext
 from foveate.errors import DoesNotFit
-from foveate.fold.cuts import CompactionCandidate
-from foveate.fold.folding import CompactionResult
-from foveate.fold.journal import CompactionOutcome
-from foveate.fold.overflow import OverflowAction as Room
-from foveate.fold.overflow import OverflowPlan, lower_bound_tokens, plan_overflow
+from foveate.formats.json_text.large_json import LARGE_BYTES
+from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.session.counting import run_in_thread_if_large
-from foveate.values import ZERO_TOKENS, TokenCount
-from foveate.wire.large_json import LARGE_BYTES
 
 # By so much a message may be counted too high.
 _MAX_OVERCOUNT = 0.8
@@ -108,7 +108,7 @@ async def _can_compact(context: RequestContext, limit_tokens: int) -> bool:
     if not context.options.compaction or limit_tokens <= 0 or not context.request.messages:
         return False
     raw = context.request.messages[-1]
-    last = await run_in_thread_if_large(lambda: wire.parse_message(context.request.format, raw), len(raw))
+    last = await run_in_thread_if_large(lambda: formats.parse_message(context.request.format, raw), len(raw))
     if classify_message(last) is MessageKind.RESULTS:  # these can be shortened
         return True
     last_tokens = await run_in_thread_if_large(lambda: context.counter.count_message(last).tokens, len(raw))
@@ -118,7 +118,7 @@ async def _can_compact(context: RequestContext, limit_tokens: int) -> bool:
 def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
     """How a request that does not fit can be made to."""
     assert context.token_count is not None
-    messages = [wire.parse_message(context.request.format, raw) for raw in context.request.messages]
+    messages = [formats.parse_message(context.request.format, raw) for raw in context.request.messages]
     tokens = [
         round(context.counter.count_message(message).tokens * context.tokens_per_raw_token)
         for message in messages

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from foveate.cache.counterfactual import AgentStates, RequestVersion, SimulatedStates
-from foveate.cache.layout import merge_breakpoints
-from foveate.cache.prompts import CachedPrompt, prompt_layout
-from foveate.cache.rules import CachingMode
+from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.remembered import SessionStates
+from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.cache import read_prompt
 from foveate.engine.steps.names import SAVINGS
-from foveate.engine.work import RequestContext
-from foveate.values import Request, SimulatedState
+from foveate.model import Request, SimulatedState
+from foveate.prompt_cache.counterfactual import AgentStates, RequestVersion, SimulatedStates
+from foveate.prompt_cache.placement.breakpoints import merge_breakpoints
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
+from foveate.prompt_cache.rules import CachingMode
 
 _MAX_AGENTS = 256
 _SENT_STATE = SimulatedState.KEEP_ALIVE

@@ -6,18 +6,26 @@ from dataclasses import replace
 from functools import partial
 
 from foveate.budget.sections import Section
-from foveate.cache.stability import InjectedBlock, SectionLayer, flatten_blocks
-from foveate.engine.calls import StepFailure
-from foveate.engine.injecting.fitting import EMPTY_GROUP, FittedSections, SectionGroup
-from foveate.engine.injecting.gathering import (
+from foveate.compaction.thinking import drop_invalid_thinking
+from foveate.engine.context import RequestContext
+from foveate.engine.options import SectionOptions
+from foveate.engine.request import StepFailure
+from foveate.engine.sections.collect import (
     BYTES_PER_TOKEN,
     FitWindowFor,
     SectionCollector,
     SpendingSource,
     StableSections,
 )
-from foveate.engine.injecting.options import SectionOptions
-from foveate.engine.injecting.placing import (
+from foveate.engine.sections.fit import EMPTY_GROUP, FittedSections, SectionGroup
+from foveate.engine.sections.pinned import (
+    PinnedSectionCache,
+    PinnedSections,
+    PinnedText,
+    find_message,
+    must_be_pinned,
+)
+from foveate.engine.sections.place import (
     PlacedSections,
     has_user_text,
     insert_texts,
@@ -27,18 +35,10 @@ from foveate.engine.injecting.placing import (
     place_turn,
     read_user_text,
 )
-from foveate.engine.injecting.sources import SOURCE_TIMEOUT_SECONDS, SectionSources
-from foveate.engine.injecting.staying import (
-    PinnedSectionCache,
-    PinnedSections,
-    PinnedText,
-    find_message,
-    must_be_pinned,
-)
+from foveate.engine.sections.sources import SOURCE_TIMEOUT_SECONDS, SectionSources
 from foveate.engine.steps.names import SECTIONS
-from foveate.engine.work import RequestContext
-from foveate.fold.thoughts import drop_invalid_thinking
-from foveate.values import ZERO_TOKENS, Area, Edit, InsertParts, Place, SetParameter, TokenCount
+from foveate.model import ZERO_TOKENS, Area, Edit, InsertParts, Place, SetParameter, TokenCount
+from foveate.prompt_cache.section_order import InjectedBlock, SectionLayer, flatten_blocks
 
 _LOG = logging.getLogger(__name__)
 _NO_SECTIONS = SectionOptions()

@@ -4,16 +4,14 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from foveate.engine.remembered import SessionStates
+from foveate.engine.context import RequestContext
+from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.names import SESSION
-from foveate.engine.work import RequestContext
 from foveate.errors import StoreUnavailable
-from foveate.session.chain import HashChain, compute_chain_in_thread
-from foveate.session.conversation import ObservedConversation, observe_conversation
-from foveate.session.news import make_pending_write
-from foveate.session.sessions import SessionMatch, SessionMatcher
+from foveate.session.hash_chain import HashChain, compute_chain_in_thread
+from foveate.session.matching import ObservedConversation, SessionMatch, SessionMatcher, observe_conversation
+from foveate.session.store import Session, SessionStore, SessionUpdate, make_pending_write
 from foveate.session.titles import find_opening_words, find_working_folder
-from foveate.session.turns import Session, SessionStore, SessionUpdate
 
 
 class FindSession:

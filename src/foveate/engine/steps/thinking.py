@@ -1,10 +1,10 @@
 """The step that keeps a session from being refused for ever, since some of its thoughts do not fit any more."""
 
+from foveate.compaction.thinking import drop_all_thinking, let_provider_drop_thinking
+from foveate.engine.context import RequestContext
 from foveate.engine.steps.names import THINKING
-from foveate.engine.work import RequestContext
-from foveate.fold.thoughts import drop_all_thinking, let_provider_drop_thinking
+from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.session.counting import run_in_thread_if_large
-from foveate.wire.large_json import LARGE_BYTES
 
 
 class DropInvalidThinking:

@@ -2,14 +2,14 @@
 
 from weakref import ref
 
-from foveate import wire
-from foveate.cache.tool_order import ListedTool, ToolList
-from foveate.engine.remembered import SessionStates
+from foveate import formats
+from foveate.engine.context import RequestContext
+from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.names import TOOLS
-from foveate.engine.work import RequestContext
+from foveate.formats.incremental.envelope import get_envelope
+from foveate.model import Area
+from foveate.prompt_cache.tool_order import ListedTool, ToolList
 from foveate.session.counting import run_in_thread_if_large
-from foveate.values import Area
-from foveate.wire.around import get_envelope
 
 # To read tools of this size takes milliseconds.
 _THREAD_BYTES = 64 * 1024
@@ -52,12 +52,12 @@ class OrderTools:
 
 
 def _list_tools(context: RequestContext) -> ToolList:
-    front = wire.preamble_blocks(context.request, wire.message_history(context.request))
+    front = formats.preamble_blocks(context.request, formats.message_history(context.request))
     blocks = {block.place.index: block for block in front if block.place.area is Area.TOOLS}
     return ToolList.from_tools(
         [
             ListedTool(
-                name=wire.parse_tool(context.request.format, raw).name,
+                name=formats.parse_tool(context.request.format, raw).name,
                 content=blocks[place].canonical_json if place in blocks else raw,
                 breakpoint_ttl=blocks[place].breakpoint_ttl if place in blocks else None,
             )

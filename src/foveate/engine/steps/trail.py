@@ -1,8 +1,8 @@
 """The step that notes the messages of the request as it goes out, for traces."""
 
-from foveate import wire
+from foveate import formats
+from foveate.engine.context import RequestContext
 from foveate.engine.steps.names import TRAIL
-from foveate.engine.work import RequestContext
 
 
 class NoteTrail:
@@ -15,4 +15,4 @@ class NoteTrail:
 
     async def apply(self, context: RequestContext) -> None:
         """Remember it."""
-        context.trail = wire.message_history(context.request)
+        context.trail = formats.message_history(context.request)

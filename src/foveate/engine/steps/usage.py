@@ -1,11 +1,11 @@
 """The step that asks for the usage of streamed chat completions."""
 
+from foveate.engine.context import RequestContext
 from foveate.engine.steps.cache import RejectionMemory
 from foveate.engine.steps.names import USAGE
-from foveate.engine.work import RequestContext
-from foveate.values import Format, SetParameter
-from foveate.wire.around import get_parameters
-from foveate.wire.body import parse_json
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.formats.json_text.parse import parse_json
+from foveate.model import Format, SetParameter
 
 
 class RequestUsage:

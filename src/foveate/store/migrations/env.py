@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from foveate.store.migrating import VERSION_TABLE
+from foveate.store.migrate import VERSION_TABLE
 from foveate.store.schema import tables
 
 context.configure(

@@ -1,0 +1,295 @@
+"""Budgets as plain data: what a file or a checkpoint holds, there and back.
+
+Budgets and what was used of them as a text to keep, there and back.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from foveate.budget.budget import Budget, SectionRule
+from foveate.budget.ladder import BUILT_IN_LADDERS, CUSTOM_LADDER_NAME, Ladder, parse_ladder, rung_as_data
+from foveate.budget.prompt import Action, Prompt
+from foveate.budget.sections import Keep, Priority, Section, check_share, check_token_limit, parse_choice
+from foveate.errors import BadOption
+
+_LADDER_KEYS = ("ladder", "overflow_policy")
+_BUDGET_KEYS = ("total_tokens", "output_reserve", *_LADDER_KEYS, "sections")
+_RULE_KEYS = tuple(field.name for field in fields(SectionRule))
+
+
+def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
+    """The budget that `data` says, laid over `defaults`: what it does not name stays.
+
+    Sections come together by name, and their rules field by field. The name of a ladder or a list of rungs is a
+    budget that says nothing else.
+
+        >>> budget_from_data({"total_tokens": 4000, "sections": {"logs": {"share": 0.1}}}).total_tokens
+        4000
+
+    Raises:
+        BadOption: an unknown key, a wrong type or an impossible value; `path` leads to it.
+    """
+    base = defaults or Budget()
+    if isinstance(data, str | list):
+        return Budget(base.total_tokens, base.output_reserve, _parse_ladder(data, ()), sections=base.sections)
+    given = check_mapping(data, _BUDGET_KEYS, "a budget", ())
+    ladders = [key for key in _LADDER_KEYS if key in given]
+    if len(ladders) > 1:
+        raise BadOption("ladder and overflow_policy are the same: give one of them", path=(ladders[-1],))
+    return Budget(
+        given.get("total_tokens", base.total_tokens),
+        given.get("output_reserve", base.output_reserve),
+        _parse_ladder(given[ladders[0]], (ladders[0],)) if ladders else base.ladder,
+        sections=_parse_sections(given["sections"], base.sections) if "sections" in given else base.sections,
+    )
+
+
+def to_budget(value: object) -> Budget:
+    """The budget that is meant, wherever one can be given: itself, a ladder, or either as plain data.
+
+    Raises:
+        BadOption: none of these.
+    """
+    match value:
+        case Budget():
+            return value
+        case Ladder():
+            return Budget(ladder=value)
+        case int():
+            raise BadOption(f"a number alone is no budget: give Budget(total_tokens={value})")
+        case tuple():
+            return Budget(ladder=value)
+        case _:
+            return budget_from_data(value)
+
+
+def budget_as_data(budget: Budget) -> dict[str, object]:
+    """The whole of a budget, None included, so that laid over any other it is the same again."""
+    return {
+        "total_tokens": budget.total_tokens,
+        "output_reserve": budget.output_reserve,
+        "ladder": _ladder_as_data(budget.ladder),
+        "sections": {name: _rule_as_data(rule) for name, rule in budget.sections.items()},
+    }
+
+
+def check_mapping(
+    value: object, known: tuple[str, ...], what: str, path: tuple[str | int, ...]
+) -> Mapping[str, Any]:
+    """`value`, if it is a mapping with no other keys than `known`.
+
+    Raises:
+        BadOption: it is not; what an unknown key may have been meant for is in the message.
+    """
+    if not isinstance(value, Mapping):
+        raise BadOption(f"{what} is a mapping of {', '.join(known)}, not {value!r}", path=path)
+    for key in value:
+        if key not in known:
+            raise BadOption(f"{what} has no {key!r}; {_suggest_key(str(key), known)}", path=(*path, str(key)))
+    return value
+
+
+def check_section_name(value: Any, path: tuple[str | int, ...]) -> str:
+    """`value`, if a section can be named so.
+
+    Raises:
+        BadOption: it cannot.
+    """
+    try:
+        return Section(value, "").name
+    except BadOption as error:
+        raise BadOption(str(error), path=path) from None
+
+
+def _suggest_key(key: str, known: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(key.casefold(), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+
+
+def _parse_sections(value: object, base: Mapping[str, SectionRule]) -> dict[str, SectionRule]:
+    if not isinstance(value, Mapping):
+        raise BadOption(f"sections is a mapping of names to rules, not {value!r}", path=("sections",))
+    rules = dict(base)
+    for name, rule in value.items():
+        path = "sections", check_section_name(name, ("sections", str(name)))
+        rules[name] = _parse_rule(rule, path, rules.get(name, SectionRule()))
+    return rules
+
+
+def _parse_rule(value: object, path: tuple[str, ...], base: SectionRule) -> SectionRule:
+    given = check_mapping(value, _RULE_KEYS, f"the rule for {path[-1]!r}", path)
+    priority, keep = given.get("priority", base.priority), given.get("keep", base.keep)
+    enabled = given.get("enabled", base.enabled)
+    if not (enabled is None or isinstance(enabled, bool)):
+        raise BadOption(f"{'.'.join(path)}.enabled is true or false, not {enabled!r}", path=(*path, "enabled"))
+    return SectionRule(
+        priority=None if priority is None else parse_choice(Priority, priority, (*path, "priority")),
+        max_tokens=check_token_limit(given.get("max_tokens", base.max_tokens), (*path, "max_tokens")),
+        share=check_share(given.get("share", base.share), (*path, "share")),
+        keep=None if keep is None else parse_choice(Keep, keep, (*path, "keep")),
+        enabled=enabled,
+    )
+
+
+def _rule_as_data(rule: SectionRule) -> dict[str, object]:
+    return {
+        "priority": None if rule.priority is None else rule.priority.value,
+        "max_tokens": rule.max_tokens,
+        "share": rule.share,
+        "keep": None if rule.keep is None else rule.keep.value,
+        "enabled": rule.enabled,
+    }
+
+
+def _parse_ladder(value: object, path: tuple[str, ...]) -> Ladder:
+    match value:
+        case {"name": str(name), "rungs": list(rungs), **rest} if name and not rest:
+            return Ladder(name, _parse_ladder(rungs, (*path, "rungs")).rungs if rungs else ())
+    try:
+        return parse_ladder(value)
+    except BadOption as error:
+        raise BadOption(str(error), path=(*path, *_find_wrong_rung(value))) from None
+
+
+def _find_wrong_rung(value: object) -> tuple[int, ...]:
+    """Where the first rung stands that is none."""
+    if not isinstance(value, list):
+        return ()
+    for index, rung in enumerate(value):
+        try:
+            parse_ladder([rung])
+        except BadOption:
+            return (index,)
+    return ()
+
+
+def _ladder_as_data(ladder: Ladder) -> object:
+    if BUILT_IN_LADDERS.get(ladder.name) == ladder:
+        return ladder.name
+    rungs = [rung_as_data(rung) for rung in ladder.rungs]
+    return rungs if rungs and ladder.name == CUSTOM_LADDER_NAME else {"name": ladder.name, "rungs": rungs}
+
+
+CHECKPOINT_VERSION = 1
+
+_CHECKPOINT_KEYS = ("version", "budget", "usage")
+_USAGE_KEYS = ("tokens", "limit_tokens", "sections")
+_SECTION_KEYS = ("name", "tokens", "cap_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionUsage:
+    """What a section took, and its own cap where it had one."""
+
+    name: str
+    tokens: int
+    cap_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetUsage:
+    """What a prompt took of its limit, and each of its sections."""
+
+    tokens: int
+    limit_tokens: int
+    sections: tuple[SectionUsage, ...] = ()
+
+
+def measure_usage(prompt: Prompt) -> BudgetUsage:
+    """What `prompt` took, without the sections that were disabled."""
+    return BudgetUsage(
+        tokens=prompt.tokens,
+        limit_tokens=prompt.limit_tokens,
+        sections=tuple(
+            SectionUsage(name=section.name, tokens=section.after, cap_tokens=section.cap_tokens)
+            for section in prompt.sections
+            if section.action is not Action.DISABLED
+        ),
+    )
+
+
+def checkpoint(budget: Budget, usage: BudgetUsage) -> str:
+    """Both as JSON that `restore` reads; the same for equal ones, and ASCII, so that it can be kept anywhere.
+
+    Raises:
+        BadOption: something in them that could not be read back, such as a section's name of two lines.
+    """
+    data = {"version": CHECKPOINT_VERSION, "budget": budget_as_data(budget), "usage": _usage_as_data(usage)}
+    text = json.dumps(data, sort_keys=True)
+    if restore(text) != (budget, usage):
+        raise BadOption("this budget or usage holds a text or number that JSON does not give back as it was")
+    return text
+
+
+def restore(text: str) -> tuple[Budget, BudgetUsage]:
+    """The budget and the usage that were kept.
+
+    Raises:
+        BadOption: it is not a checkpoint, or of a later version, or holds what cannot be; `path` leads to it.
+    """
+    try:
+        data = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:  # the first for what is no text at all
+        raise BadOption(f"a checkpoint is JSON, and this is not: {error}") from None
+    version = data.get("version") if isinstance(data, dict) else None
+    if type(version) is not int or version < 1:  # true is an int too
+        raise BadOption("this is not a checkpoint: it has no version", path=("version",))
+    if version > CHECKPOINT_VERSION:
+        raise BadOption(
+            f"this checkpoint is of version {version}, and only those up to {CHECKPOINT_VERSION} can be read: "
+            "restore it with the newer Foveate that wrote it",
+            path=("version",),
+        )
+    given = check_mapping(data, _CHECKPOINT_KEYS, "a checkpoint", ())
+    return _parse_budget(given.get("budget")), _parse_usage(given.get("usage"))
+
+
+def _parse_budget(data: object) -> Budget:
+    try:
+        return budget_from_data(data)
+    except BadOption as error:
+        raise BadOption(f"the checkpoint's budget: {error}", path=("budget", *error.path)) from None
+
+
+def _usage_as_data(usage: BudgetUsage) -> dict[str, object]:
+    sections = [
+        {"name": section.name, "tokens": section.tokens, "cap_tokens": section.cap_tokens}
+        for section in usage.sections
+    ]
+    return {"tokens": usage.tokens, "limit_tokens": usage.limit_tokens, "sections": sections}
+
+
+def _parse_usage(data: object) -> BudgetUsage:
+    given = check_mapping(data, _USAGE_KEYS, "the checkpoint's usage", ("usage",))
+    sections = given.get("sections")
+    if not isinstance(sections, list):
+        raise BadOption(f"usage.sections is a list, not {sections!r}", path=("usage", "sections"))
+    return BudgetUsage(
+        tokens=_parse_tokens(given.get("tokens"), ("usage", "tokens")),
+        limit_tokens=_parse_tokens(given.get("limit_tokens"), ("usage", "limit_tokens")),
+        sections=tuple(_parse_section_usage(section, number) for number, section in enumerate(sections)),
+    )
+
+
+def _parse_section_usage(data: object, number: int) -> SectionUsage:
+    path = ("usage", "sections", str(number))
+    given = check_mapping(data, _SECTION_KEYS, f"usage.sections.{number}", path)
+    name = given.get("name")
+    if not isinstance(name, str):
+        raise BadOption(f"{'.'.join(path)}.name is a text, not {name!r}", path=(*path, "name"))
+    return SectionUsage(
+        name=name,
+        tokens=_parse_tokens(given.get("tokens"), (*path, "tokens")),
+        cap_tokens=check_token_limit(given.get("cap_tokens"), (*path, "cap_tokens")),
+    )
+
+
+def _parse_tokens(value: object, path: tuple[str, ...]) -> int:
+    tokens = check_token_limit(value, path)
+    if tokens is None:
+        raise BadOption(f"{'.'.join(path)} is missing", path=path)
+    return tokens

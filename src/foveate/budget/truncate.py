@@ -1,0 +1,482 @@
+"""Cutting: the largest piece of a section that fits, by what the section wants kept.
+
+A text is measured once. Where the piece must end is then found by arithmetic on that measure, down to a few
+words, and only those are tokenised again.
+
+Where a text may be cut: after an item, after a line, between graphemes.
+
+A piece is kept from the left or from the right end of a stretch, and edges are its possible sizes in
+characters: 0, the whole stretch, and those between that end where something ends.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Protocol
+
+from foveate.budget import graphemes
+from foveate.budget.sections import Keep
+from foveate.tokens.measured_text import EMPTY_SEGMENT, MeasuredText, Segment
+from foveate.tokens.text_meter import TextMeter, TextPart, TextSpan
+
+# The search begins with steps of so many characters, a few words.
+_FIRST_STEP_CHARS = 32
+_WHITESPACE_CHUNK_CHARS = 256
+
+
+class CutSizes(Protocol):
+    """The sizes that a piece may have."""
+
+    def at_most(self, size: int) -> int:
+        """The largest that is not more than `size`."""
+
+    def next_after(self, size: int) -> int:
+        """The smallest that is more than `size`; where there is none, the whole stretch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRange:
+    """A part of a text, from which a piece is kept at one end."""
+
+    text: str
+    start: int
+    end: int
+    from_right: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many characters it has."""
+        return self.end - self.start
+
+    def piece(self, size: int) -> tuple[int, int]:
+        """Where the piece of that size starts and ends, but for blanks at its right end: they are not kept."""
+        start, end = (self.end - size, self.end) if self.from_right else (self.start, self.start + size)
+        return start, _strip_end(self.text, start, end)
+
+
+def _strip_end(text: str, start: int, end: int) -> int:
+    """Where the blanks at the end of a piece begin; looked for from there, since a piece can be megabytes."""
+    while start < end:
+        piece = text[max(start, end - _WHITESPACE_CHUNK_CHARS) : end]
+        if word := piece.rstrip():
+            return end - len(piece) + len(word)
+        end -= len(piece)
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class LineSizes:
+    """Whole lines of a stretch."""
+
+    text_range: TextRange
+
+    def at_most(self, size: int) -> int:
+        """The largest that is not more than `size`."""
+        text, start, end = self.text_range.text, self.text_range.start, self.text_range.end
+        if size >= self.text_range.size:
+            return self.text_range.size
+        if self.text_range.from_right:
+            newline = text.find("\n", end - size - 1, end)
+            return 0 if newline < 0 else end - (newline + 1)
+        return max(text.rfind("\n", start, start + size + 1) - start, 0)
+
+    def next_after(self, size: int) -> int:
+        """The smallest that is more than `size`."""
+        text, start, end = self.text_range.text, self.text_range.start, self.text_range.end
+        if self.text_range.from_right:
+            newline = text.rfind("\n", start, max(end - size - 1, start))
+            return self.text_range.size if newline < 0 else end - (newline + 1)
+        newline = text.find("\n", start + size + 1, end)
+        return self.text_range.size if newline < 0 else newline - start
+
+
+@dataclass(frozen=True, slots=True)
+class GraphemeSizes:
+    """Whole graphemes of a stretch."""
+
+    text_range: TextRange
+
+    def at_most(self, size: int) -> int:
+        """The largest that is not more than `size`."""
+        if size >= self.text_range.size:
+            return self.text_range.size
+        if self.text_range.from_right:
+            return max(
+                self.text_range.end
+                - graphemes.boundary_at_or_after(self.text_range.text, self.text_range.end - size),
+                0,
+            )
+        return max(
+            graphemes.boundary_at_or_before(self.text_range.text, self.text_range.start + size)
+            - self.text_range.start,
+            0,
+        )
+
+    def next_after(self, size: int) -> int:
+        """The smallest that is more than `size`."""
+        if self.text_range.from_right:
+            return min(
+                self.text_range.end
+                - graphemes.previous_boundary(self.text_range.text, self.text_range.end - size),
+                self.text_range.size,
+            )
+        return min(
+            graphemes.next_boundary(self.text_range.text, self.text_range.start + size) - self.text_range.start,
+            self.text_range.size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSizes:
+    """Sizes that are known one by one: those of whole items, or how many of them."""
+
+    sizes: Sequence[int]
+    """Ascending, from 0 to the whole."""
+
+    def at_most(self, size: int) -> int:
+        """The largest that is not more than `size`."""
+        return self.sizes[bisect_right(self.sizes, size) - 1]
+
+    def next_after(self, size: int) -> int:
+        """The smallest that is more than `size`."""
+        return self.sizes[min(bisect_right(self.sizes, size), len(self.sizes) - 1)]
+
+
+def search_largest(
+    sizes: CutSizes,
+    fits: Callable[[int], bool],
+    *,
+    low: int,
+    high: int,
+    guess: int,
+    step: int = _FIRST_STEP_CHARS,
+) -> int:
+    """The largest edge from `low` up to but not `high` that fits; `low` is taken to fit and `high` not to.
+
+    What fits is looked for around `guess`, so that few sizes are tried where it is good.
+    """
+    size = sizes.at_most(min(max(guess, low), high))
+    if low < size < high:
+        if fits(size):
+            low = size
+            while (size := _size_between(sizes, low + step, low, high)) < high:
+                if not fits(size):
+                    high = size
+                    break
+                low, step = size, 2 * step
+        else:
+            high = size
+            while (size := sizes.at_most(max(high - step, low))) > low:
+                if fits(size):
+                    low = size
+                    break
+                high, step = size, 2 * step
+    while (size := _size_between(sizes, (low + high) // 2, low, high)) < high:
+        if fits(size):
+            low = size
+        else:
+            high = size
+    return low
+
+
+def _size_between(sizes: CutSizes, size: int, low: int, high: int) -> int:
+    """An edge near `size` between the two; `high` where there is none."""
+    candidate = sizes.at_most(min(size, high - 1))
+    return candidate if candidate > low else min(sizes.next_after(low), high)
+
+
+TRUNCATED = "[...truncated]"
+OLDER_TRUNCATED = "[...older entries truncated]"
+LESS_RELEVANT_TRUNCATED = "[...lower relevance truncated]"
+
+# Cuts fall between lines; but one longer than this is cut inside, since leaving it out would lose too much.
+LONG_LINE_CHARS = 2000
+# A longer word can be fewer tokens than its beginning, so a few more graphemes are tried.
+_EXTRA_GRAPHEMES = 16
+# So many tokens may go where a marker meets a text.
+_MERGED_TOKENS = 2
+# What was found by a guess is counted, and the guess corrected, so many times.
+_MAX_CORRECTIONS = 6
+# Less than this part of the room is left: good enough, where each count goes through all of the prompt.
+_MIN_UNUSED_FRACTION = 256
+
+TextParts = tuple[TextPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableRoom:
+    """The place of a section in a prompt: how many tokens there are, and what stands around it.
+
+    `around` is what stands before and after it, closed where that can be relied on; `nearly` the same, closed
+    where it nearly can, which is all that a guess needs.
+    """
+
+    meter: TextMeter
+    limit_tokens: int
+    around: tuple[Segment, Segment] = (EMPTY_SEGMENT, EMPTY_SEGMENT)
+    approximate_around: tuple[Segment, Segment] = (EMPTY_SEGMENT, EMPTY_SEGMENT)
+
+    def remaining_tokens(self, parts: TextParts, *, approximate: bool = False) -> int:
+        """How many tokens are left with `parts` in it; fewer than 0 where they do not fit."""
+        before, after = self.approximate_around if approximate else self.around
+        return self.limit_tokens - self.meter.count((before, *parts, after), approximate=approximate).upper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatableText:
+    """What a section can be cut from: a stretch of a measured text, and the items in it, if it has any.
+
+    `items` are where each starts and ends, `ranking` the numbers of those that are not blank, the most relevant
+    first.
+    """
+
+    measured_text: MeasuredText
+    keep: Keep
+    start: int
+    end: int
+    items: Sequence[tuple[int, int]] | None = None
+    ranking: Sequence[int] = ()
+
+
+def truncate(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
+    """The largest piece of `body` that fits, with its marker; None where nothing of it does."""
+    match body.keep:
+        case Keep.WHOLE:
+            return None
+        case Keep.HEAD:
+            search = _OneEndSearch(body, room, TRUNCATED, from_right=False).find
+        case Keep.NEWEST:
+            search = _OneEndSearch(body, room, OLDER_TRUNCATED, from_right=True).find
+        case Keep.RELEVANT if body.items and body.ranking:
+            search = _RankedItemsSearch(body, room, body.items).find
+        case Keep.RELEVANT:
+            search = _OneEndSearch(body, room, LESS_RELEVANT_TRUNCATED, from_right=False).find
+        case Keep.ENDS:
+            search = _BothEndsSearch(body, room).find
+    return _search_exactly(
+        search, room, is_exact=body.measured_text.approximate_positions is body.measured_text.safe_positions
+    )
+
+
+def truncate_without_marker(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
+    """The largest piece that fits without a marker, where there is no room for one, of what is kept first."""
+    if body.keep is Keep.RELEVANT and body.items and body.ranking:
+        start, end = body.items[body.ranking[0]]
+        body = replace(body, start=start, end=end, items=None)
+    return _search_exactly(
+        _OneEndSearch(body, room, "", from_right=body.keep is Keep.NEWEST).find, room, is_exact=False
+    )
+
+
+PieceSearch = Callable[[int], TextParts | None]
+"""The largest piece that, by a guess, leaves so many tokens, which can be fewer than 0."""
+
+
+def _search_exactly(search: PieceSearch, room: AvailableRoom, *, is_exact: bool) -> TextParts | None:
+    """What `search` finds, counted: where its guess was wrong it is told by how much, and looks again."""
+    spare_tokens = 0 if is_exact else room.remaining_tokens((), approximate=True) - room.remaining_tokens(())
+    best: TextParts | None = None
+    best_remaining, attempts = room.limit_tokens + 1, 0
+    while (parts := search(spare_tokens)) is not None:
+        remaining = room.remaining_tokens(parts)
+        attempts += 1
+        if 0 <= remaining < best_remaining:
+            best, best_remaining = parts, remaining
+        if is_exact and remaining >= 0:
+            break
+        if attempts >= _MAX_CORRECTIONS:
+            if best is not None:
+                break
+            spare_tokens = 2 * abs(spare_tokens) + 1  # a guess that helps so little is not worth more counts
+        elif remaining < 0:
+            spare_tokens -= remaining
+        elif remaining * _MIN_UNUSED_FRACTION <= room.limit_tokens:
+            break
+        else:
+            spare_tokens -= remaining
+    return best
+
+
+class _OneEndSearch:
+    """Keeps a head, or a tail."""
+
+    def __init__(self, body: TruncatableText, room: AvailableRoom, marker: str, *, from_right: bool) -> None:
+        self._body = body
+        self._room = room
+        self._text_range = TextRange(body.measured_text.text, body.start, body.end, from_right)
+        self._marker = f"\n{marker}" if marker else ""
+
+    def find(self, spare_tokens: int) -> TextParts | None:
+        """The largest piece that leaves `spare` tokens."""
+        room_tokens = self._room.remaining_tokens((self._marker,), approximate=True) - spare_tokens
+        if room_tokens < -_MERGED_TOKENS:
+            return None
+
+        def fits(size: int) -> bool:
+            return (
+                self._room.remaining_tokens(self._parts(*self._text_range.piece(size)), approximate=True)
+                >= spare_tokens
+            )
+
+        start, end = _find_largest_piece(self._body, self._text_range, fits, self._room.meter, room_tokens)
+        return self._parts(start, end) if end > start else None
+
+    def _parts(self, start: int, end: int) -> TextParts:
+        return (TextSpan(self._body.measured_text, start, end), self._marker)
+
+
+class _BothEndsSearch:
+    """Keeps a head and a tail, each of about half the room, with the marker between them."""
+
+    def __init__(self, body: TruncatableText, room: AvailableRoom) -> None:
+        self._body = body
+        self._room = room
+
+    def find(self, spare_tokens: int) -> TextParts | None:
+        """The largest piece that leaves `spare` tokens."""
+        body, room = self._body, self._room
+        between = f"\n{TRUNCATED}\n"
+        room_tokens = room.remaining_tokens((between,), approximate=True) - spare_tokens
+        if room_tokens < -_MERGED_TOKENS:
+            return None
+        head_range = TextRange(body.measured_text.text, body.start, body.end)
+
+        def head_fits(size: int) -> bool:
+            parts = (TextSpan(body.measured_text, *head_range.piece(size)), between)
+            return room.remaining_tokens(parts, approximate=True) >= spare_tokens + room_tokens // 2
+
+        head = TextSpan(
+            body.measured_text, *_find_largest_piece(body, head_range, head_fits, room.meter, room_tokens // 2)
+        )
+        tail_range = TextRange(body.measured_text.text, head.end, body.end, from_right=True)
+
+        def tail_fits(size: int) -> bool:
+            return (
+                room.remaining_tokens(
+                    (head, between, TextSpan(body.measured_text, *tail_range.piece(size))), approximate=True
+                )
+                >= spare_tokens
+            )
+
+        tail_tokens = room.remaining_tokens((head, between), approximate=True) - spare_tokens
+        tail = TextSpan(
+            body.measured_text, *_find_largest_piece(body, tail_range, tail_fits, room.meter, tail_tokens)
+        )
+        if tail.end == tail.start:
+            return (head, between.rstrip()) if head.end > head.start else None
+        return (head, between, tail) if head.end > head.start else (between.lstrip(), tail)
+
+
+class _RankedItemsSearch:
+    """Keeps the most relevant items, in the order in which they stand."""
+
+    def __init__(self, body: TruncatableText, room: AvailableRoom, items: Sequence[tuple[int, int]]) -> None:
+        self._body = body
+        self._room = room
+        self._items = items
+
+    def find(self, spare_tokens: int) -> TextParts | None:
+        """The most items that leave `spare` tokens; where not even one does, a head of the first."""
+        total = len(self._body.ranking)
+        room_tokens = (
+            self._room.remaining_tokens((f"\n{LESS_RELEVANT_TRUNCATED}",), approximate=True) - spare_tokens
+        )
+        if room_tokens < -_MERGED_TOKENS:
+            return None
+        sizes = [self._items[number][1] - self._items[number][0] for number in self._body.ranking]
+        everything = TextSpan(self._body.measured_text, self._body.start, self._body.end)
+        guess = bisect_right(list(accumulate(sizes)), self._room.meter.estimate_chars(everything, room_tokens))
+
+        def fits(size: int) -> bool:
+            return self._room.remaining_tokens(self._parts(size), approximate=True) >= spare_tokens
+
+        item_counts = ListedSizes(range(total + 1))
+        item_count = total if fits(total) else search_largest(item_counts, fits, low=0, high=total, guess=guess)
+        if item_count:
+            return self._parts(item_count)
+        start, end = self._items[self._body.ranking[0]]
+        best = replace(self._body, start=start, end=end, items=None)
+        return _OneEndSearch(best, self._room, LESS_RELEVANT_TRUNCATED, from_right=False).find(spare_tokens)
+
+    def _parts(self, size: int) -> TextParts:
+        parts: list[TextPart] = []
+        for first, last in _iter_consecutive(sorted(self._body.ranking[:size])):
+            parts += [TextSpan(self._body.measured_text, self._items[first][0], self._items[last][1]), "\n"]
+        return (*parts[:-1], f"\n{LESS_RELEVANT_TRUNCATED}")
+
+
+def _iter_consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Numbers that follow each other, as the first and the last of each row."""
+    row: list[int] = []
+    for number in numbers:
+        if row and number != row[1] + 1:
+            yield row[0], row[1]
+            row = []
+        row = [row[0] if row else number, number]
+    if row:
+        yield row[0], row[1]
+
+
+def _iter_cut_sizes(body: TruncatableText, text_range: TextRange) -> Iterator[CutSizes]:
+    """Where a stretch is cut: between items, between lines, between graphemes, each only if need be."""
+    if body.items is not None:
+        sizes = {0, text_range.size}
+        for start, end in body.items:
+            # The blanks at the end of the last item are none of the stretch.
+            if text_range.start <= start < text_range.end:
+                sizes.add(
+                    text_range.end - start
+                    if text_range.from_right
+                    else min(end, text_range.end) - text_range.start
+                )
+        yield ListedSizes(sorted(sizes))
+    yield LineSizes(text_range)
+    yield GraphemeSizes(text_range)
+
+
+def _find_largest_piece(
+    body: TruncatableText,
+    text_range: TextRange,
+    fits: Callable[[int], bool],
+    meter: TextMeter,
+    room_tokens: int,
+) -> tuple[int, int]:
+    """Where the largest piece of `stretch` that fits starts and ends."""
+    whole = TextSpan(body.measured_text, text_range.start, text_range.end)
+    guess = meter.estimate_chars(whole, room_tokens, from_right=text_range.from_right)
+    size = (
+        text_range.size
+        if fits(text_range.size)
+        else _find_largest_size(_iter_cut_sizes(body, text_range), fits, text_range, guess)
+    )
+    return text_range.piece(size)
+
+
+def _find_largest_size(
+    levels: Iterator[CutSizes], fits: Callable[[int], bool], text_range: TextRange, guess: int
+) -> int:
+    """The largest size that fits: of whole items or lines where there is one, otherwise of a part."""
+    low, high = 0, text_range.size
+    for sizes in levels:
+        low = search_largest(sizes, fits, low=low, high=high, guess=guess)
+        if isinstance(sizes, GraphemeSizes):
+            return _extend_by_graphemes(sizes, fits, low, high)
+        high = sizes.next_after(low)
+        start, end = text_range.piece(low)
+        is_blank = start == end  # which is as good as nothing
+        if not is_blank and not (isinstance(sizes, LineSizes) and high - low > LONG_LINE_CHARS):
+            break
+    return low
+
+
+def _extend_by_graphemes(sizes: CutSizes, fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest size that fits of `low` and the few that follow it."""
+    largest_fitting = size = low
+    for _ in range(_EXTRA_GRAPHEMES):
+        size = sizes.next_after(size)
+        if size >= high:
+            break
+        if fits(size):
+            largest_fitting = size
+    return largest_fitting

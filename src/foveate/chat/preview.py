@@ -1,0 +1,102 @@
+"""What would be sent next, part by part, and how much of the window it takes."""
+
+import re
+from dataclasses import dataclass
+
+from foveate import formats
+from foveate.budget.model_limits import DEFAULT_TOKENS
+from foveate.engine.background.tracing import SUMMARY, break_down_window
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.engine.steps.names import SECTIONS
+from foveate.model import InsertParts, Text, TokenCount
+
+_SECTION_REASON = re.compile(r"section ([^,]+),")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionPreview:
+    """A section that is put into the next request, as it would be sent."""
+
+    name: str
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPreview:
+    """The next request as it would go out.
+
+    `window_tokens` is None where the model's window is not known, `count` where nothing counts. `parts` are all
+    that fills it, by name, `sections` those that are injected, which may have `sections_limit` together.
+    """
+
+    model: str
+    count: TokenCount | None
+    window_tokens: int | None
+    output_reserve: int
+    sections: tuple[SectionPreview, ...] = ()
+    parts: tuple[tuple[str, int], ...] = ()
+    sections_limit: int | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it is."""
+        return self.count.tokens if self.count is not None else 0
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether a summary stands in it for what was said before."""
+        return any(name == SUMMARY for name, _ in self.parts)
+
+    @property
+    def token_budget(self) -> int:
+        """How many it may be: the window less what the answer may take."""
+        return max(1, (self.window_tokens or DEFAULT_TOKENS) - self.output_reserve)
+
+    @property
+    def share(self) -> float:
+        """Which share of that is used."""
+        return self.tokens / self.token_budget
+
+
+def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
+    """What a request that is looked at would be.
+
+    Raises:
+        MalformedRequest: it cannot be read.
+    """
+    context = exchange.context
+    if context is None:
+        problems = tuple(problem.reason for problem in exchange.upstream_request.problems)
+        return RequestPreview(
+            model="", count=None, window_tokens=None, output_reserve=max_tokens, problems=problems
+        )
+    sections = context.options.sections
+    context.trail = formats.message_history(context.request)
+    return RequestPreview(
+        model=context.model,
+        count=context.token_count,
+        window_tokens=context.window_tokens,
+        output_reserve=context.output_reserve_tokens,
+        sections=tuple(_list_injected_sections(context)),
+        parts=tuple((part.name, part.tokens) for part in break_down_window(context)),
+        sections_limit=None if sections is None else sections.total_tokens,
+        problems=tuple(f"{problem.step}: {problem.reason}" for problem in context.problems),
+    )
+
+
+def _list_injected_sections(context: RequestContext) -> list[SectionPreview]:
+    """The sections that were put in, by the reason that each was given."""
+    found = []
+    for done in context.applied_edits:
+        edit = done.edit
+        if done.step != SECTIONS or not isinstance(edit, InsertParts):
+            continue
+        name = _SECTION_REASON.match(edit.reason)
+        text = "\n".join(part.text for part in edit.parts if isinstance(part, Text))
+        found.append(
+            SectionPreview(name=name[1] if name else "said before", tokens=-edit.saved_tokens, text=text)
+        )
+    return found

@@ -1,0 +1,119 @@
+"""A conversation as a request: its body and headers in the format of the model's provider.
+
+What was said in a conversation, whatever format it is sent in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote
+
+from foveate.formats.json_text.parse import to_json
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.request import AGENT_HEADER, FOCUS_HEADER, SESSION_HEADER, Scope
+from foveate.gateway.routing import Upstream
+from foveate.model import Format
+
+CUT_OFF_TEXT = "[cut off here by the user]"
+"""What a model reads at the end of an answer of its own that nobody waited for."""
+
+
+class ChatRole(StrEnum):
+    """Who speaks."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTurn:
+    """What one of the two has said; `is_cut`: the user stopped it before its end."""
+
+    role: ChatRole
+    text: str
+    is_cut: bool = False
+
+    @property
+    def sent_text(self) -> str:
+        """Its words as they are sent."""
+        return f"{self.text.rstrip()} {CUT_OFF_TEXT}" if self.is_cut else self.text
+
+
+def user_turn(text: str) -> ChatTurn:
+    """What the user says."""
+    return ChatTurn(role=ChatRole.USER, text=text)
+
+
+def assistant_turn(text: str, *, is_cut: bool = False) -> ChatTurn:
+    """What the model says."""
+    return ChatTurn(role=ChatRole.ASSISTANT, text=text, is_cut=is_cut)
+
+
+ANTHROPIC_VERSION = "2023-06-01"
+
+_ENDPOINT_PATHS = {Format.ANTHROPIC: "/v1/messages", Format.CHAT: "/v1/chat/completions"}
+# OpenAI's own models that think refuse the older name; others know only that.
+_NEW_NAME_PROVIDERS = frozenset(("openai",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTarget:
+    """How a model is spoken to: its name, the upstream that it is at, and the format of the two."""
+
+    model: str
+    upstream: Upstream
+    api_format: Format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionIdentity:
+    """Whose conversation it is: the agent's, and which of its sessions. `focus` is what its memory looks at."""
+
+    agent: str
+    session: str
+    focus: str = ""
+
+
+def build_body(turns: Sequence[ChatTurn], target: ModelTarget, *, max_tokens: int) -> bytes:
+    """The body of a request for the next answer, as it streams."""
+    messages = [{"role": turn.role.value, "content": turn.sent_text} for turn in turns]
+    return to_json(
+        {
+            "model": target.model,
+            _max_tokens_field(target): max_tokens,
+            "stream": True,
+            "messages": messages,
+        }
+    )
+
+
+def _max_tokens_field(target: ModelTarget) -> str:
+    is_new = target.api_format is Format.CHAT and target.upstream.provider in _NEW_NAME_PROVIDERS
+    return "max_completion_tokens" if is_new else "max_tokens"
+
+
+def build_scope(target: ModelTarget, identity: SessionIdentity) -> Scope:
+    """Where a request goes at the gateway, and its headers, with the key that the environment has for it."""
+    path = _ENDPOINT_PATHS[target.api_format]
+    headers = {
+        "content-type": "application/json",
+        AGENT_HEADER: quote(identity.agent),
+        SESSION_HEADER: identity.session,
+    }
+    if identity.focus:
+        headers[FOCUS_HEADER] = quote(identity.focus)
+    key = target.upstream.key
+    if target.api_format is Format.ANTHROPIC:
+        headers["anthropic-version"] = ANTHROPIC_VERSION
+    if key is not None and target.upstream.family is ApiFamily.ANTHROPIC:
+        headers["x-api-key"] = key
+    elif key is not None:
+        headers["authorization"] = f"Bearer {key}"
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()],
+    }

@@ -1,0 +1,262 @@
+"""What can be asked of a conversation beside its questions: each command, and what it answers in lines.
+
+How the caps stand that the next call of a conversation is under.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import time
+from typing import TYPE_CHECKING
+
+from foveate.chat.conversation import ChatConversation
+from foveate.chat.models import ChatConfig, find_closest_name
+from foveate.chat.preview import RequestPreview
+from foveate.cli.chat import output as lines
+from foveate.cli.console import Display as Screen
+from foveate.config.overrides import LOCAL_UPSTREAM
+from foveate.errors import BadOption, FoveateError
+
+if TYPE_CHECKING:
+    from foveate.store import Store
+from foveate.cost.cap_status import CapStatus, CapUse
+from foveate.cost.caps import Cap, CapScope, utc_day
+from foveate.cost.ledger import Call, Category, Ledger
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    ":model": ("[NAME]", "talk to another model from now on; alone, say which there are"),
+    ":cost": ("[detail]", "what this session has cost; detail: by model and category"),
+    ":budget": ("", "caps and what is left of them, and the budget of injected sections"),
+    ":context": ("", "what fills the window"),
+    ":memory": ("[FOCUS]", "what the model sees of the agent's memory"),
+    ":compact": ("", "fold all but the last exchange into a summary, now"),
+    ":tokenize": ("TEXT", "the tokens of a text, one by one"),
+    ":save": ("FILE", "write the conversation to a new file, as Markdown"),
+    ":reset": ("", "begin anew: another session, in which nothing was said"),
+    ":help": ("", "this list"),
+    ":quit": ("", "end, as Ctrl-D does"),
+}
+"""Every command, what follows it, and what it does."""
+
+QUIT_COMMANDS = frozenset((":quit", ":q", ":exit"))
+"""What ends a conversation; whoever reads its lines does it."""
+
+_DETAIL = "detail"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command with what follows it."""
+
+    name: str
+    argument: str = ""
+
+
+def parse_line(line: str) -> CommandLine | str:
+    """What a line means: a command, or a message; `::` begins a message with a colon."""
+    text = line.strip()
+    if text.startswith("::"):
+        return text[1:]
+    if not text.startswith(":"):
+        return text
+    name, _, rest = text.partition(" ")
+    return CommandLine(name, rest.strip())
+
+
+def completions(text: str, models: Sequence[str]) -> list[tuple[str, int, str]]:
+    """What a line that is being typed may become: the words, how many characters they replace, what they do."""
+    if not text.startswith(":") or "\n" in text:
+        return []
+    name, space, rest = text.partition(" ")
+    if not space:
+        return [
+            (word, len(text), description)
+            for word, (_, description) in COMMANDS.items()
+            if word.startswith(name)
+        ]
+    words = {":model": models, ":cost": (_DETAIL,)}.get(name, ())
+    return [(word, len(rest), "") for word in words if word.startswith(rest)]
+
+
+class CommandRunner:
+    """Does what is asked of a conversation. `start_local` starts the model on this machine."""
+
+    def __init__(
+        self,
+        talk: ChatConversation,
+        setting: ChatConfig,
+        display: Callable[[], Screen],
+        start_local: Callable[[], None],
+    ) -> None:
+        self._talk = talk
+        self._setting = setting
+        self._display = display
+        self._start_local = start_local
+
+    async def run(self, line: CommandLine) -> list[str]:
+        """What a command answers.
+
+        Raises:
+            FoveateError: it cannot be done; says why.
+        """
+        try:
+            return await self._dispatch(line)
+        except FoveateError:
+            raise
+        except Exception as error:  # the border of a command: a conversation outlives whatever fails in one
+            raise BadOption(f"{line.name:.40} failed: {type(error).__name__}: {error}") from error
+
+    async def _dispatch(self, line: CommandLine) -> list[str]:
+        match line.name:
+            case ":model":
+                return await self._switch_model(line.argument)
+            case ":cost":
+                return await self._show_cost(line.argument)
+            case ":budget":
+                return await self._show_budget()
+            case ":context":
+                output = lines.context_lines(await self._talk.preview(), self._display())
+                return (
+                    output if self._talk.turns else [*output, "nothing was said yet: this is with a first word"]
+                )
+            case ":memory":
+                return lines.memory_lines(
+                    await self._talk.preview(focus=line.argument), self._talk.agent, self._display()
+                )
+            case ":compact":
+                return await self._compact()
+            case ":tokenize":
+                return await self._tokenize(line.argument)
+            case ":save":
+                return [self._save(line.argument)]
+            case ":reset":
+                self._talk.reset()
+                return ["begun anew: nothing was said yet in this session"]
+            case ":help":
+                return lines.help_lines(COMMANDS, self._display())
+            case name:
+                nearest_name = find_closest_name(name, tuple(COMMANDS))
+                hint = f"did you mean {nearest_name}?" if nearest_name else ":help lists them"
+                raise BadOption(
+                    f"there is no command {name:.40}: {hint} (a message that begins so: :{name:.40})"
+                )
+
+    async def _switch_model(self, name: str) -> list[str]:
+        if not name:
+            return lines.model_lines(self._talk.target, self._setting.list_models(), self._display())
+        if name == LOCAL_UPSTREAM and not self._setting.has_local:
+            import asyncio
+
+            await asyncio.to_thread(self._start_local)
+        before = await self._preview()
+        self._talk.switch_model(name)
+        after = await self._preview()
+        output = [lines.model_changed_line(self._talk.target, after)]
+        if before is not None and after is not None and before.is_compacted and not after.is_compacted:
+            output.append("what was folded is sent whole in the format of this model: :compact folds it anew")
+        return output
+
+    async def _preview(self) -> RequestPreview | None:
+        """What would be sent next; None where it would be refused, which the next question says."""
+        try:
+            return await self._talk.preview()
+        except FoveateError:
+            return None
+
+    async def _show_cost(self, argument: str) -> list[str]:
+        if argument not in ("", _DETAIL):
+            raise BadOption(f":cost is asked alone, or with detail, and not with {argument:.40}")
+        if argument == _DETAIL:
+            return lines.cost_detail_lines(self._talk.charges, await self._talk.preview(), self._display())
+        return lines.cost_lines(self._talk.total_charges, self._talk.main_charges)
+
+    async def _show_budget(self) -> list[str]:
+
+        look, caps = await self._talk.preview(), self._setting.current_config().cost.caps
+        output = lines.budget_lines(look, self._display())
+        if not caps:
+            return [*output, "no caps are configured: nothing keeps a call from being made"]
+        try:
+            async with self._open_store() as store:
+                statuses = await cap_statuses(store.ledger, caps, self._talk, now=time())
+        except FoveateError as error:
+            return [*output, f"how caps stand cannot be read: {error}"]
+        return [*output, *lines.cap_lines(statuses, self._display())]
+
+    @asynccontextmanager
+    async def _open_store(self) -> "AsyncIterator[Store]":
+        from foveate.store import open_store
+
+        async with await open_store(self._setting.current_config().settings.store.url) as store:
+            yield store
+
+    async def _compact(self) -> list[str]:
+        before = await self._talk.preview()
+        compacted = await self._talk.compact()
+        return lines.compaction_lines(compacted, before, await self._talk.preview(), self._display())
+
+    async def _tokenize(self, text: str) -> list[str]:
+        if not text:
+            raise BadOption(":tokenize needs a text: :tokenize How long is this?")
+        from foveate.chat.tokenize import tokenize
+
+        options = self._setting.current_config().agents(self._talk.agent).counter
+        look = await self._talk.preview()
+        tokens = await tokenize(text, look.model or self._talk.target.model, self._talk.target, options)
+        return lines.token_lines(tokens, look.model, self._display())
+
+    def _save(self, name: str) -> str:
+        if not name:
+            raise BadOption(":save needs the name of a file: :save talk.md")
+        from pathlib import Path
+
+        from foveate.config.files import open_replacement
+
+        path = Path(name).expanduser()
+        if path.exists():
+            raise BadOption(f"{path} is there already: choose another name")
+        with open_replacement(path, mode=0o600) as file:
+            file.write(lines.to_markdown(self._talk.turns).encode("utf-8", "replace"))
+        return f"{len(self._talk.turns)} messages are in {path}"
+
+
+async def cap_statuses(
+    ledger: Ledger, caps: Sequence[Cap], talk: ChatConversation, *, now: float
+) -> list[CapStatus]:
+    """Each cap that holds for the conversation, with what is used of it."""
+    call = Call(
+        id="",
+        agent=talk.agent,
+        session_id=talk.session_id,
+        provider=talk.target.upstream.provider,
+        model=talk.target.model,
+        category=Category.MAIN,
+        at=now,
+    )
+    applicable = [cap for cap in caps if cap.applies_to(call)]
+    accounts = {cap: account for cap in applicable if (account := cap.find_account(call)) is not None}
+    standings = await ledger.get_balances(sorted(set(accounts.values())), now=now) if accounts else {}
+    unpriced_calls = talk.total_charges.unknown_calls
+    statuses = []
+    for cap in applicable:
+        standing = standings.get(accounts.get(cap, ""))
+        if cap.scope is CapScope.CALL or standing is None:
+            statuses.append(CapStatus(cap=cap))
+            continue
+        use = CapUse(
+            cap=cap,
+            agent=None
+            if cap.scope is CapScope.TOTAL and cap.agent is None
+            else cap.agent or _charged_agent(cap, talk),
+            session_id=talk.session_id if cap.scope is CapScope.SESSION else None,
+            day=utc_day(now) if cap.scope is CapScope.DAY else None,
+            balance=standing,
+            unknown_calls=unpriced_calls if cap.scope is CapScope.SESSION else 0,
+        )
+        statuses.append(CapStatus(cap=cap, uses=(use,)))
+    return statuses
+
+
+def _charged_agent(cap: Cap, talk: ChatConversation) -> str | None:
+    """On whose account a cap on each of them is; a day of all agents is on nobody's."""
+    return None if cap.scope is CapScope.DAY else talk.agent

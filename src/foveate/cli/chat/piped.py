@@ -1,0 +1,231 @@
+"""A conversation without a terminal: messages from a pipe or the command line, answers plainly or as JSON."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from threading import Thread
+from typing import TextIO
+
+from foveate.chat.conversation import ChatAnswer, ChatConversation
+from foveate.chat.failures import FailureKind
+from foveate.chat.responses import FragmentKind, ResponseFragment
+from foveate.cli import console
+from foveate.cli.chat.commands import QUIT_COMMANDS, CommandLine, CommandRunner, parse_line
+from foveate.cli.chat.output import dollars_json
+from foveate.cli.chat.streaming import escape_for_terminal
+from foveate.cli.exit_codes import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
+from foveate.errors import FoveateError, UnreadableInput, UnwritableOutput
+
+_READ_BYTES = 64 * 1024
+_EXIT_CODES = {
+    FailureKind.CAP: BUDGET_EXCEEDED,
+    FailureKind.WINDOW: BUDGET_EXCEEDED,
+    FailureKind.INTERNAL: SOME_FAILED,
+}
+
+
+async def read_lines(stream: TextIO) -> AsyncIterator[str]:
+    """The lines of a stream as they come; whoever waits for one can be interrupted.
+
+    Raises:
+        UnreadableInput: it cannot be read any further.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes | UnreadableInput | None] = asyncio.Queue()
+
+    def read_on() -> None:
+        """Not by the stream itself, whose lock nobody could have at the end of the process."""
+        partial_line, end = b"", None
+        with suppress(RuntimeError):  # nobody waits any more
+            try:
+                while data := os.read(stream.fileno(), _READ_BYTES):
+                    *lines, partial_line = (partial_line + data).split(b"\n")
+                    for line in lines:
+                        loop.call_soon_threadsafe(queue.put_nowait, line)
+            except OSError as error:
+                end = UnreadableInput("standard input", error.strerror or "cannot be read")
+            loop.call_soon_threadsafe(queue.put_nowait, partial_line)
+            loop.call_soon_threadsafe(queue.put_nowait, end)
+
+    Thread(target=read_on, daemon=True).start()
+    while isinstance(line := await queue.get(), bytes):
+        yield line.decode("utf-8", "replace")
+    if line is not None:
+        raise line
+
+
+async def single_message(text: str) -> AsyncIterator[str]:
+    """One message."""
+    yield text
+
+
+async def run_piped(
+    talk: ChatConversation,
+    commands: CommandRunner,
+    messages: AsyncIterator[str],
+    *,
+    as_json: bool,
+    reads_commands: bool,
+) -> int:
+    """The exit code of a conversation in which all messages were asked, one after the other.
+
+    Where commands are not read, what begins with a colon is a message as any other. Once nobody reads the
+    answers any more, nothing is asked: each would cost something.
+
+    Raises:
+        UnreadableInput: messages end before their end.
+        UnwritableOutput: standard output is closed or full.
+    """
+    out, codes = _Stdout(), list[int]()
+    async for line in messages:
+        parsed = parse_line(line) if reads_commands else line.strip()
+        if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
+            break
+        if isinstance(parsed, CommandLine):
+            codes.append(await _run_command(out, commands, parsed, as_json=as_json))
+        elif parsed:
+            codes.append(await _ask(out, talk, parsed, as_json=as_json))
+        if not out.is_read:
+            break
+    failed = [code for code in codes if code != OK]
+    if not failed:
+        return OK
+    return failed[-1] if len(failed) == len(codes) else SOME_FAILED
+
+
+class _Stdout:
+    """Standard output, where a terminal obeys nothing; it `is_read` until whoever read it has gone."""
+
+    def __init__(self) -> None:
+        if sys.stdout is None:
+            raise UnwritableOutput("is closed")
+        self._stream = sys.stdout
+        self._is_terminal = sys.stdout.isatty()
+        self.is_read = True
+
+    def write_line(self, text: str) -> None:
+        """Write a line.
+
+        Raises:
+            UnwritableOutput: it is closed or full.
+        """
+        self._write(f"{text}\n")
+
+    def write_object(self, value: dict[str, object]) -> None:
+        """Write a JSON object, in a line.
+
+        Raises:
+            UnwritableOutput: it is closed or full.
+        """
+        self.write_line(json.dumps(value))
+
+    def write_answer(self, text: str) -> None:
+        """Write what somebody else says.
+
+        Raises:
+            UnwritableOutput: it is closed or full.
+        """
+        self._write(escape_for_terminal(text) if self._is_terminal else text)
+
+    def _write(self, text: str) -> None:
+        encoding = self._stream.encoding or "utf-8"
+        with console.handle_write_errors():
+            try:
+                self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+                self._stream.flush()
+            except BrokenPipeError:
+                self.is_read = False
+                raise
+
+
+async def _run_command(out: _Stdout, commands: CommandRunner, line: CommandLine, *, as_json: bool) -> int:
+    try:
+        output = await commands.run(line)
+    except FoveateError as error:
+        console.print_note(str(error))
+        if as_json:
+            out.write_object(console.error_object(error))
+        return exit_code(error)
+    if as_json:
+        out.write_object({"command": f"{line.name} {line.argument}".strip(), "lines": output})
+    else:
+        for output_line in output:
+            out.write_line(output_line)
+    return OK
+
+
+async def _ask(out: _Stdout, talk: ChatConversation, text: str, *, as_json: bool) -> int:
+    writer = _PlainAnswerWriter(out, talk.stop)
+    answer = await talk.ask(text, (lambda _: None) if as_json else writer)
+    writer.end()
+    for note in talk.take_notes():
+        console.print_note(note)
+    if answer.is_truncated:
+        console.print_note(f"the answer is cut: it has {talk.max_tokens():,} tokens at most (--max-tokens)")
+    failure = answer.failure
+    if failure is not None:
+        console.print_note(failure.text)
+    if as_json:
+        out.write_object(answer_object(answer, talk))
+    return OK if failure is None else _EXIT_CODES.get(failure.kind, UPSTREAM_FAILED)
+
+
+class _PlainAnswerWriter:
+    """Writes the words of an answer, and nothing but them; `stop` is called once nobody can read them."""
+
+    def __init__(self, out: _Stdout, stop: Callable[[], None]) -> None:
+        self._out = out
+        self._stop = stop
+        self._last = "\n"
+        self._error: UnwritableOutput | None = None
+
+    def __call__(self, piece: ResponseFragment) -> None:
+        if piece.kind is not FragmentKind.TEXT or self._error or not self._out.is_read:
+            return
+        try:
+            self._out.write_answer(piece.text)
+        except UnwritableOutput as error:
+            self._error = error
+        if self._error or not self._out.is_read:
+            self._stop()
+        self._last = piece.text[-1:]
+
+    def end(self) -> None:
+        """The end of the last line.
+
+        Raises:
+            UnwritableOutput: it could not be written.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._last != "\n" and self._out.is_read:
+            self._out.write_line("")
+
+
+def answer_object(answer: ChatAnswer, talk: ChatConversation) -> dict[str, object]:
+    """An answer as JSON can say it: its words, its bill, and what went wrong, if anything."""
+    usage = answer.usage
+    cache = None if usage is None else usage.cache
+    fields: dict[str, object] = {
+        "text": answer.text,
+        "model": talk.target.model,
+        "session": talk.session_id,
+        "request": answer.request_id,
+        "calls": list(answer.tool_calls),
+        "cut_short": answer.is_truncated,
+        "usage": None
+        if usage is None or cache is None
+        else {
+            "prompt_tokens": cache.input_tokens,
+            "read_tokens": cache.read,
+            "written_tokens": cache.written_5m + cache.written_1h,
+            "completion_tokens": usage.output_tokens,
+        },
+        "dollars": dollars_json(answer.dollars),
+    }
+    if answer.failure is not None:
+        fields["error"] = {"code": answer.failure.kind.value, "message": answer.failure.text}
+    return fields

@@ -1,0 +1,108 @@
+"""A conversation from its beginning to its end: the gateway in this process, and who talks to it."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from foveate.chat.conversation import ChatConversation
+from foveate.chat.costs import ChatObserver
+from foveate.chat.models import ChatConfig
+from foveate.chat.requests import ModelTarget
+from foveate.cli import console
+from foveate.cli.chat.commands import CommandRunner
+from foveate.cli.chat.history import HISTORY_FILE_NAME
+from foveate.cli.chat.piped import read_lines, run_piped, single_message
+from foveate.cli.exit_codes import OK
+from foveate.errors import UnreadableInput
+from foveate.gateway.build import open_gateway
+from foveate.gateway.request import DEFAULT_AGENT
+
+# What these warn of is told with the answer that it is about.
+_SHOWN_WITH_ANSWERS = frozenset(("foveate.engine.engine", "foveate.engine.spending.admission"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What the command line asks for; without a question, it is talked until somebody ends it."""
+
+    question: str | None
+    agent: str
+    max_tokens: int | None
+    as_json: bool
+
+
+async def run_chat(
+    options: ChatOptions,
+    setting: ChatConfig,
+    connection: ModelTarget,
+    *,
+    environment: Mapping[str, str],
+    home: Path,
+    start_local: Callable[[], None],
+) -> int:
+    """The exit code of a conversation.
+
+    Raises:
+        StoreUnavailable: what it costs cannot be kept.
+        UnreadableInput: standard input is closed.
+    """
+    bills = ChatObserver()
+    agent_ids = [agent.id for agent in setting.current_config().settings.agents]
+    if agent_ids and options.agent not in (*agent_ids, DEFAULT_AGENT):
+        console.print_note(
+            f"no agent {options.agent} is configured, so it has what all have; there are {', '.join(agent_ids)}"
+        )
+    with _collect_warnings(bills):
+        async with open_gateway(
+            setting.current_config, environment=environment, observer=bills, outbox_folder=home / "spool"
+        ) as gateway:
+            conversation = ChatConversation(
+                gateway, setting, bills, connection, agent=options.agent, max_tokens=options.max_tokens
+            )
+            commands = CommandRunner(
+                conversation, setting, lambda: _display_for_chat(as_json=options.as_json), start_local
+            )
+            if options.question is not None:
+                messages = single_message(options.question)
+                return await run_piped(
+                    conversation, commands, messages, as_json=options.as_json, reads_commands=False
+                )
+            if sys.stdin is None:
+                raise UnreadableInput("standard input", "is closed")
+            if options.as_json or not (sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()):
+                messages = read_lines(sys.stdin)
+                return await run_piped(
+                    conversation, commands, messages, as_json=options.as_json, reads_commands=True
+                )
+            from foveate.cli.chat.terminal import run_terminal_chat
+
+            await run_terminal_chat(conversation, setting, commands, home / HISTORY_FILE_NAME)
+            return OK
+
+
+def _display_for_chat(*, as_json: bool) -> console.Display:
+    """What can be shown; nobody wants colours in an object."""
+    display = console.display_for(sys.stdout)
+    return replace(display, colours=False) if as_json else display
+
+
+@contextmanager
+def _collect_warnings(bills: ChatObserver) -> Iterator[None]:
+    """What is logged as a warning meanwhile is told with the next answer, or at the end, and not within one."""
+
+    class Noted(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno > logging.WARNING or record.name not in _SHOWN_WITH_ANSWERS:
+                bills.add_note(record.getMessage())
+
+    handler, root = Noted(logging.WARNING), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        for note in bills.take_notes():
+            console.print_note(note)

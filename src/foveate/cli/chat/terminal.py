@@ -1,0 +1,269 @@
+"""A conversation at a terminal, on prompt-toolkit."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import History
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output.color_depth import ColorDepth
+from prompt_toolkit.styles import Style
+
+from foveate.chat.conversation import ChatAnswer, ChatConversation
+from foveate.chat.models import ChatConfig
+from foveate.chat.preview import RequestPreview
+from foveate.cli import console
+from foveate.cli.chat.commands import QUIT_COMMANDS, CommandLine, CommandRunner, completions, parse_line
+from foveate.cli.chat.history import add_to_history, read_history
+from foveate.cli.chat.output import paint, status_line
+from foveate.cli.chat.streaming import AnswerWriter, escape_for_terminal
+from foveate.errors import FoveateError
+
+_PROMPT, _CONTINUATION_PROMPT = "> ", "… "
+_DIM, _RED, _YELLOW = "2", "31", "33"
+# What stands around a word on what takes so long, and the last column, where a terminal may begin a line.
+_PROGRESS_OVERHEAD_CELLS = len("foveate:  …") + 1
+_HINT = "Ctrl-D ends; :help lists the commands"
+
+
+async def run_terminal_chat(
+    talk: ChatConversation, setting: ChatConfig, commands: CommandRunner, history: Path
+) -> None:
+    """Talk until the user ends it."""
+    terminal = _ChatTerminal(talk, setting, history)
+    terminal.print_notice(f"{talk.target.model}, as agent {talk.agent}. {_HINT}.")
+    with terminal.catch_interrupts():
+        await terminal.refresh_status()
+        while (text := await terminal.read_line()) is not None:
+            parsed = parse_line(text)
+            if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
+                return
+            if isinstance(parsed, CommandLine):
+                await _run_command(terminal, talk, commands, parsed)
+            elif parsed:
+                await _ask(terminal, talk, parsed)
+
+
+async def _run_command(
+    terminal: "_ChatTerminal", talk: ChatConversation, commands: CommandRunner, line: CommandLine
+) -> None:
+    try:
+        with terminal.interruptible(talk.stop), terminal.show_progress("at it"):
+            output = await commands.run(line)
+    except FoveateError as error:
+        terminal.print_notice(str(error), _YELLOW)
+    else:
+        terminal.print_lines(output)
+    await terminal.refresh_status()
+
+
+async def _ask(terminal: "_ChatTerminal", talk: ChatConversation, text: str) -> None:
+    with ExitStack() as progress:
+        progress.enter_context(terminal.show_progress("waiting for the answer; Ctrl-C stops it"))
+        writer = AnswerWriter(sys.stdout, terminal.display(), on_start=progress.close)
+        with terminal.interruptible(talk.stop):
+            answer = await talk.ask(text, writer)
+        writer.end()
+    terminal.print_answer_notices(answer, talk)
+    await terminal.refresh_status()
+
+
+class _ChatTerminal:
+    """Reads lines and writes them. What is known of the window is shown below the prompt."""
+
+    def __init__(self, talk: ChatConversation, setting: ChatConfig, history: Path) -> None:
+        self._talk = talk
+        self._preview: RequestPreview | None = None
+        self._stop: Callable[[], None] = _do_nothing
+        colours = self.display().colours
+        self._session: PromptSession[str] = PromptSession(
+            history=_InputHistory(history),
+            completer=_CommandCompleter(setting),
+            complete_while_typing=True,
+            key_bindings=_key_bindings(),
+            multiline=True,
+            prompt_continuation=_CONTINUATION_PROMPT if self.display().can_show(_CONTINUATION_PROMPT) else ". ",
+            bottom_toolbar=self._toolbar,
+            color_depth=None if colours else ColorDepth.DEPTH_1_BIT,
+            style=Style.from_dict({"bottom-toolbar": "noreverse" if not colours else "reverse"}),
+            enable_suspend=True,
+        )
+
+    def display(self) -> console.Display:
+        """What can be shown now; a terminal may have become another width."""
+        return console.display_for(sys.stdout)
+
+    async def read_line(self) -> str | None:
+        """The next message or command; None where the user ends it."""
+        while True:
+            try:
+                return await self._session.prompt_async(_PROMPT)
+            except KeyboardInterrupt:
+                self.print_notice(_HINT)
+            except EOFError:
+                return None
+
+    async def refresh_status(self) -> None:
+        """Have the line below the prompt be right."""
+        try:
+            self._preview = await self._talk.preview()
+        except FoveateError:  # a question is refused for the same reason, and says so
+            self._preview = None
+
+    def _toolbar(self) -> str:
+        columns = get_app().output.get_size().columns
+        display = console.Display(columns=columns, encoding=self.display().encoding)
+        talk = self._talk
+        return status_line(self._preview, talk.target.model, talk.total_charges, talk.main_charges, display)
+
+    def print_lines(self, lines: Iterable[str]) -> None:
+        """Lines as they are."""
+        console.print_lines(lines)
+
+    def print_notice(self, text: str, colour: str = _DIM) -> None:
+        """Something beside the conversation, on a line of its own."""
+        console.print_text(paint(escape_for_terminal(" ".join(text.split())), colour, self.display()))
+
+    def print_answer_notices(self, answer: ChatAnswer, talk: ChatConversation) -> None:
+        """What there is to be said of an answer beside its words."""
+        if answer.is_stopped:
+            hint = "" if answer.has_content else "; nothing had come, so the question is not kept (up arrow)"
+            self.print_notice(f"[stopped{hint}]", _YELLOW)
+        if answer.is_truncated:
+            self.print_notice(
+                f"[cut: an answer has {talk.max_tokens():,} tokens at most (--max-tokens); ask to go on]"
+            )
+        for note in talk.take_notes():
+            self.print_notice(f"[{note}]")
+        if answer.failure is not None:
+            hint = "" if answer.has_content else " (up arrow: the question)"
+            self.print_notice(f"{answer.failure.text}{hint}", _RED)
+
+    @contextmanager
+    def show_progress(self, activity: str) -> Iterator[None]:
+        """A word on what takes so long, which goes away again."""
+        if not self.display().colours:  # a terminal that may not be able to take it back
+            yield
+            return
+        # In one line, or its beginning would stay.
+        with console.show_progress(activity[: max(0, self.display().columns - _PROGRESS_OVERHEAD_CELLS)]):
+            yield
+
+    @contextmanager
+    def catch_interrupts(self) -> Iterator[None]:
+        """Ctrl-C stops what is under way, if anything is, and never the program; other keys wait."""
+        loop = asyncio.get_running_loop()
+        previous_handler = signal.signal(
+            signal.SIGINT, lambda *_: loop.call_soon_threadsafe(lambda: self._stop())
+        )
+        try:
+            with _keep_typed_ahead():
+                yield
+        finally:
+            signal.signal(signal.SIGINT, previous_handler)
+
+    @contextmanager
+    def interruptible(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Ctrl-C means `stop` now."""
+        self._stop = stop
+        try:
+            yield
+        finally:
+            self._stop = _do_nothing
+
+
+def _do_nothing() -> None:
+    """There is nothing to be stopped."""
+
+
+@contextmanager
+def _keep_typed_ahead() -> Iterator[None]:
+    """What is typed is kept for the next prompt, and does not stand in the middle of an answer.
+
+    Key by key, as the prompt reads it: by lines a terminal keeps 4,095 characters and leaves out the rest.
+    """
+    try:
+        import termios
+    except ImportError:  # on Windows
+        yield
+        return
+    try:
+        saved = termios.tcgetattr(sys.stdin)
+    except (termios.error, OSError, ValueError):
+        yield
+        return
+    keys: list[Any] = [*saved]
+    keys[0] &= ~termios.ICRNL
+    keys[3] = keys[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
+    try:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, keys)
+        yield
+    finally:
+        with suppress(termios.error, OSError):  # the terminal is gone
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, saved)
+
+
+class _InputHistory(History):
+    """For the up arrow."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """What was typed, the newest first."""
+        return reversed(read_history(self._path))
+
+    def store_string(self, string: str) -> None:
+        """Keep a message for later conversations."""
+        with suppress(OSError):  # a disk that is full, or cannot be written, is no reason to stop talking
+            add_to_history(self._path, string)
+
+
+class _CommandCompleter(Completer):
+    def __init__(self, setting: ChatConfig) -> None:
+        self._setting = setting
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        """What the line may become."""
+        del complete_event
+        for word, replaced_chars, description in completions(
+            document.text_before_cursor, self._setting.list_models()
+        ):
+            yield Completion(word, start_position=-replaced_chars, display_meta=description)
+
+
+def _key_bindings() -> KeyBindings:
+    """Enter sends, Alt-Enter and a backslash before it begin a new line, Ctrl-C clears what is typed."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        elif buffer.text.strip():
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _newline(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-c")
+    @keys.add("<sigint>")
+    def _clear(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+
+    return keys

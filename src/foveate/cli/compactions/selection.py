@@ -1,0 +1,91 @@
+"""Folds as a user asks for them: by how an id begins, whose they are, when they were made, how they ended."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from math import inf, nextafter
+from typing import TYPE_CHECKING
+
+from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix
+from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
+from foveate.errors import BadOption
+
+if TYPE_CHECKING:
+    from foveate.store import Store
+
+_PAGE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionFilter:
+    """Which folds are asked for; what is None is not. Times are seconds since 1970, both included."""
+
+    agent: str | None = None
+    session_id: str | None = None
+    outcome: CompactionOutcome | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+async def iterate_compactions(store: CompactionStore, selection: CompactionFilter) -> AsyncIterator[Compaction]:
+    """Every fold that is asked for, the newest first; read a page at a time."""
+    before = None if selection.until is None else nextafter(selection.until, inf)
+    seen: set[str] = set()
+    size = _PAGE
+    while True:
+        page = await store.list_compactions(
+            agent=selection.agent, session_id=selection.session_id, limit=size, before=before
+        )
+        new = [compaction for compaction in page if compaction.id not in seen]
+        for compaction in new:
+            if selection.since is not None and compaction.compacted_at < selection.since:
+                return
+            if selection.outcome is None or compaction.outcome is selection.outcome:
+                yield compaction
+        if len(page) < size:
+            return
+        # Of several that were made at the same time, some may be on the next page: they are asked for again.
+        last = page[-1].compacted_at
+        before = nextafter(last, inf)
+        seen = {compaction.id for compaction in page if compaction.compacted_at == last}
+        size = size if new else 2 * size
+
+
+async def list_compactions(
+    store: "Store", selection: CompactionFilter, *, limit: int
+) -> tuple[list[Compaction], bool]:
+    """The newest `limit` of those that are asked for, and whether there are more."""
+    found: list[Compaction] = []
+    async for compaction in iterate_compactions(store.compactions, selection):
+        if len(found) == limit:
+            return found, True
+        found.append(compaction)
+    return found, False
+
+
+async def find_compaction(store: "Store", prefix: str) -> Compaction:
+    """The fold whose id begins so.
+
+    Raises:
+        BadOption: there is none, or more than one.
+    """
+    if not prefix:
+        raise BadOption("the id of a fold is expected, or how it begins; foveate compactions list shows them")
+    ids = await store.find_compaction_ids(prefix, limit=MAX_LISTED_IDS + 1)
+    id_ = resolve_prefix(ids, prefix, "fold")
+    found = await store.compactions.get_compaction(id_) if id_ is not None else None
+    if found is None:
+        raise BadOption(f"there is no fold whose id begins with {prefix!r:.80}")
+    return found
+
+
+async def find_session_id(store: "Store", prefix: str) -> str | None:
+    """The id of the session that begins so and has been folded, or was to be; None where there is none.
+
+    Raises:
+        BadOption: there are more than one.
+    """
+    if not prefix:
+        raise BadOption("--session needs the id of a session, or how it begins")
+    return resolve_prefix(
+        await store.find_compacted_session_ids(prefix, limit=MAX_LISTED_IDS + 1), prefix, "session"
+    )

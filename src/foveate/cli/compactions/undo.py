@@ -1,0 +1,123 @@
+"""A fold undone, and what that means for the next request of its session."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from foveate.cli.compactions.selection import CompactionFilter, find_compaction, iterate_compactions
+from foveate.compaction.inspection import CompactionContents, load_contents
+from foveate.compaction.store import Compaction, CompactionOutcome
+from foveate.errors import BadOption
+
+if TYPE_CHECKING:
+    from foveate.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoResult:
+    """A fold that is undone, `before` now or not.
+
+    `beneath` is an earlier fold of the same conversation that is in force again, `above` one that reaches
+    farther, or was made later for the same messages, so that nothing changes as long as it is in force.
+    """
+
+    compaction: Compaction
+    was_undone_before: bool
+    restored: Compaction | None = None
+    still_in_force: Compaction | None = None
+
+    @property
+    def first_message(self) -> int:
+        """The first message that is sent again, counted from 1; 0 where none is."""
+        if self.was_undone_before or self.still_in_force is not None:
+            return 0
+        if self.compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
+            return self.compaction.messages
+        return (self.restored.messages if self.restored is not None else 0) + 1
+
+    @property
+    def more_tokens(self) -> int:
+        """By how many tokens the next request will be longer, about."""
+        if not self.first_message:
+            return 0
+        return max(
+            0,
+            _saved_tokens(self.compaction) - (_saved_tokens(self.restored) if self.restored is not None else 0),
+        )
+
+
+async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoResult:
+    """Have the fold whose id begins so in force no longer; it is no error where that was so before.
+
+    Raises:
+        BadOption: there is no such fold, or it never was in force.
+    """
+    compaction = await find_compaction(store, prefix)
+    if compaction.outcome not in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED):
+        raise BadOption(
+            f"there is nothing to undo: fold {compaction.id} ended with {compaction.outcome}, and changed nothing"
+        )
+    restored, still_in_force = await _find_others_in_force(store, compaction)
+    if not await store.compactions.undo(compaction.id, now=now):
+        return UndoResult(
+            compaction=await store.compactions.get_compaction(compaction.id) or compaction,
+            was_undone_before=True,
+        )
+    return UndoResult(
+        compaction=replace(compaction, undone_at=now),
+        was_undone_before=False,
+        restored=restored,
+        still_in_force=still_in_force,
+    )
+
+
+async def _find_others_in_force(
+    store: "Store", compaction: Compaction
+) -> tuple[Compaction | None, Compaction | None]:
+    """The fold that would be in force without this one, and the one that is in force in spite of it."""
+    if compaction.outcome is not CompactionOutcome.OK:
+        return None, None
+    own = await load_contents(store.compactions, compaction)
+    others = [
+        other
+        for other in await store.compactions.find_compactions(compaction.agent, own.hashes)
+        if other.id != compaction.id and _is_in_force(other) and _is_prefix_of(other, own)
+    ]
+    longer = [other for other in others if _reach(other) > _reach(compaction)]
+    shorter = [other for other in others if _reach(other) < _reach(compaction)]
+    still_in_force = max(longer, key=_reach, default=None) or await _find_longer(store, compaction)
+    return max(shorter, key=_reach, default=None), still_in_force
+
+
+async def _find_longer(store: "Store", compaction: Compaction) -> Compaction | None:
+    """A fold of the same conversation that reaches farther."""
+    selection = CompactionFilter(
+        agent=compaction.agent, session_id=compaction.session_id, outcome=CompactionOutcome.OK
+    )
+    async for other in iterate_compactions(store.compactions, selection):
+        if other.messages > compaction.messages and _is_in_force(other):
+            theirs = await load_contents(store.compactions, other)
+            if _boundary_at(theirs.hashes, compaction.messages) == compaction.boundary:
+                return other
+    return None
+
+
+def _is_in_force(compaction: Compaction) -> bool:
+    return compaction.outcome is CompactionOutcome.OK and compaction.undone_at is None
+
+
+def _is_prefix_of(other: Compaction, own: CompactionContents) -> bool:
+    return _boundary_at(own.hashes, other.messages) == other.boundary
+
+
+def _boundary_at(hashes: Sequence[bytes], messages: int) -> bytes | None:
+    return hashes[messages - 1] if 0 < messages <= len(hashes) else None
+
+
+def _reach(compaction: Compaction) -> tuple[int, float]:
+    """Of two folds, the one with more of this is in force."""
+    return compaction.messages, compaction.compacted_at
+
+
+def _saved_tokens(compaction: Compaction) -> int:
+    return compaction.tokens_before - compaction.tokens_after

@@ -1,0 +1,381 @@
+"""What commands print: tables for people, JSON for programs, notes on standard error.
+
+Where exports go: a file that is replaced whole or not at all, or standard output as it comes.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from threading import Event, Timer
+from typing import TYPE_CHECKING, TextIO
+
+from foveate.errors import BudgetExceeded, FoveateError, UnreadableInput, UnwritableOutput
+
+if TYPE_CHECKING:
+    from foveate.tokens.request_count import PartCount, RequestCount
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from foveate.errors import BadOption
+
+# After so long, a person is told that something is going on.
+PROGRESS_AFTER_SECONDS = 1.0
+
+# Parts that every request has room for, and that are only worth a row where there is something in them.
+_OPTIONAL_PARTS = frozenset(("system", "tools", "images", "overhead"))
+_MESSAGE_PART = re.compile(r"messages\[(\d+)\]")
+
+_DEFAULT_COLUMNS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Display:
+    """What can be shown where something is printed: so many columns, the characters of an encoding, colours."""
+
+    columns: int = _DEFAULT_COLUMNS
+    encoding: str = "utf-8"
+    colours: bool = False
+
+    def can_show(self, text: str) -> bool:
+        """Whether the encoding has all characters of `text`."""
+        return text == _make_encodable(text, self.encoding)
+
+    def escape(self, text: str) -> str:
+        """`text` as it will stand there: what cannot be shown, or would be obeyed, is escaped."""
+        return _make_encodable(escape_control_chars(text), self.encoding)
+
+
+def display_for(stream: TextIO | None) -> Display:
+    """What can be shown on `stream`."""
+    return Display(
+        columns=_terminal_columns(stream), encoding=_encoding(stream), colours=_supports_colours(stream)
+    )
+
+
+def print_count_json(counted: "RequestCount") -> None:
+    """A count as one JSON object."""
+    result = asdict(counted)
+    result["total"]["upper"] = counted.upper
+    if not result["unexplained"]:
+        del result["unexplained"]
+    print_object(result)
+
+
+def print_object(value: dict[str, object]) -> None:
+    """One JSON object, in one line."""
+    print_text(json.dumps(value))
+
+
+def print_error(error: FoveateError) -> None:
+    """An error as one JSON object, with its numbers where it is about numbers."""
+    print_object(error_object(error))
+
+
+def error_object(error: FoveateError) -> dict[str, object]:
+    """An error as JSON can say it."""
+    fields: dict[str, object] = {"code": error.code, "message": str(error)}
+    if isinstance(error, BudgetExceeded):
+        fields |= {
+            "limit_tokens": error.limit_tokens,
+            "tokens": error.tokens,
+            "sections": [asdict(size) for size in error.sections],
+        }
+    return {"error": fields}
+
+
+def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
+    """A count as a table: a row a part, the total, and how far it can be trusted."""
+    rows = [
+        (_part_label(part, roles), format_tokens(part.tokens, part.exact))
+        for part in counted.parts
+        if part.tokens or part.name not in _OPTIONAL_PARTS or not roles
+    ]
+    total = ("total", format_tokens(counted.total.tokens, counted.total.exact))
+    width = max(len(name) for name, _ in (*rows, total, (heading, "")))
+    digits = max(len(number) for _, number in (*rows, total, ("", "tokens")))
+    lines = [_dim(f"{heading:<{width}}  {'tokens':>{digits}}")]
+    lines += [f"{name:<{width}}  {number:>{digits}}" for name, number in rows]
+    lines.append(_bold(f"{total[0]:<{width}}  {total[1]:>{digits}}"))
+    lines.append(_dim(_describe_accuracy(counted)))
+    print_text("\n".join(lines))
+
+
+def print_text(text: str) -> None:
+    """Lines on standard output.
+
+    Raises:
+        UnwritableOutput: it is closed or full.
+    """
+    if sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    with handle_write_errors():
+        sys.stdout.write(_make_encodable(text, _encoding(sys.stdout)) + "\n")
+        sys.stdout.flush()
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines on standard output as they come, however many; whoever reads them may go before the last.
+
+    Raises:
+        UnwritableOutput: it is closed or full.
+    """
+    if sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    with handle_write_errors():
+        for line in lines:
+            sys.stdout.write(_make_encodable(line, _encoding(sys.stdout)) + "\n")
+        sys.stdout.flush()
+
+
+def print_to_stderr(text: str) -> None:
+    """Lines on standard error, where standard output is for something else."""
+    if sys.stderr is not None:
+        _write_to_stderr(_make_encodable(text, _encoding(sys.stderr)) + "\n")
+
+
+def print_raw(data: bytes) -> None:
+    """Bytes on standard output, as they are; a terminal gets the end of the line that its prompt expects.
+
+    Raises:
+        UnwritableOutput: it is closed or full.
+    """
+    if sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    with handle_write_errors():
+        sys.stdout.buffer.write(data)
+        if sys.stdout.isatty() and not data.endswith(b"\n"):
+            sys.stdout.buffer.write(b"\n")
+        sys.stdout.flush()
+
+
+def read_standard_input() -> bytes:
+    """All of standard input; a person at a terminal is told that it is waited for.
+
+    Raises:
+        UnreadableInput: it is closed, or cannot be read.
+    """
+    if sys.stdin is None:
+        raise UnreadableInput("standard input", "is closed")
+    if sys.stdin.isatty():
+        print_note("reading from standard input; end with Ctrl-D")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise UnreadableInput("standard input", error.strerror or "cannot be read") from None
+
+
+def print_note(text: str) -> None:
+    """One line on standard error: what is wrong, or what is going on."""
+    if sys.stderr is not None:
+        _write_to_stderr(f"foveate: {escape_control_chars(' '.join(text.split()))}\n")
+
+
+def _write_to_stderr(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:  # there is nowhere left to say it
+        _discard_rest(sys.stderr)
+
+
+@contextmanager
+def collect_warnings() -> Iterator[None]:
+    """What is logged as a warning meanwhile becomes a note at the end, like all that is to be told."""
+    import logging
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    messages: list[str] = []
+    handler, logger = Kept(logging.WARNING), logging.getLogger("foveate")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        for text in messages:
+            print_note(text)
+
+
+@contextmanager
+def show_progress(activity: str) -> Iterator[None]:
+    """After a second, a line on a terminal's standard error; it goes away again."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    line = f"foveate: {activity} …"
+    is_shown = Event()
+
+    def show() -> None:
+        is_shown.set()
+        _write_and_flush(line)
+
+    timer = Timer(PROGRESS_AFTER_SECONDS, show)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it may be at it
+        if is_shown.is_set():
+            _write_and_flush(f"\r{' ' * len(line)}\r")  # which every terminal understands
+
+
+def _write_and_flush(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def escape_control_chars(text: str) -> str:
+    """`text` with everything escaped that a terminal would obey instead of show."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape_char(char) for char in text)
+
+
+def _escape_char(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+@contextmanager
+def handle_write_errors() -> Iterator[None]:
+    """Whoever read our output having gone is no error; that it cannot be written is one.
+
+    Raises:
+        UnwritableOutput: standard output is closed or full.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        _discard_rest(sys.stdout)
+    except OSError as error:
+        _discard_rest(sys.stdout)
+        raise UnwritableOutput(error.strerror or "cannot be written") from None
+
+
+def _discard_rest(stream: TextIO) -> None:
+    """Discard what is still in a buffer: else Python fails to write it at its end, and exits with code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _part_label(part: "PartCount", roles: Sequence[str]) -> str:
+    match = _MESSAGE_PART.fullmatch(part.name) if roles else None
+    return escape_control_chars(f"{part.name} {roles[int(match[1])]}".rstrip() if match else part.name)
+
+
+def format_tokens(tokens: int, exact: bool) -> str:
+    return f"{tokens:,}" if exact else f"~{tokens:,}"
+
+
+def _describe_accuracy(counted: "RequestCount") -> str:
+    total = counted.total
+    accuracy = "exact" if total.exact else "estimated"
+    if counted.upper is None:
+        accuracy += ", no upper bound"
+    elif counted.upper != total.tokens:
+        accuracy += f", at most {counted.upper:,}"
+    lines = [f"{escape_control_chars(counted.model)}, {counted.backend}: {accuracy}"]
+    if counted.unexplained:
+        lines.append(
+            "cannot be seen from here, and comes on top: "
+            + escape_control_chars(", ".join(counted.unexplained))
+        )
+    return "\n".join(lines)
+
+
+def _dim(text: str) -> str:
+    return f"\x1b[2m{text}\x1b[0m" if _supports_colours(sys.stdout) else text
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if _supports_colours(sys.stdout) else text
+
+
+def _supports_colours(stream: TextIO | None) -> bool:
+    """Colours for a terminal, unless NO_COLOR is set or the terminal cannot show them."""
+    return (
+        stream is not None
+        and stream.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
+
+
+def _terminal_columns(stream: TextIO | None) -> int:
+    """How wide a terminal is; COLUMNS has the last word, as everywhere."""
+    requested = os.environ.get("COLUMNS", "")
+    if requested.isdecimal() and len(requested) < 6 and int(requested):
+        return int(requested)
+    if stream is None or not stream.isatty():
+        return _DEFAULT_COLUMNS
+    with suppress(OSError):
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_COLUMNS
+    return _DEFAULT_COLUMNS
+
+
+def _encoding(stream: TextIO | None) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
+
+
+def _make_encodable(text: str, encoding: str) -> str:
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+_STANDARD_OUTPUT = "-"
+_DATABASE_SUFFIXES = ("", "-wal", "-shm")
+
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write there; default, and -: standard output."),
+]
+
+
+def parse_output_option(name: str | None) -> str | None:
+    """The name of the file that is meant; None for standard output.
+
+    Raises:
+        BadOption: it is empty.
+    """
+    if name == "":
+        raise BadOption("--output needs the name of a file")
+    return None if name == _STANDARD_OUTPUT else name
+
+
+@contextmanager
+def open_output(name: str | None, *, store: str) -> Iterator[BinaryIO]:
+    """Where to write: a file that takes its place when all is written, or standard output.
+
+    Raises:
+        BadOption: it is the file of the store that is read, which is at `store`.
+        UnwritableFile: it cannot be written.
+        UnwritableOutput: standard output is closed.
+    """
+    if name is not None:
+        from foveate.config.files import open_replacement
+
+        _check_is_not_store(Path(name), store)
+        with open_replacement(Path(name), mode=0o600) as file:
+            yield file
+    elif sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    else:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+
+
+def _check_is_not_store(output: Path, store: str) -> None:
+    for suffix in _DATABASE_SUFFIXES:
+        try:
+            is_same = output.samefile(store + suffix)
+        except (OSError, ValueError):  # one of the two is not there, so it is not the other
+            continue
+        if is_same:
+            raise BadOption(f"--output {output} is the store itself: choose another name")

@@ -1,0 +1,124 @@
+"""`foveate cost correct` and `foveate cost corrections`: change what was charged by hand, with a record."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
+
+from foveate.cost.ledger import Correction
+from foveate.cost.money import format_dollars
+from foveate.errors import BadOption
+
+if TYPE_CHECKING:
+    from foveate.store import Store
+
+
+def parse_dollars(text: str) -> Decimal:
+    """Read an amount of dollars.
+
+    Raises:
+        BadOption: it is not one.
+    """
+    try:
+        amount = Decimal(text.strip().removeprefix("$"))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite() or amount < 0:
+        raise BadOption(f"--dollars takes an amount from 0 up, e.g. 0.25, not {text!r:.40}")
+    return amount
+
+
+def parse_day(text: str) -> str:
+    """Read a day of UTC.
+
+    Raises:
+        BadOption: it is not one.
+    """
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").date().isoformat()
+    except ValueError:
+        raise BadOption(f"--day takes a day (UTC), e.g. 2026-11-17, not {text!r:.40}") from None
+
+
+def check_target(
+    *, call: str | None, session: str | None, agent: str | None, day: str | None, is_total: bool
+) -> None:
+    """Check that exactly one call or account is named.
+
+    Raises:
+        BadOption: none is, or several are.
+    """
+    for option, value in (("--call", call), ("--session", session), ("--agent", agent), ("--day", day)):
+        if value == "":
+            raise BadOption(f"{option} needs a value")
+    targets = [call is not None, session is not None, agent is not None or day is not None, is_total]
+    if sum(targets) != 1:
+        raise BadOption(
+            "name one call (--call), or one account: --session, --agent, --day, --agent with --day, or --total"
+        )
+
+
+async def apply_correction(
+    store: "Store",
+    dollars: Decimal,
+    *,
+    reason: str,
+    at: float,
+    call: str | None,
+    session: str | None,
+    agent: str | None,
+    day: str | None,
+) -> Correction:
+    """Correct what is named.
+
+    Raises:
+        BadOption: the store has no such call or account.
+    """
+    from foveate.cli.cost.selection import CallSelection, resolve_session_id
+    from foveate.cost.caps import account_name
+
+    if call is not None:
+        corrected = await store.corrections.correct_call(call, dollars, reason=reason, at=at)
+        if corrected is None:
+            raise BadOption(f"the ledger has no call {call!r:.80}; `foveate cost export` lists the calls")
+        return corrected
+    session_id = await resolve_session_id(store.ledger, CallSelection(session=session))
+    account = account_name(agent=agent, session_id=session_id, day=day)
+    corrected = await store.corrections.correct_account(account, dollars, reason=reason, at=at)
+    if corrected is None:
+        raise BadOption(f"nothing was ever charged to {account!r:.80}; `foveate cost caps` lists the accounts")
+    return corrected
+
+
+def correction_object(correction: Correction) -> dict[str, object]:
+    """Return a correction as JSON: money as strings, null if unknown."""
+    return {
+        "id": correction.id,
+        "at": correction.at,
+        "call": correction.call_id or None,
+        "agent": correction.agent or None,
+        "session": correction.session_id or None,
+        "account": correction.account or None,
+        "before_dollars": None if correction.before is None else f"{correction.before:f}",
+        "charged_dollars": None if correction.charged is None else f"{correction.charged:f}",
+        "after_dollars": f"{correction.after:f}",
+        "reason": correction.reason,
+    }
+
+
+def correction_lines(correction: Correction) -> Iterator[str]:
+    """Say what a correction changed."""
+    moment = datetime.fromtimestamp(correction.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    before = "unknown" if correction.before is None else format_dollars(correction.before)
+    target = (
+        f"account {correction.account}"
+        if correction.account
+        else f"call {correction.call_id} of {correction.agent}"
+    )
+    yield f"{moment}  {target}: {before} -> {format_dollars(correction.after)}  ({correction.reason})"
+    if correction.account:
+        return
+    if correction.charged is None:
+        yield "  its accounts stay as they are: what they were charged for it is not known"
+    elif correction.charged != correction.after:
+        yield f"  its accounts were charged {format_dollars(correction.charged)}, and are now charged {format_dollars(correction.after)}"

@@ -1,0 +1,186 @@
+"""Calls and sums as CSV (RFC 4180): exact dollars, times in UTC, and nothing that a spreadsheet would run.
+
+A text that begins as a formula does gets an apostrophe in front, as spreadsheets write it themselves; so does
+one that begins with an apostrophe, so that taking one away always gives back what was there. The same holds
+behind a semicolon, a tab and the end of a line, where other spreadsheets begin another cell.
+"""
+
+import csv
+import io
+import re
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import BinaryIO
+
+from foveate.cost.caps import utc_day
+from foveate.cost.ledger import Charge
+from foveate.cost.report import CostReport, CostReportRow
+from foveate.model import Savings
+
+_SAVINGS_COLUMNS = (
+    "without_dollars",
+    "saved_by_compaction",
+    "saved_by_context",
+    "saved_by_breakpoints",
+    "saved_by_keep_alive",
+    "simulation_error",
+)
+CALL_COLUMNS = (
+    "at",
+    "call_id",
+    "agent",
+    "session_id",
+    "provider",
+    "model",
+    "category",
+    "uncached",
+    "read",
+    "written_5m",
+    "written_1h",
+    "output_tokens",
+    "reasoning_tokens",
+    "dollars",
+    "said_dollars",
+    "tier",
+    "estimated_input_tokens",
+    "estimated_dollars",
+    "comparison",
+    *_SAVINGS_COLUMNS,
+    *("is_partial", "is_inherited", "is_subscription", "is_possibly_charged", "charged_dollars"),
+)
+SUM_COLUMNS = (
+    "calls",
+    "unknown_calls",
+    "partial_calls",
+    "uncached",
+    "read",
+    "written_5m",
+    "written_1h",
+    "output_tokens",
+    "reasoning_tokens",
+    "dollars",
+    "estimated_dollars",
+    "compared_calls",
+    "compared_dollars",
+    *_SAVINGS_COLUMNS,
+    "would_not_fit_calls",
+    "would_not_fit_dollars",
+    "compaction_dollars",
+    "unknown_compactions",
+    *("inherited_calls", "inherited_dollars", "subscription_calls", "subscription_dollars"),
+    *("possibly_charged_calls", "possibly_charged_dollars"),
+)
+
+# With what a formula begins, also where blanks that some programs take away stand before it.
+_FORMULA = r"[=+\-@＝＋－＠']"
+_APOSTROPHE = "'"
+_FORMULA_START = re.compile(rf"^(?= *(?:{_FORMULA}|[\t\r\n]))|(?<=[;\t\r\n])(?= *{_FORMULA})")
+
+Cell = str | int | Decimal | bool | None
+
+
+async def write_calls(entries: AsyncIterator[Charge], file: BinaryIO) -> int:
+    """How many calls were written, one at a time, below a line that names the columns."""
+    file.write(csv_line(CALL_COLUMNS))
+    count = 0
+    async for entry in entries:
+        file.write(csv_line(_call_cells(entry)))
+        count += 1
+    return count
+
+
+def report_csv(report: CostReport) -> bytes:
+    """The rows of a report, without the total."""
+    lines = [csv_line((*report.by, *SUM_COLUMNS)), *(csv_line(_sum_cells(row)) for row in report.rows)]
+    return b"".join(lines)
+
+
+def csv_line(cells: Iterable[Cell]) -> bytes:
+    """A line of CSV."""
+    buffer = io.StringIO()
+    csv.writer(buffer).writerow([_format_cell(cell) for cell in cells])
+    return buffer.getvalue().encode("utf-8", "replace")
+
+
+def _format_cell(cell: Cell) -> str:
+    match cell:
+        case None:
+            return ""
+        case bool():
+            return "true" if cell else "false"
+        case Decimal():
+            return f"{cell:f}"
+        case int():
+            return str(cell)
+    return _FORMULA_START.sub(_APOSTROPHE, cell)
+
+
+def _call_cells(entry: Charge) -> tuple[Cell, ...]:
+    call, usage = entry.call, entry.usage
+    return (
+        _format_time(call.at),
+        call.id,
+        call.agent,
+        call.session_id,
+        call.provider,
+        call.model,
+        call.category.value,
+        usage.cache.uncached,
+        usage.cache.read,
+        usage.cache.written_5m,
+        usage.cache.written_1h,
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        entry.dollars,
+        usage.said_dollars,
+        usage.tier,
+        entry.estimated_input_tokens,
+        entry.estimated_dollars,
+        entry.savings.comparison.value,
+        *_savings_cells(entry.savings),
+        *(entry.is_partial, entry.is_inherited, call.is_subscription, entry.is_possibly_charged),
+        entry.charge if entry.dollars is None else entry.dollars,
+    )
+
+
+def _sum_cells(row: CostReportRow) -> tuple[Cell, ...]:
+    return (
+        *row.group,
+        row.calls,
+        row.unknown_calls,
+        row.partial_calls,
+        row.uncached,
+        row.read,
+        row.written_5m,
+        row.written_1h,
+        row.output_tokens,
+        row.reasoning_tokens,
+        row.dollars,
+        row.estimated_dollars,
+        row.compared_calls,
+        row.compared_dollars,
+        *_savings_cells(row.saved),
+        row.would_not_fit_calls,
+        row.would_not_fit_dollars,
+        row.compaction_dollars,
+        row.unknown_compactions,
+        *(row.inherited_calls, row.inherited_dollars, row.subscription_calls, row.subscription_dollars),
+        *(row.possibly_charged_calls, row.possibly_charged_dollars),
+    )
+
+
+def _savings_cells(savings: Savings) -> tuple[Cell, ...]:
+    edits = savings.without, savings.compaction, savings.context
+    return *edits, savings.breakpoints, savings.keep_alive, savings.simulation_error
+
+
+def _format_time(seconds: float) -> str:
+    """A time as 2026-11-15T12:00:00.000000Z, or in seconds where no calendar has it."""
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+        if moment.date().isoformat() != utc_day(seconds):  # rounded into the next day, and booked on this one
+            moment -= timedelta(microseconds=1)
+        return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{Decimal(seconds):f}"

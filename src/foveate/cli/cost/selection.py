@@ -1,0 +1,107 @@
+"""Which calls a user asks for: whose, of which session, and when; days are those of UTC, as caps have them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+from foveate.cli.options import resolve_prefix
+from foveate.cost.ledger import GroupBy, Ledger
+from foveate.cost.report import CostReport
+from foveate.errors import BadOption
+from foveate.memory.queries import Query
+from foveate.store import Store
+from foveate.store.repositories.sessions import DescendantTotals
+
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSelection:
+    """Which calls are asked for; what is None is not. From `since` up to, not with, `until`."""
+
+    agent: str | None = None
+    session: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    @classmethod
+    def from_options(
+        cls, *, agent: str | None, session: str | None, since: str | None, until: str | None, now: float
+    ) -> Self:
+        """What a user means; `since` and `until` are both included.
+
+        Raises:
+            BadOption: a time that cannot be read, or no name where one belongs.
+        """
+        for option, value in (("--agent", agent), ("--session", session)):
+            if value == "":
+                raise BadOption(f"{option} needs a name")
+        # The same words for moments as everywhere.
+        moments = Query.parse(since=since, until=until, now=datetime.fromtimestamp(now, UTC))
+        return cls(
+            agent=agent,
+            session=session,
+            since=None if moments.since is None else (moments.since - _EPOCH).total_seconds(),
+            # Words for moments go to the microsecond, and all of the last one is meant.
+            until=None if moments.until is None else (moments.until - _EPOCH + _MICROSECOND).total_seconds(),
+        )
+
+
+def parse_group_by(text: str) -> tuple[GroupBy, ...]:
+    """What to tell sums by.
+
+    Raises:
+        BadOption: something else than that, or something twice.
+    """
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in list(GroupBy):
+            raise BadOption(f"--by is any of {', '.join(GroupBy)} with commas between them, not {word!r:.40}")
+        if words.count(word) > 1:
+            raise BadOption(f"--by has {word} twice")
+    return tuple(map(GroupBy, words))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFamily:
+    """The title of a session, and what the sessions that it started have cost."""
+
+    title: str
+    descendants: DescendantTotals
+
+
+async def session_families(
+    store: Store, report: CostReport, session_id: str | None
+) -> Mapping[str, SessionFamily]:
+    """Return what is known of the sessions in a report, and of the one that it is of."""
+    ids = [] if session_id is None else [session_id]
+    if GroupBy.SESSION in report.by:
+        column = report.by.index(GroupBy.SESSION)
+        ids += [row.group[column] for row in report.rows if row.group[column] != session_id]
+    labels, descendants = await store.session_tree.labels(ids), await store.session_tree.descendants(ids)
+    return {
+        id_: SessionFamily(labels[id_].title if id_ in labels else "", descendants.get(id_, DescendantTotals()))
+        for id_ in ids
+        if id_ in labels or id_ in descendants
+    }
+
+
+async def resolve_session_id(ledger: Ledger, selection: CallSelection) -> str | None:
+    """The id of the session that is asked for; None where none is.
+
+    Raises:
+        BadOption: several begin so, or none.
+    """
+    if selection.session is None:
+        return None
+    if any(row.calls for row in await ledger.sum_charges([], session_id=selection.session)):
+        return selection.session
+    session_ids = sorted(row.group[0] for row in await ledger.sum_charges([GroupBy.SESSION]))
+    found = resolve_prefix(
+        [id_ for id_ in session_ids if id_.startswith(selection.session)], selection.session, "session"
+    )
+    if found is None:
+        raise BadOption(f"no call is of a session whose id begins with {selection.session!r:.80}")
+    return found

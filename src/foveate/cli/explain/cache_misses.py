@@ -1,0 +1,277 @@
+"""What `foveate explain` shows: lines for people, an object for programs.
+
+Breaks of the cache in what is kept: the last one of a session, or that of one request.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+
+from foveate import formats
+from foveate.cli.console import Display, format_tokens
+from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix
+from foveate.errors import BadOption
+from foveate.model import CacheUsage, Usage
+from foveate.prompt_cache.misses.causes import DifferenceSide
+from foveate.prompt_cache.misses.explain import ExplainedMiss, NoMiss, explain_miss
+from foveate.prompt_cache.misses.snapshot import take_snapshot
+from foveate.prompt_cache.prompt.incremental import block_tokens_for
+from foveate.prompt_cache.rules import CacheRules, rules_for
+
+if TYPE_CHECKING:
+    from foveate.session.request_archive import ArchivedRequest
+    from foveate.store import Store
+
+
+_BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
+_MIN_COLUMNS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPair:
+    """Two requests of a session that were kept, and what was billed for the later one."""
+
+    session_id: str
+    previous_id: str
+    request_id: str
+    gap_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheExplanation:
+    """A verdict, and what it rests on: the model, its rules, and whether its tokens were counted exactly.
+
+    `kept` says which requests these are, where they were kept.
+    """
+
+    verdict: ExplainedMiss | NoMiss
+    model: str
+    rules: CacheRules
+    exact: bool
+    stored_pair: StoredPair | None = None
+
+
+def explanation_object(explanation: CacheExplanation) -> dict[str, object]:
+    """The verdict as JSON can say it; money is a string, so that nothing of it is lost."""
+    verdict, rules = explanation.verdict, explanation.rules
+    fields: dict[str, object] = {
+        "broken": isinstance(verdict, ExplainedMiss),
+        **msgspec.to_builtins(verdict, builtin_types=(Decimal,)),
+    }
+    if isinstance(verdict, ExplainedMiss):
+        fields["lost_dollars"] = None if verdict.lost_dollars is None else _exact_dollars(verdict.lost_dollars)
+    return (fields if explanation.stored_pair is None else fields | asdict(explanation.stored_pair)) | {
+        "model": explanation.model,
+        "exact": explanation.exact,
+        "rules": {
+            "provider": rules.provider,
+            "family": rules.family,
+            "source": rules.source,
+            "as_of": rules.as_of,
+            "inherited": rules.inherited,
+        },
+    }
+
+
+def explanation_lines(explanation: CacheExplanation, display: Display) -> Iterator[str]:
+    """The verdict for a person: the cause, both sides, what it cost, and what is behind that."""
+    formatter = _ExplanationFormatter(display, exact=explanation.exact)
+    if explanation.stored_pair is not None:
+        pair = explanation.stored_pair
+        requests = f"request {pair.request_id}, {pair.gap_seconds:,.0f} s after {pair.previous_id}"
+        yield from formatter.wrap(f"session {pair.session_id}: {requests}", _DIM)
+    match explanation.verdict:
+        case ExplainedMiss() as found:
+            yield from formatter.miss_lines(found)
+        case NoMiss() as found:
+            yield from formatter.hit_lines(found)
+    yield from formatter.wrap(_describe_basis(explanation), _DIM)
+
+
+class _ExplanationFormatter:
+    def __init__(self, display: Display, *, exact: bool) -> None:
+        self._display = display
+        self._exact = exact
+        self._columns = max(display.columns, _MIN_COLUMNS)
+        self._dash = "–" if display.can_show("–") else "-"
+
+    def miss_lines(self, found: ExplainedMiss) -> Iterator[str]:
+        yield from self.wrap(found.because, _BOLD)
+        yield from self._side_lines("before", found.before, found.field, _RED)
+        yield from self._side_lines("now", found.after, found.field, _GREEN)
+        yield from self.wrap(self._describe_cost(found))
+        for reason in found.also:
+            yield from self.wrap(f"also: {reason}", _YELLOW)
+
+    def hit_lines(self, found: NoMiss) -> Iterator[str]:
+        yield from self.wrap("the prefix holds", _BOLD)
+        kept, read = self._format_tokens(found.kept_tokens), self._format_tokens(found.read_tokens)
+        yield from self.wrap(f"{kept} tokens were kept, and {read} of them can be read")
+        for remark in found.remarks:
+            yield from self.wrap(f"also: {remark}", _YELLOW)
+
+    def _side_lines(self, name: str, side: DifferenceSide | None, field: str, colour: str) -> Iterator[str]:
+        if side is None:
+            return
+        place = f"{side.place.area}[{side.place.index}]"
+        place += "" if side.place.block is None else f" block {side.place.block}"
+        extent = f"bytes {side.start_byte:,}{self._dash}{side.end_byte:,}"
+        within = f" of {field}" if field else ""
+        yield from self.wrap(f"{name:<6}  {place}, {extent}{within}", _DIM, indent=2)
+        if side.excerpt:
+            yield self._paint(self._fit(f"    {self._display.escape(side.excerpt)}"), colour)
+
+    def _describe_cost(self, found: ExplainedMiss) -> str:
+        kept, read, lost = (
+            self._format_tokens(tokens) for tokens in (found.kept_tokens, found.read_tokens, found.lost_tokens)
+        )
+        if not found.lost_tokens:
+            return (
+                "nothing that was kept is lost" if found.kept_tokens else "nothing was kept, so nothing is lost"
+            )
+        worth = self._format_tokens(found.lost_uncached_tokens)
+        paid = f"{lost} are paid again, which costs as much as {worth} uncached input tokens"
+        if found.lost_dollars is not None:
+            paid += f", ${_rounded_dollars(found.lost_dollars)}"
+        return f"{kept} tokens were kept and {read} of them can be read: {paid}"
+
+    def wrap(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
+        """Lines that fit; what a terminal would obey is escaped."""
+        line = ""
+        for word in self._display.escape(text).split(" "):
+            if line and indent + cell_len(f"{line} {word}") > self._columns:
+                yield self._paint(" " * indent + line, colour)
+                line = word
+            else:
+                line = f"{line} {word}" if line else word
+        yield self._paint(" " * indent + self._fit(line), colour)
+
+    def _format_tokens(self, tokens: int) -> str:
+        return format_tokens(tokens, self._exact or not tokens)  # nothing is nothing, whoever counts
+
+    def _fit(self, text: str) -> str:
+        return text if cell_len(text) <= self._columns else set_cell_size(text, self._columns).rstrip()
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._display.colours else text
+
+
+def _describe_basis(explanation: CacheExplanation) -> str:
+    rules = explanation.rules
+    if not rules.family:
+        return f"{explanation.model}: {rules.source}"
+    kin = "its kin " if rules.inherited else ""
+    counted = "exact" if explanation.exact else "estimated"
+    rules_text = f"the cache of {kin}{rules.family} at {rules.provider}, as of {rules.as_of}"
+    return f"{explanation.model}: {rules_text}; tokens {counted}"
+
+
+def _exact_dollars(dollars: Decimal) -> str:
+    return f"{dollars.normalize():f}"
+
+
+def _rounded_dollars(dollars: Decimal) -> str:
+    """Dollars as people say them: two digits behind the point, or as many as show something."""
+    digits = 2
+    while digits < 8 and 0 < dollars < Decimal(10) ** (1 - digits):
+        digits += 1
+    return f"{dollars:,.{digits}f}"
+
+
+# So many requests of a session are looked through for a break, the newest first.
+_MAX_REQUESTS = 50
+_PRICED_TOKENS = 1000
+
+
+async def explain_stored(store: "Store", prefix: str, price_per_token: Decimal | None) -> CacheExplanation:
+    """The last break of the session whose id begins so, or what became of the request.
+
+    Where a session has no break, its last request.
+
+    Raises:
+        BadOption: nothing of the kind is kept, or several begin so.
+    """
+    if not prefix:
+        raise BadOption("the id of a session or of a request is expected, or how it begins")
+    requests = await _load_requests(store, prefix)
+    if len(requests) < 2:
+        raise BadOption(f"nothing is kept before {requests[0].id}: there is nothing to hold it against")
+    last, *earlier = pairwise(requests)
+    newest = _explain_pair(last[1], last[0], price_per_token)
+    if isinstance(newest.verdict, ExplainedMiss):
+        return newest
+    for current, previous in earlier:
+        explanation = _explain_pair(previous, current, price_per_token)
+        if isinstance(explanation.verdict, ExplainedMiss):
+            return explanation
+    return newest
+
+
+async def _load_requests(store: "Store", prefix: str) -> "Sequence[ArchivedRequest]":
+    """The requests to be looked at, the newest first."""
+    sessions, ids = await store.find_archived_ids(prefix, limit=MAX_LISTED_IDS + 1)
+    session_id = resolve_prefix(sessions, prefix, "session") if sessions and prefix not in ids else None
+    if session_id is not None:
+        found = await store.request_archive.find_by_session(session_id, limit=_MAX_REQUESTS)
+        return [request for request in found if 200 <= request.status < 300] or found[:1]
+    request_id = resolve_prefix(ids, prefix, "request")
+    requested = await store.request_archive.get(request_id) if request_id is not None else None
+    if requested is None:
+        raise BadOption(
+            f"no file, and no kept session or request whose id begins with {prefix!r:.80}: requests are"
+            " kept where `keep_requests` is on"
+        )
+    earlier = await store.request_archive.find_by_session(
+        requested.session_id, limit=_MAX_REQUESTS, before=requested.at
+    )
+    return [requested, *[request for request in earlier if 200 <= request.status < 300][:1]]
+
+
+def _explain_pair(
+    previous: "ArchivedRequest", current: "ArchivedRequest", price_per_token: Decimal | None
+) -> CacheExplanation:
+    rules = rules_for(current.model, current.provider)
+    tokens = block_tokens_for(current.model)
+    before, after = (
+        formats.parse_request(stored.request_body, stored.format) for stored in (previous, current)
+    )
+    gap_seconds = max(0.0, current.at - previous.at)
+    verdict = explain_miss(
+        take_snapshot(before, rules, tokens),
+        take_snapshot(after, rules, tokens),
+        rules,
+        gap_seconds=gap_seconds,
+        usage=current.usage.cache if current.usage is not None else None,
+        price_per_token=_find_price_per_token(current) if price_per_token is None else price_per_token,
+    )
+    from foveate.tokens import counter_for
+
+    return CacheExplanation(
+        verdict=verdict,
+        model=current.model,
+        rules=rules,
+        exact=counter_for(current.model).count_request(after).total.exact,
+        stored_pair=StoredPair(
+            session_id=current.session_id,
+            previous_id=previous.id,
+            request_id=current.id,
+            gap_seconds=gap_seconds,
+        ),
+    )
+
+
+def _find_price_per_token(request: "ArchivedRequest") -> Decimal | None:
+    """What an uncached input token costs, where that is known."""
+    from foveate.config.price_file import default_price_file
+    from foveate.cost.pricing.price_book import PriceBook
+
+    book = PriceBook(load_imported=default_price_file(os.environ).current_prices)
+    usage = Usage(cache=CacheUsage(uncached=_PRICED_TOKENS))
+    found = book.price(request.model, usage, provider=request.provider, at=request.at)
+    return None if found is None or found.dollars is None else found.dollars / _PRICED_TOKENS

@@ -1,0 +1,458 @@
+"""The fold itself: who may, its summary, and the row that says what became of it.
+
+Whatever goes wrong, nothing is lost: a fold is kept whole or not at all, and a request without one goes out as
+it came.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+from foveate.compaction.apply import find_active_compaction, summary_text
+from foveate.compaction.boundary import is_compaction_due
+from foveate.compaction.plan import (
+    CompactionCandidate,
+    CompactionOptions,
+    CompactionPlan,
+    candidate_threshold_tokens,
+    count_model_turns_since,
+    plan_compaction,
+)
+from foveate.compaction.store import Compaction, CompactionLease, CompactionOutcome, CompactionStore
+from foveate.compaction.summarize.summarizer import (
+    ExtractiveSummarizer,
+    Summarizer,
+    Summary,
+    SummaryFailure,
+    UsageLog,
+    Usages,
+)
+from foveate.compaction.summarize.verify import check_relevance, find_problem
+from foveate.errors import StoreUnavailable
+from foveate.model import Usage
+from foveate.tokens import RequestCounter
+
+# A lease is renewed so often while a summary is under way.
+_RENEWALS_PER_TTL = 3
+# Of the time for a summary, so much is for having it written once more.
+_REDRAFT_SHARE = 0.25
+# How many of the last rows of a session are looked at for when it was last folded.
+_MAX_RECENT_RECORDS = 32
+# So many seconds are waited, one after the other, for who folds a session that cannot be sent otherwise.
+_LEASE_WAITS_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
+# After these a fold is not tried again at once.
+_OUTCOMES_WITH_COOLDOWN = frozenset(
+    (CompactionOutcome.OK, CompactionOutcome.FAILED, CompactionOutcome.NO_BOUNDARY)
+)
+_LEASE_LOST = "the right to fold it was lost meanwhile"
+TOO_SOON = "a model was asked for a summary just before"
+"""The reason of a summary by rules that is no failure: models are not asked at each step."""
+# So many of the facts that a summary leaves out are named when it is asked for once more.
+_MAX_NAMED_FACTS = 64
+
+_LOG = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+PriceUsage = Callable[[str, Usage], Decimal | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult:
+    """What became of a fold; `fold` is its row, None where none was kept. `reason` says why it did not go well.
+
+    With the outcome `lock_held` the row may be one that somebody else has just made.
+    """
+
+    outcome: CompactionOutcome
+    compaction: Compaction | None = None
+    reason: str = ""
+    usages: Usages = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is no summary, or only one by rules in the place of a model's."""
+        if self.outcome is CompactionOutcome.OK:
+            return self.reason not in ("", TOO_SOON)
+        return self.outcome is CompactionOutcome.FAILED
+
+
+class CompactionRunner:
+    """Folds for one agent's model, as `holder`, of whom there is only one."""
+
+    def __init__(
+        self,
+        store: CompactionStore,
+        summarizer: Summarizer | None,
+        counter: RequestCounter,
+        *,
+        holder: str,
+        clock: Clock,
+        options: CompactionOptions = CompactionOptions(),  # noqa: B008 - it is frozen
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        price: PriceUsage | None = None,
+        no_model_reason: str = "",
+    ) -> None:
+        """Without a `summariser`, rules make every summary; without a `price` it is what the provider says.
+
+        `no_model` says why there is no `summariser` if there should be one.
+        """
+        self._store = store
+        self._counter = counter
+        self._extractive = ExtractiveSummarizer(self._count_tokens)
+        self._summarizer = summarizer or self._extractive
+        self._holder = holder
+        self._clock = clock
+        self._options = options
+        self._sleep = sleep
+        self._price = price
+        self._no_model_reason = no_model_reason
+
+    async def compact(
+        self, candidate: CompactionCandidate, usage_log: UsageLog | None = None
+    ) -> CompactionResult | None:
+        """What became of folding a request; None where it is not one to fold, or was tried just before.
+
+        One that would not fit otherwise is folded all the same, but then by rules: no model is asked at each
+        step. Where this is cancelled, `bills` still tell what was billed until then.
+
+        Raises:
+            MalformedRequest: a message cannot be read.
+        """
+        threshold_tokens = 0 if candidate.must_fit else candidate_threshold_tokens(candidate, self._options)
+        if candidate.sent_tokens < threshold_tokens:
+            return None
+        try:
+            is_due = is_compaction_due(
+                candidate.sent_tokens,
+                threshold_tokens=threshold_tokens,
+                turns_since_compaction=await self._turns_since_compaction(candidate),
+                min_turns_between=self._options.min_turns_between,
+            )
+            if not candidate.must_fit and not is_due:
+                return None
+            summarizer = self._summarizer if is_due else self._extractive
+            return await self._compact(
+                candidate,
+                _SummaryJob(summarizer=summarizer, usage_log=UsageLog() if usage_log is None else usage_log),
+            )
+        except StoreUnavailable as error:
+            return CompactionResult(outcome=CompactionOutcome.FAILED, reason=str(error))
+
+    async def _turns_since_compaction(self, candidate: CompactionCandidate) -> int | None:
+        """How often the model has spoken since a fold was last made or tried; None where none was."""
+        recent = await self._store.list_compactions(
+            agent=candidate.agent, session_id=candidate.session_id, limit=_MAX_RECENT_RECORDS
+        )
+        attempts = (
+            attempt
+            for attempt in (*recent, candidate.earlier_compaction)
+            if attempt is not None and attempt.outcome in _OUTCOMES_WITH_COOLDOWN
+        )
+        # Beyond the end of what is sent now, something else was said then.
+        seen = [
+            attempt.seen_messages for attempt in attempts if 0 < attempt.seen_messages <= len(candidate.chain)
+        ]
+        return count_model_turns_since(candidate, max(seen)) if seen else None
+
+    async def _compact(self, candidate: CompactionCandidate, job: "_SummaryJob") -> CompactionResult:
+        """A fold of the head, if there is one, under a lease."""
+        started = self._clock()
+        plan = await asyncio.to_thread(plan_compaction, candidate, self._counter, self._options)
+        record = self._new_record(candidate, plan, started, job.summarizer)
+        if plan is None:
+            return await self._finish(
+                record, CompactionOutcome.NO_BOUNDARY, "there is no place to cut", lease=None
+            )
+        lease = await self._acquire_lease(candidate.session_id)
+        for pause in _LEASE_WAITS_SECONDS if candidate.must_fit else ():
+            if lease is None:  # whoever has it may be done in a moment: then there is theirs
+                await self._sleep(pause)
+                lease = await self._acquire_lease(candidate.session_id)
+        if lease is None:
+            return await self._finish(
+                record, CompactionOutcome.LOCK_HELD, "somebody else is folding it", lease=None
+            )
+        try:
+            concurrent = await self._find_concurrent_compaction(candidate)
+            if concurrent is not None:
+                return CompactionResult(
+                    outcome=CompactionOutcome.LOCK_HELD,
+                    compaction=concurrent,
+                    reason="somebody else has just folded it",
+                )
+            return await self._compact_under_lease(lease, candidate, plan, record, job)
+        finally:
+            await self._release(lease)
+
+    async def _acquire_lease(self, session_id: str) -> CompactionLease | None:
+        """The right to fold; given back where this is cancelled while a slow store is still giving it."""
+        taking = asyncio.ensure_future(
+            self._store.acquire_lease(
+                session_id, self._holder, ttl_seconds=self._options.lock_ttl_seconds, now=self._clock()
+            )
+        )
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await asyncio.wait((taking,))
+            taken = None if taking.cancelled() or taking.exception() else taking.result()
+            if taken is not None:
+                await self._release(taken)
+            raise
+
+    async def _find_concurrent_compaction(self, candidate: CompactionCandidate) -> Compaction | None:
+        """A fold that reaches farther than the one that the request was sent with."""
+        compacted_messages = (
+            candidate.earlier_compaction.messages if candidate.earlier_compaction is not None else 0
+        )
+        compactions = await self._store.find_compactions(
+            candidate.agent, candidate.chain.hashes[compacted_messages:]
+        )
+        return find_active_compaction(
+            candidate.chain,
+            [compaction for compaction in compactions if compaction.messages > compacted_messages],
+        )
+
+    async def _compact_under_lease(
+        self,
+        lease: CompactionLease,
+        candidate: CompactionCandidate,
+        plan: CompactionPlan,
+        record: Compaction,
+        job: "_SummaryJob",
+    ) -> CompactionResult:
+        """A fold made under a lease that is kept until it is there."""
+        writing = asyncio.create_task(self._write_summary(candidate, plan, job))
+        renewing = asyncio.create_task(self._renew_until_lost(lease))
+        try:
+            await asyncio.wait((writing, renewing), return_when=asyncio.FIRST_COMPLETED)
+            if not writing.done():
+                renewing.result()
+                return CompactionResult(
+                    outcome=CompactionOutcome.LOCK_HELD, reason=_LEASE_LOST, usages=job.usage_log.usages
+                )
+            verified = writing.result()
+        finally:
+            await _cancel_tasks(writing, renewing)
+        usages = job.usage_log.usages
+        record = replace(record, cost=self._total_cost(record.model, usages))
+        if isinstance(verified, SummaryFailure):
+            return await self._finish(
+                record, CompactionOutcome.FAILED, verified.reason, lease=lease, usages=usages
+            )
+        return await self._store_compaction(verified, lease, candidate, plan, record, usages)
+
+    async def _renew_until_lost(self, lease: CompactionLease) -> None:
+        """Renews a lease until it is lost."""
+        ttl = self._options.lock_ttl_seconds
+        held: CompactionLease | None = lease
+        while held is not None:
+            await self._sleep(ttl / _RENEWALS_PER_TTL)
+            # Where the store is gone for a moment, whoever writes the fold down will see whether it is lost.
+            with suppress(StoreUnavailable):
+                held = await self._store.renew_lease(lease, ttl_seconds=ttl, now=self._clock())
+
+    async def _write_summary(
+        self, candidate: CompactionCandidate, plan: CompactionPlan, job: "_SummaryJob"
+    ) -> "_VerifiedSummary | SummaryFailure":
+        """A summary of the head, verified; by rules where no model gives one and that is wanted."""
+        summary = await self._summarize(job.summarizer, plan, job.usage_log)
+        if isinstance(summary, Summary):
+            verified = await self._verify(job, summary, plan)
+            is_too_soon = job.summarizer is not self._summarizer
+            return replace(verified, reason=TOO_SOON if is_too_soon else self._no_model_reason)
+        if not (self._options.extractive or candidate.must_fit) or job.summarizer is self._extractive:
+            return summary
+        extractive = await self._summarize(self._extractive, plan, job.usage_log)
+        if isinstance(extractive, SummaryFailure):
+            return summary
+        extractive_job = replace(job, summarizer=self._extractive)
+        return replace(await self._verify(extractive_job, extractive, plan), reason=summary.reason)
+
+    async def _summarize(
+        self, summarizer: Summarizer, plan: CompactionPlan, usage_log: UsageLog
+    ) -> Summary | SummaryFailure:
+        """A summary that can be one, or why there is none."""
+        writing = summarizer.summarize(plan.summary_input, usage_log, limit_tokens=plan.limit_tokens)
+        summary = await self._run_within(writing, self._options.limit_seconds * (1 - _REDRAFT_SHARE))
+        problem = await self._find_problem(summarizer, summary, plan) if isinstance(summary, Summary) else None
+        return summary if problem is None else SummaryFailure(reason=problem)
+
+    async def _verify(self, job: "_SummaryJob", summary: Summary, plan: CompactionPlan) -> "_VerifiedSummary":
+        """A summary with what it leaves out: asked for once more, then to be listed.
+
+        Rules have chosen by the same ranking what there is room for.
+        """
+        if job.summarizer is self._extractive:
+            return _VerifiedSummary(summary=summary, carried=())
+        missing = await asyncio.to_thread(plan.find_missing_facts, summary.text, self._count_tokens)
+        if missing.important:
+            named = missing.important[:_MAX_NAMED_FACTS]
+            writing = job.summarizer.redraft(
+                plan.summary_input, summary.text, named, job.usage_log, limit_tokens=plan.limit_tokens
+            )
+            redraft = await self._run_within(writing, self._options.limit_seconds * _REDRAFT_SHARE)
+            if isinstance(redraft, Summary) and not await self._find_problem(job.summarizer, redraft, plan):
+                still_missing = await asyncio.to_thread(
+                    plan.find_missing_facts, redraft.text, self._count_tokens
+                )
+                if len(still_missing.important) < len(missing.important):
+                    summary, missing = replace(summary, text=redraft.text), still_missing
+        return _VerifiedSummary(summary=summary, carried=missing.carried)
+
+    async def _run_within(
+        self, writing: Coroutine[Any, Any, Summary | SummaryFailure], limit_seconds: float
+    ) -> Summary | SummaryFailure:
+        """What is written in time; whatever else happens is no summary."""
+        try:
+            async with asyncio.timeout(limit_seconds):
+                return await writing
+        except TimeoutError:
+            return SummaryFailure(reason=f"no summary within {limit_seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - a border: anybody may write a summariser, and none may lose a request
+            _LOG.warning("a summariser failed: %s: %s", type(error).__name__, error)
+            return SummaryFailure(reason=str(error) or type(error).__name__)
+
+    async def _find_problem(self, summarizer: Summarizer, summary: Summary, plan: CompactionPlan) -> str | None:
+        """Why a text cannot stand for the head; rules say only what was said there."""
+        problem = find_problem(
+            summary.text, replaced_tokens=plan.summary_input.replaced_tokens, count=self._count_tokens
+        )
+        if problem is not None or summarizer is self._extractive:
+            return problem
+        return await asyncio.to_thread(
+            check_relevance, summary.text, plan.summary_input.head, plan.summary_input.earlier_summary
+        )
+
+    async def _store_compaction(
+        self,
+        verified: "_VerifiedSummary",
+        lease: CompactionLease,
+        candidate: CompactionCandidate,
+        plan: CompactionPlan,
+        record: Compaction,
+        usages: Usages,
+    ) -> CompactionResult:
+        """The fold of a summary, written down with all that it folds."""
+        record = replace(
+            record, summary=verified.summary.text, carried=verified.carried, model=verified.summary.model
+        )
+        record = replace(record, tokens_after=self._count_tokens(summary_text(record)))
+        if record.tokens_after >= plan.summary_input.replaced_tokens:
+            reason = f"the summary would be no shorter than what it replaces ({plan.summary_input.replaced_tokens:,} tokens)"
+            return await self._finish(record, CompactionOutcome.FAILED, reason, lease=lease, usages=usages)
+        earlier = self._absorbed_compaction(candidate)
+        record = replace(record, earlier_id=earlier.id if earlier is not None else None)
+        start = candidate.chain.leading_system_messages
+        messages = candidate.original.messages[
+            start + (earlier.messages if earlier else 0) : start + record.messages
+        ]
+        return await self._finish(
+            record, CompactionOutcome.OK, verified.reason, lease=lease, usages=usages, messages=messages
+        )
+
+    def _absorbed_compaction(self, candidate: CompactionCandidate) -> Compaction | None:
+        """The fold that keeps the first turns; not one of another session, which may be forgotten first."""
+        earlier = candidate.earlier_compaction
+        return earlier if earlier is not None and earlier.session_id == candidate.session_id else None
+
+    async def _finish(
+        self,
+        record: Compaction,
+        outcome: CompactionOutcome,
+        reason: str,
+        *,
+        lease: CompactionLease | None,
+        usages: Usages = (),
+        messages: Sequence[bytes] = (),
+    ) -> CompactionResult:
+        """What became of it, written down."""
+        now = self._clock()
+        record = replace(
+            record,
+            outcome=outcome,
+            compacted_at=now,
+            duration_seconds=max(0.0, now - record.compacted_at),
+            reason=reason,
+        )
+        if outcome is not CompactionOutcome.OK:
+            record = replace(record, summary="", carried=(), tokens_after=record.tokens_before)
+        if not await self._store.record(record, messages, lease=lease):
+            return CompactionResult(outcome=CompactionOutcome.LOCK_HELD, reason=_LEASE_LOST, usages=usages)
+        return CompactionResult(outcome=outcome, compaction=record, reason=reason, usages=usages)
+
+    async def _release(self, lease: CompactionLease) -> None:
+        # It runs out by itself where the store is gone.
+        with suppress(StoreUnavailable):
+            await self._store.release_lease(lease)
+
+    def _new_record(
+        self,
+        candidate: CompactionCandidate,
+        plan: CompactionPlan | None,
+        started: float,
+        summarizer: Summarizer,
+    ) -> Compaction:
+        """The row of a fold before anything has become of it; `compacted_at` is when it began."""
+        messages = plan.message_count if plan is not None else 0
+        tokens = plan.head_tokens if plan is not None else 0
+        return Compaction(
+            id=uuid4().hex,
+            agent=candidate.agent,
+            session_id=candidate.session_id,
+            boundary=candidate.chain.hashes[messages - 1] if messages else b"",
+            messages=messages,
+            seen_messages=len(candidate.chain),
+            summary="",
+            carried=(),
+            tokens_before=tokens,
+            tokens_after=tokens,
+            model=summarizer.model or candidate.original.model,
+            cost=Decimal(0),
+            duration_seconds=0.0,
+            outcome=CompactionOutcome.FAILED,
+            compacted_at=started,
+        )
+
+    def _total_cost(self, model: str, usages: Usages) -> Decimal | None:
+        """What all calls together cost; unknown where one of them is."""
+        prices = [self._call_cost(model, usage) for usage in usages]
+        known = [price for price in prices if price is not None]
+        return sum(known, Decimal(0)) if len(known) == len(prices) else None
+
+    def _call_cost(self, model: str, usage: Usage | None) -> Decimal | None:
+        if usage is None or self._price is None:
+            return usage.said_dollars if usage is not None else None
+        return self._price(model, usage)
+
+    def _count_tokens(self, text: str) -> int:
+        return self._counter.text(text).tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SummaryJob:
+    """Who writes a summary, and where the bills for it go."""
+
+    summarizer: Summarizer
+    usage_log: UsageLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _VerifiedSummary:
+    """A summary, the facts to be listed after it, and why it is not by a model where it should have been."""
+
+    summary: Summary
+    carried: tuple[str, ...]
+    reason: str = ""
+
+
+async def _cancel_tasks(*tasks: "asyncio.Task[object]") -> None:
+    """End what is still under way, and wait until it has."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,335 @@
+"""The facts of a conversation, found without a model: names, numbers, errors, decisions, constraints, tasks.
+
+Each says where it stood first and last, and in how many messages who said it: the user, the model, the short
+arguments of calls (the files and commands that it works with), long ones (what it wrote), or results of tools.
+Time grows with the text: it is split into words once, and each word that is new is looked at once.
+
+What was done in a conversation: the files that calls were about, and the errors that came of calls.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from foveate.compaction.facts.rules import (
+    FactKind,
+    classify_word,
+    find_names,
+    find_numbers,
+    find_quotes,
+    find_urls,
+    rules,
+    split_words,
+)
+from foveate.compaction.facts.sentences import find_error_lines, find_fact_sentences, find_unchecked_tasks
+from foveate.formats.json_text import large_json
+from foveate.model import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
+
+# An argument up to this length names something (a path, a command, a query); a longer one is something written.
+_SHORT_ARGUMENT_CHARS = 400
+MODEL_ROLES = frozenset(("assistant", "model"))
+_DONE_STATUSES = frozenset(("completed", "complete", "done", "cancelled", "canceled", "finished"))
+
+
+class Speaker(IntEnum):
+    """Who says something."""
+
+    USER = 0
+    MODEL = 1
+    CALL_ARGUMENT = 2
+    WRITTEN_TEXT = 3
+    TOOL_RESULT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something that was said, word for word.
+
+    `first` and `last` are the places of the messages in which it stood, `last_spoken` the last one in which not
+    only a tool said it (-1: none). `times` counts every time, `messages` those of each `Voice`.
+    """
+
+    kind: FactKind
+    text: str
+    first_index: int
+    last_index: int
+    last_non_tool_index: int
+    occurrences: int
+    messages_by_speaker: tuple[int, ...]
+
+    def count_messages_by(self, speaker: Speaker) -> int:
+        """In how many messages `voice` said it."""
+        return self.messages_by_speaker[speaker]
+
+
+def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
+    """All facts of a conversation, in the order in which they first stood there."""
+    collector = _FactCollector()
+    tasks: tuple[int, list[str]] = (0, [])
+    for index, message in enumerate(messages):
+        for speaker, text in message_texts(message):
+            collector.add(index, speaker, _find_facts(text, speaker, collector))
+        for part in message.parts:
+            if isinstance(part, ToolCall) and (open_tasks := _open_tasks(part)) is not None:
+                tasks = index, open_tasks
+    # Of the lists that a tool for them was given, the last one stands for all before it.
+    collector.add(tasks[0], Speaker.CALL_ARGUMENT, ((FactKind.TASK, task) for task in tasks[1]))
+    return collector.build_facts()
+
+
+def message_texts(message: Message) -> Iterator[tuple[Speaker, str]]:
+    """Every text of a message, with who says it."""
+    speaker = (
+        Speaker.MODEL
+        if message.role in MODEL_ROLES
+        else Speaker.TOOL_RESULT
+        if message.role == "tool"
+        else Speaker.USER
+    )
+    for part in message.parts:
+        yield from _part_texts(part, speaker)
+
+
+def _part_texts(part: Part, speaker: Speaker) -> Iterator[tuple[Speaker, str]]:
+    match part:
+        case Text():
+            yield speaker, part.text
+        case Thinking():
+            yield Speaker.MODEL, part.text
+        case Document():
+            yield Speaker.TOOL_RESULT, part.text
+        case ToolCall():
+            for text in argument_texts(part):
+                yield (
+                    (Speaker.CALL_ARGUMENT if len(text) <= _SHORT_ARGUMENT_CHARS else Speaker.WRITTEN_TEXT),
+                    text,
+                )
+        case ToolResult():
+            for inner in part.parts:
+                yield from _part_texts(inner, Speaker.TOOL_RESULT)
+        case _:
+            return
+
+
+def argument_texts(call: ToolCall) -> Iterator[str]:
+    """The texts and numbers among the arguments of a call; all of it as it is where it is not JSON."""
+    try:
+        arguments = large_json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        yield call.arguments
+        return
+    pending = [arguments]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(reversed(value.values()))
+        elif isinstance(value, list):
+            pending.extend(reversed(value))
+        elif isinstance(value, str):
+            yield value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
+
+
+def _open_tasks(call: ToolCall) -> list[str] | None:
+    """What is still to be done by the list that a tool for such lists is given; None for all other calls."""
+    if "todo" not in call.name.lower():
+        return None
+    try:
+        arguments = large_json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return None
+    lists = (
+        [value for value in arguments.values() if isinstance(value, list)]
+        if isinstance(arguments, dict)
+        else [arguments]
+    )
+    entries: list[Any] = next((entries for entries in lists if isinstance(entries, list)), [])
+    rows = [entry for entry in entries if isinstance(entry, dict)]
+    if not rows:
+        return None
+    return [
+        text
+        for row in rows
+        if str(row.get("status", "")).lower() not in _DONE_STATUSES
+        for text in [next((str(row[key]) for key in ("content", "text", "title", "task") if row.get(key)), "")]
+        if text
+    ]
+
+
+_WEAK_KINDS = frozenset((FactKind.QUOTED, FactKind.NAME, FactKind.NUMBER))
+_USER_SENTENCES = (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION)
+_MODEL_SENTENCES = (FactKind.DECISION, FactKind.TASK)
+
+
+def _find_facts(text: str, speaker: Speaker, collector: "_FactCollector") -> Iterator[tuple[FactKind, str]]:
+    for word in split_words(text):
+        yield from collector.classify(word)
+    yield from ((FactKind.URL, url) for url in find_urls(text))
+    yield from ((FactKind.NUMBER, number) for number in find_numbers(text))
+    match speaker:
+        case Speaker.USER:
+            yield from find_fact_sentences(text, _USER_SENTENCES)
+        case Speaker.MODEL:
+            yield from find_fact_sentences(text, _MODEL_SENTENCES)
+        case Speaker.TOOL_RESULT:
+            yield from ((FactKind.ERROR, line) for line in find_error_lines(text))
+        case _:
+            return
+    if speaker is not Speaker.TOOL_RESULT:
+        yield from ((FactKind.TASK, task) for task in find_unchecked_tasks(text))
+        yield from ((FactKind.QUOTED, quoted) for quoted in find_quotes(text))
+        yield from ((FactKind.NAME, name) for name in find_names(text))
+
+
+@dataclass(slots=True)
+class _FactCounts:
+    """A fact while it is being counted."""
+
+    first_index: int
+    last_index: int
+    last_non_tool_index: int = -1
+    occurrences: int = 0
+    messages_by_speaker: list[int] = field(default_factory=lambda: [0] * len(Speaker))
+    last_index_by_speaker: list[int] = field(default_factory=lambda: [-1] * len(Speaker))
+
+
+class _FactCollector:
+    """The facts of a conversation while it is read."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[FactKind, str], _FactCounts] = {}
+        self._classified: dict[str, tuple[tuple[FactKind, str], ...]] = {}
+
+    def classify(self, word: str) -> tuple[tuple[FactKind, str], ...]:
+        """What a word holds; each word is looked at once."""
+        known = self._classified.get(word)
+        if known is None:
+            known = self._classified[word] = classify_word(word)
+        return known
+
+    def add(self, index: int, speaker: Speaker, facts: Iterable[tuple[FactKind, str]]) -> None:
+        """Note what `voice` says in the message at `place`."""
+        for key, times in Counter(facts).items():
+            counts = self._counts.setdefault(key, _FactCounts(index, index))
+            counts.last_index = max(counts.last_index, index)
+            counts.occurrences += times
+            if speaker is not Speaker.TOOL_RESULT:
+                counts.last_non_tool_index = max(counts.last_non_tool_index, index)
+            if counts.last_index_by_speaker[speaker] != index:
+                counts.last_index_by_speaker[speaker] = index
+                counts.messages_by_speaker[speaker] += 1
+
+    def build_facts(self) -> tuple[Fact, ...]:
+        """All of them; what was quoted, or is written like a name, only where it is nothing else."""
+        known = {text for kind, text in self._counts if kind not in _WEAK_KINDS}
+        return tuple(
+            Fact(
+                kind=kind,
+                text=text,
+                first_index=counts.first_index,
+                last_index=counts.last_index,
+                last_non_tool_index=counts.last_non_tool_index,
+                occurrences=counts.occurrences,
+                messages_by_speaker=tuple(counts.messages_by_speaker),
+            )
+            for (kind, text), counts in self._counts.items()
+            if kind not in _WEAK_KINDS or text not in known
+        )
+
+
+# Two calls of one tool whose arguments begin alike are two tries at the same thing.
+_SAME_CALL_CHARS = 60
+_MAX_ERROR_CHARS = 200
+_MAX_TOOL_NAME_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchedFile:
+    """A file that calls were about, and the weightiest thing that they did to it; `last` is the latest call."""
+
+    path: str
+    action: str
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolError:
+    """A line by which `tool` told of an error. `gone`: the same was tried again later, and went well."""
+
+    text: str
+    tool: str
+    last_index: int
+    is_resolved: bool
+
+
+def find_touched_files(messages: Sequence[Message]) -> list[TouchedFile]:
+    """Every file that a call names as what it is about, the latest touched first."""
+    found: dict[str, tuple[str, int]] = {}
+    for index, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, ToolCall) and (action := _file_action(part.name)):
+                for path in _path_arguments(part):
+                    before = found.get(path, ("", 0))[0]
+                    found[path] = action if not before or before == "read" else before, index
+    touched = (TouchedFile(path=path, action=action, last_index=last) for path, (action, last) in found.items())
+    return sorted(touched, key=lambda file: (-file.last_index, file.path))
+
+
+def _file_action(tool: str) -> str:
+    name = tool.lower()
+    return next((action for word, action in rules().file_actions.items() if word in name), "")
+
+
+def _path_arguments(call: ToolCall) -> Iterable[str]:
+    try:
+        arguments = large_json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(arguments, dict):
+        return ()
+    return [
+        value
+        for name, value in arguments.items()
+        if name.lower() in rules().path_arguments and isinstance(value, str) and 0 < len(value) < 200
+        if "\n" not in value
+    ]
+
+
+def find_tool_errors(messages: Sequence[Message]) -> list[ToolError]:
+    """The errors that tools answered with, each once, the latest first."""
+    calls: dict[str, tuple[str, str]] = {}
+    succeeded_at: dict[str, int] = {}
+    found: dict[str, tuple[int, str, str]] = {}
+    for index, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                calls[part.id or part.name] = part.name, f"{part.name} {part.arguments[:_SAME_CALL_CHARS]}"
+            elif isinstance(part, ToolResult):
+                tool, call_key = calls.get(part.id or part.name, (part.name, ""))
+                lines = _error_lines(part)
+                if not lines:
+                    succeeded_at[call_key] = index
+                for line in lines:
+                    found.pop(line, None)
+                    found[line] = index, call_key, " ".join(tool[:_MAX_TOOL_NAME_CHARS].split())
+    return [
+        ToolError(
+            text=line,
+            tool=tool,
+            last_index=index,
+            is_resolved=bool(call_key) and succeeded_at.get(call_key, -1) > index,
+        )
+        for line, (index, call_key, tool) in reversed(found.items())
+    ]
+
+
+def _error_lines(result: ToolResult) -> list[str]:
+    """What a result tells of errors; where it is one and names none, how it begins."""
+    texts = [text for _, text in message_texts(Message(role="tool", parts=(result,)))]
+    lines = [line for text in texts for line in find_error_lines(text)]
+    if result.is_error and not lines:
+        lines = [text.strip().splitlines()[0][:_MAX_ERROR_CHARS] for text in texts if text.strip()][:1]
+    return lines

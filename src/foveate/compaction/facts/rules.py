@@ -1,0 +1,285 @@
+"""What single words of a text are, told by rules: a path, an identifier, a number, an address.
+
+Every pattern is bounded and starts only where a word starts, so a text costs time in proportion to its length,
+whatever it holds.
+
+The rules by which facts are told, as `fold/facts.toml` has them.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+_RULES_FILE = Path(__file__).with_name("facts.toml")
+
+
+class FactKind(StrEnum):
+    """What a fact is."""
+
+    CONSTRAINT = "constraint"
+    TASK = "task"
+    DECISION = "decision"
+    ERROR = "error"
+    PATH = "path"
+    URL = "url"
+    IDENTIFIER = "identifier"
+    VERSION = "version"
+    NUMBER = "number"
+    QUOTED = "quoted"
+    NAME = "name"
+
+
+SENTENCE_KINDS = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactRules:
+    """What `fold/facts.toml` says, ready to be matched."""
+
+    sentences: Mapping[FactKind, re.Pattern[str]]
+    orders: re.Pattern[str]
+    no_orders: re.Pattern[str]
+    before_orders: re.Pattern[str]
+    reporting: re.Pattern[str]
+    refusing: frozenset[str]
+    wishing: re.Pattern[str]
+    asking: re.Pattern[str]
+    asking_inside: re.Pattern[str]
+    unfinished: re.Pattern[str]
+    negations: frozenset[str]
+    small_words: frozenset[str]
+    number: re.Pattern[str]
+    extensions: frozenset[str]
+    path_arguments: frozenset[str]
+    file_actions: Mapping[str, str]
+
+
+@cache
+def rules() -> FactRules:
+    """The rules, read once."""
+    table = tomllib.loads(_RULES_FILE.read_text(encoding="utf-8"))
+    units = "|".join(re.escape(unit) for unit in sorted(table["units"], key=len, reverse=True))
+    lead, dense_lead = (_alternatives(phrases) for phrases in _split_by_script(table["before_orders"]))
+    return FactRules(
+        sentences={kind: _phrases(table[kind.value]) for kind in FactKind if kind in SENTENCE_KINDS},
+        orders=_phrases(table["orders"]),
+        no_orders=_phrases(table["no_orders"]),
+        before_orders=re.compile(
+            rf"(?:^|[,;:(–—，；：、])\W{{0,9}}(?:(?:{lead})\W{{1,3}}|(?:{dense_lead})){{0,3}}$|(?<!\w)(?:{lead})\W{{1,3}}$",
+            re.IGNORECASE,
+        ),
+        reporting=re.compile(
+            rf"(?:\W{{1,3}}\w{{1,40}}){{0,4}}?\W{{1,3}}(?:{_alternatives(table['reporting'])})\b", re.IGNORECASE
+        ),
+        refusing=frozenset(table["refusing"]),
+        wishing=re.compile(rf"\s+(?:{_alternatives(table['wishing'])})\b", re.IGNORECASE),
+        asking=re.compile(
+            rf"\W*(?:(?:{_alternatives(table['before_asking'])})\W+){{0,3}}(?:{_alternatives(table['asking'])})\b",
+            re.IGNORECASE,
+        ),
+        asking_inside=re.compile(_alternatives(table["asking_inside"])),
+        unfinished=re.compile(rf"(?<!\w)(?:{_alternatives(table['unfinished'])})$", re.IGNORECASE),
+        negations=frozenset(table["negating"]),
+        small_words=frozenset(table["small"]),
+        number=re.compile(
+            rf"(?<![\w.,/-])(?:\d{{4}}-\d\d-\d\d|\d{{2,5}}x\d{{2,5}}|"
+            rf"[$€£#]?\d{{1,20}}(?:[.,]\d{{1,20}}){{0,5}}(?:e[+-]?\d{{1,3}}|"
+            rf" ?(?:{units})(?:/(?:s|sec|min|h|day|month))?(?!\w))?)(?![\w/])",
+            re.IGNORECASE,
+        ),
+        extensions=frozenset(table["extensions"]),
+        path_arguments=frozenset(table["path_arguments"]),
+        file_actions=table["deeds"],
+    )
+
+
+def _split_by_script(phrases: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Phrases of letters with cases, and those of scripts that are written without spaces."""
+    spaced = [phrase for phrase in phrases if phrase.upper() != phrase.lower()]
+    return spaced, [phrase for phrase in phrases if phrase.upper() == phrase.lower()]
+
+
+def _phrases(phrases: Sequence[str]) -> re.Pattern[str]:
+    """Any of the phrases: as whole words where they are of letters with cases, anywhere where they are not."""
+    spaced, dense = _split_by_script(phrases)
+    # An error's name ends in the word that tells it: ValueError, FileNotFoundException.
+    endings = [phrase.capitalize() for phrase in spaced if phrase in ("error", "exception")]
+    # What a phrase can begin with is looked at first: most places of a text are then passed by at once.
+    parts = [rf"(?<!\w)(?=\w)(?i:{_alternatives(spaced)})"]
+    for inside, end in ((dense, ""), (endings, r"s?\b")):
+        if inside:
+            parts.append(
+                rf"(?=[{''.join(sorted({phrase[0] for phrase in inside}))}])(?:{_alternatives(inside)}){end}"
+            )
+    return re.compile("|".join(parts))
+
+
+def _alternatives(phrases: Sequence[str]) -> str:
+    return "|".join(map(_phrase_pattern, phrases))
+
+
+_GAP = r"[^.!?;\n]{0,40}?(?<!\w)"
+
+
+def _phrase_pattern(phrase: str) -> str:
+    """A phrase with its two marks: "…" for some words of a clause, "*" for the rest of a word."""
+    parts = [part.strip() for part in phrase.split("…")]
+    return _GAP.join(map(_words_pattern, parts))
+
+
+def _words_pattern(part: str) -> str:
+    # A letter with cases, or what stands for some, ends with its word; an apostrophe does not.
+    end = r"(?!\w)" if part[-1] == "*" or part[-1].upper() != part[-1].lower() else ""
+    words = (re.escape(word).replace(r"\*", r"\w{0,30}") for word in part.split())
+    return r"\s{1,3}".join(words) + end
+
+
+# Longer ones are data: base64, minified code, hashes of whole files.
+_MAX_WORD_CHARS = 200
+_WORD = re.compile(r"[\w./\\:@~#+\-]+(?:\(\))?")
+_URL = re.compile(r"\bhttps?://[^\s\"'<>`\\)\]}]{1,400}")
+_ESCAPES = re.compile(r"\\[ntr]?")
+_WINDOWS_PATH = re.compile(r"(?:[A-Za-z]:|\\)\\[\w.\\+@~-]{1,180}|(?:[\w.+@~-]+\\(?![ntr]))+[\w+@~-]+\.\w{1,8}")
+# Read backwards: the end of a word is looked at once, not from each colon in it.
+_LINE_OF_FILE = re.compile(r"(?:\d+:)+")
+_VERSION = re.compile(r"(?:v\d+(?:\.\d+){0,3}|\d+\.\d+\.\d+(?:\.\d+)?)(?:[-.+]?[a-z][\w.]*)?", re.IGNORECASE)
+_DIGEST = re.compile(
+    r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
+)
+_MEASURE = re.compile(r"\d[\d.,]*[a-z]{1,3}", re.IGNORECASE)
+_COLOUR = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})", re.IGNORECASE)
+_SCOPED = re.compile(r"@[a-z0-9][\w.-]{0,60}/[a-z0-9][\w./-]{0,100}", re.IGNORECASE)
+_TICKET = re.compile(r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9}")
+_FLAG = re.compile(r"--[a-z][\w-]{1,60}")
+_PART = re.compile(r"[\w-]+")
+_SLASH = re.compile("/")
+_KEBAB = re.compile(r"[a-z]\w*(?:-\w+){2,6}|[a-z]+\d*-[^\W\d]*\d\w*")
+_CAPITAL = r"[A-ZÀ-ÞА-Я][^\W\dA-Z_][\w-]{1,30}"
+_NAME = re.compile(rf"(?<=[^\W\d_A-Z] ){_CAPITAL}(?: {_CAPITAL}){{0,3}}")
+_QUOTED = re.compile(
+    r"`([^`\n]{2,80})`|\"([^\"\n]{3,80})\"|“([^”\n]{3,80})”|«([^»\n]{3,80})»|「([^」\n]{2,80})」"
+)
+_LISTED_LINE = re.compile(r"^ {0,9}\d{1,7}(?=[\t→|:│]| {2,})", re.MULTILINE)
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text in which a path or an identifier may stand; as often as they stand."""
+    return _WORD.findall(text)
+
+
+def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
+    """The paths, identifiers and versions that one word holds."""
+    if len(word) > _MAX_WORD_CHARS:
+        return ()
+    if "\\" in word:
+        if match := _WINDOWS_PATH.fullmatch(word.rstrip(".:")):
+            return ((FactKind.PATH, match[0]),)
+        return tuple(found for piece in _ESCAPES.split(word) if piece for found in classify_word(piece))
+    bare = _strip_marks(word)
+    if bare.startswith(("http:", "https:")) or _MEASURE.fullmatch(bare):
+        return ()  # told by `urls_in` and `numbers_in`
+    if scoped := _SCOPED.fullmatch(word.rstrip(".:-+@~")):
+        return ((FactKind.PATH, scoped[0]),)
+    if is_path(bare):
+        return ((FactKind.PATH, bare),)
+    if _VERSION.fullmatch(bare):
+        return ((FactKind.VERSION, bare),)
+    if any(pattern.fullmatch(bare) for pattern in (_DIGEST, _TICKET, _COLOUR, _FLAG, _KEBAB)):
+        return ((FactKind.IDENTIFIER, bare),)
+    called = bare.endswith("()")
+    parts = _PART.findall(bare)
+    return tuple(
+        (FactKind.IDENTIFIER, part.strip("-"))
+        for at, part in enumerate(parts)
+        if is_identifier(part.strip("-"), called=called and at == len(parts) - 1)
+    )
+
+
+def names_in_word(word: str) -> Iterator[str]:
+    """What a word names besides what it holds by `classified`: itself, and its parts.
+
+    A path names the folders that it is in and its last part, and where it begins at the root, all its ends:
+    "/work/src/app.py" is also "src/app.py", but "lib/src/app.py" is another file.
+    """
+    bare = _strip_marks(word)
+    if bare.startswith(("http:", "https:")):
+        return  # an address is told whole, or not
+    yield bare
+    if _VERSION.fullmatch(bare) or len(word) > _MAX_WORD_CHARS:
+        return
+    yield from (part.strip("-") for part in _PART.findall(bare) if not part.isdigit())
+    if is_path(bare):
+        for at in (match.start() for match in _SLASH.finditer(bare, 1)):
+            yield bare[:at]
+            yield bare[: at + 1]
+            if bare[0] in "/~" or bare.find("/", at + 1) < 0:
+                yield bare[at + 1 :]
+
+
+def _strip_marks(word: str) -> str:
+    """A word without marks around it, and without the line of a file."""
+    bare = word.rstrip(".:-+@~")
+    if line := _LINE_OF_FILE.match(bare[::-1]):
+        bare = bare[: -line.end()]
+    return bare.lstrip(":+@") or word
+
+
+def is_path(word: str) -> bool:
+    """Whether a word is the path of a file or a folder, and not a choice ("and/or") or a fraction."""
+    if "//" in word or ":" in word:
+        return False
+    folder, slash, last = word.rpartition("/")
+    stem, dot, extension = last.rpartition(".")
+    if dot and extension.lower() in rules().extensions and (stem or slash):
+        return not stem.isdigit() or bool(folder)
+    if not slash or not any(char.isalpha() for char in word):
+        return False
+    return (word[0] in "/~." and len(word) > 2) or word.count("/") > 1 or (last == "" and len(folder) > 1)
+
+
+def is_identifier(word: str, *, called: bool = False) -> bool:
+    """Whether a word was made for code: `snake_case`, `camelCase`, `CONSTANT`, `sha256`, or `called()`."""
+    if len(word) < 3 or word.isdigit() or not any(char.isalpha() for char in word):
+        return False
+    if "_" in word.strip("_") or word[0] == "_" or called:
+        return True
+    if word.isupper():
+        return True
+    if any(char.isupper() for char in word[1:]) and not word.isupper() and any(char.islower() for char in word):
+        return True
+    return word[0].isalpha() and any(char.isdigit() for char in word)
+
+
+def find_urls(text: str) -> Iterator[str]:
+    """The addresses in a text."""
+    return (match[0].rstrip(".,;:!?*") for match in _URL.finditer(text))
+
+
+def find_numbers(text: str) -> Iterator[str]:
+    """The numbers in a text that say something: of three digits, with a point, or with a unit.
+
+    The numbers of lines before the lines of a file are not among them.
+    """
+    for match in rules().number.finditer(_LISTED_LINE.sub("", text)):
+        number = match[0].rstrip(".,")
+        if not number.isdigit() or len(number) > 2:
+            yield number
+
+
+def strip_unit(number: str) -> str:
+    """A number without its unit."""
+    return number.rstrip("/%€$°abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZµ ")
+
+
+def find_names(text: str) -> Iterator[str]:
+    """The names of people, products and places: words with a capital that do not begin a sentence."""
+    return (match[0] for match in _NAME.finditer(text))
+
+
+def find_quotes(text: str) -> Iterator[str]:
+    """What stands in quotes or in backticks, on one line."""
+    return (next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(text))

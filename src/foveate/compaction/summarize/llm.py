@@ -1,0 +1,635 @@
+"""Summaries by a model over HTTP, in the format that the client speaks: Messages, chats or Responses.
+
+Where the agent's own model writes it, the whole request is sent once more, as it went out, with one instruction
+after it: all but that is then read from the provider's cache. Otherwise the model is shown the span as data, in
+pieces where its window is too small for all of it, each with the summary of those before.
+
+What a model answered to being asked for a summary: its text, and why that may be none.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from foveate import formats
+from foveate.budget.model_limits import find_context_window
+from foveate.compaction.summarize import prompts
+from foveate.compaction.summarize.summarizer import Summary, SummaryFailure, SummaryInput, UsageLog
+from foveate.compaction.summarize.verify import check_relevance, find_problem
+from foveate.errors import BadOption, MalformedRequest, UpstreamError, UpstreamStatus
+from foveate.formats.json_text.parse import as_dict, parse_fields, parse_json, parse_object, select_fields
+from foveate.formats.response.usage import find_usage
+from foveate.http import JsonClient, JsonReply
+from foveate.model import Area, Edit, Format, InsertParts, Message, Place, ReplaceMessages, Request, Text, Usage
+from foveate.prompt_cache.rules import CachingMode, rules_for
+from foveate.tokens import counter_for
+
+# Anthropic's reasons: platform.claude.com/docs/en/build-with-claude/handling-stop-reasons (read November 2026).
+_TRUNCATED_REASONS = frozenset(("max_tokens", "length", "model_context_window_exceeded", "max_output_tokens"))
+_REFUSAL_REASONS = frozenset(("refusal", "content_filter"))
+_TOOL_CALL_REASONS = frozenset(("tool_use", "tool_calls", "function_call", "pause_turn"))
+# Local models that think do so in their answer where the server does not part the two. Some templates open the
+# block in the prompt, and only its end is answered: ggml-org/llama.cpp#11861, vllm-project/vllm#13125 (2025).
+_THINKING_BLOCK = re.compile(r"\s*<(think|thinking)>.*?(</\1>|\Z)", re.DOTALL)
+_THINKING_END = re.compile(r"^[^\S\n]*</(think|thinking)>[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryResponse:
+    """What was said, what it was billed, and why it is no whole answer, if it is none (`problem`).
+
+    `calls`: it called a tool, which it could do only since it was shown some. `cut_off`: it had no more room.
+    """
+
+    text: str
+    usage: Usage | None
+    problem: str | None = None
+    has_tool_calls: bool = False
+    is_truncated: bool = False
+
+
+class _AnthropicBlock(msgspec.Struct):
+    """A block of an answer by Anthropic."""
+
+    type: str = ""
+    text: str = ""
+
+
+class _ChatMessage(msgspec.Struct):
+    """An answer in a chat."""
+
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    function_call: dict[str, msgspec.Raw] | None = None  # the older way to say the same
+
+
+class _ResponsesItem(msgspec.Struct):
+    """An item of a response; only a message has content that is read."""
+
+    type: str = ""
+    content: list["_ResponsesContent"] | None = None
+
+
+class _ResponsesContent(msgspec.Struct):
+    """A part of a message in a response."""
+
+    type: str = ""
+    text: str = ""
+
+
+class _IncompleteDetails(msgspec.Struct):
+    reason: str | None = None
+
+
+class _ChatChoice(msgspec.Struct):
+    message: _ChatMessage = msgspec.field(default_factory=_ChatMessage)
+    finish_reason: str | None = None
+
+
+_BLOCKS_DECODER = msgspec.json.Decoder(list[_AnthropicBlock])
+_CHOICES_DECODER = msgspec.json.Decoder(list[_ChatChoice])
+_REASON_DECODER = msgspec.json.Decoder(str | None)
+_OUTPUT_DECODER = msgspec.json.Decoder(list[_ResponsesItem])
+_INCOMPLETE_DECODER = msgspec.json.Decoder(_IncompleteDetails | None)
+_NULL = msgspec.Raw(b"null")
+
+
+def parse_response(api_format: Format, reply: JsonReply) -> SummaryResponse:
+    """The answer in a reply, in the format of the route that gave it."""
+    try:
+        usage = find_usage(api_format, reply)
+    except MalformedRequest:
+        usage = None
+    try:
+        if api_format is Format.RESPONSES:
+            return _parse_responses(reply, usage)
+        return _parse_anthropic(reply, usage) if api_format is Format.ANTHROPIC else _parse_chat(reply, usage)
+    except msgspec.MsgspecError:
+        return SummaryResponse(text="", usage=usage, problem="the answer has not the shape of one")
+
+
+def _parse_anthropic(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
+    if "content" not in reply:
+        return SummaryResponse(text="", usage=usage, problem="the answer has no content")
+    blocks = _BLOCKS_DECODER.decode(reply["content"])
+    reason = _REASON_DECODER.decode(reply.get("stop_reason", msgspec.Raw(b"null"))) or ""
+    text = "".join(block.text for block in blocks if block.type == "text")
+    return _build_response(
+        text, usage, reason, has_tool_calls=any(block.type.endswith("tool_use") for block in blocks)
+    )
+
+
+def _parse_chat(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
+    choices = _CHOICES_DECODER.decode(reply.get("choices", msgspec.Raw(b"[]")))
+    if not choices:
+        return SummaryResponse(text="", usage=usage, problem="the answer has no choices")
+    message = choices[0].message
+    reason = "refusal" if message.refusal else choices[0].finish_reason or ""
+    return _build_response(
+        message.content or "", usage, reason, has_tool_calls=bool(message.tool_calls or message.function_call)
+    )
+
+
+def _parse_responses(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
+    status = _REASON_DECODER.decode(reply.get("status", _NULL)) or "completed"
+    if status not in ("completed", "incomplete"):
+        return SummaryResponse(text="", usage=usage, problem=f"the response is {status}")
+    items = _OUTPUT_DECODER.decode(reply.get("output", msgspec.Raw(b"[]")))
+    parts = [part for item in items if item.type == "message" for part in item.content or ()]
+    if not items:
+        return SummaryResponse(text="", usage=usage, problem="the response has no output")
+    incomplete = _INCOMPLETE_DECODER.decode(reply.get("incomplete_details", _NULL))
+    reason = (incomplete.reason if incomplete is not None else None) or ""
+    if any(part.type == "refusal" for part in parts):
+        reason = "refusal"
+    text = "".join(part.text for part in parts if part.type == "output_text")
+    return _build_response(
+        text, usage, reason, has_tool_calls=any(item.type.endswith("_call") for item in items)
+    )
+
+
+def _build_response(text: str, usage: Usage | None, reason: str, *, has_tool_calls: bool) -> SummaryResponse:
+    problem = None
+    has_tool_calls = has_tool_calls or reason in _TOOL_CALL_REASONS
+    is_truncated = not has_tool_calls and reason in _TRUNCATED_REASONS
+    if has_tool_calls:
+        problem = "the answer calls a tool"
+    elif reason in _REFUSAL_REASONS:
+        problem = "the answer is a refusal, not a summary"
+    elif is_truncated:
+        problem = "the summary was cut off"
+    return SummaryResponse(
+        text=_strip_thinking(text),
+        usage=usage,
+        problem=problem,
+        has_tool_calls=has_tool_calls,
+        is_truncated=is_truncated,
+    )
+
+
+def _strip_thinking(text: str) -> str:
+    """What is said after what is thought."""
+    thinking = _THINKING_BLOCK.match(text) or _THINKING_END.search(text)
+    return text[thinking.end() :].strip() if thinking else text.strip()
+
+
+RETRY_DELAYS_SECONDS = (1.0, 4.0, 16.0)
+"""How long to wait before each retry."""
+
+_DEFAULT_WINDOW_TOKENS = 16_384
+# What is asked for is a number of words. The answer may be longer; what is cut off is lost.
+_OUTPUT_FACTOR = 2
+_MAX_OUTPUT_TOKENS = 8_192
+# What counting tokens may take is no time for a summary; less than this is meant for something else.
+_MIN_TIMEOUT_SECONDS = 2.0
+_MAX_SUMMARY_TOKENS = 6_000
+# For models that think unasked, and are billed for it as output.
+_THINKING_TOKENS = 4_096
+# A span that is cut into smaller pieces than this is told in too many summaries of summaries.
+_MIN_CHUNK_TOKENS = 512
+_TRANSIENT_STATUSES = frozenset((408, 409, 425, 429))  # the same request may be answered a little later
+_REJECTED_STATUSES = frozenset((400, 413, 422))  # another request may be answered at once
+_UNFORCED_TOOL_CHOICES = frozenset(("", "auto", "none"))
+_THINKING_OFF = frozenset(("", "disabled", "none"))
+# None of these is part of what is cached, and each would keep the answer from being one whole text.
+_DROPPED_FIELDS = frozenset(
+    ("stream", "stream_options", "stop", "stop_sequences", "n", "logprobs", "top_logprobs", "prediction",
+     "max_tokens", "max_completion_tokens", "max_output_tokens", "logit_bias", "modalities", "audio",
+     "background")
+)  # fmt: skip
+# What holds an answer to a form, besides OpenAI's own ways: vLLM's names (docs.vllm.ai, structured outputs) and
+# llama.cpp's (tools/server/README.md), read November 2026.
+_OUTPUT_FORMAT_FIELDS = frozenset(
+    ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag", "structured_outputs",
+     "grammar", "json_schema")
+)  # fmt: skip
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummarizerEndpoint:
+    """Where a model is: the whole address of the route, the format that it takes, and headers with the key.
+
+    `model` is the name of the client's own model there, if it differs from the one that it is known by: on
+    Azure that of a deployment. The query of `url` can hold a key. Without `reuse`, each call has a connection
+    of its own.
+    """
+
+    url: str = field(repr=False)
+    api_format: Format
+    headers: Mapping[str, str] = field(repr=False)
+    model: str = ""
+    reuse_connection: bool = True
+
+
+class _BodyWriter(Protocol):
+    """Writes a request."""
+
+    def __call__(self, *, more_output: bool) -> bytes:
+        """With `more` room for the answer, or not."""
+
+
+class _NextStep(Enum):
+    """What may help after a try that failed."""
+
+    RETRY = auto()  # the same once more
+    MORE_OUTPUT = auto()  # more room for the answer
+    RETRY_ONCE = auto()  # the same, but only once: who has nothing to tell twice has nothing to tell
+    AS_DATA = auto()  # another way of asking
+    GIVE_UP = auto()
+
+
+_FINAL_STEPS = frozenset((_NextStep.AS_DATA, _NextStep.GIVE_UP))
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What was written, or why nothing was, and what may help."""
+
+    text: str
+    problem: str | None = None
+    next_step: _NextStep = _NextStep.RETRY
+
+
+class LlmSummarizer:
+    """Implements `Summariser`. Without a `model` it is the agent's own, at the same provider."""
+
+    def __init__(
+        self,
+        client: JsonClient,
+        endpoint: SummarizerEndpoint,
+        *,
+        model: str = "",
+        window_tokens: int | None = None,
+        delays_seconds: Sequence[float] = RETRY_DELAYS_SECONDS,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """The time-out of `client` is that of one answer, which a model may write on for minutes.
+
+        Raises:
+            BadOption: that time-out is one for counting tokens.
+        """
+        if client.timeout_seconds <= _MIN_TIMEOUT_SECONDS:
+            raise BadOption(f"no model writes a summary within {client.timeout_seconds:g} s; give it minutes")
+        self.model = model
+        self._client = client
+        self._endpoint = endpoint
+        self._window_tokens = window_tokens
+        self._delays_seconds = delays_seconds
+        self._sleep = sleep
+
+    async def summarize(
+        self, summary_input: SummaryInput, usage_log: UsageLog | None = None, *, limit_tokens: int
+    ) -> Summary | SummaryFailure:
+        """A summary by the model, from the cached prefix where there is one."""
+        usage_log = UsageLog() if usage_log is None else usage_log
+        writer = self._make_writer(summary_input, limit_tokens)
+        if writer.can_read_cache(summary_input):
+            prompt = prompts.continuation_prompt(
+                summary_input.tail, summary_input.facts, limit_tokens=writer.limit_tokens
+            )
+            # A model that works on, or says something to the user, has to be shown the work as data.
+            attempt = await self._ask_with_retries(
+                partial(writer.append_prompt, summary_input, prompt),
+                summary_input,
+                writer,
+                usage_log,
+                final_steps=_FINAL_STEPS | {_NextStep.RETRY_ONCE},
+            )
+            if attempt.next_step not in (_NextStep.AS_DATA, _NextStep.RETRY_ONCE):
+                return writer.to_summary(attempt)
+        return writer.to_summary(await self._summarize_chunks(summary_input, writer, usage_log))
+
+    async def redraft(
+        self,
+        summary_input: SummaryInput,
+        draft: str,
+        missing: Sequence[str],
+        usage_log: UsageLog,
+        *,
+        limit_tokens: int,
+    ) -> Summary | SummaryFailure:
+        """The same once more, with what it left out; of a span in pieces, the last one is shown again."""
+        writer = self._make_writer(summary_input, limit_tokens)
+        if writer.can_read_cache(summary_input):
+            prompt = prompts.continuation_prompt(
+                summary_input.tail, summary_input.facts, limit_tokens=writer.limit_tokens
+            )
+            body = writer.append_prompt(
+                summary_input, prompt, draft, prompts.redraft_prompt(missing), more_output=False
+            )
+        else:
+            chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
+            if not chunks:
+                return SummaryFailure(reason="there is nothing to show")
+            body = writer.show_chunk(chunks[-1], draft, missing, is_last=True, more_output=False)
+        return writer.to_summary(await self._ask_once(body, summary_input, writer, usage_log))
+
+    def _make_writer(self, summary_input: SummaryInput, limit_tokens: int) -> "_RequestWriter":
+        model = self.model or summary_input.request.model
+        window = find_context_window(model)
+        known = window.tokens if window is not None else _DEFAULT_WINDOW_TOKENS
+        name = self.model or self._endpoint.model or model
+        return _RequestWriter(
+            model, name, self._endpoint.api_format, self._window_tokens or known, limit_tokens
+        )
+
+    async def _summarize_chunks(
+        self, summary_input: SummaryInput, writer: "_RequestWriter", usage_log: UsageLog
+    ) -> _Attempt:
+        """The summary of the span shown as data, piece after piece."""
+        chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
+        attempt = _Attempt(
+            summary_input.earlier_summary, "the window of the summariser is too small for any piece of it"
+        )
+        for number, chunk in enumerate(chunks, start=1):
+            write_body = partial(
+                writer.show_chunk, chunk, attempt.text, summary_input.facts, is_last=number == len(chunks)
+            )
+            # What is told so far may be as long as all that it is told of, of which only a piece is shown.
+            attempt = await self._ask_with_retries(write_body, summary_input, writer, usage_log)
+            if attempt.problem is not None:
+                break
+        return attempt
+
+    async def _ask_with_retries(
+        self,
+        write_body: _BodyWriter,
+        summary_input: SummaryInput,
+        writer: "_RequestWriter",
+        usage_log: UsageLog,
+        *,
+        final_steps: Set[_NextStep] = _FINAL_STEPS,
+    ) -> _Attempt:
+        """What is answered to `body`; where that is no summary it is asked again, with more room if need be."""
+        attempt = _Attempt("")
+        tried_steps: set[_NextStep] = set()
+        for delay in (0.0, *self._delays_seconds):
+            if delay and attempt.next_step is not _NextStep.MORE_OUTPUT:
+                await self._sleep(delay)
+            attempt = await self._ask_once(
+                write_body(more_output=_NextStep.MORE_OUTPUT in tried_steps), summary_input, writer, usage_log
+            )
+            is_done = attempt.problem is None or attempt.next_step in final_steps
+            if is_done or (attempt.next_step is not _NextStep.RETRY and attempt.next_step in tried_steps):
+                break
+            tried_steps.add(attempt.next_step)
+        return attempt
+
+    async def _ask_once(
+        self, body: bytes, summary_input: SummaryInput, writer: "_RequestWriter", usage_log: UsageLog
+    ) -> _Attempt:
+        """What is answered to `body`."""
+        usage_log.start_call()
+        try:
+            response = await self._post(body)
+        except UpstreamStatus as error:
+            usage_log.drop_call()
+            is_transient = error.status >= 500 or error.status in _TRANSIENT_STATUSES or error.status < 400
+            otherwise = _NextStep.AS_DATA if error.status in _REJECTED_STATUSES else _NextStep.GIVE_UP
+            return _Attempt("", str(error), _NextStep.RETRY if is_transient else otherwise)
+        except UpstreamError as error:
+            return _Attempt("", str(error))
+        usage_log.finish_call(response.usage)
+        if response.problem is not None:
+            next_step = (
+                _NextStep.AS_DATA
+                if response.has_tool_calls
+                else _NextStep.MORE_OUTPUT
+                if response.is_truncated
+                else _NextStep.RETRY
+            )
+            return _Attempt("", response.problem, next_step)
+        return await asyncio.to_thread(writer.check_text, response.text, summary_input)
+
+    async def _post(self, body: bytes) -> SummaryResponse:
+        reply = await self._client.post_json(self._endpoint.url, body, self._endpoint.headers)
+        return parse_response(self._endpoint.api_format, reply)
+
+
+class _PromptMessage(msgspec.Struct):
+    role: str
+    content: str
+
+
+class _PromptBody(msgspec.Struct, omit_defaults=True):
+    """A request in either format."""
+
+    model: str
+    messages: list[_PromptMessage]
+    system: str = ""
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+
+
+class _ResponsesPromptBody(msgspec.Struct):
+    """A Responses request; nobody asks for its response again, so it is not stored."""
+
+    model: str
+    instructions: str
+    input: str
+    max_output_tokens: int
+    store: bool = False
+
+
+class _RequestWriter:
+    """Writes the requests for one summary, and reads what came of them. They name the model as `name`."""
+
+    def __init__(
+        self, model: str, name: str, api_format: Format, window_tokens: int, limit_tokens: int
+    ) -> None:
+        self._model = model
+        self._name = name
+        self._spoken = api_format
+        self._window_tokens = window_tokens
+        self.limit_tokens = min(limit_tokens, _MAX_SUMMARY_TOKENS, max(window_tokens // 8, 1))
+        self._counter = counter_for(model)
+        self._rules = rules_for(model)
+        self._summary_room_tokens = min(self.limit_tokens * _OUTPUT_FACTOR, _MAX_OUTPUT_TOKENS)
+
+    def count_upper(self, text: str) -> int:
+        """As many tokens as a text may have."""
+        return self._counter.text(text).upper
+
+    def to_summary(self, attempt: _Attempt) -> Summary | SummaryFailure:
+        """What is handed back."""
+        if attempt.problem is not None:
+            return SummaryFailure(reason=attempt.problem)
+        return Summary(text=attempt.text, model=self._model)
+
+    def check_text(self, text: str, summary_input: SummaryInput) -> _Attempt:
+        """A text, or why it is no summary of `span`."""
+        problem = find_problem(text, replaced_tokens=summary_input.replaced_tokens, count=self.count_upper)
+        if problem is not None:
+            return _Attempt("", problem)
+        problem = check_relevance(text, summary_input.head, summary_input.earlier_summary)
+        return _Attempt(text) if problem is None else _Attempt("", problem, _NextStep.RETRY_ONCE)
+
+    def can_read_cache(self, summary_input: SummaryInput) -> bool:
+        """Whether the request as it went out can be sent again, and would be read from a cache."""
+        request = summary_input.request
+        is_same = request.model == self._model and request.format is self._spoken
+        # A forced tool or a schema would be answered with that; without them, nothing is read from the cache.
+        if (
+            not is_same
+            or request.schema is not None
+            or request.tool_choice not in _UNFORCED_TOOL_CHOICES
+            or _has_output_format(request)
+        ):
+            return False
+        is_cached = self._rules.caching in (CachingMode.AUTOMATIC, CachingMode.BOTH) or (
+            self._rules.caching is CachingMode.BREAKPOINTS and _has_breakpoints(request)
+        )
+        prompt_tokens = self.count_upper(
+            prompts.continuation_prompt(summary_input.tail, summary_input.facts, limit_tokens=self.limit_tokens)
+        )
+        return (
+            is_cached
+            and summary_input.request_tokens + prompt_tokens + self._output_tokens(request)
+            <= self._window_tokens
+        )
+
+    def append_prompt(
+        self, summary_input: SummaryInput, prompt: str, *replies: str, more_output: bool
+    ) -> bytes:
+        """The request as it went out, with `told` after it; and what was answered to that, and so on.
+
+        `more`: with more room for the answer.
+        """
+        roles = ("user", "assistant")
+        messages = tuple(
+            Message(role=roles[number % 2], parts=(Text(text),))
+            for number, text in enumerate((prompt, *replies))
+        )
+        body = formats.apply_edits(summary_input.request, _append_messages(summary_input.request, messages))
+        names = frozenset(parse_fields(body)) - _DROPPED_FIELDS
+        max_output_tokens = self._output_tokens(summary_input.request) + (
+            self._summary_room_tokens if more_output else 0
+        )
+        return select_fields(body, names, **{self._limit_field(): max_output_tokens})
+
+    def show_chunk(
+        self, chunk: str, earlier_summary: str, facts: Sequence[str], *, is_last: bool, more_output: bool
+    ) -> bytes:
+        """A request that shows a piece of a conversation as data; `more`: with more room for the answer."""
+        system = prompts.system_prompt(limit_tokens=self.limit_tokens)
+        shown = prompts.chunk_prompt(chunk, earlier_summary, facts, is_last=is_last)
+        max_output_tokens = self._default_output_tokens() + (self._summary_room_tokens if more_output else 0)
+        if self._spoken is Format.RESPONSES:
+            return msgspec.json.encode(
+                _ResponsesPromptBody(
+                    model=self._name, instructions=system, input=shown, max_output_tokens=max_output_tokens
+                )
+            )
+        body = _PromptBody(model=self._name, messages=[_PromptMessage("user", shown)])
+        if self._spoken is Format.ANTHROPIC:
+            body.system = system
+        else:
+            body.messages.insert(0, _PromptMessage("system", system))
+        setattr(body, self._limit_field(), max_output_tokens)
+        return msgspec.json.encode(body)
+
+    def split_chunks(self, summary_input: SummaryInput) -> list[str]:
+        """The new messages as texts that fit the window; none where it is too small for any."""
+        empty_prompt = prompts.chunk_prompt(
+            "", summary_input.earlier_summary, summary_input.facts, is_last=False
+        )
+        prompt_tokens = self.count_upper(
+            prompts.system_prompt(limit_tokens=self.limit_tokens)
+        ) + self.count_upper(empty_prompt)
+        left_tokens = (
+            self._window_tokens - self._default_output_tokens() - self._summary_room_tokens - prompt_tokens
+        )
+        # What goes around a message, and what a count may be off where texts meet.
+        chunk_tokens = int(left_tokens * 0.95) - 64
+        if chunk_tokens < _MIN_CHUNK_TOKENS:
+            return []
+        return prompts.split_messages(
+            summary_input.new_messages, chunk_tokens=chunk_tokens, count=self.count_upper
+        )
+
+    def _limit_field(self) -> str:
+        if self._spoken is Format.RESPONSES:
+            return "max_output_tokens"
+        is_openai = self._spoken is Format.CHAT and self._rules.provider == "openai"
+        return "max_completion_tokens" if is_openai else "max_tokens"
+
+    def _default_output_tokens(self) -> int:
+        """How long an answer may be: a summary, and what a model thinks unasked where it may."""
+        return self._summary_room_tokens + (0 if self._limit_field() == "max_tokens" else _THINKING_TOKENS)
+
+    def _output_tokens(self, request: Request) -> int:
+        """How long the answer to a request that went out may be; thinking, where it is on, stays on."""
+        if request.thinking in _THINKING_OFF:
+            return self._default_output_tokens()
+        found = parse_fields(request.body)
+        own = next((parse_json(found[name]) for name in _OUTPUT_LIMIT_FIELDS if name in found), 0)
+        budget = parse_object(found.get("thinking")).get("budget_tokens", 0)
+        asked = [number for number in (own, budget) if isinstance(number, int)]
+        return max(*asked, sum(asked[1:]) + self._default_output_tokens(), self._default_output_tokens())
+
+
+_OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+def _append_messages(request: Request, messages: tuple[Message, ...]) -> list[Edit]:
+    """Edits that append messages to a request.
+
+    In the Messages API only the assistant may speak after a system message. So if a conversation ends with one,
+    the text of the first message becomes its last block: the whole prefix is still read from the cache.
+    """
+    reason, end = "a summary is asked for", len(request.messages)
+    edits: list[Edit] = []
+    system_place = _last_system_place(request)
+    if system_place is not None:
+        edits.append(InsertParts(place=system_place, parts=messages[0].parts, reason=reason))
+        messages = messages[1:]
+    if messages:
+        edits.append(ReplaceMessages(start=end, end=end, messages=messages, reason=reason))
+    return edits
+
+
+def _last_system_place(request: Request) -> Place | None:
+    """The end of the system message that an Anthropic conversation ends with; None if it ends otherwise.
+
+    System messages without content only set parameters, and are not part of what is said.
+    """
+    if request.format is not Format.ANTHROPIC:
+        return None
+    for index in reversed(range(len(request.messages))):
+        message = formats.parse_message(request.format, request.messages[index])
+        if message.role != "system":
+            return None
+        if message.parts:
+            return Place(Area.MESSAGES, index, len(message.parts))
+    return None
+
+
+def _has_output_format(request: Request) -> bool:
+    """Whether the answer to a request is held to a form that is no plain text."""
+    found = parse_fields(request.body)
+    text_format = as_dict(parse_object(found.get("text")).get("format"))  # of Responses
+    has_format = any(
+        form.get("type", "text") != "text" for form in (parse_object(found.get("response_format")), text_format)
+    )
+    # The older way to force a call names the function: {"name": …}.
+    is_call_forced = isinstance(parse_json(found.get("function_call")), dict)
+    return (
+        has_format
+        or is_call_forced
+        or any(parse_json(found.get(name)) is not None for name in _OUTPUT_FORMAT_FIELDS)
+    )
+
+
+def _has_breakpoints(request: Request) -> bool:
+    return formats.automatic_breakpoint(request) is not None or any(
+        block.breakpoint_ttl for block in formats.request_blocks(request)
+    )

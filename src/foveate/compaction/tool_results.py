@@ -1,0 +1,370 @@
+"""Tool results that take too much room: cut before they are first sent, or cleared when they are stale.
+
+Neither is silent. Where something is missing, the result itself says how much.
+
+Of a result, words are cut: its texts, plain documents and search results. A picture or a file cannot be cut to
+a part of itself: beside words that fit it is sent as it came, however large it is, and where the words do not
+fit it gives way to a line that names it and its tokens. What a provider's own tools answer, and in the format
+of Responses the outputs of `shell`, `local_shell` and `apply_patch`, stay: no edit can give them another text.
+
+Tool results that are too long, cut before they are first sent, and in the same way whenever they come again.
+
+How much of a result is sent is decided once, while the model has not answered it yet, and kept with the hash of
+its message: so another gateway, or one with another limit since, cuts it as before. What the model has answered
+whole stays whole.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from foveate import formats
+from foveate.budget.apply_ladder import parts_to_text
+from foveate.budget.evict import MessageKind, classify_message
+from foveate.budget.sections import Keep
+from foveate.budget.truncate import AvailableRoom, TruncatableText, truncate
+from foveate.caching import hash_bytes
+from foveate.compaction.apply import describe_non_text
+from foveate.compaction.boundary import TurnStructure
+from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
+from foveate.errors import BadOption, StoreUnavailable
+from foveate.formats.blocks import get_cached_blocks
+from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_object
+from foveate.model import (
+    Area,
+    Document,
+    Message,
+    Opaque,
+    Part,
+    Place,
+    ReplaceText,
+    Request,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from foveate.session.hash_chain import HASH_BYTES, HashChain
+from foveate.tokens import RequestCounter
+from foveate.tokens.text_meter import text_meter_for
+
+TOOL_RESULT_MAX_PCT = 0.30
+
+_RESULT_BLOCK_KINDS = frozenset(
+    ("tool_result", "toolResult", "functionResponse", "function_response", "function_call_output",
+     "custom_tool_call_output")
+)  # fmt: skip
+_TRUNCATION_MARKER = "[... {tokens:,} tokens left out ...]"
+# A marker is so many tokens at most, with the line breaks around it.
+_MAX_MARKER_TOKENS = 24
+_CLEARED_PREFIX = "[cleared: "
+# What is hardly longer than what it would leave behind is not worth it.
+_MIN_CLEARED_TOKENS = 100
+# About what a picture in a result weighs, against its letters.
+_IMAGE_CHARS = 6_000
+_CHARS_PER_TOKEN = 3
+
+
+def result_limit_tokens(window_tokens: int, tool_result_max_pct: float = TOOL_RESULT_MAX_PCT) -> int:
+    """How many tokens of a tool's result are sent at most: a share of the window.
+
+    Raises:
+        BadOption: a share that is not between 0 and 1.
+    """
+    if not 0 < tool_result_max_pct <= 1:
+        raise BadOption(
+            f"tool_result_max_pct is a share, more than 0 and at most 1, not {tool_result_max_pct!r}",
+            path=("tool_result_max_pct",),
+        )
+    return int(window_tokens * tool_result_max_pct)
+
+
+def build_truncation_edits(
+    request: Request, counter: RequestCounter, limits: Mapping[int, int]
+) -> tuple[ReplaceText, ...]:
+    """Results whose words are longer than the limit of their message, each cut to its head and tail.
+
+    `limits` are those of messages, by their places; others are left alone. For the same counter and limit the
+    cut is the same each time, so `counter` must be one that does not learn.
+    """
+    edits: list[ReplaceText] = []
+    for index, limit in sorted(limits.items()):
+        # A token is a byte at least.
+        if len(request.messages[index]) <= limit:
+            continue
+        for block, result in _tool_results(request, index):
+            edit = _truncate_result(result, counter, limit, Place(Area.MESSAGES, index, block))
+            edits += [edit] if edit else []
+    return tuple(edits)
+
+
+def _truncate_result(
+    result: ToolResult, counter: RequestCounter, limit_tokens: int, place: Place
+) -> ReplaceText | None:
+    meter = text_meter_for(counter)
+    text = "\n".join(words for part in result.parts if (words := _text_content(part)) is not None)
+    measured = meter.measure(text)
+    if measured.total.tokens <= limit_tokens:
+        return None
+    others = [part for part in result.parts if _text_content(part) is None]
+    other_tokens = _count_parts(others, counter) - _count_parts((), counter)
+    omission_lines = _describe_omitted(others, other_tokens)
+    # Blank lines at its ends are not worth their tokens.
+    body = TruncatableText(measured_text=measured, keep=Keep.ENDS, start=0, end=len(text.rstrip()))
+    taken = _MAX_MARKER_TOKENS + sum(meter.count([f"\n{line}"]).tokens for line in omission_lines)
+    kept = truncate(body, AvailableRoom(meter, limit_tokens - taken)) or ()
+    parts = [part for part in kept if not isinstance(part, str)]
+    kept_tokens = sum(meter.count([part]).tokens for part in parts)
+    marker = _TRUNCATION_MARKER.format(tokens=max(measured.total.tokens - kept_tokens, 1))
+    from_left = [parts_to_text([part]) for part in parts if part is kept[0]]
+    from_right = [parts_to_text([part]) for part in parts if part is not kept[0]]
+    short = "\n".join((*from_left, marker, *from_right, *omission_lines))
+    total_tokens = measured.total.tokens + other_tokens
+    return ReplaceText(
+        place=place,
+        text=short,
+        reason=f"a tool result of {total_tokens:,} tokens, of which at most {limit_tokens:,} are sent",
+        saved_tokens=total_tokens - meter.count([short]).tokens,
+    )
+
+
+def _count_parts(parts: Sequence[Part], counter: RequestCounter) -> int:
+    return counter.count_message(Message(role="user", parts=tuple(parts))).tokens
+
+
+def _describe_omitted(parts: Sequence[Part], tokens: int) -> list[str]:
+    """A line on pictures and files that give way to words."""
+    if not parts:
+        return []
+    name = (describe_non_text(parts[0]) or "[something without words]")[1:-1] if len(parts) == 1 else ""
+    return [f"[{name or f'{len(parts):,} images and files'}: {tokens:,} tokens left out]"]
+
+
+def clear_stale_results(
+    request: Request, messages: Sequence[Message], tokens: Sequence[int], *, need_tokens: int
+) -> tuple[ReplaceText, ...]:
+    """The stale results that make so much room when they are cleared, the oldest first; all where that is less.
+
+    `tokens` are those of each message. Results of the last turn are not stale, errors are kept, and so are
+    short ones. What stands in the place of each names the tool, and how much it had said.
+    """
+    edits: list[ReplaceText] = []
+    left = need_tokens
+    for edit in _stale_result_edits(request, messages, tokens):
+        if left <= 0:
+            break
+        edits.append(edit)
+        left -= edit.saved_tokens
+    return tuple(edits)
+
+
+def _stale_result_edits(
+    request: Request, messages: Sequence[Message], tokens: Sequence[int]
+) -> Iterator[ReplaceText]:
+    """Each stale result cleared, the oldest first."""
+    names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
+    for index in range(TurnStructure(messages).last_turn_start()):
+        if not any(isinstance(part, ToolResult) for part in messages[index].parts):
+            continue
+        weight = sum(map(_size_chars, messages[index].parts))
+        for block, result in _tool_results(request, index):
+            size = tokens[index] * _size_chars(result) // max(weight, 1)
+            if result.is_error or size < _MIN_CLEARED_TOKENS or _is_cleared(result):
+                continue
+            name = result.name or names.get(result.id, "") or "tool"
+            short = f"{_CLEARED_PREFIX}{size:,} tokens of {name} output]"
+            yield ReplaceText(
+                place=Place(Area.MESSAGES, index, block),
+                text=short,
+                reason=f"a stale result of {name}, cleared to make room",
+                saved_tokens=size - len(short) // _CHARS_PER_TOKEN,
+            )
+
+
+def _tool_results(request: Request, index: int) -> Iterator[tuple[int, ToolResult]]:
+    """The results in a message, each with the number of its block."""
+    raw = request.messages[index]
+    alone = replace(request, body=b"{}", tools=(), messages=(raw,), envelope=None)
+    blocks = [
+        block.place.block or 0 for block in formats.request_blocks(alone) if block.kind in _RESULT_BLOCK_KINDS
+    ]
+    parts = [part for part in formats.parse_message(request.format, raw).parts if isinstance(part, ToolResult)]
+    if len(blocks) == len(parts):  # where they are not, one of them is of a shape that nobody knows
+        yield from zip(blocks, parts, strict=True)
+
+
+def _is_cleared(result: ToolResult) -> bool:
+    first = next(iter(result.parts), None)
+    return isinstance(first, Text) and first.text.startswith(_CLEARED_PREFIX)
+
+
+def _text_content(part: Part) -> str | None:
+    """What a part of a result says in words; None where it is a picture, a file or something unknown."""
+    match part:
+        case Text():
+            return part.text
+        case Document(text=text) if text and part.media_type.startswith("text/"):
+            return text
+        case Opaque(kind="search_result"):
+            found = parse_object(part.raw)
+            texts = [as_text(as_dict(block).get("text")) for block in as_list(found.get("content"))]
+            return "\n".join((as_text(found.get("title")), as_text(found.get("source")), *texts))
+        case _:
+            return None
+
+
+def _size_chars(part: object) -> int:
+    """How much of a message a part is, in letters."""
+    match part:
+        case Text():
+            return len(part.text)
+        case ToolCall():
+            return len(part.arguments) + len(part.name)
+        case ToolResult():
+            return sum(map(_size_chars, part.parts))
+        case _:
+            return _IMAGE_CHARS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncationResult:
+    """The cuts of a request; `rows` are those that were made now, and `problem` why they could not be kept."""
+
+    edits: tuple[ReplaceText, ...] = ()
+    new_records: tuple[Compaction, ...] = ()
+    problem: str = ""
+
+
+async def truncate_tool_results(
+    request: Request,
+    chain: HashChain,
+    compactions: Sequence[Compaction],
+    counter: RequestCounter,
+    store: CompactionStore,
+    *,
+    agent: str,
+    session_id: str,
+    limit_tokens: int,
+    now: float,
+    start: int = 0,
+) -> TruncationResult:
+    """The cuts of a request's results: as before where there was one, kept in the journal where it is new.
+
+    `folds` is what the journal holds at the hashes of the chain. What stands before `start` is not sent.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    limits = result_limits(request, chain, compactions, limit_tokens=limit_tokens, start=start)
+    edits = build_truncation_edits(request, counter, limits)
+    if not edits:
+        return TruncationResult()
+    known_boundaries = {compaction.boundary for compaction in _truncation_records(compactions)}
+    records = [
+        record
+        for record in _new_truncation_records(edits, request, chain, counter, limits, (agent, session_id, now))
+        if record.boundary not in known_boundaries
+    ]
+    if not records:
+        return TruncationResult(edits=edits)
+    try:
+        stored = [await _record_once(record, store) for record in records]
+    except StoreUnavailable as error:
+        return TruncationResult(edits=edits, new_records=tuple(records), problem=str(error))
+    if stored != records:  # somebody else was quicker, with a limit of their own
+        limits = result_limits(request, chain, [*compactions, *stored], limit_tokens=limit_tokens, start=start)
+        edits = build_truncation_edits(request, counter, limits)
+    return TruncationResult(
+        edits=edits,
+        new_records=tuple(
+            record for record, stored_record in zip(records, stored, strict=True) if record == stored_record
+        ),
+    )
+
+
+def result_limits(
+    request: Request, chain: HashChain, compactions: Sequence[Compaction], *, limit_tokens: int, start: int = 0
+) -> Mapping[int, int]:
+    """How many tokens of each result in a message are sent, by the place of the message; others are sent whole.
+
+    Those that are new have `limit_tokens`, others what they had when they were new. Places before `start` are
+    not looked at.
+    """
+    new_messages = range(_first_unanswered_index(request, chain.leading_system_messages), len(request.messages))
+    limits = dict.fromkeys(new_messages, limit_tokens)
+    for compaction in _truncation_records(compactions):
+        position = compaction.messages - 1
+        if not 0 <= position < len(chain) or chain.hashes[position] != compaction.boundary:
+            continue
+        if compaction.undone_at is None and compaction.limit_tokens is not None:
+            limits[chain.leading_system_messages + position] = compaction.limit_tokens
+        else:
+            limits.pop(chain.leading_system_messages + position, None)
+    return {index: limit for index, limit in limits.items() if index >= start}
+
+
+def _truncation_records(compactions: Sequence[Compaction]) -> list[Compaction]:
+    return [
+        compaction
+        for compaction in compactions
+        if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED
+    ]
+
+
+def _first_unanswered_index(request: Request, head: int) -> int:
+    """The first place that the model has not spoken after."""
+    links = formats.message_history(request).nodes
+    for index in reversed(range(head, len(request.messages))):
+        blocks = get_cached_blocks(links[index - head])
+        if blocks and blocks[0].role == "user":
+            continue
+        if (
+            classify_message(formats.parse_message(request.format, request.messages[index]))
+            is MessageKind.MODEL
+        ):
+            return index + 1
+    return head
+
+
+def _new_truncation_records(
+    edits: Sequence[ReplaceText],
+    request: Request,
+    chain: HashChain,
+    counter: RequestCounter,
+    limits: Mapping[int, int],
+    owner: tuple[str, str, float],
+) -> list[Compaction]:
+    """One row for each message in which something is cut."""
+    agent, session_id, now = owner
+    records = []
+    for index in dict.fromkeys(edit.place.index for edit in edits):
+        position = index - chain.leading_system_messages
+        boundary = chain.hashes[position]
+        message_edits = [edit for edit in edits if edit.place.index == index]
+        tokens_after = sum(counter.text(edit.text).tokens for edit in message_edits)
+        records.append(
+            Compaction(
+                id=hash_bytes(b"cut", agent.encode("utf-8", "replace"), boundary)[:HASH_BYTES].hex(),
+                agent=agent,
+                session_id=session_id,
+                boundary=boundary,
+                messages=position + 1,
+                seen_messages=len(chain),
+                summary="",
+                carried=(),
+                tokens_before=tokens_after + sum(edit.saved_tokens for edit in message_edits),
+                tokens_after=tokens_after,
+                model=request.model,
+                cost=Decimal(0),
+                duration_seconds=0.0,
+                outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED,
+                compacted_at=now,
+                limit_tokens=limits[index],
+            )
+        )
+    return records
+
+
+async def _record_once(record: Compaction, store: CompactionStore) -> Compaction:
+    """The row as it is kept: this one, or the one that somebody else has kept before."""
+    await store.record(record, (), lease=None)
+    return await store.get_compaction(record.id) or record

@@ -1,0 +1,137 @@
+"""Budgets in files: the operator's, and the one that an agent writes itself in its workspace."""
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from foveate.budget.budget import Budget, clamp_budget
+from foveate.budget.serialization import budget_as_data, budget_from_data
+from foveate.config.document import MAX_SETTINGS_BYTES, Document, parse_document, read_document
+from foveate.config.files import StrPath, display_path, replace_file
+from foveate.errors import BadOption, FoveateError, InputError, UnreadableInput
+
+_HEADING = (
+    "# How many tokens the prompt may have, and what each section may take of them. null: no rule of its own.\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentBudget:
+    """The budget that holds for an agent, what is wrong with its file, and in words what is not allowed."""
+
+    budget: Budget
+    problem: FoveateError | None
+    clamped: tuple[str, ...]
+
+
+def load_budget(path: StrPath, *, defaults: Budget | None = None) -> Budget:
+    """The budget in a file, laid over `defaults`: what it does not name stays.
+
+    Raises:
+        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or empty.
+        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+    """
+    return _parse_budget(read_document(Path(path)), defaults)
+
+
+def _parse_budget(document: Document, defaults: Budget | None) -> Budget:
+    try:
+        return budget_from_data(document.data, defaults=defaults)
+    except BadOption as error:
+        raise document.error(str(error), error.path) from None
+
+
+def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None) -> AgentBudget:
+    """An agent's file laid over `defaults`, with nothing that `allowed` does not give.
+
+    A file that is not there is no problem. One that cannot be used, or leaves nothing for a prompt, is: then
+    the defaults hold whole, as far as they are allowed.
+    """
+    path = Path(path)
+    default_budget, _ = _clamp_budget(defaults, defaults, allowed)
+    problem = None
+    try:
+        if _is_regular_file(path):
+            document = read_document(path)
+            budget, clamped = _clamp_budget(_parse_budget(document, defaults), defaults, allowed)
+            if not _describe_lack(default_budget):  # else it is not the file's doing
+                _check_room(budget, document)
+            return AgentBudget(budget=budget, problem=None, clamped=clamped)
+    except InputError as error:
+        problem = error
+    return AgentBudget(budget=default_budget, problem=problem, clamped=())
+
+
+def _clamp_budget(budget: Budget, defaults: Budget, allowed: Budget | None) -> tuple[Budget, tuple[str, ...]]:
+    """`budget` held to what is allowed, where anything is said of that, and in words what was changed."""
+    return (budget, ()) if allowed is None else clamp_budget(budget, allowed, defaults=defaults)
+
+
+def _check_room(budget: Budget, document: Document) -> None:
+    """Refuse a document whose budget leaves nothing for a prompt, at the key that has it so."""
+    if lack := _describe_lack(budget):
+        reserves = isinstance(document.data, dict) and "output_reserve" in document.data
+        key = "output_reserve" if reserves and budget.total_tokens else "total_tokens"
+        raise document.error(lack, (key,))
+
+
+def _describe_lack(budget: Budget) -> str:
+    """In words that nothing is left for a prompt, else nothing; of a model's window it is not known here."""
+    total, reserve = budget.total_tokens, budget.output_reserve
+    if total is None or total > reserve:
+        return ""
+    reserved = f", of which the answer reserves {reserve}" if total else ""
+    return f"total_tokens is {total}{reserved}: nothing is left for the prompt"
+
+
+def save_agent_budget(path: StrPath, budget: Budget) -> None:
+    """Write the whole of `budget` as YAML, so that it is read back the same; all of it or nothing.
+
+    Raises:
+        BadOption: it would not be: something in it is no text for YAML, it is larger than 1 MB, or it leaves
+            nothing for a prompt.
+        UnwritableFile: the disk is full, the folder cannot be written, …; what was there is untouched.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".json":
+        raise BadOption(f"{display_path(path)}: a budget is written as YAML; let the name end in .yaml")
+    if lack := _describe_lack(budget):
+        raise BadOption(f"a budget is not written that could not be used: {lack}")
+    # In ASCII only where it must be: PyYAML does not escape a NEL (U+0085) otherwise, and reads it as a blank.
+    forms = (_to_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
+    written = next((form for form in forms if _reads_back(form, budget)), None)
+    if written is None:
+        raise BadOption("this budget cannot be written so that it is read back the same")
+    replace_file(path, written)
+
+
+def _to_yaml(budget: Budget, *, in_ascii: bool) -> bytes:
+    import yaml
+
+    data = budget_as_data(budget)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=not in_ascii, default_flow_style=None, width=112)
+    return f"{_HEADING}{text}".encode()
+
+
+def _reads_back(written: bytes, budget: Budget) -> bool:
+    if len(written) > MAX_SETTINGS_BYTES:
+        return False
+    try:
+        return _parse_budget(parse_document(written, "budget.yaml"), None) == budget
+    except InputError:
+        return False
+
+
+def _is_regular_file(path: Path) -> bool:
+    """Whether there is a file; anything else of that name could keep a reader waiting for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise UnreadableInput(display_path(path), error.strerror or "cannot be read") from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnreadableInput(display_path(path), str(error)) from None
+    if not stat.S_ISREG(mode):
+        raise UnreadableInput(display_path(path), "is not a file")
+    return True

@@ -1,0 +1,100 @@
+"""Documents: YAML and JSON files as plain data, and where each value stands, so that errors can say it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from foveate.config.files import decode_text, display_path, read_bytes
+from foveate.config.key_path import KeyPath, format_key_path, shorten
+from foveate.errors import BadSetting, UnreadableInput
+
+MAX_SETTINGS_BYTES = 1_000_000
+_JSON_START = re.compile(r"\s*[\[{]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What a file says, as plain data: null, true and false, numbers, texts, lists, mappings."""
+
+    source: str
+    data: object
+    text: str = field(repr=False)
+    find_line: Callable[[str, KeyPath], int | None] = field(repr=False)
+    find_lines: Callable[[str], dict[KeyPath, int]] = field(repr=False)
+
+    def lines(self) -> dict[KeyPath, int]:
+        """The line of each thing in it, found in one pass."""
+        return self.find_lines(self.text)
+
+    def error(self, reason: str, key_path: KeyPath = ()) -> BadSetting:
+        """The error that `reason` is at `place`: with its line, which is looked up only now."""
+        return BadSetting(
+            self.source,
+            shorten(reason),
+            line=self.find_line(self.text, key_path),
+            key=format_key_path(key_path),
+        )
+
+
+def read_document(path: Path, *, limit_bytes: int = MAX_SETTINGS_BYTES, exact: bool = False) -> Document:
+    """The document in a file: JSON if its name ends in `.json`, else YAML.
+
+    `exact`: numbers with a point are decimals as they are written, such as money.
+
+    Raises:
+        UnreadableInput: no such file, a folder, larger than the limit, not UTF-8, or empty.
+        BadSetting: neither YAML nor JSON, a key twice, a tag, a number like 010, or aliases out of proportion.
+    """
+    return parse_document(read_bytes(path, limit_bytes=limit_bytes), display_path(path), exact=exact)
+
+
+def parse_document(data: bytes, source: str, *, exact: bool = False) -> Document:
+    """The document in `data`; `source` is what errors call it, and says by its ending if it is JSON or YAML.
+
+    Where it does not, and the data begins as JSON does, it is read as JSON first, which is faster.
+
+    Raises:
+        UnreadableInput: not UTF-8, or empty.
+        BadSetting: neither YAML nor JSON, a key twice, a tag, a number like 010, or aliases out of proportion.
+    """
+    text = decode_text(data, source)
+    if not text or text.isspace():
+        raise UnreadableInput(source, "is empty")
+    ending = source.lower()
+    if ending.endswith(".json"):
+        return _parse_json(text, source, exact)
+    if ending.endswith((".yaml", ".yml")) or not _JSON_START.match(text):
+        return _parse_yaml(text, source, exact)
+    try:
+        return _parse_json(text, source, exact)
+    except BadSetting as json_error:
+        return _parse_yaml_or_raise(json_error, text, source, exact)
+
+
+def _parse_json(text: str, source: str, exact: bool) -> Document:
+    from foveate.config import json_parser
+
+    data = json_parser.parse(text, source, exact=exact)
+    return Document(
+        source=source, data=data, text=text, find_line=json_parser.find_line, find_lines=json_parser.find_lines
+    )
+
+
+def _parse_yaml_or_raise(json_error: BadSetting, text: str, source: str, exact: bool) -> Document:
+    """The same as YAML, which may begin with a bracket too."""
+    try:
+        return _parse_yaml(text, source, exact)
+    except BadSetting:
+        raise json_error from None
+
+
+def _parse_yaml(text: str, source: str, exact: bool) -> Document:
+    from foveate.config import yaml_parser
+
+    data = yaml_parser.parse(text, source, exact=exact)
+    if data is None:
+        raise UnreadableInput(source, "is empty")
+    return Document(
+        source=source, data=data, text=text, find_line=yaml_parser.find_line, find_lines=yaml_parser.find_lines
+    )

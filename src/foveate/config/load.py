@@ -1,0 +1,275 @@
+"""The configuration read from its file: errors name the file, the line and the key, and say what to do.
+
+All that is wrong with a configuration at once, so that nobody mends it error by error.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from foveate.config.cost import CostOptions, parse_cost
+from foveate.config.document import MAX_SETTINGS_BYTES, Document, parse_document
+from foveate.config.files import StrPath, display_path, read_bytes
+from foveate.config.key_path import KeyPath
+from foveate.errors import BadOption, BadSetting
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+    from foveate.config.settings import Settings
+
+
+Made = TypeVar("Made")
+
+# `api_key` is no misspelled `api`.
+_SIMILARITY_CUTOFF = 0.65
+# Where a key may stand in the place of its hash or of its variable's name. Addresses may hold a password.
+_SECRET_KEYS = frozenset(("keys", "admin_keys", "key_variable"))
+# A line that is neither empty nor a comment, nor where a document begins.
+_CONTENT_LINE = re.compile(rb"^(?![^\S\n]*(#|---[^\S\n]*$|$))", re.MULTILINE)
+
+_EXPECTED_TYPES = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a mapping (key: value)",
+    "model_type": "a mapping (key: value)",
+    "model_attributes_type": "a mapping (key: value)",
+    "path_type": "the name of a file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All that a file says: the settings, and what it says of money."""
+
+    settings: "Settings"
+    cost: CostOptions
+
+
+def load_and_build(path: StrPath, build: Callable[[Configuration], Made]) -> Made:
+    """What `make` makes of the configuration in a file; what it refuses is told with its line.
+
+    Raises:
+        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
+        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+    """
+    path = Path(path)
+    return build_from_bytes(read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES), display_path(path), build)
+
+
+def build_from_bytes(data: bytes, source: str, build: Callable[[Configuration], Made]) -> Made:
+    """What `make` makes of the configuration in `data`; errors call it `source`.
+
+    Raises:
+        UnreadableInput: not UTF-8, or quite empty.
+        BadSetting: as `load_made`.
+    """
+    settings = parse_settings(data, source)
+    is_nonempty = has_content(data)
+    cost = parse_cost(data, source) if is_nonempty else CostOptions()
+    try:
+        return build(Configuration(settings, cost))
+    except BadOption as error:
+        if not is_nonempty:
+            raise
+        raise parse_document(data, source).error(str(error), error.path) from None
+
+
+def has_content(data: bytes) -> bool:
+    """Whether there is more in a file than comments."""
+    return bool(_CONTENT_LINE.search(data))
+
+
+def load_settings(path: StrPath) -> "Settings":
+    """The settings in a file; one with nothing but comments in it leaves all as it is by default.
+
+    Raises:
+        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
+        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+    """
+    return load_and_build(path, lambda configuration: configuration.settings)
+
+
+def parse_settings(data: bytes, source: str) -> "Settings":
+    """The configuration in `data`; errors call it `source`.
+
+    Raises:
+        UnreadableInput: not UTF-8, or quite empty.
+        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names line and key.
+    """
+    from foveate.config.settings import Settings
+
+    # A file that is quite empty is one that somebody is about to write, and must not undo all that was said.
+    if data.strip() and not has_content(data):
+        return Settings()
+    return validate_settings(parse_document(data, source))
+
+
+def validate_settings(document: Document) -> "Settings":
+    """The configuration that a document holds.
+
+    Raises:
+        BadSetting: an unknown key, a wrong type, or an impossible value.
+    """
+    from pydantic import ValidationError
+
+    from foveate.config.settings import Settings
+
+    if not isinstance(document.data, dict):
+        raise document.error("the configuration is a mapping (key: value)")
+    try:
+        settings = Settings.model_validate(document.data)
+    except ValidationError as error:
+        raise to_setting_error(document, error.errors(include_url=False)[0]) from None
+    _check_agent_ids(settings, document)
+    return settings
+
+
+def to_setting_error(document: Document, detail: "ErrorDetails") -> BadSetting:
+    """What pydantic says is wrong, as users are told it: with its line and key, and what to do."""
+    key_path = tuple(detail["loc"])
+    kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return document.error(_describe_unknown_key(key_path), key_path)
+    if kind == "missing":
+        return document.error(f"{key_path[-1]} has to be given", key_path[:-1])
+    expected = f"{_last_name(key_path)} {_describe_expected(kind, context, detail['msg'])}"
+    if not _SECRET_KEYS.isdisjoint(key_path) or (isinstance(given, str) and "@" in given):
+        return document.error(expected, key_path)
+    return document.error(f"{expected}, not {_describe_value(given)}", key_path)
+
+
+def _describe_expected(kind: str, context: Mapping[str, Any], message: str) -> str:
+    if kind in _EXPECTED_TYPES:
+        return f"is {_EXPECTED_TYPES[kind]}"
+    match kind:
+        case "literal_error":
+            return f"is one of {context['expected'].replace(' or ', ', ')}"
+        case "greater_than":
+            return f"is more than {context['gt']:g}"
+        case "greater_than_equal":
+            return f"is at least {context['ge']:g}"
+        case "less_than_equal":
+            return f"is at most {context['le']:g}"
+        case "string_pattern_mismatch" if "https?" in context["pattern"]:
+            return "is an address such as https://host/v1"
+        case "string_pattern_mismatch" if "sqlite" in context["pattern"]:
+            return "is sqlite:///path or postgresql://user@host/name"
+        case "string_pattern_mismatch" if "://" in context["pattern"]:
+            return "is an origin such as https://app.example, without a path"
+        case "string_pattern_mismatch" if "._-" in context["pattern"]:
+            return "is the name of a host, without a port"
+        case "string_pattern_mismatch" if "0-9a-f" in context["pattern"]:
+            return "is the hash of a key, 64 letters and digits long; `foveate config key` makes one"
+        case "string_pattern_mismatch" if "A-Za-z_" in context["pattern"]:
+            return (
+                "is the name of a variable that holds the key, such as OPENAI_API_KEY, and not the key itself"
+            )
+        case "string_too_short":
+            return "has to say something"
+        case _:
+            return f"cannot be used ({message[:1].lower()}{message[1:]})"
+
+
+def _describe_unknown_key(key_path: KeyPath) -> str:
+    """What is said of a key that there is none of."""
+    name = str(key_path[-1])
+    known_keys = _sibling_keys(key_path)
+    close = get_close_matches(name, known_keys, n=1, cutoff=_SIMILARITY_CUTOFF)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known_keys)}"
+    return f"there is no setting {name!r} here; {hint}"
+
+
+def _sibling_keys(key_path: KeyPath) -> list[str]:
+    """The keys that there are where a key stands."""
+    from foveate.config.settings import Settings
+
+    model: type[BaseModel] = Settings
+    for step in key_path[:-1]:
+        field = model.model_fields.get(str(step))  # none where it is a number, or a name of the user's
+        model = next(iter(_find_models(field.annotation)), model) if field is not None else model
+    return list(model.model_fields)
+
+
+def _find_models(annotation: Any) -> "list[type[BaseModel]]":
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _find_models(argument)]
+
+
+def _last_name(key_path: KeyPath) -> str:
+    names = [str(step) for step in key_path if not isinstance(step, int)]
+    return names[-1] if names else "it"
+
+
+def _describe_value(given: object) -> str:
+    if isinstance(given, dict | list):  # of which any part may be a key
+        return "a mapping" if isinstance(given, dict) else "a list"
+    return "nothing" if given is None else repr(given)[:80]
+
+
+def _check_agent_ids(settings: "Settings", document: Document) -> None:
+    """What no single value can be wrong in."""
+    seen: dict[str, int] = {}
+    for number, agent in enumerate(settings.agents):
+        if agent.id in seen:
+            raise document.error(f"there are two agents {agent.id!r}", ("agents", number, "id"))
+        seen[agent.id] = number
+
+
+def find_problems(data: bytes, source: str) -> list[BadSetting]:
+    """Everything in a configuration that cannot be, in the order of its lines; errors call it `source`.
+
+    Raises:
+        UnreadableInput: not UTF-8, or quite empty.
+    """
+    try:
+        parse_settings(data, source)
+    except BadSetting as first:
+        document = _try_parse(data, source)
+        found = [first] if document is None else _find_settings_problems(document) or [first]
+        return sorted([*found, *_find_cost_problems(data, source)], key=lambda problem: problem.line or 0)
+    return _find_cost_problems(data, source) if has_content(data) else []
+
+
+def _try_parse(data: bytes, source: str) -> Document | None:
+    """The document, where it is YAML or JSON at all."""
+    try:
+        return parse_document(data, source)
+    except BadSetting:
+        return None
+
+
+def _find_settings_problems(document: Document) -> list[BadSetting]:
+    from pydantic import ValidationError
+
+    from foveate.config.settings import Settings
+
+    try:
+        Settings.model_validate(document.data)
+    except ValidationError as error:
+        return [to_setting_error(document, detail) for detail in error.errors(include_url=False)]
+    try:
+        validate_settings(document)
+    except BadSetting as problem:
+        return [problem]
+    return []
+
+
+def _find_cost_problems(data: bytes, source: str) -> list[BadSetting]:
+    try:
+        parse_cost(data, source)
+    except BadSetting as problem:
+        # What is no YAML, or no mapping, was told before.
+        return [problem] if problem.key.startswith("cost") else []
+    return []

@@ -1,0 +1,267 @@
+"""YAML into plain data: null, true and false, numbers, texts, lists, and mappings whose keys are texts.
+
+What the parser finds is put together here and not by PyYAML's constructors: those take the second of two equal
+keys, let a few lines of aliases stand for gigabytes, and forget where anything stood.
+"""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.reader import Reader, ReaderError
+
+from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten
+from foveate.errors import BadSetting
+
+# Aliases may make a file as long again as it is, and a short one this long.
+MAX_ALIASED_CHARS = 1_000_000
+# What is longer is a text: no number of tokens has so many digits, and reading them takes its time.
+_MAX_NUMBER_CHARS = 1000
+# Numbers as YAML 1.1 has them and nobody means them: 010 is 8, 1:30 is 90, and there are 0x1F and 0b1.
+_OTHER_BASE = re.compile(r"[-+]?0[^.]+\Z|.*:")
+
+# Compiled, it is ten times as fast; where PyYAML came without it, the same in Python.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_TEXT, _LIST, _MAPPING = _TAG_PREFIX + "str", _TAG_PREFIX + "seq", _TAG_PREFIX + "map"
+_INTEGER, _FLOAT = _TAG_PREFIX + "int", _TAG_PREFIX + "float"
+_CONSTRUCTOR = SafeConstructor()
+_SCALAR_CONSTRUCTORS: dict[str, Callable[[yaml.ScalarNode], object]] = {
+    _TAG_PREFIX + "null": _CONSTRUCTOR.construct_yaml_null,
+    _TAG_PREFIX + "bool": _CONSTRUCTOR.construct_yaml_bool,
+    _INTEGER: _CONSTRUCTOR.construct_yaml_int,
+    _FLOAT: _CONSTRUCTOR.construct_yaml_float,
+}
+_VALUE_NAMES: dict[object, str] = {True: "true", False: "false", None: "null"}
+# By first character, as PyYAML keeps them. Without those for dates: a day in a log is a text.
+_RESOLVERS = {
+    first: [(tag, pattern) for tag, pattern in known if tag in _SCALAR_CONSTRUCTORS]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def parse(text: str, source: str, *, exact: bool = False) -> object:
+    """What `text` says; None where there are only comments.
+
+    `exact`: numbers with a point are decimals, to the last digit.
+
+    Raises:
+        BadSetting: not YAML, a key twice, a tag, a number in another base than ten, or aliases out of
+            proportion, with the line.
+    """
+    return _YamlParser(text, source, exact=exact).parse()
+
+
+def find_line(text: str, key_path: KeyPath) -> int | None:
+    """The line on which `place` stands in a text that can be read, or else what is around it."""
+    parser = _YamlParser(text, "", wanted_path=key_path)
+    parser.parse()
+    return parser.line
+
+
+def find_lines(text: str) -> dict[KeyPath, int]:
+    """The line on which each thing stands in a text that can be read; of what an alias stands for, none."""
+    found: dict[KeyPath, int] = {}
+    _YamlParser(text, "", lines=found).parse()
+    return found
+
+
+class _YamlParser:
+    """One pass over a text."""
+
+    def __init__(
+        self,
+        text: str,
+        source: str,
+        wanted_path: KeyPath = (),
+        *,
+        exact: bool = False,
+        lines: dict[KeyPath, int] | None = None,
+    ) -> None:
+        self.line: int | None = None
+        self._lines = lines
+        self._exact = exact
+        self._text = text
+        self._source = source
+        self._wanted_path = wanted_path
+        self._path: list[str | int] = []
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._size = 0
+        self._aliased = 0
+        self._loader: Any = None
+
+    def parse(self) -> object:
+        self._next_event()
+        if isinstance(self._next_event(), yaml.StreamEndEvent):
+            return None
+        event = self._next_event()
+        self._record_line(event)
+        value = self._parse_value(event)
+        self._next_event()
+        following = self._next_event()
+        if not isinstance(following, yaml.StreamEndEvent):
+            raise self._error("a second document begins here; a file holds one", following)
+        return value
+
+    def _next_event(self) -> Any:
+        try:
+            if self._loader is None:
+                self._loader = _Loader(self._text)
+            return self._loader.get_event()
+        except yaml.MarkedYAMLError as error:
+            raise self._syntax_error(error) from None
+        except ReaderError:
+            found = Reader.NON_PRINTABLE.search(self._text)
+            line = None if found is None else self._text.count("\n", 0, found.start()) + 1
+            reason = "holds a control character; in double quotes it can be written as an escape such as \\x1b"
+            raise BadSetting(self._source, reason, line=line, key=format_key_path(tuple(self._path))) from None
+
+    def _parse_value(self, event: Any) -> object:
+        before = self._size
+        self._size += 1
+        match event:
+            case yaml.ScalarEvent():
+                value = self._parse_scalar(event)
+            case yaml.SequenceStartEvent():
+                value = self._parse_list(event)
+            case yaml.MappingStartEvent():
+                value = self._parse_mapping(event)
+            case _:
+                return self._resolve_alias(event)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value, self._size - before
+        return value
+
+    def _parse_scalar(self, event: Any) -> object:
+        text: str = event.value
+        self._size += len(text)
+        tag = self._scalar_tag(event)
+        if tag == _TEXT:
+            return text
+        if _OTHER_BASE.match(text):
+            reason = f"YAML takes {text} for a number in another base than ten"
+            raise self._error(f"{reason}: write it in plain digits, or put it in quotes if it is a text", event)
+        if tag == _FLOAT and self._exact:
+            try:
+                return _parse_decimal(text)
+            except InvalidOperation:
+                raise self._error(
+                    "a number that is larger or smaller than any that can be read", event
+                ) from None
+        return _construct_scalar(tag, text)
+
+    def _scalar_tag(self, event: Any) -> str:
+        """What a scalar is."""
+        tag = _TEXT if event.style else _resolve_tag(event.value)
+        if event.tag not in (None, "!", _TEXT, tag):
+            raise self._tag_error(event)
+        return _TEXT if event.tag in ("!", _TEXT) else tag
+
+    def _parse_list(self, event: Any) -> list[object]:
+        self._check_collection(event, _LIST)
+        items: list[object] = []
+        while not isinstance(event := self._next_event(), yaml.SequenceEndEvent):
+            self._path.append(len(items))
+            self._record_line(event)
+            items.append(self._parse_value(event))
+            self._path.pop()
+        return items
+
+    def _parse_mapping(self, event: Any) -> dict[str, object]:
+        self._check_collection(event, _MAPPING)
+        mapping: dict[str, object] = {}
+        while not isinstance(event := self._next_event(), yaml.MappingEndEvent):
+            key = self._parse_key(event)
+            self._path.append(key)
+            if key in mapping:
+                raise self._error(f"the key {key!r} stands here a second time", event)
+            self._record_line(event)
+            mapping[key] = self._parse_value(self._next_event())
+            self._path.pop()
+        return mapping
+
+    def _parse_key(self, event: Any) -> str:
+        if isinstance(event, yaml.ScalarEvent) and (tag := self._scalar_tag(event)) != _TEXT:
+            self._path.append(event.value)
+            read_as = (
+                "a number" if tag in (_INTEGER, _FLOAT) else _VALUE_NAMES[_construct_scalar(tag, event.value)]
+            )
+            raise self._error(f"the key {event.value!r} is read as {read_as}: put it in quotes", event)
+        # Not read first: keys may be nested in keys.
+        key = None if isinstance(event, yaml.CollectionStartEvent) else self._parse_value(event)
+        if isinstance(event, yaml.ScalarEvent) and not event.style and event.value == "<<":
+            raise self._error("<< is not supported: write the keys out", event)
+        if isinstance(key, str):
+            return key
+        raise self._error("a key is a text, not a list or a mapping", event)
+
+    def _resolve_alias(self, event: Any) -> object:
+        if event.anchor not in self._anchors:
+            raise self._error(f"*{event.anchor} stands for nothing that is complete before it", event)
+        value, size = self._anchors[event.anchor]
+        self._size += size
+        self._aliased += size
+        if self._aliased > max(MAX_ALIASED_CHARS, len(self._text)):
+            raise self._error(f"with *{event.anchor} the aliases stand for too much: write it out", event)
+        return value
+
+    def _check_collection(self, event: Any, expected_tag: str) -> None:
+        if event.tag not in (None, "!", expected_tag):
+            raise self._tag_error(event)
+        if len(self._path) >= MAX_DEPTH:
+            raise self._error(f"is nested more than {MAX_DEPTH} deep", event)
+
+    def _record_line(self, event: Any) -> None:
+        """Remember the line, if this is on the way to what is looked for."""
+        if self._lines is not None:
+            self._lines[tuple(self._path)] = event.start_mark.line + 1
+        depth = len(self._path)
+        if depth <= len(self._wanted_path) and tuple(self._path) == self._wanted_path[:depth]:
+            self.line = event.start_mark.line + 1
+
+    def _error(self, reason: str, event: Any) -> BadSetting:
+        return BadSetting(
+            self._source,
+            shorten(reason),
+            line=event.start_mark.line + 1,
+            key=format_key_path(tuple(self._path)),
+        )
+
+    def _tag_error(self, event: Any) -> BadSetting:
+        tag = event.tag.replace(_TAG_PREFIX, "!!")
+        return self._error(f"the tag {tag} is not supported: leave it out", event)
+
+    def _syntax_error(self, error: yaml.MarkedYAMLError) -> BadSetting:
+        position = error.problem_mark or error.context_mark
+        line = None if position is None else position.line + 1
+        reason = f"not YAML: {error.problem}"
+        if error.context is not None and error.context_mark is not None:
+            reason += f" {error.context} that begins on line {error.context_mark.line + 1}"
+        if position is not None and _is_indented_by_a_tab(self._text, position.index):
+            reason = "not YAML: a tab indents this line; use spaces"
+        return BadSetting(self._source, reason, line=line, key=format_key_path(tuple(self._path)))
+
+
+def _resolve_tag(text: str) -> str:
+    """What a text without quotes is."""
+    if len(text) > _MAX_NUMBER_CHARS:
+        return _TEXT
+    return next((tag for tag, pattern in _RESOLVERS.get(text[:1], ()) if pattern.match(text)), _TEXT)
+
+
+def _construct_scalar(tag: str, text: str) -> object:
+    return _SCALAR_CONSTRUCTORS[tag](yaml.ScalarNode(tag, text))
+
+
+def _parse_decimal(text: str) -> Decimal:
+    """A number as it is written, where YAML writes infinity and no number with a point in front."""
+    return Decimal(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _is_indented_by_a_tab(text: str, at: int) -> bool:
+    start = text.rfind("\n", 0, at) + 1
+    return "\t" in text[start : at + 1] and not text[start:at].strip()

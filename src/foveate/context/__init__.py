@@ -1,0 +1,40 @@
+"""Assembling the prompt: its prefix, its context, the files it carries and the time, as sections."""
+
+from foveate.context.inputs import (
+    CallKind,
+    ContextInputs,
+    PrefixInputs,
+    ToolText,
+    context_inputs,
+    memory_context_builder,
+)
+from foveate.context.rendering import (
+    MissingPart,
+    PromptParts,
+    RenderedSections,
+    render_awareness,
+    render_context,
+    render_prefix,
+)
+from foveate.context.time_section import TimeAwareness, TimeOptions
+from foveate.context.workspace_cache import Workspace, WorkspaceCache, WorkspaceCacheOptions
+
+__all__ = [
+    "CallKind",
+    "ContextInputs",
+    "MissingPart",
+    "PrefixInputs",
+    "PromptParts",
+    "RenderedSections",
+    "TimeAwareness",
+    "TimeOptions",
+    "ToolText",
+    "Workspace",
+    "WorkspaceCache",
+    "WorkspaceCacheOptions",
+    "context_inputs",
+    "memory_context_builder",
+    "render_awareness",
+    "render_context",
+    "render_prefix",
+]

@@ -1,0 +1,240 @@
+"""The prefix and the context of prompts, kept as long as what they are made from stays the same.
+
+The prefix and the context as sections for the budget, with a visible line where a part is missing.
+
+Awareness: a section that lists the active projects of a memory.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from foveate.budget.sections import Keep, Priority, Section, Stability, parse_choice
+from foveate.caching import BuildCache, register
+from foveate.context.inputs import CallKind, ContextInputs, PrefixInputs, ToolText, check_type
+from foveate.errors import BadOption, FoveateError
+from foveate.memory.nodes import Node
+from foveate.memory.parsing.outline import PlanningDate
+from foveate.memory.queries import active_projects
+from foveate.prompt_cache.tool_order import sort_tools
+
+NO_IDENTITY = "[Identity not available]"
+NO_MANDATES = "No standing mandates."
+NO_TOOLS = "No tools available."
+NO_FEEDBACK = "No feedback yet."
+NO_AWARENESS = "[Awareness not available]"
+NO_PROJECTS = "No active projects found."
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPart:
+    """A warning: why a section shows a placeholder instead of what belongs there."""
+
+    section: str
+    reason: str
+
+    def __str__(self) -> str:
+        """As a line for a log."""
+        return f"{self.section}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedSections:
+    """Sections for the budget, what was missing in them, and whether this call built them (`fresh`)."""
+
+    sections: tuple[Section, ...]
+    warnings: tuple[MissingPart, ...]
+    fresh: bool
+
+
+def render_prefix(inputs: PrefixInputs) -> RenderedSections:
+    """The sections identity, mandates, tools and feedback.
+
+    Feedback comes last, because it alone changes within a session: what stands before it stays in the
+    provider's cache, for whose sake tools are sorted by name. Each entry says what it is, so that a cut leaves
+    none that cannot be understood. A mandate that is given twice stands and counts once.
+    """
+    mandates = [f"Mandate: {text}" for text in dict.fromkeys(inputs.mandates) if text.strip()]
+    feedback = [f"Feedback: {text}" for text in inputs.feedback if text.strip()]
+    tools = [_tool_text(tool) for tool in sort_tools(inputs.tools)]
+    identity = inputs.identity if inputs.identity and inputs.identity.strip() else ""
+    sections = (
+        Section("identity", identity or NO_IDENTITY, priority=Priority.REQUIRED, stability=Stability.STATIC),
+        _list_section("mandates", mandates or [NO_MANDATES], Priority.HIGH, Keep.HEAD, Stability.STATIC),
+        _list_section("tools", tools or [NO_TOOLS], Priority.REQUIRED, Keep.HEAD, Stability.STATIC),
+        _list_section("feedback", feedback or [NO_FEEDBACK], Priority.MEDIUM, Keep.NEWEST, Stability.SESSION),
+    )
+    given = (identity, mandates, tools, feedback)
+    warnings = tuple(
+        MissingPart(section.name, "none was given")
+        for section, entries in zip(sections, given, strict=True)
+        if not entries
+    )
+    return RenderedSections(sections=sections, warnings=warnings, fresh=True)
+
+
+def render_context(inputs: ContextInputs, text: str | MissingPart) -> RenderedSections:
+    """The section context: the text that shows the memory, or why there is none.
+
+    The limit in `inputs` caps the section, so that it holds whoever made the text.
+
+    Raises:
+        BadOption: it is something else than a text.
+    """
+    check_type(text, (str, MissingPart), "a text", ("context", "text"))
+    missing: MissingPart | None = None
+    if isinstance(text, MissingPart):
+        shown, missing = NO_AWARENESS, text
+    elif text.strip():
+        shown = text
+    else:
+        shown, missing = NO_PROJECTS, MissingPart("context", "the memory has nothing to show")
+    section = Section(
+        "context",
+        shown,
+        priority=Priority.HIGH,
+        max_tokens=inputs.limit_tokens,
+        stability=Stability.TURN,
+    )
+    return RenderedSections(sections=(section,), warnings=(missing,) if missing else (), fresh=True)
+
+
+def _list_section(
+    name: str, entries: Sequence[str], priority: Priority, keep: Keep, stability: Stability
+) -> Section:
+    return Section(name, items=entries, priority=priority, keep=keep, stability=stability)
+
+
+def _tool_text(tool: ToolText) -> str:
+    head = f"Tool {tool.name}: {tool.description}" if tool.description else f"Tool {tool.name}"
+    return f"{head}\n{tool.schema}" if tool.schema else head
+
+
+AWARENESS_SECTION_NAME = "awareness"
+
+
+def render_awareness(nodes: Iterable[Node] | MissingPart) -> RenderedSections:
+    """The section awareness: each active project with its state, deadlines and id; or why there are none.
+
+    They stand in the order of the memory, so that a change of one leaves those before it as they were.
+    """
+    if isinstance(nodes, MissingPart):
+        return _build_awareness([NO_AWARENESS], nodes)
+    projects = [_project_line(node) for node in active_projects(nodes)]
+    if not projects:
+        return _build_awareness(
+            [NO_PROJECTS], MissingPart(AWARENESS_SECTION_NAME, "the memory has no active projects")
+        )
+    return _build_awareness(projects)
+
+
+def _build_awareness(lines: list[str], *warnings: MissingPart) -> RenderedSections:
+    section = Section(
+        AWARENESS_SECTION_NAME, items=lines, priority=Priority.HIGH, keep=Keep.HEAD, stability=Stability.TURN
+    )
+    return RenderedSections(sections=(section,), warnings=warnings, fresh=True)
+
+
+def _project_line(node: Node) -> str:
+    state = f" [{node.todo}]" if node.todo else ""
+    details = [*(f"deadline {_stamp_text(stamp)}" for stamp in node.deadlines), f"id {_on_one_line(node.id)}"]
+    return f"Project{state}: {_on_one_line(node.title)} ({'; '.join(details)})"
+
+
+def _stamp_text(stamp: PlanningDate) -> str:
+    day = stamp.at.isoformat(timespec="minutes") if stamp.has_time else stamp.at.date().isoformat()
+    return f"{day} {stamp.repeater}".rstrip()
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# Enough for a few dozen agents with a few focuses each; at 20 KB a context that is 5 MB.
+DEFAULT_CAPACITY = 256
+
+_WITHOUT_CONTEXT = frozenset({CallKind.HEARTBEAT, CallKind.DELEGATION})
+
+
+class PromptParts:
+    """Prefixes and contexts, `capacity` of each; the least recently used is forgotten first.
+
+    Safe to share between threads. Two that ask for the same thing at once may both build it, and get the same
+    from then on: neither waits for the other, so a build that hangs or fails holds up nobody else.
+    """
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        """Check the capacity; with 0 nothing is kept.
+
+        Raises:
+            BadOption: it is below 0.
+        """
+        if capacity < 0:
+            raise BadOption(f"capacity is a number, 0 or more, not {capacity!r}", path=("capacity",))
+        self._prefixes: BuildCache[PrefixInputs, RenderedSections] = BuildCache(capacity)
+        self._contexts: BuildCache[ContextInputs, RenderedSections] = BuildCache(capacity)
+        register(self)
+
+    def prefix(self, inputs: PrefixInputs) -> RenderedSections:
+        """The prefix, rendered anew only for inputs that are not remembered."""
+        cached = self._prefixes.get(inputs)
+        if cached is not None:
+            return cached
+        generation = self._prefixes.generation
+        return _store(self._prefixes, inputs, render_prefix(inputs), generation)
+
+    def context(
+        self, kind: str, inputs: ContextInputs, build: Callable[[ContextInputs], str | None]
+    ) -> RenderedSections:
+        """The context section, its text made by `build` only for inputs that are not remembered.
+
+        No section for a heartbeat or a delegation. Where `build` gives None, or raises a FoveateError or an
+        OSError, the section is a placeholder, a warning says why, and the next call tries again.
+
+        Raises:
+            BadOption: there is no such kind of call, or what `build` gives is no text.
+        """
+        if parse_choice(CallKind, kind, ("kind",)) in _WITHOUT_CONTEXT:
+            return RenderedSections(sections=(), warnings=(), fresh=False)
+        cached = self._contexts.get(inputs)
+        if cached is not None:
+            return cached
+        generation = self._contexts.generation
+        text = _build_text(build, inputs)
+        built = render_context(inputs, text)
+        if isinstance(text, MissingPart):
+            return built
+        return _store(self._contexts, inputs, built, generation)
+
+    def clear(self) -> None:
+        """Forget every prefix and context, also those that are being built now.
+
+        Counters remember the texts that they have measured; `foveate.tokens.drop_caches` forgets those as well.
+        """
+        self._prefixes.clear()
+        self._contexts.clear()
+
+
+def _build_text(build: Callable[[ContextInputs], str | None], inputs: ContextInputs) -> str | MissingPart:
+    try:
+        text = build(inputs)
+    except FoveateError as error:
+        return MissingPart("context", str(error) or error.code)
+    except OSError as error:
+        return MissingPart("context", str(error) or type(error).__name__)
+    return MissingPart("context", "there is no memory to show") if text is None else text
+
+
+PartInputs = TypeVar("PartInputs", PrefixInputs, ContextInputs)
+
+
+def _store(
+    cache: BuildCache[PartInputs, RenderedSections],
+    inputs: PartInputs,
+    built: RenderedSections,
+    generation: int,
+) -> RenderedSections:
+    """`built`, kept as what later calls are given, unless another thread was first."""
+    cached = replace(built, fresh=False)
+    current = cache.put_if_absent(inputs, cached, generation)
+    return built if current is cached else current

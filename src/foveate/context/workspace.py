@@ -1,0 +1,223 @@
+"""Bundles: what the files of a workspace say, as one value that never changes."""
+
+import os
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+
+from foveate.budget.sections import Priority, Section, Stability
+from foveate.errors import BadOption
+from foveate.paths import StrPath
+
+ROLE_FILES = ("IDENTITY.md", "SOUL.md", "USER.md", "AGENTS.md", "MEMORY.md")
+"""The files that every workspace may have, in the order in which a prompt carries them."""
+
+_PRIORITIES = {
+    "IDENTITY.md": Priority.REQUIRED,
+    "SOUL.md": Priority.HIGH,
+    "USER.md": Priority.HIGH,
+    "AGENTS.md": Priority.HIGH,
+}
+_ROLE_BY_NAME = {role.casefold(): role for role in ROLE_FILES}
+
+
+def find_role(name: str) -> str | None:
+    """Which of the roles a file of that name has, whatever its case."""
+    return _ROLE_BY_NAME.get(name.casefold())
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Workspace:
+    """Whose files are meant: a folder, a scope in it, and further files in it.
+
+    A scope is a folder below the root, such as `support` or `support/night`: a file in it stands before the one
+    of that name above it. Extras are files below the root, each once, in any order.
+    """
+
+    root: str
+    scope: str
+    extras: tuple[str, ...]
+
+    def __init__(self, root: StrPath, scope: str = "", extras: Iterable[str] = ()) -> None:
+        """Check everything, and bring it into one form, so that the same files are always the same workspace.
+
+        Raises:
+            BadOption: a path that leads out of the root, or something else that is none.
+        """
+        set_field = object.__setattr__
+        path = os.fspath(root)
+        if not path or "\0" in path or not _is_encodable(path):
+            raise BadOption(f"root is a folder, not {root!r}", path=("root",))
+        set_field(self, "root", os.path.abspath(path))  # noqa: PTH100  # a link on the way has to stay one
+        set_field(self, "scope", _relative_path(scope, self.root, ("scope",)) if scope else "")
+        if isinstance(extras, str):
+            raise BadOption(f"extras are a list, also where there is only one: [{extras!r}]", path=("extras",))
+        extra_names = {
+            _relative_path(extra, self.root, ("extras", number)) for number, extra in enumerate(extras)
+        }
+        # A role at the root is carried anyway.
+        set_field(self, "extras", tuple(sorted(name for name in extra_names if not find_role(name))))
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """What its files are called in a bundle, in their order."""
+        return ROLE_FILES + self.extras
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        return bool(os.fsencode(text))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _relative_path(given_path: str, root: str, path: tuple[str | int, ...]) -> str:
+    """A path from the root, without detours."""
+    what = f"{'.'.join(map(str, path))}: {given_path!r:.200}"
+    if not given_path.isprintable() or not given_path.strip():
+        raise BadOption(f"{what} is no path that can be shown on one line", path=path)
+    below = given_path.removeprefix(root.rstrip("/") + "/") if given_path.startswith("/") else given_path
+    parts = [part for part in below.split("/") if part not in ("", ".")]
+    if below.startswith("/") or ".." in parts or not parts:
+        raise BadOption(f"{what} does not lead to something in the workspace {root}", path=path)
+    return "/".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """A file, as far as it may be seen. `name` is its role, or an extra's path; `path` begins at the root."""
+
+    name: str
+    path: str
+    text: str = field(repr=False)  # it can be megabytes
+    is_blank: bool = False
+    """Whether there is nothing in it at all, private or not."""
+
+    @property
+    def depth(self) -> int:
+        """In how many scopes it stands."""
+        return self.path.count("/")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceWarning:
+    """A warning: what is wrong with a file or a folder of a workspace."""
+
+    path: str
+    reason: str
+    name: str = ""
+    """Which file of the bundle cannot be had, if one."""
+    is_permanent: bool = False
+    """Whether only an edit can mend it, so that nothing is gained by reading again."""
+
+    def __str__(self) -> str:
+        """As a line for a log."""
+        return f"{self.path}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceReading:
+    """What a look at the files of a workspace gave, whether good or not."""
+
+    files: tuple[BundleFile, ...]
+    warnings: tuple[WorkspaceWarning, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """The files of a workspace that have something to say, in a fixed order, and what is wrong with others.
+
+    The same texts always give the same sections, the same text and the same `version`, wherever they lie.
+    """
+
+    workspace: Workspace
+    files: tuple[BundleFile, ...]
+    warnings: tuple[WorkspaceWarning, ...]
+    version: str = field(init=False)
+    sections: tuple[Section, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make once what is asked for with every prompt."""
+        nonempty = [file for file in self.files if file.text]
+        digest = blake3()
+        for file in nonempty:
+            name, text = file.name.encode(), file.text.encode()
+            digest.update(b"%d %d\n%b%b" % (len(name), len(text), name, text))
+        object.__setattr__(self, "version", digest.hexdigest(length=16))
+        object.__setattr__(self, "sections", tuple(map(_build_section, nonempty)))
+
+    @property
+    def text(self) -> str:
+        """All of it, with a blank line between files."""
+        return "\n\n".join(section.text for section in self.sections)
+
+
+def _build_section(file: BundleFile) -> Section:
+    return Section(
+        f"workspace/{file.name}",
+        file.text,
+        priority=_PRIORITIES.get(file.name, Priority.MEDIUM),
+        stability=Stability.STATIC,
+    )
+
+
+def merge_reading(
+    workspace: Workspace, reading: WorkspaceReading, last: Bundle | None, blank_files: Set[str]
+) -> Bundle:
+    """The bundle that holds after `reading`, where `last` held before.
+
+    A file that was good and is not now stays as it was, with a warning, and so does one that has become empty,
+    unless it is in `blanked`: editors empty a file before they write it. One that never was good is left out,
+    with a warning.
+    """
+    new_files = {file.name: file for file in reading.files}
+    old_files = {file.name: file for file in last.files if file.text} if last else {}
+    warnings_by_file = {warning.name: warning for warning in reading.warnings if warning.name}
+    files: list[BundleFile] = []
+    warnings = [warning for warning in reading.warnings if not warning.name]
+    for name in workspace.file_names:
+        previous = _previous_file(name, new_files, old_files, blank_files)
+        if previous is not None:
+            reason = (
+                warnings_by_file[name].reason
+                if name in warnings_by_file
+                else _missing_reason(new_files.get(name), previous)
+            )
+            files.append(previous)
+            warnings.append(
+                WorkspaceWarning(previous.path, f"{reason}; what it said before is still used", name)
+            )
+            continue
+        if name in warnings_by_file:
+            warnings.append(warnings_by_file[name])
+        if name in new_files:
+            files.append(new_files[name])
+    return Bundle(workspace=workspace, files=tuple(files), warnings=tuple(warnings))
+
+
+def _previous_file(
+    name: str, new_files: Mapping[str, BundleFile], old_files: Mapping[str, BundleFile], blank_files: Set[str]
+) -> BundleFile | None:
+    """The file as it was before, where it is not to be had now."""
+    old_file, new_file = old_files.get(name), new_files.get(name)
+    if old_file is None:
+        return None
+    # What stands above it in the scope is another file, which it stood before until it went away.
+    has_vanished = new_file is None or new_file.depth < old_file.depth
+    return (
+        old_file
+        if has_vanished or (new_file is not None and new_file.is_blank and name not in blank_files)
+        else None
+    )
+
+
+def _missing_reason(new_file: BundleFile | None, old_file: BundleFile) -> str:
+    if new_file is not None and new_file.depth >= old_file.depth:
+        return "is empty all of a sudden"
+    return "is no longer there: put it back, or leave it there empty"
+
+
+def blank_file_names(reading: WorkspaceReading) -> frozenset[str]:
+    """The files that are there and have nothing in them."""
+    return frozenset(file.name for file in reading.files if file.is_blank)

@@ -1,0 +1,292 @@
+"""Workspaces: the files that every prompt of an agent carries, read once and kept until they change."""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+from threading import Lock
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from foveate.caching import register
+from foveate.context.file_watcher import FileChange, FileWatcher
+from foveate.context.workspace import Bundle, Workspace, WorkspaceWarning, blank_file_names, merge_reading
+from foveate.context.workspace_files import FolderChanges, WorkspaceScan, read_files, scan_workspace
+from foveate.errors import BadOption
+from foveate.memory.privacy import Gate
+
+__all__ = [
+    "Bundle",
+    "Workspace",
+    "WorkspaceCache",
+    "WorkspaceCacheOptions",
+    "WorkspaceCacheStats",
+    "WorkspaceWarning",
+    "read_bundle",
+]
+
+UNWATCHED_MAX_AGE_SECONDS = 5.0
+"""How long a bundle holds where changes are not seen and no `max_age_seconds` is set."""
+
+# A file that is emptied to be written again is empty for much less.
+_BLANK_GRACE_SECONDS = 1.0
+_FIRST_RETRY_SECONDS = 1.0
+_MAX_RETRY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceCacheOptions:
+    """How bundles are kept. A `max_age_seconds` of 0 is none: only a change makes them be read again."""
+
+    enabled: bool = True
+    watch_debounce_ms: float = 500
+    max_age_seconds: float = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            BadOption: names the option.
+        """
+        if not isinstance(self.enabled, bool):
+            raise BadOption(f"enabled is true or false, not {self.enabled!r}", path=("enabled",))
+        for name, unit in (("watch_debounce_ms", "milliseconds"), ("max_age_seconds", "seconds")):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and isfinite(value) and value >= 0):
+                raise BadOption(f"{name} is a number of {unit}, 0 or more, not {value!r}", path=(name,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceCacheStats:
+    """How often bundles of a root were there already, had to be read, and were dropped for a change."""
+
+    hits: int = 0
+    misses: int = 0
+    invalidations: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _CacheSlot:
+    """A workspace, what was last known of it, and how sure that is. Guarded by the lock of its `Workspaces`."""
+
+    workspace: Workspace
+    read_lock: Lock = field(default_factory=Lock)
+    """Held by whoever reads its files, so that nobody else does."""
+    bundle: Bundle | None = None
+    """The last one; it holds as long as `sight` is there."""
+    scan: WorkspaceScan | None = None
+    read_at: float = -inf
+    retry_seconds: float = 0
+    """How long what is wrong in it is borne; 0 where nothing is."""
+    blank_since: dict[str, float] = field(default_factory=dict)
+    is_watched: bool = False
+
+
+def read_bundle(workspace: Workspace, gate: Gate, last: Bundle | None = None) -> Bundle:
+    """The bundle of a workspace, read now; what cannot be had stays as it was in the `last` one."""
+    return merge_reading(workspace, read_files(scan_workspace(workspace), gate), last, frozenset())
+
+
+class WorkspaceCache:
+    """Bundles, each read when it is first asked for, and again when a file of its workspace has changed.
+
+    Safe to share between threads: those that ask for the same bundle at once wait for one reading. Has a thread
+    of its own from the first bundle on; `close` ends it, and so does leaving a `with`.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        options: WorkspaceCacheOptions | None = None,
+        *,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Nothing is read yet. `clock` gives seconds and never goes back."""
+        self._gate = gate
+        self._options = options or WorkspaceCacheOptions()
+        self._clock = clock
+        self._lock = Lock()
+        self._slots: dict[Workspace, _CacheSlot] = {}
+        self._unwatched: set[_CacheSlot] = set()
+        self._stats: dict[str, WorkspaceCacheStats] = {}
+        self._watch_error = ""
+        self._watcher = FileWatcher(self, debounce_seconds=self._options.watch_debounce_ms / 1000)
+        register(self)
+
+    def __enter__(self) -> Self:
+        """Itself; leaving closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Watch no longer. Bundles can still be asked for, and are read again when they are old."""
+        self._watcher.close()
+
+    def bundle(self, workspace: Workspace, *, enabled: bool | None = None) -> Bundle:
+        """The bundle of `workspace`: the one that is kept, or read now. `enabled` overrides the option.
+
+        Files that cannot be had are warnings in it, never an error.
+        """
+        if not (self._options.enabled if enabled is None else enabled):
+            return read_bundle(workspace, self._gate)
+        self._watcher.ensure_running()
+        with self._lock:
+            slot = self._slots.get(workspace) or self._slots.setdefault(workspace, _CacheSlot(workspace))
+            bundle = self._valid_bundle(slot)
+        if bundle is None:
+            with slot.read_lock:
+                with self._lock:
+                    bundle = self._valid_bundle(slot)  # by another thread, while this one waited
+                bundle = bundle or self._read_slot(slot)
+        if self._watch_error:
+            return replace(bundle, warnings=(*bundle.warnings, self._watch_warning(workspace)))
+        return bundle
+
+    def cached_bundle(self, workspace: Workspace) -> Bundle | None:
+        """The bundle of `workspace` that is kept and holds still; None where `bundle` would have to read it.
+
+        For an event loop: no file is touched.
+        """
+        self._watcher.ensure_running()
+        with self._lock:
+            slot = self._slots.get(workspace)
+            return None if slot is None or self._watch_error else self._valid_bundle(slot)
+
+    def stats(self) -> Mapping[str, WorkspaceCacheStats]:
+        """How often bundles were kept, read and dropped, by root."""
+        with self._lock:
+            return dict(self._stats)
+
+    def clear(self) -> None:
+        """Forget every bundle, also what it said before, and those that are being read now."""
+        with self._lock:
+            self._slots.clear()
+            self._unwatched.clear()
+
+    def _valid_bundle(self, slot: _CacheSlot) -> Bundle | None:
+        """The bundle, if it holds still."""
+        if slot.scan is None or self._clock() - slot.read_at >= self._max_age_seconds(slot):
+            return None
+        self._update_stats(slot, hits=1)
+        return slot.bundle
+
+    def _max_age_seconds(self, slot: _CacheSlot) -> float:
+        """After how many seconds a bundle is read again."""
+        limit = self._options.max_age_seconds or (inf if slot.is_watched else UNWATCHED_MAX_AGE_SECONDS)
+        return min(limit, slot.retry_seconds or inf)
+
+    def _read_slot(self, slot: _CacheSlot) -> Bundle:
+        started = self._clock()
+        scan = scan_workspace(slot.workspace)
+        reading = read_files(scan, self._gate)
+        with self._lock:
+            slot.blank_since = {name: slot.blank_since.get(name, started) for name in blank_file_names(reading)}
+            blank_files = {
+                name for name, since in slot.blank_since.items() if started - since >= _BLANK_GRACE_SECONDS
+            }
+            bundle = merge_reading(slot.workspace, reading, slot.bundle, blank_files)
+            retry_seconds = min(2 * slot.retry_seconds or _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS)
+            slot.retry_seconds = (
+                0 if all(warning.is_permanent for warning in bundle.warnings) else retry_seconds
+            )
+            slot.bundle, slot.scan, slot.read_at, slot.is_watched = bundle, scan, started, False
+            if self._slots.get(slot.workspace) is slot:  # and all was not dropped meanwhile
+                self._unwatched.add(slot)
+            self._update_stats(slot, misses=1)
+        return bundle
+
+    def _watch_warning(self, workspace: Workspace) -> WorkspaceWarning:
+        seconds = self._options.max_age_seconds or UNWATCHED_MAX_AGE_SECONDS
+        return WorkspaceWarning(
+            workspace.root,
+            f"changes are not noticed ({self._watch_error}), so files are read again after {seconds:g} seconds",
+        )
+
+    def _update_stats(
+        self, slot: _CacheSlot, *, hits: int = 0, misses: int = 0, invalidations: int = 0
+    ) -> None:
+        stats = self._stats.get(slot.workspace.root, WorkspaceCacheStats())
+        self._stats[slot.workspace.root] = WorkspaceCacheStats(
+            hits=stats.hits + hits,
+            misses=stats.misses + misses,
+            invalidations=stats.invalidations + invalidations,
+        )
+
+    # What follows is for the watcher, in its thread.
+
+    def unwatched_folders(self) -> frozenset[str]:
+        """The folders of the bundles that are not watched yet."""
+        with self._lock:
+            return frozenset().union(*(slot.scan.folders for slot in self._unwatched if slot.scan))
+
+    def folders(self) -> frozenset[str]:
+        """The folders of all bundles that are kept."""
+        with self._lock:
+            return frozenset().union(*(slot.scan.folders for slot in self._slots.values() if slot.scan))
+
+    def on_watched(self, folders: frozenset[str]) -> None:
+        """Trust the bundles in these folders, unless something changed between their reading and now."""
+        with self._lock:
+            self._watch_error = ""
+            unwatched = [(slot, slot.scan, slot.bundle) for slot in self._unwatched]
+        for slot, scan, bundle in unwatched:
+            if scan is None or bundle is None or not scan.own_folders <= folders:
+                continue
+            is_same = self._is_unchanged(scan, bundle)
+            with self._lock:
+                if slot.scan is not scan:  # it was read again meanwhile
+                    continue
+                if is_same:
+                    slot.is_watched = True
+                    self._unwatched.discard(slot)
+                else:
+                    self._invalidate({slot.workspace.root})
+
+    def _is_unchanged(self, scan: WorkspaceScan, bundle: Bundle) -> bool:
+        """Whether the files are still as they were when they were read."""
+        current = scan_workspace(bundle.workspace)
+        if current != scan or not scan.is_recent:
+            return current == scan
+        merged = merge_reading(bundle.workspace, read_files(current, self._gate), bundle, frozenset())
+        return merged.version == bundle.version
+
+    def is_relevant(self, changes: Set[FileChange]) -> bool:
+        """Whether any of these matters to a bundle that is kept."""
+        return bool(self._affected_roots(changes))
+
+    def on_changed(self, changes: frozenset[FileChange]) -> None:
+        """Drop the bundles of every root in which something changed that matters."""
+        touched = self._affected_roots(changes)
+        with self._lock:
+            self._invalidate(touched)
+
+    def _affected_roots(self, changes: Set[FileChange]) -> set[str]:
+        with self._lock:
+            cached = [(slot.workspace.root, slot.scan) for slot in self._slots.values() if slot.scan]
+        folder_changes = FolderChanges.from_changes(changes)
+        return {root for root, scan in cached if scan.is_affected(folder_changes)}
+
+    def on_lost(self, reason: str) -> None:
+        """Trust no bundle for longer than its age allows."""
+        with self._lock:
+            self._watch_error = reason
+            for slot in self._slots.values():
+                slot.is_watched = False
+                if slot.scan is not None:
+                    self._unwatched.add(slot)
+
+    def _invalidate(self, roots: set[str]) -> None:
+        counted: set[str] = set()
+        for slot in self._slots.values():
+            root = slot.workspace.root
+            if root in roots and slot.scan is not None:
+                slot.scan, slot.retry_seconds = None, 0
+                self._unwatched.discard(slot)
+                self._update_stats(slot, invalidations=root not in counted)
+                counted.add(root)

@@ -1,0 +1,366 @@
+"""Where the files of a workspace lie, and what has to change for them to lie, or be, otherwise.
+
+What is in the files of a workspace, each as it was at one time, and only what may be seen.
+"""
+
+import codecs
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import time_ns
+from typing import Self
+
+from foveate.context.file_watcher import FileChange
+from foveate.context.workspace import BundleFile, Workspace, WorkspaceReading, WorkspaceWarning, find_role
+from foveate.errors import UnreadableInput
+from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.privacy import Gate
+
+MAX_FILE_BYTES = 4_000_000
+"""As much as fills the largest windows; a longer file is no file for every prompt."""
+
+# As many as Linux follows.
+_MAX_LINKS = 40
+# Longer than any file system takes to tell two changes apart by their time; FAT's is 2 seconds.
+_RECENT_NS = 2_500_000_000
+_MISSING_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+PathStep = tuple[str, str]
+"""A folder, and the name that is looked for in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file that was found: `real` is where it lies, without links; `stamp` is another after a change."""
+
+    name: str
+    path: str
+    real_path: str
+    stamp: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceScan:
+    """What is seen of a workspace without reading a file. Two that are equal show the same files unchanged."""
+
+    root: str | None
+    """Where it lies, without links; None where there is no such folder."""
+    sources: tuple[SourceFile, ...]
+    warnings: tuple[WorkspaceWarning, ...]
+    path_steps: frozenset[PathStep]
+    """The folders and links that lead to its files."""
+    file_steps: frozenset[PathStep]
+    """Its files."""
+    listed_folders: frozenset[str]
+    """The folders that were searched for files."""
+    is_recent: bool = field(compare=False)
+    """Whether a file was changed a moment ago: if it is changed again now, its time may stay the same."""
+    folders: frozenset[str] = field(init=False, compare=False)
+    """Every folder in which something could change what is seen."""
+
+    def __post_init__(self) -> None:
+        """Gather the folders once, since they are asked for often."""
+        folders = frozenset(folder for folder, _ in self.path_steps | self.file_steps) | self.listed_folders
+        object.__setattr__(self, "folders", folders)
+
+    @property
+    def own_folders(self) -> frozenset[str]:
+        """Those in the workspace itself; where it is not there, those that lead to it."""
+        root = self.root
+        own = frozenset(folder for folder in self.folders if root is not None and _is_inside(folder, root))
+        return own or self.folders
+
+    def is_affected(self, changes: "FolderChanges") -> bool:
+        """Whether something else may be seen after that."""
+        return not (
+            self.file_steps.isdisjoint(changes.steps)
+            and self.path_steps.isdisjoint(changes.moves)
+            and self.listed_folders.isdisjoint(changes.markdown_folders)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FolderChanges:
+    """What happened in folders, as it concerns workspaces."""
+
+    steps: frozenset[PathStep]
+    """All that came, went or was edited."""
+    moves: frozenset[PathStep]
+    """What came or went: an edit leaves a folder or a link where it is."""
+    markdown_folders: frozenset[str]
+    """Where a Markdown file was among it that is not hidden, as what editors leave beside a file is."""
+
+    @classmethod
+    def from_changes(cls, changes: Iterable[FileChange]) -> Self:
+        """What `changes` come to."""
+        steps = [(os.path.split(change.path), change.is_edit) for change in changes]
+        return cls(
+            frozenset(step for step, _ in steps),
+            frozenset(step for step, is_edit in steps if not is_edit),
+            frozenset(folder for (folder, name), _ in steps if _is_visible_markdown(name)),
+        )
+
+
+def _is_visible_markdown(name: str) -> bool:
+    return name.casefold().endswith(".md") and not name.startswith(".")
+
+
+@dataclass(slots=True)
+class _ScanBuilder:
+    """What has been seen so far."""
+
+    sources: list[SourceFile] = field(default_factory=list)
+    warnings: list[WorkspaceWarning] = field(default_factory=list)
+    path_steps: set[PathStep] = field(default_factory=set)
+    file_steps: set[PathStep] = field(default_factory=set)
+    listed_folders: set[str] = field(default_factory=set)
+
+
+def scan_workspace(workspace: Workspace) -> WorkspaceScan:
+    """Where the files of a workspace are now, and what is wrong with them."""
+    builder = _ScanBuilder()
+    root, steps, reason = resolve_path("/", workspace.root)
+    builder.path_steps.update(steps)
+    if root is not None and not os.path.isdir(root):  # noqa: PTH112
+        root, reason = None, "is not a folder"
+    if root is None:
+        builder.warnings.append(WorkspaceWarning(workspace.root, reason))
+    else:
+        roles = _find_roles(workspace, root, builder)
+        for name, path in [*roles.items(), *((extra, extra) for extra in workspace.extras)]:
+            _add_file(name, path, root, builder)
+    return WorkspaceScan(
+        root=root,
+        sources=tuple(builder.sources),
+        warnings=tuple(builder.warnings),
+        path_steps=frozenset(builder.path_steps),
+        file_steps=frozenset(builder.file_steps),
+        listed_folders=frozenset(builder.listed_folders),
+        is_recent=any(source.stamp[-1] > time_ns() - _RECENT_NS for source in builder.sources),
+    )
+
+
+def resolve_path(folder: str, path: str) -> tuple[str | None, list[PathStep], str]:
+    """Where `path` leads from the folder `at`, each step on the way, and why it leads nowhere, if so.
+
+    Links are followed one by one, so that a change of any of them can be told from other changes.
+    """
+    steps: list[PathStep] = []
+    pending = path.split("/")[::-1]
+    links = 0
+    while pending:
+        name = pending.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            folder = os.path.dirname(folder)  # noqa: PTH120
+            continue
+        steps.append((folder, name))
+        current = os.path.join(folder, name)  # noqa: PTH118
+        try:
+            target = os.readlink(current)  # noqa: PTH115
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                return None, steps, os_error_reason(error)
+            folder = current  # it is there, and no link
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return None, steps, "is a link that leads in a circle"
+        folder = "/" if target.startswith("/") else folder
+        pending.extend(target.split("/")[::-1])
+    return folder, steps, ""
+
+
+def _find_roles(workspace: Workspace, root: str, builder: _ScanBuilder) -> dict[str, str]:
+    """The path of each role's file from the root; what stands deeper in the scope holds."""
+    roles = _list_roles(root, "", builder)
+    path, folder = "", root
+    for part in workspace.scope.split("/") if workspace.scope else ():
+        path += part + "/"
+        subfolder, reason = _resolve_inside(folder, part, root, builder, is_file=False)
+        if subfolder is None or not os.path.isdir(subfolder):  # noqa: PTH112
+            builder.warnings.append(WorkspaceWarning(path, reason or "is not a folder"))
+            break
+        folder = subfolder
+        roles |= _list_roles(folder, path, builder)
+    return roles
+
+
+def _list_roles(folder: str, path: str, builder: _ScanBuilder) -> dict[str, str]:
+    builder.listed_folders.add(folder)
+    roles: dict[str, str] = {}
+    try:
+        names = sorted(filter(find_role, os.listdir(folder)))  # noqa: PTH208
+    except OSError as error:
+        builder.warnings.append(WorkspaceWarning(path or ".", os_error_reason(error)))
+        return roles
+    for name in names:
+        role = find_role(name) or name
+        if role in roles:
+            # Capitals sort before small letters, so the name as it should be is the first.
+            reason = f"is not used: there is {roles[role]} too"
+            builder.warnings.append(WorkspaceWarning(path + name, reason, is_permanent=True))
+        else:
+            roles[role] = path + name
+    return roles
+
+
+def _add_file(name: str, path: str, root: str, builder: _ScanBuilder) -> None:
+    """Add a file to what is seen, or why it cannot be."""
+    real_path, reason = _resolve_inside(root, path, root, builder, is_file=True)
+    if real_path is not None:
+        try:
+            state = os.stat(real_path)  # noqa: PTH116
+            reason = unreadable_reason(state)
+        except OSError as error:
+            reason = os_error_reason(error)
+    if real_path is None or reason:
+        builder.warnings.append(WorkspaceWarning(path, reason, name))
+    elif all(real_path != source.real_path for source in builder.sources):
+        builder.sources.append(SourceFile(name=name, path=path, real_path=real_path, stamp=file_stamp(state)))
+
+
+def _resolve_inside(
+    folder: str, path: str, root: str, builder: _ScanBuilder, *, is_file: bool
+) -> tuple[str | None, str]:
+    """Where a path in a folder leads, which is never out of the root; or why it leads nowhere."""
+    real_path, steps, reason = resolve_path(folder, path)
+    if real_path is not None and not _is_inside(real_path, root):
+        real_path, reason = None, "is a link out of the workspace, which is not followed"
+    inside = [step for step in steps if _is_inside(step[0], root)]
+    builder.path_steps.update(inside)
+    if is_file:
+        builder.file_steps.update(inside[-1:])
+        builder.listed_folders.update(step[0] for step in inside[-1:])
+    return real_path, reason
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def file_stamp(state: os.stat_result) -> tuple[int, ...]:
+    """What is another one after a change of a file."""
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def unreadable_reason(state: os.stat_result) -> str:
+    """Why something is no file that can be read, if so."""
+    if stat.S_ISDIR(state.st_mode):
+        return "is a folder"
+    if not stat.S_ISREG(state.st_mode):
+        return "is not a file"
+    return (
+        f"is larger than {MAX_FILE_BYTES:,} bytes, the most that is read"
+        if state.st_size > MAX_FILE_BYTES
+        else ""
+    )
+
+
+def os_error_reason(error: OSError) -> str:
+    """What the system says, in words."""
+    return "is not there" if error.errno in _MISSING_ERRNOS else error.strerror or "cannot be read"
+
+
+# How often a file is read that changes meanwhile.
+_MAX_READ_ATTEMPTS = 3
+_READ_CHUNK_BYTES = 1_000_000
+
+
+def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
+    """What the files that were seen say, as far as it may be seen."""
+    files: list[BundleFile] = []
+    warnings = list(scan.warnings)
+    for source in scan.sources:
+        data = b""
+        try:
+            data = _read_bytes(scan.root or "/", source)
+            text = _decode_text(data, source.path)
+        except UnreadableInput as error:
+            warnings.append(WorkspaceWarning(source.path, error.reason, source.name))
+            if _contains_private(data, gate, source.path):
+                # It may have become private since it was good: then it is not shown as it was either.
+                files.append(BundleFile(source.name, source.path, "", is_blank=False))
+            continue
+        outline = gate.redact(parse_notes(text, gate, path=source.path))
+        public = outline.text.strip("\r\n").rstrip()
+        files.append(BundleFile(source.name, source.path, public, is_blank=not text or text.isspace()))
+        warnings.extend(
+            WorkspaceWarning(source.path, problem, is_permanent=True) for problem in outline.problems
+        )
+    return WorkspaceReading(files=tuple(files), warnings=tuple(warnings))
+
+
+def _contains_private(data: bytes, gate: Gate, path: str) -> bool:
+    """Whether something is private in what is no text, as far as it can be read."""
+    text = data.decode("utf-8-sig", "replace")
+    return gate.redact(parse_notes(text, gate, path=path)).text != text
+
+
+def _read_bytes(root: str, source: SourceFile) -> bytes:
+    """All of a file, as it is at one time.
+
+    Raises:
+        UnreadableInput: it is gone, or is being written, or is no file that can be read.
+    """
+    try:
+        for _ in range(_MAX_READ_ATTEMPTS):
+            with _open_without_links(root, source.real_path) as file:
+                before = os.fstat(file)
+                if reason := unreadable_reason(before):
+                    raise UnreadableInput(source.path, reason)
+                data = _read_limited(file)
+                if file_stamp(before) == file_stamp(os.fstat(file)) and len(data) == before.st_size:
+                    return data
+    except OSError as error:
+        raise UnreadableInput(source.path, os_error_reason(error)) from None
+    raise UnreadableInput(source.path, "is being written")
+
+
+@contextmanager
+def _open_without_links(root: str, real: str) -> Iterator[int]:
+    """The file at `real`, in which there are no links, nor have any been put since."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(root, flags | os.O_DIRECTORY)
+    *folders, name = os.path.relpath(real, root).split("/")
+    for part, kind in [*((folder, os.O_DIRECTORY) for folder in folders), (name, os.O_NONBLOCK | os.O_NOCTTY)]:
+        try:
+            inner = os.open(part, flags | kind, dir_fd=file)
+        finally:
+            os.close(file)
+        file = inner
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _read_limited(file: int) -> bytes:
+    pieces: list[bytes] = []
+    remaining_bytes = MAX_FILE_BYTES + 1
+    while remaining_bytes > 0 and (piece := os.read(file, min(remaining_bytes, _READ_CHUNK_BYTES))):
+        pieces.append(piece)
+        remaining_bytes -= len(piece)
+    return b"".join(pieces)
+
+
+def _decode_text(data: bytes, path: str) -> str:
+    """The text that `data` is in UTF-8, without a byte order mark.
+
+    Raises:
+        UnreadableInput: it is not.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnreadableInput(path, "is UTF-16: save it as UTF-8")
+    if b"\0" in data:
+        raise UnreadableInput(path, "is binary, not text")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data":
+            raise UnreadableInput(path, "ends in the middle of a character") from None
+        raise UnreadableInput(path, f"is not UTF-8 (byte {error.start})") from None

@@ -1,0 +1,231 @@
+"""What is known of prices beside the tables of genai-prices: a small dated table (`cost/prices.toml`).
+
+The names of providers and models, as clients write them and as tables of prices do.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from foveate.cost.pricing.rates import TokenKind
+
+_FACTS_PATH = Path(__file__).with_name("prices.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceFact:
+    """Something that holds for the models of a provider whose whole name is `names`; who says so, and when."""
+
+    provider: str
+    names: str
+    source: str
+    as_of: str
+
+    def applies_to(self, provider: str, model: str) -> bool:
+        """Whether it says something of this model."""
+        return provider == self.provider and re.fullmatch(self.names, model, re.DOTALL) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LongInputTier:
+    """Above `over_tokens` of input all tokens of a request cost this many times as much."""
+
+    over_tokens: int
+    input_times: Decimal
+    output_times: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatedModel(PriceFact):
+    """The prices of a model, in dollars per million tokens; `times` are multiples of `input`."""
+
+    id: str
+    input: Decimal
+    output: Decimal
+    times: Mapping[TokenKind, Decimal]
+    over: tuple[LongInputTier, ...] = ()
+    web_searches: Decimal | None = None
+
+    @property
+    def day(self) -> date:
+        """The day on which its source was read."""
+        return date.fromisoformat(self.as_of)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """Models that succeed each other; `names` is a pattern that is searched in their plain names."""
+
+    id: str
+    names: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMultiples:
+    """What reads and writes cost, as multiples of uncached input, where nobody says it of a model."""
+
+    names: str
+    times: Mapping[TokenKind, Decimal]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamePriceAs(PriceFact):
+    """A model that costs what another does."""
+
+    like: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindPricedAs(PriceFact):
+    """A kind of token that costs what another does."""
+
+    kind: TokenKind
+    other: TokenKind
+
+
+# "not_available" is Anthropic's word in usage for models that are not bound to a region.
+_UNKNOWN_OR_GLOBAL = frozenset(("", "global", "not_available"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeModel(PriceFact):
+    """A model that costs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceMultiple(PriceFact):
+    """How many times as dear every token is: at a tier, or in a region.
+
+    The region `regional` is any but the whole world.
+    """
+
+    multiple: Decimal
+    tier: str = ""
+    region: str = ""
+
+    def applies_in(self, region: str) -> bool:
+        """Return whether it is paid in this region."""
+        if self.region == "regional":
+            return region not in _UNKNOWN_OR_GLOBAL
+        return bool(self.region) and self.region == region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeekendPrice(PriceFact):
+    """A model that costs at weekends what it costs on any day at the hour `at` (UTC)."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceFacts:
+    """All that is known beside the tables.
+
+    `as_of` is the day on which the installed tables were last compared with what providers say. Names that
+    `other_kinds` finds belong to no family: models of images, sound and embeddings. What `variants` finds makes
+    a model more expensive than others of its family.
+    `says` are the providers that say what they bill; `providers` has the id of each by all of its names.
+    """
+
+    as_of: date
+    models: tuple[DatedModel, ...]
+    families: tuple[ModelFamily, ...]
+    other_kinds: re.Pattern[str]
+    variants: re.Pattern[str]
+    cache_times: tuple[CacheMultiples, ...]
+    likes: tuple[SamePriceAs, ...]
+    costs_as: tuple[KindPricedAs, ...]
+    free: tuple[FreeModel, ...]
+    multiples: tuple[PriceMultiple, ...]
+    weekends: tuple[WeekendPrice, ...]
+    price_stating_providers: frozenset[str]
+    providers: Mapping[str, str]
+
+
+@cache
+def load_price_facts() -> PriceFacts:
+    """What `prices.toml` says."""
+    table = tomllib.loads(_FACTS_PATH.read_text(encoding="utf-8"))
+    return PriceFacts(
+        as_of=date.fromisoformat(table["as_of"]),
+        models=tuple(_parse_dated_model(dict(entry)) for entry in table["model"]),
+        families=tuple(ModelFamily(entry["id"], entry["names"]) for entry in table["family"]),
+        other_kinds=re.compile(table["other_kinds"]),
+        variants=re.compile(table["variants"]),
+        cache_times=tuple(
+            CacheMultiples(entry["names"], _parse_multiples(entry["times"])) for entry in table["times"]
+        ),
+        likes=tuple(SamePriceAs(**entry) for entry in table["like"]),
+        costs_as=tuple(
+            KindPricedAs(**entry | {"kind": TokenKind(entry["kind"]), "other": TokenKind(entry.pop("as"))})
+            for entry in table["as"]
+        ),
+        free=tuple(FreeModel(**entry) for entry in table["free"]),
+        multiples=tuple(
+            PriceMultiple(**entry | {"multiple": Decimal(entry["multiple"])}) for entry in table["multiple"]
+        ),
+        weekends=tuple(WeekendPrice(**entry) for entry in table["weekend"]),
+        price_stating_providers=frozenset(entry["provider"] for entry in table["says"]),
+        providers={name: entry["id"] for entry in table["provider"] for name in (entry["id"], *entry["also"])},
+    )
+
+
+def _parse_dated_model(entry: dict[str, Any]) -> DatedModel:
+    times = _parse_multiples(entry.pop("times"))
+    over = tuple(
+        LongInputTier(tier["over_tokens"], Decimal(tier["input_times"]), Decimal(tier["output_times"]))
+        for tier in entry.pop("over", ())
+    )
+    searches = entry.pop("web_searches", None)
+    return DatedModel(
+        input=Decimal(entry.pop("input")),
+        output=Decimal(entry.pop("output")),
+        times=times,
+        over=over,
+        web_searches=None if searches is None else Decimal(searches),
+        **entry,
+    )
+
+
+def _parse_multiples(table: Mapping[str, str]) -> Mapping[TokenKind, Decimal]:
+    return {TokenKind(kind): Decimal(times) for kind, times in table.items()}
+
+
+def normalize_provider(name: str) -> str:
+    """One name for a provider, whichever of its names it was given."""
+    lowered = name.strip().lower()
+    return load_price_facts().providers.get(lowered, lowered)
+
+
+def states_its_price(name: str) -> bool:
+    """Whether a provider says what it bills, and is to be believed."""
+    return normalize_provider(name) in load_price_facts().price_stating_providers
+
+
+def candidate_names(provider: str, model: str) -> Iterator[tuple[str, str]]:
+    """Under which provider and name to look for a model: as it was written, then without the path to it.
+
+    A path that names another provider is left alone: it may be another price.
+    """
+    name = model.strip().lower().removesuffix("[1m]")  # Claude Code's mark of a long window
+    maker, slash, rest = name.partition("/")
+    if provider == "litellm":
+        if slash:
+            yield from candidate_names(normalize_provider(maker), rest)
+        return
+    if provider == "huggingface":
+        name, _, host = name.rpartition(":")
+        yield f"huggingface_{host}", name
+        return
+    yield provider, name
+    _, models, last = name.rpartition("models/")  # models/…, publishers/…/models/…, accounts/…/models/…
+    if models:
+        yield provider, last
+    if slash and normalize_provider(maker) == provider:
+        yield from candidate_names(provider, rest)

@@ -1,0 +1,438 @@
+"""Price files that users bring: genai-prices' data and LiteLLM's list, checked and in one form.
+
+A file is not trusted: it may be damaged, or somebody else's. Whatever is read from it is checked for its type
+and for being a possible price, patterns that could take long to match are left out, and sizes are bounded.
+
+Price files in the one form in which they are kept, which `kept_update` reads.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from foveate.cost.pricing.litellm import convert_providers, is_litellm_list
+from foveate.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from genai_prices.types import (
+        ConditionalPrice,
+        MatchLogic,
+        ModelInfo,
+        ModelPrice,
+        PriceVariant,
+        Provider,
+        StartDateConstraint,
+        TieredPrices,
+        TimeOfDateConstraint,
+    )
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from genai_prices.types import (
+        MatchLogic,
+        ModelInfo,
+        ModelPrice,
+        Provider,
+        StartDateConstraint,
+        TimeOfDateConstraint,
+    )
+
+
+MAX_FILE_BYTES = 32_000_000
+GENAI_PRICES, LITELLM = "genai-prices", "litellm"
+
+STORED_VERSION = 1
+_MAX_PROVIDERS = 1_000
+_MAX_MODELS = 50_000
+_MAX_PRICES = 50
+_MAX_TIERS = 20
+_MAX_NAME_CHARS = 300
+_MAX_CLAUSES = 200
+_MAX_DEPTH = 4
+_MAX_REGEX_CHARS = 200
+# Dollars for a million tokens or a thousand of something else. The most expensive model has cost 600.
+_MAX_DOLLARS = Decimal(100_000)
+_MAX_DIGITS, _MIN_EXPONENT = 25, -25
+_MAX_TIER_TOKENS = 1_000_000_000
+_PRICE_NAME = re.compile(r"[a-z0-9_]{1,40}_(mtok|kcount)")
+# At most one repetition without a bound, none of a group, and few optional parts: each match is then quick.
+_REPEAT = re.compile(r"\*|\+|(?<!\()\?|\{[^}]*\}?")
+_FIXED_REPEAT = re.compile(r"(?<![)?*+])\{\d{1,2}\}")
+_MAX_OPTIONAL = 4
+_TEXT_CLAUSES = ("equals", "starts_with", "ends_with", "contains")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedPrices:
+    """The prices of a file. `format` says whose file it was, and `day` how old its prices are.
+
+    `skipped` counts the entries that are not used, by the reason.
+    """
+
+    format: str
+    day: date
+    providers: "Mapping[str, Provider]"
+    skipped: Mapping[str, int]
+
+    @property
+    def origin(self) -> str:
+        """Who says these prices, and when."""
+        return f"{self.format} file, {self.day}"
+
+    def models(self) -> Iterator[tuple[str, str]]:
+        """Each provider and model that it has a price for."""
+        for provider in self.providers.values():
+            for model in provider.models:
+                yield provider.id, model.id
+
+
+def read_price_file(data: bytes, *, day: date, source: str) -> ImportedPrices:
+    """Read a price file of genai-prices or LiteLLM; errors call it `source`.
+
+    Raises:
+        UnreadableInput: it is neither, or has a price that cannot be.
+    """
+    document = _parse_json(data, source)
+    if is_litellm_list(document):
+        providers, skipped = convert_providers(document)
+        return _PriceFileReader(source).read_providers(providers, LITELLM, day, skipped)
+    if isinstance(document, list):
+        return _PriceFileReader(source).read_providers(document, GENAI_PRICES, day, {})
+    raise UnreadableInput(
+        source, "is not a price file of genai-prices (a list) or LiteLLM (an object of models)"
+    )
+
+
+def read_stored_price_file(data: bytes, *, source: str) -> ImportedPrices:
+    """Read what `price_update_json.to_json` has written.
+
+    Raises:
+        UnreadableInput: it has not.
+    """
+    document = _parse_json(data, source)
+    if not isinstance(document, dict) or document.get("version") != STORED_VERSION:
+        raise UnreadableInput(source, "is not a price file that `foveate prices update` has written")
+    reader = _PriceFileReader(source)
+    format_ = document.get("format")
+    if format_ not in (GENAI_PRICES, LITELLM):
+        raise reader.make_error("format", "is not known")
+    return reader.read_providers(
+        document.get("providers"), format_, reader.read_day(document.get("as_of"), "as_of"), {}
+    )
+
+
+def _parse_json(data: bytes, source: str) -> Any:
+    def reject_constant(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not a number")
+
+    try:
+        return json.loads(data, parse_float=Decimal, parse_constant=reject_constant)
+    except (ValueError, InvalidOperation, RecursionError) as error:
+        raise UnreadableInput(source, f"is not JSON: {str(error)[:200] or 'nested too deeply'}") from None
+
+
+class _PriceFileReader:
+    """Checks what a file says, and makes the types of genai-prices of it."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._skipped: dict[str, int] = {}
+
+    def make_error(self, where: str, problem: str) -> UnreadableInput:
+        return UnreadableInput(self._source, f"{where[:_MAX_NAME_CHARS]}: {problem}")
+
+    def read_providers(
+        self, value: object, format_: str, day: date, skipped: Mapping[str, int]
+    ) -> ImportedPrices:
+        from genai_prices.types import Provider
+
+        self._skipped = dict(skipped)
+        providers: dict[str, Provider] = {}
+        count = 0
+        for entry in self._check_list(value, "providers", _MAX_PROVIDERS):
+            provider = self._check_object(entry, "a provider")
+            id_ = self._check_name(provider.get("id"), "the id of a provider")
+            fallbacks = [
+                self._check_name(other, f"{id_}: fallback_model_providers")
+                for other in self._check_list(
+                    provider.get("fallback_model_providers") or [], id_, _MAX_PROVIDERS
+                )
+            ]
+            models = []
+            for model in self._check_list(provider.get("models"), f"models of {id_}", _MAX_MODELS):
+                found = self._read_model(self._check_object(model, f"a model of {id_}"), id_)
+                if found is not None:
+                    models.append(found)
+            count += len(models)
+            if count > _MAX_MODELS:
+                raise self.make_error("models", f"are more than {_MAX_MODELS:,}")
+            if models:
+                providers[id_] = Provider(
+                    id=id_, name=id_, api_pattern="", models=models, fallback_model_providers=fallbacks
+                )
+        if not count:
+            raise self.make_error("models", "none has a price")
+        return ImportedPrices(format=format_, day=day, providers=providers, skipped=self._skipped)
+
+    def read_day(self, value: object, where: str) -> date:
+        try:
+            return date.fromisoformat(value if isinstance(value, str) else "")
+        except ValueError:
+            raise self.make_error(where, "is not a day (2026-11-01)") from None
+
+    def _skip(self, reason: str) -> None:
+        self._skipped[reason] = self._skipped.get(reason, 0) + 1
+
+    def _read_model(self, value: Mapping[str, Any], provider: str) -> "ModelInfo | None":
+        from genai_prices.types import ClauseEquals, ClauseOr, ModelInfo
+
+        id_ = self._check_name(value.get("id"), f"the id of a model of {provider}")
+        where = f"{provider} {id_}"
+        prices = self._read_prices(value.get("prices"), where)
+        if not _has_price(prices):
+            self._skip("without a price")
+            return None
+        match: MatchLogic = ClauseEquals(equals=id_)
+        clause = self._read_clause(value["match"], where) if "match" in value else None
+        if clause is not None:
+            match = ClauseOr(or_=[match, clause])
+        return ModelInfo(
+            id=id_, match=match, prices=prices, price_variants=self._read_variants(value, where) or None
+        )
+
+    def _read_prices(self, value: object, where: str) -> "ModelPrice | list[ConditionalPrice]":
+        from genai_prices.types import ConditionalPrice
+
+        if not isinstance(value, list):
+            return self._read_price(value, where)
+        found = []
+        for entry in self._check_list(value, where, _MAX_PRICES):
+            price = self._check_object(entry, where)
+            constraint = self._read_constraint(price.get("constraint"), where)
+            found.append(ConditionalPrice(constraint, prices=self._read_price(price.get("prices"), where)))
+        return found
+
+    def _read_variants(self, model: Mapping[str, Any], where: str) -> "list[PriceVariant]":
+        from genai_prices.types import PriceVariant
+
+        found = []
+        for entry in self._check_list(model.get("price_variants") or [], where, _MAX_PRICES):
+            variant = self._check_object(entry, where)
+            when = self._check_object(variant.get("when"), where)
+            names = {
+                self._check_name(key, where): self._check_name(value, where) for key, value in when.items()
+            }
+            if not names:
+                raise self.make_error(where, "a price variant does not say when")
+            constraint = self._read_constraint(variant.get("constraint"), where)
+            prices = self._read_price(variant.get("prices"), where)
+            found.append(PriceVariant(when=names, prices=prices, constraint=constraint))
+        return found
+
+    def _read_price(self, value: object, where: str) -> "ModelPrice":
+        from genai_prices.types import ModelPrice
+
+        found = {}
+        for name, price in self._check_object(value, where).items():
+            if price is not None and _PRICE_NAME.fullmatch(name):
+                found[name] = self._read_amount(price, f"{where} {name}")
+        return ModelPrice(**found)
+
+    def _read_amount(self, value: object, where: str) -> "Decimal | TieredPrices":
+        from genai_prices.types import Tier, TieredPrices
+
+        if not isinstance(value, dict):
+            return self._read_dollars(value, where)
+        tiers = []
+        for entry in self._check_list(value.get("tiers"), where, _MAX_TIERS):
+            tier = self._check_object(entry, where)
+            start = tier.get("start")
+            if type(start) is not int or not 0 < start <= _MAX_TIER_TOKENS:
+                raise self.make_error(where, f"a tier cannot begin at {str(start)[:40]}")
+            tiers.append(Tier(start=start, price=self._read_dollars(tier.get("price"), where)))
+        if [tier.start for tier in tiers] != sorted({tier.start for tier in tiers}):
+            raise self.make_error(where, "its tiers are not in order")
+        return TieredPrices(base=self._read_dollars(value.get("base"), where), tiers=tiers)
+
+    def _read_dollars(self, value: object, where: str) -> Decimal:
+        try:
+            if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+                raise InvalidOperation
+            if isinstance(value, str) and len(value) > _MAX_DIGITS * 2:
+                raise InvalidOperation
+            found = Decimal(value)
+        except (InvalidOperation, ValueError):
+            raise self.make_error(where, f"{str(value)[:40]!r} is not a number") from None
+        if not found.is_finite() or found < 0 or found > _MAX_DOLLARS:
+            raise self.make_error(where, f"{found:.4g} dollars cannot be a price")
+        exponent = found.as_tuple().exponent
+        if (
+            len(found.as_tuple().digits) > _MAX_DIGITS
+            or not isinstance(exponent, int)
+            or exponent < _MIN_EXPONENT
+        ):
+            raise self.make_error(where, "a price has more digits than money has")
+        return found
+
+    def _read_constraint(
+        self, value: object, where: str
+    ) -> "StartDateConstraint | TimeOfDateConstraint | None":
+        from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
+
+        if value is None:
+            return None
+        found = self._check_object(value, where)
+        if "start_date" in found:
+            return StartDateConstraint(start_date=self.read_day(found["start_date"], where))
+        try:
+            start, end = (time.fromisoformat(found[name]) for name in ("start_time", "end_time"))
+        except (KeyError, TypeError, ValueError):
+            raise self.make_error(where, "a price is for a time that cannot be read") from None
+        return TimeOfDateConstraint(start_time=start, end_time=end)
+
+    def _read_clause(self, entry: object, where: str, depth: int = 0) -> "MatchLogic | None":
+        """What names mean a model; None where nothing is left of it that is quick to match."""
+        from genai_prices import types
+
+        clause = self._check_object(entry, where)
+        if len(clause) != 1 or depth > _MAX_DEPTH:
+            raise self.make_error(where, "its names cannot be matched")
+        kind, value = next(iter(clause.items()))
+        if kind in ("or", "and"):
+            parts = [
+                self._read_clause(part, where, depth + 1)
+                for part in self._check_list(value, where, _MAX_CLAUSES)
+            ]
+            kept = [part for part in parts if part is not None]
+            if not kept or (kind == "and" and len(kept) < len(parts)):
+                return None
+            return types.ClauseOr(or_=kept) if kind == "or" else types.ClauseAnd(and_=kept)
+        text = self._check_name(value, where)
+        if kind == "regex":
+            if not _is_fast_regex(text):
+                self._skip("a pattern that could take long to match")
+                return None
+            return types.ClauseRegex(regex=text)
+        if kind not in _TEXT_CLAUSES:
+            raise self.make_error(where, "its names cannot be matched")
+        clause_types: dict[str, type[Any]] = {
+            "equals": types.ClauseEquals,
+            "starts_with": types.ClauseStartsWith,
+            "ends_with": types.ClauseEndsWith,
+            "contains": types.ClauseContains,
+        }
+        found: MatchLogic = clause_types[kind](**{kind: text})
+        return found
+
+    def _check_name(self, value: object, where: str) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME_CHARS or not value.isprintable():
+            raise self.make_error(where, "is not a name")
+        return value
+
+    def _check_object(self, value: object, where: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise self.make_error(where, "is not an object")
+        return value
+
+    def _check_list(self, value: object, where: str, max_items: int) -> Sequence[object]:
+        if not isinstance(value, list):
+            raise self.make_error(where, "is not a list")
+        if len(value) > max_items:
+            raise self.make_error(where, f"has more than {max_items:,} entries")
+        return value
+
+
+def _has_price(prices: "ModelPrice | list[ConditionalPrice]") -> bool:
+    """Whether anything costs something: a list of prices that says 0 of a model mostly knows nothing of it."""
+    each = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
+    amounts = [amount for one in each for amount in vars(one).values()]
+    return any(amount if isinstance(amount, Decimal) else amount.base for amount in amounts)
+
+
+def _is_fast_regex(regex: str) -> bool:
+    if len(regex) > _MAX_REGEX_CHARS:
+        return False
+    try:
+        re.compile(regex)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    bare = re.sub(r"\\.", "x", _FIXED_REPEAT.sub("", regex))
+    repeats = _REPEAT.findall(bare)
+    unbounded = sum(repeat in ("*", "+") for repeat in repeats)
+    braces = any(repeat.startswith("{") for repeat in repeats)
+    return (
+        unbounded <= 1
+        and not braces
+        and repeats.count("?") <= _MAX_OPTIONAL
+        and ")*" not in bare
+        and ")+" not in bare
+    )
+
+
+def price_file_json(imported: ImportedPrices) -> bytes:
+    """The update in one form, whichever its file had."""
+    providers = [_provider_json(provider) for provider in imported.providers.values()]
+    document = {
+        "version": STORED_VERSION,
+        "format": imported.format,
+        "as_of": imported.day.isoformat(),
+        "providers": providers,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _provider_json(provider: "Provider") -> dict[str, object]:
+    return {
+        "id": provider.id,
+        "fallback_model_providers": provider.fallback_model_providers or [],
+        "models": [_model_json(model) for model in provider.models],
+    }
+
+
+def _model_json(model: "ModelInfo") -> dict[str, object]:
+    document: dict[str, object] = {"id": model.id}
+    if isinstance(alternatives := getattr(model.match, "or_", None), list):  # its id, and what the file says
+        document["match"] = _clause_json(alternatives[-1])
+    if isinstance(model.prices, list):
+        document["prices"] = [
+            {"constraint": _constraint_json(price.constraint), "prices": _price_json(price.prices)}
+            for price in model.prices
+        ]
+    else:
+        document["prices"] = _price_json(model.prices)
+    if model.price_variants:
+        document["price_variants"] = [
+            {
+                "when": variant.when,
+                "constraint": _constraint_json(variant.constraint),
+                "prices": _price_json(variant.prices),
+            }
+            for variant in model.price_variants
+        ]
+    return document
+
+
+def _price_json(price: "ModelPrice") -> dict[str, object]:
+    document: dict[str, object] = {}
+    for name, amount in vars(price).items():
+        if isinstance(amount, Decimal):
+            document[name] = str(amount)
+        else:
+            tiers = [{"start": tier.start, "price": str(tier.price)} for tier in amount.tiers]
+            document[name] = {"base": str(amount.base), "tiers": tiers}
+    return document
+
+
+def _constraint_json(constraint: "StartDateConstraint | TimeOfDateConstraint | None") -> object:
+    return None if constraint is None else {name: value.isoformat() for name, value in vars(constraint).items()}
+
+
+def _clause_json(clause: "MatchLogic") -> dict[str, object]:
+    name, value = next(iter(vars(clause).items()))
+    if isinstance(value, list):
+        return {name.rstrip("_"): [_clause_json(part) for part in value]}
+    return {name: value}

@@ -1,0 +1,486 @@
+"""Prices of models as rates: found by provider and model, and in force at a time.
+
+They come from the tables of genai-prices that are installed with it, from the dated table over them
+(`prices.toml`), and from the price file that `foveate prices update` has read. Nothing is ever fetched. The
+tables take most of a second to load, so that happens when the first price is asked for.
+
+Which model of a table a name means: tables match the beginning of a name, and versions go on.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from genai_prices.types import MatchLogic, ModelInfo
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, TypeVar
+
+from foveate.cost.caps import DAY_SECONDS
+from foveate.cost.pricing.price_facts import PriceFact, candidate_names, load_price_facts, normalize_provider
+from foveate.cost.pricing.rates import (
+    EXACT,
+    ZERO,
+    PriceSource,
+    Rate,
+    Rates,
+    RateTier,
+    TokenKind,
+    upper_bound_by_kind,
+)
+from foveate.formats.response.usage import BillableUnit
+from foveate.tokens.families import normalize_model_name
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
+
+    from foveate.cost.pricing.price_file import ImportedPrices
+
+
+def is_other_version(model: "ModelInfo", name: str) -> bool:
+    """Whether a name only begins as the model's does, and goes on to another version: 4-10 is not 4-1."""
+    ends = [
+        end
+        for end in (_find_match_end(clause, name) for clause in _flatten_clauses(model.match))
+        if end is not None
+    ]
+    return bool(ends) and all(_is_within_version(name, end) for end in ends)
+
+
+def _flatten_clauses(match: "MatchLogic") -> "Iterator[MatchLogic]":
+    from genai_prices.types import ClauseAnd, ClauseOr
+
+    match match:
+        case ClauseOr():
+            for clause in match.or_:
+                yield from _flatten_clauses(clause)
+        case ClauseAnd():
+            for clause in match.and_:
+                yield from _flatten_clauses(clause)
+        case _:
+            yield match
+
+
+def _find_match_end(clause: "MatchLogic", name: str) -> int | None:
+    """Where the part of a name ends that a clause is about; None where it is about none."""
+    from genai_prices.types import ClauseContains, ClauseStartsWith
+
+    if not clause.is_match(name):
+        return None
+    match clause:
+        case ClauseStartsWith():
+            return len(clause.starts_with)
+        case ClauseContains():
+            return name.index(clause.contains.lower()) + len(clause.contains)
+        case _:
+            return len(name)
+
+
+def _is_within_version(name: str, end: int) -> bool:
+    """Whether the digits around a place are a number of two; dates and builds have more."""
+    before = len(name[:end]) - len(name[:end].rstrip("0123456789"))
+    behind = len(name[end:]) - len(name[end:].lstrip("0123456789"))
+    return min(before, behind) > 0 and before + behind == 2
+
+
+_EPOCH = date(1970, 1, 1)
+_Fact = TypeVar("_Fact", bound=PriceFact)
+
+# Its names for what has a price, and ours. Writes that it does not tell apart are for the short time.
+_KINDS_BY_FIELD: Mapping[str, TokenKind | BillableUnit] = {
+    "input_mtok": TokenKind.UNCACHED,
+    "cache_read_mtok": TokenKind.READ,
+    "cache_write_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_5m_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
+    "output_mtok": TokenKind.OUTPUT,
+    "output_reasoning_mtok": TokenKind.REASONING,
+    "input_audio_mtok": BillableUnit.INPUT_AUDIO,
+    "input_image_mtok": BillableUnit.INPUT_IMAGE,
+    "input_video_mtok": BillableUnit.INPUT_VIDEO,
+    "cache_audio_read_mtok": BillableUnit.READ_AUDIO,
+    "cache_image_read_mtok": BillableUnit.READ_IMAGE,
+    "cache_video_read_mtok": BillableUnit.READ_VIDEO,
+    "output_audio_mtok": BillableUnit.OUTPUT_AUDIO,
+    "output_image_mtok": BillableUnit.OUTPUT_IMAGE,
+    "output_video_mtok": BillableUnit.OUTPUT_VIDEO,
+    "output_citation_mtok": BillableUnit.CITATIONS,
+    "web_searches_kcount": BillableUnit.WEB_SEARCHES,
+    "rerank_searches_kcount": BillableUnit.RERANKS,
+    "requests_kcount": BillableUnit.REQUESTS,
+}
+_UNIT_SCALES = {"mtok": Decimal("1e-6"), "kcount": Decimal("1e-3")}
+
+# What providers call their tiers: the usual one, and those that have another price. What is prepaid has none.
+_STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard", "standard_only"))
+_TIER_CONTEXTS: Mapping[str, Mapping[str, str]] = {
+    "batch": {"processing": "batch"},
+    "fast": {"service_tier": "fast"},
+    "flex": {"service_tier": "flex"},
+    "on_demand_flex": {"service_tier": "flex"},
+    "on_demand_priority": {"service_tier": "priority"},
+    "priority": {"service_tier": "priority"},
+}
+_PREPAID_TIERS = frozenset(("provisioned_throughput", "reserved", "scale"))
+
+
+def is_known_tier(tier: str) -> bool:
+    """Whether the price of a tier is known, or known not to have one; any other word may mean anything."""
+    return tier.strip().lower() in _STANDARD_TIERS | _TIER_CONTEXTS.keys() | _PREPAID_TIERS
+
+
+def load_tables() -> None:
+    """Loads the tables, so that the first price does not wait for them."""
+    _installed_providers()
+
+
+def find_schedule(
+    provider: str, model: str, *, tier: str = "", region: str = "", imported: "ImportedPrices | None" = None
+) -> "PriceSchedule | FamilyPriceSchedule | None":
+    """The prices of a model at a provider over time; None where neither it nor its family has any.
+
+    Of all sources that know a model the newest holds: the price file `update` or the dated table. The installed
+    tables hold where the latter has no entry, and a price file that is older than them where they have none.
+    """
+    candidates = list(candidate_names(normalize_provider(provider), model))
+    for host, name in candidates:
+        terms = _PurchaseTerms(
+            provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower()
+        )
+        schedule = _find_model_schedule(terms, imported)
+        if schedule is not None:
+            return schedule
+    for host, name in candidates:
+        terms = _PurchaseTerms(
+            provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower()
+        )
+        inherited = _find_family_schedule(terms, imported)
+        if inherited is not None:
+            return inherited
+    return None
+
+
+def _find_model_schedule(terms: "_PurchaseTerms", imported: "ImportedPrices | None") -> "PriceSchedule | None":
+    dated = next(iter(terms.select_facts(load_price_facts().models)), None)
+    updated = None if imported is None else _find_in_tables(imported.providers, terms, imported.origin)
+    if dated is not None:
+        origin = f"Foveate's table, {dated.as_of}"
+        table: PriceSchedule | None = PriceSchedule(
+            _dated_models()[dated.id], terms, is_own=True, origin=origin
+        )
+    else:
+        table = _find_in_tables(_installed_providers(), terms, _installed_origin())
+    if updated is None or imported is None:
+        return table
+    updated.derives_cache_prices = True
+    if imported.day >= (dated.day if dated else load_price_facts().as_of):
+        updated.table = table
+        return updated
+    return table or updated
+
+
+def _find_in_tables(
+    providers: "Mapping[str, Provider]", terms: "_PurchaseTerms", origin: str
+) -> "PriceSchedule | None":
+    """Find a model in tables: by its name, or as one that it costs the same as."""
+    likes = [fact.like for fact in terms.select_facts(load_price_facts().likes)]
+    for name in (terms.name, *likes):
+        host = providers.get(terms.provider)
+        if host is None:
+            continue
+        match = host.find_model(name, all_providers=[*providers.values()])
+        if match is None or is_other_version(match, name):
+            match = next((model for model in host.models if model.id.lower() == name), None)
+        if match is not None:
+            is_own = any(match is other for other in host.models)
+            return PriceSchedule(match, replace(terms, name=name), is_own=is_own, origin=origin)
+    return None
+
+
+def _find_family_schedule(
+    terms: "_PurchaseTerms", imported: "ImportedPrices | None"
+) -> "FamilyPriceSchedule | None":
+    """The prices of the family of a model, whose members are all that its provider has of it."""
+    known, name = load_price_facts(), normalize_model_name(terms.name)
+    family = next((family for family in known.families if re.search(family.names, name)), None)
+    if family is None or known.other_kinds.search(name):
+        return None
+    words = set(known.variants.findall(name))
+    path = terms.name.rpartition("/")[0]  # another maker's name in it may mean another price
+    members = [
+        PriceSchedule(model, terms, is_own=is_own, origin=model.id)
+        for model, is_own in _list_models(terms.provider, imported)
+        if model.id.rpartition("/")[0].lower() == path
+        and re.search(family.names, member := normalize_model_name(model.id))
+        and not known.other_kinds.search(member)
+        and words.issuperset(known.variants.findall(member))
+    ]
+    return FamilyPriceSchedule(family.id, terms.provider, members) if members else None
+
+
+def _list_models(host: str, imported: "ImportedPrices | None") -> "Iterator[tuple[ModelInfo, bool]]":
+    """All models of a provider with known prices, and whether these are its own prices."""
+    for known in (_installed_providers(), {} if imported is None else imported.providers):
+        found = known.get(host)
+        if found is not None:
+            yield from ((model, True) for model in found.models)
+            for other in found.fallback_model_providers or ():
+                yield from ((model, False) for model in (known[other].models if other in known else ()))
+    yield from ((_dated_models()[fact.id], True) for fact in load_price_facts().models if fact.provider == host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PurchaseTerms:
+    """How a model is bought."""
+
+    provider: str
+    name: str
+    tier: str
+    region: str
+
+    def select_facts(self, candidates: Iterable[_Fact]) -> list[_Fact]:
+        """The facts that hold for it."""
+        return [fact for fact in candidates if fact.applies_to(self.provider, self.name)]
+
+
+class PriceSchedule:
+    """The rates of one model, those that are in force at a time; what was worked out is kept."""
+
+    def __init__(self, model: "ModelInfo", terms: _PurchaseTerms, *, is_own: bool, origin: str) -> None:
+        self._model, self._terms, self._is_own_price, self.origin = model, terms, is_own, origin
+        self.changes = _find_change_times(model)
+        self.derives_cache_prices = False
+        self.table: PriceSchedule | None = None  # has what a price file leaves out: service tiers, searches
+        self._weekend_hour = next((fact.at for fact in terms.select_facts(load_price_facts().weekends)), None)
+        self._rates_by_period: dict[tuple[int, int], Rates | None] = {}
+
+    def rates_at(self, at: float) -> Rates | None:
+        """The rates in force at a time; None where there are none."""
+        if self._weekend_hour is not None and _is_weekend(at):
+            at = at - at % DAY_SECONDS + self._weekend_hour * 3600
+        period = self.changes.period_of(at)
+        if period not in self._rates_by_period:
+            self._rates_by_period[period] = self._compute_rates(datetime.fromtimestamp(at, UTC))
+        return self._rates_by_period[period]
+
+    def dearest_region(self) -> str:
+        """Of the regions with a price of their own, the one where every token costs most; none if not more."""
+        multiples = {"": Decimal(1)}
+        for fact in self._terms.select_facts(load_price_facts().multiples):
+            if fact.region:
+                multiples[fact.region] = EXACT.multiply(multiples.get(fact.region, Decimal(1)), fact.multiple)
+        return max(multiples, key=lambda region: multiples[region])
+
+    def _compute_rates(self, moment: datetime) -> Rates | None:
+        at_tier = self._find_tier_prices(moment)
+        if at_tier is None:
+            return None if self.table is None else self.table._compute_rates(moment)
+        prices, multiple = at_tier
+        by_kind = _rates_by_kind(prices)
+        for fact_as in self._terms.select_facts(load_price_facts().costs_as):
+            if fact_as.other in by_kind:
+                by_kind.setdefault(fact_as.kind, by_kind[fact_as.other])
+        if not by_kind:
+            if not self._terms.select_facts(load_price_facts().free):
+                return None
+            by_kind = dict.fromkeys(TokenKind, Rate(ZERO))
+        for fact in self._terms.select_facts(load_price_facts().multiples):
+            if fact.applies_in(self._terms.region):
+                multiple = EXACT.multiply(multiple, fact.multiple)
+        # Another provider's price may not be this one's, a price by the hour knows no first day, and a word for
+        # a tier that nobody has heard of may mean anything.
+        tier = self._terms.tier
+        assumed = (
+            not self._is_own_price
+            or bool(self.changes.seconds)
+            or (tier not in _STANDARD_TIERS and tier not in _TIER_CONTEXTS)
+        )
+        rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin=self.origin, assumed=assumed)
+        if self.derives_cache_prices:
+            rates = add_cache_prices(rates, self._model.id)
+        rates = rates if multiple == 1 else rates.scale(multiple)
+        other = None if self.table is None else self.table._compute_rates(moment)
+        return rates if other is None else replace(rates, by_kind={**other.by_kind, **rates.by_kind})
+
+    def _find_tier_prices(self, moment: datetime) -> "tuple[ModelPrice, Decimal] | None":
+        """The prices of the tier at a moment, and how many times they are to be paid; None: not known."""
+        tier = self._terms.tier
+        context = _TIER_CONTEXTS.get(tier, {})
+        if not context:
+            return None if tier in _PREPAID_TIERS else (self._model.get_prices(moment), Decimal(1))
+        if self._is_own_price and _has_variant(self._model, context, moment):
+            return self._model.get_prices(moment, context), Decimal(1)
+        multiples = (
+            fact.multiple
+            for fact in self._terms.select_facts(load_price_facts().multiples)
+            if fact.tier == tier
+        )
+        multiple = next(multiples, None)
+        return None if multiple is None else (self._model.get_prices(moment), multiple)
+
+
+class FamilyPriceSchedule:
+    """The most that the members of a family cost, for a model of it that has no price of its own."""
+
+    def __init__(self, family: str, host: str, members: Sequence[PriceSchedule]) -> None:
+        self._family, self._host, self._members = family, host, members
+        self._changes = _ChangeTimes(
+            moments=sorted({at for member in members for at in member.changes.moments}),
+            seconds=sorted({at for member in members for at in member.changes.seconds}),
+        )
+        self._rates_by_period: dict[tuple[int, int, bool], Rates | None] = {}
+
+    def rates_at(self, at: float) -> Rates | None:
+        """The rates in force at a time; None where no member has any."""
+        period = (*self._changes.period_of(at), _is_weekend(at))
+        if period not in self._rates_by_period:
+            self._rates_by_period[period] = self._compute_rates(at)
+        return self._rates_by_period[period]
+
+    def dearest_region(self) -> str:
+        """Of the regions with a price of their own, the one where every token costs most."""
+        return self._members[0].dearest_region()
+
+    def _compute_rates(self, at: float) -> Rates | None:
+        known = [
+            add_cache_prices(found, found.origin)
+            for member in self._members
+            if (found := member.rates_at(at)) is not None
+        ]
+        priced = [found for found in known if {TokenKind.UNCACHED, TokenKind.OUTPUT} <= found.by_kind.keys()]
+        if not priced:
+            return None
+        dearest = max(priced, key=lambda rates: (rates.by_kind[TokenKind.OUTPUT].dollars, rates.origin))
+        return Rates(
+            by_kind=upper_bound_by_kind(priced),
+            source=PriceSource.TABLE,
+            origin=f"the most expensive of {self._family} at {self._host} ({dearest.origin})",
+            assumed=True,
+            inherited_from=self._family,
+        )
+
+
+def add_cache_prices(rates: Rates, model: str) -> Rates:
+    """The rates of a model, with prices of reads and writes if it has none."""
+    name = normalize_model_name(model)
+    known = next((fact for fact in load_price_facts().cache_times if re.search(fact.names, name)), None)
+    uncached = rates.by_kind.get(TokenKind.UNCACHED)
+    if known is None or uncached is None:
+        return rates
+    by_kind: dict[TokenKind | BillableUnit, Rate] = {
+        kind: uncached.scale(times) for kind, times in known.times.items()
+    }
+    return replace(rates, by_kind=by_kind | dict(rates.by_kind))
+
+
+def _rates_by_kind(prices: "ModelPrice") -> dict[TokenKind | BillableUnit, Rate]:
+    rates = {}
+    for name, price in vars(prices).items():
+        kind = _KINDS_BY_FIELD.get(name)
+        if kind is not None and price is not None:
+            rates[kind] = _to_rate(price, _UNIT_SCALES[name.rpartition("_")[2]])
+    return rates
+
+
+def _to_rate(price: "Decimal | TieredPrices", unit_scale: Decimal) -> Rate:
+    if isinstance(price, Decimal):
+        return Rate(EXACT.multiply(price, unit_scale))
+    tiers = tuple(RateTier(tier.start, EXACT.multiply(tier.price, unit_scale)) for tier in price.tiers)
+    return Rate(EXACT.multiply(price.base, unit_scale), tiers)
+
+
+def _has_variant(model: "ModelInfo", context: Mapping[str, str], moment: datetime) -> bool:
+    return any(
+        variant.when == context and (variant.constraint is None or variant.constraint.active(moment))
+        for variant in model.price_variants or ()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChangeTimes:
+    """When prices change, in seconds since 1970, and the seconds of the day at which they do."""
+
+    moments: list[int]
+    seconds: list[float]
+
+    def period_of(self, at: float) -> tuple[int, int]:
+        """Where a time stands among them: between two changes no price does."""
+        return (
+            bisect_right(self.moments, at) if self.moments else 0,
+            bisect_right(self.seconds, at % DAY_SECONDS) if self.seconds else 0,
+        )
+
+
+def _find_change_times(model: "ModelInfo") -> _ChangeTimes:
+    prices = model.prices if isinstance(model.prices, list) else []
+    from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
+
+    moments: set[int] = set()
+    seconds: set[float] = set()
+    for constraint in (entry.constraint for entry in (*prices, *(model.price_variants or ()))):
+        match constraint:
+            case StartDateConstraint():
+                moments.add((constraint.start_date - _EPOCH).days * DAY_SECONDS)
+            case TimeOfDateConstraint():
+                seconds.update(map(_second_of_day, (constraint.start_time, constraint.end_time)))
+    return _ChangeTimes(moments=sorted(moments), seconds=sorted(seconds))
+
+
+def _is_weekend(at: float) -> bool:
+    return (int(at // DAY_SECONDS) + 3) % 7 >= 5  # 1 January 1970 was a Thursday
+
+
+def _second_of_day(moment: time) -> float:
+    combined = datetime.combine(_EPOCH, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return combined.timestamp() % DAY_SECONDS
+
+
+@cache
+def _installed_providers() -> "Mapping[str, Provider]":
+    """The tables as they were installed: a snapshot that somebody else in this process fetched is not ours."""
+    from genai_prices.data import providers
+
+    return {provider.id: provider for provider in providers}
+
+
+@cache
+def _dated_models() -> "Mapping[str, ModelInfo]":
+    """The models of the dated table, in the types of genai-prices."""
+    from genai_prices.types import ClauseEquals, ModelInfo, ModelPrice, Tier, TieredPrices
+
+    def price(dollars: Decimal, tiers: Sequence[tuple[int, Decimal]]) -> Decimal | TieredPrices:
+        steps = [Tier(start=over, price=EXACT.multiply(dollars, times)) for over, times in tiers]
+        return TieredPrices(base=dollars, tiers=steps) if steps else dollars
+
+    found = {}
+    for fact in load_price_facts().models:
+        long_input = [(tier.over_tokens, tier.input_times) for tier in fact.over]
+        long_output = [(tier.over_tokens, tier.output_times) for tier in fact.over]
+        prices = {
+            "input_mtok": price(fact.input, long_input),
+            "output_mtok": price(fact.output, long_output),
+            "web_searches_kcount": fact.web_searches,
+        }
+        for name, kind in _CACHE_KINDS.items():
+            prices[name] = price(EXACT.multiply(fact.input, fact.times[kind]), long_input)
+        match = ClauseEquals(equals=fact.id)
+        found[fact.id] = ModelInfo(id=fact.id, match=match, prices=ModelPrice(**prices))
+    return found
+
+
+_CACHE_KINDS = {
+    "cache_read_mtok": TokenKind.READ,
+    "cache_write_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
+}
+
+
+@cache
+def _installed_origin() -> str:
+    return f"genai-prices {version('genai-prices')}"

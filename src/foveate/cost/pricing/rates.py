@@ -1,0 +1,381 @@
+"""What a price is, and the sums: dollars of each kind of token, exact, from what a call was billed."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
+from enum import StrEnum
+from functools import cached_property, reduce
+
+from foveate.formats.response.usage import BillableUnit, UsagePart
+from foveate.model import Ttl
+
+# Sums depend on no thread's own context, and a digit that would be lost is an error. None ever is: tokens have
+# 16 digits, a price of one's own and a discount 21 each at most, those of tables fewer.
+EXACT = Context(prec=120, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
+ZERO = Decimal(0)
+
+
+class PriceSource(StrEnum):
+    """Who says what something costs."""
+
+    TABLE = "table"
+    CUSTOM = "own"
+    STATED = "said"
+
+
+class TokenKind(StrEnum):
+    """The kinds of tokens that can each have a price: `written_5m` is for a provider's short time."""
+
+    UNCACHED = "uncached"
+    READ = "read"
+    WRITTEN_5M = "written_5m"
+    WRITTEN_1H = "written_1h"
+    OUTPUT = "output"
+    REASONING = "reasoning"
+
+
+@dataclass(frozen=True, slots=True)
+class RateTier:
+    """Dollars for one of something, once the whole input has more than `over_tokens`."""
+
+    over_tokens: int
+    dollars: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Dollars for one of something; the highest of `steps` that the input reaches holds for all of it."""
+
+    dollars: Decimal
+    tiers: tuple[RateTier, ...] = ()
+
+    def at(self, input_tokens: int) -> Decimal:
+        """The dollars for one, in a call of so many input tokens."""
+        if self.tiers:
+            for step in reversed(self.tiers):
+                if input_tokens > step.over_tokens:
+                    return step.dollars
+        return self.dollars
+
+    def max_at(self, input_tokens: int) -> Decimal:
+        """The most dollars for one, in a call of at most so many input tokens."""
+        if not self.tiers:
+            return self.dollars if self.dollars > ZERO else ZERO
+        reached = (step.dollars for step in self.tiers if input_tokens > step.over_tokens)
+        return max(self.dollars, ZERO, *reached)
+
+    def scale(self, multiple: Decimal) -> "Rate":
+        """The same rate, so many times as dear."""
+        steps = (RateTier(step.over_tokens, EXACT.multiply(step.dollars, multiple)) for step in self.tiers)
+        return Rate(EXACT.multiply(self.dollars, multiple), tuple(steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What one of each thing costs that a model is billed for; what is not in `by_kind` has no known price.
+
+    `origin` names who says so, in the words of `source`. `assumed`: they may not be quite this model's.
+    `inherited_from` is the family whose most expensive member has these prices, for a model without a price of
+    its own; empty for one that has one.
+    """
+
+    by_kind: Mapping[TokenKind | BillableUnit, Rate]
+    source: PriceSource
+    origin: str
+    assumed: bool = False
+    inherited_from: str = ""
+
+    def scale(self, multiple: Decimal) -> "Rates":
+        """The same with every token so many times as dear; what is paid by the piece stays."""
+        scaled = {
+            kind: rate if kind in _PER_PIECE_UNITS else rate.scale(multiple)
+            for kind, rate in self.by_kind.items()
+        }
+        return replace(self, by_kind=scaled)
+
+    @cached_property
+    def upper_bound(self) -> "_UpperBound":
+        """What each token may be billed as at most, where none is kept for the long time."""
+        return _compute_upper_bound(self.by_kind, is_long=False)
+
+    @cached_property
+    def upper_bound_long_ttl(self) -> "_UpperBound":
+        """The same where some may be."""
+        return _compute_upper_bound(self.by_kind, is_long=True)
+
+
+_PER_PIECE_UNITS = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS, BillableUnit.REQUESTS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a call cost, in dollars: each kind of token apart, and other units by their names.
+
+    Reasoning that has no price of its own is in `output`. `unsplit` is what is only known as a whole: the price
+    that a provider says itself. One that is not `sure` is likely: a kind of token was taken at the price of
+    another, or the model at what another provider asks for it. `inherited_from` is as in `Rates`.
+    """
+
+    uncached: Decimal = ZERO
+    read: Decimal = ZERO
+    written_5m: Decimal = ZERO
+    written_1h: Decimal = ZERO
+    output: Decimal = ZERO
+    reasoning: Decimal = ZERO
+    units: tuple[tuple[BillableUnit, Decimal], ...] = ()
+    unsplit: Decimal = ZERO
+    source: PriceSource
+    origin: str
+    sure: bool = True
+    inherited_from: str = ""
+
+    @property
+    def dollars(self) -> Decimal:
+        """All of it."""
+        return _sum((self.input_dollars, self.output_dollars, self.other_dollars))
+
+    @property
+    def input_dollars(self) -> Decimal:
+        """Of what came in: tokens that the cache served, kept or did not know, whatever their medium."""
+        kinds = (self.uncached, self.read, self.written_5m, self.written_1h)
+        return _sum((*kinds, *(dollars for unit, dollars in self.units if unit in _INPUT_UNITS)))
+
+    @property
+    def output_dollars(self) -> Decimal:
+        """Of what came out, reasoning too."""
+        media = (dollars for unit, dollars in self.units if unit in _OUTPUT_UNITS)
+        return _sum((self.output, self.reasoning, *media))
+
+    @property
+    def other_dollars(self) -> Decimal:
+        """Of neither: what is paid by the piece, and what is only known as a whole."""
+        pieces = (
+            dollars for unit, dollars in self.units if unit not in _INPUT_UNITS and unit not in _OUTPUT_UNITS
+        )
+        return _sum((self.unsplit, *pieces))
+
+    def add(self, other: "Price") -> "Price":
+        """The price of two calls; it is as sure as the less sure one."""
+        units = dict(self.units)
+        for unit, dollars in other.units:
+            units[unit] = EXACT.add(units.get(unit, ZERO), dollars)
+        return Price(
+            uncached=EXACT.add(self.uncached, other.uncached),
+            read=EXACT.add(self.read, other.read),
+            written_5m=EXACT.add(self.written_5m, other.written_5m),
+            written_1h=EXACT.add(self.written_1h, other.written_1h),
+            output=EXACT.add(self.output, other.output),
+            reasoning=EXACT.add(self.reasoning, other.reasoning),
+            units=tuple((unit, units[unit]) for unit in BillableUnit if unit in units),
+            unsplit=EXACT.add(self.unsplit, other.unsplit),
+            source=self.source,
+            origin=self.origin,
+            sure=self.sure and other.sure,
+            inherited_from=self.inherited_from or other.inherited_from,
+        )
+
+
+_INPUT_UNITS = frozenset(unit for unit in BillableUnit if unit.startswith(("input_", "read_")))
+_OUTPUT_UNITS = frozenset(
+    (*(unit for unit in BillableUnit if unit.startswith("output_")), BillableUnit.CITATIONS)
+)
+
+
+def _sum(dollars: Iterable[Decimal]) -> Decimal:
+    return reduce(EXACT.add, dollars, ZERO)
+
+
+def price_call(rates: Rates, call: UsagePart) -> Price | None:
+    """What a call cost at these rates; None where something was billed that has no known price.
+
+    What the cache served is taken at the price of uncached input where it has none of its own: many hosts give
+    no discount, and it cannot be dearer. What it kept is not, since that mostly is dearer.
+    """
+    parts = _price_parts(rates, call)
+    if parts is None:
+        return None
+    kinds, units, sure = parts
+    return Price(
+        **kinds,
+        units=tuple(units.items()),
+        source=rates.source,
+        origin=rates.origin,
+        sure=sure,
+        inherited_from=rates.inherited_from,
+    )
+
+
+def compute_dollars(rates: Rates, call: UsagePart) -> Decimal | None:
+    """All dollars of that price, for those who need no more of it."""
+    parts = _price_parts(rates, call)
+    return None if parts is None else _sum((*parts[0].values(), *parts[1].values()))
+
+
+def _price_parts(
+    rates: Rates, call: UsagePart
+) -> tuple[dict[str, Decimal], dict[BillableUnit, Decimal], bool] | None:
+    """The dollars of each kind of token that was billed, and of other units; and whether they are sure."""
+    by_kind, usage, cache = rates.by_kind, call.usage, call.usage.cache
+    sure, size = not rates.assumed, cache.input_tokens
+    reasoning = min(usage.reasoning_tokens, usage.output_tokens) if TokenKind.REASONING in by_kind else 0
+    tokens = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
+    counts = [*tokens, usage.output_tokens - reasoning, reasoning]
+    units: dict[BillableUnit, Decimal] = {}
+    for unit, count in (
+        (*call.units, (BillableUnit.REQUESTS, 1)) if BillableUnit.REQUESTS in by_kind else call.units
+    ):
+        rate = _find_unit_rate(rates, unit)
+        kind_index = _KIND_INDEX_BY_UNIT.get(unit)
+        if rate is None:
+            if unit in _ALWAYS_BILLED:
+                return None
+            sure = sure and unit not in _DEARER_UNITS
+        elif kind_index is None:
+            units[unit] = EXACT.multiply(rate.at(size), count)
+        else:
+            taken = min(count, counts[kind_index])
+            counts[kind_index] -= taken
+            units[unit] = EXACT.multiply(rate.at(size), taken)
+    kinds: dict[str, Decimal] = {}
+    for kind, count in zip(_KINDS, counts, strict=True):
+        if not count:
+            continue
+        rate = by_kind.get(kind)
+        if rate is None and kind is TokenKind.READ:
+            rate, sure = by_kind.get(TokenKind.UNCACHED), False
+        if rate is None:
+            return None
+        kinds[kind] = EXACT.multiply(rate.at(size), count)
+    return kinds, units, sure
+
+
+_KINDS = tuple(TokenKind)
+# The place of the kind whose tokens hold those of a medium.
+_KIND_INDEX_BY_UNIT = {
+    **{unit: _KINDS.index(TokenKind.UNCACHED) for unit in BillableUnit if unit.startswith("input_")},
+    **{unit: _KINDS.index(TokenKind.READ) for unit in BillableUnit if unit.startswith("read_")},
+    **{unit: _KINDS.index(TokenKind.OUTPUT) for unit in BillableUnit if unit.startswith("output_")},
+}
+_ALWAYS_BILLED = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS))
+# Sound is dearer than text wherever it has a price; pictures and video mostly cost the same.
+_DEARER_UNITS = frozenset((BillableUnit.INPUT_AUDIO, BillableUnit.READ_AUDIO, BillableUnit.OUTPUT_AUDIO))
+
+
+def _find_unit_rate(rates: Rates, unit: BillableUnit) -> Rate | None:
+    rate = rates.by_kind.get(unit)
+    if rate is None and unit is BillableUnit.SEARCH_QUERIES:
+        return rates.by_kind.get(BillableUnit.WEB_SEARCHES)
+    if rate is None and unit.startswith("read_") and TokenKind.READ not in rates.by_kind:
+        return rates.by_kind.get(BillableUnit(unit.replace("read_", "input_")))
+    return rate
+
+
+_LONG_TTLS = (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
+
+
+def compute_ceiling(
+    rates: Rates,
+    *,
+    input_tokens: int,
+    output_tokens: int,
+    ttl: Ttl | None = None,
+    searches: int = 0,
+    units: Collection[BillableUnit] = (),
+) -> Decimal | None:
+    """The most dollars that a call of at most so many tokens can cost; None where that is not known.
+
+    The input is taken at the dearest that it may be billed as: written for the long time where `ttl` says so,
+    for the short one where writing has a price, or as sound or pictures; and so is the output. Searches of the
+    web are added: they have a price of their own, or are part of a fee for each request. `units` are what it
+    may be billed for beside text. Other things that are counted (citations) nobody knows before.
+    """
+    has_search_fee = BillableUnit.WEB_SEARCHES in rates.by_kind or BillableUnit.REQUESTS in rates.by_kind
+    if (searches and not has_search_fee) or not rates.by_kind.keys() >= set(units):
+        return None
+    bound = rates.upper_bound_long_ttl if ttl in _LONG_TTLS else rates.upper_bound
+    if bound.is_unknown or (input_tokens and not bound.has_input) or (output_tokens and not bound.has_output):
+        return None
+    ceiling = EXACT.add(
+        EXACT.multiply(bound.input.at(input_tokens), input_tokens),
+        EXACT.multiply(bound.output.at(input_tokens), output_tokens),
+    )
+    if searches and (search_rate := rates.by_kind.get(BillableUnit.WEB_SEARCHES)) is not None:
+        ceiling = EXACT.add(ceiling, EXACT.multiply(search_rate.max_at(input_tokens), searches))
+    return ceiling if bound.request is None else EXACT.add(ceiling, bound.request.max_at(input_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UpperBound:
+    """The most that a token of the input, or of the output, can cost of all that it may be billed as.
+
+    Both are no less for a larger input.
+    """
+
+    input: Rate
+    output: Rate
+    request: Rate | None
+    has_input: bool
+    has_output: bool
+    is_unknown: bool
+
+
+def _compute_upper_bound(by_kind: Mapping[TokenKind | BillableUnit, Rate], *, is_long: bool) -> _UpperBound:
+    long = (TokenKind.WRITTEN_1H,) if is_long else ()
+    kinds: tuple[TokenKind | BillableUnit, ...] = (
+        TokenKind.UNCACHED,
+        TokenKind.READ,
+        TokenKind.WRITTEN_5M,
+        *long,
+        *_INPUT_UNITS,
+    )
+    outs: tuple[TokenKind | BillableUnit, ...] = (
+        TokenKind.OUTPUT,
+        TokenKind.REASONING,
+        *(_OUTPUT_UNITS - {BillableUnit.CITATIONS}),
+    )
+    return _UpperBound(
+        input=_upper_bound_rate([by_kind[kind] for kind in kinds if kind in by_kind]),
+        output=_upper_bound_rate([by_kind[kind] for kind in outs if kind in by_kind]),
+        request=by_kind.get(BillableUnit.REQUESTS),
+        has_input=TokenKind.UNCACHED in by_kind,
+        has_output=any(kind in by_kind for kind in outs),
+        is_unknown=is_long and TokenKind.WRITTEN_5M in by_kind and TokenKind.WRITTEN_1H not in by_kind,
+    )
+
+
+def _upper_bound_rate(rates: Sequence[Rate]) -> Rate:
+    """A rate that is what the dearest of these can be at any size of the input; nothing where there is none."""
+
+    def max_at(input_tokens: int) -> Decimal:
+        return max((rate.max_at(input_tokens) for rate in rates), default=ZERO)
+
+    sizes = sorted({step.over_tokens for rate in rates for step in rate.tiers})
+    return Rate(max_at(0), tuple(RateTier(size, max_at(size + 1)) for size in sizes))
+
+
+_PART_OF: Mapping[TokenKind | BillableUnit, TokenKind] = {
+    TokenKind.READ: TokenKind.UNCACHED,
+    TokenKind.WRITTEN_5M: TokenKind.UNCACHED,
+    TokenKind.WRITTEN_1H: TokenKind.UNCACHED,
+    TokenKind.REASONING: TokenKind.OUTPUT,
+}
+
+
+def upper_bound_by_kind(members: Sequence[Rates]) -> dict[TokenKind | BillableUnit, Rate]:
+    """For each kind of token the price of the most expensive member, at any size of the input.
+
+    What has no price of its own costs as much as what it is a part of: reads and writes as uncached input,
+    reasoning as output.
+    """
+    kinds = {kind for rates in members for kind in rates.by_kind}
+    bounds = {}
+    for kind in kinds:
+        other = _PART_OF.get(kind, kind)
+        given = [rates.by_kind.get(kind, rates.by_kind.get(other)) for rates in members]
+        bounds[kind] = _upper_bound_rate([rate for rate in given if rate is not None])
+    return bounds
+
+
+def make_stated_price(dollars: Decimal, provider: str) -> Price:
+    """The price that a provider says itself."""
+    return Price(unsplit=dollars, source=PriceSource.STATED, origin=provider)

@@ -1,0 +1,365 @@
+"""A recorded session sent through a gateway to the sandbox, and what that came to.
+
+All of it is in this process: the sandbox and the gateway listen on ports of loopback, the gateway's store is a
+file that goes afterwards, and the clock that both go by is moved ahead between requests, so that an afternoon
+takes seconds.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import uvicorn
+
+from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.store import CompactionOutcome
+from foveate.config.settings import Settings, StoreSettings
+from foveate.cost.ledger import Category
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.demo.recording import ENDPOINT_PATHS, DemoSession
+from foveate.engine.background.compaction import SessionCompactor
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NullObserver
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.errors import FoveateError, UnwritableFile, UpstreamError
+from foveate.formats.response.errors import ErrorResponse
+from foveate.gateway.app import Gateway, GatewayOptions
+from foveate.gateway.build import open_gateway
+from foveate.gateway.config import ResolvedConfig
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.routing import Routing, Upstream
+from foveate.http.pool import ConnectionPool, parse_url, read_body
+from foveate.sandbox.http import SandboxRequest
+from foveate.sandbox.sandbox import AcceptedRequest, Sandbox
+from foveate.sandbox.server import SandboxApp, open_listening_socket, socket_url
+from foveate.sandbox.server import build_server as sandbox_server
+from foveate.session.traces import Trace
+from foveate.store import Store, open_store
+
+_KEY = b"sk-of-the-demo"
+_STARTED_AT = 1_794_744_000.0  # a Sunday at noon, UTC
+_MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+_PAGE = 500
+_MAX_REASON_CHARS = 200
+# Anthropic's words, OpenAI's, and ours.
+_TOO_LONG_MESSAGES = ("too long", "context length", "context window", "does not fit")
+TAIL_PART = 4
+_POLL_SECONDS, _MAX_POLLS = 0.001, 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What a session came to: requests, tokens as billed, dollars, and what was done to it.
+
+    `refused` are those that were found too long, the first of them the one with the number `refused_at` (0:
+    none), and `failed` those that were not answered for another reason, of which `failure` tells the first.
+    `dollars` is None where a price is not known. `summary_dollars` of it were for folds. `added_ms` is the
+    median of what the gateway took of its own.
+    """
+
+    requests: int
+    answered: int
+    refused: int
+    failed: int
+    uncached: int
+    read: int
+    written: int
+    output: int
+    dollars: Decimal | None
+    summary_dollars: Decimal
+    largest_context: int
+    folds: int
+    edits: int
+    added_ms: float
+    seconds: float
+    refused_at: int = 0
+    failure: str = ""
+
+    @property
+    def hit_ratio(self) -> float:
+        """How much of the input was read from the cache."""
+        return self.read / max(1, self.uncached + self.read + self.written)
+
+    @property
+    def dollars_per_answer(self) -> Decimal | None:
+        """What an answer cost."""
+        return None if self.dollars is None or not self.answered else self.dollars / self.answered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tallies:
+    """A session in three ways: without breakpoints, with those that agents usually place, and with Foveate."""
+
+    off: Tally
+    usual: Tally
+    on: Tally
+
+    @property
+    def columns(self) -> tuple[Tally, Tally, Tally]:
+        """The three in their order."""
+        return self.off, self.usual, self.on
+
+
+class MovableClock:
+    """A clock that runs as all do, and can be moved ahead."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._offset = _STARTED_AT
+
+    def __call__(self) -> float:
+        """What it says."""
+        return self._offset + time.monotonic() - self._started
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once."""
+        self._offset += seconds
+
+
+class _LimitedWindowSandbox(Sandbox):
+    """The sandbox with a smaller window than its models have."""
+
+    window_tokens: int | None = None
+
+    def accept(self, http_request: SandboxRequest) -> AcceptedRequest | ErrorResponse | bytes:
+        """What becomes of a request before it is billed."""
+        found = super().accept(http_request)
+        if self.window_tokens is None or not isinstance(found, AcceptedRequest) or found.is_count:
+            return found
+        tokens = found.prompt.tokens
+        if tokens <= self.window_tokens:
+            return found
+        return ErrorResponse(message=f"prompt is too long: {tokens} tokens > {self.window_tokens} maximum")
+
+
+@dataclass
+class _FinishedCounter(NullObserver):
+    """How many requests are over: answered, or refused by the gateway itself."""
+
+    finished: int = 0
+
+    def on_finished(self, exchange: Exchange) -> None:
+        del exchange
+        self.finished += 1
+
+    def on_rejected(self, agent: str, error: FoveateError) -> None:
+        del agent, error
+        self.finished += 1
+
+
+def make_agent_options(*, is_on: bool, window_tokens: int | None) -> AgentOptions:
+    """What the gateway does with the session: nothing, or all that it can."""
+    if not is_on:
+        return AgentOptions(prompt_cache=False, token_counter=False)
+    tail = CompactionOptions().tail_keep_tokens if window_tokens is None else window_tokens // TAIL_PART
+    return AgentOptions(
+        compaction=True,
+        compaction_options=CompactionOptions(
+            extractive=True, tail_keep_tokens=min(tail, CompactionOptions().tail_keep_tokens)
+        ),
+        window_tokens=window_tokens,
+    )
+
+
+async def run_session(
+    session: DemoSession,
+    *,
+    is_on: bool,
+    window_tokens: int | None,
+    report_progress: Callable[[int], None] = lambda _done: None,
+) -> Tally:
+    """What a session comes to through a gateway that is off or on; `told` hears how many requests are done."""
+    clock, started = MovableClock(), time.monotonic()
+    sandbox = _LimitedWindowSandbox(clock=clock, seed=b"foveate demo")
+    sandbox.window_tokens = window_tokens
+    responses: list[_DemoResponse] = []
+    with temporary_folder() as folder:
+        url = f"sqlite:///{folder}/foveate.sqlite"
+        counter = _FinishedCounter()
+        options = make_agent_options(is_on=is_on, window_tokens=window_tokens)
+        async with _serve(sandbox_server(SandboxApp(sandbox)).config) as upstream:
+            config = _make_config(url, upstream, options)
+            async with (
+                open_gateway(lambda: config, environment={}, clock=clock, observer=counter) as gateway,
+                _serve(_server_config(gateway)) as gateway_url,
+                ConnectionPool() as pool,
+            ):
+                for number, step in enumerate(session.requests, 1):
+                    clock.advance(step.after_seconds)
+                    before = counter.finished
+                    responses.append(
+                        await _send(pool, f"{gateway_url}{ENDPOINT_PATHS[session.format]}", step.body)
+                    )
+                    await _wait_until_settled(gateway, counter, before + 1)
+                    report_progress(number)
+        async with await open_store(url) as store:
+            return await _add_up(store, responses, seconds=time.monotonic() - started)
+
+
+def temporary_folder(within: Path | None = None) -> "TemporaryDirectory[str]":
+    """A folder that goes with its block, where there are such folders or `within` one.
+
+    Raises:
+        UnwritableFile: none can be made.
+    """
+    try:
+        return TemporaryDirectory(prefix="foveate-demo-", dir=within)
+    except OSError as error:
+        where = error.filename or "the temporary folder"
+        raise UnwritableFile(where, f"{error.strerror}: say another folder in TMPDIR") from None
+
+
+async def _wait_until_settled(gateway: Gateway, counter: _FinishedCounter, expected: int) -> None:
+    """Wait until all is done behind an answer, folds too: the next request would come much later."""
+    for _ in range(_MAX_POLLS):
+        if counter.finished >= expected:
+            break
+        await asyncio.sleep(_POLL_SECONDS)
+    for settle in gateway.engine.background_hooks:
+        if isinstance(settle, SessionCompactor):
+            await settle.wait()
+
+
+def _make_config(url: str, upstream: str, options: AgentOptions) -> ResolvedConfig:
+    upstreams = {
+        "anthropic": Upstream(
+            name="anthropic", base_url=upstream, family=ApiFamily.ANTHROPIC, provider="anthropic"
+        ),
+        "openai": Upstream(
+            name="openai", base_url=f"{upstream}/v1", family=ApiFamily.OPENAI, provider="openai"
+        ),
+    }
+    return ResolvedConfig(
+        settings=Settings(store=StoreSettings(url=url)),
+        gateway=GatewayOptions(routing=Routing(upstreams=upstreams)),
+        agents=lambda _agent: options,
+        cost=SpendingOptions(caps=(), prices=PriceBook()),
+    )
+
+
+def _server_config(gateway: Gateway) -> uvicorn.Config:
+    return uvicorn.Config(
+        gateway,
+        http="foveate.gateway.server.protocol:PlainHttp",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        ws="none",
+    )
+
+
+class _SignalFreeServer(uvicorn.Server):
+    """A server that leaves signals to the program."""
+
+    def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
+        return nullcontext()
+
+
+@asynccontextmanager
+async def _serve(config: uvicorn.Config) -> AsyncIterator[str]:
+    """Where something is served until the end of the block."""
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        server = _SignalFreeServer(config)
+        task = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            while not server.started:
+                if task.done():
+                    task.result()
+                await asyncio.sleep(0.002)
+            yield socket_url(listener)
+        finally:
+            server.should_exit = True
+            await task
+
+
+@dataclass(frozen=True, slots=True)
+class _DemoResponse:
+    """With which status a request was answered, and what was said where it was refused."""
+
+    status: int
+    message: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def is_too_long(self) -> bool:
+        return any(words in self.message for words in _TOO_LONG_MESSAGES)
+
+
+async def _send(pool: ConnectionPool, url: str, body: bytes) -> _DemoResponse:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"x-api-key", _KEY),
+        (b"anthropic-version", b"2023-06-01"),
+    ]
+    if not url.endswith("/messages"):
+        headers = [headers[0], (b"authorization", b"Bearer " + _KEY)]
+    try:
+        async with pool.stream("POST", parse_url(url), headers, body) as response:
+            data = await read_body(response, max_bytes=_MAX_RESPONSE_BYTES, url=url)
+    except UpstreamError as error:
+        return _DemoResponse(0, str(error))
+    if 200 <= response.status < 300:
+        return _DemoResponse(response.status)
+    return _DemoResponse(response.status, _error_message(data))
+
+
+def _error_message(data: bytes) -> str:
+    try:
+        return str(json.loads(data)["error"]["message"])[:_MAX_REASON_CHARS]
+    except (ValueError, KeyError, TypeError):
+        return data[:_MAX_REASON_CHARS].decode("utf-8", "replace")
+
+
+async def _add_up(store: Store, responses: Sequence[_DemoResponse], *, seconds: float) -> Tally:
+    failed = [response for response in responses if not response.is_success and not response.is_too_long]
+    entries = [entry async for entry in store.ledger.list_charges()]
+    main = [entry for entry in entries if entry.call.category is Category.MAIN]
+    summaries = [entry.dollars for entry in entries if entry.call.category is Category.COMPACTION]
+    traces = await _load_traces(store)
+    compactions = [
+        compaction
+        for compaction in await store.compactions.list_compactions()
+        if compaction.outcome is CompactionOutcome.OK
+    ]
+    cache_usages = [entry.usage.cache for entry in entries]
+    known = [entry.dollars for entry in entries if entry.dollars is not None]
+    return Tally(
+        requests=len(responses),
+        answered=sum(response.is_success for response in responses),
+        refused=sum(response.is_too_long for response in responses),
+        refused_at=next((number for number, response in enumerate(responses, 1) if response.is_too_long), 0),
+        failed=len(failed),
+        failure=failed[0].message if failed else "",
+        uncached=sum(usage.uncached for usage in cache_usages),
+        read=sum(usage.read for usage in cache_usages),
+        written=sum(usage.written_5m + usage.written_1h for usage in cache_usages),
+        output=sum(entry.usage.output_tokens for entry in entries),
+        dollars=sum(known, Decimal(0)) if len(known) == len(entries) else None,
+        summary_dollars=sum((dollars for dollars in summaries if dollars is not None), Decimal(0)),
+        largest_context=max((entry.usage.cache.input_tokens for entry in main), default=0),
+        folds=len(compactions),
+        edits=sum(len(trace.edits) + trace.edits_left_out for trace in traces),
+        added_ms=1000 * median([trace.added_seconds for trace in traces]) if traces else 0.0,
+        seconds=seconds,
+    )
+
+
+async def _load_traces(store: Store) -> list[Trace]:
+    found: list[Trace] = []
+    before: tuple[float, str] | None = None
+    while True:
+        page = await store.traces.list_traces(limit=_PAGE, before=before)
+        found += [stored.trace for stored in page]
+        if len(page) < _PAGE:
+            return found
+        before = page[-1].trace.at, page[-1].trace.id

@@ -1,0 +1,350 @@
+"""What the doctor looks at on this machine: vocabularies, embedder, watchers, prices, files, port, clock."""
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from foveate.doctor.findings import Finding, failed_finding, ok_finding, warning_finding
+from foveate.errors import CannotListen, FoveateError
+
+if TYPE_CHECKING:
+    from foveate.config.price_file import PriceFile
+    from foveate.config.settings import Settings
+    from foveate.cost.pricing.price_book import PriceBook
+    from foveate.gateway.routing import Upstream
+
+_BREAKPOINT_MODEL = "claude-sonnet-4-5"
+_BUNDLED_VOCABULARIES = {"o200k": "gpt-5", "cl100k": "gpt-4"}
+_TEXT = "def parse(text): return text.split()"
+_GLOB = frozenset("*?[")
+_WATCH_TIMEOUT_SECONDS = 3.0
+# Below these, many editors and build tools use up what there is.
+_MIN_WATCHES, _MIN_INSTANCES = 8_192, 128
+_INOTIFY_LIMITS = Path("/proc/sys/fs/inotify")
+_MOUNTS = Path("/proc/self/mounts")
+_FILE_SYSTEMS_WITHOUT_EVENTS = ("nfs", "cifs", "smb", "fuse", "9p", "vboxsf", "prl_fs")
+_YEAR_SECONDS = 365.25 * 86_400
+_MIN_PLAUSIBLE_TIME = 56.5 * _YEAR_SECONDS  # the middle of 2026
+_MAX_SKEW_SECONDS = 60.0
+_MAX_TABLE_AGE_DAYS = 60
+
+
+def collect_models(
+    settings: "Settings", recent_models: Sequence[tuple[str, str]], upstreams: "Mapping[str, Upstream]"
+) -> dict[str, str]:
+    """The models that are named in the configuration, or were called of late, and who runs each."""
+    found = {
+        name: upstreams[route.upstream].provider
+        for route in settings.routes
+        if not _GLOB.intersection(name := route.model or route.models)
+    }
+    summarizer = settings.context_optimization.compaction.summarizer_model
+    if summarizer:
+        found.setdefault(summarizer, "")
+    return found | {model: provider for provider, model in recent_models if model}
+
+
+def check_vocabularies(models: Sequence[str], *, is_counted: bool = True) -> list[Finding]:
+    """Whether the bundled vocabularies load, which models are counted exactly, and whether any is."""
+    from foveate.tokens import counter_for
+
+    findings: list[Finding] = []
+    if not is_counted:
+        advice = "turn token_counter on: nothing is kept within a window without it, and caps refuse"
+        findings.append(warning_finding("vocabularies", "requests are not counted", advice))
+    for name, model in _BUNDLED_VOCABULARIES.items():
+        counted = counter_for(model).text(_TEXT)
+        if counted.exact:
+            findings.append(ok_finding("vocabularies", "loads, and counts exactly", name=name))
+        else:
+            findings.append(failed_finding("vocabularies", "does not load", "install Foveate anew", name=name))
+    for model in models:
+        counter = counter_for(model)
+        if counter.text(_TEXT).exact:
+            findings.append(ok_finding("vocabularies", f"counted exactly ({counter.backend})", name=model))
+        else:
+            findings.append(
+                ok_finding(
+                    "vocabularies", "counted by an estimate, which is corrected by each bill", name=model
+                )
+            )
+    return findings
+
+
+def check_cache_ttl(settings: "Settings", providers: Sequence[str]) -> list[Finding]:
+    """Say why breakpoints live five minutes although the configuration asks for an hour."""
+    from foveate.prompt_cache.rules import CachingMode, rules_for
+
+    cache = settings.context_optimization.prompt_cache
+    if not cache.enabled or cache.ttl != "1h":
+        return []
+    message = "prompt_cache.ttl is 1h, but breakpoints live 5 minutes: it is not one of long_ttl_providers"
+    advice = "add it to prompt_cache.long_ttl_providers, or set prompt_cache.ttl to 5m"
+    return [
+        warning_finding("prompt cache", message, advice, provider)
+        for provider in dict.fromkeys(providers)
+        if provider not in cache.long_ttl_providers
+        and (rules := rules_for(_BREAKPOINT_MODEL, provider)).caching is CachingMode.BREAKPOINTS
+        and len(rules.ttls) > 1
+    ]
+
+
+def check_embedder() -> list[Finding]:
+    """Whether texts can be compared by what they are about."""
+    from foveate.memory.search.embeddings import default_embedder
+
+    try:
+        default = default_embedder()
+        (vector,) = default.embed([_TEXT])
+    except FoveateError as error:
+        return [
+            failed_finding(
+                "embedder", str(error), "install Foveate anew: memory is ranked by words alone without it"
+            )
+        ]
+    return [ok_finding("embedder", f"{default.name}, {len(vector)} numbers a text")]
+
+
+def check_watchers(settings: "Settings") -> list[Finding]:
+    """Whether a change of a file is seen, and whether it would be in the folders that are to be watched."""
+    findings = [*_check_inotify_limits(), _check_change_event()]
+    for agent in settings.agents:
+        sections = agent.sections
+        if sections is None:
+            continue
+        if sections.workspace is not None:
+            age = settings.context_optimization.workspace_cache.max_age_seconds
+            findings.append(_check_workspace(agent.id, _expand_path(sections.workspace.root), age))
+        if sections.memory is not None:
+            findings.append(
+                _check_notes(agent.id, "memory", [_expand_path(path) for path in sections.memory.paths])
+            )
+        if sections.skills is not None:
+            findings.append(_check_notes(agent.id, "skills", [_expand_path(sections.skills)]))
+    return findings
+
+
+def _expand_path(path: str) -> Path:
+    from foveate.paths import expand_path
+
+    return Path(expand_path(path, os.environ))
+
+
+def _check_change_event() -> Finding:
+    from watchfiles._rust_notify import RustNotify
+
+    try:
+        with TemporaryDirectory(prefix="foveate-doctor-") as folder:
+            notify = RustNotify([folder], False, False, 0, False, False)
+            try:
+                started = time.monotonic()
+                Path(folder, "change.md").write_text("changed", encoding="utf-8")
+                events = notify.watch(10, 10, round(1000 * _WATCH_TIMEOUT_SECONDS), None)
+                elapsed = time.monotonic() - started
+            finally:
+                notify.close()
+    except OSError as error:
+        return failed_finding("watchers", f"no folder can be watched: {error}", _raise_limits_advice())
+    if isinstance(events, str):
+        advice = "set workspace_cache.max_age_seconds, so that files are read again without an event"
+        return failed_finding(
+            "watchers", f"a change of a file was not seen within {_WATCH_TIMEOUT_SECONDS:g} s", advice
+        )
+    return ok_finding("watchers", f"a change of a file is seen, after {1000 * elapsed:.0f} ms")
+
+
+def _check_inotify_limits() -> list[Finding]:
+    findings: list[Finding] = []
+    for name, minimum in (("max_user_watches", _MIN_WATCHES), ("max_user_instances", _MIN_INSTANCES)):
+        try:
+            limit = int((_INOTIFY_LIMITS / name).read_text())
+        except (OSError, ValueError):  # not Linux
+            continue
+        if limit < minimum:
+            findings.append(
+                warning_finding("watchers", f"{name} is {limit:,}", _raise_limits_advice(name, minimum))
+            )
+    return findings
+
+
+def _raise_limits_advice(name: str = "max_user_instances", minimum: int = _MIN_INSTANCES) -> str:
+    return (
+        f"sudo sysctl fs.inotify.{name}={minimum * 8}"
+        if sys.platform == "linux"
+        else "close programs that watch files"
+    )
+
+
+def _check_workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
+    if not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
+        return failed_finding(
+            "watchers",
+            f"its workspace {root} is no folder that can be read",
+            "mend sections.workspace.root",
+            agent,
+        )
+    kind = _file_system_type(root)
+    if kind.startswith(_FILE_SYSTEMS_WITHOUT_EVENTS) and not max_age_seconds:
+        advice = "set workspace_cache.max_age_seconds: there may be no events there"
+        return warning_finding("watchers", f"its workspace {root} is on {kind}", advice, agent)
+    return ok_finding("watchers", f"its workspace {root} can be watched", agent)
+
+
+def _check_notes(agent: str, kind: str, paths: Sequence[Path]) -> Finding:
+    """Whether an agent's memory, or its skills, are there."""
+    unreadable = [str(path) for path in paths if not os.access(path, os.R_OK)]
+    if unreadable:
+        message = f"its {kind} {', '.join(unreadable)} cannot be read"
+        return warning_finding("watchers", message, f"mend sections.{kind}: prompts go out without it", agent)
+    return ok_finding("watchers", f"its {kind} can be read: {', '.join(map(str, paths))}", agent)
+
+
+def _file_system_type(folder: Path) -> str:
+    """The kind of file system that a folder is on; nothing where nobody says."""
+    try:
+        mounts = [
+            line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
+    except OSError:
+        return ""
+    full_path = f"{folder.resolve()}/"
+    matching = [(len(place), kind) for place, kind in mounts if full_path.startswith(f"{place.rstrip('/')}/")]
+    return max(matching, default=(0, ""))[1]
+
+
+def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]:
+    """Whether the newest price table is recent, and the price file in the data folder can be used."""
+    from foveate.cost.pricing.price_facts import load_price_facts
+
+    update = None if file is None else file.current_prices()
+    newest = max(load_price_facts().as_of, load_price_facts().as_of if update is None else update.day)
+    age_days = (datetime.fromtimestamp(now, UTC).date() - newest).days
+    advice = "bring a newer one: foveate prices update FILE (docs/cost.md), or upgrade Foveate"
+    findings: list[Finding] = []
+    if file is not None and file.problem is not None:
+        reread_advice = "read it again: foveate prices update FILE"
+        findings.append(warning_finding("prices", f"the price file is not used: {file.problem}", reread_advice))
+    if age_days > _MAX_TABLE_AGE_DAYS:
+        findings.append(
+            warning_finding("prices", f"the newest price table is of {newest}, {age_days} days old", advice)
+        )
+    return findings
+
+
+def check_prices(book: "PriceBook", models: Mapping[str, str], *, now: float) -> list[Finding]:
+    """Whether calls of these models can be priced."""
+    findings: list[Finding] = []
+    for model, provider in models.items():
+        rates = book.rates(model, provider=provider, at=now)
+        if rates is None:
+            advice = "write it under cost.prices; under a cap such calls are refused"
+            findings.append(
+                warning_finding(
+                    "prices", f"nobody knows its price at {provider or 'its provider'}", advice, model
+                )
+            )
+        elif rates.inherited_from:
+            message = f"it has no price of its own: charged as {rates.origin}, marked inherited"
+            advice = "bring a newer price file (foveate prices update FILE), or write it under cost.prices"
+            findings.append(warning_finding("prices", message, advice, model))
+        else:
+            findings.append(ok_finding("prices", f"known at {provider or 'its provider'}", model))
+    if not models:
+        known = book.rates("claude-sonnet-4-5", provider="anthropic", at=now)
+        message = "the tables load; the configuration names no models"
+        findings.append(
+            ok_finding("prices", message)
+            if known
+            else failed_finding("prices", "the tables cannot be read", "install Foveate anew")
+        )
+    return findings
+
+
+def check_local_model() -> list[Finding]:
+    """Whether there is a small model on this machine."""
+    from foveate.gateway.local_model.process import find_weights
+
+    try:
+        file = find_weights()
+    except FoveateError as error:
+        return [
+            ok_finding(
+                "local model",
+                f"none, which is only needed for --local ({str(error).removeprefix('--local: ')})",
+            )
+        ]
+    return [ok_finding("local model", f"{file.stem}, {file.stat().st_size / 1024**2:,.0f} MB")]
+
+
+def check_file_modes(config: Path | None) -> list[Finding]:
+    """Whether files that decide, or hold keys, are for their owner alone."""
+    findings: list[Finding] = []
+    if os.name != "posix":
+        return findings
+    if config is not None and config.exists() and stat.S_IMODE(config.stat().st_mode) & 0o022:
+        mode = stat.S_IMODE(config.stat().st_mode)
+        findings.append(
+            warning_finding("config", f"others may write {config} (mode {mode:o})", f"chmod go-w {config}")
+        )
+    env = Path(".env")
+    if env.is_file() and stat.S_IMODE(env.stat().st_mode) & 0o077:
+        mode = stat.S_IMODE(env.stat().st_mode)
+        findings.append(warning_finding("config", f"others may read .env (mode {mode:o})", "chmod 600 .env"))
+    return findings
+
+
+def is_port_free(host: str, port: int) -> bool:
+    """Whether the gateway could listen there.
+
+    Raises:
+        CannotListen: not for being in use.
+    """
+    from foveate.http.listening_sockets import open_listening_socket
+
+    try:
+        open_listening_socket(host, port).close()
+    except CannotListen as error:
+        if "in use" in error.reason:
+            return False
+        raise
+    return True
+
+
+def check_gateway_health(health: object, where: str, url: str) -> Finding | None:
+    """How a gateway is by what its `/health` says, with what is wrong; None where none said it."""
+    if not isinstance(health, dict) or health.get("status") not in ("ok", "degraded"):
+        return None
+    message = f"a gateway listens on {where}"
+    if "version" in health:  # it tells only those who may see its pages
+        message += f", version {health['version']}"
+    if health["status"] == "ok":
+        return ok_finding("port", f"{message}, and is well")
+    parts = {name: part for name, part in health.items() if isinstance(part, dict) and part.get("problem")}
+    problems = "".join(f"; {name}: {part['problem']}" for name, part in parts.items())
+    return warning_finding("port", f"{message}, and is {health['status']}{problems}", f"see {url}, and its log")
+
+
+def check_clock(*, now: float, newest_at: float | None, upstream_times: Sequence[float]) -> list[Finding]:
+    """Whether this machine's clock is right, by what others say and by what was booked last."""
+    advice = "set the clock (timedatectl): caps by day and times to live go by it"
+    if upstream_times:
+        skew = min((now - at for at in upstream_times), key=abs)
+        if abs(skew) > _MAX_SKEW_SECONDS:
+            direction = "ahead of" if skew > 0 else "behind"
+            return [warning_finding("clock", f"{abs(skew):,.0f} s {direction} what upstreams say", advice)]
+        return [ok_finding("clock", "agrees with what upstreams say")]
+    if now < _MIN_PLAUSIBLE_TIME or (newest_at is not None and newest_at - now > _MAX_SKEW_SECONDS):
+        return [
+            warning_finding("clock", f"says {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC", advice)
+        ]
+    return [
+        ok_finding(
+            "clock", f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC, which nobody was asked about"
+        )
+    ]

@@ -1,0 +1,208 @@
+"""Upstreams as the doctor sees them: whether they are reached, take the key, and what they can do.
+
+Only what costs nothing is asked: the list of models; of a server without one, an empty request, which every API
+rejects; and of servers that may tokenise, one letter.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from foveate.doctor.findings import Finding, failed_finding, ok_finding, warning_finding
+from foveate.errors import UpstreamError, UpstreamStatus
+
+if TYPE_CHECKING:
+    from foveate.config.settings import Settings
+    from foveate.gateway.routing import Upstream
+
+CHECK = "upstream"
+LIMIT_SECONDS, _TOKENIZE_SECONDS = 3.0, 1.0
+_MAX_BYTES = 16 * 1024 * 1024
+# Their lists of models are open to everybody, so they say nothing of a key (November 2026).
+_PUBLIC_MODEL_LISTS = frozenset(("openrouter", "nvidia"))
+# Who has no route that tokenises; everybody else may be a server of one's own.
+_HOSTED_PROVIDERS = frozenset(
+    ("anthropic", "openai", "openrouter", "deepseek", "google", "azure", "bedrock", "vertex", "nvidia")
+)
+# Where an API answers; a server that speaks both has the one of OpenAI.
+_API_PATHS = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}
+_COUNTING_SUPPORT = {"anthropic": "counts whole requests", "openai": "counts Responses"}
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamCheck:
+    """What an upstream said, and when it is by its own clock (None: it did not say)."""
+
+    findings: Sequence[Finding]
+    at: float | None = None
+
+
+def select_upstreams(
+    settings: "Settings", upstreams: "Mapping[str, Upstream]"
+) -> "list[tuple[Upstream, bool]]":
+    """The upstreams to look at, and whether somebody has named them: in the file, or by a key that is set."""
+    named_upstreams = {*settings.upstreams, *(route.upstream for route in settings.routes)}
+    named_upstreams |= {name for name, upstream in upstreams.items() if upstream.key is not None}
+    defaults = () if named_upstreams else ("anthropic", "openai")
+    return [
+        (upstreams[name], name in named_upstreams)
+        for name in upstreams
+        if name in named_upstreams or name in defaults
+    ]
+
+
+async def check_upstream(upstream: "Upstream", *, is_named: bool, models: Sequence[str]) -> UpstreamCheck:
+    """How it stands with one upstream."""
+    from foveate.gateway.endpoints import ApiFamily
+
+    headers = [(b"accept", b"application/json")]
+    if upstream.key is not None:
+        headers.append((b"authorization", f"Bearer {upstream.key}".encode("latin-1")))
+    if upstream.family is ApiFamily.ANTHROPIC:
+        headers.append((b"anthropic-version", b"2023-06-01"))
+        if upstream.key is not None:
+            headers[1] = (b"x-api-key", upstream.key.encode("latin-1"))
+    path = "/v1/models"
+    provider_access = {
+        ApiFamily.GEMINI: ("/v1beta/models", b"x-goog-api-key"),
+        ApiFamily.AZURE: ("/openai/v1/models", b"api-key"),
+    }.get(upstream.family)
+    if provider_access is not None:
+        path, name = provider_access
+        if upstream.key is not None:
+            headers[1] = (name, upstream.key.encode("latin-1"))
+    started = time.monotonic()
+    try:
+        status, at = await _fetch_status("GET", upstream.url(path), headers)
+    except (UpstreamError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {LIMIT_SECONDS:g} s"
+        return UpstreamCheck([_unreachable_finding(upstream, reason, is_named=is_named)])
+    elapsed = f"{1000 * (time.monotonic() - started):,.0f} ms"
+    missing = await _check_api_exists(upstream, headers) if status in (404, 405) else None
+    findings = [missing or _status_finding(upstream, status, elapsed)]
+    abilities = await _describe_abilities(upstream, models)
+    if abilities:
+        findings.append(ok_finding(CHECK, f"it {'; '.join(abilities)}", upstream.name))
+    return UpstreamCheck(findings, at)
+
+
+async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, bytes]]) -> Finding | None:
+    """Find that there is no API at an address, which does not even reject an empty request."""
+    path = _API_PATHS.get(upstream.family.value)
+    if path is None:
+        return None
+    url = upstream.url(path)
+    try:
+        status, _ = await _fetch_status("POST", url, [*headers, (b"content-type", b"application/json")], b"{}")
+    except (UpstreamError, TimeoutError):
+        return None  # it was just reached, so that this says nothing of the address
+    if status not in (404, 405):
+        return None
+    message = f"there is no API at its base_url: POST {url} answers {status}"
+    return failed_finding(
+        CHECK, message, "mend its base_url: it is what clients of its API are given", upstream.name
+    )
+
+
+async def _fetch_status(
+    method: str, url: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
+) -> tuple[int, float | None]:
+    """The status of a response, and when it is by the server's clock."""
+    from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
+
+    timeouts = Timeouts(connect_seconds=LIMIT_SECONDS, idle_seconds=LIMIT_SECONDS, total_seconds=LIMIT_SECONDS)
+    async with (
+        asyncio.timeout(LIMIT_SECONDS),
+        ConnectionPool(timeouts=timeouts) as pool,
+        pool.stream(method, parse_url(url), headers, body) as response,
+    ):
+        await read_body(response, max_bytes=_MAX_BYTES, url=url)
+        return response.status, _parse_date(response.header(b"date"))
+
+
+def _parse_date(header: bytes | None) -> float | None:
+    try:
+        return None if header is None else parsedate_to_datetime(header.decode("latin-1")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _unreachable_finding(upstream: "Upstream", reason: str, *, is_named: bool) -> Finding:
+    if "certificate" in reason:
+        advice = "install its certificate's authority on this machine, or see who stands between (a proxy?)"
+        return failed_finding(CHECK, reason, advice, upstream.name)
+    if not is_named:
+        return warning_finding(CHECK, reason, "nothing needs it yet; --offline leaves it out", upstream.name)
+    return failed_finding(CHECK, reason, "see its base_url, whether it runs, and the network", upstream.name)
+
+
+def _status_finding(upstream: "Upstream", status: int, elapsed: str) -> Finding:
+    """What its answer to a list of models means."""
+    reached = f"reached within {elapsed}" + (", over TLS" if upstream.base_url.startswith("https:") else "")
+    if status in (401, 403):
+        if upstream.key is None:
+            return ok_finding(CHECK, f"{reached}; there is no key here: clients bring their own", upstream.name)
+        return failed_finding(
+            CHECK, f"{reached}, and refuses the key ({status})", "see the variable that holds it", upstream.name
+        )
+    if status >= 500:
+        return warning_finding(
+            CHECK, f"{reached}, and answers {status}", "see how its provider is doing", upstream.name
+        )
+    if status in (404, 405) or upstream.provider in _PUBLIC_MODEL_LISTS:
+        key_note = (
+            "whether it takes the key shows at the first call" if upstream.key is not None else "no key is set"
+        )
+        return ok_finding(CHECK, f"{reached}; {key_note}", upstream.name)
+    if not 200 <= status < 300:
+        return warning_finding(CHECK, f"{reached}, and answers {status}", "see its base_url", upstream.name)
+    return ok_finding(
+        CHECK, f"{reached}; {'takes the key' if upstream.key is not None else 'asks for no key'}", upstream.name
+    )
+
+
+async def _describe_abilities(upstream: "Upstream", models: Sequence[str]) -> list[str]:
+    """What it can do: tokenise, count, and keep prompts."""
+    abilities = []
+    if upstream.provider not in _HOSTED_PROVIDERS:
+        abilities.append(await _describe_tokenizing(upstream))
+    else:
+        abilities.append(_COUNTING_SUPPORT.get(upstream.provider, "does not count: counts are made here"))
+    abilities.append(await asyncio.to_thread(_describe_caching, upstream, models))
+    return abilities
+
+
+async def _describe_tokenizing(upstream: "Upstream") -> str:
+    """Whether it answers `/tokenize`, which costs nothing: one letter is sent."""
+    from foveate.http import JsonClient
+    from foveate.tokens.remote.endpoints import is_permanent_failure
+    from foveate.tokens.remote.tokenize import TokenizeCounter
+
+    headers = {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}
+    async with JsonClient(timeout_seconds=_TOKENIZE_SECONDS) as client:
+        try:
+            dialect = await TokenizeCounter(client, upstream.base_url, headers).detect_server()
+        except UpstreamError as error:
+            if is_permanent_failure(error):
+                return "does not tokenise: counts are made here"
+            if isinstance(error, UpstreamStatus):
+                return f"answers {error.status} where it is asked to tokenise"
+            return f"did not say within {_TOKENIZE_SECONDS:g} s whether it tokenises"
+    return f"tokenises ({dialect}), which token_counter.use_endpoint would use"
+
+
+def _describe_caching(upstream: "Upstream", models: Sequence[str]) -> str:
+    from foveate.prompt_cache.rules import CachingMode, rules_for
+
+    default_model = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5"}.get(upstream.provider, "")
+    kinds = {rules_for(model, upstream.provider).caching for model in (models or [default_model])}
+    words = {
+        CachingMode.BREAKPOINTS: "caches what is marked",
+        CachingMode.AUTOMATIC: "caches unasked",
+        CachingMode.BOTH: "caches unasked, and what is marked",
+        CachingMode.NONE: "promises no cache",
+    }
+    return " or ".join(words[kind] for kind in sorted(kinds))

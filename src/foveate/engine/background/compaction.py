@@ -1,0 +1,240 @@
+"""Folds of sessions: behind an answer where a request crosses the threshold, at once where it would not fit.
+
+What the summaries cost is booked as compaction, under the same caps as all else; where a cap has no room for
+one, rules write it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from uuid import uuid4
+
+from foveate import formats
+from foveate.compaction.compact import CompactionResult, CompactionRunner
+from foveate.compaction.plan import CompactionCandidate, candidate_threshold_tokens
+from foveate.compaction.store import CompactionOutcome, CompactionStore
+from foveate.compaction.summarize.llm import LlmSummarizer
+from foveate.cost.admission import Admission
+from foveate.cost.ledger import Call, Category
+from foveate.cost.savings import make_own_call_savings
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.engine.options import SpendingOptions
+from foveate.engine.spending.cost_ceiling import (
+    CostCeiling,
+    max_breakpoint_ttl,
+    max_input_tokens,
+    read_cost_parameters,
+)
+from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
+from foveate.engine.steps.overflow import compaction_subject
+from foveate.errors import CallRefused, FoveateError
+from foveate.http import JsonClient
+from foveate.model import Comparison, Savings, Usage
+
+_LOG = logging.getLogger(__name__)
+
+# What is sent with an instruction to sum it up is less than this many times as long.
+_SUMMARY_INPUT_FACTOR = 2
+# As long as a summary may be, several times over.
+_SUMMARY_OUTPUT_TOKENS = 16_384
+# So many at once: a fold reads a whole history.
+_MAX_CONCURRENT = 4
+
+
+class SessionCompactor:
+    """Folds for all sessions of a process, as one `holder`."""
+
+    def __init__(
+        self,
+        compaction_store: CompactionStore,
+        client: JsonClient,
+        admission: Admission,
+        spending: Callable[[], SpendingOptions],
+        *,
+        holder: str,
+        clock: Callable[[], float],
+        on_result: Callable[[str, CompactionResult], None] = lambda _agent, _folded: None,
+    ) -> None:
+        """`told` is what is told of each, with the agent whose session it is of."""
+        self._compaction_store = compaction_store
+        self._client = client
+        self._admission = admission
+        self._spending = spending
+        self._holder = holder
+        self._clock = clock
+        self._on_result = on_result
+        # Called once a fold is kept, with its agent.
+        self.on_stored: Callable[[str], None] = lambda _agent: None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Fold behind an answer, where it is time; the next request has the summary."""
+        context = exchange.context
+        if context is None or not context.options.compacts or not 200 <= exchange.status < 300:
+            return
+        if context.is_read_only:
+            return
+        if (
+            context.chain is None
+            or context.session_match is None
+            or context.token_count is None
+            or context.window_tokens is None
+        ):
+            return
+        subject = compaction_subject(context, must_fit=False)
+        if (
+            subject.sent_tokens < candidate_threshold_tokens(subject, context.options.compaction_options)
+            or context.session_id in self._tasks
+        ):
+            return
+        # What went out, with its marks: so the summary reads what is cached.
+        incoming = exchange.incoming
+        sent = formats.parse_request(
+            exchange.upstream_request.body, incoming.api_format, model=incoming.served_model
+        )
+        task = asyncio.create_task(self._compact_in_background(context, replace(subject, sent_request=sent)))
+        self._tasks[context.session_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(context.session_id, None))
+
+    async def compact_now(
+        self, context: RequestContext, subject: CompactionCandidate
+    ) -> CompactionResult | None:
+        """What becomes of a fold that a request waits for."""
+        running = self._tasks.get(context.session_id)
+        if running is not None:
+            await asyncio.wait([running])
+        return await self._compact(context, subject)
+
+    async def wait(self) -> None:
+        """Wait for all that are under way, for who cannot let time pass."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def close(self) -> None:
+        """Break off what is under way: its leases are given back, and nothing is half done."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _compact_in_background(self, context: RequestContext, subject: CompactionCandidate) -> None:
+        async with self._semaphore:
+            try:
+                await self._compact(context, subject)
+            except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on unfolded
+                reason = f"{type(error).__name__}: {error}"
+                bug = None if isinstance(error, FoveateError) else error
+                message = "%s: the fold of session %s failed: %s"
+                _LOG.error(message, context.incoming.id, context.session_id, reason, exc_info=bug)
+                self._on_result(
+                    context.incoming.agent, CompactionResult(outcome=CompactionOutcome.FAILED, reason=reason)
+                )
+
+    async def _compact(self, context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
+        no_model_reason = ""
+        try:
+            client = await self._paid_client(context, subject)
+        except CallRefused as rejection:
+            client, no_model_reason = None, str(rejection)
+            _LOG.info("%s: no model is asked for a summary: %s", context.incoming.id, rejection)
+        endpoint = context.endpoint
+        compactor = CompactionRunner(
+            self._compaction_store,
+            LlmSummarizer(client, endpoint, model=context.options.summarizer_model)
+            if client is not None and endpoint is not None
+            else None,
+            context.counter,
+            holder=self._holder,
+            clock=self._clock,
+            options=context.options.compaction_options,
+            price=lambda model, usage: self._price(context, model, usage),
+            no_model_reason=no_model_reason,
+        )
+        try:
+            result = await compactor.compact(subject)
+        finally:
+            if client is not None:
+                await asyncio.shield(asyncio.ensure_future(client.release()))
+        if result is not None:
+            self.on_stored(context.incoming.agent)
+            self._on_result(context.incoming.agent, result)
+        return result
+
+    async def _paid_client(self, context: RequestContext, subject: CompactionCandidate) -> PaidClient | None:
+        """What asks for a summary, once the caps have room for a first call; None where no model is asked.
+
+        Raises:
+            CallRefused: a cap has no room for it.
+        """
+        endpoint = context.endpoint
+        if endpoint is None:
+            return None
+        options, call, cost_parameters = (
+            self._spending(),
+            self._make_call(context),
+            read_cost_parameters(subject.sent_request),
+        )
+        upper = _SUMMARY_INPUT_FACTOR * max(
+            subject.sent_tokens, context.token_count.upper if context.token_count else 0
+        )
+        input_tokens = max_input_tokens(
+            subject.sent_request, upper, context.unexplained, window_tokens=context.max_window_tokens
+        )
+        cost_ceiling = CostCeiling(
+            model=call.model,
+            provider=call.provider,
+            input_tokens=input_tokens or 0,
+            output_tokens=_SUMMARY_OUTPUT_TOKENS,
+            at=call.at,
+            ttl=max_breakpoint_ttl(subject.sent_request),
+            tier=cost_parameters.tier,
+            region=call.region or cost_parameters.region,
+            searches=cost_parameters.searches,
+        )
+        ceiling = cost_ceiling.dollars(options.prices) if input_tokens is not None else None
+        first_reservation = await self._admission.admit(call, ceiling, options.caps)
+        payment = PaymentOptions(
+            admission=self._admission,
+            options=self._spending,
+            make_call=lambda: self._make_call(context),
+            api_format=endpoint.api_format,
+            compare=lambda call, dollars: _compare_summary_cost(context, subject, call, dollars),
+        )
+        client = self._client.with_reuse(endpoint.reuse_connection)
+        return PaidClient(client, payment, first_reservation, output_tokens=_SUMMARY_OUTPUT_TOKENS)
+
+    def _make_call(self, context: RequestContext) -> Call:
+        return Call(
+            id=f"{context.incoming.id}-fold-{uuid4().hex}",
+            agent=context.incoming.agent,
+            session_id=context.session_id,
+            provider=context.incoming.provider,
+            model=context.options.summarizer_model or context.model,
+            category=Category.COMPACTION,
+            at=self._clock(),
+            region=context.incoming.region,
+            is_subscription=context.incoming.is_subscription,
+        )
+
+    def _price(self, context: RequestContext, model: str, usage: Usage) -> Decimal | None:
+        incoming = context.incoming
+        price = self._spending().prices.price(
+            model, usage, provider=incoming.provider, at=self._clock(), region=incoming.region
+        )
+        return price.dollars if price is not None else None
+
+
+def _compare_summary_cost(
+    context: RequestContext, subject: CompactionCandidate, call: Call, dollars: Decimal | None
+) -> Savings:
+    """Compare the cost of a summary: without Foveate it would not have been needed, or not have helped."""
+    window, is_too_long = context.max_window_tokens, False
+    if subject.must_fit and context.token_count is not None and window is not None:
+        is_too_long = context.token_count.tokens > window - context.output_reserve_tokens
+    if context.session_state.would_exceed_window or is_too_long:
+        return Savings(comparison=Comparison.WOULD_NOT_FIT)
+    return make_own_call_savings(call, dollars)

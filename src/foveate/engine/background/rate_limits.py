@@ -1,0 +1,54 @@
+"""Limits of subscriptions that responses tell of, kept now and then."""
+
+import logging
+from collections.abc import Callable
+
+from foveate.engine.background.debounce import Debouncer
+from foveate.engine.exchange import Exchange
+from foveate.errors import StoreUnavailable
+from foveate.session.rate_limits import ObservedLimit, RateLimitStore
+
+_LOG = logging.getLogger(__name__)
+
+SAVE_INTERVAL_SECONDS = 1.0
+# Of more, the next response tells again.
+_MAX_WAITING = 4_096
+
+
+class SaveRateLimits:
+    """Keeps the newest limits of each agent. Closed by `close`. For one event loop."""
+
+    def __init__(
+        self,
+        limits: RateLimitStore,
+        *,
+        clock: Callable[[], float],
+        interval_seconds: float = SAVE_INTERVAL_SECONDS,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._debouncer = Debouncer(self._write, interval_seconds)
+        self._waiting: dict[tuple[str, str, str], ObservedLimit] = {}
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Have what a response tells of kept soon."""
+        incoming = exchange.incoming
+        for limit in exchange.rate_limits:
+            if len(self._waiting) >= _MAX_WAITING:
+                return
+            seen_limit = ObservedLimit(
+                agent=incoming.agent, provider=incoming.provider, limit=limit, at=exchange.response_started_at
+            )
+            self._waiting[seen_limit.agent, seen_limit.provider, limit.name] = seen_limit
+            self._debouncer.request()
+
+    async def close(self) -> None:
+        """Keep what was told so far."""
+        await self._debouncer.close()
+
+    async def _write(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        try:
+            await self._limits.save([*waiting.values()])
+        except StoreUnavailable as error:  # the next response tells it again
+            _LOG.warning("the limits of %d subscriptions could not be kept: %s", len(waiting), error)

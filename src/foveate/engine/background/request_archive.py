@@ -1,0 +1,137 @@
+"""Whole requests kept as they went out, where that is wanted: behind the answer, within days and bytes."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.errors import StoreUnavailable
+from foveate.session.request_archive import ArchivedRequest, RequestArchive
+
+_LOG = logging.getLogger(__name__)
+
+_DAY_SECONDS = 86_400.0
+# So many bytes of bodies wait for a slow store; what comes beyond is not kept.
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+# The oldest are dropped as often as this, and whenever such a part of all that may be kept is new.
+_TRIM_SECONDS = 600.0
+_TRIM_FRACTION = 100
+
+
+class ArchiveOptions(Protocol):
+    """Whether requests are kept, for how many days, and how many bytes of them when they are compressed."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether they are."""
+
+    @property
+    def days(self) -> float:
+        """For how long; also those from before it was turned off."""
+
+    @property
+    def most_bytes(self) -> int:
+        """How much of them."""
+
+
+class RequestArchiver:
+    """Keeps the requests of a process, one after the other, behind their answers. Closed by `close`."""
+
+    def __init__(
+        self,
+        requests: RequestArchive,
+        options: Callable[[], ArchiveOptions],
+        *,
+        clock: Callable[[], float],
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        """`wanted` is asked at each request, so that a change holds from the next one on."""
+        self._requests = requests
+        self._options = options
+        self._clock = clock
+        self._max_waiting_bytes = max_waiting_bytes
+        self._waiting: deque[ArchivedRequest] = deque()
+        self._waiting_bytes = 0
+        self._dropped = 0
+        self._new_bytes = 0
+        self._trimmed_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def dropped(self) -> int:
+        """How many could not be kept: the store was away, or too slow."""
+        return self._dropped
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Have a request kept that has come to its end."""
+        options = self._options()
+        is_archived = options.enabled and exchange.context is not None and not exchange.is_unsent
+        if is_archived and exchange.context is not None:
+            self._enqueue(_archived_request(exchange, exchange.context))
+        if (self._waiting or self._should_trim(options)) and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._write())
+
+    async def close(self) -> None:
+        """Wait until what came so far is kept."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _enqueue(self, request: ArchivedRequest) -> None:
+        size = len(request.request_body) + len(request.original_body or b"")
+        if self._waiting and self._waiting_bytes + size > self._max_waiting_bytes:
+            self._dropped += 1
+            return
+        self._waiting.append(request)
+        self._waiting_bytes += size
+
+    def _should_trim(self, options: ArchiveOptions) -> bool:
+        """Whether the oldest are to be dropped; also where no more are kept, of those that were."""
+        is_full = self._new_bytes * _TRIM_FRACTION > options.most_bytes
+        return is_full or not 0 <= self._clock() - self._trimmed_at < _TRIM_SECONDS
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                await self._store(self._waiting.popleft())
+                if self._should_trim(self._options()):
+                    await self._trim()
+            if self._should_trim(self._options()):
+                await self._trim()
+        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go their way
+            _LOG.exception("requests could not be kept")
+
+    async def _store(self, request: ArchivedRequest) -> None:
+        self._waiting_bytes -= len(request.request_body) + len(request.original_body or b"")
+        try:
+            self._new_bytes += await self._requests.save(request)
+        except StoreUnavailable as error:
+            self._dropped += 1
+            _LOG.warning("%s could not be kept: %s", request.id, error)
+
+    async def _trim(self) -> None:
+        options, now = self._options(), self._clock()
+        self._trimmed_at, self._new_bytes = now, 0
+        try:
+            await self._requests.trim(before=now - options.days * _DAY_SECONDS, max_bytes=options.most_bytes)
+        except StoreUnavailable as error:
+            _LOG.warning("kept requests that are too old could not be dropped: %s", error)
+
+
+def _archived_request(exchange: Exchange, context: RequestContext) -> ArchivedRequest:
+    incoming, sent = exchange.incoming, exchange.upstream_request.body
+    return ArchivedRequest(
+        id=incoming.id,
+        agent=incoming.agent,
+        session_id=context.session_id,
+        format=incoming.api_format,
+        provider=incoming.provider,
+        model=context.model,
+        at=exchange.sent_at,
+        status=exchange.status,
+        usage=exchange.usage,
+        request_body=sent,
+        original_body=None if sent == incoming.body else incoming.body,
+    )

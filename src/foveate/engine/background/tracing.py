@@ -1,0 +1,381 @@
+"""What was done to requests, kept behind their answers: a few times a second, all that came since together.
+
+What fills a request's window, part by part, in time with what is new of it.
+
+What the messages up to each one come to is noted with them in the tree of conversations, so that a session that
+grows by a turn looks at one turn. The parts add up to the count of the whole, however that was made.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from foveate import errors, formats
+from foveate.engine.background.debounce import Debouncer
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import SessionCacheMiss
+from foveate.engine.options import redact_keys
+from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.steps.names import SECTIONS
+from foveate.errors import FoveateError, StoreUnavailable
+from foveate.formats.blocks import get_cached_blocks
+from foveate.model import (
+    Area,
+    Block,
+    CacheBreakpoint,
+    Edit,
+    InsertParts,
+    Place,
+    RemoveBreakpoint,
+    ReorderTools,
+    ReplaceMessages,
+    ReplaceText,
+    Request,
+    SetParameter,
+)
+from foveate.session.traces import CacheMiss, Trace, TracedEdit, TraceStore, WindowSection
+from foveate.tokens import RequestCounter
+
+SYSTEM, TOOLS, SUMMARY, USER, MODEL, THINKING, RESULTS, MEDIA = (
+    "system",
+    "tools",
+    "summary",
+    "user",
+    "assistant",
+    "thinking",
+    "tool results",
+    "images and files",
+)
+_MESSAGE_PARTS = (USER, MODEL, THINKING, RESULTS, MEDIA, SYSTEM)
+_SYSTEM_INDEX = _MESSAGE_PARTS.index(SYSTEM)
+_NO_SIZES = (0.0,) * len(_MESSAGE_PARTS)
+_BYTES_PER_TOKEN = 4
+# A picture's bytes say nothing of its tokens, of which it has about this many at most.
+_MAX_MEDIA_BYTES = 1_600 * _BYTES_PER_TOKEN
+
+_Sizes = tuple[float, ...]
+
+
+def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
+    """The parts of the request as it would go out, in the order in which a model reads them; none is empty.
+
+    There are none of a request that was not counted, or not understood.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    trail = context.trail
+    if context.token_count is None or trail is None:
+        return ()
+    request, counter = context.request, context.counter
+    message_sizes = list(_measure_messages(request, trail, counter))
+    system, tools = _measure_envelope(request, trail, counter)
+    if trail.leading_system_messages:
+        system += counter.tally_head(request, trail).tokens  # the system messages that a chat begins with
+    system += message_sizes[_SYSTEM_INDEX]
+    injected_before, injected_after = _measure_injected(context)
+    summary = min(context.compaction.tokens_after, message_sizes[0]) if context.compaction is not None else 0.0
+    message_sizes[0] = max(0.0, message_sizes[0] - sum(injected_after.values()) - summary)
+    sizes = [
+        (TOOLS, tools),
+        (SYSTEM, max(0.0, system - sum(injected_before.values()))),
+        *injected_before.items(),
+        (SUMMARY, summary),
+        *zip(_MESSAGE_PARTS[:_SYSTEM_INDEX], message_sizes, strict=False),
+        *injected_after.items(),
+    ]
+    return _round_to_total(sizes, context.token_count.tokens)
+
+
+def _measure_messages(request: Request, trail: formats.MessageHistory, counter: RequestCounter) -> _Sizes:
+    """What the messages come to by who says them."""
+    links = trail.nodes
+    known_links = len(links)
+    while known_links and counter not in links[known_links - 1].memo:
+        known_links -= 1
+    sizes: _Sizes = links[known_links - 1].memo[counter] if known_links else _NO_SIZES
+    for at in range(known_links, len(links)):
+        blocks = get_cached_blocks(links[at])
+        if blocks is None:
+            blocks = formats.blocks_at(request, trail, at)
+        sizes = _add_message(sizes, blocks, _message_tokens(trail, at, counter))
+        links[at].memo[counter] = sizes
+    return sizes
+
+
+def _message_tokens(trail: formats.MessageHistory, at: int, counter: RequestCounter) -> float:
+    try:
+        measured = counter.measured_at(trail, at)
+    except KeyError:  # not counted by itself: something was put into it since, or its provider has counted
+        return len(trail.nodes[at].raw) / _BYTES_PER_TOKEN
+    return measured.tokens + measured.image_tokens + measured.thinking_tokens
+
+
+def _add_message(sizes: _Sizes, blocks: Sequence[Block], tokens: float) -> _Sizes:
+    """The sizes with one more message, whose tokens are shared among its blocks by their lengths."""
+    if len(blocks) == 1:
+        part = _MESSAGE_PARTS.index(_part_name(blocks[0].kind, blocks[0].role))
+        return (*sizes[:part], sizes[part] + tokens, *sizes[part + 1 :])
+    lengths = [0] * len(_MESSAGE_PARTS)
+    for block in blocks:
+        kind = _part_name(block.kind, block.role)
+        length = (
+            min(len(block.canonical_json), _MAX_MEDIA_BYTES) if kind == MEDIA else len(block.canonical_json)
+        )
+        lengths[_MESSAGE_PARTS.index(kind)] += length
+    total = sum(lengths) or 1
+    return tuple([size + tokens * length / total for size, length in zip(sizes, lengths, strict=True)])
+
+
+@lru_cache(maxsize=256)
+def _part_name(kind: str, role: str) -> str:
+    lowered = kind.lower()
+    if "result" in lowered or lowered.endswith("_output") or "functionresponse" in lowered.replace("_", ""):
+        return RESULTS
+    if "thinking" in lowered or "reasoning" in lowered:
+        return THINKING
+    if any(word in lowered for word in ("image", "document", "file", "inlinedata", "inline_data", "audio")):
+        return MEDIA
+    if role in ("system", "developer"):
+        return SYSTEM
+    return MODEL if role in ("assistant", "model") or "call" in lowered else USER
+
+
+def _measure_envelope(
+    request: Request, trail: formats.MessageHistory, counter: RequestCounter
+) -> tuple[float, float]:
+    """The system prompt and the tools, as they were counted; by their lengths where they were not."""
+    if counter.new_envelope_bytes(request):
+        tools = sum(map(len, request.tools))
+        system = len(request.body) - sum(map(len, request.messages)) - tools
+        return system / _BYTES_PER_TOKEN, tools / _BYTES_PER_TOKEN
+    try:
+        loads = counter.tally_at(trail, len(trail.nodes) - 1).loaded_tools if trail.nodes else ()
+    except KeyError:
+        loads = ()
+    opening = counter.cached_envelope_count(request, trail, loads)
+    return opening.system.tokens + opening.system.image_tokens, opening.tools.tokens
+
+
+def _measure_injected(context: RequestContext) -> tuple[dict[str, float], dict[str, float]]:
+    """The tokens of injected sections, by their names: those in the system prompt, and those behind it."""
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    for applied in context.applied_edits:
+        edit = applied.edit
+        if applied.step == SECTIONS and isinstance(edit, InsertParts):
+            _, _, description = edit.reason.partition("section ")
+            name = f"injected {description.partition(',')[0] or 'earlier'}"
+            sizes = before if edit.place.area is Area.SYSTEM or edit.role == "system" else after
+            sizes[name] = sizes.get(name, 0.0) - edit.saved_tokens
+    return before, after
+
+
+def _round_to_total(sizes: Sequence[tuple[str, float]], total_tokens: int) -> tuple[WindowSection, ...]:
+    """The parts in whole numbers that add up to the total."""
+    total = sum([size for _, size in sizes])
+    if total <= 0:
+        return ()
+    rate, reached, rounded_tokens = total_tokens / total, 0.0, 0
+    sections: list[WindowSection] = []
+    for name, size in sizes:
+        reached += size * rate
+        if tokens := round(reached) - rounded_tokens:
+            rounded_tokens += tokens
+            sections.append(WindowSection(name, tokens))
+    return tuple(sections)
+
+
+_LOG = logging.getLogger(__name__)
+
+SAVE_INTERVAL_SECONDS = 0.25
+MAX_WAITING, MAX_WAITING_BYTES = 4_096, 64 * 1024 * 1024
+"""So many wait for a slow store, with bodies of so many bytes; what comes beyond is not kept."""
+MAX_EDITS = 60
+"""So many edits of a request are kept; of further ones how many there were."""
+
+
+class FinishedRequest(NamedTuple):
+    """A request that is over, as far as it is traced: without its answer, which may be long."""
+
+    incoming: RoutedRequest
+    context: RequestContext
+    upstream_request: UpstreamRequest
+    status: int
+    received_at: float
+    sent_at: float
+
+
+class SaveTraces:
+    """Keeps what was done to the requests of a process. Closed by `close`. For one event loop."""
+
+    def __init__(
+        self,
+        traces: TraceStore,
+        *,
+        interval_seconds: float = SAVE_INTERVAL_SECONDS,
+        max_waiting: int = MAX_WAITING,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self._traces = traces
+        self._max_waiting_bytes = max_waiting_bytes
+        self._waiting_bytes = 0
+        self._max_waiting = max_waiting
+        self._waiting: list[FinishedRequest] = []
+        self._misses: list[SessionCacheMiss] = []
+        self._dropped = 0
+        self._debouncer = Debouncer(self._write, interval_seconds)
+
+    @property
+    def dropped(self) -> int:
+        """How many could not be kept: the store was away, or too slow."""
+        return self._dropped
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Have it kept what was done to a request that has come to its end."""
+        finished = finished_request(exchange)
+        if finished is None:
+            return
+        size = self._waiting_bytes + len(exchange.incoming.body)
+        if self._waiting and (len(self._waiting) >= self._max_waiting or size > self._max_waiting_bytes):
+            self._dropped += 1
+            return
+        self._waiting.append(finished)
+        self._waiting_bytes = size
+        self._debouncer.request()
+
+    def add_cache_miss(self, miss: SessionCacheMiss) -> None:
+        """Have it kept with its request that the cache broke there."""
+        if len(self._misses) < self._max_waiting:
+            self._misses.append(miss)
+            self._debouncer.request()
+
+    async def close(self) -> None:
+        """Wait until what came so far is kept."""
+        await self._debouncer.close()
+
+    async def _write(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        misses, self._misses = self._misses, []
+        if not waiting and not misses:
+            return
+        try:
+            traces = await asyncio.to_thread(_make_traces, waiting)
+            await self._traces.save(traces, [(miss.request_id, trace_cache_miss(miss)) for miss in misses])
+        except StoreUnavailable as error:
+            self._dropped += len(waiting)
+            _LOG.warning("what was done to %d requests could not be kept: %s", len(waiting), error)
+        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go their way
+            self._dropped += len(waiting)
+            _LOG.exception("what was done to requests could not be kept")
+
+
+def finished_request(exchange: Exchange) -> FinishedRequest | None:
+    """What is traced of an exchange that is over; nothing of one that was not understood, or not sent."""
+    if exchange.context is None or exchange.is_unsent:
+        return None
+    return FinishedRequest(
+        incoming=exchange.incoming,
+        context=exchange.context,
+        upstream_request=exchange.upstream_request,
+        status=exchange.status,
+        received_at=exchange.received_at,
+        sent_at=exchange.sent_at,
+    )
+
+
+def _make_traces(waiting: Sequence[FinishedRequest]) -> list[Trace]:
+    return [make_trace(finished) for finished in waiting]
+
+
+def make_trace(finished: FinishedRequest) -> Trace:
+    """What was done to a request that is over, without a word of what it says."""
+    incoming, context, upstream_request = finished.incoming, finished.context, finished.upstream_request
+    applied_edits = upstream_request.applied_edits
+    count = context.token_count
+    return Trace(
+        id=incoming.id,
+        agent=incoming.agent,
+        session_id=context.session_id,
+        provider=incoming.provider,
+        model=context.model,
+        at=finished.sent_at,
+        status=finished.status,
+        tokens=None if count is None else count.tokens,
+        exact=count is not None and count.exact,
+        window_tokens=context.window_tokens,
+        reserved_tokens=context.output_reserve_tokens,
+        added_seconds=max(0.0, finished.sent_at - finished.received_at),
+        sections=_window_sections(context),
+        edits=tuple(trace_edits(applied_edits[:MAX_EDITS])),
+        edits_left_out=max(0, len(applied_edits) - MAX_EDITS),
+        problems=tuple(_redact_problem(problem) for problem in upstream_request.problems[:MAX_EDITS]),
+        fold_id=context.compaction.id if context.compaction is not None else None,
+    )
+
+
+def _window_sections(context: RequestContext) -> tuple[WindowSection, ...]:
+    try:
+        return break_down_window(context)
+    except FoveateError:  # what cannot be read was sent as it came, and nobody knows what is in it
+        return ()
+
+
+def trace_edits(applied_edits: Iterable[AppliedEdit]) -> Iterable[TracedEdit]:
+    """Edits as they are told: what each does and where, never what it writes."""
+    for applied in applied_edits:
+        action, place = _describe_edit(applied.edit)
+        yield TracedEdit(
+            step=applied.step,
+            does=action,
+            place=place,
+            reason=applied.edit.reason,
+            saved_tokens=applied.edit.saved_tokens,
+        )
+
+
+def trace_cache_miss(miss: SessionCacheMiss) -> CacheMiss:
+    """A break in words."""
+    verdict = miss.verdict
+    return CacheMiss(
+        cause=str(verdict.cause),
+        where="" if verdict.place is None else _describe_place(verdict.place),
+        lost_tokens=verdict.lost_tokens,
+        lost_dollars=verdict.lost_dollars,
+        is_planned=miss.is_planned,
+    )
+
+
+def _describe_edit(edit: Edit) -> tuple[str, str]:
+    match edit:
+        case CacheBreakpoint():
+            return f"mark {edit.ttl}" if edit.ttl is not None else "mark", _describe_place(edit.place)
+        case RemoveBreakpoint():
+            return "unmark", _describe_place(edit.place)
+        case ReplaceText():
+            return "cut", _describe_place(edit.place)
+        case ReplaceMessages():
+            last = edit.end - 1
+            action = "drop" if not edit.messages else "replace" if last >= edit.start else "insert"
+            return action, f"messages[{edit.start}]" if last <= edit.start else f"messages[{edit.start}-{last}]"
+        case InsertParts():
+            return "insert", _describe_place(edit.place)
+        case ReorderTools():
+            return "reorder", "tools"
+        case SetParameter():
+            return "set", ".".join(edit.path)
+
+
+def _describe_place(place: Place) -> str:
+    block = "" if place.block is None else f" block {place.block}"
+    return f"{place.area}[{place.index}]{block}"
+
+
+def _redact_problem(problem: StepFailure) -> tuple[str, str]:
+    """A problem as it is told; an error that is not ours may say the words that it stumbled over."""
+    kind, colon, _ = problem.reason.partition(": ")
+    is_error = bool(colon) and kind.isidentifier() and kind[0].isupper()
+    return problem.step, kind if is_error and not hasattr(errors, kind) else redact_keys(problem.reason)

@@ -1,0 +1,217 @@
+"""The engine as it is built: which steps there are, and their order."""
+
+from collections.abc import Callable
+
+from foveate.compaction.store import CompactionStore
+from foveate.cost.admission import Admission
+from foveate.engine.background.cache_misses import CacheMissDetector
+from foveate.engine.background.compaction import SessionCompactor
+from foveate.engine.background.keepalive import KeepAliveScheduler
+from foveate.engine.background.rate_limits import SaveRateLimits
+from foveate.engine.background.request_archive import RequestArchiver
+from foveate.engine.background.tracing import SaveTraces
+from foveate.engine.completion import (
+    CompletionQueue,
+    DistrustThinking,
+    RecordInvalidThinking,
+    RecordRejections,
+    RecordResponse,
+)
+from foveate.engine.counting.calibration import Calibrate, Calibrations, SaveCalibrations
+from foveate.engine.counting.offline import StoredConversationSizes
+from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.engine import Engine
+from foveate.engine.observer import NO_OBSERVER, Observer
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.prefix_logs import PrefixLogs, SaveReuse
+from foveate.engine.preview import (
+    FailureObserver,
+    PreviewSession,
+    ReadOnlyCompactionStore,
+    ReadOnlySessionStates,
+    ReadOnlySessionStore,
+    RecordCount,
+    TryToFitWindow,
+    admit_always,
+    skip_compaction,
+)
+from foveate.engine.session_state import SessionStates
+from foveate.engine.spending.admission import CapUncounted
+from foveate.engine.spending.charges import RecordCharges
+from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.steps.caps import EnforceCaps
+from foveate.engine.steps.count import CountReader, CountTokens
+from foveate.engine.steps.history import ApplyCompactions, LimitTurns
+from foveate.engine.steps.keepalive import CancelKeepAlive
+from foveate.engine.steps.overflow import FitWindow
+from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
+from foveate.engine.steps.sections import InjectSections, InjectSectionsInWindow
+from foveate.engine.steps.session import FindSession
+from foveate.engine.steps.thinking import DropInvalidThinking
+from foveate.engine.steps.tools import OrderTools
+from foveate.engine.steps.trail import NoteTrail
+from foveate.engine.steps.usage import RequestUsage
+from foveate.session.matching import SessionMatcher
+from foveate.session.store import SessionStore
+
+
+def build_engine(
+    session_store: SessionStore,
+    compaction_store: CompactionStore,
+    *,
+    options: Callable[[str], AgentOptions],
+    clock: Callable[[], float],
+    compactor: SessionCompactor,
+    admission: Admission,
+    spending: Callable[[], SpendingOptions],
+    observer: Observer | None = None,
+    beta_override: str | None = None,
+    remote_counter: RemoteCounter | None = None,
+    session_states: SessionStates | None = None,
+    keep_alive: KeepAliveScheduler | None = None,
+    inject: InjectSections | None = None,
+    cache_misses: CacheMissDetector | None = None,
+    request_archive: RequestArchiver | None = None,
+    tracing: SaveTraces | None = None,
+    calibrations: Calibrations | None = None,
+    save_calibrations: SaveCalibrations | None = None,
+    prefix_logs: PrefixLogs | None = None,
+    save_reuse: SaveReuse | None = None,
+    rate_limits: SaveRateLimits | None = None,
+    has_other_processes: bool = False,
+    may_store_text: Callable[[], bool] = lambda: False,
+) -> Engine:
+    """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does.
+
+    `has_others`: other processes serve requests with the same store. `keeps_text`: first words of conversations
+    may be stored.
+    """
+    session_states, rejections = session_states or SessionStates(), RejectionMemory()
+    calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
+    stored_conversations = StoredConversationSizes()
+    history, count = (
+        ApplyCompactions(compaction_store),
+        CountTokens(session_store, CountReader(calibrations, remote_counter), stored_conversations),
+    )
+    completion_queue = CompletionQueue(admission, session_store)
+    record_charges = RecordCharges(admission, spending, session_states)
+    sessions = SessionMatcher(session_store, has_other_workers=has_other_processes)
+    preview = _build_preview(
+        sessions,
+        session_store,
+        compaction_store,
+        session_states,
+        CountReader(calibrations),
+        stored_conversations,
+        options=options,
+        clock=clock,
+        observer=observer,
+        remote_counter=remote_counter,
+        inject=inject,
+    )
+
+    def looks_anew(agent: str) -> None:
+        for step in (history, *preview.steps):
+            if isinstance(step, ApplyCompactions):
+                step.forget_no_compactions(agent)
+
+    compactor.on_stored = looks_anew
+    find_session = FindSession(sessions, session_store, session_states, may_store_text=may_store_text)
+    note_trail = (NoteTrail(),) if tracing is not None else ()
+    enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
+    handle_overflow = FitWindow(history, count, compactor.compact_now)
+    return Engine(
+        steps=(
+            find_session,
+            history,
+            LimitTurns(),
+            count,
+            handle_overflow,
+            *((InjectSectionsInWindow(inject, handle_overflow.apply),) if inject is not None else ()),
+            DropInvalidThinking(),
+            OrderTools(session_states),
+            PlaceBreakpoints(session_states, rejections, logs),
+            ReadSimulatedPrompts(),
+            *note_trail,
+            RequestUsage(rejections),
+            enforce_caps,
+            *((CancelKeepAlive(keep_alive),) if keep_alive is not None else ()),
+        ),
+        session_hooks=(
+            RecordResponse(sessions, session_store, stored_conversations),
+            SimulateSavings(session_states, logs),
+            record_charges,
+            Calibrate(calibrations),
+            *((keep_alive,) if keep_alive is not None else ()),
+            RecordRejections(rejections),
+            RecordInvalidThinking(session_states),
+            DistrustThinking(compaction_store),
+        ),
+        background_hooks=(
+            *(
+                step
+                for step in (cache_misses, request_archive, tracing, save_calibrations, save_reuse, rate_limits)
+                if step is not None
+            ),
+            compactor,
+        ),
+        completion_queue=completion_queue,
+        options=options,
+        clock=clock,
+        observer=observer or NO_OBSERVER,
+        admit_uncounted=CapUncounted(admission, spending, clock),
+        beta_override=beta_override,
+        preview=preview,
+        record_charge=record_charges.record_charge,
+        announce_call=record_charges.announce_call,
+        compact_now=compactor.compact_now,
+        recount=CountReader(calibrations, remote_counter).recount,
+        read_only_steps=(find_session, count, *note_trail, enforce_caps),
+        forget_conversation=stored_conversations.forget_conversation,
+    )
+
+
+def _build_preview(
+    sessions: SessionMatcher,
+    session_store: SessionStore,
+    compaction_store: CompactionStore,
+    session_states: SessionStates,
+    counts: CountReader,
+    stored_conversations: StoredConversationSizes,
+    *,
+    options: Callable[[str], AgentOptions],
+    clock: Callable[[], float],
+    observer: Observer | None,
+    remote_counter: RemoteCounter | None,
+    inject: InjectSections | None,
+) -> Engine:
+    """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
+    read_only_store, read_only_states = (
+        ReadOnlySessionStore(session_store),
+        ReadOnlySessionStates(session_states),
+    )
+    history, count = (
+        ApplyCompactions(ReadOnlyCompactionStore(compaction_store)),
+        CountTokens(read_only_store, counts, stored_conversations),
+    )
+    handle_overflow = TryToFitWindow(FitWindow(history, count, skip_compaction))
+    preview_session = PreviewSession(sessions, read_only_states)
+    return Engine(
+        steps=(
+            preview_session,
+            history,
+            LimitTurns(),
+            count,
+            handle_overflow,
+            *((InjectSectionsInWindow(inject, handle_overflow.apply),) if inject is not None else ()),
+            DropInvalidThinking(),
+            OrderTools(read_only_states),
+        ),
+        background_hooks=(RecordCount(remote_counter),) if remote_counter is not None else (),
+        completion_queue=CompletionQueue(session_store=read_only_store),
+        options=options,
+        clock=clock,
+        observer=FailureObserver(observer or NO_OBSERVER),
+        admit_uncounted=admit_always,
+        read_only_steps=(preview_session, count),
+    )

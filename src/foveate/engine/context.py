@@ -1,0 +1,316 @@
+"""A request while it goes through the steps.
+
+The protocol of a step.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Protocol
+
+import msgspec
+
+from foveate import formats
+from foveate.budget.model_limits import find_context_window, find_output_limit
+from foveate.compaction.store import Compaction
+from foveate.compaction.summarize.llm import SummarizerEndpoint
+from foveate.compaction.thinking import required_betas
+from foveate.cost.admission import AdmittedCall
+from foveate.cost.ledger import Call
+from foveate.engine.counting.offline import block_tokens, conservative_minimum, offline_counter
+from foveate.engine.options import AgentOptions
+from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure
+from foveate.engine.session_state import SessionState
+from foveate.engine.spending.cost_ceiling import CostCeiling, max_breakpoint_ttl, read_cost_parameters
+from foveate.engine.steps.names import CACHE, CAPS, SECTIONS, THINKING, TOOLS
+from foveate.formats.json_text.large_json import LARGE_BYTES
+from foveate.model import (
+    BreakpointStyle,
+    CacheBreakpoint,
+    Edit,
+    Format,
+    Place,
+    Request,
+    SetParameter,
+    SimulatedState,
+    TokenCount,
+    Ttl,
+)
+from foveate.prompt_cache.beta_header import HEADER as BETAS
+from foveate.prompt_cache.placement.prefix_log import ObservedRequest
+from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
+from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
+from foveate.session.counting import run_in_thread_if_large
+from foveate.session.hash_chain import HashChain
+from foveate.session.matching import InFlightRequest, SessionMatch
+from foveate.session.store import PendingWrite
+from foveate.tokens import RequestCount, RequestCounter
+
+# https://docs.anthropic.com/en/docs/build-with-claude/context-windows (November 2026)
+_LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
+
+
+_SIMULATED_STATES = tuple(SimulatedState)
+SIMULATED_STATE_BY_STEP = {
+    SECTIONS: SimulatedState.CONTEXT,
+    THINKING: SimulatedState.CONTEXT,
+    TOOLS: SimulatedState.BREAKPOINTS,
+    CACHE: SimulatedState.BREAKPOINTS,
+}
+"""The states whose requests steps edit; all other steps edit that of compaction and trimming."""
+
+
+class RequestContext(msgspec.Struct, eq=False):
+    """What is known of a request by now. `came` is what the client sent, `request` what would go out.
+
+    `estimate` is the raw count that `count` was made of, where it was made here; `is_doubtful`, in the place of
+    a server that should have counted; `is_unexplained`: the provider adds what nobody can count. At the end
+    `billed_tokens` is what it was in truth, and `drift_percent` by how much more than `count`.
+    `uses_thread`: the provider keeps its message thread. `counts_stored`: `count` includes what the
+    provider stores.
+    """
+
+    incoming: RoutedRequest
+    options: AgentOptions
+    received_at: float
+    original: Request
+    request: Request
+    session_state: SessionState = SessionState()
+    chain: HashChain | None = None
+    session_match: SessionMatch | None = None
+    in_flight: InFlightRequest | None = None
+    compactions: Sequence[Compaction] = ()
+    compaction: Compaction | None = None
+    token_count: TokenCount | None = None
+    raw_count: RequestCount | None = None
+    is_fallback_count: bool = False
+    has_unexplained_input: bool = False
+    uses_thread: bool = False
+    count_includes_stored: bool = False
+    reported_tokens: int | None = None
+    drift_percent: float | None = None
+    prompt: CachedPrompt | None = None
+    observed_request: ObservedRequest | None = None
+    # The request before the first edit of each later state, and the prompts of the states to be simulated,
+    # if Foveate may have changed what the request costs.
+    requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
+    needs_simulation: bool = False
+    simulated_prompts: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
+    breakpoints: tuple[CacheBreakpoint, ...] = ()
+    transient_places: tuple[Place, ...] = ()
+    added_parameters: tuple[Edit, ...] = ()
+    # What the caps have room for, of a request without a limit of its own: it is never sent without this one.
+    output_limit: SetParameter | None = None
+    call: Call | None = None
+    cost_ceiling: CostCeiling | None = None
+    ceiling_dollars: Decimal | None = None
+    reservation: AdmittedCall | None = None
+    added_headers: dict[str, str] = msgspec.field(default_factory=dict)
+    truncated_result_count: int = 0
+    trail: formats.MessageHistory | None = None  # of what would go out, once that is decided
+    # What is to be kept of the request once it is answered.
+    pending_writes: list[PendingWrite] = msgspec.field(default_factory=list)
+    applied_edits: list[AppliedEdit] = msgspec.field(default_factory=list)
+    problems: list[StepFailure] = msgspec.field(default_factory=list)
+
+    @property
+    def model(self) -> str:
+        """The model that answers, as its provider calls it."""
+        return self.request.model
+
+    @property
+    def rules(self) -> CacheRules:
+        """What the provider's cache does."""
+        return rules_for(self.request.model, self.incoming.provider)
+
+    @property
+    def counter(self) -> RequestCounter:
+        """What counts for the model here, raw."""
+        return offline_counter(self.options.counter, self.request.model)
+
+    @property
+    def block_tokens(self) -> BlockTokens:
+        """What counts the blocks of its requests, raw."""
+        return block_tokens(self.options.counter, self.request.model)
+
+    @property
+    def tokens_per_raw_token(self) -> float:
+        """How many tokens there are for each that is counted raw."""
+        raw_tokens = self.raw_count.total.tokens if self.raw_count is not None else 0
+        return self.token_count.tokens / raw_tokens if raw_tokens and self.token_count is not None else 1.0
+
+    @property
+    def conservative_rules(self) -> CacheRules:
+        """`rules` with the minimum that the blocks of `prompt` need to be surely kept, as they are counted."""
+        raw_count, prompt = self.raw_count, self.prompt
+        block_tokens = (
+            raw_count.total.tokens if raw_count is not None else prompt.tokens if prompt is not None else 0
+        )
+        return conservative_minimum(
+            self.rules, self.request.model, self.incoming.provider, blocks=block_tokens, count=self.token_count
+        )
+
+    @property
+    def session_id(self) -> str:
+        """Of the session that the request belongs to; of its own where none could be found."""
+        return self.session_match.session.id if self.session_match is not None else self.incoming.id
+
+    @property
+    def window_tokens(self) -> int | None:
+        """The model's window, where it is known."""
+        if self.options.window_tokens is not None:
+            return self.options.window_tokens
+        window = find_context_window(self.request.model)
+        return window.tokens if window is not None else None
+
+    @property
+    def max_window_tokens(self) -> int | None:
+        """The most that its provider can read: a window that is set smaller does not hold there."""
+        model_window = find_context_window(self.request.model)
+        max_tokens = max(
+            self.options.window_tokens or 0,
+            model_window.tokens if model_window is not None else 0,
+            _LONG_WINDOW_TOKENS if _LONG_WINDOW_BETA in self.incoming.betas else 0,
+        )
+        return max_tokens or None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the request must go out as it came: it is signed, or the provider keeps its conversation.
+
+        Edits of a request that creates or continues a message thread would become part of the thread.
+        """
+        return self.incoming.is_signed or self.uses_thread
+
+    @property
+    def has_unknown_size(self) -> bool:
+        """Whether the provider keeps earlier messages, and nobody knows how many tokens they have."""
+        return self.original.continues_stored_conversation and not self.count_includes_stored
+
+    @property
+    def unexplained(self) -> Sequence[str]:
+        """What the provider adds that `count` does not hold, by name."""
+        return (self.raw_count or self.request).unexplained
+
+    @property
+    def output_reserve_tokens(self) -> int:
+        """Tokens of the window that are reserved for the response: as many as the request asks for.
+
+        The model's longest output bounds them. Of a window that the provider does not hold the request to, they
+        are at most a quarter: a configured one that is smaller than the model's, one of a model whose window is
+        not known, or one that is no larger than the output alone.
+        """
+        requested_tokens, window = read_cost_parameters(self.original).output_tokens or 0, self.window_tokens
+        max_output = find_output_limit(self.request.model)
+        if max_output is not None:
+            requested_tokens = min(requested_tokens, max_output.tokens)
+        if window is None:
+            return requested_tokens
+        model_window = find_context_window(self.request.model)
+        is_enforced = model_window is not None and requested_tokens < model_window.tokens <= window
+        return requested_tokens if is_enforced else min(requested_tokens, window // 4)
+
+    @property
+    def max_ttl(self) -> Ttl | None:
+        """The longest time for which a mark asks, of the client's or ours; asked for once all are decided."""
+        ttls = [
+            cache_breakpoint.ttl for cache_breakpoint in self.breakpoints if cache_breakpoint.ttl is not None
+        ]
+        if self.prompt is not None:
+            ttls += prompt_layout(self.prompt).breakpoints.values()
+        elif (client_ttl := max_breakpoint_ttl(self.request)) is not None:
+            ttls.append(client_ttl)
+        return max(ttls, key=lambda ttl: ttl.seconds) if ttls else None
+
+    @property
+    def betas(self) -> str:
+        """The header `anthropic-beta` for what would go out: as it came, and what our edits take."""
+        added_betas = required_betas([applied_edit.edit for applied_edit in self.all_edits()])
+        return (
+            ",".join(filter(None, (self.incoming.betas, *added_betas))) if added_betas else self.incoming.betas
+        )
+
+    @property
+    def endpoint(self) -> SummarizerEndpoint | None:
+        """Where a count or a summary of what would go out can be asked for; made for those few that ask."""
+        endpoint, betas = self.incoming.endpoint, self.betas
+        if endpoint is None or betas == self.incoming.betas:
+            return endpoint
+        return replace(endpoint, headers={**endpoint.headers, BETAS: betas})
+
+    def request_in_state(self, state: SimulatedState) -> Request:
+        """The request with the edits of this state and of those before it."""
+        if state is SimulatedState.CLIENT:
+            return self.original
+        later_states = _SIMULATED_STATES[_SIMULATED_STATES.index(state) + 1 :]
+        return next(
+            (
+                self.requests_before_state[later_state]
+                for later_state in later_states
+                if later_state in self.requests_before_state
+            ),
+            self.request,
+        )
+
+    async def apply_edits(
+        self, step: str, edits: Iterable[Edit], *, base_request: Request | None = None
+    ) -> None:
+        """Have edits made, of the request as it is by now, or of another one that then takes its place.
+
+        A large request is written and read in a thread.
+        """
+        base = self.request if base_request is None else base_request
+        edit_tuple = tuple(edits)
+        await run_in_thread_if_large(
+            lambda: self.apply_edits_now(step, edit_tuple, base_request=base),
+            len(base.body),
+            min_bytes=LARGE_BYTES,
+        )
+
+    def apply_edits_now(self, step: str, edits: tuple[Edit, ...], *, base_request: Request) -> None:
+        """The same at once."""
+        if edits and (state := SIMULATED_STATE_BY_STEP.get(step)) is not None:
+            self.requests_before_state.setdefault(state, base_request)
+        served_model = self.incoming.served_model
+        self.request = (
+            formats.parse_request(
+                formats.apply_edits(base_request, edits), base_request.format, model=served_model
+            )
+            if edits
+            else base_request
+        )
+        self.applied_edits += [AppliedEdit(step, edit) for edit in edits]
+
+    def all_edits(self) -> tuple[AppliedEdit, ...]:
+        """Every edit, those too that are written last."""
+        limits = () if self.output_limit is None else (AppliedEdit(CAPS, self.output_limit),)
+        return (
+            *self.applied_edits,
+            *limits,
+            *[AppliedEdit(CACHE, edit) for edit in (*self.added_parameters, *self.breakpoints)],
+        )
+
+    def write_body(self) -> bytes:
+        """The body that goes out."""
+        limits = () if self.output_limit is None else (self.output_limit,)
+        edits = (*limits, *self.added_parameters, *self.breakpoints)
+        return formats.apply_edits(self.request, edits, breakpoint_style=self._breakpoint_style())
+
+    def _breakpoint_style(self) -> BreakpointStyle | None:
+        """How breakpoints are written in chat completions: OpenAI's way for its own models, also on Azure."""
+        if self.request.format is not Format.CHAT:
+            return None
+        is_openai = self.rules.provider == "openai" or (
+            self.rules.provider == "azure" and self.rules.caching is CachingMode.BOTH
+        )
+        return BreakpointStyle.PROMPT_CACHE_BREAKPOINT if is_openai else None
+
+
+class Step(Protocol):
+    """One thing that is done with every request."""
+
+    name: str
+
+    async def apply(self, context: RequestContext) -> None:
+        """Do it, as far as it applies."""

@@ -1,0 +1,214 @@
+"""Counts that are asked for at the upstream of a request, with the client's own key.
+
+They are free, and booked so that they can be seen. Whoever is failing is left alone for a while, and a time-out
+is the longest that a request waits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from uuid import uuid4
+
+from foveate.caching import DEFAULT_CAPACITY
+from foveate.compaction.summarize.llm import SummarizerEndpoint
+from foveate.cost.admission import Admission
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.cost.savings import make_unchanged_savings
+from foveate.engine.context import RequestContext
+from foveate.engine.request import RoutedRequest
+from foveate.errors import UpstreamStatus, UpstreamTimeout
+from foveate.http import JsonClient
+from foveate.model import CacheUsage, Format, Request, TokenCount, Usage
+from foveate.tokens.options import Backend, CounterOptions
+from foveate.tokens.remote.anthropic import AnthropicCounter
+from foveate.tokens.remote.endpoints import (
+    CountQuery,
+    EndpointCounter,
+    EndpointRegistry,
+    Unsupported,
+    shared_endpoint_registry,
+)
+from foveate.tokens.remote.fallback import RemoteCount, RemoteCountCache
+from foveate.tokens.remote.gemini import GeminiCounter
+from foveate.tokens.remote.openai import OpenAICounter
+from foveate.tokens.remote.tokenize import TokenizeCounter
+
+_LOG = logging.getLogger(__name__)
+
+# Where calls are answered, behind the address of a server.
+_API_ROUTES = ("/v1/messages", "/chat/completions", "/responses")
+_GOOGLE_TOKEN_PREFIX = "Bearer ya29."
+_KEY_REJECTED = frozenset((401, 403))
+_NOT_ASKED = RemoteCount(None, is_unsupported=True)
+# Each time-out that was ever configured has connections of its own.
+_MAX_CLIENTS = 4
+
+
+class RemoteCounter:
+    """Asks upstreams how many tokens a request has. Closed by `close`."""
+
+    def __init__(
+        self, admission: Admission, clock: Callable[[], float], endpoints: EndpointRegistry | None = None
+    ) -> None:
+        """`endpoints`: what is known of servers already; if not given, what the whole process knows."""
+        self._admission = admission
+        self._clock = clock
+        self._endpoints = endpoints or shared_endpoint_registry()
+        self._answers = RemoteCountCache(self._endpoints)
+        self._capacity = DEFAULT_CAPACITY
+        self._clients: dict[int, JsonClient] = {}
+        self._ledger_tasks: set[asyncio.Task[object]] = set()
+
+    async def count_always(self, context: RequestContext) -> RemoteCount:
+        """The count where the options want each request counted by its upstream."""
+        options = context.options.counter
+        if options.backend not in (Backend.ANTHROPIC_API, Backend.ENDPOINT):
+            return _NOT_ASKED
+        return await self._ask(context, options)
+
+    async def count_for_decision(self, context: RequestContext) -> TokenCount | None:
+        """The count for a decision that hangs on it; None where nobody may be asked, or nobody answers."""
+        options = context.options.counter
+        if options.backend is not Backend.AUTO:
+            return None
+        return (await self._ask(context, options)).total
+
+    async def count_if_allowed(self, context: RequestContext) -> TokenCount | None:
+        """The count of a request that is only shown, by an endpoint that the options allow to be asked."""
+        options = context.options.counter
+        if not options.use_endpoint or options.backend not in (Backend.AUTO, Backend.ENDPOINT):
+            return None
+        return (await self._ask(context, options)).total
+
+    async def close(self) -> None:
+        """Have all booked, and close the connections."""
+        await asyncio.gather(*self._ledger_tasks, return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
+
+    async def _ask(self, context: RequestContext, options: CounterOptions) -> RemoteCount:
+        target, request = context.endpoint, context.request
+        if target is None:
+            return _NOT_ASKED
+        client = (await self._client_for(options.timeout_ms)).with_reuse(target.reuse_connection)
+        endpoint = _choose_endpoint(options, context.incoming, target, request, client, self._endpoints)
+        if endpoint is None:
+            return _NOT_ASKED
+        try:
+            return await self._answers_of_capacity(options.cache_capacity).get_or_fetch(
+                _WithTimeout(endpoint, options.timeout_ms / 1000),
+                request.model,
+                len(request.body),
+                lambda counter: counter.request_query(request),
+                lambda: self.record_count(context.incoming, context.session_id, context.model),
+            )
+        except Unsupported as reason:
+            if self._endpoints.record_unsupported(endpoint.url, reason):
+                _LOG.warning("%s cannot count this request, counting it here: %s", endpoint.url, reason)
+            return _NOT_ASKED
+
+    def record_count(self, incoming: RoutedRequest, session_id: str, model: str) -> None:
+        """Have a count in the ledger, at no price; nobody waits for that."""
+        call = Call(
+            id=f"{incoming.id}-count-{uuid4().hex}",
+            agent=incoming.agent,
+            session_id=session_id,
+            provider=incoming.provider,
+            model=model,
+            category=Category.COUNTING,
+            at=self._clock(),
+            is_subscription=incoming.is_subscription,
+        )
+        charge = Charge(
+            call=call,
+            usage=Usage(cache=CacheUsage()),
+            dollars=Decimal(0),
+            savings=make_unchanged_savings(Decimal(0)),
+        )
+        task = asyncio.create_task(self._admission.settle(charge))
+        self._ledger_tasks.add(task)
+        task.add_done_callback(self._ledger_tasks.discard)
+
+    def _answers_of_capacity(self, capacity: int) -> RemoteCountCache:
+        if capacity != self._capacity:
+            self._answers, self._capacity = RemoteCountCache(self._endpoints, capacity), capacity
+        return self._answers
+
+    async def _client_for(self, timeout_ms: int) -> JsonClient:
+        client = self._clients.get(timeout_ms)
+        if client is None:
+            client = self._clients[timeout_ms] = JsonClient(timeout_seconds=timeout_ms / 1000)
+            if len(self._clients) > _MAX_CLIENTS:
+                await self._clients.pop(next(iter(self._clients))).close()
+        return client
+
+
+def _choose_endpoint(
+    options: CounterOptions,
+    incoming: RoutedRequest,
+    target: SummarizerEndpoint,
+    request: Request,
+    client: JsonClient,
+    endpoints: EndpointRegistry,
+) -> EndpointCounter | None:
+    """Who may be asked: Anthropic's counter by whoever speaks its format, all others only where opted in."""
+    target_url = target.url.partition("?")[0]
+    url = next(
+        (target_url.removesuffix(route) for route in _API_ROUTES if target_url.endswith(route)), target_url
+    )
+    is_anthropic = request.format is Format.ANTHROPIC
+    if is_anthropic and options.backend in (Backend.AUTO, Backend.ANTHROPIC_API):
+        return AnthropicCounter(client, "", url, headers=target.headers)
+    if not options.use_endpoint or options.backend is Backend.ANTHROPIC_API:
+        return None
+    if request.format is Format.GEMINI:
+        return _gemini_counter(client, url, target.headers)
+    if incoming.served_model:  # the counting route of a deployment is not known
+        return None
+    if options.backend is Backend.AUTO and incoming.provider == "openai":
+        return OpenAICounter(client, "", url.removesuffix("/v1"), headers=target.headers)
+    return TokenizeCounter(client, url, target.headers, endpoints)
+
+
+def _gemini_counter(client: JsonClient, url: str, headers: Mapping[str, str]) -> GeminiCounter:
+    """Google's counter, at the server of its endpoint for chats, with the same credential."""
+    credential = headers.get("authorization", "")
+    is_token = credential.startswith(_GOOGLE_TOKEN_PREFIX)
+    key = "" if is_token else credential.removeprefix("Bearer ")
+    return GeminiCounter(
+        client, key, url.removesuffix("/v1beta/openai"), headers=dict(headers) if is_token else None
+    )
+
+
+class _WithTimeout:
+    """An endpoint that is waited for no longer than so, however many questions one count takes it.
+
+    That it refuses the key of one client is not held against it.
+    """
+
+    def __init__(self, endpoint: EndpointCounter, timeout_seconds: float) -> None:
+        self.name = endpoint.name
+        self.url = endpoint.url
+        self._endpoint = endpoint
+        self._timeout_seconds = timeout_seconds
+
+    def text_query(self, text: str, model: str) -> CountQuery:
+        """As the endpoint."""
+        return self._endpoint.text_query(text, model)
+
+    def request_query(self, request: Request) -> CountQuery:
+        """As the endpoint."""
+        return self._endpoint.request_query(request)
+
+    async def fetch_count(self, query: CountQuery) -> TokenCount:
+        """As the endpoint; a key that is refused is the client's own trouble."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._endpoint.fetch_count(query)
+        except TimeoutError:
+            raise UpstreamTimeout(self.url, self._timeout_seconds) from None
+        except UpstreamStatus as error:
+            if error.status in _KEY_REJECTED:
+                raise Unsupported(f"the client's key is refused ({error.status})") from None
+            raise

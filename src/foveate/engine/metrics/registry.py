@@ -1,0 +1,189 @@
+"""Numbers that are added to, the same numbers of several processes as one, and the page that shows them.
+
+On the way of a request a number is an attribute that grows. prometheus-client only writes the page: its own
+counters take a lock and several microseconds each, and want to know of workers before they are first loaded.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from foveate.engine.metrics import definitions
+from foveate.engine.metrics.definitions import Aggregation, MetricDefinition, MetricKind
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_METRICS_BY_NAME = {each.name: each for each in definitions.METRICS}
+
+
+class Scalar:
+    """A number; whoever counts adds to its `value`, or sets it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+    def values(self) -> list[float]:
+        """What it has come to."""
+        return [self.value]
+
+
+class Histogram:
+    """How often something was up to each of its bounds, or beyond all of them, and its sum.
+
+    What is observed waits until it is added up: whoever has much to observe has that done now and then.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_total", "_waiting", "observe")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+        self._waiting: list[float] = []
+        self.observe: Callable[[float], None] = self._waiting.append
+        """Count one more."""
+
+    def flush(self) -> None:
+        """Add up what waits for it."""
+        bounds, counts = self._bounds, self._counts
+        for value in self._waiting:
+            counts[bisect_left(bounds, value)] += 1
+            self._total += value
+        self._waiting.clear()
+
+    def values(self) -> list[float]:
+        """The sum, and how many there are between each bound and the one before."""
+        self.flush()
+        return [self._total, *self._counts]
+
+
+class Sample(msgspec.Struct, array_like=True):
+    """One series with its labels, and what it has come to."""
+
+    name: str
+    labels: tuple[str, ...]
+    values: list[float]
+
+
+class MetricsRegistry:
+    """The numbers of one process, by their series and labels."""
+
+    def __init__(self) -> None:
+        self._scalars: dict[tuple[str, ...], Scalar] = {}
+        self._histograms: dict[tuple[str, ...], Histogram] = {}
+
+    def scalar(self, metric: MetricDefinition, *labels: str) -> Scalar:
+        """The number of a counter or gauge; the same one each time."""
+        key = (metric.name, *labels)
+        return self._scalars.get(key) or self._scalars.setdefault(key, Scalar())
+
+    def histogram(self, metric: MetricDefinition, *labels: str) -> Histogram:
+        """The numbers of a histogram; the same ones each time."""
+        key = (metric.name, *labels)
+        return self._histograms.get(key) or self._histograms.setdefault(key, Histogram(metric.buckets))
+
+    def flush(self) -> None:
+        """Add up all that waits for it."""
+        for histogram in self._histograms.values():
+            histogram.flush()
+
+    def samples(self) -> list[Sample]:
+        """All numbers as they are now."""
+        return [
+            Sample(name, tuple(labels), number.values())
+            for by_key in (self._scalars, self._histograms)
+            for (name, *labels), number in by_key.items()
+        ]
+
+
+def merge_samples(processes: Iterable[tuple[Iterable[Sample], bool]]) -> list[Sample]:
+    """The numbers of several processes as one. Of one that is no longer alive (False), gauges say nothing."""
+    merged: dict[tuple[str, ...], Sample] = {}
+    for samples, is_alive in processes:
+        for sample in samples:
+            metric = _METRICS_BY_NAME.get(sample.name)
+            if metric is None or (metric.kind is MetricKind.GAUGE and not is_alive):
+                continue
+            key = (sample.name, *sample.labels)
+            earlier = merged.get(key)
+            merged[key] = sample if earlier is None else _merge_pair(metric, earlier, sample)
+    return list(merged.values())
+
+
+def _merge_pair(metric: MetricDefinition, left: Sample, right: Sample) -> Sample:
+    if metric.kind is MetricKind.GAUGE and metric.aggregation is not Aggregation.SUM:
+        join = min if metric.aggregation is Aggregation.MIN else max
+        numbers = [join(pair) for pair in zip(left.values, right.values, strict=True)]
+    else:
+        numbers = [first + second for first, second in zip(left.values, right.values, strict=True)]
+    return Sample(left.name, left.labels, numbers)
+
+
+def render_metrics(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
+    """Numbers as Prometheus reads them, and their content type. It takes its time: not in the event loop."""
+    from prometheus_client.exposition import choose_encoder
+
+    encode, content_type = choose_encoder(accept)
+    return encode(_Families(samples)), content_type
+
+
+class _Families:
+    """Samples as prometheus-client's families, in the order in which the series are listed."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._by_name: dict[str, list[Sample]] = {}
+        for sample in (*samples, *_hit_ratios(samples)):
+            self._by_name.setdefault(sample.name, []).append(sample)
+
+    def collect(self) -> "Iterable[Metric]":
+        return [
+            _metric_family(metric, self._by_name[metric.name])
+            for metric in definitions.METRICS
+            if metric.name in self._by_name
+        ]
+
+
+def _hit_ratios(samples: Iterable[Sample]) -> list[Sample]:
+    """The hit ratios, which only the sums of all processes tell."""
+    read_tokens: Mapping[tuple[str, ...], float] = {
+        sample.labels: sample.values[0] for sample in samples if sample.name == definitions.WINDOW_READ.name
+    }
+    return [
+        Sample(
+            definitions.HIT_RATIO.name, sample.labels, [read_tokens.get(sample.labels, 0) / sample.values[0]]
+        )
+        for sample in samples
+        if sample.name == definitions.WINDOW_INPUT.name and sample.values[0]
+    ]
+
+
+def _metric_family(metric: MetricDefinition, samples: Iterable[Sample]) -> "Metric":
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.utils import floatToGoString
+
+    family = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
+    if metric.kind is not MetricKind.HISTOGRAM:
+        for sample in samples:
+            family.add_sample(
+                metric.name, dict(zip(metric.labels, sample.labels, strict=True)), sample.values[0]
+            )
+        return family
+    bounds: list[str] = [
+        floatToGoString(bound)  # type: ignore[no-untyped-call]
+        for bound in (*metric.buckets, float("inf"))
+    ]
+    for sample in samples:
+        labels = dict(zip(metric.labels, sample.labels, strict=True))
+        total, *counts = sample.values
+        for bound, cumulative in zip(bounds, accumulate(counts), strict=True):
+            family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, cumulative)
+        family.add_sample(f"{metric.name}_count", labels, sum(counts))
+        if metric.buckets[0] >= 0:  # a sum that can fall looks like a restart to whoever reads it
+            family.add_sample(f"{metric.name}_sum", labels, total)
+    return family

@@ -1,0 +1,460 @@
+"""The sections of a request gathered from where they come from, each of which may fail alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from foveate.budget.budget import SectionRule
+from foveate.budget.sections import Section, parse_choice
+from foveate.caching import BuildCache, register
+from foveate.context.inputs import CallKind, context_inputs
+from foveate.context.rendering import MissingPart, render_awareness
+from foveate.context.time_section import TimeAwareness
+from foveate.cost.caps import Cap
+from foveate.cost.ledger import AccountBalance, Call, Category
+from foveate.engine.context import RequestContext
+from foveate.engine.options import SectionOptions
+from foveate.engine.request import StepFailure
+from foveate.engine.sections.builtin import (
+    TURN_HEADING,
+    TURN_HEADING_TOKENS,
+    binding_sections,
+    channel_sections,
+    render_budget,
+)
+from foveate.engine.sections.fit import (
+    BLOCK_TOKENS,
+    FittedSection,
+    FittedSections,
+    SectionGroup,
+    fit_in_room,
+    fit_required,
+    prepare_sections,
+)
+from foveate.engine.sections.sources import SectionSource, SectionSources
+from foveate.engine.steps.names import SECTIONS
+from foveate.errors import BadOption
+from foveate.model import ZERO_TOKENS, TokenCount
+from foveate.session.counting import run_in_thread_if_large
+
+_BUDGET_SECTION = "budget"
+BYTES_PER_TOKEN = 2
+"""A body has at most a token for so many bytes, where nobody has counted it."""
+
+_MAX_CACHED = 256
+# What is longer is counted beside the event loop, where it is new.
+_THREAD_CHARS = 8 * 1024
+_REPORT_INTERVAL_SECONDS = 60.0
+_MAX_REPORTED = 1_000
+# So many nodes are gone through for deadlines beside it.
+_THREAD_NODES = 1_000
+_KINDS_WITHOUT_CONTEXT = frozenset((CallKind.HEARTBEAT, CallKind.DELEGATION))
+
+ReadStandings = Callable[[Sequence[str], float], Awaitable[Mapping[str, AccountBalance]]]
+FitWindowFor = Callable[[RequestContext, TokenCount], Awaitable[None]]
+"""Makes room in a request for so many tokens beside it, as the agent wishes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StableSections:
+    """Sections that stay the same for many requests; `key` tells them, and how they are fitted, from others."""
+
+    sections: tuple[Section, ...] = ()
+    key: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingSource:
+    """How the budget section learns what is left: the caps that hold now, and what was spent under them."""
+
+    caps: Callable[[], Sequence[Cap]]
+    read_standings: ReadStandings
+
+
+class SectionCollector:
+    """Gathers what is injected, made to fit; what could not be had is a problem of the work.
+
+    Nothing is waited for beyond `until`, a time of the event loop.
+    """
+
+    def __init__(self, sources: SectionSources, spending: SpendingSource | None = None) -> None:
+        self._sources = sources
+        self._spending = spending
+        self._times: dict[str, TimeAwareness] = {}
+        self._fits: BuildCache[tuple[object, ...], FittedSections] = BuildCache(_MAX_CACHED)
+        self._project_sections: BuildCache[tuple[object, ...], Section] = BuildCache(_MAX_CACHED)
+        self._time_sections: BuildCache[tuple[object, ...], Section] = BuildCache(_MAX_CACHED)
+        self._reported_at: dict[tuple[str, str], float] = {}
+        register(self._fits)
+        register(self._project_sections)
+        register(self._time_sections)
+
+    async def with_own_limits(
+        self, context: RequestContext, options: SectionOptions, *, deadline: float
+    ) -> SectionOptions:
+        """The options with the limits that the agent has set itself, as far as they are allowed."""
+        if options.workspace is None:
+            return options
+        try:
+            limited_options, problems = await self._sources.with_own_limits(options, deadline)
+        except Exception as error:  # noqa: BLE001 - a border: what the operator says holds all the same
+            _report_problem(context, "limits", _describe_error(error))
+            return options
+        for problem in problems:
+            self._report_occasionally(context, "limits", problem)
+        return limited_options
+
+    async def collect_stable(
+        self, context: RequestContext, options: SectionOptions, *, deadline: float
+    ) -> StableSections:
+        """The workspace, the skills and the binding, as they come."""
+        workspace = await self._try_source(context, "workspace", self._sources.workspace(options, deadline))
+        if workspace is None:
+            workspace = self._sources.last_workspace(options)
+        skills = (
+            await self._try_source(context, "skills", self._sources.skills(options, deadline))
+            or SectionSource()
+        )
+        binding = binding_sections(options.binding, context.incoming.section_inputs.channel)
+        return StableSections(
+            sections=(*workspace.sections, *skills.sections, *binding),
+            key=(
+                workspace.version,
+                skills.version,
+                tuple(section.text for section in binding),
+                options.limits_key,
+                context.model,
+                context.options.counter,
+            ),
+        )
+
+    async def collect_turn(
+        self, context: RequestContext, options: SectionOptions, user_text: str, *, deadline: float
+    ) -> tuple[Section, ...]:
+        """What changes with each turn, as it comes. `words` are the user's last."""
+        kind = self._call_kind(context)
+        sections = [*(channel_sections(context.incoming.section_inputs) if options.channel else ())]
+        if kind not in _KINDS_WITHOUT_CONTEXT:
+            if options.memory is not None:
+                sections += await self._memory_sections(context, options, user_text, kind, deadline)
+            logs = await self._try_source(context, "logs", self._sources.logs(options, deadline))
+            sections += logs.sections if logs is not None else ()
+        if options.time is not None and options.time.awareness:
+            sections += await self._collect_time(context, options, deadline)
+        return tuple(sections)
+
+    async def fit(
+        self,
+        context: RequestContext,
+        options: SectionOptions,
+        stable: StableSections,
+        turn: Sequence[Section],
+        *,
+        room: Callable[[], int | None],
+        fit_window: FitWindowFor | None = None,
+        added: TokenCount = ZERO_TOKENS,
+    ) -> FittedSections:
+        """Fit all sections in one pass by priority; if they are the same and fit whole, as they were before.
+
+        `room` tells how many tokens the window has left. `make_room` is asked for more of them if the required
+        sections need it. `added` is what is put in beside the sections.
+
+        Raises:
+            BudgetExceeded: the sections do not fit in their own limit.
+            DoesNotFit: the window has no room for the required ones, and none may be made.
+        """
+        limit = options.total_tokens
+        sections = (*stable.sections, *turn)
+        key = (stable.key, tuple(section.text for section in turn))
+        fitted = self._fits.get(key)
+        room_tokens = room()
+        if fitted is None or fitted.count.upper > _min_limit(limit, room_tokens):
+            era = self._fits.generation
+            if room_tokens is not None and room_tokens < limit and fit_window is not None:
+                prepared = prepare_sections(sections, options.limits, limit)
+                required = fit_required(prepared, limit_tokens=limit, gauge=context.counter.text_meter).count
+                if required.upper > room_tokens:
+                    await fit_window(context, required)
+                    room_tokens = room()
+            fitted = await _fit_sections(context, options, sections, room_tokens)
+            if fitted.is_complete:
+                self._fits.put_if_absent(key, fitted, era)
+        if options.budget:
+            fitted = await self._with_budget_section(context, options, sections, fitted, added, room_tokens)
+        return replace(fitted, turn=_with_heading(fitted.turn))
+
+    def _call_kind(self, context: RequestContext) -> CallKind:
+        header = context.incoming.kind
+        if not header:
+            return CallKind.USER
+        try:
+            return parse_choice(CallKind, header.strip().lower(), ("x-foveate-kind",))
+        except BadOption as error:
+            _report_problem(context, "kind", str(error))
+            return CallKind.USER
+
+    async def _memory_sections(
+        self, context: RequestContext, options: SectionOptions, user_text: str, kind: CallKind, deadline: float
+    ) -> list[Section]:
+        """The active projects, and what of the notes matters now; a placeholder if they cannot be read."""
+        assert options.memory is not None
+        section_inputs = context.incoming.section_inputs
+        try:
+            loaded = await self._sources.memory(options.memory, options.privacy_tags, deadline)
+            if loaded.memory is None:
+                _report_problem(context, "memory", loaded.problem)
+                return list(render_awareness(MissingPart("awareness", loaded.problem)).sections)
+            key = (options.memory.paths, options.privacy_tags, loaded.memory.version)
+            projects = self._project_sections.get(key)
+            if projects is None:
+                era = self._project_sections.generation
+                projects = self._project_sections.put_if_absent(
+                    key, render_awareness(loaded.memory.nodes).sections[0], era
+                )
+            inputs = context_inputs(
+                loaded.memory,
+                agent=context.incoming.agent,
+                focus=section_inputs.focus,
+                scope=section_inputs.scope,
+                query=user_text or None,
+                limit_tokens=options.memory.limit_tokens,
+                format=options.memory.format,
+                model=context.model,
+            )
+            # What is relevant also depends on who compares the notes.
+            inputs = replace(inputs, memory_version=(inputs.memory_version, options.memory.embeddings))
+            section, problem = await self._sources.memory_section(
+                kind, loaded, inputs, context.counter, deadline
+            )
+            if section is None and problem and section_inputs.focus is not None:
+                _report_problem(context, "memory", problem)
+                unfocused = replace(inputs, focus=None)
+                section, problem = await self._sources.memory_section(
+                    kind, loaded, unfocused, context.counter, deadline
+                )
+        except Exception as error:  # noqa: BLE001 - a border: without its memory the request goes out all the same
+            _report_problem(context, "memory", _describe_error(error))
+            return list(render_awareness(MissingPart("awareness", _describe_error(error))).sections)
+        if section is None:
+            if problem:
+                _report_problem(context, "memory", problem)
+            return [projects]
+        if problem:
+            self._report_occasionally(context, "memory", problem)
+        return [projects, section]
+
+    async def _collect_time(
+        self, context: RequestContext, options: SectionOptions, deadline: float
+    ) -> list[Section]:
+        """The time, and what is due of the memory's deadlines."""
+        try:
+            memory = None
+            if options.memory is not None:
+                memory = (await self._sources.memory(options.memory, options.privacy_tags, deadline)).memory
+            started = context.session_match.session.created_at if context.session_match is not None else None
+            version = memory.version if memory is not None else None
+            key = (
+                context.incoming.agent,
+                context.session_id,
+                context.received_at // 60,
+                version,
+                options.time,
+                options.zone,
+            )
+            cached = self._time_sections.get(key)
+            if cached is not None:
+                return [cached]
+            era = self._time_sections.generation
+            time = self._times.setdefault(context.incoming.agent, TimeAwareness())
+            nodes = memory.nodes if memory is not None else []
+
+            def told() -> Section | None:
+                return time.section(
+                    nodes,
+                    memory_version=version,
+                    now=datetime.fromtimestamp(context.received_at, UTC),
+                    zone=options.zone,
+                    session_started=None if started is None else datetime.fromtimestamp(started, UTC),
+                    options=options.time,
+                )
+
+            section = told() if len(nodes) < _THREAD_NODES else await asyncio.to_thread(told)
+        except Exception as error:  # noqa: BLE001 - a border: without the time the request goes out all the same
+            _report_problem(context, "time", _describe_error(error))
+            return []
+        return [self._time_sections.put_if_absent(key, section, era)] if section is not None else []
+
+    async def _with_budget_section(
+        self,
+        context: RequestContext,
+        options: SectionOptions,
+        sections: Sequence[Section],
+        fitted: FittedSections,
+        added_count: TokenCount,
+        room: int | None,
+    ) -> FittedSections:
+        """The turn with what is left of the window and of money, behind the memory as everywhere.
+
+        It goes out first if there is no room for it, unless a rule gives it a priority.
+        """
+        rule = options.limits.sections.get(_BUDGET_SECTION) or SectionRule()
+        if rule.enabled is False:
+            return fitted
+        try:
+            spending = await self._remaining_spending(context)
+        except Exception as error:  # noqa: BLE001 - a border: what is left of money is told where it can be read
+            _report_problem(context, _BUDGET_SECTION, _describe_error(error))
+            spending = []
+        sent_tokens = (
+            context.token_count.upper
+            if context.token_count is not None
+            else len(context.request.body) // BYTES_PER_TOKEN
+        )
+        window = context.window_tokens
+
+        def text_for(fit: FittedSections) -> tuple[str, TokenCount]:
+            reports = (*fit.stable.reports, *fit.turn.reports)
+            return render_budget(
+                [report for report in reports if report.name != _BUDGET_SECTION],
+                tokens=sent_tokens + added_count.upper + fit.count.upper,
+                limit_tokens=None if window is None else max(1, window - context.output_reserve_tokens),
+                spending=spending,
+                counter=context.counter,
+            )
+
+        text, budget_count = text_for(fitted)
+        limit = _min_limit(options.total_tokens, room)
+        rest = limit - fitted.count.upper - BLOCK_TOKENS - (0 if fitted.turn.sections else TURN_HEADING_TOKENS)
+        if budget_count.upper <= (rest if rule.max_tokens is None else min(rest, rule.max_tokens)):
+            return replace(fitted, turn=_insert_budget_section(fitted.turn, text, budget_count))
+        if rule.priority is None:
+            reason = f"{_BUDGET_SECTION}: left out, {budget_count.tokens:,} tokens (there is no room for it)"
+            return replace(fitted, turn=replace(fitted.turn, left_out=(*fitted.turn.left_out, reason)))
+        section = Section(_BUDGET_SECTION, text, priority=rule.priority, keep="whole", stability="turn")
+        fitted = await _fit_sections(context, options, (*sections, section), room)
+        written, tokens = text_for(fitted)  # its own tokens are in it already
+        if tokens.upper > budget_count.upper or all(
+            fitted_section.name != _BUDGET_SECTION for fitted_section in fitted.turn.sections
+        ):
+            return fitted
+        fitted_sections = tuple(
+            replace(fitted_section, text=written) if fitted_section.name == _BUDGET_SECTION else fitted_section
+            for fitted_section in fitted.turn.sections
+        )
+        return replace(fitted, turn=replace(fitted.turn, sections=fitted_sections))
+
+    async def _remaining_spending(self, context: RequestContext) -> list[tuple[str, Decimal, Decimal]]:
+        if self._spending is None:
+            return []
+        call = Call(
+            id=context.incoming.id,
+            agent=context.incoming.agent,
+            session_id=context.session_id,
+            provider=context.incoming.provider,
+            model=context.model,
+            category=Category.MAIN,
+            at=context.received_at,
+        )
+        cap_accounts = [(cap, cap.find_account(call)) for cap in self._spending.caps() if cap.applies_to(call)]
+        accounts = {cap: account for cap, account in cap_accounts if account is not None}
+        if not accounts:
+            return []
+        standings = await self._spending.read_standings(list(accounts.values()), context.received_at)
+        return [
+            (str(cap).removeprefix("the cap on "), cap.dollars, _remaining_dollars(cap, standings.get(account)))
+            for cap, account in accounts.items()
+        ]
+
+    async def _try_source(
+        self, context: RequestContext, source_name: str, source: Awaitable[SectionSource]
+    ) -> SectionSource | None:
+        """A source, or None where it fails; what is wrong with it is told."""
+        try:
+            loaded = await source
+        except Exception as error:  # noqa: BLE001 - a border: without this source the request goes out all the same
+            _report_problem(context, source_name, _describe_error(error))
+            return None
+        for problem in loaded.problems:
+            self._report_occasionally(context, source_name, problem)
+        return loaded
+
+    def _report_occasionally(self, context: RequestContext, source_name: str, problem: str) -> None:
+        """Tell what lasts and takes nothing from the request: when it begins, and once a minute."""
+        key = (source_name, problem)
+        if (
+            context.received_at - self._reported_at.get(key, -_REPORT_INTERVAL_SECONDS)
+            < _REPORT_INTERVAL_SECONDS
+        ):
+            return
+        if len(self._reported_at) > _MAX_REPORTED:
+            self._reported_at.clear()
+        self._reported_at[key] = context.received_at
+        _report_problem(context, source_name, problem)
+
+
+def _with_heading(turn: SectionGroup) -> SectionGroup:
+    """The sections of a turn, with the line that says where they come from."""
+    if not turn.sections:
+        return turn
+    first, *others = turn.sections
+    return replace(
+        turn,
+        sections=(replace(first, text=f"{TURN_HEADING}\n\n{first.text}"), *others),
+        count=turn.count + TokenCount(TURN_HEADING_TOKENS, False, TURN_HEADING_TOKENS),
+    )
+
+
+async def _fit_sections(
+    context: RequestContext, options: SectionOptions, sections: Sequence[Section], room: int | None
+) -> FittedSections:
+    """Fit the sections, beside the event loop if they are long."""
+    limit = options.total_tokens
+    prepared = prepare_sections(sections, options.limits, limit)
+    return await run_in_thread_if_large(
+        lambda: fit_in_room(
+            prepared,
+            options.limits.ladder,
+            limit_tokens=limit,
+            room_tokens=_min_limit(limit, room),
+            gauge=context.counter.text_meter,
+        ),
+        sum(len(section.text) for section in prepared),
+        min_bytes=_THREAD_CHARS,
+    )
+
+
+def _insert_budget_section(turn: SectionGroup, text: str, count: TokenCount) -> SectionGroup:
+    """The sections of a turn with the one on the budget, behind the memory."""
+    budget_section = FittedSection(
+        name=_BUDGET_SECTION,
+        text=text,
+        tokens=count.tokens,
+        reason=f"section {_BUDGET_SECTION}, {count.tokens:,} tokens",
+    )
+    index = sum(section.name in ("awareness", "context") for section in turn.sections)
+    return replace(
+        turn,
+        sections=(*turn.sections[:index], budget_section, *turn.sections[index:]),
+        count=turn.count + count + TokenCount(BLOCK_TOKENS, False, BLOCK_TOKENS),
+    )
+
+
+def _min_limit(limit: int, room: int | None) -> int:
+    return limit if room is None else min(limit, room)
+
+
+def _report_problem(context: RequestContext, source_name: str, reason: str) -> None:
+    context.problems.append(StepFailure(f"{SECTIONS}/{source_name}", reason))
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it takes too long, and is not waited for any longer"
+    return f"{type(error).__name__}: {error}"
+
+
+def _remaining_dollars(cap: Cap, standing: AccountBalance | None) -> Decimal:
+    used = standing.spent + standing.reserved if standing is not None else Decimal(0)
+    return max(Decimal(0), cap.dollars - used)

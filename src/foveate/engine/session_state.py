@@ -1,0 +1,170 @@
+"""What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TypeVar
+from weakref import ReferenceType
+
+import msgspec
+from msgspec.structs import replace
+
+from foveate.formats.incremental.envelope import Envelope
+from foveate.formats.json_text.parse import read_role
+from foveate.model import Request, SimulatedState
+from foveate.prompt_cache.placement.arrivals import NO_GAPS, GapHistogram
+from foveate.prompt_cache.simulator import SimulatedCache
+from foveate.prompt_cache.tool_order import ToolOrders
+from foveate.session.hash_chain import HashChain
+from foveate.session.matching import SessionMatch
+
+_MAX_SESSIONS = 4 * 1024
+_MAX_AGENTS = 1024
+# Of all sessions together, about 150 MB. A provider that caches without breakpoints has one for each block.
+MAX_ENTRIES = 500_000
+
+# The roles of models, in the APIs of all providers.
+_MODEL_ROLES = frozenset(("assistant", "model"))
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+# Values, which all new sessions share.
+_EMPTY_CACHE, _NO_TOOLS = SimulatedCache(), ToolOrders()
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What one session has left at its provider, its rhythm, and the orders that its tools had.
+
+    `states` are its simulated caches without some of what Foveate does, as far as they differ from `cache`.
+    `would_not_fit`: without Foveate it would have outgrown its model's window. `is_whole`: this process has
+    served all its requests so far; `messages` and `tip` tell the last one (see `Chain`).
+    `settled` is what stood around its messages when its tools were last in the order that they are to have, as
+    long as somebody else remembers it. `has_bad_thoughts`: its provider is asked to leave out what no longer
+    fits.
+    """
+
+    cache: SimulatedCache = _EMPTY_CACHE
+    rhythm: GapHistogram = NO_GAPS
+    tools: ToolOrders = _NO_TOOLS
+    settled_envelope: "ReferenceType[Envelope] | None" = None
+    last_request_at: float | None = None
+    messages: int = 0
+    last_hash: bytes = b""
+    simulated_caches: Mapping[SimulatedState, SimulatedCache] = {}
+    would_exceed_window: bool = False
+    is_complete: bool = True
+    has_invalid_thinking: bool = False
+
+    def with_request(self, now: float) -> "SessionState":
+        """With a request that comes now."""
+        if self.last_request_at is None:
+            return replace(self, last_request_at=now)
+        return replace(
+            self, rhythm=self.rhythm.with_gap(max(0.0, now - self.last_request_at)), last_request_at=now
+        )
+
+    def with_tools(
+        self, tools: ToolOrders, settled_envelope: "ReferenceType[Envelope] | None"
+    ) -> "SessionState":
+        """With the orders that its tools have by now."""
+        return replace(self, tools=tools, settled_envelope=settled_envelope)
+
+    def with_response(
+        self, cache: SimulatedCache, simulated_caches: Mapping[SimulatedState, SimulatedCache]
+    ) -> "SessionState":
+        """With what a request has left at the provider, and would have left in other states."""
+        return replace(self, cache=cache, simulated_caches=simulated_caches, is_complete=True)
+
+    def with_keep_alive(self, cache: SimulatedCache) -> "SessionState":
+        """With what a keep-alive request has left at the provider."""
+        return replace(
+            self,
+            cache=cache,
+            simulated_caches={SimulatedState.BREAKPOINTS: self.cache, **self.simulated_caches},
+        )
+
+    def without_caches(self) -> "SessionState":
+        """Without what its requests have left at the provider."""
+        return replace(self, cache=_EMPTY_CACHE, simulated_caches={}, is_complete=False)
+
+    @property
+    def entries(self) -> int:
+        """How many cache entries are remembered, at most."""
+        return sum(cache.entries.max_size for cache in (self.cache, *self.simulated_caches.values()))
+
+    def with_invalid_thinking(self) -> "SessionState":
+        """With thoughts that were refused."""
+        return replace(self, has_invalid_thinking=True)
+
+
+_NEW_SESSION = SessionState()
+
+
+class SessionStates:
+    """The states of sessions and the rhythms of agents, the ones heard of last. For one event loop."""
+
+    def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._sessions: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+        self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of those with cache entries
+        self._entries = 0
+        self._agents: OrderedDict[str, GapHistogram] = OrderedDict()
+
+    def session(self, agent: str, session_id: str) -> SessionState:
+        """What is known of a session; nothing of one that is new here."""
+        return self._sessions.get((agent, session_id), _NEW_SESSION)
+
+    def has_served_all(
+        self, agent: str, session_match: SessionMatch, chain: HashChain, request: Request
+    ) -> bool:
+        """Whether this process has served all requests of a session before this one.
+
+        Others may serve it too: then it has more than one answer since its last request here.
+        """
+        previous = self.session(agent, session_match.session.id)
+        if previous.last_request_at is not None:
+            known_messages = previous.messages
+            is_continued = (
+                0 < known_messages < len(chain) and chain.hashes[known_messages - 1] == previous.last_hash
+            )
+            return (
+                not is_continued
+                or _count_responses(request.messages[chain.leading_system_messages + known_messages :]) <= 1
+            )
+        other_id = session_match.known_from_session_id or session_match.session.parent_id
+        is_other_here = other_id is not None and self.session(agent, other_id).last_request_at is not None
+        return not session_match.known_messages or is_other_here
+
+    def put(self, agent: str, session_id: str, state: SessionState) -> None:
+        """Remember what a session is like now; of too many cache entries the oldest are forgotten."""
+        key, size = (agent, session_id), state.entries
+        self._entries += size - self._sizes.pop(key, 0)
+        if size:
+            self._sizes[key] = size
+        while self._entries > self._max_entries and len(self._sizes) > 1:
+            oldest, freed_entries = self._sizes.popitem(last=False)
+            self._entries -= freed_entries
+            self._sessions[oldest] = self._sessions[oldest].without_caches()
+        forgotten = _put_last(self._sessions, key, state, limit=_MAX_SESSIONS)
+        self._entries -= self._sizes.pop(forgotten, 0) if forgotten is not None else 0
+
+    def agent_rhythm(self, agent: str) -> GapHistogram:
+        """The gaps between the requests of all of an agent's sessions."""
+        return self._agents.get(agent, NO_GAPS)
+
+    def add_gap(self, agent: str, gap_seconds: float) -> None:
+        """Another gap of one of an agent's sessions."""
+        _put_last(self._agents, agent, self.agent_rhythm(agent).with_gap(gap_seconds), limit=_MAX_AGENTS)
+
+
+def _count_responses(messages: Sequence[bytes]) -> int:
+    """How many answers of a model there are; one may consist of several messages."""
+    return sum(is_response for is_response, _ in groupby(messages, lambda raw: read_role(raw) in _MODEL_ROLES))
+
+
+def _put_last(entries: OrderedDict[Key, Value], key: Key, value: Value, *, limit: int) -> Key | None:
+    """Put something last, and forget the first where there are more than so many; its key is given back."""
+    entries[key] = value
+    entries.move_to_end(key)
+    return entries.popitem(last=False)[0] if len(entries) > limit else None

@@ -1,0 +1,561 @@
+"""How large and how dear a call can be at most, by what its request asks for.
+
+Output limits for requests that set none, so that their worst case fits under the caps.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+
+import msgspec
+from msgspec.structs import replace as replace_struct
+
+from foveate import formats
+from foveate.budget.model_limits import find_context_window, find_output_limit
+from foveate.compaction.overflow import lower_bound_tokens
+from foveate.cost.caps import Cap, CapScope, make_cap_exceeded
+from foveate.cost.ledger import AccountBalance
+from foveate.cost.money import format_dollars
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.spending.cost_features import (
+    MAX_NAME_CHARS,
+    CostFeature,
+    envelope_features,
+    fallback_models,
+    is_client_tool,
+    modalities,
+    request_features,
+    searches_by_itself,
+    without_allowed,
+)
+from foveate.errors import CapExceeded
+from foveate.formats.gemini import unwrap_fields as gemini_fields
+from foveate.formats.incremental.envelope import get_envelope, get_parameters
+from foveate.formats.json_text.large_json import contains
+from foveate.formats.json_text.parse import (
+    Fields,
+    as_dict,
+    as_list,
+    as_text,
+    is_set,
+    parse_fields,
+    parse_inner_fields,
+    parse_json,
+    parse_object,
+)
+from foveate.formats.response.usage import BillableUnit
+from foveate.model import Format, Request, SetParameter, TokenCount, Ttl
+from foveate.prompt_cache.rules import rules_for
+from foveate.tokens import counter_for
+from foveate.tokens.request_count import BOUNDED_UNEXPLAINED
+
+# Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
+OUTPUT_LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+# So often a server's tools are taken to be used where the request does not say. Anthropic's loop ends after ten
+# rounds (https://docs.anthropic.com/en/api/handling-stop-reasons, November 2026); others name no end.
+_DEFAULT_TOOL_USES = 10
+# So long a definition can be that the provider has for a tool of its own which the client runs.
+_MAX_TOOL_DEFINITION_TOKENS = 2_000
+_BOUNDED_INPUTS = dict.fromkeys(BOUNDED_UNEXPLAINED, 0)
+# So long an answer can be where the window is that of the prompt alone, or is not known (November 2026: GPT-5).
+_DEFAULT_MAX_OUTPUT_TOKENS = 128_000
+_MAX_DIGITS = 18
+# A search among tools, which has no fee.
+_FREE_SEARCH_TOOL = "tool_search"
+_UNIT_NAMES = {
+    BillableUnit.INPUT_AUDIO: "audio input",
+    BillableUnit.OUTPUT_AUDIO: "audio output",
+    BillableUnit.OUTPUT_IMAGE: "generated images",
+}
+_UNIT_BY_MODALITY = {"audio": BillableUnit.OUTPUT_AUDIO, "image": BillableUnit.OUTPUT_IMAGE}
+_TTL = b'"ttl"'
+# Letters and the underscore written as escapes: names can be spelled so, and no encoder does it by itself.
+_ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostParameters:
+    """What a request asks for that its price depends on.
+
+    `output_tokens` is the limit that it sets an answer, None where it sets none that can be read. `answers` is
+    how many it asks for, None where nobody can say. `tier` and `region` are the provider's own words.
+    The provider reads its input up to `readings` times, since its tools run there, and makes up to `searches`.
+    `within` has how much is added at most by what cannot be seen, where that is known, by its name. It can be
+    answered by `models` too. Its output may have `modalities` beside text, and more tokens than the limit:
+    those of a `prediction` that is not used, `added_tokens`, and a summary if the provider `compacts`.
+    `features` are those whose cost is not known.
+    """
+
+    output_tokens: int | None = None
+    choices: int | None = 1
+    tier: str = ""
+    region: str | None = None
+    input_passes: int = 1
+    searches: int = 0
+    bounded_inputs: Mapping[str, int] = field(default_factory=lambda: _BOUNDED_INPUTS)
+    other_models: tuple[str, ...] = ()
+    modalities: frozenset[str] = frozenset()
+    prediction: str = ""
+    extra_output_tokens: int = 0
+    compacts: bool = False
+    features: tuple[CostFeature, ...] = ()
+
+    @property
+    def adds_input(self) -> bool:
+        """Whether the provider adds to its input while it answers."""
+        return self.input_passes > 1
+
+
+def read_cost_parameters(request: Request) -> CostParameters:
+    """What a request asks for."""
+    envelope = get_envelope(request)
+    if envelope is None:
+        return _parse_cost_parameters(request, parse_fields(request.body))
+    parameters: CostParameters | None = envelope.memo.get(CostParameters)
+    if parameters is None:
+        parameters = envelope.memo[CostParameters] = _parse_cost_parameters(request, envelope.fields)
+    return parameters
+
+
+def _parse_cost_parameters(request: Request, body_fields: Fields | Mapping[str, bytes]) -> CostParameters:
+    parameters = _read_parameters(request.format, body_fields)
+    given_limits = [_positive_int(limit) for limit in _output_limits(request.format, body_fields, parameters)]
+    limits = [limit for limit in given_limits if limit is not None]
+    is_fast = as_text(parameters.get("speed")) == "fast"
+    tools = [(_tool_kind(request.format, raw), raw) for raw in request.tools]
+    uses, searches = _server_tool_uses(request.format, body_fields, tools)
+    manages = "context_management" in request.unexplained
+    is_clearing = manages and _only_clears_context(parameters["context_management"])
+    return CostParameters(
+        output_tokens=max(limits) if limits and len(limits) == len(given_limits) else None,
+        choices=_choice_count(parameters),
+        tier="fast" if is_fast else as_text(parameters.get("service_tier")),
+        region=as_text(parameters.get("inference_geo")) or None,
+        input_passes=1 + uses + (1 if manages and not is_clearing else 0),
+        searches=searches,
+        bounded_inputs=_BOUNDED_INPUTS
+        | _client_tool_definitions(tools)
+        | ({"context_management": 0} if is_clearing else {}),
+        other_models=tuple(fallback_models(request.format, body_fields)),
+        modalities=modalities(request.format, body_fields),
+        prediction=_prediction_text(parameters.get("prediction")),
+        extra_output_tokens=_positive_int(parameters.get("thinking_budget")) or 0,
+        compacts=manages and not is_clearing,
+        features=envelope_features(request.format, body_fields, request.tools),
+    )
+
+
+def _choice_count(parameters: Mapping[str, object]) -> int | None:
+    """How many answers are written: all of `best_of` are paid for, though `n` are returned."""
+    numbers = [_positive_int(parameters[name]) for name in ("n", "best_of") if parameters.get(name) is not None]
+    return None if None in numbers else max((number for number in numbers if number is not None), default=1)
+
+
+def _prediction_text(prediction: object) -> str:
+    """The text that a request predicts of its answer; all of it is paid for as output if it is not used.
+
+    `rejected_prediction_tokens` are counted in the completion tokens "for purposes of billing" (OpenAI's API
+    reference, read November 2026).
+    """
+    content = as_dict(prediction).get("content")
+    if isinstance(content, str):
+        return content
+    return "".join(as_text(as_dict(part).get("text")) for part in as_list(content))
+
+
+_COST_FIELDS = ("service_tier", "speed", "inference_geo", "context_management")
+_PARAMETER_NAMES = frozenset(
+    (*OUTPUT_LIMIT_NAMES, "n", "best_of", "prediction", "thinking_budget", *_COST_FIELDS)
+)
+
+
+def _output_limits(api_format: Format, body_fields: Fields, parameters: Mapping[str, object]) -> list[object]:
+    """Every limit that a request sets its answer.
+
+    Gemini reads names in two spellings, and its limit bounds thinking and answer together: measured in
+    https://github.com/googleapis/python-genai/issues/2062 (read November 2026).
+    """
+    if api_format is Format.GEMINI:
+        limits = _gemini_config_values(body_fields, "maxOutputTokens", "max_output_tokens")
+    elif api_format is Format.BEDROCK:
+        limits = [parse_object(body_fields.get("inferenceConfig")).get("maxTokens")]
+    else:
+        limits = [parameters.get(name) for name in OUTPUT_LIMIT_NAMES]
+    return [limit for limit in limits if limit is not None]
+
+
+def _read_parameters(api_format: Format, body_fields: Fields) -> dict[str, object]:
+    """The parameters in `_NAMES`, whatever a format calls them."""
+    if api_format is Format.GEMINI:
+        choices = _gemini_config_values(body_fields, "candidateCount", "candidate_count")
+        inner = gemini_fields(body_fields)
+        tiers = [parse_json(inner.get(name)) for name in ("serviceTier", "service_tier")]
+        return {"n": _first_value(choices), "service_tier": _first_value(tiers)}
+    if api_format is Format.BEDROCK:
+        return {"service_tier": parse_object(body_fields.get("serviceTier")).get("type")}
+    return {name: parse_json(body_fields[name]) for name in _PARAMETER_NAMES if name in body_fields}
+
+
+def _gemini_config_values(body_fields: Fields, *names: str) -> list[object]:
+    inner = gemini_fields(body_fields)
+    configs = [parse_object(inner.get(name)) for name in ("generationConfig", "generation_config")]
+    return [config.get(name) for config in configs for name in names]
+
+
+def _first_value(values: Sequence[object]) -> object:
+    return next((value for value in values if value is not None), None)
+
+
+def _server_tool_uses(
+    api_format: Format, body_fields: Fields | Mapping[str, bytes], tools: Sequence[tuple[str, bytes]]
+) -> tuple[int, int]:
+    """How often tools can be used that run at the provider, and how often it can search the web."""
+    server_tools = [
+        (kind, _positive_int(parse_object(raw).get("max_uses")))
+        for kind, raw in tools
+        if not _is_run_by_client(kind)
+    ]
+    if is_set(body_fields.get("mcp_servers")):
+        server_tools.append(("mcp", None))
+    searches = [
+        limit
+        for kind, limit in server_tools
+        if "search" in kind.lower() and not kind.startswith(_FREE_SEARCH_TOOL)
+    ]
+    if is_set(body_fields.get("web_search_options")):  # it searches once, before it answers
+        searches.append(1)
+    total = (
+        _positive_int(parse_json(body_fields.get("max_tool_calls"))) if api_format is Format.RESPONSES else None
+    )
+    if total is not None and all(kind != "mcp" for kind, _ in server_tools):
+        return (total if server_tools else 0), (total if searches else 0)
+    return _total_uses([limit for _, limit in server_tools]), _total_uses(searches)
+
+
+def _total_uses(limits: list[int | None]) -> int:
+    return sum(limit for limit in limits if limit is not None) + (_DEFAULT_TOOL_USES if None in limits else 0)
+
+
+def _tool_kind(api_format: Format, raw: bytes) -> str:
+    """The kind of a tool; where it has a name of its own for that, nothing else is read."""
+    if api_format in (Format.GEMINI, Format.BEDROCK):
+        return formats.parse_tool(api_format, raw).kind
+    return as_text(parse_json(parse_inner_fields(raw).get("type"))) or "function"
+
+
+def _is_run_by_client(kind: str) -> bool:
+    return is_client_tool(kind)
+
+
+def _client_tool_definitions(tools: Sequence[tuple[str, bytes]]) -> dict[str, int]:
+    """The most that the provider's definitions of tools come to that the client runs, by the tools' names."""
+    token_bounds: dict[str, int] = {}
+    for kind, raw in tools:
+        if _is_run_by_client(kind) and kind not in ("function", "custom"):
+            for name in (kind, f"server tool {kind}"):
+                token_bounds[name] = token_bounds.get(name, 0) + _MAX_TOOL_DEFINITION_TOKENS + len(raw)
+    return token_bounds
+
+
+def _only_clears_context(management: object) -> bool:
+    """Whether the provider is only asked to leave something out, and not to write a summary of it."""
+    edits = as_list(as_dict(management).get("edits")) if isinstance(management, dict) else as_list(management)
+    return all(as_text(as_dict(edit).get("type")).startswith("clear_") for edit in edits)
+
+
+def _positive_int(value: object) -> int | None:
+    """A number above zero, also as hosts take it that are not strict; None where it is none."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and value > 0 else None
+
+
+def max_breakpoint_ttl(request: Request) -> Ttl | None:
+    """The longest time for which a mark in a request asks; None where there is none that says how long."""
+    body = request.body
+    if not contains(body, _TTL) and not (contains(body, _ESCAPED) and _ESCAPED_LETTER.search(body)):
+        return None
+    ttls = [
+        formats.automatic_breakpoint(request),
+        *(block.breakpoint_ttl for block in formats.request_blocks(request)),
+    ]
+    return max((ttl for ttl in ttls if ttl is not None), key=lambda ttl: ttl.seconds, default=None)
+
+
+class CostCeiling(msgspec.Struct, frozen=True, kw_only=True):
+    """The most tokens that a call can have, and how it is paid for.
+
+    `added_tokens` are billed as output beyond any limit of it. `models` may answer in the place of `model`. It
+    may be billed for `units` too, so that they need a price.
+    """
+
+    model: str
+    provider: str
+    input_tokens: int
+    output_tokens: int
+    at: float
+    ttl: Ttl | None = None
+    tier: str = ""
+    region: str | None = None
+    searches: int = 0
+    extra_output_tokens: int = 0
+    other_models: tuple[str, ...] = ()
+    units: tuple[BillableUnit, ...] = ()
+
+    def dollars(self, prices: PriceBook) -> Decimal | None:
+        """The most that it can cost; None where that is not known of one of the models that may answer."""
+        highest = Decimal(0)
+        for model in (self.model, *self.other_models):
+            dollars = prices.ceiling(
+                model,
+                provider=self.provider,
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens + self.extra_output_tokens,
+                at=self.at,
+                ttl=self.ttl,
+                tier=self.tier,
+                region=self.region,
+                searches=self.searches,
+                units=self.units,
+            )
+            if dollars is None:
+                return None
+            highest = max(highest, dollars)
+        return highest
+
+    def describe_unpriced(self, prices: PriceBook) -> str:
+        """What the call may be billed for that has no price though its tokens have; empty if nothing."""
+        tokens_only = replace_struct(self, searches=0, units=(), other_models=())
+        if tokens_only.dollars(prices) is None:
+            return ""
+        for model in self.other_models:
+            if replace_struct(tokens_only, model=model).dollars(prices) is None:
+                return f"the fallback model `{model[:MAX_NAME_CHARS]}`"
+        names = [_UNIT_NAMES[unit] for unit in self.units]
+        names += ["searches of the web"] if self.searches else []
+        return " and ".join(names)
+
+
+def compute_cost_ceiling(
+    request: Request,
+    count: TokenCount,
+    *,
+    provider: str,
+    window_tokens: int | None,
+    ttl: Ttl | None,
+    at: float,
+    unexplained: Collection[str] = (),
+    counted_inputs: Collection[str] = (),
+    region: str | None = None,
+    allowed: Collection[str] = (),
+) -> CostCeiling | None:
+    """The most that a request can come to; None where nobody can say.
+
+    Features of unknown cost are looked for apart (`unknown_features`); of those that are `allowed` on purpose,
+    nothing is reserved for fees that have no price. `unexplained` names what its provider adds that the request
+    does not show, and `counted` those of them that `count` includes. `region` is where it is served, if that is
+    known from elsewhere than the request.
+    """
+    parameters = read_cost_parameters(request)
+    input_tokens = max_input_tokens(
+        request, count.upper, unexplained, window_tokens=window_tokens, counted_inputs=counted_inputs
+    )
+    if parameters.choices is None or input_tokens is None:
+        return None
+    min_input_tokens = 0 if unexplained or request.unexplained else lower_bound_tokens(count)
+    max_output_tokens = _max_output_tokens(
+        request.model, parameters.output_tokens, min_input_tokens, window_tokens
+    )
+    for model in parameters.other_models:
+        # Another model may count more tokens, have a larger window and write longer answers.
+        window = find_context_window(model)
+        window_tokens = window.tokens if window is not None else None
+        upper = counter_for(model).count_request(replace(request, model=model)).total.upper
+        model_input_tokens = max_input_tokens(
+            request, upper, unexplained, window_tokens=window_tokens, counted_inputs=counted_inputs
+        )
+        if model_input_tokens is None:
+            return None
+        input_tokens = max(input_tokens, model_input_tokens)
+        max_output_tokens = max(
+            max_output_tokens, _max_output_tokens(model, parameters.output_tokens, 0, window_tokens)
+        )
+    extra_output_tokens = parameters.extra_output_tokens
+    if parameters.prediction:
+        extra_output_tokens += counter_for(request.model).text(parameters.prediction).upper
+    if parameters.compacts:
+        extra_output_tokens += _max_output_tokens(request.model, None, 0, window_tokens)
+    searches, units = _fees(parameters, (request.model, *parameters.other_models), allowed)
+    return CostCeiling(
+        model=request.model,
+        provider=provider,
+        input_tokens=input_tokens,
+        output_tokens=max_output_tokens * parameters.choices,
+        extra_output_tokens=extra_output_tokens * parameters.choices,
+        other_models=parameters.other_models,
+        units=units,
+        at=at,
+        ttl=ttl,
+        tier=parameters.tier,
+        region=region or parameters.region,
+        searches=searches,
+    )
+
+
+def _fees(
+    parameters: CostParameters, models: Sequence[str], allowed: Collection[str]
+) -> tuple[int, tuple[BillableUnit, ...]]:
+    """How many searches are paid for, and what else is billed beside text; nothing that is `allowed`."""
+    kinds = [CostFeature("field", "modalities"), CostFeature("tool", "web_search")]
+    counted_names = {
+        name.name
+        for name in without_allowed([*kinds, *(CostFeature("model", name) for name in models)], allowed)
+    }
+    is_searching = any(searches_by_itself(model) for model in models if model in counted_names)
+    searches = max(
+        parameters.searches if "web_search" in counted_names else 0, _DEFAULT_TOOL_USES if is_searching else 0
+    )
+    units = {
+        _UNIT_BY_MODALITY[name]
+        for name in parameters.modalities
+        if name in _UNIT_BY_MODALITY and "modalities" in counted_names
+    }
+    if any("audio" in model.lower() for model in models if model in counted_names):
+        units.add(BillableUnit.INPUT_AUDIO)
+    return searches, tuple(sorted(units))
+
+
+def unknown_features(request: Request, provider: str, allowed: Collection[str] = ()) -> tuple[CostFeature, ...]:
+    """The features of a request whose cost is not known, but for those that are `allowed` on purpose."""
+    parameters = read_cost_parameters(request)
+    return without_allowed(
+        (*parameters.features, *request_features(request, parameters.other_models, provider)), allowed
+    )
+
+
+def max_input_tokens(
+    request: Request,
+    upper: int,
+    unexplained: Collection[str],
+    *,
+    window_tokens: int | None,
+    counted_inputs: Collection[str] = (),
+) -> int | None:
+    """The most input that a request is billed whose own is at most `upper`; None where nobody can say.
+
+    What the provider fetches, or has kept, fits into the window, and so does what each use of its tools adds.
+    """
+    parameters = read_cost_parameters(request)
+    if not unexplained and not request.unexplained and not parameters.adds_input:
+        return upper
+    hidden = {*unexplained, *request.unexplained}.difference(counted_inputs)
+    bounded_tokens = sum(
+        parameters.bounded_inputs[name] for name in hidden if name in parameters.bounded_inputs
+    )
+    if not parameters.adds_input and hidden <= parameters.bounded_inputs.keys():
+        return upper + bounded_tokens
+    return (
+        None if window_tokens is None else parameters.input_passes * max(upper + bounded_tokens, window_tokens)
+    )
+
+
+def _max_output_tokens(
+    model: str, limit_tokens: int | None, input_tokens: int, window_tokens: int | None
+) -> int:
+    """How long an answer of a model can be whose request has this limit."""
+    model_output = find_output_limit(model)
+    if model_output is not None:
+        return min(limit_tokens or model_output.tokens, model_output.tokens)
+    return _max_output_tokens_in_window(input_tokens, window_tokens) if limit_tokens is None else limit_tokens
+
+
+def _max_output_tokens_in_window(input_tokens: int, window_tokens: int | None) -> int:
+    """How long an answer can be to which no limit is set, of a model that nothing more is known of."""
+    if window_tokens is None:
+        return _DEFAULT_MAX_OUTPUT_TOKENS
+    return max(window_tokens - input_tokens, min(window_tokens, _DEFAULT_MAX_OUTPUT_TOKENS))
+
+
+# A limit above this leaves half of the room under a shared cap to calls at the same time.
+_AMPLE_OUTPUT_TOKENS = 32_000
+# OpenAI's reasoning models refuse `max_tokens`; other providers may not know the newer name.
+_MAX_COMPLETION_TOKENS_PROVIDERS = frozenset(("openai", "azure"))
+
+
+# Where formats have the limit inside of an object; Gemini reads its names in two spellings.
+_NESTED_LIMIT_PATHS = {
+    Format.GEMINI: (("generationConfig", "maxOutputTokens"), ("generation_config", "max_output_tokens")),
+    Format.BEDROCK: (("inferenceConfig", "maxTokens"),),
+}
+
+
+def output_limit_path(request: Request, provider: str) -> tuple[str, ...] | None:
+    """The path of the parameter that limits the output; None if the client set one, or the API requires it."""
+    parameters = get_parameters(request)
+    if request.format in _NESTED_LIMIT_PATHS:
+        return _nested_limit_path(request.format, parameters)
+    if any(parse_json(parameters.get(name)) is not None for name in OUTPUT_LIMIT_NAMES):
+        return None
+    if request.format is Format.RESPONSES:
+        return ("max_output_tokens",)
+    if request.format is not Format.CHAT:
+        return None
+    rules = rules_for(request.model, provider)
+    is_openai = rules.provider in _MAX_COMPLETION_TOKENS_PROVIDERS and rules.family.startswith("gpt")
+    return ("max_completion_tokens",) if is_openai else ("max_tokens",)
+
+
+def _nested_limit_path(api_format: Format, parameters: Fields) -> tuple[str, ...] | None:
+    """The path in the spelling that the request has; None if a limit is there, or no object to put it into."""
+    spellings = _NESTED_LIMIT_PATHS[api_format]
+    used_paths = [path for path in spellings if path[0] in parameters]
+    if any(not isinstance(parse_json(parameters[path[0]]), dict) for path in used_paths):
+        return None
+    limits = [parse_object(parameters[path[0]]).get(name) for path in used_paths for _, name in spellings]
+    if len(used_paths) > 1 or any(limit is not None for limit in limits):
+        return None
+    return used_paths[0] if used_paths else spellings[0]
+
+
+def limit_output(
+    request: Request,
+    ceiling: CostCeiling,
+    rejection: CapExceeded,
+    caps: Sequence[Cap],
+    *,
+    prices: PriceBook,
+    min_tokens: int,
+) -> tuple[SetParameter, CostCeiling]:
+    """Choose the output limit with which a refused call fits under the cap that refused it.
+
+    Returns the edit, and what the call can come to with it. Under a cap that calls share, a limit above 32,000
+    tokens takes only half of the room, so that other calls can be made at the same time.
+
+    Raises:
+        CapExceeded: the client set a limit, or not even `min_tokens` fit.
+    """
+    path, choices = output_limit_path(request, ceiling.provider), read_cost_parameters(request).choices
+    if path is None or not choices:
+        raise rejection
+    cap = next(cap for cap in caps if str(cap) == rejection.cap)
+    standing = AccountBalance(spent=rejection.spent, reserved=rejection.reserved)
+
+    def dollars(tokens: int) -> Decimal:
+        return replace_struct(ceiling, output_tokens=tokens * choices).dollars(prices) or Decimal(0)
+
+    max_tokens = ceiling.output_tokens // choices
+    lower_limit = min(min_tokens, max_tokens)
+    limit_tokens = bisect_right(range(max_tokens + 1), rejection.room, lo=lower_limit, key=dollars) - 1
+    if limit_tokens < lower_limit:
+        raise make_cap_exceeded(cap, standing, dollars(lower_limit), output_tokens=lower_limit) from rejection
+    if cap.scope is not CapScope.CALL:
+        limit_tokens = max(min(limit_tokens, _AMPLE_OUTPUT_TOKENS), limit_tokens // 2)
+    reason = f"the client sets no output limit, and {cap} has room for {format_dollars(rejection.room)}"
+    return (
+        SetParameter(path=path, value=limit_tokens, reason=reason),
+        replace_struct(ceiling, output_tokens=limit_tokens * choices),
+    )

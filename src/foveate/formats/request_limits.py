@@ -1,0 +1,159 @@
+"""Limits for requests that are read: how many messages, tools and values they have, and how deeply they nest.
+
+They are checked before a request is read, in time proportional to its size.
+"""
+
+import re
+from itertools import accumulate
+
+import msgspec
+
+from foveate.errors import RequestLimitExceeded
+from foveate.formats.json_text.large_json import (
+    COMMA,
+    DEFAULT_SIZES,
+    LARGE_BYTES,
+    MAX_DEPTH,
+    OPEN,
+    TokenSlice,
+    scan_tokens,
+)
+
+MAX_VALUES = 320_000
+"""The most lists, objects, texts and numbers in a request. Each takes Python up to a hundred bytes.
+
+No request with so many fits a model's window."""
+
+# A list of numbers is none of messages, but of token ids to embed.
+_NAMED_LIST = re.compile(
+    rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:[ \t\r\n]*+\[[ \t\r\n]*+[^-0-9]', re.DOTALL
+)
+_STRING_DECODER = msgspec.json.Decoder(str)
+_MAX_NAME_BYTES = 64 * 1024
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_DEPTH_CHANGES = [{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(sign), 0) for sign in range(256)]
+
+
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a request may have of each."""
+
+    max_messages: int = 20_000
+    max_tools: int = 2_000
+    max_depth: int = 100
+
+    def check(self, data: bytes) -> None:
+        """See that a request body is within limits; what is not JSON is left to whoever reads it.
+
+        Raises:
+            RequestLimitExceeded: it is not.
+        """
+        if len(data) < LARGE_BYTES and data.count(b",") < self.max_messages:
+            self.check_depth(data)
+            return
+        lists = _ListCounter(min(self.max_tools, self.max_messages))
+        depth = values = 1
+        try:
+            for found in scan_tokens(data, 0, len(data), DEFAULT_SIZES.slice_bytes):
+                depth = max(depth, int(found.depths.max()))
+                values += int((found.kinds == OPEN).sum() + (found.kinds == COMMA).sum())
+                lists.add(found)
+        except RecursionError:
+            depth = MAX_DEPTH + 1
+        for name, number in lists.name_lists(data):
+            if name in ("messages", "input"):
+                self.check_messages(number, name)
+            elif name in ("tools", "functions"):
+                self.check_tools(number)
+        if depth > self.max_depth:
+            raise RequestLimitExceeded("levels of nesting", depth, self.max_depth, setting="max_depth")
+        if values > MAX_VALUES:
+            raise RequestLimitExceeded("JSON values", values, MAX_VALUES)
+
+    def check_rest(self, data: bytes, start: int, depth_before: int) -> None:
+        """See that a body of which the beginning was checked before is within limits.
+
+        Raises:
+            RequestLimitExceeded: it is not.
+        """
+        rest = data[start:]
+        if len(rest) < LARGE_BYTES and rest.count(b",") < self.max_messages:
+            self.check_depth(rest, depth_before)
+        else:
+            self.check(data)
+
+    def check_messages(self, number: int, name: str = "messages") -> None:
+        """See that a request may have so many messages, or inputs.
+
+        Raises:
+            RequestLimitExceeded: it may not.
+        """
+        if number > self.max_messages:
+            what = "input items" if name == "input" else name
+            raise RequestLimitExceeded(what, number, self.max_messages, setting="max_messages")
+
+    def check_tools(self, number: int) -> None:
+        """See that a request may have so many tools.
+
+        Raises:
+            RequestLimitExceeded: it may not.
+        """
+        if number > self.max_tools:
+            raise RequestLimitExceeded("tools", number, self.max_tools, setting="max_tools")
+
+    def check_depth(self, data: bytes, depth_before: int = 0) -> None:
+        """See that a part of a request that is not large is not nested too deeply.
+
+        Raises:
+            RequestLimitExceeded: it is.
+        """
+        if depth_before + data.count(b"{") + data.count(b"[") > self.max_depth:
+            depth = nesting_depth(data, depth_before)
+            if depth > self.max_depth:
+                raise RequestLimitExceeded("levels of nesting", depth, self.max_depth, setting="max_depth")
+
+
+def nesting_depth(data: bytes, depth_before: int = 0) -> int:
+    """How deeply a JSON text is nested that begins within so many lists and objects."""
+    # Without escaped quotes, every other part between two quotes is outside strings.
+    outside = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
+    brackets = b"".join(outside).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets), initial=depth_before))
+
+
+class _ListCounter:
+    """Counts the items of lists at the top of a request, and keeps those with at least `least` items."""
+
+    def __init__(self, min_items: int) -> None:
+        self._min_items = min_items
+        self._found: list[tuple[int, int]] = []  # where a member begins, and how many items it has
+        self._start, self._commas = 0, 0  # of the member that has not ended
+
+    def add(self, token_slice: TokenSlice) -> None:
+        """Count what is in a slice."""
+        import numpy as np
+
+        self._start = self._start or int(token_slice.positions[0]) + 1
+        is_comma = token_slice.kinds == COMMA
+        ends = token_slice.positions[is_comma & (token_slice.depths == 1)]
+        commas = token_slice.positions[is_comma & (token_slice.depths == 2)]
+        if not len(ends):
+            self._commas += len(commas)
+            return
+        before = np.searchsorted(commas, ends)
+        counts = np.diff(before, prepend=-self._commas)
+        starts = np.concatenate(([self._start], ends[:-1] + 1))
+        for place in np.flatnonzero(counts + 1 >= self._min_items):
+            self._found.append((int(starts[place]), int(counts[place]) + 1))
+        self._start, self._commas = int(ends[-1]) + 1, len(commas) - int(before[-1])
+
+    def name_lists(self, data: bytes) -> list[tuple[str, int]]:
+        """The names of lists, and how many items they have."""
+        names: list[tuple[str, int]] = []
+        for start, number in (*self._found, (self._start, self._commas + 1)):
+            found = _NAMED_LIST.match(data, start, start + _MAX_NAME_BYTES)
+            if found is not None:
+                try:
+                    names.append((_STRING_DECODER.decode(found[1]), number))
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    continue  # no name that anybody reads
+        return names

@@ -1,0 +1,155 @@
+"""Who may see the gateway's own pages, and how much of them.
+
+An agent's key sees that agent, an admin key sees everything, and so does whoever is on loopback without a key.
+Scoped pages are told who looks, and show only what that viewer may see; every other page is for administrators.
+"""
+
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
+
+import msgspec
+
+from foveate.gateway.auth.keys import Keys
+from foveate.gateway.observability.health import DETAILS_SCOPE_KEY, PUBLIC_PATHS, AsgiApp
+from foveate.gateway.request import GATEWAY_KEY_HEADER, KEY_PREFIX, Receive, Scope, Send
+from foveate.web.viewer import ADMIN, Viewer, set_viewer
+
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_KEY_NEEDED = (
+    "this page needs a key of the gateway (`foveate config key` makes one), as a bearer token or a password"
+)
+_ADMIN_NEEDED = (
+    "this page shows all agents, and this key is that of one: use an admin key (`foveate config key --admin`"
+    " makes one)"
+)
+# A proxy on this machine has passed the request on: it comes from somewhere else.
+_PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
+_PROXY_PREFIX = b"x-forwarded-"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what is at a host: an address, or a name that stands for one."""
+    if host in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def find_key(headers: Mapping[bytes, bytes]) -> str | None:
+    """The key that a request shows: as clients do, or as the password that a browser asks for."""
+    for name in (GATEWAY_KEY_HEADER.encode(), b"x-api-key"):
+        value = headers.get(name, b"").decode("latin-1").strip()
+        if value:
+            return value
+    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return token.strip()
+        case "basic":
+            try:
+                return b64decode(token.strip(), validate=True).decode("utf-8", "replace").partition(":")[2]
+            except (NotBase64, ValueError):
+                return None
+        case _:
+            return None
+
+
+def identify_viewer(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> Viewer | None:
+    """Who looks at a page of a gateway that listens on `host`; None for somebody who may see nothing.
+
+    On loopback it has to be asked for by a name of this machine: a page on the web whose own name leads to
+    loopback all at once must not read it. What a proxy passes on does not come from this machine.
+    """
+    key = find_key(headers)
+    if key is not None and key.startswith(KEY_PREFIX):
+        if keys.is_admin(key):
+            return ADMIN
+        agent = keys.agent(key)
+        return None if agent is None else Viewer(agent)
+    is_local = is_loopback(host) and is_loopback(strip_port(headers.get(b"host", b"").decode("latin-1")))
+    return ADMIN if is_local and not is_proxied(headers) else None
+
+
+def is_proxied(names: Iterable[bytes]) -> bool:
+    """Whether a proxy has passed a request on, by the names of its headers."""
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in names)
+
+
+def strip_port(host: str) -> str:
+    """The host of a header, without its port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def guard_pages(
+    pages: Mapping[str, AsgiApp], scoped: Mapping[str, AsgiApp], *, host: str, keys: Callable[[], Keys]
+) -> dict[str, AsgiApp]:
+    """The pages, each of which checks who looks; only those in `OPEN` are for everybody.
+
+    `scoped` pages are told who looks, and show the key of an agent that agent alone. The others are for
+    administrators.
+    """
+    admins_only = {
+        path: _detect_details_viewer(page, host=host, keys=keys)
+        if path in PUBLIC_PATHS
+        else _require_viewer(page, host=host, keys=keys, is_scoped=False)
+        for path, page in pages.items()
+    }
+    return admins_only | {
+        path: _require_viewer(page, host=host, keys=keys, is_scoped=True) for path, page in scoped.items()
+    }
+
+
+def _detect_details_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys]) -> AsgiApp:
+    """Return a page for everybody, which is told whether its caller may see details."""
+
+    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        viewer = None if is_cross_site(headers) else identify_viewer(headers, host=host, keys=keys())
+        await page({**scope, DETAILS_SCOPE_KEY: viewer is not None and viewer.sees_everything}, receive, send)
+
+    return shown
+
+
+def _require_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys], is_scoped: bool) -> AsgiApp:
+    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        if is_cross_site(headers):
+            await _send_error(send, 403, "this page is shown to no other site")
+            return
+        viewer = identify_viewer(headers, host=host, keys=keys())
+        if viewer is None:
+            await _send_error(send, 401, _KEY_NEEDED)
+        elif is_scoped or viewer.sees_everything:
+            await page(set_viewer(scope, viewer), receive, send)
+        else:
+            await _send_error(send, 403, _ADMIN_NEEDED)
+
+    return shown
+
+
+def is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page of another site asks, by what browsers say of it; a link may be followed from anywhere."""
+    if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
+        return False
+    return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != (b"navigate", b"document")
+
+
+async def _send_error(send: Send, status: int, message: str) -> None:
+    body = msgspec.json.encode({"error": message})
+    challenge = [(b"www-authenticate", b'Basic realm="Foveate", charset="UTF-8"')] if status == 401 else []
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *challenge,
+        (b"cache-control", b"no-store"),
+        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,209 @@
+"""Who asks and who pays: the agent of a request, and the key that it goes out with.
+
+Names for agents that send neither a gateway key nor `x-foveate-agent`, by their `user-agent`.
+"""
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from urllib.parse import parse_qsl, unquote_plus
+
+from blake3 import blake3
+
+from foveate.errors import KeyRefused
+from foveate.gateway.auth.credentials import replaces_credentials
+from foveate.gateway.auth.keys import Keys
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS, signed_header_names
+from foveate.gateway.request import (
+    AGENT_HEADER,
+    DEFAULT_AGENT,
+    GATEWAY_KEY_HEADER,
+    IncomingRequest,
+    decode_header,
+    has_misplaced_key,
+)
+from foveate.gateway.routing import Upstream
+from foveate.session.client_names import user_agent_family
+
+# How the user-agents of agents begin, in small letters (their releases of November 2026).
+_KNOWN_USER_AGENTS = (
+    ("claude-cli", "claude-code"),
+    ("claude-code", "claude-code"),
+    ("codex", "codex"),
+    ("opencode", "opencode"),
+    ("geminicli", "gemini-cli"),
+    ("qwencode", "qwen-code"),
+    ("aider", "aider"),
+    ("cline", "cline"),
+    ("roocode", "roo-code"),
+    ("continue", "continue"),
+    ("openhands", "openhands"),
+    ("copilot", "copilot"),
+    ("githubcopilot", "copilot"),
+    ("factory-cli", "droid"),
+    ("goose", "goose"),
+    ("crush", "crush"),
+    ("mini-swe-agent", "mini-swe-agent"),
+)
+# What may follow such a beginning.
+_PREFIX_SEPARATORS = frozenset("/ _-(")
+_MAX_USER_AGENT_CHARS = 256
+
+
+def name_agent(user_agent: str, configured: Sequence[tuple[str, str]] = ()) -> str | None:
+    """Name the agent that sends a `user-agent`, or return None if it is not known.
+
+    `configured` are globs with the names of their agents, which are tried first.
+    """
+    trimmed = user_agent.strip()[:_MAX_USER_AGENT_CHARS]
+    for glob, name in configured:
+        if fnmatchcase(trimmed, glob):
+            return name
+    lowered = trimmed.lower()
+    for prefix, name in _KNOWN_USER_AGENTS:
+        if lowered.startswith(prefix) and (
+            len(lowered) == len(prefix) or lowered[len(prefix)] in _PREFIX_SEPARATORS
+        ):
+            return name
+    return None
+
+
+# OAuth tokens of Anthropic and Google, JSON web tokens, Bedrock keys of up to 12 hours, and tokens of Copilot.
+_SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ|bedrock-api-key-|tid=)")
+
+# The ids of temporary keys begin with ASIA.
+_AWS_SCHEME, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]{1,128})/")
+_GOOGLE_FAMILIES = frozenset((ApiFamily.GEMINI, ApiFamily.VERTEX))
+
+
+def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
+    """The agent of a request: by its gateway key, by a header, by its user-agent, or the usual one.
+
+    `user_agents` are globs with the names of their agents.
+
+    Raises:
+        KeyRefused: its key is not known, or it names an agent that has keys and shows none of them.
+    """
+    if has_misplaced_key(request.raw_path, request.query, request.raw_headers):
+        raise KeyRefused(
+            "a key of the gateway stands in the address of this request or in a header that is none for keys,"
+            " where logs keep it. Nothing was sent: send it as `authorization: Bearer` or `x-api-key`"
+        )
+    if GATEWAY_KEY_HEADER.encode() in signed_header_names(request.raw_headers):
+        raise KeyRefused(
+            f"a signature of AWS covers `{GATEWAY_KEY_HEADER}`, which never reaches a provider: add the header after"
+            " signing, or have the gateway sign (`sign: aws`)"
+        )
+    if request.key is not None:
+        if keys.is_admin(request.key):
+            raise KeyRefused(
+                "an admin key sees the gateway's pages and sends no requests: use the key of an agent"
+                " (`foveate config key --agent NAME` makes one)"
+            )
+        agent = keys.agent(request.key)
+        if agent is None:
+            raise KeyRefused(
+                "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
+            )
+        return agent
+    name = decode_header(request.headers.get(AGENT_HEADER))
+    if not name:
+        known = name_agent(request.headers.get("user-agent", ""), user_agents)
+        name = DEFAULT_AGENT if known is None or keys.has_keys(known) else known
+    if keys.has_keys(name):
+        raise KeyRefused(
+            f"the agent {name!r} has keys of the gateway, and only they name it: show one of them (`foveate "
+            f"config key --agent {name}` makes another), or name an agent that has none",
+            public="this agent has keys of the gateway, and only they name it: show one of them",
+        )
+    return name
+
+
+def hash_caller(request: IncomingRequest) -> str:
+    """Return who sends a request, of all that send requests with its agent's name: by its key and its program.
+
+    Only a digest of the key is part of it. Tokens that clients renew every hour are left out, and of a
+    signature all but the id of the key that made it.
+    """
+    return blake3(b"caller\0" + b"\0".join((*_long_lived_keys(request), _client_program(request)))).hexdigest(
+        16
+    )
+
+
+def hash_name_scope(request: IncomingRequest) -> str:
+    """Return the scope of the names that a caller gives its sessions: its key, or its program if it has none.
+
+    The scope stays the same if the caller sends its key in another header, with another program, or renews a
+    short-lived token.
+    """
+    if request.key is not None:
+        keys = [request.key.encode()]
+    else:  # without "Bearer"
+        keys = sorted({word for key in _long_lived_keys(request) for word in key.split()[-1:]})
+    return blake3(b"scope\0" + b"\0".join(keys or (b"program", _client_program(request)))).hexdigest(16)
+
+
+def _long_lived_keys(request: IncomingRequest) -> list[bytes]:
+    """Return the keys of a request, without short-lived ones."""
+    names = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
+    keys = [value for name, value in request.raw_headers if name in names]
+    if request.endpoint.family in _GOOGLE_FAMILIES:
+        keys += [text.encode() for name, text in parse_qsl(request.query) if name in GOOGLE_KEY_PARAMETERS]
+    if any(value.startswith(_AWS_SCHEME) for value in keys):
+        keys = [found[1] for value in keys if (found := _AWS_KEY_ID.search(value))]
+    return [key for key in keys if not _SHORT_LIVED.search(key)]
+
+
+def _client_program(request: IncomingRequest) -> bytes:
+    return user_agent_family(request.headers.get("user-agent", "")).encode("latin-1", "replace")
+
+
+def check_payer(request: IncomingRequest, upstream: Upstream, *, is_open: bool) -> None:
+    """Nothing, where a request may go to an upstream; a gateway that `is_open` is reached by other machines.
+
+    Raises:
+        KeyRefused: the gateway would pay for it, and nobody knows for whom.
+    """
+    if is_open and upstream.replaces_keys and request.key is None:
+        raise KeyRefused(
+            f"calls of {upstream.name} are paid by this gateway, and only for those who show a key of "
+            "the gateway (`foveate config key` makes one): send it in the place of the provider's",
+            public="this gateway pays for such calls, and only for those who show one of its keys: send it in"
+            " the place of the provider's",
+        )
+
+
+def build_upstream_query(request: IncomingRequest, upstream: Upstream) -> str:
+    """The query as it goes out: without the key in it, if another takes its place."""
+    if (
+        not request.query
+        or not replaces_credentials(request, upstream)
+        or upstream.family not in _GOOGLE_FAMILIES
+    ):
+        return request.query
+    parameters = [
+        pair
+        for pair in request.query.split("&")
+        if unquote_plus(pair.partition("=")[0]) not in GOOGLE_KEY_PARAMETERS
+    ]
+    return "&".join(parameters)
+
+
+def replacement_key_headers(request: IncomingRequest, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
+    """The key that takes the place of the client's; None where the client's own goes on.
+
+    A key of the gateway never does.
+    """
+    if not replaces_credentials(request, upstream):
+        return None
+    if upstream.key is None:
+        return []
+    key = upstream.key.encode("latin-1")
+    if upstream.family is ApiFamily.ANTHROPIC:
+        return [(b"x-api-key", key)]
+    if upstream.family in _GOOGLE_FAMILIES:
+        return [(b"x-goog-api-key", key)]
+    if upstream.family is ApiFamily.AZURE:
+        return [(b"api-key", key)]
+    return [(b"authorization", b"Bearer " + key)]

@@ -1,0 +1,240 @@
+"""Credentials that clients bring, and the providers that may see them.
+
+A credential that belongs to one provider for certain never goes to the official address of another. An address
+that is nobody's official one is a server of the operator's own, and may see what its clients bring.
+
+Which operations of a provider's API are forwarded, and which with the gateway's own credentials.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from foveate.errors import BadPath, KeyRefused, MethodRefused, OperationRefused
+from foveate.gateway.endpoints import Operation
+from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
+from foveate.gateway.request import IncomingRequest
+from foveate.gateway.routing import Upstream
+
+# How credentials begin, and the providers that take them (each provider's documentation, November 2026). The
+# first that matches counts. Several providers give out keys that begin with a plain `sk-`.
+_KEY_PREFIXES = (
+    ("sk-ant-", "an Anthropic key", ("anthropic",)),
+    ("sk-or-", "an OpenRouter key", ("openrouter",)),
+    ("sk-proj-", "an OpenAI key", ("openai",)),
+    ("sk-svcacct-", "an OpenAI key", ("openai",)),
+    ("sk-admin-", "an OpenAI key", ("openai",)),
+    ("sess-", "an OpenAI session token", ("openai",)),
+    ("sk-", "a key as OpenAI, DeepSeek and others have them", ("openai", "deepseek")),
+    ("AIza", "a Google API key", ("google",)),
+    ("AQ.", "a Google API key", ("google",)),
+    ("ya29.", "a Google access token", ("google",)),
+    ("AWS4-", "a signature of AWS", ("aws",)),
+    ("bedrock-api-key-", "a Bedrock key", ("aws",)),
+    ("ABSK", "a Bedrock key", ("aws",)),
+    ("xai-", "an xAI key", ("xai",)),
+    ("gsk_", "a Groq key", ("groq",)),
+    ("nvapi-", "an NVIDIA key", ("nvidia",)),
+    ("hf_", "a Hugging Face token", ("huggingface",)),
+    ("github_pat_", "a GitHub token", ("github",)),
+    ("ghp_", "a GitHub token", ("github",)),
+    ("gho_", "a GitHub token", ("github",)),
+    ("ghu_", "a GitHub token", ("github",)),
+    ("pplx-", "a Perplexity key", ("perplexity",)),
+    ("csk-", "a Cerebras key", ("cerebras",)),
+    ("fw_", "a Fireworks key", ("fireworks",)),
+)
+# Headers that only one provider's clients send, whatever is in them.
+_GOOGLE_KEY = ("a Google API key", ("google",))
+_PROVIDER_HEADERS = {
+    b"x-goog-api-key": _GOOGLE_KEY,
+    b"api-key": ("an Azure key", ("azure",)),
+    b"x-amz-security-token": ("a session token of AWS", ("aws",)),
+}
+_AWS_PARAMETERS = re.compile(r"x-amz-(?:credential|security-token|signature)", re.IGNORECASE)
+_SCHEME = re.compile(r"(?:bearer|token)\s+", re.IGNORECASE)
+# The ends of official host names.
+_OFFICIAL_HOSTS = {
+    "anthropic.com": "anthropic",
+    "openai.com": "openai",
+    "chatgpt.com": "openai",
+    "openrouter.ai": "openrouter",
+    "deepseek.com": "deepseek",
+    "googleapis.com": "google",
+    "openai.azure.com": "azure",
+    "ai.azure.com": "azure",
+    "cognitiveservices.azure.com": "azure",
+    "x.ai": "xai",
+    "groq.com": "groq",
+    "nvidia.com": "nvidia",
+    "huggingface.co": "huggingface",
+    "githubcopilot.com": "github",
+    "github.ai": "github",
+    "perplexity.ai": "perplexity",
+    "cerebras.ai": "cerebras",
+    "fireworks.ai": "fireworks",
+}
+# Bedrock in a region, or its endpoint in a VPC. Load balancers, virtual machines and gateways of customers have
+# names below amazonaws.com too, as those of Azure's customers have below azure.com.
+_BEDROCK_HOST = re.compile(r"(?:[^.]+\.)?bedrock[a-z-]*\.[a-z0-9-]+\.(?:vpce\.)?amazonaws\.com")
+# Paths of APIs that the gateway does not read, by what they are and whose hosts answer them.
+_API_PATHS = (
+    (re.compile(r"/v1(?:beta\d?|alpha)/"), "Google's native API", ("google",)),
+    (re.compile(r"/v1internal:"), "Google's Code Assist API", ("google",)),
+    (re.compile(r"/v1/(?:projects/[^/]+/locations|publishers)/"), "the API of Vertex AI", ("google",)),
+    (re.compile(r"/model/.+/"), "the API of Bedrock", ("aws",)),
+    (re.compile(r"/openai(?:/|$)"), "the API of Azure OpenAI", ("azure",)),
+)
+
+
+def official_provider(upstream: Upstream) -> str | None:
+    """The provider whose official address an upstream has; None for a server of one's own."""
+    host = (urlsplit(upstream.base_url).hostname or "").rstrip(".")
+    if _BEDROCK_HOST.fullmatch(host):
+        return "aws"
+    return next(
+        (name for end, name in _OFFICIAL_HOSTS.items() if host == end or host.endswith(f".{end}")), None
+    )
+
+
+def replaces_credentials(request: IncomingRequest, upstream: Upstream) -> bool:
+    """Tell whether the gateway's credentials, or none, take the place of those that a client brings."""
+    return upstream.replaces_keys or (request.key is not None and not request.keeps_credentials)
+
+
+def is_subscription(request: IncomingRequest, upstream: Upstream) -> bool:
+    """Tell whether a client's own credentials go out and are those of a subscription.
+
+    Claude subscriptions sign in with OAuth tokens (`sk-ant-oat…`), Codex with a token of ChatGPT beside the id
+    of its account.
+    """
+    authorization = request.headers.get("authorization", "")
+    is_chatgpt = "chatgpt-account-id" in request.headers and bool(authorization) and "sk-" not in authorization
+    is_known = "sk-ant-oat" in authorization or is_chatgpt
+    return is_known and not replaces_credentials(request, upstream)
+
+
+def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
+    """Check that an upstream may see what a request shows, and that it speaks the API of its path.
+
+    Raises:
+        KeyRefused: a credential belongs to another provider, or the path does.
+    """
+    target = official_provider(upstream)
+    if target is None:
+        return
+    for what, owners in _visible_credentials(request, is_replaced=replaces_credentials(request, upstream)):
+        if target not in owners:
+            raise KeyRefused(
+                f"this request shows {what}, and would go to {upstream.name}, which should not see it. Nothing"
+                f" was sent. Use a key of {upstream.name}, or configure the provider of this key in"
+                " foveate.yaml (`upstreams` and `routes`)",
+                public=f"this request shows {what}, and would go to a provider that should not see it. Nothing"
+                " was sent",
+            )
+    for pattern, what, owners in _API_PATHS:
+        if target not in owners and pattern.match(request.path):
+            raise KeyRefused(
+                f"{request.method} {request.path[:100]} is {what}, and would go to {upstream.name}, which does not"
+                " speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
+                " foveate.yaml that speaks it (docs/providers.md)",
+                public=f"{request.method} {request.path[:100]} is {what}, which this gateway does not serve. Nothing"
+                " was sent",
+            )
+
+
+def _visible_credentials(
+    request: IncomingRequest, *, is_replaced: bool
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The credentials of a request that an upstream would see, each with the providers that it belongs to."""
+    for header, value in request.raw_headers:
+        if header in KEY_HEADERS and not is_replaced:
+            text = _SCHEME.sub("", value.decode("latin-1").strip(), count=1)
+            found = _match_prefix(text) or _PROVIDER_HEADERS.get(header)
+            if found is not None:
+                yield found
+    for name, text in parse_qsl(request.query):
+        found = _match_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_KEY_PARAMETERS else None)
+        if _AWS_PARAMETERS.fullmatch(name):
+            found = ("a signature of AWS", ("aws",))
+        if found is not None:
+            yield found
+
+
+def _match_prefix(text: str) -> tuple[str, tuple[str, ...]] | None:
+    return next(((what, owners) for start, what, owners in _KEY_PREFIXES if text.startswith(start)), None)
+
+
+ALLOWED_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""The methods that providers' APIs use."""
+
+# A path that is encoded more often than this is decoded by nobody.
+_MAX_DECODINGS = 5
+_OPERATION_NAMES = {
+    Operation.GENERATE: "answers",
+    Operation.COUNT_TOKENS: "counting",
+    Operation.EMBEDDINGS: "embeddings",
+    Operation.LIST_MODELS: "models",
+}
+_ALL_OPERATIONS = "all"
+# Operations that are passed on unread.
+_MODEL_LIST_ROOTS = ("/v1", "/openai", "/openai/v1", "/v1beta", "/v1beta/openai", "/v1alpha")
+_GENERATION_PATHS = ("/v1/completions", "/v1/responses/compact", "/v1beta/openai/chat/completions")
+_BEDROCK_OPERATIONS = {
+    "count-tokens": "counting",
+    "invoke": "answers",
+    "invoke-with-response-stream": "answers",
+}
+_EMBEDDING_METHODS = ("embedContent", "batchEmbedContents")
+
+
+def check_request_line(request: IncomingRequest) -> None:
+    """Refuse methods that no API uses, and paths that lead out of an upstream's base URL.
+
+    Raises:
+        MethodRefused: no API uses the method.
+        BadPath: the path contains dot segments, however they are encoded.
+    """
+    if request.method not in ALLOWED_METHODS:
+        raise MethodRefused(request.method[:20])
+    path = request.raw_path
+    for _ in range(_MAX_DECODINGS):
+        segments = path.replace("\\", "/").split("/")
+        if any(segment.partition(";")[0] in (".", "..") for segment in segments):
+            raise BadPath(request.path[:100])
+        path = unquote(path)
+
+
+def check_operation(request: IncomingRequest, upstream: Upstream) -> None:
+    """Refuse an operation for which the gateway would use credentials that its caller does not have.
+
+    Raises:
+        OperationRefused: `allow` of the upstream does not name it.
+    """
+    if replaces_credentials(request, upstream) and not is_allowed(request, upstream.allow):
+        raise OperationRefused(f"{request.method} {request.path[:100]}", upstream.name)
+
+
+def is_allowed(request: IncomingRequest, allow: Sequence[str]) -> bool:
+    """Tell whether `allow` names the operation of a request: by its kind, or by its method and path."""
+    line = f"{request.method} {request.path}"
+    kind = _OPERATION_NAMES.get(request.endpoint.operation) or _classify_unparsed(request.method, request.path)
+    return any(pattern in (_ALL_OPERATIONS, kind) or fnmatchcase(line, pattern) for pattern in allow)
+
+
+def _classify_unparsed(method: str, path: str) -> str | None:
+    if method in ("GET", "HEAD"):
+        root, _, name = path.partition("/models")
+        is_one = not name or (name[0] == "/" and name.count("/") == 1 and ":" not in name)
+        return "models" if root in _MODEL_LIST_ROOTS and "/models" in path and is_one else None
+    if method != "POST":
+        return None
+    if path in _GENERATION_PATHS:
+        return "answers"
+    if path.startswith("/model/"):
+        return _BEDROCK_OPERATIONS.get(path.rpartition("/")[2])
+    model, _, operation = path.rpartition("/models/")[2].partition(":")
+    if operation in _EMBEDDING_METHODS or (operation == "predict" and "embedding" in model):
+        return "embeddings"
+    return "counting" if (model, operation) == ("count-tokens", "rawPredict") else None

@@ -1,0 +1,79 @@
+"""Request bodies that the gateway does not accept, each with the error response for it."""
+
+from foveate.formats.response.errors import ErrorResponse, make_body_too_large_error, make_status_error
+from foveate.model import Format
+
+_RETRY_AFTER_SECONDS = 5
+
+
+class BodyRejected(Exception):
+    """A body that is not read, or not to its end. `code` names the reason in logs and metrics."""
+
+    code = ""
+    may_retry = True
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def response(self, api_format: Format) -> ErrorResponse:
+        """The error response in the format of the client's provider."""
+        raise NotImplementedError
+
+
+class TooLarge(BodyRejected):
+    """A body of more than `limit_bytes`."""
+
+    code = "too_large"
+    may_retry = False
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"more than {limit_bytes:,} bytes")
+        self._limit_bytes = limit_bytes
+
+    def response(self, api_format: Format) -> ErrorResponse:
+        """413."""
+        return make_body_too_large_error(api_format, self._limit_bytes)
+
+
+class Stalled(BodyRejected):
+    """A body of which nothing more came for `idle_seconds`."""
+
+    code = "stalled"
+
+    def __init__(self, idle_seconds: float) -> None:
+        super().__init__("no more of its body came")
+        self._idle_seconds = idle_seconds
+
+    def response(self, api_format: Format) -> ErrorResponse:
+        """408."""
+        return make_status_error(
+            api_format, 408, f"no more of the request came for {self._idle_seconds:g} seconds"
+        )
+
+
+class TooSlow(BodyRejected):
+    """A body that was not complete after `limit_seconds`."""
+
+    code = "body_timeout"
+
+    def __init__(self, limit_seconds: float) -> None:
+        super().__init__(f"its body was not complete after {limit_seconds:g} seconds")
+        self._limit_seconds = limit_seconds
+
+    def response(self, api_format: Format) -> ErrorResponse:
+        """408."""
+        message = f"the body of the request was not complete after {self._limit_seconds:g} seconds"
+        return make_status_error(api_format, 408, message)
+
+
+class NoRoom(BodyRejected):
+    """A body for which there is no memory now."""
+
+    code = "no_memory"
+    headers = ((b"retry-after", b"%d" % _RETRY_AFTER_SECONDS),)
+
+    def __init__(self) -> None:
+        super().__init__("no memory for its body")
+
+    def response(self, api_format: Format) -> ErrorResponse:
+        """503, with a time after which to try again."""
+        message = "the gateway holds too many large requests at the moment; try again in a few seconds"
+        return make_status_error(api_format, 503, message)

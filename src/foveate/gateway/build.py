@@ -1,0 +1,349 @@
+"""The gateway put together from what a configuration decides: store, engine, money and connections.
+
+What is old is forgotten now and then, while the gateway serves.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from foveate.config.settings import TimeoutSettings as Waits
+from foveate.cost.admission import AdmissionOptions
+from foveate.engine.background.cache_misses import CacheMissDetector
+from foveate.engine.background.compaction import SessionCompactor
+from foveate.engine.background.keepalive import KeepAliveScheduler
+from foveate.engine.background.rate_limits import SaveRateLimits
+from foveate.engine.background.request_archive import RequestArchiver
+from foveate.engine.background.tracing import SaveTraces
+from foveate.engine.build import build_engine
+from foveate.engine.counting.calibration import SaveCalibrations, load_calibrations
+from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.embeddings import EmbeddingsEngine
+from foveate.engine.observer import NO_OBSERVER, Observer
+from foveate.engine.options import SectionOptions
+from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
+from foveate.engine.sections.collect import SpendingSource
+from foveate.engine.sections.sources import SectionSources
+from foveate.engine.session_state import SessionStates
+from foveate.engine.spending.admission import ObservedAdmission, adopt_orphans
+from foveate.engine.steps.sections import InjectSections
+from foveate.errors import FoveateError
+from foveate.gateway.app import AsgiApp, Gateway, GatewayOptions
+from foveate.gateway.auth.admin import guard_pages, is_loopback
+from foveate.gateway.config import ResolvedConfig
+from foveate.gateway.observability.health import health_to_json
+from foveate.gateway.observability.instrumentation import Instrumentation, ObservedParts
+from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER
+from foveate.http import JsonClient
+from foveate.http.pool import ConnectionPool, Timeouts
+from foveate.prompt_cache.beta_header import VARIABLE as BETA_VARIABLE
+from foveate.store import PruneResult, Store, is_server, open_store, store_name
+from foveate.store.outbox import FileOutbox
+from foveate.store.write_ahead_log import FileWriteAheadLog
+
+_LOG = logging.getLogger(__name__)
+
+# Not at the start, when there is most to do; and often enough that there is never much.
+FIRST_DELAY_SECONDS = 300.0
+INTERVAL_SECONDS = 6 * 3600.0
+
+
+class RetentionStore(Protocol):
+    """Forgets what was not seen for so many days."""
+
+    async def prune(self, *, keep_days: float, now: float) -> PruneResult:
+        """What was forgotten."""
+
+
+@asynccontextmanager
+async def run_retention(
+    store: RetentionStore,
+    keep_days: Callable[[], float],
+    *,
+    clock: Callable[[], float],
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[None]:
+    """Until the end of the block, what is older than `keep_days` is forgotten every few hours."""
+    task = asyncio.create_task(_retention_loop(store, keep_days, clock, wait))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _retention_loop(
+    store: RetentionStore,
+    keep_days: Callable[[], float],
+    clock: Callable[[], float],
+    wait: Callable[[float], Awaitable[None]],
+) -> None:
+    seconds = FIRST_DELAY_SECONDS
+    while True:
+        await wait(seconds)
+        seconds = INTERVAL_SECONDS
+        days = keep_days()
+        try:
+            deleted = await store.prune(keep_days=days, now=clock())
+        except FoveateError as error:
+            _LOG.warning("what is old could not be forgotten, and is tried again later: %s", error)
+            continue
+        if deleted != PruneResult():
+            _LOG.info("forgot what was not seen for %g days: %s", days, deleted)
+
+
+# A summary of a long history takes its time.
+_SUMMARY_SECONDS = 300.0
+# What a call may take beyond waiting for its provider, until it is booked.
+_MARGIN_SECONDS = 60.0
+# With our breakpoints and two parameters, and without each of them.
+_MAX_SENDS = 4
+# Up to this, the time for a call may be raised while the gateway runs.
+_MAX_RAISED_SECONDS = 172_800.0
+
+
+def admission_options(timeouts: Waits) -> AdmissionOptions:
+    """How long something stays reserved for a call: for longer than any may take.
+
+    One is sent again if our breakpoints are refused, or one of our parameters.
+    """
+    max_seconds = max(
+        _MAX_SENDS * (timeouts.connect_seconds + timeouts.total_seconds), _SUMMARY_SECONDS, _MAX_RAISED_SECONDS
+    )
+    return AdmissionOptions(lifetime_seconds=max_seconds + _MARGIN_SECONDS)
+
+
+def upstream_timeouts(timeouts: Waits, *, lifetime_seconds: float) -> Timeouts:
+    """How long upstreams are waited for: as is said, and no longer than something stays reserved for a call."""
+    covered_seconds = (lifetime_seconds - _MARGIN_SECONDS) / _MAX_SENDS - timeouts.connect_seconds
+    return Timeouts(
+        connect_seconds=timeouts.connect_seconds,
+        idle_seconds=timeouts.idle_seconds,
+        total_seconds=min(timeouts.total_seconds, max(covered_seconds, _MARGIN_SECONDS)),
+    )
+
+
+def _build_web_ui(
+    instrumentation: Instrumentation,
+    parts: ObservedParts,
+    environment: Mapping[str, str],
+    store: Store,
+    sources: SectionSources,
+    clock: Callable[[], float],
+) -> dict[str, AsgiApp]:
+    from foveate.gateway.web_ui import build_web_ui
+
+    async def health() -> Mapping[str, Any]:
+        return health_to_json(await instrumentation.check_health(parts))
+
+    return build_web_ui(
+        instrumentation.settings,
+        environment,
+        store,
+        sources,
+        version=instrumentation.version,
+        samples=instrumentation.samples,
+        health=health,
+        is_shutting_down=instrumentation.is_shutting_down,
+        clock=clock,
+    )
+
+
+def _list_configured_sections(config: ResolvedConfig) -> Iterator[SectionOptions]:
+    """What is to be injected into requests, of all agents that are named."""
+    for agent in config.settings.agents:
+        sections = config.agents(agent.id).sections
+        if sections is not None:
+            yield sections
+
+
+@asynccontextmanager
+async def open_gateway(
+    current_config: Callable[[], ResolvedConfig],
+    *,
+    environment: Mapping[str, str],
+    clock: Callable[[], float] = time.time,
+    observer: Observer = NO_OBSERVER,
+    runs_retention: bool = False,
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    instrumentation: Instrumentation | None = None,
+    outbox_folder: Path | None = None,
+) -> AsyncIterator[Gateway]:
+    """A gateway that does what `choices` says at each request, until the end of the block.
+
+    The store is the one that is chosen now. One that `forgets` has what is old forgotten now and then;
+    `wait` passes the time until then.
+    `observing` watches it in the place of `watch`, and has its pages. In `spool_folder` bills wait while the
+    store is away, and those are found that others of the same store have left there.
+
+    Raises:
+        StoreUnavailable: the store cannot be opened.
+    """
+    observer = observer if instrumentation is None else instrumentation.metrics
+    settings = current_config().settings
+    timeouts = settings.server.timeouts
+    async with (
+        await open_store(settings.store.url) as store,
+        JsonClient(timeout_seconds=_SUMMARY_SECONDS) as client,
+        ConnectionPool() as pool,
+        run_retention(store, lambda: current_config().settings.store.keep_days, clock=clock, wait=wait)
+        if runs_retention
+        else nullcontext(),
+    ):
+        reservation_options, applied_timeouts = admission_options(timeouts), list[Waits]()
+
+        def options() -> GatewayOptions:
+            config = current_config()
+            wanted_timeouts = config.settings.server.timeouts
+            if not applied_timeouts or applied_timeouts[0] is not wanted_timeouts:
+                applied_timeouts[:] = [wanted_timeouts]
+                pool.timeouts = upstream_timeouts(
+                    wanted_timeouts, lifetime_seconds=reservation_options.lifetime_seconds
+                )
+            return config.gateway
+
+        store_outbox_folder = None if outbox_folder is None else outbox_folder / store_name(settings.store.url)
+        outbox = None if store_outbox_folder is None else FileOutbox(store_outbox_folder)
+        write_ahead_log = None if store_outbox_folder is None else FileWriteAheadLog(store_outbox_folder)
+        if write_ahead_log is not None:
+            await asyncio.to_thread(write_ahead_log.open)
+        admission = ObservedAdmission(
+            store.ledger,
+            clock=clock,
+            options=reservation_options,
+            observer=observer,
+            outbox=outbox,
+            write_ahead_log=write_ahead_log,
+        )
+        adoption_task = None if outbox is None else asyncio.ensure_future(adopt_orphans(outbox, admission))
+        compactor = SessionCompactor(
+            store.compactions,
+            client,
+            admission,
+            lambda: current_config().cost,
+            holder=f"{socket.gethostname()} {os.getpid()} {uuid4().hex[:8]}",
+            clock=clock,
+            on_result=observer.on_compaction,
+        )
+        asking = RemoteCounter(admission, clock)
+        remembered = SessionStates()
+        pings = KeepAliveScheduler(
+            client,
+            admission,
+            lambda: current_config().cost,
+            lambda agent: current_config().agents(agent),
+            remembered,
+            clock=clock,
+        )
+        sources = SectionSources()
+        warm_up_task = asyncio.ensure_future(sources.preload(_list_configured_sections(current_config())))
+        tracing = SaveTraces(store.traces)
+        calibrations = await load_calibrations(store.calibrations)
+        calibration_recorder = SaveCalibrations(store.calibrations, calibrations, clock=clock)
+        prefix_logs = await load_prefix_logs(store.prefix_reuse)
+        save_reuse = SaveReuse(store.prefix_reuse, prefix_logs, clock=clock)
+        rate_limits = SaveRateLimits(store.rate_limits, clock=clock)
+        breaks = CacheMissDetector(
+            lambda: current_config().cost, observer=observer, on_miss=tracing.add_cache_miss
+        )
+        keeping = RequestArchiver(
+            store.request_archive, lambda: current_config().settings.keep_requests, clock=clock
+        )
+        engine = build_engine(
+            store.sessions,
+            store.compactions,
+            options=lambda agent: current_config().agents(agent),
+            clock=clock,
+            compactor=compactor,
+            admission=admission,
+            spending=lambda: current_config().cost,
+            observer=observer,
+            beta_override=environment.get(BETA_VARIABLE),
+            remote_counter=asking,
+            session_states=remembered,
+            keep_alive=pings,
+            cache_misses=breaks,
+            request_archive=keeping,
+            tracing=tracing,
+            calibrations=calibrations,
+            save_calibrations=calibration_recorder,
+            prefix_logs=prefix_logs,
+            save_reuse=save_reuse,
+            rate_limits=rate_limits,
+            has_other_processes=settings.server.workers != 1 or is_server(settings.store.url),
+            may_store_text=lambda: current_config().settings.keep_requests.enabled,
+            inject=InjectSections(
+                sources,
+                SpendingSource(
+                    caps=lambda: current_config().cost.caps,
+                    read_standings=lambda accounts, config: store.ledger.get_balances(accounts, now=config),
+                ),
+            ),
+        )
+        embeddings = EmbeddingsEngine(
+            admission=admission,
+            options=lambda: current_config().cost,
+            admit_uncounted=engine.admit_uncounted,
+            clock=clock,
+            observer=observer,
+            completion_queue=engine.completion_queue,
+        )
+        try:
+            parts = ObservedParts(
+                store=store.location,
+                probe=lambda: store.compactions.get_compaction(""),
+                count_charges=lambda: (admission.waiting, admission.lost, admission.lapsed),
+                workspaces=sources.workspace_counts,
+            )
+            running_pages: AbstractAsyncContextManager[dict[str, AsgiApp]] = (
+                nullcontext({}) if instrumentation is None else instrumentation.serve_pages(parts)
+            )
+            async with running_pages as pages:
+                scoped_pages: dict[str, AsgiApp] = {}
+                if instrumentation is not None:
+                    scoped_pages = await asyncio.to_thread(
+                        _build_web_ui, instrumentation, parts, environment, store, sources, clock
+                    )
+                yield Gateway(
+                    engine,
+                    pool,
+                    embeddings=embeddings,
+                    options=options,
+                    pages=guard_pages(
+                        pages,
+                        scoped_pages,
+                        host=settings.server.host,
+                        keys=lambda: current_config().gateway.keys,
+                    ),
+                    observer=NO_REQUEST_OBSERVER
+                    if instrumentation is None
+                    else instrumentation.request_observer,
+                    is_open=not is_loopback(settings.server.host),
+                )
+        finally:
+            await engine.close()
+            if adoption_task is not None:
+                adoption_task.cancel()
+                await asyncio.wait([adoption_task])
+            await compactor.close()
+            await breaks.close()
+            await keeping.close()
+            await tracing.close()
+            await calibration_recorder.close()
+            await save_reuse.close()
+            await rate_limits.close()
+            await pings.close()
+            await asking.close()
+            warm_up_task.cancel()
+            sources.close()
+            await admission.close()
+            if outbox is not None and write_ahead_log is not None:
+                write_ahead_log.close()
+                await outbox.close()

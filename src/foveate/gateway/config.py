@@ -1,0 +1,265 @@
+"""Everything that a configuration decides, resolved: the options of the gateway, of agents and of costs.
+
+Every setting that holds, and where it is from.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from foveate.config.document import parse_document
+from foveate.config.effective import EffectiveSetting, list_effective_settings
+from foveate.config.files import display_path
+from foveate.config.live import LiveSettings
+from foveate.config.load import Configuration, has_content
+from foveate.config.price_file import PriceFile
+from foveate.config.settings import Settings, UpstreamSettings
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.from_settings import options_by_agent
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.errors import BadOption, UpstreamUnreachable
+from foveate.formats.request_limits import RequestLimits
+from foveate.gateway.app import GatewayOptions
+from foveate.gateway.auth.aws_signing import check_installed, find_region
+from foveate.gateway.auth.keys import HashedKeys
+from foveate.gateway.body.memory import MIN_BODIES
+from foveate.gateway.body.reader import BodyLimits
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.observability import otel
+from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION_PATH, Route, Routing, ThreadMode, Upstream
+from foveate.http.pool import parse_url
+from foveate.store import is_server
+
+# A key goes out in a header (RFC 9110, 5.5).
+_HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+# Where the keys of upstreams usually are.
+DEFAULT_KEY_VARIABLES: Mapping[str, str] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "google": "GEMINI_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "nvidia": "NVIDIA_API_KEY",
+}
+
+# Upstreams whose name tells their API, and which have no address that all share.
+_UPSTREAMS_NAMED_BY_API = frozenset(("azure", "bedrock", "vertex"))
+# Who runs upstreams of an API that one provider has.
+_PROVIDER_BY_FAMILY = {
+    ApiFamily.GEMINI: "google",
+    ApiFamily.AZURE: "azure",
+    ApiFamily.BEDROCK: "bedrock",
+    ApiFamily.VERTEX: "vertex",
+}
+# Whose OpenAI-style API has no version in its paths.
+# https://docs.perplexity.ai/guides/chat-completions-guide (November 2026)
+_HOSTS_WITHOUT_VERSION = frozenset(("api.perplexity.ai",))
+# What clients of an API have in their base URL, and the gateway in its paths.
+_BASE_URL_SUFFIXES = {
+    ApiFamily.GEMINI: ("/v1beta", "/v1"),
+    ApiFamily.AZURE: ("/v1", "/openai"),
+    ApiFamily.VERTEX: ("/v1beta1", "/v1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """All that a configuration decides, ready to be used."""
+
+    settings: Settings
+    gateway: GatewayOptions
+    agents: Callable[[str], AgentOptions]
+    cost: SpendingOptions
+    price_file: PriceFile | None = None
+
+
+def resolve_config(
+    configuration: Configuration, environment: Mapping[str, str], price_file: PriceFile | None = None
+) -> ResolvedConfig:
+    """What a configuration decides. Prices of `price_file` hold as it is when they are asked for.
+
+    Raises:
+        BadOption: something in it does not fit together; `path` leads to it.
+    """
+    if configuration.settings.server.opentelemetry:
+        otel.check_installed()
+    return ResolvedConfig(
+        settings=configuration.settings,
+        gateway=build_gateway_options(configuration.settings, environment),
+        agents=options_by_agent(configuration.settings, environment),
+        cost=SpendingOptions(
+            caps=configuration.cost.caps,
+            prices=PriceBook(
+                configuration.cost.prices,
+                load_imported=_no_update if price_file is None else price_file.current_prices,
+            ),
+            min_output_tokens=configuration.cost.min_output_tokens,
+            allow_fields=configuration.cost.allow_fields,
+        ),
+        price_file=price_file,
+    )
+
+
+def _no_update() -> None:
+    return None
+
+
+def build_gateway_options(settings: Settings, environment: Mapping[str, str]) -> GatewayOptions:
+    """The options of the gateway.
+
+    Raises:
+        BadOption: an upstream of which too little is known or that nobody can ask; a route to one that there is
+            not; a key that is not in the environment; `path` leads to it.
+    """
+    threads = _default_thread_mode(settings)
+    upstreams = {
+        name: replace(known, threads=threads, key=_read_key(DEFAULT_KEY_VARIABLES.get(name, ""), environment))
+        for name, known in KNOWN_UPSTREAMS.items()
+    }
+    for name, configured in settings.upstreams.items():
+        upstream = _build_upstream(name, configured, upstreams.get(name), environment)
+        upstreams[name] = replace(
+            upstream, threads=threads if configured.threads is None else ThreadMode(configured.threads)
+        )
+    for number, route in enumerate(settings.routes):
+        if route.upstream not in upstreams:
+            known = ", ".join(sorted(upstreams))
+            raise BadOption(
+                f"there is no upstream {route.upstream!r}; there are {known}",
+                path=("routes", number, "upstream"),
+            )
+    server = settings.server
+    if server.body_memory_bytes < MIN_BODIES * server.body_limit_bytes:
+        raise BadOption(
+            f"body_memory_bytes is {server.body_memory_bytes:,}, and has to be at least {MIN_BODIES} times"
+            f" body_limit_bytes ({server.body_limit_bytes:,}), since compressed bodies are held twice",
+            path=("server", "body_memory_bytes"),
+        )
+    hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
+    for number, hashed in enumerate(server.admin_keys):
+        if hashed in hashes:
+            raise BadOption(
+                f"this is also a key of the agent {hashes[hashed]!r}: an admin key is a key of no agent",
+                path=("server", "admin_keys", number),
+            )
+    return GatewayOptions(
+        routing=Routing(
+            upstreams=upstreams,
+            routes=[
+                Route(models=route.models, upstream=route.upstream, model=route.model)
+                for route in settings.routes
+            ],
+        ),
+        keys=HashedKeys(hashes, server.admin_keys),
+        user_agents=[(glob, agent.id) for agent in settings.agents for glob in agent.user_agents],
+        body=BodyLimits(
+            max_bytes=server.body_limit_bytes,
+            memory_bytes=server.body_memory_bytes,
+            total_seconds=server.body_timeout_seconds,
+        ),
+        limits=RequestLimits(
+            max_messages=server.max_messages, max_tools=server.max_tools, max_depth=server.max_depth
+        ),
+    )
+
+
+def _default_thread_mode(settings: Settings) -> ThreadMode:
+    """Hold threads unless the next request of a thread may reach another process, which does not have it."""
+    is_alone = settings.server.workers == 1 and not is_server(settings.store.url)
+    return ThreadMode.HOLD if is_alone else ThreadMode.REFUSE
+
+
+def _read_key(variable: str, environment: Mapping[str, str], path: tuple[str, ...] = ()) -> str | None:
+    key = environment.get(variable) or None
+    if key is not None and not _HEADER_VALUE.fullmatch(key):
+        raise BadOption(
+            f"{variable} holds what no header can: a line break, a blank at an end, or what is not ASCII",
+            path=path,
+        )
+    return key
+
+
+def _needs_version(base_url: str) -> bool:
+    """Whether an OpenAI-style address names only a host: its API is below `/v1`, with few exceptions."""
+    parts = urlsplit(base_url)
+    return parts.path in ("", "/") and parts.hostname not in _HOSTS_WITHOUT_VERSION
+
+
+def _build_upstream(
+    name: str, configured: UpstreamSettings, known: Upstream | None, environment: Mapping[str, str]
+) -> Upstream:
+    path = ("upstreams", name)
+    if configured.api is None and known is None and name in _UPSTREAMS_NAMED_BY_API:
+        configured = configured.model_copy(update={"api": name})
+    if known is None and (configured.base_url is None or configured.api is None):
+        missing = "base_url" if configured.base_url is None else "api"
+        raise BadOption(f"{missing} has to be given for an upstream that is not known by its name", path=path)
+    family = (
+        None
+        if configured.api is None
+        else ApiFamily.OPENAI
+        if configured.api == "both"
+        else ApiFamily(configured.api)
+    )
+    provider = _PROVIDER_BY_FAMILY.get(family, name) if family is not None else name
+    base = known or Upstream(name=name, base_url="", family=family or ApiFamily.OPENAI, provider=provider)
+    accepts_both = base.accepts_both if configured.api is None else configured.api == "both"
+    base_url = configured.base_url or base.base_url
+    if (
+        accepts_both or (family or base.family) is ApiFamily.ANTHROPIC
+    ):  # it may be given as OpenAI's clients have it
+        base_url = base_url.rstrip("/").removesuffix(VERSION_PATH)
+    for suffix in _BASE_URL_SUFFIXES.get(family or base.family, ()):
+        base_url = base_url.rstrip("/").removesuffix(suffix)
+    try:
+        parse_url(base_url)
+    except UpstreamUnreachable as error:
+        raise BadOption(f"nobody can be asked there: {error.reason}", path=(*path, "base_url")) from None
+    if (family or base.family) is ApiFamily.OPENAI and not accepts_both and _needs_version(base_url):
+        base_url = base_url.rstrip("/") + VERSION_PATH
+    key = base.key
+    if configured.key_variable is not None:
+        key = _read_key(configured.key_variable, environment, path=(*path, "key_variable"))
+        if key is None:
+            raise BadOption(
+                f"{configured.key_variable} is not set in the environment", path=(*path, "key_variable")
+            )
+    region = ""
+    if configured.sign is not None:
+        check_installed((*path, "sign"))
+        region = find_region(base_url, environment, (*path, "sign"))
+    return replace(
+        base,
+        base_url=base_url,
+        family=family or base.family,
+        provider=configured.provider or base.provider,
+        key=key,
+        replaces_keys=configured.key_variable is not None or configured.sign is not None,
+        accepts_both=accepts_both,
+        deployments=configured.deployments,
+        aws_region=region,
+        allow=tuple(configured.allow),
+        reuse=configured.reuse,
+    )
+
+
+def describe_current_settings(
+    live: LiveSettings[ResolvedConfig], environment: Mapping[str, str]
+) -> list[EffectiveSetting]:
+    """The same of the configuration that is in force."""
+    return describe_settings(live.current().value.settings, live.text, live.path, environment)
+
+
+def describe_settings(
+    settings: Settings, text: bytes, path: Path | None, environment: Mapping[str, str]
+) -> list[EffectiveSetting]:
+    """Every setting that holds, where the file at `path` says `text`."""
+    variables = dict(DEFAULT_KEY_VARIABLES)
+    variables |= {
+        name: upstream.key_variable for name, upstream in settings.upstreams.items() if upstream.key_variable
+    }
+    document = None if path is None or not has_content(text) else parse_document(text, display_path(path))
+    return list_effective_settings(settings, document, environment, variables)

@@ -1,0 +1,222 @@
+"""What the gateway itself says no with: as the provider would that the client believes it talks to.
+
+Clients decide by the status whether to try again, so each has the one with which they do the right thing; where
+trying again cannot help, `x-should-retry` says so as well, which the official clients heed.
+
+Who reads an error response, and what it tells them.
+
+Whoever runs the gateway reads everything. An agent that shows its key reads how its own caps stand, and nothing
+of the machine. A caller without a key reads what is wrong with the request: no amounts, no names of upstreams
+or agents, no addresses and no paths.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum, auto
+
+from foveate.errors import (
+    BadPath,
+    BudgetExceeded,
+    CallRefused,
+    CapUncheckable,
+    DoesNotFit,
+    DuplicateKey,
+    FoveateError,
+    KeyRefused,
+    MalformedRequest,
+    MethodRefused,
+    NoUpstream,
+    OperationRefused,
+    RequestLimitExceeded,
+    ThreadRefused,
+    UpstreamError,
+    UpstreamTimeout,
+    WebSocketRefused,
+    WrongApi,
+)
+from foveate.formats.message_threads import NOT_FOUND
+from foveate.formats.response.errors import ErrorResponse, make_status_error
+from foveate.gateway.auth.admin import is_proxied
+from foveate.model import Format
+
+# What is wrong with a request. Every other error is one of the gateway, and may name a file or an address.
+_REQUEST_ERRORS = (
+    *(
+        BadPath,
+        BudgetExceeded,
+        CallRefused,
+        DoesNotFit,
+        KeyRefused,
+        MalformedRequest,
+        MethodRefused,
+        NoUpstream,
+    ),
+    *(OperationRefused, RequestLimitExceeded, ThreadRefused, WebSocketRefused, WrongApi),
+)
+
+_OUTAGE_TEXT = "the gateway's ledger cannot be reached"
+
+
+class Audience(Enum):
+    """Who reads an error response."""
+
+    OPERATOR = auto()
+    AGENT = auto()
+    STRANGER = auto()
+
+
+def classify_audience(headers: Sequence[tuple[bytes, bytes]], *, has_key: bool, is_open: bool) -> Audience:
+    """Return who sent a request.
+
+    `has_key`: it shows a valid key of the gateway. `is_open`: other machines reach the gateway.
+    """
+    if not is_open and not is_proxied(name for name, _ in headers):
+        return Audience.OPERATOR
+    return Audience.AGENT if has_key else Audience.STRANGER
+
+
+def error_text(error: FoveateError, audience: Audience) -> str:
+    """Return what an error response says to its reader."""
+    if audience is Audience.OPERATOR:
+        return _operator_text(error)
+    if isinstance(error, CapUncheckable) and error.is_outage:
+        return f"a spending cap cannot be checked: {_OUTAGE_TEXT}; try again later"
+    if isinstance(error, UpstreamTimeout):
+        return "the provider did not answer in time"
+    if isinstance(error, UpstreamError):
+        return "the provider could not be reached"
+    if not isinstance(error, _REQUEST_ERRORS):
+        return "the gateway has failed; its log says why, under the id of this request"
+    if audience is Audience.STRANGER:
+        return _public_text(error)
+    return _shared_cap_text(error) if isinstance(error, CallRefused) and error.is_shared else str(error)
+
+
+def _operator_text(error: FoveateError) -> str:
+    if isinstance(error, UpstreamTimeout):
+        return f"the provider did not answer in time ({error.reason})"
+    if isinstance(error, UpstreamError):
+        return f"the provider could not be reached ({error.reason})"
+    return str(error)
+
+
+def _shared_cap_text(error: CallRefused) -> str:
+    """Return what an agent is told of a cap that it shares with others: not how much of it they have spent."""
+    if isinstance(error, CapUncheckable):
+        return f"{error.cap} cannot be checked: {error.reason}; {error.remedy}"
+    return f"{error.cap} has no room for this call; {error.remedy}"
+
+
+def _public_text(error: FoveateError) -> str:
+    match error:
+        case CapUncheckable():
+            return f"a spending cap of this gateway cannot be checked for this call: {error.reason}"
+        case CallRefused():
+            return "a spending cap of this gateway has no room for this call; send less, or try again later"
+        case KeyRefused():
+            return error.public
+        case OperationRefused():
+            return f"{error.operation} is not among the operations that this gateway allows"
+        case WrongApi():
+            return f"this gateway has no route for this model in the API of {error.api}"
+        case NoUpstream():
+            return f"this gateway does not serve the API of {error.api}"
+        case BudgetExceeded():
+            return "what the gateway adds to this request does not fit"
+        case DoesNotFit():
+            return "the request is too long for the model"
+        case _:
+            return str(error)
+
+
+SHOULD_RETRY_HEADER = "x-should-retry"
+
+_URL_HOST = re.compile(r"https?://(?:[^/?#]*@)?([^/?#@]+)")
+
+
+def build_error_response(
+    error: FoveateError, api_format: Format, audience: Audience = Audience.OPERATOR
+) -> ErrorResponse:
+    """Return the response for an error, with what its reader may know of it."""
+    message = error_text(error, audience)
+    match error:
+        case DoesNotFit():
+            return _context_overflow_response(error, api_format, message)
+        case CallRefused():
+            return _cap_exceeded_response(message, api_format)
+        case ThreadRefused():
+            error_response = make_status_error(
+                api_format, 404 if error.thread_code == NOT_FOUND else 400, message
+            )
+            return replace(error_response, details={"error_code": error.thread_code})
+        case WebSocketRefused():
+            return make_status_error(api_format, 426, message)
+        case KeyRefused():
+            return make_status_error(api_format, 401, message)
+        case OperationRefused():
+            return make_status_error(api_format, 403, message)
+        case MethodRefused():
+            return make_status_error(api_format, 405, message)
+        case (
+            BadPath()
+            | BudgetExceeded()
+            | NoUpstream()
+            | WrongApi()
+            | MalformedRequest()
+            | RequestLimitExceeded()
+        ):
+            return make_status_error(api_format, 400, message)
+        case UpstreamTimeout():
+            return make_status_error(api_format, 504, message)
+        case UpstreamError():
+            return make_status_error(api_format, 502, message)
+        case _:
+            return make_status_error(api_format, 500, message)
+
+
+def log_reason(error: FoveateError) -> str:
+    """What is told of an error in the log: of where it was only the host, since an address may hold a key.
+
+    Of a duplicate key only the field that holds it, because keys further inside can be part of a message.
+    """
+    if isinstance(error, DuplicateKey):
+        return f"a key occurs twice in `{error.path[0]}`" if len(error.path) > 1 else str(error)
+    if not isinstance(error, UpstreamError):
+        return str(error)
+    found = _URL_HOST.match(error.url)
+    return error.reason if found is None else f"{found[1]}: {error.reason}"
+
+
+def may_retry(error: FoveateError) -> bool:
+    """Whether the same request may be answered a little later."""
+    return isinstance(error, UpstreamError)
+
+
+def _context_overflow_response(error: DoesNotFit, api_format: Format, message: str) -> ErrorResponse:
+    """In each provider's own words first: clients look for them, and shorten the conversation by themselves."""
+    if api_format is Format.ANTHROPIC:
+        return ErrorResponse(
+            message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {message}"
+        )
+    if api_format is Format.BEDROCK:
+        return make_status_error(api_format, 400, f"Input is too long for requested model. {message}")
+    if api_format is Format.GEMINI:
+        return make_status_error(
+            api_format,
+            400,
+            f"The input token count ({error.tokens}) exceeds the maximum number of tokens allowed"
+            f" ({error.limit_tokens}). {message}",
+        )
+    return ErrorResponse(
+        message=f"This model's maximum context length is {error.window_tokens} tokens. However, your messages "
+        f"resulted in {error.tokens} tokens. Please reduce the length of the messages. {message}",
+        code="context_length_exceeded",
+        param="input" if api_format is Format.RESPONSES else "messages",
+    )
+
+
+def _cap_exceeded_response(message: str, api_format: Format) -> ErrorResponse:
+    if api_format in (Format.ANTHROPIC, Format.GEMINI, Format.BEDROCK):
+        return make_status_error(api_format, 402, message)
+    return ErrorResponse(message=message, status=402, kind="insufficient_quota", code="insufficient_quota")

@@ -1,0 +1,111 @@
+"""The list of models, with the one on this machine in it."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from foveate.config.overrides import LOCAL_UPSTREAM
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.headers import KEY_HEADERS
+from foveate.gateway.observability.request_observer import (
+    NO_REQUEST_OBSERVER,
+    RequestObserver,
+    observe_response,
+)
+from foveate.gateway.request import Receive, Scope, Send, parse_request
+
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_LIST_PATH = "/v1/models"
+# Of no day in particular: the weights are older than whoever asks.
+_CREATED_AT = 1_730_419_200
+_CREATED_AT_TEXT = "2024-11-01T00:00:00Z"
+
+
+def build_model_entry(family: ApiFamily) -> dict[str, object]:
+    """How the model on this machine is listed to clients of a family."""
+    if family is ApiFamily.ANTHROPIC:
+        return {
+            "type": "model",
+            "id": LOCAL_UPSTREAM,
+            "display_name": "on this machine",
+            "created_at": _CREATED_AT_TEXT,
+        }
+    return {"id": LOCAL_UPSTREAM, "object": "model", "created": _CREATED_AT, "owned_by": "foveate"}
+
+
+def build_model_list(family: ApiFamily) -> dict[str, object]:
+    """A list with only that model in it."""
+    if family is ApiFamily.ANTHROPIC:
+        return {
+            "data": [build_model_entry(family)],
+            "has_more": False,
+            "first_id": LOCAL_UPSTREAM,
+            "last_id": LOCAL_UPSTREAM,
+        }
+    return {"object": "list", "data": [build_model_entry(family)]}
+
+
+def add_local_model(body: bytes, family: ApiFamily) -> bytes:
+    """A provider's list with that model as its first; what is no list stays as it is."""
+    try:
+        model_list = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body
+    if not isinstance(model_list, dict) or not isinstance(model_list.get("data"), list):
+        return body
+    model_list["data"] = [build_model_entry(family), *model_list["data"]]
+    if "first_id" in model_list:
+        model_list["first_id"] = LOCAL_UPSTREAM
+    return msgspec.json.encode(model_list)
+
+
+class LocalModelMiddleware:
+    """An app that has the model on this machine in the list of models."""
+
+    def __init__(self, app: AsgiApp, observer: RequestObserver = NO_REQUEST_OBSERVER) -> None:
+        self._app = app
+        self._observer = observer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http" and scope["path"].rstrip("/") == _LIST_PATH:
+            await self._serve_list(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _serve_list(self, scope: Scope, receive: Receive, send: Send) -> None:
+        family = parse_request(scope).endpoint.family
+        if scope["method"] == "GET" and not any(name in KEY_HEADERS for name, _ in scope["headers"]):
+            # Who shows no key has no other models.
+            with observe_response(scope, send, self._observer) as response:
+                await response.send_response(200, msgspec.json.encode(build_model_list(family)), [_JSON])
+            return
+        headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
+        head: MutableMapping[str, Any] = {}
+        pieces: list[bytes] = []
+
+        async def gather(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                head.update(message)
+                return
+            pieces.append(message.get("body", b""))
+            if not message.get("more_body"):
+                body = b"".join(pieces)
+                is_list = head["status"] == 200 and scope["method"] == "GET"
+                response_headers = [pair for pair in head["headers"] if pair[0].lower() != b"content-length"]
+                await _send_response(
+                    send, head["status"], response_headers, add_local_model(body, family) if is_list else body
+                )
+
+        await self._app({**scope, "headers": [*headers, (b"accept-encoding", b"identity")]}, receive, gather)
+
+
+_JSON = (b"content-type", b"application/json")
+
+
+async def _send_response(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    size = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, size]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,100 @@
+"""The model that a request names, and the same request with the name that it has elsewhere."""
+
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from foveate import formats
+from foveate.engine.request import check_model_name
+from foveate.errors import DuplicateKey, FoveateError, MalformedRequest, RequestLimitExceeded
+from foveate.formats.json_text.duplicate_keys import check_unique_keys
+from foveate.formats.json_text.parse import parse_fields, parse_json
+from foveate.formats.request_limits import RequestLimits
+from foveate.gateway.body.multipart import form_boundary, form_field
+from foveate.gateway.endpoints import Operation
+from foveate.gateway.request import IncomingRequest
+from foveate.model import Format, SetParameter
+
+
+def read_model(body: bytes) -> str:
+    """The model that a JSON body names; empty where it names none.
+
+    Raises:
+        MalformedRequest: the name is too long for one.
+    """
+    try:
+        found = parse_json(parse_fields(body).get("model"))
+    except MalformedRequest:
+        return ""
+    if not isinstance(found, str):
+        return ""
+    check_model_name(found)
+    return found
+
+
+def _read_model_strictly(body: bytes) -> str:
+    """The same of a body that nobody else checks for duplicate keys.
+
+    Raises:
+        DuplicateKey: one of its objects has the same key twice.
+    """
+    try:
+        check_unique_keys(body, parse_fields(body))
+    except DuplicateKey:
+        raise
+    except MalformedRequest:
+        return ""
+    return read_model(body)
+
+
+def find_requested_model(request: IncomingRequest, body: bytes) -> str:
+    """The model that a request of any kind names, in its path, a form or JSON; empty where it names none.
+
+    Raises:
+        DuplicateKey: one of the JSON objects of the body has the same key twice.
+        MalformedRequest: a form that names it twice, or is beyond what clients send; a name that is too long.
+    """
+    if request.endpoint.model:
+        return request.endpoint.model
+    if request.endpoint.operation is Operation.LIST_MODELS:
+        return unquote(request.raw_path.rpartition("/models")[2].strip("/"))
+    if not body:
+        return ""
+    boundary = form_boundary(request.headers.get("content-type", ""))
+    if boundary is not None:
+        name = (form_field(body, boundary, "model") or "").strip()
+        check_model_name(name)
+        return name
+    return _read_model_strictly(body)
+
+
+def replace_path_model(request: IncomingRequest, model: str) -> IncomingRequest:
+    """The same request for another model, of an API that names it in the path.
+
+    Raises:
+        MalformedRequest: the path does not show where the name stands.
+    """
+    segments = request.raw_path.split("/")
+    for at, segment in enumerate(segments):
+        name, method = unquote(segment), ""
+        if name.startswith(f"{request.endpoint.model}:"):  # Google's: models/NAME:generateContent
+            name, method = request.endpoint.model, name[len(request.endpoint.model) :]
+        if at and name == request.endpoint.model:
+            segments[at] = quote(model, safe="") + method
+            return msgspec.structs.replace(request, raw_path="/".join(segments))
+    raise MalformedRequest(f"no place for the model {model!r} in {request.path[:100]}")
+
+
+def replace_body_model(body: bytes, model: str, limits: RequestLimits) -> bytes:
+    """A JSON body with another name for its model; what is none stays as it is.
+
+    Raises:
+        RequestLimitExceeded: it has more messages, tools or levels than are read.
+    """
+    edit = SetParameter(path=("model",), value=model, reason="its name at the upstream")
+    try:
+        return formats.apply_edits(formats.parse_request(body, Format.CHAT, limits=limits), (edit,))
+    except RequestLimitExceeded:
+        raise
+    except FoveateError:
+        return body

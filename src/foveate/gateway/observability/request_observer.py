@@ -1,0 +1,153 @@
+"""Everything that comes and goes at the gateway, counted and told: what the engine has no hand in, too."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from foveate.engine.metrics.collector import MetricsCollector, response_model
+from foveate.gateway.observability.access_log import AccessRecord
+from foveate.gateway.request import IncomingRequest, Scope, Send, parse_request
+from foveate.gateway.response import ClientResponse
+
+# As others have it for a client that went away before there was an answer.
+DISCONNECTED_STATUS = 499
+
+_LOG = logging.getLogger("foveate.requests")
+
+
+class RequestObserver(Protocol):
+    """Is told of requests as they come and go."""
+
+    def on_start(self, response: ClientResponse) -> None:
+        """Somebody asks."""
+
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+        """They have their answer, or have gone."""
+
+
+class NullRequestObserver:
+    """Tells nobody."""
+
+    def on_start(self, response: ClientResponse) -> None:
+        """Nothing."""
+
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+        """Nothing."""
+
+
+NO_REQUEST_OBSERVER = NullRequestObserver()
+
+
+@contextmanager
+def observe_response(scope: Scope, send: Send, observer: RequestObserver) -> Iterator[ClientResponse]:
+    """The way back for a request that is answered before the gateway's doors; it is told as all others are."""
+    request = parse_request(scope)
+    response = ClientResponse(request, send)
+    observer.on_start(response)
+    try:
+        yield response
+    finally:
+        observer.on_end(request, response)
+
+
+class RequestListener(Protocol):
+    """Who else is told of what became of a request."""
+
+    def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+        """One has come to its end."""
+
+
+class RequestRecorder:
+    """Counts what comes and goes, and writes a line for each."""
+
+    def __init__(
+        self,
+        metrics: MetricsCollector,
+        write: Callable[[AccessRecord], None],
+        *,
+        clock: Callable[[], float] = time.time,
+        listener: Callable[[], RequestListener | None] = lambda: None,
+    ) -> None:
+        self._metrics = metrics
+        self._write = write
+        self._clock = clock
+        self._listener = listener
+        self._open: set[ClientResponse] = set()
+        metrics.add_poll(self._poll)
+
+    def on_start(self, response: ClientResponse) -> None:
+        """Count it among the open ones."""
+        response.received_at = self._clock()
+        self._open.add(response)
+
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+        """Count it, and tell it where anybody wants to know."""
+        self._open.discard(response)
+        metrics, exchange = self._metrics, response.exchange
+        metrics.request_bytes.value += response.received_bytes
+        metrics.response_bytes.value += response.sent_bytes
+        model = "" if exchange is None else response_model(exchange)
+        metrics.count_response(response.agent, response.provider, model, response.status or DISCONNECTED_STATUS)
+        if response.error_code:
+            metrics.count_rejection(response.agent, response.error_code)
+        if _LOG.isEnabledFor(logging.INFO):
+            now = self._clock()
+            self._write(_build_access_record(request, response, model, now))
+        listener = self._listener()
+        if listener is not None:
+            listener.on_request_end(request, response)
+
+    def _poll(self) -> None:
+        self._metrics.open_requests.value = len(self._open)
+        self._metrics.open_streams.value = sum(
+            response.exchange is not None and response.exchange.is_streaming for response in self._open
+        )
+
+
+def _build_access_record(
+    request: IncomingRequest, response: ClientResponse, model: str, now: float
+) -> AccessRecord:
+    exchange = response.exchange
+    if exchange is None:
+        return AccessRecord(
+            at=now,
+            id=request.id,
+            method=request.method,
+            path=request.path,
+            agent=response.agent,
+            provider=response.provider,
+            status=response.status,
+            total_seconds=now - response.received_at,
+            error_code=response.error_code,
+            error_reason=response.error_reason,
+        )
+    usage, entry = exchange.usage, exchange.charge
+    cache = usage.cache if usage is not None else None
+    return AccessRecord(
+        at=now,
+        id=request.id,
+        method=request.method,
+        path=request.path,
+        agent=response.agent,
+        provider=response.provider,
+        model=model,
+        session=exchange.context.session_id
+        if exchange.context is not None
+        else exchange.incoming.session or "",
+        status=response.status,
+        total_seconds=now - response.received_at,
+        added_seconds=exchange.sent_at - exchange.received_at,
+        input_tokens=cache.input_tokens if cache is not None else 0,
+        read_tokens=cache.read if cache is not None else 0,
+        written_tokens=cache.written_5m + cache.written_1h if cache is not None else 0,
+        output_tokens=usage.output_tokens if usage is not None else 0,
+        dollars=entry.dollars if entry is not None else None,
+        has_usage=usage is not None,
+        is_broken=exchange.is_interrupted,
+        applied_edits=exchange.upstream_request.applied_edits,
+        problems=exchange.upstream_request.problems,
+        error_code=response.error_code,
+        error_reason=response.error_reason,
+    )

@@ -1,0 +1,427 @@
+"""HTTP as the gateway reads it: uvicorn's own protocol, that stays with HTTP/1.1 and has limits for heads.
+
+One request on a connection and its answer, as the server has them and as the gateway hears and says them.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from foveate.gateway.headers import FOVEATE_PREFIX
+
+CYCLE_SCOPE_KEY = "foveate.cycle"
+"""Under this name a scope has the server's side of its request, where it is ours."""
+
+# What no line of a head may hold (RFC 9110, 5.5).
+_CONTROL_BYTES = bytes(code for code in (*range(32), 127) if code != ord("\t"))
+_BODILESS_STATUSES = frozenset((204, 304))
+# A connection whose request is answered before its body is complete is kept open only if so little is to come.
+_SMALL_REST_BYTES = 1024 * 1024
+# How much of a body is buffered before anybody reads it, and how much between two reads.
+_INITIAL_BUFFER_BYTES = 64 * 1024
+_READ_BUFFER_BYTES = 1024 * 1024
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def _do_nothing() -> None:
+    """What is done once nobody waits for it."""
+
+
+class RequestConnection(Protocol):
+    """What the server tells of a request without anybody waiting for it."""
+
+    def take_complete_body(self) -> bytes | None:
+        """The body, where all of it is here already; it is given once, and not heard of again."""
+
+    def on_disconnect(self, callback: Callable[[], None] | None) -> None:
+        """Have `leave` called as soon as the client has gone; None: nothing any more."""
+
+
+class GatewayCycle(RequestResponseCycle):
+    """uvicorn's, which also tells whether all of the body is here, and at once that the client has gone."""
+
+    _disconnect_callback: Callable[[], None] | None = None
+    _unsent_head = b""  # what is not sent yet of it
+    buffer_bytes = _INITIAL_BUFFER_BYTES
+
+    async def receive(self) -> Any:
+        """The next part of the body; from the first one on, more of it is buffered."""
+        self.buffer_bytes = _READ_BUFFER_BYTES
+        return await super().receive()
+
+    def take_complete_body(self) -> bytes | None:
+        """The body, where all of it is here already."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        return body
+
+    def on_disconnect(self, callback: Callable[[], None] | None) -> None:
+        """Have `leave` called as soon as the client has gone."""
+        self._disconnect_callback = callback
+        if callback is not None:
+            self.flow.resume_reading()  # who does not read does not see it
+
+    def handle_disconnect(self) -> None:
+        """The client has gone."""
+        if not self.response_complete:
+            self.disconnected = True
+            if self._disconnect_callback is not None:
+                self._disconnect_callback()
+        self.message_event.set()
+
+    async def run_asgi(self, app: Any) -> None:
+        """Have an app answer it. An answer that breaks off is cut, so that nobody takes it for the whole."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException as error:  # noqa: BLE001 - the outermost border of a request: whatever it is, others go on
+            _LOG.error("a request failed", exc_info=error)
+        if not self.response_complete and not self.disconnected:
+            if self.response_started:
+                self._send_head()
+                self.transport.close()
+            else:
+                await self.send_500_response()
+        self.on_response = _do_nothing
+
+    async def send(self, message: Any) -> None:
+        """Send the head of the answer, or a piece of its body.
+
+        Raises:
+            RuntimeError: what is said cannot be sent, or not now.
+        """
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        is_head = message["type"] == "http.response.start"
+        if self.response_complete or is_head is self.response_started:
+            raise RuntimeError(f"{message['type']} is not what comes next")
+        if is_head:
+            self._start_response(message["status"], [*self.default_headers, *message["headers"]])
+        else:
+            self._send_body(message.get("body", b""), is_last=not message.get("more_body"))
+
+    def _start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.response_started = True
+        if self.more_body and (self.waiting_for_100_continue or not self._is_rest_small()):
+            self.keep_alive = False  # so that the client need not send the rest
+        self.waiting_for_100_continue = False
+        has_close_header = False
+        for name, value in headers:
+            if name == b"content-length" and self.chunked_encoding is None:
+                self.expected_content_length, self.chunked_encoding = int(value), False
+            elif name == b"transfer-encoding" and value.lower() == b"chunked":
+                self.expected_content_length, self.chunked_encoding = 0, True
+            elif name == b"connection" and b"close" in [word.strip() for word in value.lower().split(b",")]:
+                self.keep_alive, has_close_header = False, True
+        if not self.keep_alive and not has_close_header:
+            headers.append((b"connection", b"close"))
+        if (
+            self.chunked_encoding is None
+            and self.scope["method"] != "HEAD"
+            and status not in _BODILESS_STATUSES
+        ):
+            self.chunked_encoding = True
+            headers.append((b"transfer-encoding", b"chunked"))
+        if status in _BODILESS_STATUSES:
+            self.expected_content_length = 0  # whatever length it says: what there would be otherwise
+        lines = [b"%b: %b\r\n" % pair for pair in headers]
+        head = b"".join((STATUS_LINE[status], *lines, b"\r\n"))
+        if len(head) - len(head.translate(None, _CONTROL_BYTES)) != 2 * (len(lines) + 2):
+            raise RuntimeError("a header of the answer has a line break in it, or what else no header may have")
+        self._unsent_head = head
+        asyncio.get_running_loop().call_soon(self._send_head)
+
+    def _send_head(self) -> None:
+        """Send the head alone, where no piece of the body was said at the same moment."""
+        if self._unsent_head:
+            self._write(b"")
+
+    def _write(self, chunk: bytes) -> None:
+        if self._unsent_head:
+            chunk, self._unsent_head = self._unsent_head + chunk, b""
+        self.transport.write(chunk)
+
+    def _send_body(self, body: bytes, *, is_last: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+            self._send_head()
+        elif self.chunked_encoding:
+            end = b"0\r\n\r\n" if is_last else b""
+            self._write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
+        elif len(body) > self.expected_content_length:
+            raise RuntimeError("the answer is longer than its head says")
+        else:
+            self.expected_content_length -= len(body)
+            self._write(body)
+        if not is_last:
+            return
+        if self.expected_content_length:
+            raise RuntimeError("the answer is shorter than its head says")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive and not self.more_body:
+            self.transport.close()
+        self.on_response()
+
+    def _is_rest_small(self) -> bool:
+        """Whether little of the request's body is still to come."""
+        length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
+        return length.isdigit() and int(length) <= _SMALL_REST_BYTES
+
+
+MAX_HEAD_BYTES = 256 * 1024
+_HEAD_TOO_LONG = f"The head of the request has more than {MAX_HEAD_BYTES} bytes."
+HEAD_TIMEOUT_SECONDS = 30.0
+DISCARD_BYTES = 64 * 1024 * 1024
+"""How much of a body is received and dropped after its request was answered.
+
+A connection that is closed while its client sends is reset, and the client may lose the answer."""
+DISCARD_SECONDS = 30.0
+# However little has come of a body, it is told that something has.
+_NOTIFY_SECONDS = 1.0
+
+# A request to go on in another protocol may be overlooked (RFC 9110, 7.8), but the parser drops the body of one
+# that asks for it. Java's own client asks with every request to an http address.
+_UPGRADE_LINE = re.compile(rb"^(?=upgrade[ \t]*:)", re.IGNORECASE | re.MULTILINE)
+_HEAD_END = re.compile(rb"\n\r?\n")
+_BLANK_LINES = (b"\r\n", b"\n")
+# What else comes first is no HTTP, and told so at once.
+_VALID_FIRST_BYTES = tuple(bytes((letter,)) for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
+# A handshake of TLS (RFC 8446, 5.1). Its client tells its user no more than that there is no connection.
+_TLS_HANDSHAKE = b"\x16\x03"
+_TLS_ON_PLAIN_PORT = "A client asks by https://, and here is http://: its base URL has to begin with that."
+
+
+class PlainHttp(HttpToolsProtocol):
+    """Reads requests from one connection.
+
+    Heads are given to the parser by whole lines, wherever the network cuts them. What comes behind a body as if
+    it were of the head (trailers) is dropped: whoever decides by headers has decided by then.
+    """
+
+    head_seconds = HEAD_TIMEOUT_SECONDS
+    discard_bytes = DISCARD_BYTES
+    discard_seconds = DISCARD_SECONDS
+    notify_seconds = _NOTIFY_SECONDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As uvicorn makes it."""
+        super().__init__(*args, **kwargs)
+        self._is_in_head = True
+        self._has_line = False  # of the head that it is in
+        self._head_bytes = 0
+        self._partial_line = bytearray()  # the beginning of a line
+        self._trailer_bytes = 0  # of what comes in a body and is none of it
+        self._head_started_at = self._notified_at = self.loop.time()
+        self._is_new = True
+        self._problem = ""  # with the head of a request
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._active_cycle: GatewayCycle | None = None
+        self._left_to_discard_bytes = 0  # how much more is dropped of the body of a request that is answered
+        self._discard_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection begins, with a head."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self.head_seconds, self._check_head_timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        if self._discard_timer is not None:
+            self._discard_timer.cancel()
+        super().connection_lost(exc)
+        if self._active_cycle is not None:
+            self._active_cycle.handle_disconnect()
+
+    def _check_head_timeout(self) -> None:
+        """Close a connection whose head does not come; one between two requests is not kept for long anyway."""
+        now = self.loop.time()
+        end = self._head_started_at + self.head_seconds
+        is_expecting_head = self._is_in_head and (self._head_bytes or self._has_line or self._is_new)
+        if is_expecting_head and now >= end and (self._is_new or self.cycle.response_complete):
+            self.transport.close()
+            return
+        next_check_at = end if is_expecting_head and now < end else now + self.head_seconds
+        self._head_timer = self.loop.call_at(next_check_at, self._check_head_timeout)
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes have come."""
+        if self._is_in_head:
+            self._receive_head(data)
+        else:
+            self._trailer_bytes += len(data)
+            super().data_received(data)
+            if self._trailer_bytes > MAX_HEAD_BYTES:
+                self.transport.close()
+
+    def _receive_head(self, data: bytes) -> None:
+        if not self._head_bytes:
+            self._head_started_at = self.loop.time()
+        self._head_bytes += len(data)
+        is_begun = self._has_line or bool(self._partial_line)
+        if not is_begun and data.startswith(_TLS_HANDSHAKE):
+            self.logger.warning(_TLS_ON_PLAIN_PORT)
+            self.send_400_response(_TLS_ON_PLAIN_PORT)
+        elif not is_begun and (b"\r\n\r\n" in data or not data.startswith(_VALID_FIRST_BYTES)):
+            super().data_received(self._rename_upgrade(data))
+        else:
+            self._feed_lines(data)
+        if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(_HEAD_TOO_LONG)
+
+    def _feed_lines(self, data: bytes) -> None:
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._unset_keepalive_if_required()
+            self._partial_line += data
+            return
+        lines, rest = bytes(self._partial_line) + data[:end], data[end:]
+        self._partial_line.clear()
+        super().data_received(self._rename_upgrade(lines))
+        if self.transport.is_closing() or not rest:
+            return
+        if self._is_in_head:
+            self._partial_line += rest
+            self._head_bytes = max(self._head_bytes, len(rest))
+        else:
+            super().data_received(rest)
+
+    def _rename_upgrade(self, lines: bytes) -> bytes:
+        if not self._has_line:
+            lines = lines.lstrip(b"\r\n")
+        elif lines.startswith(_BLANK_LINES):
+            return lines  # the head is over
+        found = _HEAD_END.search(lines)
+        end = len(lines) if found is None else found.start() + 1
+        head = lines[:end]
+        return _UPGRADE_LINE.sub(FOVEATE_PREFIX, head) + lines[end:] if b"upgrade" in head.lower() else lines
+
+    def on_message_begin(self) -> None:
+        """A head has begun."""
+        self._has_line = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is here, or a trailer."""
+        if self._is_in_head:
+            name = name.lower()
+            if name == b"expect":
+                self.expect_100_continue = value.lower() == b"100-continue"
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The body comes next.
+
+        Raises:
+            ValueError: that would be dropped, since it was not seen in time that an upgrade is asked for (in a
+                request that came behind another before that was answered); or the head is not valid. The
+                parser then answers 400.
+        """
+        parser = self.parser
+        if parser.should_upgrade():
+            raise ValueError("an upgrade")
+        version = parser.get_http_version()
+        self._problem = self._find_head_problem(version)
+        if self._problem:
+            raise ValueError(self._problem)
+        self._is_in_head = self._has_line = False
+        self._head_bytes = self._trailer_bytes = 0
+        self._notified_at = self.loop.time()
+        address = httptools.parse_url(self.url)
+        path = address.path.decode("ascii")
+        scope: Any = self.scope
+        scope["http_version"] = version
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = address.path
+        scope["query_string"] = address.query or b""
+        previous_cycle = self.cycle
+        self.cycle = scope[CYCLE_SCOPE_KEY] = GatewayCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if self._is_new or previous_cycle.response_complete:
+            self._is_new = False
+            self._start_asgi_task(self.cycle, self.app)
+        else:  # it came behind another that is not answered yet, and waits for its turn
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _find_head_problem(self, version: str) -> str:
+        hosts = sum([name == b"host" for name, _ in self.headers])
+        if hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, 3.2
+            return f"A request needs one Host header, and this one has {hosts or 'none'}."
+        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+        return _HEAD_TOO_LONG if size > MAX_HEAD_BYTES else ""
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is no valid HTTP, with what is wrong if that is known."""
+        super().send_400_response(self._problem or msg)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._active_cycle = cast("GatewayCycle", cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body is here; whoever waits for it is told once there is all of it, or much."""
+        self._trailer_bytes = 0
+        if self.cycle.response_complete:
+            self._left_to_discard_bytes -= len(body)
+            if self._left_to_discard_bytes < 0:
+                self.transport.close()
+            return
+        self.cycle.body += body
+        is_buffer_full = len(self.cycle.body) > cast("GatewayCycle", self.cycle).buffer_bytes
+        if is_buffer_full:
+            self.flow.pause_reading()
+        now = self.loop.time()
+        if is_buffer_full or now - self._notified_at > self.notify_seconds:
+            self._notified_at = now
+            self.cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """The next head comes next."""
+        self._is_in_head = True
+        super().on_message_complete()
+        if self._discard_timer is not None:
+            self._discard_timer.cancel()
+            self._discard_timer = None
+            if self.cycle.keep_alive:
+                super().on_response_complete()
+            else:
+                self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """A request is answered. If its body is not complete, the rest is received and dropped first."""
+        cycle = self._active_cycle
+        if cycle is None or not cycle.more_body or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        cycle.body = bytearray()
+        self._left_to_discard_bytes = self.discard_bytes
+        self._discard_timer = self.loop.call_later(self.discard_seconds, self.transport.close)
+        self.flow.resume_reading()
+        if not cycle.keep_alive and self.transport.can_write_eof():
+            self.transport.write_eof()

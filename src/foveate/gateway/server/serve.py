@@ -1,0 +1,313 @@
+"""The gateway served at a socket until somebody ends it.
+
+What the first request would have to wait for, loaded before it comes.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import uvicorn
+
+import foveate
+from foveate import count
+from foveate.config.live import LiveSettings
+from foveate.config.load import Configuration
+from foveate.config.overrides import LOCAL_UPSTREAM, ServeFlags, apply_overrides
+from foveate.config.price_file import default_price_file
+from foveate.config.settings import ServerSettings
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.gateway.build import open_gateway
+from foveate.gateway.config import ResolvedConfig, resolve_config
+from foveate.gateway.local_model.model_list import LocalModelMiddleware
+from foveate.gateway.observability import access_log, worker_metrics
+from foveate.gateway.observability.instrumentation import Instrumentation
+from foveate.gateway.request import Receive, Scope, Send
+from foveate.gateway.server.cors import CorsMiddleware
+from foveate.gateway.server.tls import create_tls_context, reload_certificates
+from foveate.paths import data_folder
+
+# One of each family that has a vocabulary of its own to load.
+_WARM_UP_MODELS = ("claude-opus-4-5", "gpt-4.1")
+# A request makes thousands of objects, of which next to none is garbage that has to be looked for.
+_GC_THRESHOLDS = (20_000, 20, 50)
+
+
+def warm_up(prices: PriceBook) -> None:
+    """Have price tables and vocabularies in memory; that takes most of a second."""
+    import numpy as np  # noqa: F401  # reads large bodies; commands that serve nobody need not load it
+
+    prices.preload()
+    for model in _WARM_UP_MODELS:
+        count("Hello", model=model)
+
+
+def freeze_garbage_collector() -> None:
+    """Have the search for garbage leave out all that there is by now.
+
+    Code, tables and vocabularies stay to the end. To look through them took about 90 ms, in which nobody was
+    served, each time that a few thousand new conversations had come (Python 3.11, November 2026).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+# What is broken off still books what it knows; that takes a moment, and may not take longer.
+_CHARGE_SECONDS = 5.0
+# An agent thinks between two turns, and should not have to connect anew; longer than usual balancers wait.
+_KEEP_ALIVE_SECONDS = 75
+# Each stream needs two descriptors, and many systems give 1,024 unless they are asked.
+_WANTED_DESCRIPTORS = 65_536
+
+_LOG = logging.getLogger(__name__)
+
+
+def load_live_config(
+    path: Path | None,
+    environment: Mapping[str, str],
+    flags: ServeFlags = ServeFlags(),  # noqa: B008 - it is frozen
+    *,
+    default_paths: Sequence[Path] = (),
+    last_valid: bytes | None = None,
+    logs_changes: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> LiveSettings[ResolvedConfig]:
+    """What the configuration in a file decides, and what goes over it, now and whenever it has changed.
+
+    Without a path, it is the first that is in one of the `usual` places, now or later. Where the file cannot be
+    used at the start, what it said when it `held` does. One that `tells` has changes in the log. `clock` tells
+    the time since when a configuration is in force.
+
+    Raises:
+        FoveateError: it cannot be used.
+    """
+    prices = default_price_file(environment)
+
+    def made(configuration: Configuration) -> ResolvedConfig:
+        if configuration.settings.server.tls is not None and flags.certificate is None:
+            create_tls_context(configuration.settings.server.tls)
+        return resolve_config(apply_overrides(configuration, environment, flags), environment, prices)
+
+    return LiveSettings(
+        path,
+        made,
+        default_paths=default_paths,
+        last_valid=last_valid,
+        logs_changes=logs_changes,
+        read_fixed=settings_fixed_at_start,
+        clock=clock,
+    )
+
+
+def settings_fixed_at_start(config: ResolvedConfig) -> Mapping[str, object]:
+    """What a process is made of, by its names in the file: changes of it hold from the next start on."""
+    server = config.settings.server
+    names = ("host", "port", "workers", "tls", "grace_seconds")
+    return {f"server.{name}": getattr(server, name) for name in names} | {
+        "store.url": config.settings.store.url
+    }
+
+
+def start_logging(server: ServerSettings) -> None:
+    """Have what is told go to standard error, as configured, until the process ends."""
+    access_log.start_writer(as_json=server.log == "json", level=server.log_level)
+
+
+def serve(
+    listener: socket.socket,
+    live_config: LiveSettings[ResolvedConfig],
+    environment: Mapping[str, str],
+    *,
+    on_ready: Callable[[], None] = lambda: None,
+    lifeline: int | None = None,
+    runs_retention: bool = True,
+) -> None:
+    """Be the gateway at a socket until somebody ends it; answers under way are finished first.
+
+    `ready` is called once clients are served. Where there is a `lifeline`, a descriptor, its end is the end.
+    One process of a machine `forgets` what is old.
+
+    Raises:
+        StoreUnavailable: the store cannot be opened.
+        BadOption: the certificate or its key cannot be used.
+        KeyboardInterrupt: it was Ctrl-C that ended it.
+    """
+    _raise_descriptor_limit()
+    main = _run_server(listener, live_config, environment, on_ready, lifeline, runs_retention)
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        signal_number = asyncio.run(main)
+    else:
+        signal_number = uvloop.run(main)
+    if signal_number == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+def _raise_descriptor_limit() -> None:
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_WANTED_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # some systems have a limit of their own beside it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _run_server(
+    listener: socket.socket,
+    live_config: LiveSettings[ResolvedConfig],
+    environment: Mapping[str, str],
+    on_ready: Callable[[], None],
+    lifeline: int | None,
+    runs_retention: bool,
+) -> int:
+    """Which signal ended it; 0 for its lifeline."""
+    settings = live_config.current().value.settings.server
+    context = None if settings.tls is None else create_tls_context(settings.tls)
+    instrumentation = Instrumentation(
+        live_config,
+        version=foveate.__version__,
+        log=access_log.current_writer(),
+        folder=worker_metrics.find_folder(environment),
+    )
+    async with open_gateway(
+        lambda: instrumentation.last_config,
+        environment=environment,
+        runs_retention=runs_retention,
+        instrumentation=instrumentation,
+        outbox_folder=data_folder(environment, sys.platform) / "spool",
+    ) as gateway:
+        await asyncio.to_thread(warm_up, live_config.current().value.cost.prices)
+        freeze_garbage_collector()
+        has_local = LOCAL_UPSTREAM in live_config.current().value.settings.upstreams
+        app = CorsMiddleware(
+            LocalModelMiddleware(gateway, instrumentation.request_observer) if has_local else gateway,
+            lambda: instrumentation.last_config.settings.server.cors_origins,
+            host=settings.host,
+            host_names=lambda: instrumentation.last_config.settings.server.host_names,
+            observer=instrumentation.request_observer,
+        )
+        prices = live_config.current().value.price_file
+
+        async def begin() -> None:
+            instrumentation.reload_config()
+            if prices is not None:
+                await prices.refresh()
+
+        server = _Server(app, begin, grace_seconds=settings.grace_seconds, context=context, on_ready=on_ready)
+        instrumentation.set_shutdown_check(lambda: server.should_exit)
+        certificate_reload = (
+            nullcontext()
+            if context is None or settings.tls is None
+            else reload_certificates(context, settings.tls)
+        )
+        with server.handle_signals(lifeline) as signals:
+            async with certificate_reload:
+                await server.serve(sockets=[listener])
+            await server.cancel_and_wait()
+        return signals[0] if signals else 0
+
+
+class _Server(uvicorn.Server):
+    """A server whose first signal lets answers under way finish, and whose second breaks them off."""
+
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        on_request: Callable[[], Awaitable[None]],
+        *,
+        grace_seconds: float,
+        context: ssl.SSLContext | None,
+        on_ready: Callable[[], None],
+    ) -> None:
+        """`begins` is called at the beginning of each request."""
+
+        async def until_broken_off(scope: Scope, receive: Receive, send: Send) -> None:
+            await on_request()
+            try:
+                await app(scope, receive, send)
+            except asyncio.CancelledError:
+                if not self.should_exit:
+                    raise
+                _LOG.warning("an answer under way was broken off")  # the connection is cut for it
+
+        super().__init__(
+            uvicorn.Config(
+                until_broken_off,
+                http="foveate.gateway.server.protocol:PlainHttp",
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=max(1, round(grace_seconds)),
+            )
+        )
+        self.config.load()
+        self.config.ssl = context
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, and say so."""
+        await super().startup(sockets)
+        self._on_ready()
+
+    def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
+        """Nothing: what uvicorn does with them would end the process before bills are booked."""
+        return nullcontext()
+
+    @contextmanager
+    def handle_signals(self, lifeline: int | None) -> Iterator[list[int]]:
+        """The signals that came, while they and the end of a lifeline end the server."""
+        loop = asyncio.get_running_loop()
+        signals: list[int] = []
+
+        def end(number: int) -> None:
+            signals.append(number)
+            if self.should_exit:
+                self.force_exit = True
+                self._cancel_requests()
+            else:
+                _LOG.info("ending; answers under way are finished first")
+            self.should_exit = True
+
+        def lost() -> None:
+            loop.remove_reader(lifeline or 0)
+            end(0)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, int(number))
+        if lifeline is not None:
+            os.set_blocking(lifeline, False)
+            loop.add_reader(lifeline, lost)
+        try:
+            yield signals
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            if lifeline is not None:
+                loop.remove_reader(lifeline)
+
+    def _cancel_requests(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    async def cancel_and_wait(self) -> None:
+        """Wait until what was broken off has booked what it knows."""
+        self._cancel_requests()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=_CHARGE_SECONDS)

@@ -1,0 +1,58 @@
+"""One of several processes that serve at one socket: run as a module, it does as its standard input says.
+
+The first line there is an order; where it ends, the worker does too, so it never outlives its parent.
+"""
+
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from foveate.errors import FoveateError
+from foveate.gateway.server.serve import load_live_config, serve, start_logging
+from foveate.gateway.server.supervisor import READY_MESSAGE, WorkerOrder
+
+_LOG = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Serve until somebody ends it."""
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerOrder)
+    environment = dict(os.environ)
+    try:
+        path = Path(order.config) if order.config else None
+        default_paths = [Path(place) for place in order.default_paths]
+        live_config = load_live_config(
+            path,
+            environment,
+            order.flags,
+            default_paths=default_paths,
+            last_valid=order.last_valid,
+            logs_changes=False,
+        )
+        current = live_config.current()
+        start_logging(current.value.settings.server)
+        if current.problem is not None:
+            _LOG.error("worker %d goes by what held before: %s", order.number, current.problem)
+        serve(
+            socket.socket(fileno=order.descriptor),
+            live_config,
+            environment,
+            on_ready=_report_ready,
+            lifeline=sys.stdin.fileno(),
+            runs_retention=order.number == 0,
+        )
+    except FoveateError as error:
+        sys.stderr.write(f"foveate: worker {order.number}: {error}\n")
+        sys.exit(1)
+
+
+def _report_ready() -> None:
+    os.write(sys.stdout.fileno(), READY_MESSAGE)
+
+
+if __name__ == "__main__":
+    main()

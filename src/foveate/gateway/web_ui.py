@@ -1,0 +1,88 @@
+"""The page at the gateway's root, shown the gateway as it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from foveate.config.effective import EffectiveSetting, redact_url
+from foveate.config.live import LiveSettings
+from foveate.config.settings import TlsSettings
+from foveate.engine.metrics.registry import Sample
+from foveate.engine.sections.sources import SectionSources
+from foveate.gateway.app import PAGES_PREFIX
+from foveate.gateway.config import ResolvedConfig, describe_settings
+from foveate.gateway.observability.health import AsgiApp
+from foveate.store import Store
+from foveate.web.app import ROOT_PATH, create_app
+from foveate.web.data import ConfigSnapshot, GatewayData
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
+
+def build_web_ui(
+    live: LiveSettings[ResolvedConfig],
+    environment: Mapping[str, str],
+    store: Store,
+    sources: SectionSources,
+    *,
+    version: str,
+    samples: Callable[[], list[Sample]],
+    health: Callable[[], Awaitable[Mapping[str, Any]]],
+    is_shutting_down: Callable[[], bool],
+    clock: Callable[[], float],
+) -> dict[str, AsgiApp]:
+    """The page, by the paths that it is at."""
+
+    def configured() -> ConfigSnapshot:
+        now = live.current()
+        return ConfigSnapshot(
+            path=live.path,
+            since=now.since,
+            changes=now.changes,
+            problem=now.problem,
+            settings=now.value.settings,
+            options=now.value.agents,
+            caps=now.value.cost.caps,
+            waiting={name: _display_value(value) for name, value in live.needs_restart.items()},
+        )
+
+    cached: list[tuple[ResolvedConfig, Sequence[EffectiveSetting]]] = []
+
+    async def held() -> Sequence[EffectiveSetting]:
+        made, text, path = live.current().value, live.text, live.path
+        if not cached or cached[0][0] is not made:
+            settings = await asyncio.to_thread(describe_settings, made.settings, text, path, environment)
+            cached[:] = [(made, settings)]
+        return cached[0][1]
+
+    data = GatewayData(
+        version=version,
+        store=store,
+        sources=sources,
+        current_config=configured,
+        effective_settings=held,
+        samples=samples,
+        health=health,
+        is_shutting_down=is_shutting_down,
+        clock=clock,
+    )
+    # Its address is shown as a proxy before the gateway has it, if that is one to be believed.
+    trusted_proxies = environment.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
+    app = cast("AsgiApp", ProxyHeadersMiddleware(cast("ASGI3Application", create_app(data)), trusted_proxies))
+    return {ROOT_PATH: app, PAGES_PREFIX: app}
+
+
+def _display_value(value: object) -> str:
+    """What is fixed at the start, as it can be shown."""
+    match value:
+        case None:
+            return "nothing"
+        case TlsSettings():
+            return str(value.certificate)
+        case str():
+            return redact_url(value)
+        case _:
+            return str(value)

@@ -1,0 +1,358 @@
+"""Markdown into outlines.
+
+Beside CommonMark's headings, what people write in Markdown notes is understood: front matter, tags in headings
+and in lines of their own, states and dates as in Org, ids in braces.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from foveate.memory.parsing.front_matter import parse_front_matter
+from foveate.memory.parsing.markdown_headings import MarkdownHeading, find_headings
+from foveate.memory.parsing.org_syntax import (
+    PLANNING_START,
+    add_suspected_tag,
+    parse_planning,
+    split_priority,
+    split_state,
+    split_tags,
+)
+from foveate.memory.parsing.outline import NO_PROPERTIES, Outline, OutlineEntry, ParseProblems, PlanningDate
+from foveate.memory.parsing.privacy_tags import (
+    CodeRanges,
+    find_private_blocks,
+    find_tag_in_heading,
+    find_tag_in_text,
+    find_tag_in_word,
+    find_tag_lines,
+    mentions_privacy_tag,
+)
+from foveate.memory.privacy import Gate
+
+_TODO_STATES = frozenset({"TODO", "DONE"})
+_CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
+_CHECKBOX_STATES = {" ": "TODO", "x": "DONE", "X": "DONE"}
+# A number is of an issue, not a tag.
+_TAG = re.compile(r"#(?=\S*[^\W\d_])([\w@%][^\s#,;]*)[,;]?\Z")
+_ATTRIBUTE = re.compile(r"[#.][^\s{}]+\Z|[\w:-]+=\S*\Z")
+# At the end of a heading, tags and attributes may take turns so many times.
+_MAX_HEADING_SUFFIXES = 8
+_BLANK = re.compile(r"[ \t\n]*")
+_CODE_OR_LINK = re.compile(
+    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"
+    r"|\[\[(?:[^\[\]|]*\|)?(?P<page>[^\[\]|]+)\]\]"
+    r"|!?\[(?P<text>[^\[\]]*)\]\((?:<[^<>]*>|[^()\s]*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)"
+    r"|<(?P<address>[A-Za-z][A-Za-z0-9+.-]*:[^\s<>]*)>"
+)
+# A longer line is not one of tags.
+_MAX_TAG_LINE_CHARS = 2000
+# Looking for links in a longer title would take a while.
+_MAX_LINKED_TITLE_CHARS = 500
+
+# What would be a heading if it stood elsewhere, had a blank behind its signs, or the file were Org.
+_LIKE_HEADING = re.compile(
+    r"^(?:[^\S\n]|[\ufeff>]|(?:[-*+]|\d{1,9}[.)]|\[[ xX-]\]|\[\^[^\]\s]{1,60}\]:)[^\S\n])*+"
+    r"(#{1,6})[^\S\n]*([^#\s].*)$"
+    r"|^(\*+)[ \t]+(\S.*)$"
+    r"|^([^\n]+)\n[ \t>]{0,20}(=+|-+)[ \t]*$",
+    re.MULTILINE,
+)
+_HTML_HEADING = re.compile(r"<(/?)(?:h[1-6]|summary)(?![^\s>])", re.IGNORECASE)
+_MAX_HTML_HEADING_CHARS = 1000
+# At the top of a file, it is meant of all of it, whatever is behind it.
+_FIRST_HASHTAG = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
+
+
+def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
+    """What a Markdown file says; `name` is its title where it has none.
+
+    Its title stands in its front matter. Where it does not, or says the same, a first heading that has no other
+    beside it is the title, and what stands below it is the text of the file.
+
+    Text in a fence, a quote, a list or HTML has no headings, unless they have a privacy tag. A line of tags
+    counts for the heading it stands below, or at the top for the file; where it stands elsewhere and has a
+    privacy tag, for the file as well. In a fence that is closed it is part of an example.
+    """
+    return _MarkdownParser(text, gate).parse(name)
+
+
+def _has_title_heading(preamble: str, entries: Sequence[OutlineEntry]) -> bool:
+    """Whether the first heading is the title of the whole file: nothing stands before it or beside it."""
+    if preamble.strip() or not entries or entries[0].level != 1:
+        return False
+    return all(entry.level > 1 for entry in entries[1:])
+
+
+def _merge_title_heading(file: OutlineEntry, first: OutlineEntry) -> OutlineEntry:
+    """The file with what its first heading says, which is all about the file."""
+    has_id = bool(file.properties.get("ID", "").strip())
+    return replace(
+        first,
+        start=file.start,
+        level=0,
+        title=first.title or file.title,
+        tags=tuple(dict.fromkeys(file.tags + first.tags)),
+        properties=file.properties if has_id else {**file.properties, **first.properties},
+        planning_dates=file.planning_dates + first.planning_dates,
+    )
+
+
+class _MarkdownHeader(NamedTuple):
+    """What stands directly below a heading, and where the content begins below that."""
+
+    content: int
+    tags: tuple[str, ...]
+    planning_dates: tuple[PlanningDate, ...]
+
+
+class _MarkdownParser:
+    """One pass over a text, most of it over what is below the front matter, with LF at the end of each line."""
+
+    def __init__(self, text: str, gate: Gate) -> None:
+        self._text = text
+        self._gate = gate
+        self._may_be_private = mentions_privacy_tag(text, gate)
+        self._problems = ParseProblems(text)
+        # A lone CR ends a line too. Places stay the same.
+        self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
+        self._front_matter = parse_front_matter(self._lines, gate)
+        self._body, self._to_original_index = _normalize_line_ends(text[self._front_matter.end :])
+        self._code = CodeRanges.from_fences(self._body) if self._may_be_private else CodeRanges()
+        self._privacy_tag_lines = find_tag_lines(self._body, self._code, gate) if self._may_be_private else []
+        # Those that belong to a heading, or at the top to the file.
+        self._used_tag_lines: set[int] = set()
+
+    def parse(self, name: str) -> Outline:
+        for problem in self._front_matter.problems:
+            self._problems.add(0, problem)
+        found_headings = find_headings(self._body)
+        if self._may_be_private:
+            found_headings = self._add_private_headings(found_headings)
+        ends = [*(heading.start for heading in found_headings), len(self._body)]
+        header = self._read_header(0, ends[0])
+        entries = [
+            self._heading_entry(heading, end) for heading, end in zip(found_headings, ends[1:], strict=True)
+        ]
+        tags = self._front_matter.tags + header.tags
+        if self._may_be_private:
+            tags += self._stray_tags()
+        # Front matter that could not be read stays in the content, with all that is below it.
+        is_read = self._front_matter.content == self._front_matter.end
+        file = OutlineEntry(
+            start=0,
+            body=1 if self._text[:1] == "\ufeff" else 0,
+            content=self._file_index(header.content) if is_read else self._front_matter.content,
+            end=self._file_index(ends[0]),
+            level=0,
+            title=self._front_matter.title or name,
+            tags=tuple(dict.fromkeys(tags)),
+            properties=self._front_matter.properties,
+            planning_dates=self._front_matter.planning_dates + header.planning_dates,
+        )
+        if is_read and _has_title_heading(self._body[header.content : ends[0]], entries):
+            title = " ".join(entries[0].title.split())
+            if not self._front_matter.title or self._front_matter.title == title:
+                file, *entries = _merge_title_heading(file, entries[0]), *entries[1:]
+        entries = [file, *entries]
+        return Outline(self._text, entries, self._problems.to_messages(), self._private_blocks(entries))
+
+    def _private_blocks(self, entries: Sequence[OutlineEntry]) -> list[tuple[int, int]]:
+        if not self._may_be_private:
+            return []
+        code = CodeRanges.from_fences(self._lines)
+        return [
+            block
+            for entry in entries
+            for block in find_private_blocks(self._lines, entry.content, entry.end, code, self._gate)
+        ]
+
+    def _file_index(self, index: int) -> int:
+        """Where in the file a place of the body is."""
+        return self._front_matter.end + self._to_original_index(index)
+
+    def _heading_entry(self, found: MarkdownHeading, end: int) -> OutlineEntry:
+        heading = _parse_heading(found.title, self._gate)
+        body = min(found.body, end)
+        header = self._read_header(body, end)
+        tags = heading.tags + header.tags
+        if self._may_be_private:
+            tags = add_suspected_tag(found.title, tags, self._gate)
+        return OutlineEntry(
+            start=self._file_index(found.start),
+            body=self._file_index(body),
+            content=self._file_index(header.content),
+            end=self._file_index(end),
+            level=found.level,
+            title=heading.title,
+            tags=tags,
+            todo=heading.todo,
+            is_done=heading.todo == "DONE",
+            priority=heading.priority,
+            properties={"ID": heading.id} if heading.id else NO_PROPERTIES,
+            planning_dates=header.planning_dates,
+        )
+
+    def _read_header(self, start: int, end: int) -> _MarkdownHeader:
+        """The lines of planning and of tags at this place, blank ones between them passed over."""
+        content = start
+        tags: list[str] = []
+        stamps: list[PlanningDate] = []
+        while blank := _BLANK.match(self._body, content, end):
+            at = self._body.rfind("\n", content, blank.end()) + 1 or content
+            after = self._body.find("\n", at, end) + 1 or end
+            line = self._body[at:after] if after - at <= _MAX_TAG_LINE_CHARS else ""
+            if hashtags := _parse_hashtags(line.split()):
+                tags += hashtags
+                self._used_tag_lines.add(at)
+            elif PLANNING_START.match(line) and (planning := parse_planning(line)):
+                stamps += planning.dates
+                for problem in planning.problems:
+                    self._problems.add(self._file_index(at), problem)
+                if not planning.is_complete_line:
+                    break
+            else:
+                break
+            content = after
+        if self._may_be_private:
+            tags += self._paragraph_tags(content, end)
+        return _MarkdownHeader(content, tuple(tags), tuple(stamps))
+
+    def _paragraph_tags(self, start: int, end: int) -> tuple[str, ...]:
+        """A privacy tag in a line such as `Tags: private` or `:private:`, in the first paragraph here."""
+        blank = _BLANK.match(self._body, start, end)
+        at = blank.end() if blank else start
+        paragraph_end = self._body.find("\n\n", at, end)
+        last = end if paragraph_end < 0 else paragraph_end
+        first = bisect_left(self._privacy_tag_lines, (self._body.rfind("\n", start, at) + 1 or start,))
+        tag_lines = self._privacy_tag_lines[first : bisect_left(self._privacy_tag_lines, (last,))]
+        self._used_tag_lines.update(each.start for each in tag_lines)
+        return tuple(each.tag for each in tag_lines)
+
+    def _add_private_headings(self, found: list[MarkdownHeading]) -> list[MarkdownHeading]:
+        """These headings, and what looks like one with a privacy tag but stands where there are none."""
+        starts = [heading.start for heading in found]
+        private = []
+        for like in _LIKE_HEADING.finditer(self._body):
+            line = like[2] or like[4] or like[5]
+            if not mentions_privacy_tag(line, self._gate) or _parse_hashtags(like[0].split()):
+                continue
+            number = bisect_right(starts, like.start()) - 1
+            if number >= 0 and like.start() < found[number].body:
+                continue
+            if like[3] and "#" in line:
+                # With stars it is a heading of Org, where `#` is no sign of a tag, or an item of a list.
+                line = line.replace("#", " ")
+            tags = add_suspected_tag(line, _parse_heading(line, self._gate).tags, self._gate)
+            if any(map(self._gate.is_private, tags)):
+                level = len(like[1] or like[3] or "") or (1 if like[6][0] == "=" else 2)
+                after = self._body.find("\n", like.end()) + 1 or len(self._body)
+                private.append(MarkdownHeading(like.start(), after, level, line.strip()))
+        return sorted([*found, *private])
+
+    def _stray_tags(self) -> tuple[str, ...]:
+        """Privacy tags in lines of tags that stand neither below a heading nor at the top."""
+        found = [
+            tag_line.tag for tag_line in self._privacy_tag_lines if tag_line.start not in self._used_tag_lines
+        ]
+        first = _FIRST_HASHTAG.match(self._body)
+        if first and (tag := find_tag_in_text(first[1], self._gate)):
+            found.append(tag)
+        return (*found, *self._html_heading_tags())
+
+    def _html_heading_tags(self) -> tuple[str, ...]:
+        """A privacy tag in a heading of HTML, of which it is not known what stands below it."""
+        tags = list(_HTML_HEADING.finditer(self._body))
+        ends = [*(tag.start() for tag in tags), len(self._body)][1:]
+        for opened, end in zip(tags, ends, strict=True):
+            text = self._body[opened.end() : min(end, opened.end() + _MAX_HTML_HEADING_CHARS)]
+            if opened[1] or opened.start() in self._code or not mentions_privacy_tag(text, self._gate):
+                continue
+            if tag := find_tag_in_heading(text, self._gate):
+                return (tag,)
+        return ()
+
+
+def _normalize_line_ends(text: str) -> tuple[str, Callable[[int], int]]:
+    """The text with LF for every line end, and where its places are in the text that it was."""
+    if "\r" not in text:
+        return text, int
+    removed = [found.start() - number for number, found in enumerate(re.finditer("\r\n", text))]
+    return re.sub("\r\n?", "\n", text), lambda place: place + bisect_left(removed, place)
+
+
+class _HeadingLine(NamedTuple):
+    """What the line of a heading says."""
+
+    title: str
+    tags: tuple[str, ...]
+    todo: str
+    priority: str
+    id: str
+
+
+def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
+    """The parts of a heading: at its end tags and attributes in any order, at its beginning its state."""
+    title, id_ = line.strip(), ""
+    tags: tuple[str, ...] = ()
+    for _ in range(_MAX_HEADING_SUFFIXES):
+        attributes = _heading_attributes(title)
+        if attributes:
+            id_ = id_ or next((word[1:] for word in attributes if word[0] == "#"), "")
+            tags = (
+                *(word[1:] for word in attributes if word[0] == "." and find_tag_in_word(word, gate)),
+                *tags,
+            )
+            title = title[: title.rindex("{")].rstrip()
+        title, hashtags = _split_hashtags(title)
+        title, more = split_tags(title)
+        if not attributes and not hashtags and not more:
+            break
+        tags = more + hashtags + tags
+    title, todo = split_state(title, _TODO_STATES)
+    title, priority = split_priority(title)
+    if not todo and (box := _CHECKBOX.match(title)):
+        title, todo = title[box.end() :], _CHECKBOX_STATES[box[1]]
+    return _HeadingLine(_plain_title(title), tags, todo, priority, id_)
+
+
+def _heading_attributes(title: str) -> list[str]:
+    """The words in the braces at the end of a title, if that is what they are: `{#id .class key=value}`."""
+    words = title[title.rfind("{") + 1 : -1].removeprefix(":").split() if title[-1:] == "}" else []
+    return words if "{" in title and all(map(_ATTRIBUTE.match, words)) else []
+
+
+def _split_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
+    """The title without the words at its end that are tags, such as `#a`, and these tags."""
+    if "#" not in title:
+        return title, ()
+    words = title.split()
+    count = 0
+    while count < len(words) and _TAG.match(words[-1 - count]):
+        count += 1
+    if not count:
+        return title, ()
+    return title.rsplit(None, count)[0] if count < len(words) else "", _parse_hashtags(words[-count:])
+
+
+def _parse_hashtags(words: Sequence[str]) -> tuple[str, ...]:
+    """The tags that these words are, if all of them are."""
+    if not words or words[0][0] != "#":
+        return ()
+    found = [_TAG.match(word) for word in words]
+    return tuple(tag[1] for tag in found if tag) if all(found) else ()
+
+
+def _plain_title(title: str) -> str:
+    """A title with its links by what they are called."""
+    title = title.strip()
+    if not ("[" in title or "<" in title) or len(title) > _MAX_LINKED_TITLE_CHARS:
+        return title
+    return _CODE_OR_LINK.sub(_link_text, title)
+
+
+def _link_text(found: re.Match[str]) -> str:
+    return found["code"] or found["page"] or found["text"] or found["address"] or ""

@@ -1,0 +1,339 @@
+"""Doubts about privacy: what is not written as a tag, but may be meant as one. It is then taken for one.
+
+Paragraphs and items of lists with a privacy tag in them, which note apps take for a tag of just these.
+
+Where code stands in a text, in which a tag is part of an example.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from foveate.memory.privacy import Gate, normalize_text
+
+_FENCE = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)(.*)$", re.MULTILINE)
+
+
+class CodeRanges:
+    """Places from one to another, in order. What was never closed is none: it may not be meant as code."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._ranges = list(ranges)
+        self._starts = [start for start, _ in self._ranges]
+
+    @classmethod
+    def from_fences(cls, text: str) -> "CodeRanges":
+        """What stands between two fences of Markdown."""
+        found = []
+        opened: re.Match[str] | None = None
+        for fence in _FENCE.finditer(text):
+            if opened is None:
+                opened = fence
+            elif fence[1].startswith(opened[1]) and not fence[2].strip():
+                found.append((opened.start(), fence.end()))
+                opened = None
+        return cls(found)
+
+    def __contains__(self, index: int) -> bool:
+        """Whether code stands here."""
+        return self.end_of(index) is not None
+
+    def end_of(self, index: int) -> int | None:
+        """Where the code ends that stands here, if there is any."""
+        number = bisect_right(self._starts, index) - 1
+        return self._ranges[number][1] if number >= 0 and index < self._ranges[number][1] else None
+
+
+# Not so the address of a page.
+_MARKED_TAG = re.compile(r"[:#：＃](?!//)([^\s:#：＃]+)")
+_SPACED_TAG = re.compile(r"(?<!\S)[:：][^\S\n]+([^\s:：]+)[^\S\n]+[:：](?!\S)")
+# Of tags that a file or an entry has; those of Org that choose what is exported say nothing of that.
+_TAGS_PROPERTY = re.compile(r"(?!SELECT_|EXCLUDE_)\w*(?:TAGS?|KEYWORDS)\Z")
+# A thing may be called so without being so.
+_NAME_PROPERTY = re.compile(
+    r"\w*(?:TITLE|NAME|ALIAS|ALIASES|ID|CAPTION|RESULTS|ITEM|CALL|MACRO|LABEL|SELECT_TAGS|EXCLUDE_TAGS)\Z"
+)
+_FALSE_VALUES = frozenset({"false", "no", "off", "0", "n", "f", "nil"})
+_BETWEEN_WORDS = re.compile(r"[\s:#：＃,;|.!?%(){}<>\"'`*=~/\[\]]+")
+# Places where a text speaks of something without saying it: code, and what a link leads to.
+_CODE_OR_LINK = re.compile(
+    r"(?<!`)(`{1,8})(?!`)[^\n]*?(?<!`)\1(?!`)"
+    r"|(?<!\S)([=~])(?=\S)[^\n=~]*\2(?!\S)"
+    r"|(?<![#＃])\[\[[^\[\]\n]*\](?:\]|(?=\[))"
+    r"|(?<=\])\([^()\s]*\)"
+    r"|(?<![\w-])[\w-]++=(?:\"[^\"\n]*\"|'[^'\n]*')"
+    r"|(?<!\S)(?=[^\s#:]*(?:/|\.\w))[^\s#:]*[\w/]#\S*"
+)
+_URL = re.compile(r"(?<![\w+.-])[A-Za-z][\w+.-]*+://\S*")
+
+# A line such as `Tags: a, b`, also in a comment or a list, and with the tags in a list below it.
+_TAG_LINE = re.compile(
+    r"^(?:[^\S\n]|[\ufeff>*_+\-:\[(]|<!--|%%)*+(?:\#\+)?(?:file)?(?:tags?|(?P<keywords>keywords))"
+    r"[*_]{0,2}[^\S\n]*[:：]{1,2}[*_]{0,2}"
+    r"(?P<said>[^\S\n]*+\S.*|(?:[^\S\n]*+\n(?:[^\S\n]*+[-*+][^\S\n].*)?)*+)",
+    re.MULTILINE | re.IGNORECASE,
+)
+# A property as note apps write it, in a line of its own or in brackets: `private:: true`, `[tags:: a]`.
+_INLINE_PROPERTY = re.compile(
+    r"(?:^(?:[^\S\n]|[\ufeff>*+-])*+|[\[(])([\w@/-]{1,60}+)[^\S\n]*+::[^\S\n]++([^\])\n]*+)", re.MULTILINE
+)
+# Lines with a key each at the top of a file, where keywords are those of the file.
+_METADATA = re.compile(r"\s*+(?:[^\W\d][\w -]{0,40}:.*\n){2,}")
+# A line of nothing but tags, each of them marked, also in a comment or a list. Not so a property or setting.
+_LONE_TAGS = re.compile(
+    r"^(?:[^\S\n]|[\ufeff>*+-]|\#(?=[^\S\n])|<!--|%%)*+(?!#\+|:[\w+-]++:[^\S\n]+\S)"
+    r"((?:[#:@：＃＠](?!#)\S++|[:：][^\S\n]+[^\s:：]++[^\S\n]+[:：])"
+    r"(?:[^\S\n]+[#:@：＃＠](?!#)\S++)*+)[^\S\n]*+(?:-->|%%)?[^\S\n]*$",
+    re.MULTILINE,
+)
+_BETWEEN_TAGS = re.compile(r"[,;|:：\n]|-->|%%")
+# A sentence ends, or puts something in brackets.
+_SENTENCE = re.compile(r"[.!?](?![^\s)])|(?<=\s)\(")
+_MAX_WORDS_PER_TAG = 3
+_MAX_LISTED_WORDS = 6
+
+
+def mentions_privacy_tag(text: str, gate: Gate) -> bool:
+    """Whether any privacy tag is in `text` at all, even inside a word: where not, there is no doubt."""
+    normalized = normalize_text(text)
+    return any(tag in normalized for tag in gate.tags)
+
+
+def blank_code_and_links(text: str) -> str:
+    """The text with blanks for what it only speaks of: code in a line, and where links lead. Places stay."""
+    text = _URL.sub(_blank_url, text) if "://" in text else text
+    return _CODE_OR_LINK.sub(lambda found: " " * len(found[0]), text)
+
+
+def _blank_url(found: re.Match[str]) -> str:
+    # Tags that were glued to it still count.
+    address, last = found[0], found[0].rfind("/")
+    colon = address.find(":", last) if address[-1] == ":" else len(address)
+    return " " * colon + address[colon:]
+
+
+def find_tag_in_heading(line: str, gate: Gate) -> str:
+    """The privacy tag that is marked as one anywhere in a heading, `:private` or `#private`; or nothing.
+
+    Org wants tags at the end, a blank before them and colons around. Who forgot one of these, or wrote on
+    behind it, meant the tag all the same.
+    """
+    line = blank_code_and_links(line)
+    for found in _MARKED_TAG.finditer(line):
+        if tag := find_tag_in_word(found[1], gate):
+            return tag
+    for word in _SPACED_TAG.findall(line):
+        if tag := find_tag_in_word(word, gate):
+            return tag
+    if at := find_at_tag(line, gate):
+        return at
+    last = "".join(line.rstrip().rsplit(None, 1)[-1:])
+    return find_tag_in_word(last, gate) if ":" in last else ""
+
+
+def find_at_tag(text: str, gate: Gate) -> str:
+    """The privacy tag that begins with an @, which marks it, and is a word of `text`; or nothing."""
+    if "@" not in text and "＠" not in text:
+        return ""
+    words = _BETWEEN_WORDS.split(text)
+    return next((word for word in words if ("@" in word or "＠" in word) and gate.is_private(word)), "")
+
+
+def find_tag_in_word(word: str, gate: Gate) -> str:
+    """The privacy tag that a word is or has as a part: `private`, `private/bank`, `(private)`; or nothing."""
+    if gate.is_private(word):
+        return word.strip().strip(":#")
+    return find_tag_in_text(word, gate)
+
+
+def find_tag_in_list(tags: Iterable[str], gate: Gate) -> str:
+    """The first of these tags that is private, or is one word with a privacy tag as a part; or nothing."""
+    found = (
+        find_tag_in_word(tag, gate) if len(tag.split()) < 2 or gate.is_private(tag) else "" for tag in tags
+    )
+    return next(filter(None, found), "")
+
+
+def find_tag_in_property(key: str, value: str, gate: Gate) -> str:
+    """The privacy tag that a property or setting gives to what it belongs to; or nothing.
+
+    It is among tags or keywords, or all of another value (`visibility: private`), or the key (`private: t`).
+    """
+    name = normalize_text(key).upper().replace("-", "_")
+    if _TAGS_PROPERTY.match(name):
+        return find_tag_in_text(value, gate)
+    if gate.is_private(key):
+        return "" if normalize_text(value).strip() in _FALSE_VALUES else key.strip(":#")
+    return value.strip().strip(":#") if not _NAME_PROPERTY.match(name) and gate.is_private(value) else ""
+
+
+class TagLine(NamedTuple):
+    """Where a line says of a file or of what it stands in that it has a privacy tag."""
+
+    start: int
+    tag: str
+
+
+def find_tag_lines(text: str, code: CodeRanges, gate: Gate) -> list[TagLine]:
+    """The lines of Markdown such as `Tags: private`, and those of nothing but tags, in their order."""
+    top = _METADATA.match(text)
+    top_end = top.end() if top else 0
+    found = [
+        TagLine(line.start(), tag)
+        for line in _TAG_LINE.finditer(text)
+        if (not line["keywords"] or line.start() < top_end) and (tag := _find_listed_tag(line["said"], gate))
+    ]
+    found += [
+        TagLine(text.rfind("\n", 0, field.start(1)) + 1, tag)
+        for field in _INLINE_PROPERTY.finditer(text)
+        if (tag := find_tag_in_property(field[1], field[2].strip(), gate))
+    ]
+    found += find_lone_tag_lines(text, gate)
+    return sorted(tag_line for tag_line in found if tag_line.start not in code)
+
+
+def _find_listed_tag(text: str, gate: Gate) -> str:
+    """The privacy tag in a short list of tags, `a, b` or `a b`; or nothing, as where it is a sentence.
+
+    A word with a sign before it is a tag whatever stands beside it.
+    """
+    parts = [part.strip().lstrip("-*+ ") for part in _BETWEEN_TAGS.split(text)]
+    words = [part.split() for part in parts]
+    tags = [word for each in words for word in each if word[0] in "#＃@＠["]
+    longest, count = max(map(len, words)), sum(map(len, words))
+    is_sentence = count > _MAX_WORDS_PER_TAG and longest > 1 and _SENTENCE.search(text)
+    if count == longest <= _MAX_LISTED_WORDS and not is_sentence:
+        tags += [*parts, *(word for each in words for word in each)]
+    elif longest <= _MAX_WORDS_PER_TAG and not is_sentence:
+        tags += parts
+    return find_tag_in_list(tags, gate)
+
+
+def find_lone_tag_lines(text: str, gate: Gate) -> list[TagLine]:
+    """The lines of nothing but tags with a privacy tag among them."""
+    return [
+        TagLine(line.start(), tag)
+        for line in _LONE_TAGS.finditer(text)
+        if (tag := find_tag_in_text(line[1], gate))
+    ]
+
+
+def find_tag_in_text(text: str, gate: Gate) -> str:
+    """The first privacy tag that is a word of `text`; or nothing."""
+    for word in _BETWEEN_WORDS.split(text):
+        if gate.is_private(word):
+            return word
+    normalized = normalize_text(text)
+    # One that is itself of several words, or has a dot in it.
+    return next((tag for tag in sorted(gate.tags) if _BETWEEN_WORDS.search(tag) and tag in normalized), "")
+
+
+_LINE_WITH_SIGN = re.compile(r"^[^\n#＃@＠:：]*+[#＃@＠:：].*$", re.MULTILINE)
+_SIGNED_WORD = re.compile(r"[:#：＃]([^\s:#：＃]+)")
+_LIST_ITEM = re.compile(r"[ \t>]*(?:[-+*]|\d{1,9}[.)])[ \t]+(?=\S)")
+_TASK_STATE = re.compile(
+    r"(?:\[[ xX/-]\]|TODO|DONE|LATER|NOW|DOING|NEXT|WAIT|WAITING|HOLD|STARTED|IN-PROGRESS|CANCELL?ED)(?!\S)"
+)
+_INDENT = re.compile(r"[ \t>]*")
+# Settings, drawers, rows of a table: lines that are no part of a paragraph.
+_STANDALONE_LINE = re.compile(r"[ \t>]*(?:\||#\+|:\S+:(?!\S))")
+# Tags of HTML, and the signs around a comment in Obsidian.
+_MARKUP = re.compile(r"<[^<>\n]*>|%%")
+_OPENING_CHARS = "(*_~[{\"'"
+
+
+def find_private_blocks(
+    text: str, start: int, end: int, code: CodeRanges, gate: Gate
+) -> Iterator[tuple[int, int]]:
+    """Where the blocks between these places begin and end that have a privacy tag in them.
+
+    In running text `#private` and `@personal` count. At the end of an item of a list, and anywhere in a task,
+    `:private:` does as well, also at the end of a table's cell. With an item goes what stands below it; of a
+    table it is the row.
+    """
+    if start >= end or not mentions_privacy_tag(text[start:end], gate):
+        return
+    for line in _LINE_WITH_SIGN.finditer(text, start, end):
+        if line.start() < start or not mentions_privacy_tag(line[0], gate) or line.start() in code:
+            continue
+        if _is_private_line(blank_code_and_links(line[0]), gate):
+            begin = _block_start(text, line.start(), start, code)
+            start = _block_end(text, begin, line.end(), end, code)
+            yield begin, start
+
+
+def _is_private_line(line: str, gate: Gate) -> bool:
+    line = _MARKUP.sub(" ", line)
+    if line.lstrip(" \t>").startswith("|"):
+        return any(_has_tag(cell, gate, is_ending=True, is_task=False) for cell in line.split("|"))
+    item = _LIST_ITEM.match(line)
+    is_task = bool(item and _TASK_STATE.match(line, item.end()))
+    return _has_tag(line, gate, is_ending=bool(item), is_task=is_task)
+
+
+def _has_tag(text: str, gate: Gate, *, is_ending: bool, is_task: bool) -> bool:
+    """Whether there is a privacy tag in a line or cell; `is_ending`: at its end, colons make one as well."""
+    # From the end on, until there is a word that is no tag.
+    for word in reversed(text.split()):
+        bare = normalize_text(word).lstrip(_OPENING_CHARS)
+        has_sign = bare[:1] in ("#", "@")
+        has_colon = bare[:1] == ":" or (bare[-1:] == ":" and bare.count(":") > 1)
+        counts = has_sign or (has_colon and (is_ending or is_task))
+        if counts and (
+            find_at_tag(word, gate)
+            or any(find_tag_in_word(each[1], gate) for each in _SIGNED_WORD.finditer(word))
+        ):
+            return True
+        is_ending = is_ending and (has_sign or has_colon)
+    return False
+
+
+def _block_start(text: str, at: int, floor: int, code: CodeRanges) -> int:
+    """Where the block of the line begins that begins here."""
+    while at > floor and not _LIST_ITEM.match(text, at) and not _STANDALONE_LINE.match(text, at):
+        above = text.rfind("\n", floor, at - 1) + 1 or floor
+        if _is_blank(text[above:at]) or above in code or _STANDALONE_LINE.match(text, above):
+            break
+        at = above
+    return at
+
+
+def _block_end(text: str, begin: int, at: int, last: int, code: CodeRanges) -> int:
+    """Where the block ends that begins there and goes on at least to here."""
+    at = _next_line_start(text, at, last)
+    if _STANDALONE_LINE.match(text, begin):
+        return at
+    item, indent, end, has_gap = _LIST_ITEM.match(text, begin), _indent_width(text, begin), at, False
+    while at < last:
+        after = _next_line_start(text, at, last)
+        if _is_blank(text[at:after]):
+            has_gap = True
+        elif has_gap if not item else not _belongs_to_item(text, at, indent, has_gap):
+            break
+        else:
+            closed = code.end_of(at)
+            after = _next_line_start(text, closed, last) if closed is not None else after
+            end, has_gap = after, False
+        at = after
+    return end
+
+
+def _belongs_to_item(text: str, at: int, indent: int, has_gap: bool) -> bool:
+    """Whether a line belongs to an item above it: it is further in, or goes on with its text."""
+    return _indent_width(text, at) > indent or not (has_gap or _LIST_ITEM.match(text, at))
+
+
+def _indent_width(text: str, at: int) -> int:
+    found = _INDENT.match(text, at)
+    return len(found[0].expandtabs(4)) if found else 0
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip(" \t\r\n>")
+
+
+def _next_line_start(text: str, at: int, last: int) -> int:
+    """Where the line behind this one begins."""
+    end = text.find("\n", at, last)
+    return last if end < 0 else end + 1

@@ -1,0 +1,331 @@
+"""The nodes of a memory as relevance needs them, kept from one question to the next.
+
+Nodes stand in shards. What is new makes a small shard, what is gone is marked as gone, and a shard that is not
+much larger than the one after it is merged with it, up to a size that takes little room to make: all in all a
+node is moved a few times, however the files change. What is scored is a snapshot, which nobody changes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import is_
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foveate.memory.nodes import Document, Node, to_seconds
+from foveate.memory.search.bm25 import (
+    Floats,
+    Postings,
+    TextField,
+    TextNumbers,
+    Vocabulary,
+    build_postings,
+    group_postings,
+    merge_postings,
+)
+
+Embed = Callable[[Sequence[str]], Floats]
+# Texts are cut here before they are embedded: what a node is about stands at its beginning.
+MAX_EMBEDDED_CHARS = 4_000
+# A shard this many times larger than the one after it is left alone.
+_MERGE_RATIO = 4
+# No more nodes are put in a shard at a time, but for those of one file: what it takes to make one is several
+# times what it takes to have it, and a process does not give all of that back.
+MAX_SHARD_ROWS = 65_536
+# What a node stands in far above says little of it, and 100,000 nodes may be 2,000 levels deep.
+_MAX_ANCESTORS = 6
+_Number = TypeVar("_Number", bound=np.generic)
+_DAY_SECONDS = 86_400.0
+_NO_ROWS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Shard:
+    """Nodes, one row each."""
+
+    texts: Postings
+    titles: Postings
+    files: Postings
+    """Those of all texts of a document, one row for each document."""
+    vectors: Floats
+    parent_offsets: TextNumbers
+    """How many rows above a node its parent stands; 0 for a file."""
+    modified: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """How many nodes it has room for, with those that are gone."""
+        return len(self.parent_offsets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardLocation:
+    """Where a document stands: its nodes in a shard from a row on, and itself among the files of that."""
+
+    shard: Shard
+    row: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class IndexSnapshot:
+    """The nodes of some documents, one after the other, as they are at one time."""
+
+    documents: tuple[Document, ...]
+    vocabulary: Vocabulary
+    rows: NDArray[np.intp]
+    """Where a node stands among the rows of all shards, which are in an order of their own."""
+    file_rows: NDArray[np.intp]
+    """And where a document stands among their files."""
+    sizes: NDArray[np.intp]
+    """How many nodes each document has."""
+    texts: TextField
+    titles: TextField
+    files: TextField
+    vectors: tuple[Floats, ...]
+    parents: NDArray[np.intp]
+    """Of each node; a file is its own."""
+    has_parent: Floats
+    """1 for a node that stands in another, 0 for a file."""
+    inverse_child_counts: Floats
+    """1 divided by the number of children; 0 for none."""
+    recency: Floats
+    """1 for the newest, half of it after the half-life."""
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self.rows)
+
+    def similarity(self, vector: Floats) -> Floats:
+        """The cosine of every node to a vector."""
+        # Not `@`: its threads wait for each other, which on a busy machine takes ten times as long.
+        found = [
+            np.einsum("ij,j->i", vectors, vector)
+            if vectors.shape[1] == len(vector)
+            else np.zeros(len(vectors), np.float32)
+            for vectors in self.vectors
+        ]
+        return np.concatenate(found)[self.rows] if found else np.zeros(0, np.float32)
+
+    def index_of(self, node: Node) -> int | None:
+        """Where a node stands among all, or None."""
+        at = 0
+        for document in self.documents:
+            if document is node.document:
+                return at + document.nodes.index(node)
+            at += len(document.nodes)
+        return None
+
+
+class ShardedIndex:
+    """The shards, brought up to date by whoever holds the lock."""
+
+    def __init__(
+        self, *, ancestor_weight: float, half_life_days: float, max_rows: int = MAX_SHARD_ROWS
+    ) -> None:
+        self._ancestor_weight = ancestor_weight
+        self._half_life_days = half_life_days
+        self._max_rows = max_rows
+        self._vocabulary = Vocabulary()
+        self._shards: list[Shard] = []
+        self._locations: dict[Document, ShardLocation] = {}
+        self._documents: Sequence[Document] = ()
+        self._snapshot: IndexSnapshot | None = None
+
+    def update(self, documents: Sequence[Document], embed: Embed) -> IndexSnapshot:
+        """The snapshot of `documents`, made from what is known of them; only new ones are looked at."""
+        known = self._snapshot
+        if known and len(self._documents) == len(documents) and all(map(is_, self._documents, documents)):
+            return known
+        non_empty = {document: None for document in documents if document.nodes}
+        new = _split_by_size(
+            (document for document in non_empty if document not in self._locations), self._max_rows
+        )
+        shards = [
+            (self._build_shard(batch, embed), batch) for batch in new
+        ]  # may fail: nothing has been changed so far
+        self._locations = {
+            document: home for document, home in self._locations.items() if document in non_empty
+        }
+        for shard, batch in shards:
+            self._shards.append(shard)
+            self._assign_locations(shard, batch)
+        self._merge_small_shards()
+        self._documents = tuple(documents)
+        self._snapshot = self._take_snapshot(tuple(document for document in documents if document.nodes))
+        return self._snapshot
+
+    def _build_shard(self, documents: Sequence[Document], embed: Embed) -> Shard:
+        nodes = [node for document in documents for node in document.nodes]
+        learn, ancestor_weight = self._vocabulary.learn_terms, self._ancestor_weight
+        titles = [learn(node.entry.title) for node in nodes]
+        parent_offsets = _find_parent_offsets(documents)
+        texts = (
+            (
+                (1.0, title),
+                (1.0, learn(node.full_text)),
+                (ancestor_weight, _ancestor_terms(at, titles, parent_offsets)),
+            )
+            for at, (node, title) in enumerate(zip(nodes, titles, strict=True))
+        )
+        modified = {when: to_seconds(when) for when in {node.modified for node in nodes}}
+        of_texts = build_postings(texts, self._vocabulary)
+        sizes = [len(document.nodes) for document in documents]
+        return Shard(
+            texts=of_texts,
+            titles=build_postings((((1.0, title),) for title in titles), self._vocabulary),
+            files=group_postings(of_texts, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), len(sizes)),
+            vectors=embed([text_to_embed(node) for node in nodes]),
+            parent_offsets=np.asarray(parent_offsets, np.int32),
+            modified=np.fromiter((modified[node.modified] for node in nodes), np.float64, len(nodes)),
+        )
+
+    def _assign_locations(self, shard: Shard, documents: Iterable[Document]) -> None:
+        at = 0
+        for number, document in enumerate(documents):
+            self._locations[document] = ShardLocation(shard, at, number)
+            at += len(document.nodes)
+
+    def _merge_small_shards(self) -> None:
+        """Merge from the end what is not much larger than what follows it; what is mostly gone, by itself."""
+        alive = dict.fromkeys(map(id, self._shards), 0)
+        for document, location in self._locations.items():
+            alive[id(location.shard)] += len(document.nodes)
+        self._shards = [shard for shard in self._shards if alive[id(shard)]]
+        at = len(self._shards) - 1
+        while at >= 0:
+            shard = self._shards[at]
+            size = alive[id(shard)]
+            before = alive[id(self._shards[at - 1])] if at else 0
+            below = 0 < before < _MERGE_RATIO * size and before + size <= self._max_rows
+            if below or size * 2 < len(shard):
+                pieces = self._shards[at - 1 if below else at : at + 1]
+                whole = self._merge(pieces)
+                alive[id(whole)] = len(whole)
+                at -= below
+                self._shards[at : at + len(pieces)] = [whole]
+                continue
+            at -= 1
+
+    def _merge(self, shards: Sequence[Shard]) -> Shard:
+        rows = {id(shard): np.full(len(shard), -1, np.int32) for shard in shards}
+        files = {id(shard): np.full(len(shard.files.lengths), -1, np.int32) for shard in shards}
+        remaining = [
+            (document, location) for document, location in self._locations.items() if id(location.shard) in rows
+        ]
+        row = 0
+        for number, (document, location) in enumerate(remaining):
+            count = len(document.nodes)
+            rows[id(location.shard)][location.row : location.row + count] = np.arange(
+                row, row + count, dtype=np.int32
+            )
+            files[id(location.shard)][location.file] = number
+            row += count
+        terms = len(self._vocabulary)
+        to = list(rows.values())
+        merged_shard = Shard(
+            texts=merge_postings([(shard.texts, rows[id(shard)]) for shard in shards], terms),
+            titles=merge_postings([(shard.titles, rows[id(shard)]) for shard in shards], terms),
+            files=merge_postings([(shard.files, files[id(shard)]) for shard in shards], terms),
+            vectors=_move_rows([shard.vectors for shard in shards], to, row),
+            parent_offsets=_move_rows([shard.parent_offsets for shard in shards], to, row),
+            modified=_move_rows([shard.modified for shard in shards], to, row),
+        )
+        self._assign_locations(merged_shard, [document for document, _ in remaining])
+        return merged_shard
+
+    def _take_snapshot(self, documents: tuple[Document, ...]) -> IndexSnapshot:
+        shards = self._shards
+        locations = [self._locations[document] for document in documents]
+        sizes = np.fromiter((len(document.nodes) for document in documents), np.intp, len(documents))
+        count = int(sizes.sum())
+        row_starts = dict(zip(map(id, shards), accumulate(map(len, shards), initial=0), strict=False))
+        file_starts = accumulate((len(shard.files.lengths) for shard in shards), initial=0)
+        first_files = dict(zip(map(id, shards), file_starts, strict=False))
+        firsts = np.asarray([row_starts[id(location.shard)] + location.row for location in locations], np.intp)
+        rows = np.arange(count) + np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
+        file_rows = np.asarray(
+            [first_files[id(location.shard)] + location.file for location in locations], np.intp
+        )
+        parent_offsets = np.concatenate([_NO_ROWS, *(shard.parent_offsets for shard in shards)])[rows]
+        parents = np.arange(count) - parent_offsets
+        children = np.bincount(parents, parent_offsets > 0, minlength=count)
+        modified = np.concatenate([_NO_ROWS, *(shard.modified for shard in shards)])[rows]
+        age_days = ((modified.max() if count else 0) - modified) / _DAY_SECONDS
+        return IndexSnapshot(
+            documents=documents,
+            vocabulary=self._vocabulary,
+            rows=rows,
+            file_rows=file_rows,
+            sizes=sizes,
+            texts=_build_field([shard.texts for shard in shards], rows),
+            titles=_build_field([shard.titles for shard in shards], rows),
+            files=_build_field([shard.files for shard in shards], file_rows),
+            vectors=tuple(shard.vectors for shard in shards),
+            parents=parents,
+            has_parent=(parent_offsets > 0).astype(np.float32),
+            inverse_child_counts=np.divide(1, children, out=np.zeros(count), where=children > 0).astype(
+                np.float32
+            ),
+            recency=np.exp2(age_days / -self._half_life_days).astype(np.float32),
+        )
+
+
+def _build_field(pieces: Sequence[Postings], rows: NDArray[np.intp]) -> TextField:
+    """The field of those texts that stand at `rows` of all."""
+    starts = np.cumsum([0, *(len(piece.lengths) for piece in pieces)])
+    there = np.zeros(starts[-1], np.bool_)
+    there[rows] = True
+    kept = np.split(there, starts[1:-1]) if pieces else []
+    return TextField([(piece, None if left.all() else left) for piece, left in zip(pieces, kept, strict=True)])
+
+
+def text_to_embed(node: Node) -> str:
+    """What of a node is embedded: its title and its own text."""
+    return f"{node.entry.title}\n{node.full_text}"[:MAX_EMBEDDED_CHARS]
+
+
+def _split_by_size(documents: Iterable[Document], max_rows: int) -> list[list[Document]]:
+    """Documents, as many together as one shard should have."""
+    found: list[list[Document]] = []
+    room = 0
+    for document in documents:
+        if len(document.nodes) > room:
+            found.append([])
+            room = max_rows
+        found[-1].append(document)
+        room -= len(document.nodes)
+    return found
+
+
+def _move_rows(
+    arrays: Sequence[NDArray[_Number]], places: Sequence[TextNumbers], count: int
+) -> NDArray[_Number]:
+    """Rows of several arrays at their places in one."""
+    whole = np.zeros((count, *arrays[0].shape[1:]), arrays[0].dtype)
+    for array, to in zip(arrays, places, strict=True):
+        stays = to >= 0
+        whole[to[stays]] = array[stays]
+    return whole
+
+
+def _find_parent_offsets(documents: Iterable[Document]) -> list[int]:
+    found: list[int] = []
+    for document in documents:
+        rows = {id(node): row for row, node in enumerate(document.nodes)}
+        found.extend(
+            row - rows[id(node.parent)] if node.parent else 0 for row, node in enumerate(document.nodes)
+        )
+    return found
+
+
+def _ancestor_terms(at: int, titles: Sequence[list[int]], parent_offsets: Sequence[int]) -> list[int]:
+    """The terms of the titles that a node stands in, each once."""
+    terms: dict[int, None] = {}
+    for _ in range(_MAX_ANCESTORS):
+        if not parent_offsets[at]:
+            break
+        at -= parent_offsets[at]
+        terms.update(dict.fromkeys(titles[at]))
+    return list(terms)

@@ -1,0 +1,331 @@
+"""A page: a view while it is being filled, within its limit."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from foveate.budget.apply_ladder import parts_to_text
+from foveate.budget.sections import Keep
+from foveate.budget.truncate import TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
+from foveate.memory.nodes import Forest
+from foveate.memory.views.node_text import Passage, content_text, planning_text, render_heading, split_passages
+from foveate.memory.views.view import DetailLevel, View, ViewFormat, ViewNode
+from foveate.model import TokenCount
+from foveate.tokens.measured_text import EMPTY_SEGMENT
+from foveate.tokens.text_meter import TextMeter, TextPart
+
+_LINE_BREAK = "\n"
+# So many blocks are measured at once, which is much quicker than one by one.
+_BATCH_NODES = 64
+# After so many that do not fit, hardly any other will.
+_MAX_MISSES = 24
+
+# The longest tokens of all are rows of so many blanks.
+_MAX_CHARS_PER_TOKEN = 128
+# So many blanks between two lines are kept.
+_MAX_BLANKS = 128
+
+_LEVEL_RANKS = {DetailLevel.HIDDEN: 0, DetailLevel.TITLE: 1, DetailLevel.EXCERPT: 2, DetailLevel.FULL: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class PageBlock:
+    """A node on a page: how much of it, as which text, and how many tokens that is with the end of its line."""
+
+    level: DetailLevel
+    parts: TextParts
+    tokens: int
+
+
+@dataclass(slots=True)
+class Page:
+    """Nodes by their place in the forest, each with what is shown of it.
+
+    A node never stands without what it stands in: whoever puts it there pays for those titles too.
+    """
+
+    forest: Forest
+    meter: TextMeter
+    view_format: ViewFormat
+    first: int = 0
+    """What stands before this place is never shown."""
+    similarity_scores: Mapping[int, float] = field(default_factory=dict)
+    """The similarity of the nodes that are shown for it, which say so."""
+    blocks: dict[int, PageBlock] = field(default_factory=dict)
+    """In the order in which they were put there."""
+    used_tokens: int = 0
+
+    def add_nodes(
+        self, indexes: Sequence[int], level: DetailLevel, room_tokens: int, *, max_misses: int = _MAX_MISSES
+    ) -> int | None:
+        """Put those nodes on the page that fit in `room_tokens`; gives the first that did not.
+
+        After more than `patience` of these no others are tried.
+        """
+        missed: list[int] = []
+        for start in range(0, len(indexes), _BATCH_NODES):
+            batch = [index for index in indexes[start : start + _BATCH_NODES] if self._shows_more(index, level)]
+            measured_texts = self.meter.measure_many([self._node_text(index, level) for index in batch])
+            for index, measured in zip(batch, measured_texts, strict=True):
+                if not (
+                    self._try_add(index, PageBlock(level, (measured,), measured.total.upper + 1), room_tokens)
+                    or self._add_without_score(index, level, room_tokens)
+                ):
+                    missed.append(index)
+                if len(missed) > max_misses:
+                    return missed[0]
+        return missed[0] if missed else None
+
+    def add_all_or_none(self, indexes: Sequence[int], room_tokens: int) -> bool:
+        """Put nodes that follow each other on the page, all of them whole or none."""
+        adding = [index for index in indexes if self._shows_more(index, DetailLevel.FULL)]
+        # One id is enough for all of it: whoever wants more has it. What has shown its own keeps it.
+        own = {indexes[0], *self.blocks}
+        texts = [self._node_text(index, DetailLevel.FULL, shows_id=index in own) for index in adding]
+        measured_texts = self.meter.measure_many(texts)
+        blocks = {
+            index: PageBlock(DetailLevel.FULL, (measured,), measured.total.upper + 1)
+            for index, measured in zip(adding, measured_texts, strict=True)
+        }
+        there = sum(self.blocks[index].tokens for index in adding if index in self.blocks)
+        tokens = self.used_tokens - there + sum(block.tokens for block in blocks.values())
+        if tokens > room_tokens:
+            return False
+        self.blocks |= blocks
+        self.used_tokens = tokens
+        return True
+
+    def add_excerpt(
+        self,
+        index: int,
+        room_tokens: int,
+        relevant: Sequence[Passage] | None = None,
+        *,
+        needs_passage: bool = False,
+    ) -> bool:
+        """Put as much of a node on the page as fits: all of it, its beginning, or what is `relevant`.
+
+        `relevant` are stretches of its content, the most relevant first. Where there is no room for more than
+        the heading nothing is put there; with `needs_stretch`, where the first stretch has no room whole.
+        """
+        above = self._missing_ancestors(index)
+        free_tokens = room_tokens - self._tokens_without(index) - (1 if self.blocks else 0)
+        node, head = self.forest.nodes[index], self._heading_text(index)
+        body_text, plan = content_text(node, self.view_format), planning_text(node)
+        block = self._cut_block(above, _join_lines(head, plan), body_text, free_tokens, relevant)
+        if needs_passage:
+            start, end = relevant[0] if relevant else next(split_passages(body_text))
+            if block is None or body_text[start:end].rstrip() not in parts_to_text(block.parts):
+                return False
+        elif block is None and plan:
+            block = self._planning_block(above, head, plan.split(_LINE_BREAK), free_tokens)
+        if block is None:
+            return False
+        self._add(index, block, above)
+        return True
+
+    def add_title(self, index: int, room_tokens: int) -> bool:
+        """Put the title of a node on the page, and of what it stands in the nearest titles that fit."""
+        measured = self.meter.measure(self._node_text(index, DetailLevel.TITLE))
+        if measured.total.upper > room_tokens:
+            return False
+        above = list(self._missing_ancestors(index).items())[::-1]
+        self.blocks[index] = PageBlock(DetailLevel.TITLE, (measured,), measured.total.upper + 1)
+        tokens = measured.total.upper
+        for each, block in above:
+            # What a title takes beside others can be a token less, hardly ever more.
+            tokens += block.tokens - 1
+            if tokens > room_tokens:
+                break
+            self.blocks[each] = block
+        while self.count().upper > room_tokens:
+            self.remove_last()
+        return True
+
+    def lacks_ancestor(self, index: int) -> bool:
+        """Whether something that a node stands in is not on the page."""
+        while (index := int(self.forest.parent[index])) >= self.first:
+            if index not in self.blocks:
+                return True
+        return False
+
+    def remove_last(self) -> None:
+        """Take off again what was put on the page last."""
+        self.used_tokens -= self.blocks.popitem()[1].tokens
+
+    def count(self) -> TokenCount:
+        """How many tokens the page is, counted whole; from then on this is what it takes."""
+        count = self.meter.count(self._all_parts())
+        self.used_tokens = count.upper
+        return count
+
+    def to_view(self, limit_tokens: int | None, scores: Mapping[int, float]) -> View:
+        """The page as it is."""
+        nodes = self.forest.nodes
+        return View(
+            text=parts_to_text(self._all_parts()),
+            count=self.count(),
+            limit_tokens=limit_tokens,
+            nodes=tuple(
+                ViewNode(nodes[index].id, nodes[index].title, block.level, scores[index], block.tokens - 1)
+                for index, block in sorted(self.blocks.items())
+            ),
+        )
+
+    def _cut_block(
+        self,
+        above: Mapping[int, PageBlock],
+        opening: str,
+        body_text: str,
+        room_tokens: int,
+        relevant: Sequence[Passage] | None = None,
+    ) -> PageBlock | None:
+        """As much of a text as fits below the titles `above` and its opening; None where that is nothing."""
+        opening += _LINE_BREAK if body_text else ""
+        before = self.meter.join([*_join_blocks(above), _LINE_BREAK, opening] if above else [opening])
+        room = AvailableRoom(self.meter, room_tokens, (before, EMPTY_SEGMENT), (before, EMPTY_SEGMENT))
+        # What certainly has no room is not even measured: there may be megabytes of it.
+        max_chars = max(room_tokens, 1) * _MAX_CHARS_PER_TOKEN
+        if relevant:
+            body = _build_body(self.meter, body_text, _limit_passages(relevant, max_chars))
+        else:
+            text = body_text[:max_chars]
+            body = TruncatableText(
+                measured_text=self.meter.measure(text), keep=Keep.HEAD, start=0, end=len(text)
+            )
+        is_whole = (
+            body.measured_text.text.rstrip() == body_text.rstrip()
+            and room.remaining_tokens((body.measured_text,)) >= 0
+        )
+        kept = (body.measured_text,) if is_whole else truncate(body, room)
+        if kept is None:
+            return None
+        parts = (opening, *kept)
+        level = DetailLevel.FULL if is_whole else DetailLevel.EXCERPT
+        return PageBlock(level, parts, self.meter.count(parts).upper + 1)
+
+    def _planning_block(
+        self, above: Mapping[int, PageBlock], head: str, lines: Sequence[str], room_tokens: int
+    ) -> PageBlock | None:
+        """A heading with as many lines of its planning as fit, where there is room for nothing else.
+
+        None is cut inside, since half a date is another one; rather nothing says that there is more.
+        """
+        for size in range(len(lines), 0, -1):
+            for marker in (TRUNCATED, ""):
+                text = _join_lines(head, *lines[:size], marker)
+                if (
+                    self.meter.count([*_join_blocks(above), _LINE_BREAK if above else "", text]).upper
+                    <= room_tokens
+                ):
+                    measured = self.meter.measure(text)
+                    return PageBlock(DetailLevel.EXCERPT, (measured,), measured.total.upper + 1)
+        return None
+
+    def _add_without_score(self, index: int, level: DetailLevel, room_tokens: int) -> bool:
+        """Rather without saying how similar it is than not at all."""
+        if level is DetailLevel.TITLE or index not in self.similarity_scores:
+            return False
+        node = self.forest.nodes[index]
+        head = render_heading(node, self.view_format, int(self.forest.depth[index]))
+        measured = self.meter.measure(
+            _join_lines(head, planning_text(node), content_text(node, self.view_format))
+        )
+        return self._try_add(index, PageBlock(level, (measured,), measured.total.upper + 1), room_tokens)
+
+    def _node_text(self, index: int, level: DetailLevel, *, shows_id: bool = True) -> str:
+        node = self.forest.nodes[index]
+        if level is DetailLevel.TITLE:
+            return render_heading(node, self.view_format, int(self.forest.depth[index]))
+        return _join_lines(self._header_text(index, shows_id=shows_id), content_text(node, self.view_format))
+
+    def _header_text(self, index: int, *, shows_id: bool = True) -> str:
+        """What is shown of a node before its content, whatever is cut of that."""
+        return _join_lines(
+            self._heading_text(index, shows_id=shows_id), planning_text(self.forest.nodes[index])
+        )
+
+    def _heading_text(self, index: int, *, shows_id: bool = True) -> str:
+        node, depth = self.forest.nodes[index], int(self.forest.depth[index])
+        return render_heading(
+            node, self.view_format, depth, self.similarity_scores.get(index), shows_id=shows_id
+        )
+
+    def _shows_more(self, index: int, level: DetailLevel) -> bool:
+        there = self.blocks.get(index)
+        return there is None or _LEVEL_RANKS[level] > _LEVEL_RANKS[there.level]
+
+    def _try_add(self, index: int, block: PageBlock, room_tokens: int) -> bool:
+        above = self._missing_ancestors(index)
+        tokens = block.tokens + sum(each.tokens for each in above.values())
+        if self._tokens_without(index) + tokens > room_tokens:
+            return False
+        self._add(index, block, above)
+        return True
+
+    def _add(self, index: int, block: PageBlock, above: Mapping[int, PageBlock]) -> None:
+        self.used_tokens = (
+            self._tokens_without(index) + block.tokens + sum(each.tokens for each in above.values())
+        )
+        self.blocks.update(above)
+        self.blocks[index] = block
+
+    def _tokens_without(self, index: int) -> int:
+        there = self.blocks.get(index)
+        return self.used_tokens - (there.tokens if there else 0)
+
+    def _missing_ancestors(self, index: int) -> dict[int, PageBlock]:
+        """The titles of what a node stands in, as far as they are not there yet."""
+        missing = []
+        while (index := int(self.forest.parent[index])) >= self.first and index not in self.blocks:
+            missing.append(index)
+        measured_texts = self.meter.measure_many(
+            [self._node_text(index, DetailLevel.TITLE) for index in reversed(missing)]
+        )
+        return {
+            index: PageBlock(DetailLevel.TITLE, (measured,), measured.total.upper + 1)
+            for index, measured in zip(reversed(missing), measured_texts, strict=True)
+        }
+
+    def _all_parts(self) -> list[TextPart]:
+        return _join_blocks(dict(sorted(self.blocks.items())))
+
+
+def _join_blocks(blocks: Mapping[int, PageBlock]) -> list[TextPart]:
+    """Blocks that stand below each other."""
+    return [part for block in blocks.values() for part in (_LINE_BREAK, *block.parts)][1:]
+
+
+def _join_lines(*texts: str) -> str:
+    return _LINE_BREAK.join(filter(None, texts))
+
+
+def _limit_passages(ranked: Sequence[Passage], max_chars: int) -> Sequence[Passage]:
+    """As many of the first as are not longer together; at least one."""
+    ends = list(accumulate(end - start for start, end in ranked))
+    return ranked[: bisect_right(ends, max_chars, lo=min(1, len(ends)))]
+
+
+def _build_body(meter: TextMeter, body_text: str, relevant: Sequence[Passage]) -> TruncatableText:
+    """A text of these stretches in the order in which they stand, each an item, and the blanks between."""
+    texts: list[str] = []
+    items: dict[Passage, tuple[int, int]] = {}
+    at = before = 0
+    for start, end in sorted(relevant):
+        blanks = body_text[before:start]
+        if blanks.strip() or len(blanks) > _MAX_BLANKS:
+            blanks = _LINE_BREAK
+        texts += [blanks, body_text[start:end]]
+        at += len(blanks)
+        items[start, end] = (at, at + end - start)
+        at, before = items[start, end][1], end
+    numbers = {stretch: number for number, stretch in enumerate(items)}
+    return TruncatableText(
+        measured_text=meter.measure("".join(texts)),
+        keep=Keep.RELEVANT,
+        start=0,
+        end=at,
+        items=[*items.values()],
+        ranking=[numbers[stretch] for stretch in relevant],
+    )

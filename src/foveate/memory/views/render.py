@@ -1,0 +1,128 @@
+"""Rendering: from a forest, and what is looked for in it, to a view within its limit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foveate.errors import BudgetExceeded
+from foveate.memory.nodes import Forest
+from foveate.memory.search.words import split_words
+from foveate.memory.views.node_text import Passage, content_text, rank_passages, render_heading
+from foveate.memory.views.page import Page
+from foveate.memory.views.select import SelectionCriteria, fill_outline, fill_page
+from foveate.memory.views.view import View, ViewFormat
+from foveate.tokens.text_meter import TextMeter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foveate.memory.search.relevance import NodeScores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewTarget:
+    """What is looked at: a node, what matches a query, both or neither, in all of the forest or a part of it.
+
+    `scores` are those to the query, otherwise to the focus; None where there is neither.
+    """
+
+    scope_range: tuple[int, int]
+    focus: int | None = None
+    query: str | None = None
+    scores: "NodeScores | None" = None
+    threshold: float = 0.75
+    nearness: float = 0.0
+    """What it counts beside a query to stand near the focus."""
+    hidden: "NDArray[np.bool_] | None" = None
+    """Whether each node is left out; None: none is."""
+
+
+def render(
+    forest: Forest, target: ViewTarget, *, limit_tokens: int | None, view_format: ViewFormat, meter: TextMeter
+) -> View:
+    """What is shown of `forest`: whoever looks sees the focus whole, and the rest as far as there is room.
+
+    Raises:
+        BudgetExceeded: not even the title of the focus fits.
+    """
+    zeros = np.zeros(len(forest.nodes), np.float32)
+    similarity = zeros if target.scores is None else target.scores.similarity
+    relevance = zeros if target.scores is None else _boost_near_focus(forest, target, target.scores.relevance)
+    criteria = SelectionCriteria(
+        scope_range=target.scope_range,
+        focus=target.focus,
+        relevance=None if target.query is None else relevance,
+        similarity=similarity,
+        threshold=target.threshold,
+        passages=None if target.query is None else _best_passages(forest, view_format, target.query),
+        hidden=target.hidden,
+    )
+    first, last = target.scope_range
+    similar = np.flatnonzero(similarity[first:last] >= target.threshold) + first
+    page = Page(
+        forest,
+        meter,
+        view_format,
+        first=first,
+        similarity_scores={
+            index: float(similarity[index]) for index in similar.tolist() if index != target.focus
+        },
+    )
+    if limit_tokens is None:
+        fill_outline(page, criteria)
+    else:
+        _add_focus(page, target.focus, limit_tokens)
+        required_blocks = page.blocks.copy()
+        if target.focus is None or not page.lacks_ancestor(target.focus):
+            fill_page(page, criteria, limit_tokens)
+        while page.count().upper > limit_tokens and len(page.blocks) > len(required_blocks):
+            page.remove_last()
+        if page.used_tokens > limit_tokens:  # what must be there was made longer
+            page.blocks = required_blocks
+    return page.to_view(limit_tokens, {index: _score(index, target.focus, relevance) for index in page.blocks})
+
+
+def _boost_near_focus(
+    forest: Forest, target: ViewTarget, relevance: "NDArray[np.float32]"
+) -> "NDArray[np.float32]":
+    """What matches the query; with a focus, what stands near it a little more."""
+    if target.query is None or target.focus is None or not target.nearness:
+        return relevance
+    start, distances = forest.distances(target.focus)
+    near = relevance.copy()
+    near[start : start + len(distances)] += np.float32(target.nearness) / (1 + np.maximum(distances - 1, 0))
+    return np.minimum(near, np.float32(1))
+
+
+def _score(index: int, focus: int | None, relevance: "NDArray[np.float32]") -> float:
+    return 1.0 if index == focus else round(float(relevance[index]), 4)
+
+
+def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
+    """Put the focus on the page with what it stands in: whole, else cut, else its title.
+
+    Raises:
+        BudgetExceeded: not even that fits.
+    """
+    if focus is None:
+        return
+    if not page.add_excerpt(focus, limit_tokens) and not page.add_title(focus, limit_tokens):
+        title = render_heading(page.forest.nodes[focus], page.view_format, int(page.forest.depth[focus]))
+        tokens = page.meter.measure(title).total.upper
+        raise BudgetExceeded(
+            f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens",
+            "raise the limit",
+            limit_tokens=limit_tokens,
+            tokens=tokens,
+            sections=(),
+        )
+
+
+def _best_passages(forest: Forest, view_format: ViewFormat, query: str) -> Callable[[int], Sequence[Passage]]:
+    """For a node, the stretches of its content that match a query, the best first."""
+    wanted = frozenset(split_words(query))
+    # To go through a long text takes a while, and it may be tried with more than one room.
+    return cache(lambda index: rank_passages(content_text(forest.nodes[index], view_format), wanted))

@@ -1,0 +1,33 @@
+"""The cache key of a session, for providers that find a warm machine by one and not by marks."""
+
+from blake3 import blake3
+
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.model import Format, Request, SetParameter
+from foveate.prompt_cache.rules import CacheRules
+
+_KEY_BYTES = 16
+_FORMATS_WITH_KEY = (Format.CHAT, Format.RESPONSES)
+
+
+def derive_cache_key(session: str) -> str:
+    """A session's key: the same for all its requests, and nothing that could be read back."""
+    return blake3(b"cache key\0" + session.encode("utf-8", "replace")).hexdigest(_KEY_BYTES)
+
+
+def set_cache_key(request: Request, rules: CacheRules, session: str) -> SetParameter | None:
+    """The edit that gives a request its session's key, where provider and format take one and it has none."""
+    if not rules.key_parameter or request.format not in _FORMATS_WITH_KEY:
+        return None
+    if rules.key_parameter in get_parameters(request):
+        return None
+    return SetParameter(
+        path=(rules.key_parameter,),
+        value=derive_cache_key(session),
+        reason="requests with one key are sent to the machine that is warm",
+    )
+
+
+def cache_key_headers(rules: CacheRules, session: str) -> dict[str, str]:
+    """The header that does the same where a provider wants it there."""
+    return {rules.key_header: derive_cache_key(session)} if rules.key_header else {}

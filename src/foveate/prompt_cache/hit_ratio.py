@@ -1,0 +1,122 @@
+"""Hit ratios: how much of what an agent sent in the last hour was read from the provider's cache."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Lock
+
+from foveate.model import CacheUsage
+
+WINDOW_SECONDS = 3600
+BUCKET_SECONDS = 30
+MAX_AGENTS = 1024
+"""How many agents are watched; the one that was silent for longest is forgotten first."""
+
+_WINDOW_BUCKETS = WINDOW_SECONDS // BUCKET_SECONDS
+# Twice as many as are looked at, so that late arrivals, and a clock that was put back, push out nothing that is
+# still looked at.
+_MAX_BUCKETS = 2 * _WINDOW_BUCKETS
+
+
+class HitRatioLevel(StrEnum):
+    """What a hit ratio says about an agent."""
+
+    HEALTHY = "healthy"
+    FAIR = "fair"
+    FLAGGED = "flagged"
+    UNKNOWN = "unknown"  # nothing was sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitRatioThresholds:
+    """From which ratio on an agent is healthy, and below which it is flagged."""
+
+    healthy_from: float = 0.7
+    flagged_below: float = 0.3
+
+
+DEFAULT_THRESHOLDS = HitRatioThresholds()
+
+
+@dataclass(frozen=True, slots=True)
+class HitRatio:
+    """The input tokens of some time, and those of them that the cache had."""
+
+    read_tokens: int
+    input_tokens: int
+
+    @property
+    def ratio(self) -> float | None:
+        """The share that was read from the cache; None where nothing was sent."""
+        return self.read_tokens / self.input_tokens if self.input_tokens else None
+
+    def level(self, thresholds: HitRatioThresholds = DEFAULT_THRESHOLDS) -> HitRatioLevel:
+        """Whether that is good."""
+        ratio = self.ratio
+        if ratio is None:
+            return HitRatioLevel.UNKNOWN
+        if ratio >= thresholds.healthy_from:
+            return HitRatioLevel.HEALTHY
+        return HitRatioLevel.FLAGGED if ratio < thresholds.flagged_below else HitRatioLevel.FAIR
+
+
+class _SlidingHour:
+    """One agent's tokens by the half minute; at most so many, the one that was fed longest ago goes first."""
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    def add(self, bucket: int, usage: CacheUsage) -> None:
+        read, sent = self._buckets.pop(bucket, (0, 0))
+        self._buckets[bucket] = read + usage.read, sent + usage.input_tokens
+        if len(self._buckets) > _MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+
+    def ratio_until(self, bucket: int) -> HitRatio:
+        window = range(bucket - _WINDOW_BUCKETS + 1, bucket + 1)
+        totals = [self._buckets[each] for each in window if each in self._buckets]
+        return HitRatio(sum(read for read, _ in totals), sum(sent for _, sent in totals))
+
+
+class HitRatios:
+    """The hit ratio of each agent over a sliding hour, in steps of half a minute.
+
+    Takes the same room however much traffic there is: two numbers for each half minute in which an agent sent
+    something. Times are seconds of any clock. What arrives late counts where it belongs, and where a clock is
+    put back nothing is lost: what lies ahead of it counts again once it gets there. Safe to share between
+    threads.
+    """
+
+    def __init__(self, max_agents: int = MAX_AGENTS) -> None:
+        self._max_agents = max_agents
+        self._hours: OrderedDict[str, _SlidingHour] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, agent: str, usage: CacheUsage, *, at: float) -> None:
+        """Count what a call of `agent` was billed for at `at`."""
+        bucket = _bucket(at)
+        with self._lock:
+            hour = self._hours.setdefault(agent, _SlidingHour())
+            hour.add(bucket, usage)
+            self._hours.move_to_end(agent)
+            if len(self._hours) > self._max_agents:
+                self._hours.popitem(last=False)
+
+    def ratio(self, agent: str, *, at: float) -> HitRatio:
+        """What `agent` sent in the hour before `at`, and read from the cache."""
+        with self._lock:
+            hour = self._hours.get(agent)
+            return hour.ratio_until(_bucket(at)) if hour else HitRatio(0, 0)
+
+    def ratios(self, *, at: float) -> Mapping[str, HitRatio]:
+        """The same for every agent that sent something in that hour, by name."""
+        with self._lock:
+            found = {agent: hour.ratio_until(_bucket(at)) for agent, hour in self._hours.items()}
+        return {agent: found[agent] for agent in sorted(found) if found[agent].input_tokens}
+
+
+def _bucket(at: float) -> int:
+    return int(at // BUCKET_SECONDS)

@@ -1,0 +1,145 @@
+"""Keep-alive pings: a cheap read just before an entry dies, while a return is likely enough to pay for it.
+
+Two kinds. One repeats the last request up to an entry, which refreshes that entry for its time. The other
+repeats the request and its answer, and marks the answer as long-lived: for the price of reading the prompt once
+and of writing the answer, all of it is kept for the long time, and the next request begins with that answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from foveate.model import Ttl
+from foveate.prompt_cache.placement.arrivals import ArrivalForecast
+from foveate.prompt_cache.placement.breakpoints import readable_entries
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, token_ends
+from foveate.prompt_cache.rules import CacheRules, CachingMode
+from foveate.prompt_cache.simulator import CacheEntry, SimulatedCache
+
+# A ping has to have begun before the entry dies: so long before, for clocks that differ and slow connections.
+MARGIN_SECONDS = 10.0
+DEFAULT_MAX_KEEPALIVES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepAlive:
+    """A read to be sent at `at`, of the last request's first `pieces`; `with_answer`, of its answer as well.
+
+    `saved_tokens` is what it is expected to save, in uncached tokens, its own price taken off.
+    """
+
+    at: float
+    pieces: int
+    includes_response: bool
+    saved_tokens: float
+
+
+def plan_keepalive(
+    prompt: CachedPrompt,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    forecast: ArrivalForecast,
+    *,
+    response_tokens: int,
+    last_at: float,
+    now: float,
+    sent: int = 0,
+    max_keepalives: int = DEFAULT_MAX_KEEPALIVES,
+) -> KeepAlive | None:
+    """The next ping that is expected to pay, after a request of `last_at` and `sent` pings since; or none.
+
+    Only entries that were paid for are worth it, so there is none for providers that keep things unasked.
+    """
+    if sent >= max_keepalives or rules.caching is not CachingMode.BREAKPOINTS:
+        return None
+    live = readable_entries(prompt, cache, now)
+    if not live:
+        return None
+    ends = token_ends(prompt)
+    last = max(live)
+    last_lasting = max((at for at, entry in live.items() if entry.ttl is not rules.ttls[0]), default=-1)
+    value = _KeepAliveValue(rules, forecast, last_at, now)
+    found = []
+    if last != last_lasting:
+        protected = ends[last] - (ends[last_lasting] if last_lasting >= 0 else 0)
+        found += value.of_refresh(live[last], last, ends[last], protected)
+        found += value.of_extension(live[last], last, ends[last], protected, response_tokens)
+    best = max(found, key=lambda keepalive: keepalive.saved_tokens, default=None)
+    if best is None and last_lasting >= 0:
+        best = next(
+            iter(value.of_refresh(live[last_lasting], last_lasting, ends[last_lasting], ends[last_lasting])),
+            None,
+        )
+    return best
+
+
+def build_keepalive_prompt(
+    prompt: CachedPrompt,
+    keepalive: KeepAlive,
+    response: PromptPiece,
+    rules: CacheRules,
+    live: Mapping[int, CacheEntry],
+) -> CachedPrompt:
+    """The request that `ping` sends, as the cache sees it; `live` are the entries along `prompt` then.
+
+    The long-lived ones that reach farthest are used with it, as many as there are places for marks.
+    """
+    pieces = [structs.replace(piece, breakpoint_ttl=None) for piece in prompt.pieces[: keepalive.pieces]]
+    lasting = [
+        at for at, entry in sorted(live.items()) if at < keepalive.pieces and entry.ttl is not rules.ttls[0]
+    ]
+    for at in lasting[-(rules.max_breakpoints - 1) :]:
+        pieces[at] = structs.replace(pieces[at], breakpoint_ttl=live[at].ttl)
+    if keepalive.includes_response:
+        pieces.append(structs.replace(response, breakpoint_ttl=rules.ttls[-1]))
+    elif pieces[-1].breakpoint_ttl is None:
+        pieces[-1] = structs.replace(pieces[-1], breakpoint_ttl=live[keepalive.pieces - 1].ttl)
+    return replace(prompt, pieces=tuple(pieces), duplicate_breakpoints=0, keys=None, ends=None, layout=None)
+
+
+class _KeepAliveValue:
+    """What pings are expected to save, where no request has come from `last_at` until `now`."""
+
+    def __init__(self, rules: CacheRules, expected: ArrivalForecast, last_at: float, now: float) -> None:
+        self._rules = rules
+        self._forecast = expected
+        self._last_at = last_at
+        self._now = now
+        self._write_price = rules.write_prices[rules.ttls[0]]
+
+    def of_refresh(self, entry: CacheEntry, at: int, tokens: int, protected: int) -> list[KeepAlive]:
+        """One that keeps an entry for its own time again, if it pays."""
+        due = self._due_at(entry)
+        chance = self._return_probability(due, entry.ttl)
+        saved = (
+            chance * protected * (self._write_price - self._rules.read_price) - tokens * self._rules.read_price
+        )
+        return (
+            [KeepAlive(at=due, pieces=at + 1, includes_response=False, saved_tokens=saved)] if saved > 0 else []
+        )
+
+    def of_extension(
+        self, entry: CacheEntry, at: int, tokens: int, protected: int, response_tokens: int
+    ) -> list[KeepAlive]:
+        """One that keeps prompt and answer for the long time, if there is one and it pays."""
+        long_ttl = self._rules.ttls[-1]
+        if long_ttl is self._rules.ttls[0]:
+            return []
+        due = self._due_at(entry)
+        price = tokens * self._rules.read_price + response_tokens * self._rules.write_prices[long_ttl]
+        kept_tokens = protected + response_tokens
+        saved = (
+            self._return_probability(due, long_ttl) * kept_tokens * (self._write_price - self._rules.read_price)
+            - price
+        )
+        return (
+            [KeepAlive(at=due, pieces=at + 1, includes_response=True, saved_tokens=saved)] if saved > 0 else []
+        )
+
+    def _due_at(self, entry: CacheEntry) -> float:
+        return max(self._now, entry.expires_at - MARGIN_SECONDS)
+
+    def _return_probability(self, due: float, ttl: Ttl) -> float:
+        silence = due - self._last_at
+        return self._forecast.probability(silence, silence + ttl.seconds)

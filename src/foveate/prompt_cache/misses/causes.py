@@ -1,0 +1,296 @@
+"""Where the prefix of one request leaves that of another, and the likely cause, in words.
+
+A provider reads tools, then system prompt, then messages. The first difference is what breaks the prefix, and
+what stands around it tells why it is there.
+
+Why a cache broke, in words, where only the cause was kept: of all that stood there nothing is repeated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from foveate.formats.json_text.parse import parse_json
+from foveate.model import Area, Place
+from foveate.prompt_cache.misses import field_diff
+from foveate.prompt_cache.misses.field_diff import (
+    ChangeKind,
+    FieldChange,
+    TextChangeKind,
+    find_first_change,
+    make_excerpt,
+    size_bytes,
+)
+from foveate.prompt_cache.misses.snapshot import RequestSnapshot
+from foveate.prompt_cache.prompt.parameters import CITATIONS, IMAGES, WEB_SEARCH
+
+
+class MissCause(StrEnum):
+    """Why a prefix was not read. The values stay the same from release to release."""
+
+    MODEL = "model"
+    PARAMETER = "parameter"
+    IMAGES = "images"
+    TOOL_ADDED = "tool_added"
+    TOOL_REMOVED = "tool_removed"
+    TOOL_CHANGED = "tool_changed"
+    TOOLS_REORDERED = "tools_reordered"
+    KEY_ORDER = "key_order"
+    TIMESTAMP = "timestamp"
+    DATE = "date"
+    TIME = "time"
+    UUID = "uuid"
+    RANDOM_ID = "random_id"
+    COUNTER = "counter"
+    NUMBER = "number"
+    WHITESPACE = "whitespace"
+    UNICODE = "unicode_form"
+    JSON_SPELLING = "json_spelling"
+    EDITED = "edited"
+    SHORTENED = "shortened"
+    EXTENDED = "extended"
+    BLOCK_ADDED = "block_added"
+    BLOCK_REMOVED = "block_removed"
+    BLOCK_MOVED = "block_moved"
+    THINKING_REMOVED = "thinking_removed"
+    ROLE = "role"
+    MESSAGES_DROPPED = "messages_dropped"
+    MESSAGES_REPLACED = "messages_replaced"
+    MESSAGES_INSERTED = "messages_inserted"
+    OTHER_CONVERSATION = "other_conversation"
+    BREAKPOINT_MISSING = "mark_missing"
+    BREAKPOINT_TOO_FAR = "mark_too_far"
+    BELOW_MINIMUM = "below_minimum"
+    NOT_CACHED = "not_cached"
+    CUT_BACK = "cut_back"
+    EXPIRED = "expired"
+    CACHE_KEY = "cache_key"
+    COMPACTION = "compaction"
+    COMPACTION_UNDONE = "compaction_undone"
+    TRIMMING = "trimming"
+    UNEXPLAINED = "unexplained"
+
+
+PLANNED_CAUSES = frozenset((MissCause.COMPACTION, MissCause.COMPACTION_UNDONE, MissCause.TRIMMING))
+"""Causes of misses that Foveate plans: it rewrites a history because that is expected to pay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceSide:
+    """One side of a difference: the block, the bytes of its field that differ, a little of what they say."""
+
+    place: Place
+    kind: str
+    start_byte: int
+    end_byte: int
+    excerpt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixDifference:
+    """The first place where a prefix is another one, and why.
+
+    `at` is the first piece that cannot be read any more. `field` is where in the block it is; a side is missing
+    where the block, or the whole, is only on the other.
+    """
+
+    at: int
+    cause: MissCause
+    because: str
+    field: str = ""
+    before: DifferenceSide | None = None
+    after: DifferenceSide | None = None
+
+
+TEXT_CHANGE_DESCRIPTIONS: Mapping[TextChangeKind, str] = {
+    TextChangeKind.TIMESTAMP: "a timestamp changed",
+    TextChangeKind.DATE: "a date changed",
+    TextChangeKind.TIME: "a time of day changed",
+    TextChangeKind.UUID: "a UUID changed",
+    TextChangeKind.RANDOM_ID: "a random id changed",
+    TextChangeKind.COUNTER: "a counter went up",
+    TextChangeKind.NUMBER: "a number changed",
+    TextChangeKind.WHITESPACE: "only spaces or line ends changed, and a cache goes by every one of them",
+    TextChangeKind.UNICODE: "letters are composed differently (Unicode), and a cache goes by their bytes",
+    TextChangeKind.JSON_SPELLING: "the same JSON is written in another order or spacing inside of a string, which a "
+    "cache goes by",
+    TextChangeKind.EDITED: "the text was edited",
+    TextChangeKind.SHORTENED: "the text was cut after it had been sent",
+    TextChangeKind.EXTENDED: "text was added at its end",
+}
+"""What is said of a text that changed."""
+_SWITCH_DESCRIPTIONS = {
+    IMAGES: ("there are images in the request now, and there were none", "the last image is gone"),
+    CITATIONS: ("citations were switched on", "citations were switched off"),
+    WEB_SEARCH: ("web search was switched on", "web search was switched off"),
+}
+_MAX_VALUE_CHARS = 60
+
+
+def find_parameter_change(previous: RequestSnapshot, current: RequestSnapshot) -> PrefixDifference | None:
+    """The model, or the first parameter of those that break the prefix, that is another one."""
+    if previous.prompt.model != current.prompt.model:
+        because = (
+            f"the model changed from {previous.prompt.model} to {current.prompt.model}; each has its own cache"
+        )
+        return PrefixDifference(at=0, cause=MissCause.MODEL, because=because, field="model")
+    was = {parameter.name: parameter.json_text for parameter in previous.cache_parameters}
+    order = list(Area)
+    for parameter in current.cache_parameters:  # those of the start come first
+        before = was.get(parameter.name, "")
+        if before != parameter.json_text:
+            pieces = previous.prompt.pieces
+            at = sum(order.index(piece.area) < order.index(parameter.area) for piece in pieces)
+            return _describe_parameter_change(at, parameter.name, parameter.area, before, parameter.json_text)
+    return None
+
+
+def _describe_parameter_change(at: int, name: str, area: Area, was: str, now: str) -> PrefixDifference:
+    words = _SWITCH_DESCRIPTIONS.get(name)
+    if words is not None:
+        because = words[0] if now else words[1]
+    elif not was or not now:
+        because = f"`{name}` was {'set to ' + _shorten_value(now) if now else 'left out; it was ' + _shorten_value(was)}"
+    else:
+        because = f"`{name}` changed from {_shorten_value(was)} to {_shorten_value(now)}"
+    lost = (
+        "everything" if area is Area.TOOLS else f"the {area} {'prompt and all' if area is Area.SYSTEM else ''}"
+    )
+    cause = MissCause.IMAGES if name == IMAGES else MissCause.PARAMETER
+    return PrefixDifference(
+        at=at, cause=cause, because=f"{because}; that breaks {lost.strip()} after it", field=name
+    )
+
+
+def _shorten_value(json: str) -> str:
+    return make_excerpt(json, 0, _MAX_VALUE_CHARS)
+
+
+def describe_place(snapshot: RequestSnapshot, place: Place) -> str:
+    """A place in words: `tools[3]`, `system[0]`, `messages[12] (user)`."""
+    role = snapshot.role(place)
+    named = f"{place.area}[{place.index}]"
+    if place.block:
+        named += f" block {place.block}"
+    return f"{named} ({role})" if role else named
+
+
+def describe_changed_block(
+    previous: RequestSnapshot, current: RequestSnapshot, before_at: int, after_at: int
+) -> PrefixDifference:
+    """A block that stands in the same place and says something else."""
+    one, other = previous.prompt.pieces[before_at], current.prompt.pieces[after_at]
+    before, after = make_side(previous, before_at), make_side(current, after_at)
+    was, now = previous.content(before_at), current.content(after_at)
+    place = describe_place(current, after.place)
+    if now is not None and other.area is Area.TOOLS:
+        place = f"the tool `{field_diff.tool_name(parse_json(now))}` ({place})"
+    if was is not None and was == now:
+        because = f"{place}: {previous.role(before.place)} said it before, and {current.role(after.place)} now"
+        return PrefixDifference(
+            at=after_at, cause=MissCause.ROLE, because=because, field="role", before=before, after=after
+        )
+    if was is None or now is None:
+        sizes = f"{before.end_byte:,} to {after.end_byte:,} bytes"
+        because = f"{place}: the {other.kind} block changed, from {sizes}"
+        cause = MissCause.TOOL_CHANGED if one.area is Area.TOOLS else MissCause.EDITED
+        return PrefixDifference(at=after_at, cause=cause, because=because, before=before, after=after)
+    change = find_first_change(parse_json(was), parse_json(now))
+    cause, words = _classify_change(change, one.area)
+    return PrefixDifference(
+        at=after_at,
+        cause=cause,
+        because=f"{place}: {words}",
+        field=change.name,
+        before=_narrow_side(before, change.before, change.text_change.start, change.text_change.end_before),
+        after=_narrow_side(after, change.after, change.text_change.start, change.text_change.end_after),
+    )
+
+
+def _classify_change(change: FieldChange, area: Area) -> tuple[MissCause, str]:
+    name = change.name
+    inside = f" in `{name}`" if name not in ("", "text") else ""
+    match change.kind:
+        case ChangeKind.KEY_ORDER:
+            certainty = "a cache goes" if change.path else "a cache may go"
+            return MissCause.KEY_ORDER, f"the keys{inside} are in another order, and {certainty} by that"
+        case ChangeKind.ITEM_ORDER:
+            words = f"the items{inside} are in another order"
+            return (MissCause.TOOL_CHANGED if area is Area.TOOLS else MissCause.EDITED), words
+        case ChangeKind.ADDED | ChangeKind.REMOVED:
+            cause = MissCause.TOOL_CHANGED if area is Area.TOOLS else MissCause.EDITED
+            return cause, f"`{name}` was {change.kind}"
+    wording = change.text_change.kind
+    is_plain = wording in (
+        TextChangeKind.EDITED,
+        TextChangeKind.SHORTENED,
+        TextChangeKind.EXTENDED,
+    ) or name.endswith("name")
+    if is_plain and area is Area.TOOLS:
+        return MissCause.TOOL_CHANGED, f"`{name}` changed"
+    return MissCause(wording), TEXT_CHANGE_DESCRIPTIONS[wording] + inside
+
+
+def _narrow_side(side: DifferenceSide, text: str, start: int, end: int) -> DifferenceSide:
+    start_byte = size_bytes(text[:start])
+    return DifferenceSide(
+        place=side.place,
+        kind=side.kind,
+        start_byte=start_byte,
+        end_byte=start_byte + size_bytes(text[start:end]),
+        excerpt=make_excerpt(text, start, end),
+    )
+
+
+def make_side(snapshot: RequestSnapshot, at: int) -> DifferenceSide:
+    """A whole block as one side of a difference."""
+    piece = snapshot.prompt.pieces[at]
+    body = snapshot.content(at)
+    content = None if body is None else parse_json(body)
+    shown = field_diff.tool_name(content) if piece.area is Area.TOOLS else field_diff.main_text(content)
+    place = piece.place or Place(piece.area, at)
+    return DifferenceSide(
+        place=place,
+        kind=piece.kind,
+        start_byte=0,
+        end_byte=snapshot.lengths_bytes[at],
+        excerpt=make_excerpt(shown, 0, len(shown)),
+    )
+
+
+_CAUSE_DESCRIPTIONS: Mapping[str, str] = {
+    **{wording.value: said for wording, said in TEXT_CHANGE_DESCRIPTIONS.items()},
+    MissCause.MODEL: "another model was asked, and each has its own cache",
+    MissCause.PARAMETER: "a parameter changed that the cache goes by",
+    MissCause.IMAGES: "the first image came, or the last one went",
+    MissCause.TOOL_ADDED: "a tool was added",
+    MissCause.TOOL_REMOVED: "a tool was removed",
+    MissCause.TOOL_CHANGED: "a tool changed",
+    MissCause.TOOLS_REORDERED: "the tools stand in another order",
+    MissCause.KEY_ORDER: "keys of JSON are in another order",
+    MissCause.BLOCK_ADDED: "a block was added",
+    MissCause.BLOCK_REMOVED: "a block was removed",
+    MissCause.BLOCK_MOVED: "the blocks stand in another order",
+    MissCause.THINKING_REMOVED: "the reasoning of an earlier turn was left out",
+    MissCause.ROLE: "the same words are said by somebody else",
+    MissCause.MESSAGES_DROPPED: "messages were dropped",
+    MissCause.MESSAGES_REPLACED: "messages were replaced, as by a summary",
+    MissCause.MESSAGES_INSERTED: "messages were inserted",
+    MissCause.OTHER_CONVERSATION: "this is another conversation",
+    MissCause.BREAKPOINT_MISSING: "no cache mark looked for what was kept",
+    MissCause.BREAKPOINT_TOO_FAR: "no cache mark was near enough to what was kept",
+    MissCause.BELOW_MINIMUM: "nothing was kept: the prefix was too short for this model",
+    MissCause.NOT_CACHED: "nothing is known of a cache for this model",
+    MissCause.CUT_BACK: "the request ended before what was kept did",
+    MissCause.EXPIRED: "the cache entry ran out before the request came",
+    MissCause.CACHE_KEY: "the cache key changed, so another machine may have served it",
+    MissCause.COMPACTION: "Foveate replaced old messages by a summary",
+    MissCause.COMPACTION_UNDONE: "a summary was undone, and the messages that it stood for are sent again",
+    MissCause.TRIMMING: "Foveate shortened tool results or took out old messages",
+    MissCause.UNEXPLAINED: "the prefix is the same and should have been read: the provider may have dropped it",
+}
+
+
+def describe_cause(cause: str) -> str:
+    """`a timestamp changed`; of a cause that is not known, its own name."""
+    return _CAUSE_DESCRIPTIONS.get(cause) or cause.replace("_", " ")

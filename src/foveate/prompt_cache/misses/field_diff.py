@@ -1,0 +1,451 @@
+"""What changed between two texts: a timestamp, a counter, an id, spaces, or the words themselves.
+
+The first field in which two blocks differ, and what a person is shown of it.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import regex
+
+from foveate.formats.json_text.parse import as_dict, to_json
+
+_WEEKDAY = r"(?:(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?)"
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)"
+)
+_CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?"
+_ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{3,4}|[+-]\d{2}:?\d{2})\b)?"
+_DAY = (
+    rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{4}}年\d{{1,2}}月\d{{1,2}}日|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}})"
+    rf"|(?:{_WEEKDAY},?\s)?{_MONTH}\.?\s\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s\d{{4}})?"
+    rf"|(?:{_WEEKDAY},?\s)?\d{{1,2}}(?:st|nd|rd|th)?\.?\s{_MONTH}\.?(?:,?\s\d{{4}})?)"
+)
+_HEX = "[0-9a-fA-F]"
+# Tried in this order at each place: what says most first.
+_TIMESTAMP_OR_ID = re.compile(
+    rf"(?<![\w-])(?=\w)(?:(?P<uuid>{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}})"
+    rf"|(?P<timestamp>{_WEEKDAY}\s{_MONTH}\s+\d{{1,2}}\s{_CLOCK}{_ZONE}\s\d{{4}}|\d{{8}}T\d{{6}}{_ZONE}"
+    rf"|{_DAY}(?:T|,?\s(?:(?:at|um|à)\s)?){_CLOCK}{_ZONE}|\d{{4}}(?:-\d{{2}}){{2}}[T_-]\d{{2}}(?:-\d{{2}}){{2}}"
+    rf"|1[5-9]\d{{8}}(?:\d{{3}})?(?:\.\d+)?)"
+    rf"|(?P<date>{_DAY}|{_WEEKDAY}|{_MONTH}(?:,?\s\d{{4}})?|(?:19|20)\d\d-(?:0[1-9]|1[0-2]))"
+    rf"|(?P<time>{_CLOCK}{_ZONE}))(?![\w])"
+)
+_WORD = re.compile(r"[A-Za-z0-9_-]+(?:[.,]\d+)*")
+_WORD_CHARACTER = re.compile(r"[A-Za-z0-9_-]|(?<=\d)[.,](?=\d)")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{15,}={0,2}")
+_BASE64_CHARACTER = re.compile(r"[A-Za-z0-9+/]")
+# Only from the start of a word on: a long one would be looked at again from each of its letters.
+_VOLATILE = re.compile(rf"{_TIMESTAMP_OR_ID.pattern}|(?<![\w-])[\w-]*\d[\w-]*(?:[.,]\d+)*")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+# How far around a difference a timestamp that holds it may reach.
+_SEARCH_RADIUS_CHARS = 64
+# How much of two texts is compared word by word.
+_MAX_COMPARED_CHARS = 64 * 1024
+_MIN_ID_CHARS = 6
+_MAX_ID_CHARS = 128
+_MIN_RANDOM_NUMBER_DIGITS = 9
+# A turn is a message or two.
+_MAX_COUNTER_STEP = 2
+_MAX_COUNTER_DIGITS = 18
+# What is counted by ones and twos is not money, a share or a measure.
+_UNIT_BEFORE = re.compile(r"[$€£¥₹]\s?$|\b(?:USD|EUR|GBP|CHF|JPY)\s?$")
+_UNIT_AFTER = re.compile(
+    r"\s?(?:[%‰°$€£¥₹]|(?:USD|EUR|GBP|CHF|JPY|euros?|dollars?|pounds?|cents?|percent|[KMGT]i?B|bytes|[kcmµn]?[gmsl]"
+    r"|px|pt|em|min|hours?|days?|weeks?|months?|years?|degrees?)\b)"
+)
+# Composing letters takes the square of a run of marks; those of all languages are short (Unicode's own bound).
+_LONG_COMBINING_RUN = regex.compile(r"\p{M}{31,}")
+_CAPITAL_INSIDE = re.compile(r"[a-z][A-Z].*[a-z]|[A-Z]{2}[a-z]")
+# What stands in the place of a text that was cut is a line, and what was cut is more than that.
+_MAX_PLACEHOLDER_CHARS = 200
+_MIN_CUT_CHARS = 100
+
+
+class TextChangeKind(StrEnum):
+    """What changed in a text."""
+
+    TIMESTAMP = "timestamp"
+    DATE = "date"
+    TIME = "time"
+    UUID = "uuid"
+    RANDOM_ID = "random_id"
+    COUNTER = "counter"
+    NUMBER = "number"
+    WHITESPACE = "whitespace"
+    UNICODE = "unicode_form"
+    JSON_SPELLING = "json_spelling"
+    SHORTENED = "shortened"
+    EXTENDED = "extended"
+    EDITED = "edited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextChange:
+    """What changed, and from where to where it stands on each side, in characters."""
+
+    kind: TextChangeKind
+    start: int
+    end_before: int
+    end_after: int
+
+
+def compare_texts(before: str, after: str) -> TextChange:
+    """What changed between two texts that are not the same."""
+    start = common_prefix_length(before, after)
+    change = _find_timestamp_change(before, after, start) or _find_identifier_change(before, after, start)
+    if change is not None:
+        return change
+    tail = common_prefix_length(before[start:][::-1], after[start:][::-1])
+    return TextChange(
+        kind=_classify_text_change(before, after, start, tail),
+        start=start,
+        end_before=len(before) - tail,
+        end_after=len(after) - tail,
+    )
+
+
+def common_prefix_length(first: str, second: str) -> int:
+    """How many characters two texts share at their start."""
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
+        return high
+    step = 64
+    while (
+        first[low : low + step] == second[low : low + step]
+    ):  # doubled, so that an early difference is found soon
+        low += step
+        step *= 2
+    high = min(high, low + step)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _find_timestamp_change(before: str, after: str, at: int) -> TextChange | None:
+    """A timestamp, date, time or UUID that stands on both sides where they first differ."""
+    one, other = _match_at(before, at), _match_at(after, at)
+    if one is None or other is None or one.start() != other.start() or one[0] == other[0]:
+        return None
+    found = one.lastgroup
+    if found is None or found != other.lastgroup:
+        return None
+    if not _differ_only_in_volatile(
+        _read_rest_of_line(before, one.end()), _read_rest_of_line(after, other.end())
+    ):
+        return None
+    return TextChange(
+        kind=TextChangeKind(found), start=one.start(), end_before=one.end(), end_after=other.end()
+    )
+
+
+def _match_at(text: str, at: int) -> re.Match[str] | None:
+    start = max(0, at - _SEARCH_RADIUS_CHARS)
+    for found in _TIMESTAMP_OR_ID.finditer(text, start, at + _SEARCH_RADIUS_CHARS):
+        if found.start() <= at <= found.end():
+            return found
+    return None
+
+
+def _read_rest_of_line(text: str, at: int) -> str:
+    end = text.find("\n", at)
+    return text[at:] if end < 0 else text[at:end]
+
+
+def _find_identifier_change(before: str, after: str, at: int) -> TextChange | None:
+    """A number or an id in texts that are the same but for such words."""
+    for word, inside in ((_WORD, _WORD_CHARACTER), (_BASE64, _BASE64_CHARACTER)):
+        one, other = _word_at(before, at, word, inside), _word_at(after, at, word, inside)
+        if one is None or other is None or one[0] != other[0]:
+            continue
+        (start, end_before), (_, end_after) = one, other
+        was, now = before[start:end_before], after[start:end_after]
+        kind = _classify_number_change(was, now) or (
+            TextChangeKind.RANDOM_ID if _are_random_ids(was, now) else None
+        )
+        if kind is None:
+            continue
+        lead, rest = before[max(0, start - _SEARCH_RADIUS_CHARS) : start], before[end_before:]
+        is_only_change = rest == after[end_after:] and not _has_unit(lead, rest)
+        if kind is TextChangeKind.COUNTER and not is_only_change:
+            kind = TextChangeKind.NUMBER
+        if _differ_only_in_volatile(rest, after[end_after:]):
+            return TextChange(kind=kind, start=start, end_before=end_before, end_after=end_after)
+    return None
+
+
+def _word_at(text: str, at: int, word: re.Pattern[str], inside: re.Pattern[str]) -> tuple[int, int] | None:
+    """The word that holds a place; none where it is longer than an id can be."""
+    start = at
+    while start > 0 and at - start <= _MAX_ID_CHARS and inside.match(text, start - 1):
+        start -= 1
+    found = word.match(text, start, start + _MAX_ID_CHARS + 1)
+    if found is None or found.end() - start > _MAX_ID_CHARS:
+        return None
+    return start, found.end()
+
+
+def _has_unit(before: str, after: str) -> bool:
+    """Whether a number between these has a unit."""
+    return bool(_UNIT_BEFORE.search(before) or _UNIT_AFTER.match(after))
+
+
+def _classify_number_change(was: str, now: str) -> TextChangeKind | None:
+    """Two words that differ in one number alone."""
+    if _NUMBER.sub("#", was) != _NUMBER.sub("#", now):
+        return None
+    pairs = zip(_NUMBER.findall(was), _NUMBER.findall(now), strict=True)
+    changed = [(one, other) for one, other in pairs if one != other]
+    if len(changed) != 1:
+        return None
+    one, other = changed[0]
+    if _counts_up(one.replace(",", ""), other.replace(",", "")):
+        return TextChangeKind.COUNTER
+    is_random = one.isdecimal() and len(one) == len(other) >= _MIN_RANDOM_NUMBER_DIGITS
+    return TextChangeKind.RANDOM_ID if is_random else TextChangeKind.NUMBER
+
+
+def _counts_up(one: str, other: str) -> bool:
+    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > _MAX_COUNTER_DIGITS:
+        return False
+    return 0 < int(other) - int(one) <= _MAX_COUNTER_STEP
+
+
+def _are_random_ids(was: str, now: str) -> bool:
+    """Whether two words look like ids that somebody drew: of about one length, digits or capitals all over."""
+    if min(len(was), len(now)) < _MIN_ID_CHARS or abs(len(was) - len(now)) > 2:
+        return False
+    if not any(map(str.isalpha, was + now)):
+        return False
+    start = common_prefix_length(was, now)
+    tail = common_prefix_length(was[start:][::-1], now[start:][::-1])
+    parts = was[start : len(was) - tail], now[start : len(now) - tail]
+    return any(map(str.isdigit, "".join(parts))) or all(map(_CAPITAL_INSIDE.search, parts))
+
+
+def _differ_only_in_volatile(before: str, after: str) -> bool:
+    """Whether two texts are the same but for what changes by itself: times, numbers, ids.
+
+    Of long ones, whether their beginnings are.
+    """
+    if before == after:
+        return True
+    shared = max(0, common_prefix_length(before[::-1], after[::-1]) - _SEARCH_RADIUS_CHARS)
+    was, now = before[: len(before) - shared], after[: len(after) - shared]
+    is_cut = max(len(was), len(now)) > _MAX_COMPARED_CHARS
+    was, now = (_VOLATILE.sub("\0", text[:_MAX_COMPARED_CHARS]) for text in (was, now))
+    # The words at the cut may be torn, and not in the same place.
+    end = min(len(was), len(now)) - _SEARCH_RADIUS_CHARS if is_cut else max(len(was), len(now))
+    return was[:end] == now[:end]
+
+
+def _classify_text_change(before: str, after: str, head: int, tail: int) -> TextChangeKind:
+    if "".join(before.split()) == "".join(after.split()):
+        return TextChangeKind.WHITESPACE
+    if _normalize_unicode(before) == _normalize_unicode(after):
+        return TextChangeKind.UNICODE
+    was, now = _parse_json(before), _parse_json(after)
+    if was is not None and was == now:
+        return TextChangeKind.JSON_SPELLING
+    if len(before) - len(after) >= _MIN_CUT_CHARS and head + tail >= len(after) - _MAX_PLACEHOLDER_CHARS:
+        return TextChangeKind.SHORTENED
+    return TextChangeKind.EXTENDED if head == len(before) else TextChangeKind.EDITED
+
+
+def _normalize_unicode(text: str) -> str:
+    return text if _LONG_COMBINING_RUN.search(text) else unicodedata.normalize("NFC", text)
+
+
+def _parse_json(text: str) -> Any:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+_MAX_EXCERPT_CHARS = 60
+_CONTEXT_CHARS = 16
+_ELLIPSIS = "…"
+# A reader's character; what `budget.graphemes` is exact about, good enough for the ends of an excerpt.
+_GRAPHEME = regex.compile(r"\X")
+_MAX_GRAPHEME_CHARS = 32
+_MAX_BACKTRACK_CHARS = 1024
+
+PathStep = str | int
+
+
+class ChangeKind(StrEnum):
+    """What happened to a field."""
+
+    CHANGED = "changed"
+    ADDED = "added"
+    REMOVED = "removed"
+    KEY_ORDER = "key_order"
+    ITEM_ORDER = "item_order"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """A field that differs: the path to it, its text on both sides, and what changed in that.
+
+    A string is its own text; everything else is its JSON.
+    """
+
+    path: tuple[PathStep, ...]
+    kind: ChangeKind
+    before: str
+    after: str
+    text_change: TextChange
+
+    @property
+    def name(self) -> str:
+        """The path as it is written: `input_schema.properties.city`, `content[0].text`."""
+        return format_path(self.path)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its words say what changed."""
+        return self.kind is ChangeKind.CHANGED
+
+
+def format_path(path: Sequence[PathStep]) -> str:
+    """A path as people write it."""
+    parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(parts).removeprefix(".")
+
+
+def find_first_change(before: Any, after: Any) -> FieldChange:
+    """The first field in which two values, whose JSON is not the same, differ."""
+    path: list[PathStep] = []
+    while True:
+        step, kind = _next_step(before, after)
+        if step is None:
+            return _make_change(path, kind, before, after)
+        path.append(step)
+        if kind is ChangeKind.ADDED:
+            return _make_change(path, kind, None, after[step])
+        if kind is ChangeKind.REMOVED:
+            return _make_change(path, kind, before[step], None)
+        before, after = before[step], after[step]
+
+
+def _next_step(before: Any, after: Any) -> tuple[Any, ChangeKind]:
+    """Into which field to look further; nowhere where the whole is what changed."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return _next_step_in_object(before, after)
+    if isinstance(before, list) and isinstance(after, list):
+        return _next_step_in_list(before, after)
+    return None, ChangeKind.CHANGED
+
+
+def _next_step_in_object(before: dict[str, Any], after: dict[str, Any]) -> tuple[str | None, ChangeKind]:
+    for name, inner in before.items():
+        if name in after and inner != after[name]:
+            return name, ChangeKind.CHANGED
+    for kind, one, other in ((ChangeKind.REMOVED, before, after), (ChangeKind.ADDED, after, before)):
+        for name in one:
+            if name not in other:
+                return name, kind
+    for name, inner in before.items():  # equal for Python, in another order for a provider, or 1 and 1.0
+        if to_json(inner) != to_json(after[name]):
+            return name, ChangeKind.CHANGED
+    return None, ChangeKind.KEY_ORDER
+
+
+def _next_step_in_list(before: list[Any], after: list[Any]) -> tuple[int | None, ChangeKind]:
+    spelled = [to_json(entry) for entry in before], [to_json(entry) for entry in after]
+    if sorted(spelled[0]) == sorted(spelled[1]):
+        return None, ChangeKind.ITEM_ORDER
+    for at, (one, other) in enumerate(zip(*spelled, strict=False)):
+        if one != other:
+            if spelled[0][at:] == spelled[1][at + 1 :]:
+                return at, ChangeKind.ADDED
+            if spelled[0][at + 1 :] == spelled[1][at:]:
+                return at, ChangeKind.REMOVED
+            return at, ChangeKind.CHANGED
+    shared = min(len(before), len(after))
+    return shared, ChangeKind.ADDED if len(after) > shared else ChangeKind.REMOVED
+
+
+def _make_change(path: Sequence[PathStep], kind: ChangeKind, before: Any, after: Any) -> FieldChange:
+    was, now = _as_text(before), _as_text(after)
+    if kind is ChangeKind.CHANGED and isinstance(before, str) and isinstance(after, str):
+        change = compare_texts(was, now)
+    else:
+        start = common_prefix_length(was, now)
+        tail = common_prefix_length(was[start:][::-1], now[start:][::-1])
+        change = TextChange(
+            kind=TextChangeKind.EDITED, start=start, end_before=len(was) - tail, end_after=len(now) - tail
+        )
+    return FieldChange(path=tuple(path), kind=kind, before=was, after=now, text_change=change)
+
+
+def _as_text(found: Any) -> str:
+    if found is None:
+        return ""
+    return found if isinstance(found, str) else to_json(found).decode("utf-8", "replace")
+
+
+def size_bytes(text: str) -> int:
+    """How long a text is as it is sent."""
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def make_excerpt(text: str, start: int, end: int) -> str:
+    """What stands from `start` to `end`, with a little of what is around it; never more than 60 characters."""
+    first = _grapheme_boundary(text, max(0, start - _CONTEXT_CHARS))
+    lead = _ELLIPSIS if first else ""
+    room = _MAX_EXCERPT_CHARS - len(lead)
+    wanted = min(len(text), max(end, start) + _CONTEXT_CHARS)
+    if wanted - first <= room and wanted == len(text):
+        return lead + text[first:]
+    last = min(_grapheme_boundary(text, min(first + room - 1, wanted)), len(text))
+    return lead + text[first:last] + (_ELLIPSIS if last < len(text) else "")
+
+
+def _grapheme_boundary(text: str, at: int) -> int:
+    """The last place up to `at` that is not inside of a reader's character."""
+    if not 0 < at < len(text):
+        return max(0, min(at, len(text)))
+    earliest = max(0, at - _MAX_BACKTRACK_CHARS)
+    back = at
+    while (
+        back > earliest and not text[back].isascii()
+    ):  # of a row of flags, each is told by all that stand before
+        back -= 1
+    last = back
+    # Of what is cut out: in a text, a flag would be looked at from the beginning of its row on.
+    for found in _GRAPHEME.finditer(text[back : at + _MAX_GRAPHEME_CHARS]):
+        if back + found.start() > at:
+            break
+        last = back + found.start()
+    return last
+
+
+def main_text(content: Any) -> str:
+    """What a block says, in short: its text, or its JSON."""
+    if isinstance(content, dict):
+        for name in ("text", "thinking", "content", "output"):
+            if isinstance(content.get(name), str) and content[name]:
+                return str(content[name])
+    return _as_text(content)
+
+
+def tool_name(tool: Any) -> str:
+    """What a tool is called; one of the provider's own without a name, by its kind."""
+    found = as_dict(tool)
+    nested = (as_dict(found.get(name)).get("name") for name in ("function", "toolSpec", "custom"))
+    names = (found.get("name"), *nested, found.get("type"), next(iter(found), None))
+    return next((name for name in names if isinstance(name, str) and name), "")

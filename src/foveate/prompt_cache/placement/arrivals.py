@@ -1,0 +1,170 @@
+"""How soon the next request comes, learnt from the gaps that a session and its agent have shown.
+
+Gaps are counted by length. What a session itself has not shown yet is taken from its agent's others, and
+before those from recorded agents (`cache/rhythm.toml`), so that the first request is not decided blindly.
+"""
+
+import math
+import tomllib
+from bisect import bisect_left
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TypedDict
+
+import msgspec
+
+from foveate.prompt_cache.placement.reuse import CacheReach
+from foveate.prompt_cache.rules import CacheRules
+
+_TABLE = Path(__file__).with_name("rhythm.toml")
+_MIN_GAP_SECONDS = 1.0
+_MAX_CACHED_PROBABILITIES = 64  # mostly those of the times that providers keep things for
+
+
+class _GapPrior(TypedDict):
+    edges_seconds: list[float]
+    shares: list[float]
+    weight_gaps: float
+    most_agent_gaps: float
+    fading: float
+    few_gaps: float
+    changed_end: float
+    ended_turn: float
+    rewritten_history: float
+    rewritten_system: float
+    patience: float
+
+
+@cache
+def _load_prior() -> _GapPrior:
+    table: _GapPrior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
+    return table
+
+
+class GapHistogram(msgspec.Struct, frozen=True):
+    """Gaps counted by their length; the last count is of those after which nothing came any more."""
+
+    counts: tuple[float, ...] = ()
+
+    def with_gap(self, gap_seconds: float) -> "GapHistogram":
+        """With one gap more, the older ones fading; `math.inf` for a session that has ended."""
+        prior = _load_prior()
+        counts = [count * prior["fading"] for count in self.counts] or [0.0] * len(prior["shares"])
+        counts[bisect_left(prior["edges_seconds"], gap_seconds)] += 1
+        return GapHistogram(tuple(counts))
+
+    def merge(self, other: "GapHistogram") -> "GapHistogram":
+        """The gaps of both."""
+        if not self.counts or not other.counts:
+            return self if self.counts else other
+        return GapHistogram(tuple([a + b for a, b in zip(self.counts, other.counts, strict=True)]))
+
+    def limit_weight(self, max_weight: float) -> "GapHistogram":
+        """The same shares, weighing `most` at the most."""
+        total = sum(self.counts)
+        if total <= max_weight:
+            return self
+        return GapHistogram(tuple([count * max_weight / total for count in self.counts]))
+
+    def count_longer(self, seconds: float) -> float:
+        """How many gaps were longer; between two edges, by the logarithm of time."""
+        remaining, lower_edge = sum(self.counts), _MIN_GAP_SECONDS
+        for edge, count in zip(_load_prior()["edges_seconds"], self.counts, strict=False):
+            if seconds < edge:
+                return remaining - count * math.log(max(seconds, lower_edge) / lower_edge) / math.log(
+                    edge / lower_edge
+                )
+            remaining -= count
+            lower_edge = edge
+        return remaining
+
+
+NO_GAPS = GapHistogram()
+
+
+@cache
+def _recorded_gaps() -> GapHistogram:
+    prior = _load_prior()
+    return GapHistogram(tuple(share * prior["weight_gaps"] for share in prior["shares"]))
+
+
+class ArrivalForecast(msgspec.Struct, frozen=True):
+    """When the next request can be expected, by gaps like those of `rhythm`."""
+
+    gaps: GapHistogram
+
+    def probability(self, after_seconds: float, until_seconds: float) -> float:
+        """How likely it comes by `until_seconds`, where it has not come by `after_seconds`.
+
+        Where hardly a gap was ever so long, recorded agents weigh as much as a few of them: that one came back
+        after two hours once is no rule.
+        """
+        if until_seconds <= after_seconds:
+            return 0.0
+        prior_weight = _load_prior()["few_gaps"]
+        beyond, later = self.gaps.count_longer(after_seconds), self.gaps.count_longer(until_seconds)
+        return (beyond - later + prior_weight * _recorded_probability(after_seconds, until_seconds)) / (
+            beyond + prior_weight
+        )
+
+
+@lru_cache(_MAX_CACHED_PROBABILITIES)
+def _recorded_probability(after_seconds: float, until_seconds: float) -> float:
+    """How likely a recorded agent comes by then."""
+    return 1 - _recorded_gaps().count_longer(until_seconds) / _recorded_gaps().count_longer(after_seconds)
+
+
+def forecast_next_request(session: GapHistogram = NO_GAPS, agent: GapHistogram = NO_GAPS) -> ArrivalForecast:
+    """What the session's own gaps, its agent's, and those of recorded agents let one expect, in this order."""
+    return ArrivalForecast(
+        _recorded_gaps().merge(agent.limit_weight(_load_prior()["most_agent_gaps"])).merge(session)
+    )
+
+
+class ReturnProbabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next request may do to what is kept now, as weights.
+
+    It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with another last
+    block, with the user speaking again, with its history rewritten, or its system prompt. `front_late` is how
+    much more likely a request that shares only tools and system prompt comes late.
+    """
+
+    soon: float
+    late: float
+    changed_end: float
+    ended_turn: float
+    rewritten_history: float
+    rewritten_system: float
+    front_late: float = 0.0
+
+
+def estimate_returns(
+    expected: ArrivalForecast, rules: CacheRules, reach: CacheReach | None = None
+) -> ReturnProbabilities:
+    """The weights of what may come next, for entries that live as long as `rules` let them.
+
+    They are those of the prefix that `reach` ends with, if it is given.
+    """
+    prior = _load_prior()
+    front_soon = front_late = 0.0
+    if reach is None:
+        soon = expected.probability(0, rules.ttls[0].seconds)
+        late = expected.probability(0, rules.ttls[-1].seconds) - soon
+    else:
+        soon, late = reach.soon, reach.late
+        front_soon, front_late = reach.front_soon - soon, max(0.0, reach.front_late - late)
+    return ReturnProbabilities(
+        soon=soon,
+        late=late * prior["patience"],
+        front_late=front_late * prior["patience"],
+        changed_end=soon * prior["changed_end"],
+        ended_turn=soon * prior["ended_turn"],
+        rewritten_history=max(front_soon, (soon + late) * prior["rewritten_history"]),
+        rewritten_system=(soon + late) * prior["rewritten_system"],
+    )
+
+
+def soon_share(expected: ArrivalForecast, rules: CacheRules) -> float:
+    """The share of returns within the long TTL that come within the short one."""
+    total = expected.probability(0, rules.ttls[-1].seconds)
+    return expected.probability(0, rules.ttls[0].seconds) / total if total > 0 else 1.0

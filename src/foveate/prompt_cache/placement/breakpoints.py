@@ -1,0 +1,694 @@
+"""What a choice of cache marks costs: this request with it, less what the next one is expected to save.
+
+Where cache marks pay: at most four, the client's own among them, chosen by what they are expected to save.
+
+What is kept now and what can be expected next are arguments, so that the same request in the same situation is
+marked in the same way. A set of places is weighed by one sum: what this request costs with it, less what the
+next one is expected to save, which may repeat all of it, all but the end, or only what the history stands on.
+
+Two things make that sum worth doing. An entry that is written at a long-lived mark is kept for that time whole,
+though only what is new in it is paid for; so a long-lived mark on the first small block of a new turn protects
+the whole history for the price of that block. And a mark finds an entry only a few positions back, so where a
+turn brings many blocks, one mark has to stand near the entry that is known to be there.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
+from math import inf
+from operator import itemgetter
+from typing import NamedTuple
+
+from msgspec import structs
+
+from foveate.formats.incremental.prefix_list import PrefixList
+from foveate.model import CacheBreakpoint, Place, Ttl
+from foveate.prompt_cache.placement.arrivals import ReturnProbabilities
+from foveate.prompt_cache.prompt.cached_prompt import (
+    CachedPrompt,
+    PromptPiece,
+    count_positions,
+    find_pieces,
+    prefix_keys,
+    prompt_layout,
+    token_ends,
+)
+from foveate.prompt_cache.rules import CacheRules, CachingMode
+from foveate.prompt_cache.simulator import CacheEntry, SimulatedCache
+
+# By what the next request may repeat.
+_Savings = tuple[float, float, float, float, float]
+
+
+def readable_entries(prompt: CachedPrompt, cache: SimulatedCache, now: float) -> dict[int, CacheEntry]:
+    """The entries that `prompt` could read at `now`, by the piece that they end with."""
+    return cache.entries.find_readable(prefix_keys(prompt), now)
+
+
+def is_long_ttl(ttl: Ttl | None, rules: CacheRules) -> bool:
+    """Whether a mark asks for the longest time of several that there are."""
+    return ttl is not None and len(rules.ttls) > 1 and ttl is rules.ttls[-1]
+
+
+class BreakpointAt(NamedTuple):
+    """A mark on the piece number `at`."""
+
+    at: int
+    is_long: bool
+
+
+class BreakpointSet(NamedTuple):
+    """A set of marks as far as its cost and its order depend on it; there are many such sets for each request.
+
+    `read_at` is the piece up to which they read, `lasting` the last marked piece at which a long-lived entry is
+    kept, and `saved` what they keep for each next request that may come.
+    """
+
+    read_at: int
+    last: int
+    last_long: int
+    first_short: int
+    last_lasting: int
+    saved: _Savings
+
+    def accepts(self, place: BreakpointAt) -> bool:
+        """Whether every long-lived mark then stands before every short-lived one, as providers want it."""
+        at, is_long = place
+        return at < self.first_short if is_long else at > self.last_long
+
+
+class _LazyEnds(dict[int, int]):
+    """How many tokens there are up to and with a piece, of those that were asked for: a few, over and over.
+
+    There are none up to -1, which is no piece.
+    """
+
+    def __init__(self, ends: Sequence[int]) -> None:
+        super().__init__({-1: 0})
+        self._all = ends
+
+    def __missing__(self, at: int) -> int:
+        end = self[at] = self._all[at]
+        return end
+
+
+class PlacementCosts:
+    """What every choice of places is weighed by, computed once a request."""
+
+    def __init__(
+        self,
+        prompt: CachedPrompt,
+        rules: CacheRules,
+        cache: SimulatedCache,
+        chances: ReturnProbabilities,
+        now: float,
+        transient: Collection[Place],
+        max_pieces: int | None = None,
+    ) -> None:
+        self.rules = rules
+        ends = token_ends(prompt)
+        self.ends = _LazyEnds(ends)
+        self.total = ends[-1]
+        self.tools_end, self.system_end, first_thinking, _ = prompt_layout(prompt)
+        keys, pieces = prefix_keys(prompt), prompt.pieces
+        self._keys = keys.items if isinstance(keys, PrefixList) else keys
+        self._entries, self._now = cache.entries, now
+        # The last pieces up to which something can be read, and is kept for long.
+        self.last_live = self.last_readable_before(len(pieces))
+        self.last_lasting = -1
+        if self.last_live >= 0 and len(rules.ttls) > 1:
+            self.last_lasting = cache.entries.last_readable(self._keys, self.last_live + 1, now, rules.ttls[-1])
+        self.stable_pieces = len(pieces)
+        if transient:
+            self.stable_pieces = min(find_pieces(prompt, transient).values(), default=len(pieces))
+        if max_pieces is not None:
+            self.stable_pieces = min(self.stable_pieces, max_pieces)
+        self.thinking_start = self.stable_pieces if first_thinking is None else first_thinking
+        self._explicit_only = prompt.explicit_only
+        self._pieces = pieces
+        self.read_price = rules.read_price
+        self.long_price = max(rules.write_prices.values(), default=1.0)
+        self.short_price = min(rules.write_prices.values(), default=1.0)
+        saving = self.short_price - rules.read_price
+        self.late_saving = chances.late * saving
+        self.front_late_saving = chances.front_late * saving
+        self.front_end = self.ends[self.system_end - 1]
+        thinking_start = self.thinking_start if rules.drops_thinking else self.stable_pieces
+        last = next((at for at in range(self.stable_pieces - 1, -1, -1) if pieces[at].accepts_breakpoint), 0)
+        # What the next request may repeat: so many pieces from the first one on, and how likely.
+        self._repeats = (
+            (self.stable_pieces, chances.soon * saving),
+            (last, chances.changed_end * saving),
+            (thinking_start, chances.ended_turn * saving),
+            (self.system_end, chances.rewritten_history * saving),
+            (self.tools_end, chances.rewritten_system * saving),
+        )
+        self._savings_by_piece: dict[int, _Savings] = {}
+        self._weights_by_piece: dict[int, _Weights] = {}
+        self.no_breakpoints = BreakpointSet(-1, -1, -1, len(pieces), -1, self._expected_savings(-1))
+
+    def entry(self, at: int) -> CacheEntry | None:
+        """The entry that ends with piece `at`, if it can be read now."""
+        entry = self._entries.find(self._keys[at])
+        return entry if entry is not None and entry.is_readable(self._now) else None
+
+    def last_usable(self, last: int) -> int:
+        """The last piece that a mark can stand on where nothing is written behind the mark on piece `last`."""
+        return max(last, self.last_live)
+
+    def last_readable_before(self, end: int) -> int:
+        """The last of the pieces before `end` with an entry that can be read now, or -1."""
+        return self._entries.last_readable(self._keys, end, self._now)
+
+    def is_lasting(self, at: int) -> bool:
+        """Whether the entry that ends with piece `at` is kept for long."""
+        if at > self.last_lasting:
+            return False
+        entry = self.entry(at)
+        return entry is not None and is_long_ttl(entry.ttl, self.rules)
+
+    def read_position(self, at: int) -> int:
+        """The piece at which a mark on piece `at` finds an entry, or -1."""
+        return self._weights_at(at)[0]
+
+    def _find_read_position(self, at: int) -> int:
+        if self._explicit_only:
+            return -1 if self.entry(at) is None else at
+        entry = self.last_live if at >= self.last_live else self.last_readable_before(at + 1)
+        if entry < 0:
+            return -1
+        reach = self.rules.lookback_positions  # no bound where none is known
+        runs = self.rules.runs_are_one_position
+        if not reach or count_positions(self._pieces, entry, at, runs_are_one=runs, limit=reach) < reach:
+            return entry
+        return -1
+
+    def _expected_savings(self, at: int) -> _Savings:
+        """What an entry that ends with piece `at` saves each next request that may come, as likely as it is."""
+        found = self._savings_by_piece.get(at)
+        if found is None:
+            end = self.ends[at]
+            (a, v), (b, w), (c, x), (d, y), (e, z) = self._repeats
+            found = self._savings_by_piece[at] = (
+                end * v if at < a else 0.0,
+                end * w if at < b else 0.0,
+                end * x if at < c else 0.0,
+                end * y if at < d else 0.0,
+                end * z if at < e else 0.0,
+            )
+        return found
+
+    def with_breakpoint(self, breakpoints: BreakpointSet, place: BreakpointAt) -> BreakpointSet:
+        """The same marks and one more."""
+        at, is_long = place
+        read_at, last, last_long, first_short, lasting, saved = breakpoints
+        reads, _, _, lasts, alone, _ = self._weights_at(at)
+        return BreakpointSet(
+            reads if reads > read_at else read_at,
+            at if at > last else last,
+            at if is_long and at > last_long else last_long,
+            at if not is_long and at < first_short else first_short,
+            at if lasts and at > lasting else lasting,
+            _max_each(saved, alone),
+        )
+
+    def find_cheaper(
+        self, breakpoints: BreakpointSet, places: Sequence[BreakpointAt], max_cost: float
+    ) -> list[tuple[float, BreakpointAt]]:
+        """Those of `places` with which the same marks and one more cost less than `most`, and what `cost` says.
+
+        All of it is spelled out, since it is asked for dozens of times a request.
+        """
+        ends, weights, last_lasting = self.ends, self._weights_by_piece, self.last_lasting
+        read_price, long_price, short_price = self.read_price, self.long_price, self.short_price
+        read_before, last, last_long, first_short, lasting_before, unread = breakpoints
+        as_read = _max_each(unread, self._expected_savings(read_before)) if read_before >= 0 else unread
+        total, last_end = self.total, ends[last]
+        read_end, long_end, lasting_end = ends[read_before], ends[last_long], ends[lasting_before]
+        late, front_late, front_end = self.late_saving, self.front_late_saving, self.front_end
+        found = []
+        for place in places:
+            at, is_long = place
+            if at >= first_short if is_long else at <= last_long:
+                continue
+            reads, new_read, end, lasts, alone, with_read = weights.get(at) or self._weights_at(at)
+            if reads > read_before:
+                read_at, read, (a, b, c, d, e), (v, w, x, y, z) = reads, new_read, unread, with_read
+            else:
+                read_at, read, (a, b, c, d, e), (v, w, x, y, z) = read_before, read_end, as_read, alone
+            lasting, kept_end = lasting_before, lasting_end
+            if lasts and at > lasting:
+                lasting, kept_end = at, end
+            if lasting < read_at <= last_lasting and self.is_lasting(read_at):
+                kept_end = read
+            to_long = end if is_long and at > last_long else long_end
+            kept_tokens = to_long
+            if to_long <= read:
+                to_long, kept_tokens = read, 0
+            if kept_end > kept_tokens:
+                kept_tokens = kept_end
+            to_short = end if at > last else last_end
+            if to_short < to_long:
+                to_short = to_long
+            saved = (
+                (a if a > v else v)
+                + (b if b > w else w)
+                + (c if c > x else x)
+                + (d if d > y else y)
+                + (e if e > z else z)
+            )
+            cost = (
+                read * read_price
+                + (to_long - read) * long_price
+                + (to_short - to_long) * short_price
+                + (total - to_short)
+                - kept_tokens * late
+                - (kept_tokens if kept_tokens < front_end else front_end) * front_late
+                - saved
+            )
+            if cost < max_cost:
+                found.append((cost, place))
+        return found
+
+    def _weights_at(self, at: int) -> "_Weights":
+        """What a mark on a piece brings, kept for the next set that it is tried in."""
+        found = self._weights_by_piece.get(at)
+        if found is None:
+            reads, alone = self._find_read_position(at), self._expected_savings(at)
+            with_read = _max_each(alone, self._expected_savings(reads)) if 0 <= reads < at else alone
+            found = reads, self.ends[reads], self.ends[at], self.is_lasting(at), alone, with_read
+            self._weights_by_piece[at] = found
+        return found
+
+    def make_lower_bound(self, existing: BreakpointSet, candidates: Sequence[int]) -> "CostLowerBound":
+        """What no set of marks on `candidates`, beside those that are there already, costs less than."""
+        weights = [self._weights_at(at) for at in candidates]
+        read_at = max([existing.read_at, *[reads for reads, *_ in weights]])
+        saved = _max_each(existing.saved, self._expected_savings(existing.read_at))
+        each = accumulate([with_read for *_, with_read in weights], _max_each, initial=saved)
+        return CostLowerBound(self, existing, candidates, read_at, [sum(saves) for saves in each])
+
+    def cost(self, breakpoints: BreakpointSet) -> float:
+        """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
+        ends = self.ends
+        read_at, last, last_long, _, lasting, saved = breakpoints
+        if read_at >= 0:
+            saved = _max_each(saved, self._expected_savings(read_at))
+            if read_at > lasting and self.is_lasting(read_at):
+                lasting = read_at
+        read = ends[read_at]
+        to_long = max(read, ends[last_long])
+        to_short = max(to_long, ends[last])
+        kept_tokens = max(to_long if to_long > read else 0, ends[lasting])
+        return (
+            read * self.read_price
+            + (to_long - read) * self.long_price
+            + (to_short - to_long) * self.short_price
+            + (self.total - to_short)
+            - kept_tokens * self.late_saving
+            - min(kept_tokens, self.front_end) * self.front_late_saving
+            - sum(saved)
+        )
+
+
+# The piece that a mark reads up to, the ends of that and of its own, whether a long-lived entry is kept there,
+# what it saves, and what with what it reads.
+_Weights = tuple[int, int, int, bool, _Savings, _Savings]
+
+
+class CostLowerBound:
+    """A bound that says quickly which sets of marks need not be weighed.
+
+    As much is read and saved as by any mark up to the set's own last, and as little written as these ask for.
+    """
+
+    def __init__(
+        self,
+        costs: PlacementCosts,
+        existing: BreakpointSet,
+        candidates: Sequence[int],
+        read_at: int,
+        saved: Sequence[float],
+    ) -> None:
+        ends = costs.ends
+        self._costs = costs
+        self._existing = existing
+        self._candidates = candidates
+        self._max_read = ends[read_at]
+        self._max_savings = saved
+        self._lasting_end = ends[costs.last_lasting]
+        # Of prices that are in another order than all known ones, nothing is said.
+        self._is_valid = (
+            0 <= costs.read_price <= 1 <= costs.short_price
+            and costs.late_saving >= 0 <= costs.front_late_saving
+        )
+
+    def min_cost(self, places: Sequence[BreakpointAt]) -> float:
+        """What a set with these marks costs at the least, whatever candidates before them are added to it."""
+        if not self._is_valid:
+            return -inf
+        costs, read, last, last_long = (
+            self._costs,
+            self._max_read,
+            self._existing.last,
+            self._existing.last_long,
+        )
+        for at, is_long in places:
+            if at > last:
+                last = at
+            if is_long and at > last_long:
+                last_long = at
+        long_end = costs.ends[last_long]
+        return (
+            costs.total
+            + read * (costs.read_price - costs.long_price)
+            + max(read, long_end) * (costs.long_price - costs.short_price)
+            + max(read, costs.ends[last]) * (costs.short_price - 1)
+            - self._max_savings[bisect_right(self._candidates, costs.last_usable(last))]
+            - max(long_end, self._lasting_end) * costs.late_saving
+            - min(max(long_end, self._lasting_end), costs.front_end) * costs.front_late_saving
+        )
+
+
+def _max_each(first: _Savings, second: _Savings) -> _Savings:
+    """The greater of each two; spelled out, since it is asked for hundreds of times a request."""
+    a, b, c, d, e = first
+    v, w, x, y, z = second
+    return (
+        a if a > v else v,
+        b if b > w else w,
+        c if c > x else x,
+        d if d > y else y,
+        e if e > z else z,
+    )
+
+
+# So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
+_SYSTEM_CANDIDATES = 2
+# More tokens than sums of as many tokens as a prompt has can be off by.
+_ROUNDING_TOKENS = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementOptions:
+    """What the user decides: a `ttl` for all marks (None: chosen), and whether tools are marked.
+
+    `long_ttl` is off for providers on which long-lived marks are not wanted.
+    """
+
+    ttl: Ttl | None = None
+    cache_tools: bool = True
+    long_ttl: bool = True
+
+
+DEFAULT_PLACEMENT = PlacementOptions()
+
+
+def disable_long_ttl(options: PlacementOptions, rules: CacheRules) -> PlacementOptions:
+    """Options for a provider that is not asked for long-lived breakpoints, even if the user sets the TTL."""
+    ttl = rules.ttls[0] if is_long_ttl(options.ttl, rules) else options.ttl
+    return replace(options, ttl=ttl, long_ttl=False)
+
+
+def placement_rules(rules: CacheRules, options: PlacementOptions) -> CacheRules:
+    """The rules to choose places by. If the user sets the long TTL, its price does not speak against a place.
+
+    A write for an hour costs more than the next request alone can save, so that no place would ever be chosen.
+    """
+    if options.ttl is None or not is_long_ttl(options.ttl, rules):
+        return rules
+    return replace(rules, write_prices={**rules.write_prices, options.ttl: rules.write_prices[rules.ttls[0]]})
+
+
+def place_breakpoints(
+    prompt: CachedPrompt,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    chances: ReturnProbabilities,
+    *,
+    now: float,
+    options: PlacementOptions = DEFAULT_PLACEMENT,
+    transient: Collection[Place] = (),
+    max_pieces: int | None = None,
+) -> tuple[CacheBreakpoint, ...]:
+    """The marks to add to `prompt`, sent at `now`, where `cache` is what is known to be kept.
+
+    `passing` are the places of blocks that the next request will not repeat, such as the time. `reach` is how
+    many pieces are worth a breakpoint; all of them if it is not given.
+    """
+    costs, best = _find_best(prompt, rules, cache, chances, now, options, transient, max_pieces)
+    return tuple(_make_breakpoint(prompt, costs, place, rules) for place in best) if costs is not None else ()
+
+
+def place_breakpoints_on_pieces(
+    prompt: CachedPrompt,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    chances: ReturnProbabilities,
+    *,
+    now: float,
+    options: PlacementOptions = DEFAULT_PLACEMENT,
+    max_pieces: int | None = None,
+) -> dict[int, Ttl]:
+    """The same marks by the pieces that they stand on, for who writes none into a request."""
+    _, best = _find_best(prompt, rules, cache, chances, now, options, (), max_pieces)
+    return {place.at: _breakpoint_ttl(prompt, place, rules) for place in best}
+
+
+def _find_best(
+    prompt: CachedPrompt,
+    rules: CacheRules,
+    cache: SimulatedCache,
+    chances: ReturnProbabilities,
+    now: float,
+    options: PlacementOptions,
+    transient: Collection[Place],
+    max_pieces: int | None,
+) -> tuple[PlacementCosts | None, tuple[BreakpointAt, ...]]:
+    """The best places, in their order, and what they were weighed by; None where nothing was."""
+    if rules.caching not in (CachingMode.BREAKPOINTS, CachingMode.BOTH):
+        return None, ()
+    existing = _existing_breakpoints(prompt, rules)
+    free = rules.max_breakpoints - len(existing) - prompt.duplicate_breakpoints
+    if free <= 0 or not prompt.pieces or max_pieces == 0:
+        return None, ()
+    costs = PlacementCosts(prompt, rules, cache, chances, now, transient, max_pieces)
+    taken = {place.at for place in existing}
+    candidates = [at for at in _find_candidates(prompt, costs, options) if at not in taken]
+    return costs, _choose_cheapest(costs, existing, candidates, free, _allowed_lifetimes(rules, options))
+
+
+def apply_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoint]) -> CachedPrompt:
+    """`prompt` as it is after `marks` were written into it."""
+    merged = merge_breakpoints(prompt, breakpoints)
+    pieces, layout = list(prompt.pieces), prompt_layout(prompt)
+    for at in merged.keys() | layout.breakpoints.keys():
+        pieces[at] = structs.replace(pieces[at], breakpoint_ttl=merged.get(at))
+    return replace(prompt, pieces=tuple(pieces), layout=layout._replace(breakpoints=merged))
+
+
+def merge_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoint]) -> Mapping[int, Ttl]:
+    """The marks in `prompt` after `marks` were written into it, by the pieces that they stand on."""
+    existing = prompt_layout(prompt).breakpoints
+    if not breakpoints:
+        return existing
+    wanted = {cache_breakpoint.place: cache_breakpoint.ttl for cache_breakpoint in breakpoints}
+    merged = {**existing, **{at: wanted[place] for place, at in find_pieces(prompt, wanted).items()}}
+    return {at: ttl for at, ttl in sorted(merged.items()) if ttl is not None}
+
+
+def _existing_breakpoints(prompt: CachedPrompt, rules: CacheRules) -> list[BreakpointAt]:
+    """The client's own marks, and the one that some providers put at the end by themselves."""
+    existing = [
+        BreakpointAt(at, is_long_ttl(ttl, rules)) for at, ttl in prompt_layout(prompt).breakpoints.items()
+    ]
+    last = len(prompt.pieces) - 1
+    is_implicit = rules.caching is CachingMode.BOTH and not prompt.explicit_only
+    return (
+        [*existing, BreakpointAt(last, False)]
+        if is_implicit and not (existing and existing[-1].at == last)
+        else existing
+    )
+
+
+def _allowed_lifetimes(rules: CacheRules, options: PlacementOptions) -> tuple[bool, ...]:
+    """Which of short-lived and long-lived marks may be set; where a request has one time for all, the short."""
+    if options.ttl is not None:
+        return (is_long_ttl(options.ttl, rules),)
+    chosen = options.long_ttl and len(rules.ttls) > 1 and rules.caching is CachingMode.BREAKPOINTS
+    return (False, True) if chosen else (False,)
+
+
+def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: PlacementOptions) -> list[int]:
+    """The places worth weighing, in their order.
+
+    They are the ends of tools and system, what is known to be kept, what stands before thinking that will be
+    left out, the first new block, and the last ones.
+    """
+    pieces, stays, system_end = prompt.pieces, costs.stable_pieces, costs.system_end
+    long_enough = bisect_left(token_ends(prompt), costs.rules.minimum_tokens)
+    history = max(system_end, long_enough)
+    last = costs.last_live
+    found = {
+        *_last_accepting(
+            pieces, range(long_enough, min(costs.tools_end, stays)), 1 if options.cache_tools else 0
+        ),
+        *_last_accepting(
+            pieces, range(max(costs.tools_end, long_enough), min(system_end, stays)), _SYSTEM_CANDIDATES
+        ),
+        *_first_accepting(pieces, range(max(history, last + 1), stays)),
+        *_last_accepting(pieces, range(history, min(costs.thinking_start, stays)), 1),
+        *_last_accepting(pieces, range(history, stays), 2),
+    }
+    if last < system_end:
+        turns = [at for at in range(history, stays) if pieces[at].accepts_breakpoint][:-1]
+        found.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
+    live = (
+        last,
+        costs.last_lasting,
+        last if last < costs.thinking_start else costs.last_readable_before(costs.thinking_start),
+    )
+    found.update(at for at in live if history <= at < stays and pieces[at].accepts_breakpoint)
+    return sorted(found)
+
+
+def _last_accepting(pieces: Sequence[PromptPiece], among: range, limit: int) -> list[int]:
+    """The last of these pieces that may be marked."""
+    return list(islice((at for at in reversed(among) if pieces[at].accepts_breakpoint), limit))
+
+
+def _first_accepting(pieces: Sequence[PromptPiece], among: range) -> list[int]:
+    return list(islice((at for at in among if pieces[at].accepts_breakpoint), 1))
+
+
+def _is_turn_end(pieces: Sequence[PromptPiece], at: int) -> bool:
+    place, after = pieces[at].place, pieces[at + 1].place
+    return place is not None and after is not None and place.index != after.index
+
+
+def _choose_cheapest(
+    costs: PlacementCosts,
+    existing: Sequence[BreakpointAt],
+    candidates: Sequence[int],
+    free: int,
+    lifetimes: Sequence[bool],
+) -> tuple[BreakpointAt, ...]:
+    """The cheapest set that the provider takes, of those that can be told apart by how far they write.
+
+    What is written, and for how long, is decided by the last long-lived and the last short-lived mark: each
+    such pair is tried, as long as it can still turn out the cheapest. All other marks stand before these and
+    cost nothing, and are added one by one, the best first. Of sets that cost the same, it is the first one.
+    """
+    chosen: tuple[BreakpointAt, ...] = ()
+    breakpoints = _add_in_order(costs, costs.no_breakpoints, existing)
+    if breakpoints is None:  # by the client, so that the provider will refuse it as it is
+        return ()
+    lowest_cost, first = costs.cost(breakpoints), -1
+    lower_bound = costs.make_lower_bound(breakpoints, candidates)
+    pairs = enumerate(_candidate_pairs(costs, existing, candidates, lifetimes))
+    for bound, number, pair in sorted([(lower_bound.min_cost(pair), number, pair) for number, pair in pairs]):
+        if bound > lowest_cost + _ROUNDING_TOKENS:
+            break
+        if (bound >= lowest_cost and number > first) or len(pair) > free:
+            continue
+        start = _add_in_order(costs, breakpoints, pair)
+        if start is None:
+            continue
+        added, cost = _add_free_breakpoints(costs, start, pair, candidates, free, lifetimes, bound)
+        if cost < lowest_cost or (cost == lowest_cost and number < first):
+            chosen, lowest_cost, first = tuple(sorted(added)), cost, number
+    return chosen
+
+
+def _add_in_order(
+    costs: PlacementCosts, breakpoints: BreakpointSet, places: Sequence[BreakpointAt]
+) -> BreakpointSet | None:
+    """The same marks and these, from the first on; None where the provider would not take them."""
+    for place in places:
+        if not breakpoints.accepts(place):
+            return None
+        breakpoints = costs.with_breakpoint(breakpoints, place)
+    return breakpoints
+
+
+def _add_free_breakpoints(
+    costs: PlacementCosts,
+    breakpoints: BreakpointSet,
+    pair: Sequence[BreakpointAt],
+    candidates: Sequence[int],
+    free: int,
+    lifetimes: Sequence[bool],
+    bound: float,
+) -> tuple[list[BreakpointAt], float]:
+    """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost.
+
+    Nothing that is added makes it cost less than `under`.
+    """
+    # What writes nothing has to be long-lived up to the last mark that is.
+    to_long = max((place.at for place in pair if place.is_long), default=-1)
+    is_chosen = len(lifetimes) > 1
+    taken = {place.at for place in pair}
+    before = candidates[: bisect_right(candidates, costs.last_usable(breakpoints.last))]
+    places = [
+        BreakpointAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in before if at not in taken
+    ]
+    added, cost = list(pair), costs.cost(breakpoints)
+    while len(added) < free and cost > bound and (paying := costs.find_cheaper(breakpoints, places, cost)):
+        cost, best = min(paying, key=itemgetter(0))
+        added.append(best)
+        breakpoints = costs.with_breakpoint(breakpoints, best)
+        # What does not pay alone, pays even less beside another.
+        places = [place for _, place in paying if place is not best]
+    return added, cost
+
+
+def _candidate_pairs(
+    costs: PlacementCosts,
+    existing: Sequence[BreakpointAt],
+    candidates: Sequence[int],
+    lifetimes: Sequence[bool],
+) -> Iterator[tuple[BreakpointAt, ...]]:
+    """No mark, or the last long-lived one, the last short-lived one, or both."""
+    new = [at for at in candidates if at > costs.last_live] or list(candidates[-1:])
+    yield ()
+    for at in new:
+        yield from ((BreakpointAt(at, is_long),) for is_long in lifetimes)
+    if len(lifetimes) > 1:
+        # What is read anyway is not written for longer: there a mark is one of those that cost nothing.
+        later = [(farther, -1 if existing else costs.read_position(farther)) for farther in new]
+        for at in candidates:
+            yield from (
+                (BreakpointAt(at, True), BreakpointAt(later_at, False))
+                for later_at, read_at in later
+                if read_at < at < later_at
+            )
+
+
+def _make_breakpoint(
+    prompt: CachedPrompt, costs: PlacementCosts, place: BreakpointAt, rules: CacheRules
+) -> CacheBreakpoint:
+    piece = prompt.pieces[place.at]
+    assert piece.place is not None
+    return CacheBreakpoint(
+        place=piece.place,
+        ttl=_breakpoint_ttl(prompt, place, rules),
+        reason=_placement_reason(costs, place),
+        saved_tokens=costs.ends[place.at],
+    )
+
+
+def _breakpoint_ttl(prompt: CachedPrompt, place: BreakpointAt, rules: CacheRules) -> Ttl:
+    return rules.ttls[-1] if place.is_long else prompt.ttl or rules.ttls[0]
+
+
+def _placement_reason(costs: PlacementCosts, place: BreakpointAt) -> str:
+    if place.at < costs.tools_end:
+        return "the tools, which stay when all else is rewritten"
+    if place.at < costs.system_end:
+        return "the system prompt, which stays when the history is rewritten"
+    if costs.entry(place.at) is not None:
+        return "where an earlier request left an entry, to find it and keep it"
+    if place.is_long:
+        return "keeps all before it for longer, for the price of what is new"
+    return "the end of the history, which the next request continues"

@@ -1,0 +1,329 @@
+"""Expected value of cache breakpoints, learnt from which prefixes an agent asks for again.
+
+A breakpoint pays if the saving of the expected read exceeds the price of the write:
+
+    P(the prefix is asked for again within its TTL) × (1 − read price) > write price − 1
+
+P is learnt per agent and per layer of the prompt. Prefix hashes show whether a later request has the same
+prefix, whether or not it was written, so that learning costs nothing. Until an agent has shown what it does, P
+comes from a prior (`cache/reuse.toml`) that knows the shape of the request.
+
+An account bounds what wrong estimates cost. It adds the price of writes and subtracts the savings of reads as
+they happen. Writing stops once it has cost a quarter of five of the agent's largest prompts more than it saved,
+as five unread writes of a whole prompt do. Reads start it again, and prefixes that are asked for again without
+having been written.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from math import exp, inf, log, sqrt
+from pathlib import Path
+from typing import Protocol, TypedDict
+
+import msgspec
+from msgspec.structs import replace
+
+from foveate.prompt_cache.rules import CacheRules
+
+_REUSE_TABLE = Path(__file__).with_name("reuse.toml")
+MAX_UNREAD_PROMPTS = 5
+"""How many writes of a whole prompt may stay unread before writing stops."""
+_MAX_LOSS_SHARE = 0.25  # of the price of so many prompts
+# Savings pay for later losses up to twice as much. So an agent with a good record can start a dozen
+# conversations at once, but cannot lose all that it ever saved.
+_MAX_CREDIT = 2.0
+_SIZE_FADING = 0.99
+_RETURN_WEIGHT = 0.1
+
+
+class PromptLayer(StrEnum):
+    """The layers of a prompt that later requests may share, each including those before it.
+
+    `CONTEXT` is the rest of a request that does not continue an earlier one, `HISTORY` of one that does. The
+    `shared` layers are prefixes that were asked for before.
+    """
+
+    TOOLS = "tools"
+    SYSTEM = "system"
+    CONTEXT = "context"
+    HISTORY = "history"
+    SHARED_TOOLS = "shared_tools"
+    SHARED_SYSTEM = "shared_system"
+    SHARED_CONTEXT = "shared_context"
+
+
+SHARED_LAYERS = {
+    PromptLayer.TOOLS: PromptLayer.SHARED_TOOLS,
+    PromptLayer.SYSTEM: PromptLayer.SHARED_SYSTEM,
+    PromptLayer.CONTEXT: PromptLayer.SHARED_CONTEXT,
+    PromptLayer.HISTORY: PromptLayer.SHARED_CONTEXT,
+}
+
+
+class _ReusePrior(TypedDict):
+    weight_requests: float
+    fading: float
+    change: float
+    deviations: float
+    patience: float
+    late_share: float
+    long_reads: float
+    probabilities: dict[str, float]
+    context: dict[str, float]
+
+
+@cache
+def _load_reuse_prior() -> _ReusePrior:
+    table: _ReusePrior = tomllib.loads(_REUSE_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
+    return table
+
+
+class RequestShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a request when nothing is known of its agent."""
+
+    has_tools: bool
+    has_history: bool
+    has_breakpoints: bool
+    tokens: int
+
+
+def prior_probability(layer: PromptLayer, shape: RequestShape) -> float:
+    """The probability that a prefix up to this layer is asked for again, for an agent that is not known."""
+    prior = _load_reuse_prior()
+    if layer is not PromptLayer.CONTEXT:
+        return prior["probabilities"][layer]
+    weights = prior["context"]
+    logit = (
+        weights["intercept"]
+        + weights["has_tools"] * shape.has_tools
+        + weights["has_history"] * shape.has_history
+        + weights["has_breakpoints"] * shape.has_breakpoints
+        + weights["log_tokens"] * log(max(1, shape.tokens) / 1000)
+    )
+    return max(weights["least"], 1 / (1 + exp(-logit)))
+
+
+class ReuseRate(msgspec.Struct, frozen=True):
+    """How many prefixes of a layer were asked for, and how many again; older ones count less.
+
+    `again` counts those asked for again within the short TTL, `late` those within the long one only.
+    """
+
+    asked: float = 0.0
+    again: float = 0.0
+    late: float = 0.0
+
+    def with_outcome(self, *, is_again: bool) -> "ReuseRate":
+        """Count one more prefix; the less likely its outcome was, the more of the past is forgotten."""
+        prior = _load_reuse_prior()
+        again = (self.again + 0.5) / (self.asked + 1)
+        likelihood = again if is_again else 1 - again
+        # An agent that has changed shows either outcome with a probability of a half.
+        unchanged = (1 - prior["change"]) * likelihood
+        fading = prior["fading"] * unchanged / (unchanged + prior["change"] * 0.5)
+        return ReuseRate(self.asked * fading + 1, self.again * fading + is_again, self.late * fading)
+
+    def with_return(self) -> "ReuseRate":
+        """Count a prefix as asked for again that was counted as not asked for again."""
+        return replace(self, again=min(self.asked - self.late, self.again + 1))
+
+    def with_late_outcome(self) -> "ReuseRate":
+        """Count a prefix as asked for late that was counted as not asked for again."""
+        return replace(self, late=min(self.asked - self.again, self.late + 1))
+
+    def probabilities(self, prior: float, *, is_optimistic: bool = False) -> tuple[float, float]:
+        """The probabilities that the next prefix of the layer is asked for again: soon, and only late.
+
+        An optimistic estimate adds the uncertainty of the first.
+        """
+        table = _load_reuse_prior()
+        weight, late_share = table["weight_requests"], table["late_share"]
+        total = self.asked + weight
+        soon = (self.again + weight * prior * (1 - late_share)) / total
+        late = (self.late + weight * prior * late_share) / total
+        if is_optimistic:
+            soon = min(1 - late, soon + table["deviations"] * sqrt(soon * (1 - soon) / (total + 1)))
+        return soon, late
+
+
+class AgentReuse(msgspec.Struct, frozen=True):
+    """What the `requests` of an agent have shown: a rate for each layer, and what its breakpoints cost.
+
+    `balance` is the price of writes less the savings of reads, in uncached input tokens: positive if
+    breakpoints have cost more than they saved. `largest` are the tokens of the largest prompt; older ones
+    count less. `return_seconds` is the mean time until a conversation goes on, 0 if none has.
+    """
+
+    rates: dict[str, ReuseRate] = {}
+    requests: int = 0
+    balance: float = 0.0
+    largest: float = 0.0
+    return_seconds: float = 0.0
+
+    def rate(self, layer: PromptLayer) -> ReuseRate:
+        """The rate of a layer."""
+        return self.rates.get(layer, _NO_RATE)
+
+    def with_rate(self, layer: PromptLayer, rate: ReuseRate) -> "AgentReuse":
+        """Replace the rate of a layer."""
+        return replace(self, rates={**self.rates, layer: rate})
+
+    def with_return(self, seconds: float) -> "AgentReuse":
+        """Count the time after which a conversation went on."""
+        mean = self.return_seconds
+        return replace(self, return_seconds=mean + (seconds - mean) * _RETURN_WEIGHT if mean else seconds)
+
+    def with_request(self, tokens: int) -> "AgentReuse":
+        """Count a request with a prompt of so many tokens."""
+        return replace(self, requests=self.requests + 1, largest=max(tokens, self.largest * _SIZE_FADING))
+
+    def with_cost(self, tokens: float) -> "AgentReuse":
+        """Add what the breakpoints of a request cost or, with a minus sign, save."""
+        balance = self.balance if tokens > 0 else min(self.balance, self.max_loss)
+        return replace(self, balance=max(balance + tokens, -_MAX_CREDIT * self.max_loss))
+
+    def with_missed_read(self, tokens: float) -> "AgentReuse":
+        """Make room for writes: an unwritten prefix was asked for again, a read of so much value."""
+        return replace(self, balance=min(self.balance, max(0.0, self.max_loss - tokens))) if tokens else self
+
+    def with_spared_write(self, tokens: float) -> "AgentReuse":
+        """Take such room back: an unwritten prefix, which would have cost so much, was not asked for again."""
+        if self.balance <= 0:
+            return self
+        return replace(self, balance=max(self.balance, min(self.balance + tokens, self.max_loss)))
+
+    def without_credit(self) -> "AgentReuse":
+        """Forget savings that would pay for later losses."""
+        return replace(self, balance=max(0.0, self.balance))
+
+    @property
+    def max_loss(self) -> float:
+        """How much more breakpoints may cost than they save."""
+        return _MAX_LOSS_SHARE * MAX_UNREAD_PROMPTS * self.largest
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a prefix is expected to be asked for again."""
+        return _load_reuse_prior()["patience"] * self.return_seconds or inf
+
+    def can_write(self, cost: float) -> bool:
+        """Tell whether a write may cost so much."""
+        return self.balance + cost <= self.max_loss
+
+
+class ReuseStore(Protocol):
+    """Keeps what agents have shown."""
+
+    async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
+        """What was saved since a time, by agent, the newest at the end."""
+
+    async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
+        """Save these, unless what is there was learnt from more requests."""
+
+
+_NO_RATE = ReuseRate()
+UNKNOWN_AGENT = AgentReuse()
+
+
+class PrefixLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefix of a request that may be worth a breakpoint: the first `pieces`, `tokens` long.
+
+    `soon` and `late` are the probabilities that it is asked for again within the short TTL, and within the long
+    one only. `is_written`: an entry exists for it, or will once a response that is under way begins.
+    """
+
+    layer: PromptLayer
+    pieces: int
+    tokens: int
+    soon: float
+    late: float = 0.0
+    is_written: bool = False
+
+
+class CacheReach(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a request is worth a breakpoint: the first `pieces`, which end with `layer`.
+
+    `soon` and `late` are the probabilities of that prefix, `front_soon` and `front_late` those of the system
+    prompt or, without one, of the tools. `value` is what is saved, in uncached input tokens, by writing
+    `written_tokens`. `allows_long`: they may be written for the long TTL.
+    """
+
+    pieces: int = 0
+    soon: float = 0.0
+    late: float = 0.0
+    front_soon: float = 0.0
+    front_late: float = 0.0
+    layer: PromptLayer | None = None
+    value: float = 0.0
+    written_tokens: int = 0
+    allows_long: bool = True
+
+
+_FRONT_LAYERS = frozenset(
+    (PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.SHARED_TOOLS, PromptLayer.SHARED_SYSTEM)
+)
+
+
+def find_best_reach(
+    levels: Sequence[PrefixLevel],
+    rules: CacheRules,
+    reuse: AgentReuse,
+    *,
+    read_pieces: int = 0,
+    read_tokens: int = 0,
+    long_ttl: bool = True,
+) -> CacheReach:
+    """Find the prefix that is worth most: what its layers are expected to save, less what writing them costs.
+
+    `levels` are in the order of the prompt. What can be read is not written again, and a layer that another
+    request writes already saves nothing more.
+    """
+    saving = 1 - rules.read_price
+    short_write = min(rules.write_prices.values(), default=1.0) - 1
+    long_write = max(rules.write_prices.values(), default=1.0) - 1
+    levels = _make_monotonic(levels)
+    best = CacheReach(pieces=read_pieces)
+    for level in levels:
+        if level.layer in _FRONT_LAYERS:
+            best = replace(best, front_soon=level.soon, front_late=level.late)
+    value, end = 0.0, read_tokens
+    for level in levels:
+        if level.pieces <= read_pieces:
+            best = replace(best, soon=level.soon, late=level.late, layer=level.layer)
+            continue
+        tokens, end, written = level.tokens - end, level.tokens, level.tokens - read_tokens
+        if not reuse.can_write(written * short_write):
+            break
+        gain = (0.0 if level.is_written else level.soon * saving) - short_write
+        allows_long = reuse.can_write(written * long_write)
+        if long_ttl and allows_long and not level.is_written:
+            gain = max(
+                gain, (level.soon + level.late) * saving * _load_reuse_prior()["long_reads"] - long_write
+            )
+        value += gain * tokens
+        if value > best.value and level.tokens >= rules.minimum_tokens:
+            best = replace(
+                best,
+                pieces=level.pieces,
+                soon=level.soon,
+                late=level.late,
+                layer=level.layer,
+                value=value,
+                written_tokens=written,
+                allows_long=allows_long,
+            )
+    return best
+
+
+def _make_monotonic(levels: Sequence[PrefixLevel]) -> list[PrefixLevel]:
+    """The same with each at least as likely as the next: who asks for a prefix asks for every shorter one."""
+    found: list[PrefixLevel] = []
+    for level in reversed(levels):
+        if found:
+            soon = max(level.soon, found[-1].soon)
+            total = max(level.soon + level.late, found[-1].soon + found[-1].late)
+            level = replace(level, soon=soon, late=total - soon)
+        found.append(level)
+    return found[::-1]

@@ -1,0 +1,508 @@
+"""A request as a provider's cache sees it, made from what was noted of its messages: a turn costs a turn.
+
+What the messages of a conversation are to a cache, their pieces, tokens and prefixes, is noted with them in the
+tree of conversations; what stands before them is noted with everything around the messages. Putting both
+together is all that is left to be done for a request of which most was sent before.
+
+A request as a provider's cache sees it: its blocks with their digests, tokens and marks.
+
+The request is counted once, as it will be billed; a message's tokens are then shared among its blocks by how
+many tokens their own texts are, so that all pieces add up to the whole. What was made of a message is noted
+with it, so that a session that grows by a turn counts and reads one turn.
+
+The pieces of a session's request and their ends, made from those of the request before it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, chain, groupby, islice
+from operator import attrgetter
+from typing import NamedTuple, overload
+
+from msgspec.structs import replace
+
+from foveate import formats
+from foveate.caching import register
+from foveate.errors import MalformedRequest
+from foveate.formats.incremental.envelope import get_envelope, get_parameters
+from foveate.formats.incremental.history import HISTORY_TREE, HistoryCache, count_memoized
+from foveate.formats.incremental.prefix_list import PrefixList, TupleLike
+from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
+from foveate.model import Area, Block, Place, Request, Ttl
+from foveate.prompt_cache.prompt import parameters
+from foveate.prompt_cache.prompt.blocks import (
+    BlockFacts,
+    BlockTokens,
+    add_automatic_breakpoint,
+    look_up_facts,
+    make_piece,
+)
+from foveate.prompt_cache.prompt.cached_prompt import (
+    CachedPrompt,
+    PromptLayout,
+    PromptPiece,
+    compute_front_keys,
+    compute_prefix_keys,
+    extend_key,
+    find_layout,
+)
+from foveate.prompt_cache.rules import CacheRules
+from foveate.tokens import RequestCounter, counter_for
+from foveate.tokens.counter import EnvelopeCount
+from foveate.tokens.tally import Tally
+
+
+class OffsetPieces(TupleLike[PromptPiece]):
+    """Pieces of which the first has `rest` tokens more than its own."""
+
+    __slots__ = ("_first", "_own", "_size")
+
+    def __init__(self, own: PrefixList[PromptPiece], extra_tokens: int) -> None:
+        self._own, self._size = own.items, len(own)
+        self._first = [replace(own[0], tokens=own[0].tokens + extra_tokens)] if own else []
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> PromptPiece: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[PromptPiece, ...]: ...
+    def __getitem__(self, at: int | slice) -> PromptPiece | tuple[PromptPiece, ...]:
+        if isinstance(at, slice):
+            return tuple([self[each] for each in range(*at.indices(self._size))])
+        if at < 0:
+            at += self._size
+        if 0 < at < self._size:
+            return self._own[at]
+        if at:
+            raise IndexError(at)
+        return self._first[0]
+
+    def __iter__(self) -> Iterator[PromptPiece]:
+        return chain(self._first, islice(self._own, 1, self._size))
+
+    def __reversed__(self) -> Iterator[PromptPiece]:
+        return chain(map(self._own.__getitem__, range(self._size - 1, 0, -1)), self._first)
+
+
+class OffsetEnds(TupleLike[int]):
+    """Where pieces end, in tokens; all of them stand behind `rest` more."""
+
+    __slots__ = ("_extra_tokens", "_own", "_size")
+
+    def __init__(self, own: PrefixList[int], extra_tokens: int) -> None:
+        self._own, self._size = own.items, len(own)
+        self._extra_tokens = extra_tokens
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
+        if isinstance(at, slice):
+            return tuple([self[each] for each in range(*at.indices(self._size))])
+        if at < 0:
+            at += self._size
+        if not 0 <= at < self._size:
+            raise IndexError(at)
+        return self._own[at] + self._extra_tokens
+
+    def __iter__(self) -> Iterator[int]:
+        return (end + self._extra_tokens for end in islice(self._own, self._size))
+
+
+_count_part = attrgetter("count_part")
+
+_THINKING_KINDS = frozenset(
+    ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
+)
+
+_MESSAGE_OVERHEAD_BYTES = 512
+_FRONT_COST_FACTOR = 4
+
+
+class _MessagePieces(NamedTuple):
+    """What a message is to a cache, with what the conversation up to and with it comes to.
+
+    `keys` are what tells the messages up to each piece from all others. Tokens up to `end` are given to pieces;
+    what a message without any block takes is given to the next that has one. `contents` is what there is among
+    the pieces of all messages so far, `own_contents` among its own.
+    """
+
+    pieces: tuple[PromptPiece, ...]
+    keys: tuple[bytes, ...]
+    key: bytes
+    end: int
+    contents: frozenset[str]
+    own_contents: frozenset[str] = frozenset()
+
+
+_NO_MESSAGES = _MessagePieces((), (), b"", 0, frozenset())
+_HAS_IMAGES, _HAS_CITATIONS, _HAS_THINKING = "images", "citations", "thoughts"
+
+
+class _PromptPieces(NamedTuple):
+    """All pieces of a request and what is known of them, with the `front` that they begin with."""
+
+    front: "_PromptFront"
+    pieces: PrefixList[PromptPiece]
+    keys: PrefixList[bytes]
+    ends: PrefixList[int]
+    layout: PromptLayout
+
+    def extend(self, messages: "Sequence[_MessagePieces]") -> "_PromptPieces":
+        """The same with more messages behind it."""
+        front, pieces, keys, ends, layout = self
+        new = [piece for message in messages for piece in message.pieces]
+        if not new:
+            return self
+        end = ends[-1] if ends else 0
+        return _PromptPieces(
+            front,
+            pieces.with_more(new),
+            keys.with_more([front.key + key for message in messages for key in message.keys]),
+            ends.with_more(islice(accumulate([piece.tokens for piece in new], initial=end), 1, None)),
+            layout.extend(new, len(pieces)),
+        )
+
+
+_LATEST_PROMPTS: HistoryCache[_PromptPieces] = HistoryCache()
+register(_LATEST_PROMPTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PromptFront:
+    """What stands before the messages of a trail: tools, system prompt, and the system messages."""
+
+    pieces: tuple[PromptPiece, ...]
+    keys: tuple[bytes, ...]
+    key: bytes
+    tokens: int
+    settings: dict[Area, bytes]
+    explicit_only: bool
+    ttl: Ttl | None
+    automatic_ttl: Ttl | None
+
+    def start_pieces(self) -> _PromptPieces:
+        """Its pieces, as the beginning of all."""
+        ends = accumulate([piece.tokens for piece in self.pieces])
+        return _PromptPieces(
+            self, PrefixList(self.pieces), PrefixList(self.keys), PrefixList(ends), find_layout(self.pieces)
+        )
+
+
+def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt | None:
+    """`request` as the cache sees it.
+
+    None where it cannot be told message by message: the counter counts requests only as a whole, or the
+    provider leaves out thoughts that it was sent.
+
+    Raises:
+        MalformedRequest: a part cannot be read, or is nested too deeply.
+        RecursionError: the same.
+    """
+    counter = tokens.counter
+    if counter is None:
+        return None
+    trail = formats.message_history(request)
+    tally = counter.tally_messages(request, trail)
+    head = counter.tally_head(request, trail)
+    memo_key = _memo_key(request, trail, rules, tokens)
+    last = _read_messages(request, trail, rules, tokens, counter, memo_key)
+    if _HAS_THINKING in last.contents and (rules.drops_thinking or not counter.keeps_thinking):
+        return None
+    total_tally = tally.after_head(head) if trail.leading_system_messages else tally
+    opening = counter.cached_envelope_count(request, trail, total_tally.loaded_tools)
+    front = _look_up_front(request, trail, rules, tokens, memo_key, opening, head, last)
+    # What goes around it all is counted at the front, so that what a growing session has sent stays what it
+    # was, but for the one token by which a sum may be rounded up or down.
+    extra_tokens = counter.total(request, opening, total_tally).tokens - front.tokens - last.end
+    known = _extend_latest(front, trail, memo_key)
+    prompt = CachedPrompt(
+        model=request.model,
+        pieces=OffsetPieces(known.pieces, extra_tokens),
+        settings=front.settings,
+        explicit_only=front.explicit_only,
+        ttl=front.ttl,
+        keys=known.keys,
+        ends=OffsetEnds(known.ends, extra_tokens),
+        layout=known.layout,
+    )
+    return add_automatic_breakpoint(prompt, front.automatic_ttl)
+
+
+def _extend_latest(front: _PromptFront, trail: formats.MessageHistory, memo_key: object) -> _PromptPieces:
+    """All pieces in a row, made from those of the request before, where there was one."""
+    size, previous = _LATEST_PROMPTS.find_prefix(trail.nodes, memo_key) or (0, None)
+    if previous is None or previous.front is not front:
+        size, previous = 0, front.start_pieces()
+    extended = previous.extend([link.memo[memo_key] for link in trail.nodes[size:]])
+    _LATEST_PROMPTS.put(trail.nodes, extended, memo_key, replaces=size)
+    return extended
+
+
+def estimate_unread_bytes(request: Request, rules: CacheRules, tokens: BlockTokens) -> int:
+    """About how much has to be read for `trailed_prompt`: little for a request of which most was sent before.
+
+    Reading a short message takes as long as some hundred bytes of a long one, and what stands before the
+    messages takes several times as long, since its tokens are divided among many blocks.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    if tokens.counter is None:
+        return len(request.body)
+    trail = formats.message_history(request)
+    memo_key = _memo_key(request, trail, rules, tokens)
+    size = 0
+    for link in reversed(trail.nodes):
+        if memo_key in link.memo:
+            break
+        size += len(link.raw) + _MESSAGE_OVERHEAD_BYTES
+    envelope = get_envelope(request)
+    if envelope is None or memo_key not in envelope.memo:
+        size += _FRONT_COST_FACTOR * (len(request.body) - sum(map(len, request.messages)))
+    return size
+
+
+def _memo_key(
+    request: Request, trail: formats.MessageHistory, rules: CacheRules, tokens: BlockTokens
+) -> object:
+    options = bytes(get_parameters(request).get("prompt_cache_options", b""))
+    return tokens.memo_key(rules.breakpoint_kinds, trail.leading_system_messages, options)
+
+
+def _read_messages(
+    request: Request,
+    trail: formats.MessageHistory,
+    rules: CacheRules,
+    tokens: BlockTokens,
+    counter: RequestCounter,
+    memo_key: object,
+) -> _MessagePieces:
+    """What the last message is to a cache; it is noted of each message by then."""
+    links = trail.nodes
+    known = count_memoized(links, memo_key)
+    last: _MessagePieces = links[known - 1].memo[memo_key] if known else _NO_MESSAGES
+    for new in range(known, len(links)):
+        tally = counter.tally_at(trail, new)
+        # Behind a history that is longer or shorter by a compaction stands the same message.
+        twin = HISTORY_TREE.find_twin(trail, new)
+        known_twin = twin.memo.get(memo_key) if twin is not None else None
+        message = known_twin and _relocate_message(known_twin, last, tally, trail.leading_system_messages + new)
+        if message is None:
+            blocks = look_up_facts(formats.blocks_at(request, trail, new))
+            message = _build_message(last, blocks, tally, rules, tokens)
+        links[new].memo[memo_key] = last = message
+    return last
+
+
+def _build_message(
+    previous: _MessagePieces, blocks: Sequence[BlockFacts], tally: Tally, rules: CacheRules, tokens: BlockTokens
+) -> _MessagePieces:
+    # Also such as stand in a signature, or beside a chat's content.
+    has_thinking = tally.last_thinking_tokens > 0 or any(
+        facts.block.kind in _THINKING_KINDS for facts in blocks
+    )
+    images = tally.image_tokens - (tally.previous.image_tokens if tally.previous is not None else 0)
+    found = (
+        (_HAS_IMAGES, any(facts.image_count for facts in blocks)),
+        (_HAS_CITATIONS, any(facts.enables_citations for facts in blocks)),
+        (_HAS_THINKING, has_thinking),
+    )
+    own_contents = frozenset([name for name, is_there in found if is_there])
+    end = _end_tokens(tally)
+    shares = tokens.divide(end - previous.end, images, blocks) if blocks else ()
+    pieces = tuple([make_piece(facts, share, rules) for facts, share in zip(blocks, shares, strict=True)])
+    return _chain_message(previous, pieces, end, own_contents)
+
+
+def _relocate_message(
+    twin: _MessagePieces, previous: _MessagePieces, tally: Tally, index: int
+) -> _MessagePieces | None:
+    """The stretch of a message, made from that of the same message elsewhere if it has as many tokens there."""
+    end = _end_tokens(tally)
+    if end - previous.end != sum([piece.tokens for piece in twin.pieces]):
+        return None
+    places = [Place(Area.MESSAGES, index, at) for at in range(len(twin.pieces))]
+    pieces = [replace(piece, place=place) for piece, place in zip(twin.pieces, places, strict=True)]
+    return _chain_message(previous, tuple(pieces), end, twin.own_contents)
+
+
+def _end_tokens(tally: Tally) -> int:
+    return round(tally.tokens + tally.image_tokens + tally.thinking_tokens)
+
+
+def _chain_message(
+    previous: _MessagePieces, pieces: tuple[PromptPiece, ...], end: int, own_contents: frozenset[str]
+) -> _MessagePieces:
+    keys, key = [], previous.key
+    for piece in pieces:
+        key = extend_key(key, piece)
+        keys.append(key)
+    return _MessagePieces(
+        pieces=pieces,
+        keys=tuple(keys),
+        key=key,
+        end=end if pieces else previous.end,
+        contents=previous.contents | own_contents if own_contents else previous.contents,
+        own_contents=own_contents,
+    )
+
+
+def _look_up_front(
+    request: Request,
+    trail: formats.MessageHistory,
+    rules: CacheRules,
+    tokens: BlockTokens,
+    memo_key: object,
+    opening: EnvelopeCount,
+    head: Tally,
+    last: _MessagePieces,
+) -> _PromptFront:
+    envelope = get_envelope(request)
+    known = envelope.memo.get(memo_key) if envelope is not None else None
+    inputs = (
+        opening,
+        request.messages[: trail.leading_system_messages],
+        rules.invalidating_parameters,
+        last.contents - {_HAS_THINKING},
+    )
+    if known is not None and known[0] == inputs:
+        front: _PromptFront = known[1]
+        return front
+    front = _build_front(request, trail, rules, tokens, opening, head, last)
+    if envelope is not None:
+        envelope.memo[memo_key] = inputs, front
+    return front
+
+
+def _build_front(
+    request: Request,
+    trail: formats.MessageHistory,
+    rules: CacheRules,
+    tokens: BlockTokens,
+    opening: EnvelopeCount,
+    head: Tally,
+    last: _MessagePieces,
+) -> _PromptFront:
+    blocks = look_up_facts(formats.preamble_blocks(request, trail))
+    pieces: list[PromptPiece] = []
+    messages = iter(head.message_tokens(keeps_thinking=True))
+    for area, group in groupby(blocks, _count_part):
+        area_blocks = list(group)
+        images = 0
+        if area == Area.TOOLS:
+            size = round(opening.tools.tokens)
+        elif area == Area.SYSTEM:
+            images = opening.system.image_tokens
+            size = round(opening.system.tokens) + images
+        else:
+            size = round(next(messages)[0])
+        shares = tokens.divide(size, images, area_blocks)
+        pieces += [make_piece(facts, share, rules) for facts, share in zip(area_blocks, shares, strict=True)]
+    fields = parameters.parameter_fields(request)
+    settings = parameters.digest_by_area(
+        parameters.parse_cache_parameters(
+            fields,
+            blocks,
+            rules,
+            has_images=_HAS_IMAGES in last.contents,
+            has_citations=_HAS_CITATIONS in last.contents,
+        )
+    )
+    options = parameters.parse_cache_options(fields)
+    keys, key = compute_front_keys(request.model, pieces, settings)
+    return _PromptFront(
+        pieces=tuple(pieces),
+        keys=tuple(keys),
+        key=key,
+        tokens=sum(piece.tokens for piece in pieces),
+        settings=settings,
+        explicit_only=options.explicit_only,
+        ttl=options.ttl,
+        automatic_ttl=formats.automatic_breakpoint(request) if "cache_control" in fields else None,
+    )
+
+
+_MAX_MODELS = 64
+
+_THINKING_KINDS_REQUESTS = frozenset(
+    ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
+)
+_TOOL_RESULT_KINDS = frozenset(("tool_result", "toolResult"))
+
+
+@lru_cache(_MAX_MODELS)
+def block_tokens_for(model: str) -> BlockTokens:
+    """How many tokens blocks take for `model`, counted offline."""
+    return BlockTokens(counter_for(model))
+
+
+def build_cached_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt:
+    """`request` as the cache of a model with `rules` sees it.
+
+    Raises:
+        MalformedRequest: a part cannot be read, or is nested too deeply.
+    """
+    try:
+        incremental = build_incrementally(request, rules, tokens)
+        return incremental or _build_whole(
+            request, look_up_facts(read_visible_blocks(request, rules)), rules, tokens
+        )
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def read_visible_blocks(request: Request, rules: CacheRules) -> tuple[Block, ...]:
+    """The blocks of `request` that its provider reads; some leave out the thinking of earlier turns.
+
+    Raises:
+        MalformedRequest: a part cannot be read, or is nested too deeply.
+    """
+    blocks = formats.request_blocks(request)
+    if not rules.drops_thinking:
+        return blocks
+    user_messages = (
+        b.place.index for b in reversed(blocks) if b.role == "user" and b.kind not in _TOOL_RESULT_KINDS
+    )
+    last = next(user_messages, 0)
+    return tuple(
+        block for block in blocks if block.kind not in _THINKING_KINDS_REQUESTS or block.place.index >= last
+    )
+
+
+def _build_whole(
+    request: Request, blocks: Sequence[BlockFacts], rules: CacheRules, tokens: BlockTokens
+) -> CachedPrompt:
+    """The same, of the whole of it at once."""
+    fields = parameters.parameter_fields(request)
+    pieces = [
+        facts.piece
+        if facts.piece is not None
+        and facts.piece.tokens == share
+        and facts.piece_kinds is rules.breakpoint_kinds
+        else make_piece(facts, share, rules)
+        for facts, share in zip(blocks, tokens.divide_request_facts(request, blocks), strict=True)
+    ]
+    options = parameters.parse_cache_options(fields)
+    settings = parameters.digest_by_area(parameters.parse_cache_parameters(fields, blocks, rules))
+    # System and developer messages at the start are part of the front, as they are in a prompt that is read
+    # message by message: a session may change from the one way to the other.
+    front = len(formats.preamble_blocks(request, formats.message_history(request)))
+    prompt = CachedPrompt(
+        model=request.model,
+        pieces=tuple(pieces),
+        settings=settings,
+        explicit_only=options.explicit_only,
+        ttl=options.ttl,
+        keys=compute_prefix_keys(request.model, pieces, settings, front),
+    )
+    return add_automatic_breakpoint(
+        prompt, formats.automatic_breakpoint(request) if "cache_control" in fields else None
+    )

@@ -1,0 +1,178 @@
+"""What a provider's cache looks at beside a request's blocks: its parameters, by their names in `Rules.breaks`.
+
+A name is a path in the body (`speed`, `output_config.effort`), or one of the words below, for what each format
+says in another place, or does not say in one place at all (whether there are images in the request).
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.formats.json_text.parse import Fields, as_dict, as_list, as_text, parse_inner_fields, parse_json
+from foveate.model import Area, Block, Format, Request, Ttl
+from foveate.prompt_cache.prompt.blocks import BlockFacts, look_up_facts
+from foveate.prompt_cache.prompt.cached_prompt import compute_digest
+from foveate.prompt_cache.rules import CacheRules
+
+MODEL = "model"
+IMAGES = "images"
+CITATIONS = "citations"
+WEB_SEARCH = "web_search"
+
+_CONFIGS = ("generationConfig", "generation_config")
+_PATHS: Mapping[str, tuple[str, ...]] = {
+    "tool_choice": (
+        "tool_choice",
+        "function_call",
+        "toolConfig.toolChoice",
+        "toolConfig.functionCallingConfig",
+        "tool_config.function_calling_config",
+    ),
+    "parallel_tool_use": ("tool_choice.disable_parallel_tool_use", "parallel_tool_calls"),
+    "thinking": (
+        "thinking",
+        "additionalModelRequestFields.thinking",
+        "additionalModelRequestFields.reasoning_config",
+        *(f"{config}.{name}" for config in _CONFIGS for name in ("thinkingConfig", "thinking_config")),
+    ),
+    "effort": ("output_config.effort", "reasoning_effort", "reasoning.effort"),
+    "schema": (
+        "output_config.format",
+        "output_format",
+        "response_format",
+        "text.format",
+        "outputConfig",
+        *(f"{config}.responseSchema" for config in _CONFIGS),
+        *(f"{config}.response_schema" for config in _CONFIGS),
+        *(f"{config}.responseJsonSchema" for config in _CONFIGS),
+        *(f"{config}.response_json_schema" for config in _CONFIGS),
+    ),
+}
+# A part of `tool_choice` that breaks under a name of its own.
+_PARALLEL_KEY = "disable_parallel_tool_use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheParameter:
+    """A parameter that breaks the prefix from `area` on; `said` is its JSON, empty where there is none."""
+
+    name: str
+    area: Area
+    json_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """What a request asks of its provider's cache as a whole (OpenAI): how, for how long, under which key."""
+
+    explicit_only: bool
+    ttl: Ttl | None
+    key: str
+
+
+def read_cache_options(request: Request, key_parameter: str = "prompt_cache_key") -> CacheOptions:
+    """How `request` asks to be kept."""
+    return parse_cache_options(parameter_fields(request), key_parameter)
+
+
+def parse_cache_options(fields: Fields, key_parameter: str = "prompt_cache_key") -> CacheOptions:
+    """How a request with these fields asks to be kept."""
+    options = as_dict(parse_json(fields.get("prompt_cache_options")))
+    ttl = options.get("ttl")
+    return CacheOptions(
+        explicit_only=options.get("mode") == "explicit",
+        ttl=Ttl(ttl) if ttl in tuple(Ttl) else None,
+        key=as_text(parse_json(fields.get(key_parameter))),
+    )
+
+
+def read_cache_parameters(
+    request: Request, blocks: Sequence[Block], rules: CacheRules
+) -> tuple[CacheParameter, ...]:
+    """The parameters that break the prefix, as `request` has them; those of the start first."""
+    return parse_cache_parameters(parameter_fields(request), look_up_facts(blocks), rules)
+
+
+def parse_cache_parameters(
+    fields: Fields,
+    blocks: Sequence[BlockFacts],
+    rules: CacheRules,
+    *,
+    has_images: bool = False,
+    has_citations: bool = False,
+) -> tuple[CacheParameter, ...]:
+    """The same of a request with these fields and blocks, and with images or citations in others."""
+    known = {IMAGES: has_images, CITATIONS: has_citations}
+    order = list(Area)
+    named = sorted(rules.invalidating_parameters.items(), key=lambda item: (order.index(item[1]), item[0]))
+    return tuple(
+        CacheParameter(
+            name=name, area=area, json_text="true" if known.get(name) else _parameter_json(name, fields, blocks)
+        )
+        for name, area in named
+        if name not in (MODEL, "tools")  # the one has its own place in a prompt, the others are pieces of it
+    )
+
+
+def digest_by_area(parameters: Sequence[CacheParameter]) -> dict[Area, bytes]:
+    """What `CachedPrompt.settings` holds: one digest an area, of all parameters that break from there on."""
+    named: dict[Area, list[str]] = {}
+    for parameter in parameters:
+        if parameter.json_text:  # a parameter that a newer table knows changes nothing for who does not use it
+            named.setdefault(parameter.area, []).append(f"{parameter.name}={parameter.json_text}")
+    return {area: compute_digest("\n".join(lines).encode()) for area, lines in named.items()}
+
+
+def parameter_fields(request: Request) -> Fields:
+    """The fields of a request in which its parameters stand."""
+    fields = get_parameters(request)
+    if request.format is Format.GEMINI and "generateContentRequest" in fields:
+        return parse_inner_fields(fields["generateContentRequest"])
+    return fields
+
+
+def _parameter_json(name: str, fields: Fields, blocks: Sequence[BlockFacts]) -> str:
+    """The JSON of a parameter, in one spelling; nothing where the request does not have it."""
+    is_present = _PRESENCE_CHECKS.get(name)
+    if is_present is not None:
+        return "true" if is_present(fields, blocks) else ""
+    for path in _PATHS.get(name, (name,)):
+        given = _value_at(fields, path.split("."))
+        if name == "tool_choice" and isinstance(given, dict):
+            given = {key: inner for key, inner in given.items() if key != _PARALLEL_KEY}
+        if given not in (None, {}):
+            return json.dumps(given, sort_keys=True, separators=(",", ":"))
+    return ""
+
+
+def _value_at(fields: Fields, path: Sequence[str]) -> Any:
+    given = parse_json(fields.get(path[0]))
+    for name in path[1:]:
+        given = as_dict(given).get(name)
+    return given
+
+
+def _has_images(_: Fields, blocks: Sequence[BlockFacts]) -> bool:
+    return any(facts.image_count for facts in blocks)
+
+
+def _has_citations(_: Fields, blocks: Sequence[BlockFacts]) -> bool:
+    return any(facts.enables_citations for facts in blocks)
+
+
+def _has_web_search(fields: Fields, blocks: Sequence[BlockFacts]) -> bool:
+    if parse_json(fields.get("web_search_options")):
+        return True
+    plugins = as_list(parse_json(fields.get("plugins")))  # OpenRouter's way to ask for it
+    if any(as_dict(plugin).get("id") == "web" for plugin in plugins):
+        return True
+    return any(facts.is_web_search for facts in blocks)
+
+
+_PRESENCE_CHECKS: Mapping[str, Callable[[Fields, Sequence[BlockFacts]], bool]] = {
+    IMAGES: _has_images,
+    CITATIONS: _has_citations,
+    WEB_SEARCH: _has_web_search,
+}

@@ -1,0 +1,213 @@
+"""Refusals: which error says that a provider does not want what we added, and who is known to have said so.
+
+That is a cache mark, or an optional parameter such as `prompt_cache_key`.
+
+A request whose marks were refused is sent once more without them. Only where that one is taken is the refusal
+remembered: then it was the marks. So an error that was misread costs one more refused request and nothing else,
+and there is no harm in reading errors generously.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeVar
+
+from foveate.errors import MalformedRequest
+from foveate.formats.json_text.parse import as_list, as_text, parse_json
+
+_STATUSES = frozenset({400, 403, 422})  # 403 is Bedrock's for a model without caching, 422 Mistral's and vLLM's
+_NAMES_CACHING = re.compile(
+    r"cache_?control|cache_?point\b|prompt_cache_(breakpoint|options|key|retention)|cache point|prompt caching",
+    re.IGNORECASE,
+)
+# The mark is known, but not that it says for how long: `cache_control.ephemeral.ttl: Extra inputs are …`.
+_NAMES_TTL = re.compile(
+    r"(cache_?control|cache_?point|prompt_cache_options)[\w.]{0,200}\bttl\b|\[ttl\]", re.IGNORECASE
+)
+# Marks are known, but not in this place, in this order, or in this number.
+_NAMES_PLACEMENT = re.compile(
+    r"maximum of \d|at most \d|too many|must not come after|can ?not be (set for|inserted|placed)"
+    r"|thinking\.cache_",
+    re.IGNORECASE,
+)
+
+# Where errors say what is wrong, over all shapes that are known: Anthropic and Vertex (`error.message`), OpenAI
+# (`message`, `param`), OpenRouter (the provider's own error as a text in `metadata.raw`), Bedrock (`message`,
+# `Message`), Google (`details`, `fieldViolations`), FastAPI, vLLM and Mistral (`detail`, `loc`, `msg`). What
+# else an error holds can be the user's own words, such as FastAPI's `input`.
+_MESSAGE_FIELDS = frozenset(
+    ("error", "errors", "message", "Message", "param", "metadata", "raw", "details", "fieldViolations", "field",
+     "description", "reason", "detail", "msg", "upstream_error")
+)  # fmt: skip
+# Where an error goes on to show what it was given: pydantic's two ways.
+_ECHOED_INPUT = re.compile(
+    r"\binput_value=.*?(?=, input_type=|\n|$)|['\"]input['\"]: .*?(?=['\"]loc['\"]: |$)", re.DOTALL
+)
+# Words in quotes are the user's, unless the field that is meant stands first: "cache_control: not allowed".
+# Bounded, so that a text full of quotes is not read to its end from each of them.
+_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<first>[^\s'\"`]*+)\s(?:(?!\1(?!\w)).){0,400}+\1(?!\w)", re.DOTALL)
+_MAX_TEXT_CHARS = 32_768
+_MAX_PARTS = 1_000
+
+_DAY_SECONDS = 86_400.0
+MAX_REMEMBERED = 1_024
+
+
+class Rejection(StrEnum):
+    """What was refused."""
+
+    BREAKPOINTS = "marks"  # every mark
+    CLIENT_BREAKPOINTS = "client"  # every mark, the client's own too
+    TTL = "ttl"  # that a mark says for how long
+    PLACEMENT = "placing"  # where the marks stood in this request, or how many they were
+
+
+REMEMBERED_SECONDS: Mapping[Rejection, float] = MappingProxyType(
+    {
+        Rejection.BREAKPOINTS: _DAY_SECONDS,
+        Rejection.CLIENT_BREAKPOINTS: _DAY_SECONDS,
+        Rejection.TTL: _DAY_SECONDS,
+        Rejection.PLACEMENT: 600.0,
+    }
+)
+"""For how long; then it is tried again, since providers learn."""
+
+
+def classify_rejection(status: int, body: bytes) -> Rejection | None:
+    """What of our marks the answer to a request refuses; None where it is about something else.
+
+    Only what the error itself says is looked at, not what it shows of the request.
+    """
+    if status not in _STATUSES:
+        return None
+    text = _error_text(body, _NAMES_CACHING)
+    if not _NAMES_CACHING.search(text):
+        return None
+    if _NAMES_PLACEMENT.search(text):
+        return Rejection.PLACEMENT
+    return Rejection.TTL if _NAMES_TTL.search(text) else Rejection.BREAKPOINTS
+
+
+def find_rejected_parameters(status: int, body: bytes, names: Collection[str]) -> frozenset[str]:
+    """Find which of the parameters `names` the error response to a request names."""
+    if status not in _STATUSES:
+        return frozenset()
+    patterns = {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in names}
+    return frozenset(name for name, pattern in patterns.items() if pattern.search(_error_text(body, pattern)))
+
+
+def _error_text(body: bytes, exempt: re.Pattern[str]) -> str:
+    """The error's own words, without quotes of the request, unless a quote begins with what is `named`."""
+    # A newline apart: what one part names, another may be about (`param` and `message`).
+    text = "\n".join(_ECHOED_INPUT.sub(" ", part) for part in _message_texts(body))[:_MAX_TEXT_CHARS]
+    return _QUOTED.sub(lambda quoted: quoted[0] if exempt.search(quoted["first"]) else " ", text)
+
+
+def _message_texts(body: bytes) -> Iterator[str]:
+    """Every text in which an error says what is wrong, also those of an error within an error."""
+    parts: list[object] = [body.decode("utf-8", "replace")]
+    for _ in range(_MAX_PARTS):
+        if not parts:
+            return
+        part = parts.pop()
+        match part:
+            case str():
+                surrounding, found = _extract_nested_error(part) or (part, None)
+                yield surrounding
+                parts.append(found)
+            case dict():
+                path = ".".join(map(str, as_list(part.get("loc"))))
+                yield f"{path}: {as_text(part.get('msg'))}"
+                parts += [nested for name, nested in part.items() if name in _MESSAGE_FIELDS]
+            case list():
+                parts += part
+
+
+def _extract_nested_error(text: str) -> tuple[str, object] | None:
+    """What stands around an error in JSON within a text, and that error."""
+    start = min((at for at in (text.find("{"), text.find("[{")) if at >= 0), default=-1)
+    if start < 0:
+        return None
+    for end in (len(text), text.rfind("]") + 1, text.rfind("}") + 1):
+        try:
+            return f"{text[:start]} {text[end:]}", parse_json(text[start:end].encode())
+        except MalformedRequest:
+            continue
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _RememberedRejection:
+    rejection: Rejection
+    at: float
+
+
+_RejectionKey = tuple[str, str, str]
+_Entry = TypeVar("_Entry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRejections:
+    """Who is known to refuse what we add: an upstream for a model, or for a session where it was the placing.
+
+    A value: what happens gives the next one. It holds so many refusals, and forgets the oldest first. Where a
+    clock is put back by more than a refusal is remembered for, that is forgotten too.
+    """
+
+    limit: int = MAX_REMEMBERED
+    remembered: Mapping[_RejectionKey, _RememberedRejection] = field(default_factory=dict)
+    parameters: Mapping[_RejectionKey, float] = field(default_factory=dict)  # by their names, with the time
+
+    def accepts_breakpoints(self, upstream: str, model: str, *, session: str, at: float) -> bool:
+        """Whether to send marks at all."""
+        return (
+            self._find_rejection(upstream, model, "", at)
+            not in (Rejection.BREAKPOINTS, Rejection.CLIENT_BREAKPOINTS)
+            and self._find_rejection(upstream, model, session, at) is not Rejection.PLACEMENT
+        )
+
+    def accepts_client_breakpoints(self, upstream: str, model: str, *, at: float) -> bool:
+        """Whether to send the client's own marks."""
+        return self._find_rejection(upstream, model, "", at) is not Rejection.CLIENT_BREAKPOINTS
+
+    def accepts_ttl(self, upstream: str, model: str, *, at: float) -> bool:
+        """Whether a mark may say for how long."""
+        return self._find_rejection(upstream, model, "", at) is not Rejection.TTL
+
+    def accepts_parameter(self, upstream: str, model: str, name: str, *, at: float) -> bool:
+        """Whether to add an optional parameter."""
+        rejected_at = self.parameters.get((upstream, model, name))
+        return rejected_at is None or abs(at - rejected_at) >= _DAY_SECONDS
+
+    def with_rejected_parameter(self, name: str, upstream: str, model: str, *, at: float) -> "KnownRejections":
+        """What is known once the same request was taken without a parameter."""
+        return replace(self, parameters=self._add_entry(self.parameters, (upstream, model, name), at))
+
+    def with_rejection(
+        self, rejection: Rejection, upstream: str, model: str, *, session: str, at: float
+    ) -> "KnownRejections":
+        """What is known once the same request was taken without marks."""
+        key = upstream, model, _scope(rejection, session)
+        return replace(
+            self, remembered=self._add_entry(self.remembered, key, _RememberedRejection(rejection, at))
+        )
+
+    def _add_entry(
+        self, known: Mapping[_RejectionKey, _Entry], key: _RejectionKey, entry: _Entry
+    ) -> Mapping[_RejectionKey, _Entry]:
+        """What is known with one more entry, and without the oldest if there are too many."""
+        others = [(other, value) for other, value in known.items() if other != key]
+        return {**dict(others[-(self.limit - 1) :] if self.limit > 1 else []), key: entry}
+
+    def _find_rejection(self, upstream: str, model: str, scope: str, at: float) -> Rejection | None:
+        known = self.remembered.get((upstream, model, scope))
+        if known is None or abs(at - known.at) >= REMEMBERED_SECONDS[known.rejection]:
+            return None
+        return known.rejection
+
+
+def _scope(rejection: Rejection, session: str) -> str:
+    # One client that places its own marks wrongly takes nobody else's away.
+    return session if rejection is Rejection.PLACEMENT else ""

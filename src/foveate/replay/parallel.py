@@ -1,0 +1,192 @@
+"""Sessions replayed side by side, in several processes where there are many bytes of them."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+from foveate.config.price_file import default_price_file
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.errors import FoveateError
+from foveate.replay.outcomes import ReplayedSession
+from foveate.replay.recording import Recording
+from foveate.replay.recording_files import SessionFiles, read_session
+from foveate.replay.run import ReplayOptions, replay_recording
+
+# Of less, a process is not done before another one has started.
+_MIN_PARALLEL_BYTES = 4 * 1024 * 1024
+_MAX_PROCESSES = 16
+# Sessions that go to a process together: what less takes is soon no more than the way there and back.
+_BATCH_BYTES = 256 * 1024
+_MAX_BATCH_SESSIONS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionResult:
+    """What became of a session: what was replayed of it, or why it could not be read.
+
+    `calls` names the calls of each recording. `repeated` is how many were left out, since an earlier session
+    had them.
+    """
+
+    session: SessionFiles
+    replayed: tuple[ReplayedSession, ...] = ()
+    calls: tuple[tuple[str, ...], ...] = ()
+    repeated: int = 0
+    error: str = ""
+
+
+def replay_sessions(
+    sessions: Sequence[SessionFiles],
+    options: ReplayOptions,
+    *,
+    processes: int | None = None,
+    on_progress: Callable[[int], None] = lambda _bytes: None,
+) -> Iterator[SessionResult]:
+    """Every session as it is replayed, in their order; a call that two of them have is counted in the first.
+
+    `told` is told how many bytes are done.
+    """
+    sizes = [session_size_bytes(session) for session in sessions]
+    wanted = _choose_processes(sum(sizes)) if processes is None else processes
+    seen: set[str] = set()
+    with _worker_pool(wanted) as start:
+        under_way = _start_batches(sessions, sizes, options, start)
+        for session, size, result in zip(sessions, sizes, under_way, strict=True):
+            done = result()
+            known = frozenset(name for calls in done.calls for name in calls if name in seen)
+            if known:  # here: in a process it would wait behind all others, and they go on meanwhile
+                done = _replay_session(session, options, known)
+            seen.update(name for calls in done.calls for name in calls)
+            on_progress(size)
+            yield done
+
+
+def session_size_bytes(session: SessionFiles) -> int:
+    """How many bytes its files have; none where they stand in a database."""
+    return sum(path.stat().st_size for path in session.files if path.is_file())
+
+
+def _choose_processes(size_bytes: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MAX_PROCESSES) if size_bytes >= _MIN_PARALLEL_BYTES else 1
+
+
+def make_batches(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """The numbers of sessions that go to a process at a time: the longest first, short ones together.
+
+    A long one that came last would leave all other processes with nothing to do.
+    """
+    found: list[tuple[int, ...]] = []
+    batch: list[int] = []
+    batch_bytes = 0
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        batch.append(number)
+        batch_bytes += sizes[number]
+        if batch_bytes >= _BATCH_BYTES or len(batch) == _MAX_BATCH_SESSIONS:
+            found.append(tuple(batch))
+            batch, batch_bytes = [], 0
+    return [*found, tuple(batch)] if batch else found
+
+
+_Result = Callable[[], tuple[SessionResult, ...]]
+_Start = Callable[[tuple[SessionFiles, ...], ReplayOptions], _Result]
+
+
+def _start_batches(
+    sessions: Sequence[SessionFiles], sizes: Sequence[int], options: ReplayOptions, start: _Start | None
+) -> list[Callable[[], SessionResult]]:
+    """What waits for each session, in their order."""
+    if start is None:
+        return [partial(_replay_session, session, options, frozenset()) for session in sessions]
+    waiting: dict[int, Callable[[], SessionResult]] = {}
+    for batch in make_batches(sizes):
+        result = start(tuple(sessions[number] for number in batch), options)
+        for place, number in enumerate(batch):
+            waiting[number] = partial(_result_at, result, place)
+    return [waiting[number] for number in range(len(sessions))]
+
+
+def _result_at(result: _Result, index: int) -> SessionResult:
+    return result()[index]
+
+
+@contextmanager
+def _worker_pool(processes: int) -> Iterator[_Start | None]:
+    """What starts some sessions in a process, and gives what waits for them; None where there is but one."""
+    if processes <= 1:
+        yield None
+        return
+    # A fork has all modules loaded; it is not safe beside threads, nor on other systems.
+    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    if can_fork:
+        _load_price_book().preload()  # once, and not by every process for itself
+    context = multiprocessing.get_context("fork" if can_fork else "spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_restore_interrupts)
+    try:
+        yield lambda batch, options: _wait_or_run(
+            pool.submit(_replay_batch, batch, options), partial(_replay_batch, batch, options)
+        )
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _wait_or_run(future: "Future[tuple[SessionResult, ...]]", run_locally: _Result) -> _Result:
+    """What waits for sessions, and does them here, once, where the process that was to do it died."""
+
+    @cache
+    def result() -> tuple[SessionResult, ...]:
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            return run_locally()
+
+    return result
+
+
+def _replay_batch(batch: tuple[SessionFiles, ...], options: ReplayOptions) -> tuple[SessionResult, ...]:
+    return tuple(_replay_session(session, options, frozenset()) for session in batch)
+
+
+def _restore_interrupts() -> None:
+    """End at once with Ctrl-C, and say nothing: the process that started this one waits for it, and tells."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@cache
+def _load_price_book() -> PriceBook:
+    return PriceBook(load_imported=default_price_file(os.environ).current_prices)
+
+
+def _replay_session(session: SessionFiles, options: ReplayOptions, known: frozenset[str]) -> SessionResult:
+    """One session; calls that are `known` are left out."""
+    try:
+        recordings = read_session(session, model=options.model)
+        return _replay_recordings(session, recordings, options, known)
+    except FoveateError as error:
+        return SessionResult(session=session, error=str(error))
+    except Exception as error:  # noqa: BLE001 - of hundreds of sessions, one that is like no other stops none
+        return SessionResult(session=session, error=f"cannot be replayed: {type(error).__name__}: {error}")
+
+
+def _replay_recordings(
+    session: SessionFiles, recordings: Sequence[Recording], options: ReplayOptions, known: frozenset[str]
+) -> SessionResult:
+    remaining, repeated = [], 0
+    for recording in recordings:
+        calls = tuple(call for call in recording.calls if call.id not in known)
+        repeated += len(recording.calls) - len(calls)
+        remaining.append(recording if len(calls) == len(recording.calls) else replace(recording, calls=calls))
+    return SessionResult(
+        session=session,
+        replayed=tuple(replay_recording(recording, _load_price_book(), options) for recording in remaining),
+        calls=tuple(tuple(call.id for call in recording.calls) for recording in remaining),
+        repeated=repeated,
+    )

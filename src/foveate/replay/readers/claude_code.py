@@ -1,0 +1,711 @@
+"""The lines of a Claude Code log as the tree that they are, and each answer with what was asked for it.
+
+The lines of a Claude Code log, each read as far as a conversation needs it.
+
+Claude Code's session logs: which requests were sent, and what was billed for each.
+
+Each line names the one before it, so a log is a tree. A request is what stands on the way from its answer up to
+the root, or to the last compaction. Each block of an answer is a line of its own, and the usage of the last one
+counts. Results of calls that were made side by side may stand on side branches.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from foveate import formats
+from foveate.formats.json_text.parse import as_list, as_text
+from foveate.model import Format, Usage
+from foveate.replay.readers.log_file import LogFile, decode_line, describe_decode_error, parse_time
+from foveate.replay.recording import (
+    MissingPart,
+    RecordedCall,
+    RecordedMessage,
+    Recording,
+    RecordingSource,
+    find_missing_parts,
+)
+
+_NULL = msgspec.Raw(b"null")
+_MESSAGE_TYPES = ("user", "assistant")
+# What the agent prints in the end, with what all of it cost.
+_RESULT_TYPE = "result"
+# A line with which an agent begins anew, from a summary.
+COMPACTION_BOUNDARY = "compact_boundary"
+# What a command printed that a user ran in the agent; it is sent along as the user's.
+_LOCAL_COMMAND = "local_command"
+
+
+class _RawLine(msgspec.Struct, rename="camel"):
+    """The members of a line that matter; whatever they hold, the line is read."""
+
+    type: Any = None
+    subtype: Any = None
+    uuid: Any = None
+    parent_uuid: Any = msgspec.UNSET
+    logical_parent_uuid: Any = None
+    session_id: Any = None
+    streamed_session: Any = msgspec.field(default=None, name="session_id")
+    agent_id: Any = None
+    parent_tool_use: Any = msgspec.field(default=None, name="parent_tool_use_id")
+    is_sidechain: Any = None
+    is_api_error_message: Any = None
+    request_id: Any = None
+    timestamp: Any = None
+    cost: Any = msgspec.field(default=None, name="costUSD")
+    total_cost: Any = msgspec.field(default=None, name="total_cost_usd")
+    content: msgspec.Raw = _NULL
+    message: msgspec.Raw = _NULL
+    compact_metadata: msgspec.Raw = _NULL
+
+
+class _RawMessage(msgspec.Struct):
+    """The message of a line."""
+
+    id: Any = None
+    model: Any = None
+    stop_reason: Any = None
+    content: msgspec.Raw = _NULL
+    usage: msgspec.Raw = _NULL
+
+
+class _RawBlock(msgspec.Struct):
+    """What a block says of itself."""
+
+    type: Any = None
+    id: Any = None
+    tool_use_id: Any = None
+
+
+class _PreservedLines(msgspec.Struct, rename="camel"):
+    """Which lines a summary left standing: by name, or the first and the last; and which line they follow."""
+
+    head_uuid: Any = None
+    anchor_uuid: Any = None
+    tail_uuid: Any = None
+    uuids: Any = None
+
+
+class _CompactMetadata(msgspec.Struct, rename="camel"):
+    preserved_segment: _PreservedLines | None = None
+    preserved_messages: _PreservedLines | None = None
+
+
+_LINE_DECODER = msgspec.json.Decoder(_RawLine)
+_MESSAGE_DECODER = msgspec.json.Decoder(_RawMessage)
+_BLOCK_DECODER = msgspec.json.Decoder(_RawBlock)
+_LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
+_METADATA_DECODER = msgspec.json.Decoder(_CompactMetadata)
+
+
+# These are made by the hundred thousand, and a struct is made several times as fast as a dataclass.
+class LoggedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A block of a message; `call` names the call of a tool that it is, or is the result of."""
+
+    raw: bytes
+    kind: str
+    tool_call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreservedSegment:
+    """Lines that a summary left standing, to be read behind `anchor`: `names`, or from `head` to `tail`."""
+
+    anchor: str
+    head: str
+    tail: str
+    uuids: tuple[str, ...]
+
+
+class LoggedLine(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
+    """A line that has a place in the conversation; `role` is empty where it only stands between others.
+
+    Where it `follows`, it does not name the one before it: what the agent prints as it goes on is in order.
+    """
+
+    uuid: str
+    parent: str
+    follows_previous: bool
+    role: str
+    at: float
+    session: str
+    agent: str
+    is_sidechain: bool
+    is_compaction: bool = False
+    preserved: PreservedSegment | None = None
+    blocks: tuple[LoggedBlock, ...] = ()
+    request: str = ""
+    message: str = ""
+    model: str = ""
+    stop_reason: str = ""
+    usage: bytes = b""
+    cost: Any = None
+    total_cost: Any = None
+    is_error: bool = False
+
+
+def read_lines(file: LogFile) -> Iterator[LoggedLine]:
+    """Every line of `file` with a place in its conversation; what cannot be read is noted there.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+    for number, raw in file.objects():
+        try:
+            line = decode_line(_LINE_DECODER, raw)
+        except msgspec.ValidationError:
+            file.report_unreadable(number, "is JSON, but no object")
+            continue
+        except (msgspec.DecodeError, RecursionError) as error:
+            file.report_unreadable(number, describe_decode_error(error))
+            continue
+        try:
+            found = _convert_line(line, number)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            file.report_unreadable(number, describe_decode_error(error))
+            continue
+        if found is not None:
+            yield found
+
+
+def _convert_line(line: _RawLine, number: int) -> LoggedLine | None:
+    kind = as_text(line.type)
+    message = _decode_message(line.message) if kind in _MESSAGE_TYPES else None
+    uuid = as_text(line.uuid) or (f"line {number}" if message is not None or kind == _RESULT_TYPE else "")
+    if not uuid:
+        return None
+    blocks: tuple[LoggedBlock, ...] = ()
+    role = ""
+    if message is not None:
+        blocks = _decode_blocks(message.content)
+        role = kind
+    elif kind == "system" and line.subtype == _LOCAL_COMMAND:
+        blocks = _decode_blocks(line.content)
+        role = "user"
+    is_compaction = line.subtype == COMPACTION_BOUNDARY
+    return LoggedLine(
+        uuid=uuid,
+        parent=as_text(line.parent_uuid) or ("" if is_compaction else as_text(line.logical_parent_uuid)),
+        role=role,
+        at=parse_time(line.timestamp),
+        follows_previous=line.parent_uuid is msgspec.UNSET and role != "",
+        session=as_text(line.session_id) or as_text(line.streamed_session),
+        agent=as_text(line.agent_id) or as_text(line.parent_tool_use),
+        is_sidechain=line.is_sidechain is True,
+        is_compaction=is_compaction,
+        preserved=_decode_preserved(line.compact_metadata) if is_compaction else None,
+        blocks=blocks,
+        request=as_text(line.request_id),
+        message=as_text(message.id) if message else "",
+        model=as_text(message.model) if message else "",
+        stop_reason=as_text(message.stop_reason) if message else "",
+        usage=bytes(message.usage) if message and bytes(message.usage) != b"null" else b"",
+        cost=line.cost,
+        total_cost=line.total_cost if kind == _RESULT_TYPE else None,
+        is_error=line.is_api_error_message is True,
+    )
+
+
+def _decode_message(raw: msgspec.Raw) -> _RawMessage | None:
+    try:
+        return _MESSAGE_DECODER.decode(raw)
+    except msgspec.ValidationError:
+        return None
+
+
+def _decode_preserved(raw: msgspec.Raw) -> PreservedSegment | None:
+    try:
+        metadata = _METADATA_DECODER.decode(raw)
+    except msgspec.ValidationError:
+        return None
+    segment, listed = (
+        metadata.preserved_segment or _PreservedLines(),
+        metadata.preserved_messages or _PreservedLines(),
+    )
+    anchor = as_text(segment.anchor_uuid) or as_text(listed.anchor_uuid)
+    names = tuple(name for name in map(as_text, as_list(listed.uuids)) if name)
+    head, tail = as_text(segment.head_uuid), as_text(segment.tail_uuid)
+    return PreservedSegment(anchor, head, tail, names) if anchor and (names or (head and tail)) else None
+
+
+def _decode_blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
+    first = bytes(memoryview(content)[:1])
+    if first == b'"':
+        raw = bytes(content)
+        return () if raw == b'""' else (LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""),)
+    if first != b"[":
+        return ()
+    found = []
+    for item in _LIST_DECODER.decode(content):
+        raw = bytes(item)
+        if raw.startswith(b'"'):
+            found.append(LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""))
+        elif raw.startswith(b"{"):
+            head = _BLOCK_DECODER.decode(item)
+            call = as_text(head.tool_use_id) or as_text(head.id)
+            found.append(LoggedBlock(raw, as_text(head.type), call))
+    return tuple(found)
+
+
+class _ConversationPoint:
+    """The conversation up to a line: messages said before, and the one that is still being said."""
+
+    __slots__ = ("line", "message", "previous_line", "previous_message", "role", "root", "sent_at", "turns")
+
+    def __init__(
+        self,
+        line: LoggedLine,
+        previous_line: "_ConversationPoint | None",
+        previous_message: "_ConversationPoint | None",
+        root: str,
+    ) -> None:
+        self.line = line
+        self.role = line.role
+        self.previous_line = previous_line  # the same message, one line before
+        self.previous_message = previous_message  # the message before it
+        self.root = root
+        self.message: RecordedMessage | None = None
+        self.sent_at = 0.0
+        self.turns = 0
+
+    def lines(self) -> list[LoggedLine]:
+        """Those of the message that is being said, in their order."""
+        found = []
+        point: _ConversationPoint | None = self
+        while point is not None:
+            found.append(point.line)
+            point = point.previous_line
+        return found[::-1]
+
+
+@dataclass(slots=True)
+class LoggedResponse:
+    """The lines of one answer, and the last message of the request that it answers."""
+
+    key: str
+    lines: list[LoggedLine]
+    root: str
+    last_message: RecordedMessage | None = None
+    sent_at: float = 0.0
+    turns: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the log says why the model stopped."""
+        return any(line.stop_reason for line in self.lines)
+
+
+class _ResponseKeys:
+    """Which request each line of an answer belongs to."""
+
+    def __init__(self) -> None:
+        self._by_line: dict[str, str] = {}
+        self._by_message: dict[str, str] = {}
+        self._nameless: dict[str, LoggedLine] = {}
+        self._last: dict[str, tuple[str, LoggedLine]] = {}
+
+    def find(self, line: LoggedLine) -> str:
+        """The name of a line's request."""
+        return self._by_line.get(line.uuid, "")
+
+    def add(self, line: LoggedLine) -> None:
+        """Find the request of a line: those of one have its id, or at least that of the message."""
+        name = line.request or self._by_message.get(line.message) or line.message or self._inherit_key(line)
+        if line.message:
+            name = self._by_message.setdefault(line.message, name)
+        key, last = self._last.get(name, (name, line))
+        # Some hosts give every message the same id. But lines of one request were billed the same input.
+        if (
+            last.parent != line.parent
+            and self._by_line.get(line.parent) != key
+            and _are_different_requests(last, line)
+        ):
+            key = f"{name} {line.uuid}"
+        self._last[name] = key, line
+        self._by_line[line.uuid] = key
+
+    def _inherit_key(self, line: LoggedLine) -> str:
+        """The name of the answer that a line without any id goes on with, or a new one."""
+        self._nameless[line.uuid] = line
+        above = self._nameless.get(line.parent)
+        return (
+            self._by_line[above.uuid]
+            if above is not None and not _are_different_requests(above, line)
+            else line.uuid
+        )
+
+
+def _are_different_requests(first: LoggedLine, second: LoggedLine) -> bool:
+    input_counts = {_input_tokens(first), _input_tokens(second)} - {0}  # none where it is told only in the end
+    return len(input_counts) > 1
+
+
+def _input_tokens(line: LoggedLine) -> int:
+    """The input tokens that a line tells."""
+    usage = formats.parse_usage(Format.ANTHROPIC, line.usage) if line.usage else None
+    return usage.cache.input_tokens if usage is not None else 0
+
+
+class LogTree:
+    """The lines of a log, each hung on the one that it names."""
+
+    def __init__(self, lines: Iterable[LoggedLine]) -> None:
+        self._by_id: dict[str, LoggedLine] = {}
+        self._repeated: list[LoggedLine] = []
+        self._keys = _ResponseKeys()
+        self._preserved: dict[str, PreservedSegment] = {}  # by the line that they follow
+        last: dict[tuple[str, str], str] = {}  # the line said last, by session and agent
+        for line in lines:
+            if line.follows_previous:
+                line = msgspec.structs.replace(line, parent=last.get((line.session, line.agent), ""))
+            if line.role:
+                last[line.session, line.agent] = line.uuid
+            if self._by_id.setdefault(line.uuid, line) is not line:
+                self._repeated.append(line)
+            elif line.role == "assistant":
+                self._keys.add(line)
+            elif line.preserved is not None:
+                self._preserved[line.preserved.anchor] = line.preserved
+        self._points: dict[str, _ConversationPoint | None] = {}
+        self._responses: dict[str, LoggedResponse] = {}
+        self._results: dict[str, LoggedLine] = {}
+
+    def responses(self) -> list[LoggedResponse]:
+        """Every answer with what was asked, in the order of the log."""
+        for line in self._by_id.values():
+            self._point_at(line)
+            for block in line.blocks if line.role == "user" else ():
+                if block.kind == "tool_result":
+                    self._results[block.tool_call_id] = line
+            if line.role == "assistant" and not line.is_error:
+                self._add_line(line)
+        for line in self._repeated:  # the same line written again, with a later number of tokens
+            response = self._responses.get(self._keys.find(line)) if line.usage else None
+            if response is not None and line.uuid == response.lines[-1].uuid:
+                response.lines[-1] = line
+        return list(self._responses.values())
+
+    def _add_line(self, line: LoggedLine) -> None:
+        key = self._keys.find(line)
+        known = self._responses.get(key)
+        if known is not None:
+            known.lines.append(line)
+            return
+        point = self._point_before(line)
+        response = LoggedResponse(key, [line], point.root if point is not None else line.uuid)
+        self._responses[key] = response
+        if point is not None:
+            response.last_message = self._build_message(point)
+            response.sent_at, response.turns = point.sent_at, point.turns
+
+    def _point_at(self, line: LoggedLine) -> _ConversationPoint | None:
+        """The conversation up to `line`; None where nothing was said before."""
+        pending: list[LoggedLine] = []
+        current: LoggedLine | None = line
+        pending_ids: set[str] = set()
+        while current is not None and current.uuid not in self._points and current.uuid not in pending_ids:
+            pending.append(current)
+            pending_ids.add(current.uuid)
+            current = None if current.is_compaction else self._by_id.get(current.parent)
+        point = (
+            self._points.get(current.uuid) if current is not None and current.uuid not in pending_ids else None
+        )
+        for step in reversed(pending):
+            point = self._advance(self._add_preserved(point, step), step)
+            self._points[step.uuid] = point
+        return point
+
+    def _point_before(self, line: LoggedLine) -> _ConversationPoint | None:
+        """The conversation that `line` answers."""
+        above = self._by_id.get(line.parent)
+        preserved = self._preserved.get(line.parent)
+        if (
+            preserved is not None and line.uuid in preserved.uuids[1:]
+        ):  # it was said before, and only hung up anew
+            before = self._by_id.get(preserved.uuids[preserved.uuids.index(line.uuid) - 1])
+            return self._point_at(before) if before is not None and before is not line else None
+        return self._add_preserved(self._point_at(above), line) if above is not None else None
+
+    def _add_preserved(self, point: _ConversationPoint | None, line: LoggedLine) -> _ConversationPoint | None:
+        """The conversation before `line`, with what a summary left standing where one stands before it."""
+        preserved = self._preserved.get(line.parent)
+        if preserved is None or line.uuid == preserved.head:
+            return point
+        for step in self._preserved_lines(preserved):
+            if step is line:
+                break
+            point = self._advance(point, step)
+        return point
+
+    def _preserved_lines(self, preserved: PreservedSegment) -> list[LoggedLine]:
+        """The lines that a summary left standing, in their order; none where the log does not hold them."""
+        if preserved.uuids:
+            return [line for name in preserved.uuids if (line := self._by_id.get(name)) is not None]
+        path: dict[LoggedLine, None] = {}
+        current = self._by_id.get(preserved.tail)
+        while current is not None and current not in path:
+            path[current] = None
+            if current.uuid == preserved.head:
+                return list(reversed(path))
+            current = self._by_id.get(current.parent)
+        return []
+
+    def _advance(self, point: _ConversationPoint | None, line: LoggedLine) -> _ConversationPoint | None:
+        if line.is_compaction:
+            return None
+        if not line.role or not line.blocks or line.is_error:
+            return point
+        if point is None:
+            return _ConversationPoint(line, None, None, line.uuid)
+        if point.role == line.role:
+            return _ConversationPoint(line, point, point.previous_message, point.root)
+        if (
+            line.role == "assistant"
+            and point.previous_message is not None
+            and self._continues_response(point.previous_message, line)
+        ):
+            return point
+        return _ConversationPoint(line, None, point, point.root)
+
+    def _continues_response(self, point: _ConversationPoint, line: LoggedLine) -> bool:
+        """Whether `line` is of the answer before, of which a tool was run while it was still being written."""
+        key = self._keys.find(line)
+        return point.role == "assistant" and any(self._keys.find(one) == key for one in point.lines())
+
+    def _build_message(self, point: _ConversationPoint) -> RecordedMessage:
+        """The message at `state` as it was sent, with all before it."""
+        pending = []
+        current: _ConversationPoint | None = point
+        while current is not None and current.message is None:
+            pending.append(current)
+            current = current.previous_message
+        for step in reversed(pending):
+            self._build_one_message(step)
+        assert point.message is not None
+        return point.message
+
+    def _build_one_message(self, point: _ConversationPoint) -> None:
+        previous = point.previous_message.message if point.previous_message is not None else None
+        if point.role == "assistant":
+            blocks, latest, point.sent_at = self._response_blocks(point), -1, 0.0
+        else:
+            blocks, latest, point.sent_at = self._user_blocks(point)
+            point.turns = any(block.kind != "tool_result" for block in blocks)
+        if point.previous_message is not None:
+            point.sent_at = max(point.sent_at, point.previous_message.sent_at)
+            point.turns += point.previous_message.turns
+        point.message = RecordedMessage(
+            previous=previous,
+            role=point.role,
+            raw=encode_message(point.role, blocks),
+            depth=0 if previous is None else previous.depth + 1,
+            last_logged_block=latest,
+        )
+
+    def _response_blocks(self, point: _ConversationPoint) -> list[LoggedBlock]:
+        """All that was logged of the answers that the message holds, also on side branches."""
+        lines = point.lines()
+        found: dict[str, LoggedLine] = {}
+        for key in dict.fromkeys(map(self._keys.find, lines)):
+            response = self._responses.get(key)
+            found |= {line.uuid: line for line in (response.lines if response is not None else ())}
+        found |= {line.uuid: line for line in lines}  # those whose answer stands further down
+        return remove_duplicates(block for line in found.values() for block in line.blocks)
+
+    def _user_blocks(self, point: _ConversationPoint) -> tuple[list[LoggedBlock], int, float]:
+        """What the user says, results in the order of their calls, those from side branches among them.
+
+        Also which of it was logged last, and when.
+        """
+        lines = point.lines()
+        calls: dict[str, int] = {}
+        if point.previous_message is not None and point.previous_message.message is not None:
+            response_blocks = self._response_blocks(point.previous_message)
+            calls = {
+                block.tool_call_id: at for at, block in enumerate(response_blocks) if block.kind == "tool_use"
+            }
+        present = {block.tool_call_id for line in lines for block in line.blocks if block.kind == "tool_result"}
+        found: dict[str, LoggedLine] = {}
+        for call in calls:
+            result = self._results.get(call)
+            if call not in present and result is not None:
+                found[result.uuid] = result
+        lines = [*found.values(), *lines]
+        blocks = [block for line in lines for block in line.blocks]
+        if found:  # a line may hold several results, of which some are there
+            blocks = remove_duplicates(blocks)
+        at = max(line.at for line in lines)
+        if not calls:
+            return blocks, -1, at
+        sent = sorted(blocks, key=lambda block: calls.get(block.tool_call_id, len(calls)))
+        latest = next(at for at, block in enumerate(sent) if block is blocks[-1])
+        return sent, latest, at
+
+
+def remove_duplicates(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
+    """The blocks without those that stand there already: some lines are written more than once."""
+    found: dict[bytes, LoggedBlock] = {}
+    for block in blocks:
+        found.setdefault(block.raw, block)
+    return list(found.values())
+
+
+def encode_message(role: str, blocks: Iterable[LoggedBlock]) -> bytes:
+    """The message of these blocks, as JSON."""
+    return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(block.raw for block in blocks))
+
+
+# What the agent itself says in the model's name.
+_SYNTHETIC_MODEL = "<synthetic>"
+# No tokenizer's tokens are so long, on the average of an answer: a smaller number is the one that a stream
+# begins with. Where the answer's end is said, the number is believed more readily.
+_MAX_BYTES_PER_TOKEN = 8
+_MAX_BYTES_PER_TOKEN_AT_END = 16
+_TOOL_CALL_OVERHEAD_BYTES = (
+    80  # of a block that calls a tool: its id and type, which are not written by the model
+)
+_EMPTY_MESSAGE = b'{"role":"user","content":""}'
+
+
+def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]:
+    """The sessions of a log, sub-agents in it with the session that sent them.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+    totals = _SessionTotals()
+    tree = LogTree(totals.collect(read_lines(file)))
+    found = [(answer, call) for answer in tree.responses() if (call := _make_call(answer, model))]
+    by_session: dict[str, list[tuple[LoggedResponse, RecordedCall]]] = {}
+    for answer, call in _distrust_output_counts(found):
+        by_session.setdefault(answer.lines[0].session, []).append((answer, call))
+    return [
+        Recording(
+            name=session or file.name,
+            source=RecordingSource.CLAUDE_CODE,
+            format=Format.ANTHROPIC,
+            calls=_order_calls(calls),
+            missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS))
+            | find_missing_parts(call for _, call in calls),
+            unreadable=tuple(file.unreadable) if at == 0 else (),
+            reported_dollars=totals.total_dollars(session) or _reported_dollars(answer for answer, _ in calls),
+            size_bytes=file.size_bytes if at == 0 else 0,
+        )
+        for at, (session, calls) in enumerate(by_session.items())
+    ]
+
+
+def _make_call(response: LoggedResponse, model: str | None) -> RecordedCall | None:
+    """The call that an answer shows; None where no model was asked."""
+    first, last = response.lines[0], response.lines[-1]
+    if first.model == _SYNTHETIC_MODEL:
+        return None
+    usage = _read_usage(response.lines)
+    blocks = remove_duplicates(block for line in response.lines for block in line.blocks)
+    if usage is not None and not usage.cache.input_tokens:
+        if not usage.output_tokens:
+            return None
+        usage = None  # some hosts count only what they write
+    last_message = response.last_message
+    if last_message is None:
+        last_message = RecordedMessage(previous=None, role="user", raw=_EMPTY_MESSAGE, depth=0)
+    return RecordedCall(
+        id=response.key,
+        conversation=_conversation_name(response),
+        model=last.model or first.model or model or "",
+        at=min(response.sent_at or first.at, first.at) if first.at else response.sent_at,
+        response_at=first.at or response.sent_at,
+        last_message=last_message,
+        response=encode_message("assistant", blocks),
+        has_thinking=any("thinking" in block.kind for block in blocks),
+        usage=usage,
+        output_is_known=usage is None or _is_output_complete(usage, blocks, has_ended=response.has_ended),
+    )
+
+
+def _read_usage(lines: list[LoggedLine]) -> Usage | None:
+    usage = next((line.usage for line in reversed(lines) if line.usage), b"")
+    return formats.parse_usage(Format.ANTHROPIC, usage) if usage else None
+
+
+def _is_output_complete(usage: Usage, blocks: Iterable[LoggedBlock], *, has_ended: bool) -> bool:
+    """Whether the output tokens of a bill can be those of the whole answer."""
+    output_bytes = sum(
+        max(len(block.raw) - _TOOL_CALL_OVERHEAD_BYTES, 0) for block in blocks if "thinking" not in block.kind
+    )
+    max_bytes = _MAX_BYTES_PER_TOKEN_AT_END if has_ended else _MAX_BYTES_PER_TOKEN
+    return usage.output_tokens * max_bytes >= output_bytes
+
+
+def _conversation_name(response: LoggedResponse) -> str:
+    first = response.lines[0]
+    if first.agent:
+        return first.agent
+    return response.root if first.is_sidechain else first.session
+
+
+def _distrust_output_counts(
+    calls: list[tuple[LoggedResponse, RecordedCall]],
+) -> list[tuple[LoggedResponse, RecordedCall]]:
+    """The same; where a log never has the last number of an answer, none is believed that may be the first."""
+    if all(call.output_is_known for _, call in calls) or any(
+        _has_changing_usage(response) for response, _ in calls
+    ):
+        return calls
+    return [
+        (response, call if response.has_ended else replace(call, output_is_known=False))
+        for response, call in calls
+    ]
+
+
+def _has_changing_usage(response: LoggedResponse) -> bool:
+    """Whether lines of an answer tell different numbers, as those of a stream do whose end was logged."""
+    return len({line.usage for line in response.lines}) > 1
+
+
+def _reported_dollars(responses: Iterable[LoggedResponse]) -> Decimal | None:
+    """What the agent itself says that the answers cost: old versions did."""
+    costs_by_response = [
+        [line.cost for line in response.lines if isinstance(line.cost, int | float)] for response in responses
+    ]
+    return (
+        sum((Decimal(repr(costs[-1])) for costs in costs_by_response if costs), Decimal(0))
+        if any(costs_by_response)
+        else None
+    )
+
+
+class _SessionTotals:
+    """What each session cost by the lines in which the agent says it, where it was printed as it went on."""
+
+    def __init__(self) -> None:
+        self._reported: dict[str, list[Decimal]] = {}
+
+    def collect(self, lines: Iterable[LoggedLine]) -> Iterator[LoggedLine]:
+        """The same lines, their totals noted."""
+        for line in lines:
+            if isinstance(line.total_cost, int | float) and line.total_cost > 0:
+                self._reported.setdefault(line.session, []).append(Decimal(repr(line.total_cost)))
+            yield line
+
+    def total_dollars(self, session: str) -> Decimal | None:
+        """The sum of a session: a total grows with every question, and begins anew when the agent does."""
+        reported = self._reported.get(session, [])
+        ends = [total for total, later in pairwise((*reported, Decimal(0))) if later < total]
+        return sum(ends, Decimal(0)) if ends else None
+
+
+def _order_calls(calls: list[tuple[LoggedResponse, RecordedCall]]) -> tuple[RecordedCall, ...]:
+    """By time, each of them thinking if one of its turn does: not every answer shows that it could."""
+    thinking = {(call.conversation, response.turns) for response, call in calls if call.has_thinking}
+    adjusted = [
+        call
+        if call.has_thinking or (call.conversation, response.turns) not in thinking
+        else replace(call, has_thinking=True)
+        for response, call in calls
+    ]
+    return tuple(sorted(adjusted, key=lambda call: call.at))

@@ -1,0 +1,335 @@
+"""Files of recordings as lines and as a whole, gzipped or not; what cannot be read is noted, and is no end.
+
+Times as logs write them.
+"""
+
+import codecs
+import gzip
+import tempfile
+import zlib
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import IO, TypeVar, cast
+
+import msgspec
+
+from foveate.errors import UnreadableInput
+from foveate.formats.json_text.surrogates import repair_surrogates
+from foveate.replay.recording import UnreadableLine
+
+T = TypeVar("T")
+
+TOO_DEEP = "is nested too deeply"
+_RAW_DECODER = msgspec.json.Decoder(msgspec.Raw)
+_VALUE_DECODER = msgspec.json.Decoder()
+_LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
+_GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+# What PowerShell writes where a command's output goes into a file.
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_CHUNK_CHARACTERS = 1024 * 1024
+_WHITESPACE = b" \t\r\n"
+_OPENINGS = (b"{", b"[")
+_CLOSINGS = (b"}", b"]")
+# No agent writes such a line, and a file without line ends would fill the memory.
+_MAX_LINE_BYTES = 512 * 1024 * 1024
+# What a file's name says of how it is written.
+_SUFFIXES = (".gz", ".jsonl", ".json", ".traj", ".log", ".ndjson", ".sqlite", ".db")
+
+
+class LogFile:
+    """One file: its lines by their numbers, `broken` what could not be read of it so far."""
+
+    def __init__(self, path: Path, *, max_line_bytes: int = _MAX_LINE_BYTES) -> None:
+        self.path = path
+        self._max_line_bytes = max_line_bytes
+        self.unreadable: list[UnreadableLine] = []
+        self.size_bytes = 0
+
+    @property
+    def name(self) -> str:
+        """The file's name without what says only how it is written."""
+        return strip_suffixes(self.path)
+
+    def report_unreadable(self, line: int, reason: str) -> None:
+        """Note a line that could not be read."""
+        self.unreadable.append(UnreadableLine(line=line, reason=reason, file=str(self.path)))
+
+    def lines(self) -> Generator[tuple[int, bytes], None, None]:
+        """Every line that may be JSON, with its number from 1; blank ones are passed over.
+
+        What is no text is noted.
+
+        Raises:
+            UnreadableInput: the file cannot be opened.
+        """
+        self.size_bytes = 0
+        for number, raw in self._number_lines():
+            line = raw.strip(_WHITESPACE)
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            if not line:
+                continue
+            if b"\0" in line:
+                self.report_unreadable(number, "has NUL bytes in it, as a crash leaves them")
+            elif not line.isascii() and not _is_utf8(line):
+                self.report_unreadable(number, "is not UTF-8")
+            else:
+                yield number, line
+
+    def documents(self) -> Iterator[tuple[int, bytes]]:
+        """Every document in the file, by the number of its first line: one a line, or one in all.
+
+        A cut emoji (half a surrogate pair) is mended, and no fault.
+
+        Raises:
+            UnreadableInput: the file cannot be opened.
+        """
+        with closing(self.lines()) as lines:
+            first = next(lines, None)
+            if first is None:
+                return
+            found: Iterable[tuple[int, bytes]] = chain((first,), lines)
+            if not is_json(repair_text(first[1])):
+                if whole := self._read_as_one_document():
+                    found = ((1, whole),)
+                elif first[1] in _OPENINGS:
+                    found = _join_pretty_printed(found)
+            for number, document in found:
+                yield number, repair_text(document)
+
+    def objects(self) -> Iterator[tuple[int, bytes]]:
+        """Every document in the file, and of each that is a list its items, by the number of its first line.
+
+        Raises:
+            UnreadableInput: the file cannot be opened.
+        """
+        for number, document in self.documents():
+            if not document.startswith(b"["):
+                yield number, document
+                continue
+            try:
+                items = _LIST_DECODER.decode(document)
+            except (msgspec.DecodeError, RecursionError) as error:
+                self.report_unreadable(number, describe_decode_error(error))
+                continue
+            yield from ((number, bytes(item)) for item in items)
+
+    def _read_as_one_document(self) -> bytes:
+        """All of it, if that is one document over many lines; nothing otherwise."""
+        before = self.unreadable, self.size_bytes
+        try:
+            if self.path.stat().st_size <= self._max_line_bytes and is_json(whole := self.read_all()):
+                self.unreadable = []
+                return whole
+        except (UnreadableInput, OSError):
+            pass  # its lines are told one by one
+        self.unreadable, self.size_bytes = before
+        return b""
+
+    def read_all(self) -> bytes:
+        """All of it, as one text.
+
+        Raises:
+            UnreadableInput: the file cannot be opened, or is no text.
+        """
+        with _open(self.path) as file:
+            try:
+                found = file.read()
+            except (OSError, EOFError, zlib.error) as error:
+                raise UnreadableInput(str(self.path), _describe_read_error(error)) from None
+        self.size_bytes = len(found)
+        found = found.removeprefix(_BOM)
+        if not found.isascii() and not _is_utf8(found):
+            raise UnreadableInput(str(self.path), "is not UTF-8")
+        return repair_text(found)
+
+    def _number_lines(self) -> Iterator[tuple[int, bytes]]:
+        number = 0
+        with _open(self.path) as file:
+            while True:
+                number += 1
+                try:
+                    line = file.readline(self._max_line_bytes)
+                    if len(line) == self._max_line_bytes and not line.endswith(b"\n"):
+                        self.size_bytes += len(line) + _skip_line(file, self._max_line_bytes)
+                        self.report_unreadable(number, f"is longer than {self._max_line_bytes:,} bytes")
+                        continue
+                except (OSError, EOFError, zlib.error) as error:
+                    self.report_unreadable(
+                        number, f"{_describe_read_error(error)}; what stands before it was read"
+                    )
+                    return
+                if not line:
+                    return
+                self.size_bytes += len(line)
+                yield number, line
+
+
+def strip_suffixes(path: Path) -> str:
+    """The name of a file without what says only how it is written."""
+    name = path.name
+    for _ in range(2):
+        for suffix in _SUFFIXES:
+            if name.lower().endswith(suffix) and len(name) > len(suffix):
+                name = name[: -len(suffix)]
+                break
+    return name
+
+
+def repair_text(text: bytes) -> bytes:
+    """The same with each lone surrogate, a cut emoji, as a replacement character."""
+    return repair_surrogates(text) if b"\\ud" in text or b"\\uD" in text else text
+
+
+def is_json(text: bytes) -> bool:
+    """Whether a text is one JSON document."""
+    try:
+        _RAW_DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def decode_line(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -> T:
+    """What a line says, a cut emoji in it mended; that costs only where there is one.
+
+    Raises:
+        msgspec.DecodeError: it is not JSON, or not what the decoder reads.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return decoder.decode(line)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        text = bytes(line)
+        again = repair_text(text)
+        if again is text:
+            raise
+        return decoder.decode(again)
+
+
+def describe_decode_error(error: Exception) -> str:
+    """What to tell of a line that is no JSON."""
+    if isinstance(error, RecursionError):
+        return TOO_DEEP
+    text = str(error)
+    return "is cut off" if "truncated" in text else f"is not JSON: {text}"
+
+
+def describe_problem(document: bytes, default: str) -> str:
+    """What is wrong with a document: that it is no JSON, or `otherwise`."""
+    try:
+        _VALUE_DECODER.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return describe_decode_error(error)
+    return default
+
+
+def _join_pretty_printed(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Documents that stand one behind another over many lines each, as jq prints them.
+
+    So printed, a line whose last sign is an opening bracket opens something, and one that begins with a closing
+    one closes it: no text ends a line with anything but its quote.
+    """
+    first, depth = 0, 0
+    pending: list[bytes] = []
+    for number, line in lines:
+        first = first if pending else number
+        pending.append(line)
+        depth += line.endswith(_OPENINGS) - line.startswith(_CLOSINGS)
+        if depth <= 0:
+            yield first, b"\n".join(pending)
+            pending, depth = [], 0
+    if pending:
+        yield first, b"\n".join(pending)
+
+
+def _skip_line(file: IO[bytes], chunk_bytes: int) -> int:
+    """Read on to the end of the line; how many bytes that was."""
+    skipped = 0
+    while chunk := file.readline(chunk_bytes):
+        skipped += len(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_GZIP))
+        if head in _UTF_16:
+            return _convert_to_utf_8(path)
+        return cast("IO[bytes]", gzip.open(path)) if head == _GZIP else path.open("rb")
+    except OSError as error:
+        raise UnreadableInput(str(path), _describe_read_error(error)) from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnreadableInput(str(path), str(error)) from None
+
+
+def _convert_to_utf_8(path: Path) -> IO[bytes]:
+    """The same text in the encoding that all others have, in a file that is gone with its reader."""
+    converted = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - whoever reads it closes it
+    with path.open(encoding="utf-16", errors="replace", newline="") as file:
+        while chunk := file.read(_CHUNK_CHARACTERS):
+            converted.write(chunk.encode())
+    converted.seek(0)
+    return converted
+
+
+def _describe_read_error(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "the compressed file ends early"
+    if isinstance(error, zlib.error | gzip.BadGzipFile):
+        return "the compressed file is damaged"
+    return getattr(error, "strerror", None) or "cannot be read"
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_MAX_SECONDS = 1e11  # in the year 5138
+_MAX_NUMBER = 1e20  # nanoseconds of that year; what is larger is no time
+
+
+def parse_time(value: object) -> float:
+    """A time as seconds since 1970, whatever way it is written; 0 where it cannot be one.
+
+    A number may be seconds, or thousandths, millionths or billionths of one. A time without a zone is UTC.
+    """
+    if isinstance(value, bool) or value is None:
+        return 0.0
+    if isinstance(value, int | float):
+        return _parse_number(value)
+    try:
+        time = datetime.fromisoformat(str(value).strip())
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return max(time.timestamp(), 0.0)
+    except (ValueError, OverflowError, OSError):
+        return _parse_text(str(value))
+
+
+def _parse_number(value: float) -> float:
+    if not 0 < value < _MAX_NUMBER:
+        return 0.0
+    number = float(value)
+    while number > _MAX_SECONDS:
+        number /= 1000
+    return number
+
+
+def _parse_text(value: str) -> float:
+    try:
+        return _parse_number(float(value))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,128 @@
+"""Lists of messages hung into one tree: what two of them begin with alike is held once, and is the same.
+
+Marks for the cache that a recorded request bears, told from its text.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from foveate.formats.json_text.parse import as_text, parse_json, to_json
+from foveate.formats.layout import BREAKPOINT_FIELDS, CACHE_POINT_FIELD, is_cache_point, remove_breakpoints
+from foveate.model import Ttl
+from foveate.replay.recording import RecordedMessage
+
+_BREAKPOINT_NAMES = tuple(f'"{name}"'.encode() for name in (*BREAKPOINT_FIELDS, CACHE_POINT_FIELD))
+_SYSTEM_ROLES = frozenset(("system", "developer"))
+# What the parts of a conversation with OpenAI's Responses are, where they do not say who speaks.
+_USER_ITEMS = frozenset(
+    ("function_call_output", "custom_tool_call_output", "computer_call_output", "local_shell_call_output",
+     "mcp_approval_response")
+)  # fmt: skip
+# The head of a message whose content is blocks of which the first is a text.
+_HEAD_BYTES = 96
+_ROLES = {"model": "assistant", "ai": "assistant", "human": "user", "function": "tool"}
+
+
+class _MessageHead(msgspec.Struct):
+    role: Any = None
+    type: Any = None
+
+
+_HEAD_DECODER = msgspec.json.Decoder(_MessageHead)
+
+
+class MessageTree:
+    """A tree of messages of one format; each message hangs on the one before it."""
+
+    def __init__(self) -> None:
+        self._children: dict[tuple[RecordedMessage | None, bytes], RecordedMessage] = {}
+        self._roots: dict[RecordedMessage, RecordedMessage] = {}
+
+    def append_all(
+        self, raws: Iterable[bytes], parent: RecordedMessage | None = None
+    ) -> RecordedMessage | None:
+        """The last of these messages, hung on all before it; None where there are none."""
+        message = parent
+        for raw in raws:
+            message = self.append(message, raw)
+        return message
+
+    def append(self, parent: RecordedMessage | None, raw: bytes) -> RecordedMessage:
+        """A message behind the one before it: the same for who says the same behind the same."""
+        known = self._children.get((parent, raw))
+        if known is not None:
+            return known
+        normalized = normalize_message(raw)
+        found = self._children.get((parent, normalized))
+        if found is None:
+            found = RecordedMessage(
+                previous=parent,
+                role=read_role(normalized),
+                raw=normalized,
+                depth=parent.depth + 1 if parent else 0,
+            )
+            self._children[parent, normalized] = found
+            root = self._roots.get(parent) if parent is not None else None
+            if root is not None or found.role not in _SYSTEM_ROLES:
+                self._roots[found] = root or found
+        if raw != normalized:  # the next body has it in the same spelling
+            self._children[parent, raw] = found
+        return found
+
+    def find_root(self, last: RecordedMessage) -> RecordedMessage:
+        """With what the conversation of `last` begins, system prompts left out."""
+        return self._roots.get(last, last)
+
+
+def normalize_message(raw: bytes) -> bytes:
+    """A message in one spelling and without its marks, which move on while it stays."""
+    has_breakpoints = any(name in raw for name in _BREAKPOINT_NAMES)
+    head = raw[:_HEAD_BYTES]
+    if not (has_breakpoints or b"\\u" in raw or b'": ' in head or b'"content":[{' in head):
+        return raw
+    message = parse_json(raw)
+    if has_breakpoints:
+        message = remove_breakpoints(message)
+        if isinstance(message, dict) and isinstance(message.get("content"), list):
+            message["content"] = [block for block in message["content"] if not is_cache_point(block)]
+    return to_json(_flatten_single_text(message))
+
+
+def _flatten_single_text(message: Any) -> Any:
+    """A message whose content is one text, as the mere string that means the same."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        block = content[0]
+        if block.keys() == {"type", "text"} and block["type"] == "text" and isinstance(block["text"], str):
+            return {**message, "content": block["text"]}
+    return message
+
+
+def read_role(raw: bytes) -> str:
+    """Who says a message, in the words of chat completions."""
+    try:
+        head = _HEAD_DECODER.decode(raw)
+    except msgspec.DecodeError:
+        return "user"
+    role = as_text(head.role)
+    if role:
+        return _ROLES.get(role, role)
+    kind = as_text(head.type)
+    return "user" if not kind or kind in _USER_ITEMS else "assistant"
+
+
+# In a text, the quotes would be escaped.
+_QUOTED_NAMES = tuple(f'"{name}"'.encode() for name in (*BREAKPOINT_FIELDS, CACHE_POINT_FIELD))
+_LONG_TTL = re.compile(
+    rb'"(?:%s)"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"' % "|".join((*BREAKPOINT_FIELDS, CACHE_POINT_FIELD)).encode()
+)
+
+
+def find_breakpoint_ttl(text: bytes) -> Ttl | None:
+    """For how long the marks in a request's JSON ask to keep it; None where it bears none."""
+    if not any(name in text for name in _QUOTED_NAMES):
+        return None
+    return Ttl.ONE_HOUR if _LONG_TTL.search(text) else Ttl.FIVE_MINUTES

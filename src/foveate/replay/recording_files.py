@@ -1,0 +1,320 @@
+"""Recordings found and read: whole folders, whoever wrote what is in them."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from foveate.errors import UnreadableInput
+from foveate.model import Format
+from foveate.replay.readers.claude_code import read_claude_code
+from foveate.replay.readers.codex import read_codex
+from foveate.replay.readers.detect import DetectedFormat, detect_format
+from foveate.replay.readers.gemini_cli import read_gemini_cli
+from foveate.replay.readers.log_file import LogFile, strip_suffixes
+from foveate.replay.readers.message_lists import read_message_lists
+from foveate.replay.readers.opencode import is_opencode_database, read_opencode, read_opencode_database
+from foveate.replay.readers.openhands import read_openhands
+from foveate.replay.readers.pi import read_pi
+from foveate.replay.readers.qwen_code import read_qwen_code
+from foveate.replay.readers.request_logs import read_request_logs
+from foveate.replay.readers.swe_agent import read_trajectories
+from foveate.replay.readers.tau_bench import read_tau_bench
+from foveate.replay.recording import Recording, RecordingSource, UnreadableLine
+
+SUFFIXES = (".jsonl", ".json", ".traj", ".ndjson", ".jsonl.gz", ".json.gz", ".traj.gz", ".ndjson.gz")
+STORE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
+ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
+_RECORDING_SUFFIXES = (*SUFFIXES, *STORE_SUFFIXES, *ARCHIVE_SUFFIXES)
+_FILE_URL = "sqlite:///"
+_SQLITE_HEADER = b"SQLite format 3\0"
+# So many lines are looked at for one that tells who wrote the file.
+_MAX_PEEKED_LINES = 40
+
+ReadRecordings = Callable[[LogFile, str | None], Iterable[Recording]]
+_READERS: dict[RecordingSource, ReadRecordings] = {
+    RecordingSource.CLAUDE_CODE: read_claude_code,
+    RecordingSource.PI: read_pi,
+    RecordingSource.CODEX: read_codex,
+    RecordingSource.GEMINI_CLI: read_gemini_cli,
+    RecordingSource.QWEN_CODE: read_qwen_code,
+    RecordingSource.OPENCODE: lambda file, model: read_opencode([file], model),
+    RecordingSource.OPENHANDS: lambda file, model: read_openhands([file], model),
+    RecordingSource.SWE_AGENT: read_trajectories,
+    RecordingSource.TAU_BENCH: read_tau_bench,
+    RecordingSource.MESSAGES: read_message_lists,
+    RecordingSource.REQUESTS: read_request_logs,
+}
+
+
+# A session of theirs is spread over many files.
+_JOINT_READERS: dict[RecordingSource | None, Callable[[list[LogFile], str | None], list[Recording]]] = {
+    RecordingSource.OPENHANDS: read_openhands,
+    RecordingSource.OPENCODE: read_opencode,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFiles:
+    """Files that may hold recordings, and what of the folders could not be looked into, with the reason.
+
+    `named` are those that somebody has named, and not found in a folder. `skipped` and `refused` are members of
+    archives, and `names` replaces the beginnings of paths of those that were unpacked.
+    """
+
+    files: tuple[Path, ...]
+    explicit: frozenset[Path] = frozenset()
+    ignored: tuple[tuple[Path, str], ...] = ()
+    skipped: tuple[str, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
+    display_names: dict[str, str] = field(default_factory=dict)
+
+    def replace_paths(self, text: str) -> str:
+        """Replace paths of unpacked files in `text` by the archive and the name in it."""
+        for path, name in self.display_names.items():
+            text = text.replace(path, name)
+        return text
+
+
+def find_files(paths: Iterable[str | Path]) -> FoundFiles:
+    """The files at `paths`: those named, and of folders all below them that recordings are kept in.
+
+    Raises:
+        UnreadableInput: a path leads to nothing, or a folder holds no recording.
+    """
+    files: dict[Path, None] = {}
+    explicit: set[Path] = set()
+    ignored: list[tuple[Path, str]] = []
+    for path in map(_parse_path, paths):
+        if not path.is_dir():
+            if parse_store_url(path) is None and not path.exists():
+                raise UnreadableInput(str(path), "is not there")
+            files[path] = None
+            explicit.add(path)
+            continue
+        in_folder = sorted(_walk_folder(path, ignored))
+        if not in_folder:
+            names = ", ".join(f"*{suffix}" for suffix in _RECORDING_SUFFIXES)
+            raise UnreadableInput(str(path), f"holds no recordings: no file there is called {names}")
+        files.update(dict.fromkeys(in_folder))
+    return FoundFiles(files=tuple(files), explicit=frozenset(explicit), ignored=tuple(ignored))
+
+
+def _parse_path(named: str | Path) -> Path:
+    """Where a name leads: `~` is the user's folder, and the URL of a store in a file is that file."""
+    return Path(str(named).removeprefix(_FILE_URL)).expanduser()
+
+
+def parse_store_url(path: Path) -> str | None:
+    """The URL of a store on a server, of which a path has one slash less; None where it is no such path."""
+    scheme, _, rest = str(path).partition(":/")
+    if scheme not in ("postgresql", "postgres") or not rest:
+        return None
+    has_host = "/" in rest.partition("?")[0]
+    return f"{scheme}:{'//' if has_host else '///'}{rest.lstrip('/')}"
+
+
+def _walk_folder(folder: Path, ignored: list[tuple[Path, str]]) -> Iterator[Path]:
+    """Every file below `folder` that recordings are kept in; links to folders are not followed."""
+
+    def note(error: OSError) -> None:
+        ignored.append((Path(error.filename), error.strerror or "cannot be read"))
+
+    for parent, folders, names in os.walk(folder, onerror=note):
+        for name in [name for name in folders if name.startswith(".")]:
+            folders.remove(name)
+            ignored.append((Path(parent, name), "is hidden"))
+        ignored += [(Path(parent, name), "is a link") for name in folders if Path(parent, name).is_symlink()]
+        for name in names:
+            path = Path(parent, name)
+            if not name.lower().endswith(_RECORDING_SUFFIXES):
+                continue
+            if name.startswith("."):
+                ignored.append((path, "is hidden"))
+            elif not path.is_file():
+                ignored.append((path, "is no file, or a link to nothing"))
+            else:
+                yield path
+
+
+def read_recordings(
+    path: Path, *, source: RecordingSource | None = None, model: str | None = None
+) -> Iterator[Recording]:
+    """The recordings in a file, whose writer is recognised unless `source` says who it is.
+
+    `model` is taken where a recording does not say which it was.
+
+    Raises:
+        UnreadableInput: the file cannot be opened, or nobody is known who writes such files.
+        StoreUnavailable: it is a store, and cannot be read.
+    """
+    peeked = peek_file(path) if source is None else DetectedFormat(source)
+    source = peeked.source
+    if peeked.unsupported:
+        raise UnreadableInput(str(path), f"is {peeked.unsupported}; this format is not supported")
+    if source is None:
+        raise UnreadableInput(str(path), _describe_unknown_file(path))
+    if source is RecordingSource.OPENCODE and _read_header(path) == _SQLITE_HEADER:
+        yield from read_opencode_database(path, model)
+        return
+    if source is RecordingSource.STORE:
+        from foveate.replay.readers.foveate_store import read_store  # brings the database's driver
+
+        yield from read_store(parse_store_url(path) or str(path), model)
+        return
+    file = LogFile(path)
+    recordings = list(_READERS[source](file, model))
+    if not recordings and file.unreadable:  # nothing could be read, and that is told
+        recordings = [
+            Recording(
+                name=file.name, source=source, format=Format.CHAT, calls=(), unreadable=tuple(file.unreadable)
+            )
+        ]
+    yield from recordings
+
+
+def peek_file(path: Path) -> DetectedFormat:
+    """Who wrote a file, as far as its head tells.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+    if parse_store_url(path) is not None:
+        return DetectedFormat(RecordingSource.STORE)
+    if _read_header(path) == _SQLITE_HEADER:
+        from foveate.store.store import is_store_file  # brings the database's driver
+
+        if is_store_file(path):
+            return DetectedFormat(RecordingSource.STORE)
+        return DetectedFormat(RecordingSource.OPENCODE if is_opencode_database(path) else None)
+    with closing(LogFile(path).lines()) as lines:
+        peeked = detect_format([line for _, line in islice(lines, _MAX_PEEKED_LINES)])
+    if peeked.source is None:  # documents over many lines each
+        documents = LogFile(path).documents()
+        peeked = detect_format([document for _, document in islice(documents, _MAX_PEEKED_LINES)])
+    return peeked
+
+
+def _read_header(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE_HEADER))
+    except OSError as error:
+        raise UnreadableInput(str(path), error.strerror or "cannot be read") from None
+
+
+def _describe_unknown_file(path: Path) -> str:
+    file = LogFile(path)
+    with closing(file.lines()) as lines:
+        line_count = len(list(islice(lines, _MAX_PEEKED_LINES)))
+    if not line_count and not file.unreadable:
+        return "is empty"
+    first = file.unreadable[0] if file.unreadable else None
+    detail = f" (line {first.line}: {first.reason})" if first is not None else ""
+    return (
+        f"is not a recording of a known format{detail}: neither a session log of a coding agent (Claude Code, "
+        "Codex, pi, Gemini CLI, Qwen Code, opencode), nor LLM logs of OpenHands, a trajectory of SWE-agent, a "
+        "result file of tau-bench, nor messages or requests as JSON; --format says what it is "
+        f"({', '.join(RecordingSource)})"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFiles:
+    """Files that belong together: a session's own, and those of the agents that it sent.
+
+    `unsupported` names their format if it is recognised and cannot be replayed.
+    """
+
+    files: tuple[Path, ...]
+    source: RecordingSource | None
+    unsupported: str = ""
+
+
+def group_sessions(
+    files: Sequence[Path], *, source: RecordingSource | None = None
+) -> tuple[list[SessionFiles], list[UnreadableLine]]:
+    """The files, those of sub-agents put with the session that sent them; and those that cannot be opened.
+
+    Only the head of each is read, so that a folder of any size takes little memory. What is no recording that
+    is known has no source.
+    """
+    main_files: list[tuple[Path, DetectedFormat]] = []
+    agents: dict[str, list[Path]] = {}
+    unreadable: list[UnreadableLine] = []
+    for path in files:
+        try:
+            peeked = peek_file(path)
+        except UnreadableInput as error:
+            unreadable.append(UnreadableLine(line=0, reason=error.reason, file=str(path)))
+            continue
+        if peeked.is_agent and source in (None, RecordingSource.CLAUDE_CODE):
+            agents.setdefault(peeked.session, []).append(path)
+        else:
+            main_files.append((path, peeked))
+    found = []
+    grouped: dict[tuple[RecordingSource, str], list[Path]] = {}
+    for path, peeked in main_files:
+        if (key := _group_key(path, peeked, source)) is not None:
+            grouped.setdefault(key, []).append(path)
+            continue
+        # A session that was resumed begins with lines of the one before; its file has its own name.
+        names = (peeked.session, strip_suffixes(path)) if peeked.source is RecordingSource.CLAUDE_CODE else ()
+        agent_files = [one for name in dict.fromkeys(names) if name for one in agents.pop(name, [])]
+        named = "" if source is not None else peeked.unsupported
+        found.append(
+            SessionFiles(files=(path, *agent_files), source=source or peeked.source, unsupported=named)
+        )
+    found += [SessionFiles(files=tuple(together), source=key[0]) for key, together in grouped.items()]
+    found += [SessionFiles(files=tuple(alone), source=RecordingSource.CLAUDE_CODE) for alone in agents.values()]
+    return found, unreadable
+
+
+def _group_key(
+    path: Path, peeked: DetectedFormat, source: RecordingSource | None
+) -> tuple[RecordingSource, str] | None:
+    """Name the group of a file whose session is spread over many files; None if it stands alone."""
+    found = source or peeked.source
+    if found is RecordingSource.OPENHANDS:  # one file for each call
+        return found, str(path.parent)
+    if (
+        found is RecordingSource.OPENCODE and peeked.session and path.suffix == ".json"
+    ):  # one for each message and part
+        return found, peeked.session
+    return None
+
+
+def read_session(session: SessionFiles, *, model: str | None = None) -> list[Recording]:
+    """The recordings of files that belong together, one for each session among them.
+
+    Raises:
+        UnreadableInput: a file cannot be opened, or nobody is known who writes such files.
+    """
+    if len(session.files) > 1 and session.source in _JOINT_READERS:
+        return _JOINT_READERS[session.source]([LogFile(path) for path in session.files], model)
+    by_name: dict[str, Recording] = {}
+    others: list[Recording] = []
+    for path in session.files:
+        for recording in read_recordings(path, source=session.source, model=model):
+            if recording.source is not RecordingSource.CLAUDE_CODE:
+                others.append(recording)
+                continue
+            known = by_name.get(recording.name)
+            by_name[recording.name] = recording if known is None else _merge_recordings(known, recording)
+    return [*by_name.values(), *others]
+
+
+def _merge_recordings(first: Recording, second: Recording) -> Recording:
+    dollars = [said for said in (first.reported_dollars, second.reported_dollars) if said is not None]
+    known = {call.id for call in first.calls}
+    calls = [*first.calls, *(call for call in second.calls if call.id not in known)]
+    return replace(
+        first,
+        calls=tuple(sorted(calls, key=lambda call: call.at)),
+        missing=first.missing | second.missing,
+        unreadable=first.unreadable + second.unreadable,
+        reported_dollars=sum(dollars[1:], dollars[0]) if dollars else None,
+        size_bytes=first.size_bytes + second.size_bytes,
+    )

@@ -1,0 +1,398 @@
+"""Recordings replayed: what each would have cost under each policy, beside what was billed for it.
+
+What the sum of a whole run tells, where its calls have no bills of their own.
+
+SWE-agent keeps what a run cost, but neither the tools that it sent with every call nor the bills of the calls.
+How long the tools are is told by what the messages alone do not come to.
+
+Calls that were served in a way whose price nobody knows: priority, flex, fast.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import NamedTuple
+
+from msgspec import structs
+
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.price_facts import states_its_price
+from foveate.cost.pricing.rates import EXACT, ZERO
+from foveate.engine.options import AgentOptions
+from foveate.model import CacheUsage, Usage
+from foveate.replay.outcomes import (
+    CallRates,
+    CallRatesCache,
+    ContextPoint,
+    CostCheck,
+    CostSum,
+    Outcome,
+    Placeholders,
+    ReplayedSession,
+)
+from foveate.replay.policies import Policy
+from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource
+from foveate.replay.simulator.breakpoints import rules_at
+from foveate.replay.simulator.message_sizes import MessageSizer
+from foveate.replay.simulator.policy_runs import (
+    DEFAULT_GATEWAY,
+    PolicyRun,
+    SimulatedCall,
+    context_window_tokens,
+    start_runs,
+)
+from foveate.replay.simulator.reconstruct import (
+    ReconstructedCall,
+    UsageFinding,
+    convert_to_model,
+    reconstruct_calls,
+)
+
+
+def drop_unpriced_tiers(recording: Recording, book: PriceBook) -> Recording:
+    """The recording with such calls as if they had been served as usual; it then lacks their price."""
+    calls = tuple(_drop_unpriced_tier(call, book) for call in recording.calls)
+    if all(adjusted is original for adjusted, original in zip(calls, recording.calls, strict=True)):
+        return recording
+    return replace(recording, calls=calls, missing=recording.missing | {MissingPart.TIER_PRICE})
+
+
+def _drop_unpriced_tier(call: RecordedCall, book: PriceBook) -> RecordedCall:
+    usage = call.usage
+    if usage is None or not usage.tier:
+        return call
+    provider = rules_at(call.model, call.at).provider
+    if book.rates(call.model, provider=provider, at=call.at, tier=usage.tier) is not None:
+        return call
+    return replace(call, usage=structs.replace(usage, tier=""))
+
+
+# The sum is met when it is off by no more than this share.
+_TOLERANCE_SHARE = Decimal("0.005")
+_MAX_TRIES = 6
+# What a first guess is made with: that a token more in each call is read from a cache at half the price.
+_FIRST_GUESS_SHARE = Decimal("0.5")
+_MAX_HIDDEN_TOKENS = 1_000_000
+
+
+def infer_hidden_tokens(recording: Recording, book: PriceBook) -> Recording:
+    """The recording with as many tokens before its messages as make it cost what the run is said to have cost.
+
+    It stays as it is where its calls have bills, where it lacks nothing that would stand there, and where it
+    does not say which model it asked, or no sum, or one that the messages alone come to.
+    """
+    reported = recording.reported_dollars
+    is_complete = not recording.missing & {MissingPart.TOOLS, MissingPart.SYSTEM}
+    if not (reported and recording.calls) or is_complete:
+        return recording
+    if MissingPart.MODEL in recording.missing or _has_usage(recording):
+        return recording
+    return _HiddenTokensSearch(recording, book, reported).search()
+
+
+def check_run_total(
+    recording: Recording, calls: Sequence[ReconstructedCall], book: PriceBook
+) -> CostCheck | None:
+    """The sum of a run beside the simulated one; None where its calls have bills, or it says none.
+
+    Of a run that does not say its model, the sum cannot be held against that of another.
+    """
+    reported = recording.reported_dollars
+    if not (reported and recording.calls) or _has_usage(recording):
+        return None
+    if MissingPart.MODEL in recording.missing:
+        return CostCheck(said=reported)
+    simulated = _total_dollars(calls, book)
+    if simulated is None:
+        return None
+    return CostCheck(logged=reported, simulated=simulated, expected=simulated, said=reported)
+
+
+def _has_usage(recording: Recording) -> bool:
+    return any(call.usage is not None for call in recording.calls)
+
+
+def _total_dollars(calls: Sequence[ReconstructedCall], book: PriceBook) -> Decimal | None:
+    costs = CostSum(book)
+    for sent in calls:
+        model, provider, at = sent.call.model, sent.rules.provider, sent.call.at
+        if not costs.add(sent.recorded, sent.output_tokens, model=model, provider=provider, at=at):
+            return None
+    return costs.dollars
+
+
+class _HiddenTokensSearch:
+    """Looks for the length at which the sum is met: a line through the last two tries leads to the next."""
+
+    def __init__(self, recording: Recording, book: PriceBook, reported: Decimal) -> None:
+        self._recording = recording
+        self._book = book
+        self._reported = reported
+
+    def search(self) -> Recording:
+        before, missing = 0, self._missing_dollars(0)
+        if missing is None or missing <= self._reported * _TOLERANCE_SHARE:
+            return self._recording
+        best = missing, 0
+        tokens = self._first_guess(missing)
+        for _ in range(_MAX_TRIES):
+            now = self._missing_dollars(tokens)
+            if now is None:
+                break
+            best = min(best, (abs(now), tokens))
+            if best[0] <= self._reported * _TOLERANCE_SHARE or now == missing:
+                break
+            slope = (missing - now) / (tokens - before)
+            before, missing = tokens, now
+            tokens = min(max(tokens + round(now / slope), 0), _MAX_HIDDEN_TOKENS)
+            if tokens == before:
+                break
+        return self._with_hidden_tokens(best[1]) if best[1] else self._recording
+
+    def _with_hidden_tokens(self, tokens: int) -> Recording:
+        return replace(self._recording, hidden_tokens=tokens)
+
+    def _missing_dollars(self, tokens: int) -> Decimal | None:
+        """What the run cost beyond what it comes to with so many tokens before its messages."""
+        dollars = _total_dollars(reconstruct_calls(self._with_hidden_tokens(tokens)), self._book)
+        return self._reported - dollars if dollars is not None else None
+
+    def _first_guess(self, missing: Decimal) -> int:
+        calls = reconstruct_calls(self._recording)
+        inputs = sum(call.input_tokens for call in calls)
+        dollars = _total_dollars(calls, self._book) or self._reported
+        per_token = dollars / max(inputs, 1) * _FIRST_GUESS_SHARE
+        return min(max(round(missing / per_token / len(calls)), 1), _MAX_HIDDEN_TOKENS) if per_token else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """What is asked: which policies, another `model`, another window for all models.
+
+    `with_points`: the context of each call is wanted too, for a picture. `gateway` is the configuration that
+    the policies of the gateway follow.
+    """
+
+    policies: tuple[Policy, ...] = tuple(Policy)
+    model: str | None = None
+    window_tokens: int | None = None
+    with_points: bool = False
+    gateway: AgentOptions = DEFAULT_GATEWAY
+
+
+def replay_recording(recording: Recording, book: PriceBook, options: ReplayOptions) -> ReplayedSession:
+    """A recording under each policy that is asked for; calls whose price nobody knows are left out."""
+    recording = infer_hidden_tokens(drop_unpriced_tiers(recording, book), book)
+    recorded_calls = reconstruct_calls(recording)
+    calls = (
+        convert_to_model(recorded_calls, options.model, recording.format)
+        if options.model is not None
+        else recorded_calls
+    )
+    tariffs = CallRatesCache(book)
+    priced = [sent_call for sent_call in calls if _is_priced(sent_call, book)]
+    runs = start_runs(
+        options.policies,
+        api_format=recording.format,
+        window_tokens=options.window_tokens,
+        is_as_sent=options.model is None,
+        gateway=options.gateway,
+    )
+    policy_totals = {policy: _PolicyTotals(policy, run, book, options) for policy, run in runs.items()}
+    for sent_call in priced:
+        charge = _find_pricing(sent_call, tariffs)
+        window = context_window_tokens(sent_call.call.model, options.window_tokens)
+        for totals in policy_totals.values():
+            totals.add_call(sent_call, charge, window)
+    check, other_dollars = _check_costs(recording, recorded_calls, book)
+    return ReplayedSession(
+        name=recording.name,
+        source=recording.source,
+        began_at=recording.calls[0].at if recording.calls else 0.0,
+        models=Counter([sent_call.call.model for sent_call in priced]),
+        outcomes={policy: totals.make_outcome(other_dollars) for policy, totals in policy_totals.items()},
+        points={
+            policy: tuple(totals.points) for policy, totals in policy_totals.items() if options.with_points
+        },
+        check=check,
+        placeholders=_estimate_placeholders(recorded_calls, recording, book),
+        missing=recording.missing,
+        hidden_tokens=_max_hidden_tokens(recorded_calls),
+        unreadable=recording.unreadable,
+        unpriced=Counter(sent_call.call.model for sent_call in calls)
+        - Counter(sent_call.call.model for sent_call in priced),
+        size_bytes=recording.size_bytes,
+        sub_agents=len({call.conversation for call in recording.calls} - {recording.name})
+        if recording.source is RecordingSource.CLAUDE_CODE
+        else 0,
+    )
+
+
+def _is_priced(call: ReconstructedCall, book: PriceBook) -> bool:
+    return book.rates(call.call.model, provider=call.rules.provider, at=call.call.at) is not None
+
+
+class _CallPricing(NamedTuple):
+    """At what a call is charged, whatever the policy; no tariff where nobody knows it."""
+
+    rates: CallRates | None
+    reasoning_tokens: int
+
+
+def _find_pricing(sent: ReconstructedCall, rates: CallRatesCache) -> _CallPricing:
+    call, usage = sent.call, sent.call.usage
+    tier = usage.tier if usage is not None else ""
+    return _CallPricing(
+        rates.find(call.model, provider=sent.rules.provider, at=call.at, tier=tier),
+        usage.reasoning_tokens if usage is not None else 0,
+    )
+
+
+def _add_cost(costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:
+    if pricing.rates is not None:
+        costs.add_at_rates(pricing.rates, usage, output_tokens, pricing.reasoning_tokens)
+
+
+class _PolicyTotals:
+    """A policy under way, and what it comes to so far."""
+
+    def __init__(self, policy: Policy, run: PolicyRun, book: PriceBook, options: ReplayOptions) -> None:
+        self.points: list[ContextPoint] = []
+        self._policy = policy
+        self._run = run
+        self._costs = CostSum(book)
+        self._compaction_costs = CostSum(book)
+        self._book = book
+        self._options = options
+        self._calls = self._largest_context = self._overflows = 0
+        self._usage = [0, 0, 0, 0, 0]
+        self._compactions = 0
+
+    def add_call(self, sent: ReconstructedCall, pricing: _CallPricing, window: int | None) -> None:
+        """The next call."""
+        simulated = self._run.simulate(sent)
+        self._add_usage(self._costs, pricing, simulated.usage, sent.output_tokens)
+        if simulated.summary_usage is not None:
+            self._compactions += 1
+            self._add_usage(self._compaction_costs, pricing, simulated.summary_usage, simulated.summary_tokens)
+        tokens = simulated.tokens
+        self._largest_context = max(self._largest_context, tokens)
+        self._calls += 1
+        self._overflows += window is not None and tokens > window
+        if self._options.with_points:
+            self.points.append(self._make_point(sent, pricing, simulated, window))
+
+    def _add_usage(self, costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:
+        _add_cost(costs, pricing, usage, output_tokens)
+        sums = self._usage
+        sums[0] += usage.uncached
+        sums[1] += usage.read
+        sums[2] += usage.written_5m
+        sums[3] += usage.written_1h
+        sums[4] += output_tokens
+
+    def _make_point(
+        self, sent: ReconstructedCall, pricing: _CallPricing, simulated: SimulatedCall, window: int | None
+    ) -> ContextPoint:
+        costs = CostSum(self._book)
+        _add_cost(costs, pricing, simulated.usage, sent.output_tokens)
+        if simulated.summary_usage is not None:
+            _add_cost(costs, pricing, simulated.summary_usage, simulated.summary_tokens)
+        return ContextPoint(
+            at=sent.call.at,
+            tokens=simulated.tokens,
+            window_tokens=window,
+            is_compacted=simulated.is_compacted,
+            dollars=costs.dollars or ZERO,
+        )
+
+    def make_outcome(self, other_dollars: Decimal) -> Outcome:
+        """What it comes to, with dollars `beside` those for tokens."""
+        uncached, read, written_5m, written_1h, output = self._usage
+        calls, compactions = self._costs.dollars, self._compaction_costs.dollars
+        is_known = calls is not None and compactions is not None
+        return Outcome(
+            policy=self._policy,
+            calls=self._calls,
+            uncached=uncached,
+            read=read,
+            written_5m=written_5m,
+            written_1h=written_1h,
+            output=output,
+            dollars=EXACT.add(EXACT.add(calls or ZERO, compactions or ZERO), other_dollars)
+            if is_known
+            else None,
+            largest_context=self._largest_context,
+            overflows=self._overflows,
+            folds=self._compactions,
+            fold_dollars=compactions or ZERO,
+        )
+
+
+def _check_costs(
+    recording: Recording, calls: Sequence[ReconstructedCall], book: PriceBook
+) -> tuple[CostCheck, Decimal]:
+    """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
+    if (run_total_check := check_run_total(recording, calls, book)) is not None:
+        return run_total_check, ZERO
+    rates, simulated, expected, by_tokens = CallRatesCache(book), CostSum(book), CostSum(book), CostSum(book)
+    checked_calls, logged, other_dollars = 0, ZERO, ZERO
+    for call in calls:
+        usage = call.call.usage
+        if usage is None:
+            continue
+        pricing = _find_pricing(call, rates)
+        is_reported = usage.said_dollars is not None and states_its_price(call.rules.provider)
+        if pricing.rates is not None and not is_reported and pricing.rates.covers(usage):
+            by_tokens.add_at_rates(pricing.rates, usage.cache, usage.output_tokens, usage.reasoning_tokens)
+        else:
+            price = _price_usage(call.call, usage, call.rules.provider, book)
+            if price is None:
+                continue
+            logged = EXACT.add(logged, price[0])
+            other_dollars = EXACT.add(other_dollars, price[1])
+        checked_calls += 1
+        _add_cost(simulated, pricing, call.recorded, usage.output_tokens)
+        _add_cost(expected, pricing, call.expected, usage.output_tokens)
+    check = CostCheck(
+        calls=checked_calls,
+        logged=EXACT.add(logged, by_tokens.dollars or ZERO),
+        simulated=EXACT.add(simulated.dollars or ZERO, other_dollars),
+        expected=EXACT.add(expected.dollars or ZERO, other_dollars),
+        changed=sum(call.finding is UsageFinding.PREFIX_CHANGED for call in calls),
+        kept=sum(call.finding is UsageFinding.ALREADY_CACHED for call in calls),
+        said=recording.reported_dollars,
+    )
+    return check, other_dollars
+
+
+def _price_usage(
+    call: RecordedCall, usage: Usage, provider: str, book: PriceBook
+) -> tuple[Decimal, Decimal] | None:
+    """What a call cost, and how much of that is neither for input nor for output, such as searches."""
+    price = book.price(call.model, usage, provider=provider, at=call.at)
+    return None if price is None else (price.dollars, price.other_dollars)
+
+
+def _estimate_placeholders(
+    calls: Sequence[ReconstructedCall], recording: Recording, book: PriceBook
+) -> Placeholders:
+    """Answers of which only the size that a stream begins with was logged."""
+    unknown = [call for call in calls if call.call.usage is not None and not call.call.output_is_known]
+    costs, tokens = CostSum(book), 0
+    sizers: dict[str, MessageSizer] = {}
+    for call in unknown:
+        model = call.call.model
+        sizer = sizers.get(model)
+        if sizer is None:
+            sizer = sizers[model] = MessageSizer(model, recording.format)
+        missing_tokens = max(sizer.count_message(call.call.response) - call.output_tokens, 0)
+        tokens += missing_tokens
+        costs.add(CacheUsage(), missing_tokens, model=model, provider=call.rules.provider, at=call.call.at)
+    return Placeholders(calls=len(unknown), tokens=tokens, dollars=costs.dollars or ZERO)
+
+
+def _max_hidden_tokens(calls: Sequence[ReconstructedCall]) -> int:
+    """The most that stood before messages and was taken from a bill."""
+    return max((call.front.tokens for call in calls if not call.call.envelope), default=0)

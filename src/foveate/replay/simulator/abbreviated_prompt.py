@@ -1,0 +1,233 @@
+"""Calls as a provider's cache sees them, told in short: a long history piece by piece at its end alone.
+
+A call is told by going on from the one before: what both send is taken over, and only what is new is looked at.
+So what a call costs does not grow with its history, and what several policies send alike is made once for all.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate, islice
+from typing import Protocol
+
+import msgspec
+
+from foveate.model import Area, Place
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece
+from foveate.prompt_cache.rules import CacheRules
+from foveate.replay.simulator.history import HistoryNode, PromptFront
+
+_GAP_KIND = "text"
+# How far back one looks where a provider has no bound: so far a session may be taken back and still be found.
+_MIN_POSITIONS = 40
+
+
+class PromptTail(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The end of what is sent behind `front`: the messages that are told piece by piece.
+
+    `ahead` are the positions before each of `stretches`. `pieces`, `keys` and `ends` are as those of a prompt.
+    """
+
+    front: PromptFront
+    lookback_positions: int
+    nodes: Sequence[HistoryNode]
+    positions_before: list[int]
+    pieces: list[PromptPiece]
+    keys: list[bytes]
+    ends: list[int]
+
+
+class SentHistory(Protocol):
+    """A call, as far as it is told here; `whole` are messages before its end that are told too."""
+
+    @property
+    def front(self) -> PromptFront:
+        """What stands before its messages."""
+
+    @property
+    def last_node(self) -> HistoryNode:
+        """The last of its messages."""
+
+    @property
+    def rules(self) -> CacheRules:
+        """Those of its provider's cache."""
+
+    @property
+    def full_nodes(self) -> tuple[HistoryNode, ...]:
+        """Messages that somebody else has left in the cache."""
+
+
+class AbbreviatedPrompts:
+    """Tells calls in their order, each by going on from the one before; whoever asks again is told the same."""
+
+    def __init__(self) -> None:
+        self._sent: list[SentHistory] = []
+        # What tells messages that were sent, of the first so many calls: nobody may ask for the others.
+        self._seen: set[bytes] = set()
+        self._seen_calls = 0
+        self._latest: tuple[SentHistory, PromptTail] | None = None
+
+    def fork(self) -> "AbbreviatedPrompts":
+        """The same from here on, for one whose way is another."""
+        other = AbbreviatedPrompts()
+        other._sent, other._latest = list(self._sent), self._latest
+        other._seen, other._seen_calls = set(self._seen), self._seen_calls
+        return other
+
+    def build(self, call: SentHistory, full_nodes: Sequence[HistoryNode] = ()) -> CachedPrompt:
+        """The next call, with some more messages `whole`."""
+        return build_prompt(self._build_tail(call), (*full_nodes, *call.full_nodes))
+
+    def record_sent(self, call: SentHistory) -> None:
+        """Take over that this was sent."""
+        if not self._sent or self._sent[-1] is not call:
+            self._sent.append(call)
+
+    def _build_tail(self, call: SentHistory) -> PromptTail:
+        if self._latest is not None and self._latest[0] is call:
+            return self._latest[1]
+        tail = build_tail(
+            call.front,
+            call.last_node,
+            seen=self._seen_before(call),
+            lookback_positions=call.rules.lookback_positions,
+            previous=self._latest[1] if self._latest is not None else None,
+        )
+        self._latest = call, tail
+        return tail
+
+    def _seen_before(self, call: SentHistory) -> set[bytes]:
+        """What was sent before a call, also where that was told by somebody else already."""
+        is_recorded = bool(self._sent) and self._sent[-1] is call
+        calls = len(self._sent) - is_recorded
+        for earlier in self._sent[self._seen_calls : calls]:
+            self._seen.update(earlier.last_node.unseen_keys(earlier.front, self._seen))
+        self._seen_calls = calls
+        return self._seen
+
+
+def build_tail(
+    front: PromptFront,
+    last_node: HistoryNode,
+    *,
+    seen: Collection[bytes] = (),
+    lookback_positions: int,
+    previous: PromptTail | None = None,
+) -> PromptTail:
+    """The end of what was sent with `last` as its last message.
+
+    It is what is new since a message that was `seen` behind this front, and so many positions before that as a
+    mark looks back. It is told by going on from the tail `before` it, where `last` stands behind that.
+    """
+    lookback = lookback_positions or _MIN_POSITIONS
+    continues = (
+        previous is not None and previous.front is front and previous.lookback_positions == lookback_positions
+    )
+    junction = previous.nodes[-1] if continues and previous is not None else None
+    new: list[HistoryNode] = []
+    node, seen_node = last_node, None
+    while True:
+        if seen_node is None and front.key + node.key in seen:
+            seen_node = node
+        if node is junction and seen_node is not None and previous is not None:
+            at = bisect_left(previous.positions_before, seen_node.positions_through - lookback) - 1
+            if at >= 0 or previous.nodes[0].previous is None:
+                return _extend_tail(previous, max(at, 0), new[::-1])
+        new.append(node)
+        if node.previous is None or (
+            seen_node is not None and seen_node.positions_through - node.positions_before > lookback
+        ):
+            empty = PromptTail(
+                front=front,
+                lookback_positions=lookback_positions,
+                nodes=(),
+                positions_before=[],
+                pieces=[],
+                keys=[],
+                ends=[],
+            )
+            return _extend_tail(empty, 0, new[::-1])
+        node = node.previous
+
+
+def _extend_tail(previous: PromptTail, start: int, new: Sequence[HistoryNode]) -> PromptTail:
+    """A tail from its stretch number `start` on, with `new` ones behind it."""
+    front, dropped_pieces = previous.front, sum([len(node.pieces) for node in previous.nodes[:start]])
+    key, ends = front.key, previous.ends[dropped_pieces:]
+    pieces = [piece for node in new for piece in node.pieces]
+    if pieces:
+        first = new[0]
+        sizes = accumulate(
+            [piece.tokens for piece in pieces], initial=front.tokens + first.end_tokens - first.tokens
+        )
+        ends += islice(sizes, 1, None)
+    return PromptTail(
+        front=front,
+        lookback_positions=previous.lookback_positions,
+        nodes=(*previous.nodes[start:], *new),
+        positions_before=previous.positions_before[start:] + [node.positions_before for node in new],
+        pieces=previous.pieces[dropped_pieces:] + pieces,
+        keys=previous.keys[dropped_pieces:] + [key + node_key for node in new for node_key in node.keys],
+        ends=ends,
+    )
+
+
+def build_prompt(tail: PromptTail, full_nodes: Iterable[HistoryNode] = ()) -> CachedPrompt:
+    """What was sent with that end: all before it is one piece, but for the first message and those in `whole`.
+
+    Nothing is kept between them that a mark could find.
+    """
+    front, omitted = tail.front, tail.nodes[0].previous
+    pieces, keys, ends = list(front.pieces), list(front.keys), front.token_ends()
+    if omitted is not None:
+        full_by_depth = {node.depth: node for node in full_nodes if omitted.descends_from(node)}
+        full_by_depth[0] = omitted.first or omitted
+        previous: HistoryNode | None = None
+        for depth in sorted(full_by_depth):
+            _add_gap(pieces, keys, ends, front, previous, full_by_depth[depth].previous)
+            previous = full_by_depth[depth]
+            _add_node(pieces, keys, ends, front, previous)
+        _add_gap(pieces, keys, ends, front, previous, omitted)
+    return CachedPrompt(
+        model=front.model,
+        pieces=(*pieces, *tail.pieces),
+        keys=keys + tail.keys,
+        ends=ends + tail.ends,
+    )
+
+
+def _add_node(
+    pieces: list[PromptPiece], keys: list[bytes], ends: list[int], front: PromptFront, node: HistoryNode
+) -> None:
+    pieces += node.pieces
+    keys += [front.key + key for key in node.keys]
+    end = front.tokens + node.end_tokens - node.tokens
+    for piece in node.pieces:
+        end += piece.tokens
+        ends.append(end)
+
+
+def _add_gap(
+    pieces: list[PromptPiece],
+    keys: list[bytes],
+    ends: list[int],
+    front: PromptFront,
+    start: HistoryNode | None,
+    end: HistoryNode | None,
+) -> None:
+    """All messages behind one up to another, as one piece."""
+    tokens = (end.end_tokens if end is not None else 0) - (start.end_tokens if start is not None else 0)
+    if end is None or end is start or (start is not None and end.depth <= start.depth):
+        return
+    last = end.pieces[-1] if end.pieces else None
+    pieces.append(
+        PromptPiece(
+            digest=end.key,
+            tokens=tokens,
+            kind=_GAP_KIND,
+            area=Area.MESSAGES,
+            place=last.place if last is not None else Place(Area.MESSAGES, end.depth),
+            accepts_breakpoint=last is not None and last.accepts_breakpoint,
+        )
+    )
+    keys.append(front.key + end.key)
+    ends.append(front.tokens + end.end_tokens)

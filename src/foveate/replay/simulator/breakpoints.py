@@ -1,0 +1,272 @@
+"""Calls billed on their way back: a few marks, each looking for what was kept at so many positions before it.
+
+The simulator does the same with a prompt of all pieces. Where marks depend on nothing but what is sent, no such
+prompt has to be made: the places that matter are a few steps from the end, whatever stands before them.
+
+Where marks stand in what was sent: those that clients are known to put, and fixed ones.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from msgspec import structs
+
+from foveate.model import Area, Ttl
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, is_same_run, token_ends
+from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
+from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
+from foveate.replay.simulator.history import HistoryNode, PromptFront
+
+_ASSISTANT, _USER = "assistant", "user"
+# So many messages are looked at for one that takes a mark: without an end, each call would cost its history.
+_MAX_MESSAGES = 64
+
+
+class BreakpointPosition(NamedTuple):
+    """A mark on a piece of a message, or of the front where there is no `stretch`."""
+
+    node: HistoryNode | None
+    piece: int
+    ttl: Ttl
+
+
+def uses_breakpoint_lookback(rules: CacheRules) -> bool:
+    """Whether what is kept and found is told by the marks of a request, and a few positions before each."""
+    return rules.caching is CachingMode.NONE or (
+        rules.caching is CachingMode.BREAKPOINTS and rules.lookback_positions > 0
+    )
+
+
+def client_positions(
+    front: PromptFront, last_node: HistoryNode, *, front_ttl: Ttl, tail_ttl: Ttl
+) -> list[BreakpointPosition]:
+    """The marks that coding agents put: the ends of the system prompt, what the model and the user said last.
+
+    In a message it is the block that was logged last, or the last that takes a mark.
+    """
+    found = [BreakpointPosition(None, at, front_ttl) for at in front.breakpoints]
+    wanted = {_ASSISTANT, _USER}
+    for node in _iterate_back(last_node):
+        role = _ASSISTANT if node.role == _ASSISTANT else _USER
+        if role in wanted:
+            wanted.remove(role)
+            at = client_breakpoint_piece(node)
+            if at is not None:
+                found.append(BreakpointPosition(node, at, tail_ttl))
+            if not wanted:
+                break
+    return found
+
+
+def fixed_positions(front: PromptFront, last_node: HistoryNode, ttl: Ttl) -> list[BreakpointPosition]:
+    """Where one would mark by hand: the end of the tools, of the system prompt, and the last block."""
+    by_area: dict[Area, BreakpointPosition] = {}
+    for at, piece in enumerate(front.pieces):
+        if piece.accepts_breakpoint:
+            by_area[piece.area] = BreakpointPosition(None, at, ttl)
+    for node in _iterate_back(last_node):
+        at_last = next(
+            (at for at in range(len(node.pieces) - 1, -1, -1) if node.pieces[at].accepts_breakpoint), None
+        )
+        if at_last is not None:
+            by_area[Area.MESSAGES] = BreakpointPosition(node, at_last, ttl)
+            break
+    return list(by_area.values())
+
+
+def _iterate_back(last_node: HistoryNode) -> Iterator[HistoryNode]:
+    node: HistoryNode | None = last_node
+    for _ in range(_MAX_MESSAGES):
+        if node is None:
+            return
+        yield node
+        node = node.previous
+
+
+def client_breakpoint_piece(node: HistoryNode) -> int | None:
+    """The piece of a message that a client marks; None where it takes no mark."""
+    pieces = node.pieces
+    last_logged = node.message.last_logged_block if node.message is not None else -1
+    if 0 <= last_logged < len(pieces) and pieces[last_logged].accepts_breakpoint:
+        return last_logged
+    return _last_accepting_piece(node)
+
+
+def _last_accepting_piece(node: HistoryNode) -> int | None:
+    for number in range(len(node.pieces) - 1, -1, -1):
+        if node.pieces[number].accepts_breakpoint:
+            return number
+    return None
+
+
+def serve_positions(
+    cache: SimulatedCache,
+    front: PromptFront,
+    last_node: HistoryNode,
+    positions: Iterable[BreakpointPosition],
+    rules: CacheRules,
+    *,
+    at: float,
+    response_at: float,
+) -> ServedRequest:
+    """What `Cache.serve_marked` says of all that is sent up to `last`, with these marks."""
+    by_place = (
+        {}
+        if rules.caching is CachingMode.NONE
+        else {_place_of_position(position): position for position in positions}
+    )
+    ends = {place: _end_tokens(front, position) for place, position in by_place.items()}
+    requested = sorted([place for place, end in ends.items() if end >= rules.minimum_tokens])
+    hit = _find_hit(cache, front, [by_place[place] for place in requested], rules, at)
+    places = requested
+    # Also one at a mark that itself asks for nothing, since too little stands before it.
+    if hit is not None and (hit_place := _place_of_position(hit)) not in requested:
+        by_place[hit_place], ends[hit_place] = hit, _end_tokens(front, hit)
+        places = sorted((*requested, hit_place))
+    found = places.index(_place_of_position(hit)) if hit is not None else -1
+    return cache.apply_hit(
+        [_key_at(front, by_place[place]) for place in places],
+        [*(ends[place] for place in places), front.tokens + last_node.end_tokens],
+        {places.index(place): by_place[place].ttl for place in requested},
+        rules,
+        hit=found,
+        at=at,
+        response_at=response_at,
+    )
+
+
+def _find_hit(
+    cache: SimulatedCache, front: PromptFront, requested: list[BreakpointPosition], rules: CacheRules, at: float
+) -> BreakpointPosition | None:
+    """The farthest piece that something is found at, by a mark there or a few positions behind it."""
+    for number in range(len(requested) - 1, -1, -1):
+        hit = _look_back(cache, front, requested[number], requested[number - 1] if number else None, rules, at)
+        if hit is not None:
+            return hit
+    return None
+
+
+def _look_back(
+    cache: SimulatedCache,
+    front: PromptFront,
+    position: BreakpointPosition,
+    stop: BreakpointPosition | None,
+    rules: CacheRules,
+    at: float,
+) -> BreakpointPosition | None:
+    """What a mark finds before the mark at `stop`, which looks from there on for itself."""
+    find_entry, runs, positions_left = cache.entries.find, rules.runs_are_one_position, rules.lookback_positions
+    node, number, ttl = position
+    pieces = node.pieces if node is not None else front.pieces
+    while True:
+        entry = find_entry(front.key + node.keys[number] if node is not None else front.keys[number])
+        if entry is not None and entry.is_readable(at):
+            return BreakpointPosition(node, number, ttl)
+        later_piece = pieces[number]
+        number -= 1
+        while number < 0:
+            if node is None:
+                return None
+            node = node.previous
+            pieces = node.pieces if node is not None else front.pieces
+            number = len(pieces) - 1
+        if stop is not None and node is stop.node and number == stop.piece:
+            return None
+        if not (runs and is_same_run(pieces[number], later_piece)):
+            positions_left -= 1
+            if not positions_left:
+                return None
+
+
+def _place_of_position(position: BreakpointPosition) -> tuple[int, int]:
+    return (position.node.depth if position.node is not None else -1), position.piece
+
+
+def _key_at(front: PromptFront, position: BreakpointPosition) -> bytes:
+    node, number, _ = position
+    return front.keys[number] if node is None else front.key + node.keys[number]
+
+
+def _end_tokens(front: PromptFront, position: BreakpointPosition) -> int:
+    """How many tokens stand up to and with a piece."""
+    node, number, _ = position
+    if node is None:
+        return front.end_tokens(number)
+    end = front.tokens + node.end_tokens
+    later_pieces = node.pieces[number + 1 :]
+    return end - sum([piece.tokens for piece in later_pieces]) if later_pieces else end
+
+
+# Before that the documentation counts every block as a position of its own; runs as one came later.
+_RUNS_ARE_ONE_SINCE = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+_MAX_CACHED_RULES = 256
+_ASSISTANT_ROLE, _USER_ROLE = "assistant", "user"
+
+
+def rules_at(model: str, at: float) -> CacheRules:
+    """The rules that a model's cache had at a time; where that is not known, those of today."""
+    return _dated_rules(model, 0 < at < _RUNS_ARE_ONE_SINCE)
+
+
+@lru_cache(_MAX_CACHED_RULES)
+def _dated_rules(model: str, is_early: bool) -> CacheRules:
+    rules = rules_for(model)
+    return replace(rules, runs_are_one_position=False) if is_early else rules
+
+
+def client_breakpoints(
+    prompt: CachedPrompt, front: PromptFront, last_node: HistoryNode, *, front_ttl: Ttl, tail_ttl: Ttl
+) -> dict[int, Ttl]:
+    """The marks that coding agents put: the ends of the system prompt, what the model and the user said last.
+
+    In a message it is the block that was logged last, or the last that takes a mark.
+    """
+    breakpoints = dict.fromkeys(front.breakpoints, front_ttl)
+    wanted = {_ASSISTANT_ROLE, _USER_ROLE}
+    for start, node in iterate_full_nodes(prompt, last_node):
+        role = _ASSISTANT_ROLE if node.role == _ASSISTANT_ROLE else _USER_ROLE
+        if role in wanted:
+            wanted.remove(role)
+            at = client_breakpoint_piece(node)
+            if at is not None:
+                breakpoints[start + at] = tail_ttl
+        if not wanted:
+            break
+    return breakpoints
+
+
+def with_breakpoints(prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]) -> CachedPrompt:
+    """`prompt` with breakpoints on these pieces, as a client sends it."""
+    pieces = list(prompt.pieces)
+    for at, ttl in breakpoints.items():
+        pieces[at] = structs.replace(pieces[at], breakpoint_ttl=ttl)
+    return replace(prompt, pieces=tuple(pieces), layout=None)
+
+
+def fixed_breakpoint_pieces(prompt: CachedPrompt, front: PromptFront, *, minimum_tokens: int) -> list[int]:
+    """Where one would mark by hand: the end of the tools, of the system prompt, and the last block."""
+    pieces, ends = prompt.pieces, token_ends(prompt)
+    last: dict[Area, int] = {}
+    for at in range(len(front.pieces)):
+        if pieces[at].accepts_breakpoint:
+            last[pieces[at].area] = at
+    messages_backwards = range(len(pieces) - 1, len(front.pieces) - 1, -1)
+    last_accepting = next((at for at in messages_backwards if pieces[at].accepts_breakpoint), None)
+    if last_accepting is not None:
+        last[Area.MESSAGES] = last_accepting
+    return sorted(at for at in last.values() if ends[at] >= minimum_tokens)
+
+
+def iterate_full_nodes(prompt: CachedPrompt, last_node: HistoryNode) -> Iterator[tuple[int, HistoryNode]]:
+    """The last messages of which `prompt` has every piece, the last one first, and where each begins."""
+    node: HistoryNode | None = last_node
+    end = len(prompt.pieces)
+    while node is not None:
+        start = end - len(node.pieces)
+        if node.pieces and prompt.pieces[end - 1] is not node.pieces[-1]:
+            return
+        yield start, node
+        node, end = node.previous, start

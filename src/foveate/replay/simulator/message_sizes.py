@@ -1,0 +1,259 @@
+"""What messages weigh: as the offline counter says, or where a bill says the sum, roughly, to divide it.
+
+The blocks of recorded messages, each read once, and only as far as a replay asks for them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Any
+
+import msgspec
+
+from foveate import formats
+from foveate.engine.spending.cost_ceiling import read_cost_parameters
+from foveate.errors import MalformedRequest
+from foveate.formats.json_text.parse import as_dict, as_text, json_type_name, parse_json, to_json
+from foveate.formats.layout import BREAKPOINT_FIELDS, remove_breakpoints
+from foveate.model import Area, Block, Format, Place
+from foveate.prompt_cache.prompt.blocks import BlockFacts, count_images
+from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_digest
+from foveate.prompt_cache.prompt.incremental import block_tokens_for
+from foveate.prompt_cache.rules import CacheRules
+from foveate.replay.recording import RecordedMessage
+from foveate.replay.simulator.history import THINKING_KINDS, TOOL_RESULT_KINDS
+from foveate.tokens import counter_for
+from foveate.tokens.families import normalize_model_name
+from foveate.tokens.tokenizers.claude import claude_family
+
+_OPAQUE_KIND = "opaque"
+_TEXT_KIND = "text"
+_TEXT_KINDS = frozenset((_TEXT_KIND, "input_text", "output_text"))
+# What a message has in it that may bear marks; a name may also be written in escapes.
+_BREAKPOINT_NAMES = tuple(f'"{name}"'.encode() for name in BREAKPOINT_FIELDS)
+_ESCAPE = b"\\u"
+# About how many bytes a token has, and how many tokens go around a block.
+_BYTES_PER_TOKEN = 4
+_BLOCK_OVERHEAD_TOKENS = 8
+_IMAGE_TOKENS = 1_500
+_IMAGE = b"image"
+_OPAQUE_FIELDS = ("signature", "data")
+
+
+# One is made of every block that was ever said, and a struct is made several times as fast as a dataclass.
+class RecordedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A block of a message: what tells it from others, and about how many tokens it has."""
+
+    digest: bytes
+    kind: str
+    place: Place
+    is_empty: bool
+    approximate_tokens: int
+
+
+def read_blocks(api_format: Format, message: RecordedMessage) -> tuple[RecordedBlock, ...]:
+    """The blocks of a message; a message that cannot be read is one that takes no mark."""
+    try:
+        found = (
+            _read_anthropic_blocks(message)
+            if api_format is Format.ANTHROPIC
+            else _read_wire_blocks(api_format, message)
+        )
+    except (MalformedRequest, RecursionError):
+        found = ()
+    return found or (_make_opaque_block(message),)
+
+
+def _read_wire_blocks(api_format: Format, message: RecordedMessage) -> tuple[RecordedBlock, ...]:
+    blocks = formats.message_blocks(api_format, message.raw, message.depth)
+    return tuple(map(_convert_block, blocks))
+
+
+def _read_anthropic_blocks(recorded: RecordedMessage) -> tuple[RecordedBlock, ...]:
+    """What `wire.message_blocks` says of such a message, without what only an edit asks of a block."""
+    raw = recorded.raw
+    message = as_dict(parse_json(raw))
+    role = as_text(message.get("role")).encode("utf-8", "replace") + b"\0"
+    may_have_breakpoints = _ESCAPE in raw or any(name in raw for name in _BREAKPOINT_NAMES)
+    found = []
+    for number, entry in enumerate(_content_blocks(message.get("content"))):
+        is_record = isinstance(entry, dict)
+        kind = as_text(entry.get("type")) if is_record else ""
+        content = to_json(remove_breakpoints(entry) if may_have_breakpoints else entry)
+        found.append(
+            RecordedBlock(
+                compute_digest(role + content),
+                kind or json_type_name(entry),
+                Place(Area.MESSAGES, recorded.depth, number),
+                kind in _TEXT_KINDS and not as_text(entry.get("text")).strip(),
+                _estimate_tokens(kind, content, entry),
+            )
+        )
+    return tuple(found)
+
+
+def _content_blocks(content: Any) -> Iterator[Any]:
+    if isinstance(content, list):
+        return iter(content)
+    if isinstance(content, str):
+        return iter(({"type": _TEXT_KIND, "text": content},))
+    return iter(() if content is None else (content,))
+
+
+def _convert_block(block: Block) -> RecordedBlock:
+    content = block.canonical_json
+    entry = parse_json(content) if block.kind in THINKING_KINDS or _IMAGE in content else None
+    role = block.role.encode("utf-8", "replace") + b"\0"
+    return RecordedBlock(
+        compute_digest(role + content),
+        block.kind,
+        block.place,
+        block.is_empty,
+        _estimate_tokens(block.kind, content, entry),
+    )
+
+
+def _estimate_tokens(kind: str, content: bytes, entry: Any) -> int:
+    """About how many tokens a block has. What it only carries (a picture's bytes, a seal) is not read."""
+    if _IMAGE in content and (images := count_images(entry)):
+        return images * _IMAGE_TOKENS
+    size = len(content)
+    if kind in THINKING_KINDS:
+        fields = as_dict(entry)
+        size -= sum(len(as_text(fields.get(name))) for name in _OPAQUE_FIELDS)
+    return _BLOCK_OVERHEAD_TOKENS + size // _BYTES_PER_TOKEN
+
+
+def _make_opaque_block(message: RecordedMessage) -> RecordedBlock:
+    """A message of which nothing is known but that it is there: no place for a mark."""
+    content_digest = compute_digest(message.role.encode("utf-8", "replace") + b"\0" + message.raw)
+    approximate_tokens = _BLOCK_OVERHEAD_TOKENS + len(message.raw) // _BYTES_PER_TOKEN
+    return RecordedBlock(
+        content_digest, _OPAQUE_KIND, Place(Area.MESSAGES, message.depth, 0), False, approximate_tokens
+    )
+
+
+# Where nobody counts, so many bytes are a token.
+_FALLBACK_BYTES_PER_TOKEN = 4
+_MAX_CACHED_NAMES = 256
+
+
+class SizedMessage(msgspec.Struct, frozen=True, eq=False):
+    """One message: its blocks, and about how many tokens they have together."""
+
+    blocks: tuple[RecordedBlock, ...]
+    tokens: int
+
+    def opens_turn(self, role: str) -> bool:
+        """Whether the user speaks in it, and not tools alone."""
+        return role == "user" and any(block.kind not in TOOL_RESULT_KINDS for block in self.blocks)
+
+    def without_thinking(self) -> "SizedMessage":
+        """The same without its thoughts; one that holds nothing else stays."""
+        remaining = [block for block in self.blocks if block.kind not in THINKING_KINDS]
+        return self if not remaining or len(remaining) == len(self.blocks) else _combine_blocks(remaining)
+
+    def pieces(self, tokens: int, rules: CacheRules) -> tuple[PromptPiece, ...]:
+        """Its pieces, which have so many tokens together."""
+        blocks, breakpoint_kinds = self.blocks, rules.breakpoint_kinds
+        shares = (
+            (tokens,)
+            if len(blocks) == 1
+            else divide_tokens(tokens, [block.approximate_tokens for block in blocks])
+        )
+        return tuple(
+            [
+                PromptPiece(
+                    digest=block.digest,
+                    tokens=share,
+                    kind=block.kind,
+                    area=Area.MESSAGES,
+                    place=block.place,
+                    accepts_breakpoint=block.kind in breakpoint_kinds and not block.is_empty,
+                )
+                for block, share in zip(blocks, shares, strict=True)
+            ]
+        )
+
+
+def _combine_blocks(blocks: Sequence[RecordedBlock]) -> SizedMessage:
+    return SizedMessage(tuple(blocks), sum([block.approximate_tokens for block in blocks]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedFront:
+    """The tools and the system prompt of a request, which are marked, and how long its answer may be."""
+
+    pieces: tuple[PromptPiece, ...]
+    breakpoints: tuple[int, ...]
+    reserve_tokens: int
+
+
+class MessageSizer:
+    """Weighs the messages of recordings in one format, for one model."""
+
+    def __init__(self, model: str, api_format: Format) -> None:
+        self._counter = counter_for(model)
+        self._block_tokens = block_tokens_for(model)
+        self._spoken = api_format
+        self._sized: dict[int, SizedMessage] = {}
+
+    def size_message(self, message: RecordedMessage) -> SizedMessage:
+        """A message of the recording, weighed once and roughly: by how much there is to be read in it."""
+        found = self._sized.get(id(message))
+        if found is None:
+            found = self._sized[id(message)] = _combine_blocks(read_blocks(self._spoken, message))
+        return found
+
+    def count_message(self, raw: bytes) -> int:
+        """About how many tokens a message has; none where there is none."""
+        if not raw:
+            return 0
+        try:
+            return self._counter.count_message(formats.parse_message(self._spoken, raw)).tokens
+        except MalformedRequest:
+            return len(raw) // _FALLBACK_BYTES_PER_TOKEN
+
+    def size_front(self, envelope: bytes) -> SizedFront:
+        """What a request holds beside its messages.
+
+        Raises:
+            MalformedRequest: they cannot be read.
+        """
+        request = formats.parse_request(envelope, self._spoken)
+        blocks = formats.preamble_blocks(request, formats.message_history(request))
+        facts = [BlockFacts(block) for block in blocks]
+        tokens = self._block_tokens.divide_request_facts(request, facts)
+        pieces = [
+            PromptPiece(
+                digest=fact.digest,
+                tokens=share,
+                kind=fact.block.kind,
+                area=fact.block.place.area,
+                place=fact.block.place,
+                accepts_breakpoint=not fact.block.is_empty,
+            )
+            for fact, share in zip(facts, tokens, strict=True)
+        ]
+        return SizedFront(
+            pieces=tuple(pieces),
+            breakpoints=tuple(at for at, block in enumerate(blocks) if block.breakpoint_ttl is not None),
+            reserve_tokens=read_cost_parameters(request).output_tokens or 0,
+        )
+
+
+@lru_cache(_MAX_CACHED_NAMES)
+def tokenizer_name(model: str) -> str:
+    """What tells whether two models count alike, as far as that is known."""
+    return claude_family(model) if "claude" in model.lower() else normalize_model_name(model)
+
+
+def divide_tokens(tokens: int, weights: Sequence[int]) -> list[int]:
+    """`tokens` in whole numbers by `weights`; evenly where nothing weighs anything."""
+    if not weights:
+        return []
+    weights = weights if any(weights) else [1] * len(weights)
+    total = sum(weights)
+    ends = [tokens * end // total for end in accumulate(weights)]
+    return [end - start for start, end in pairwise((0, *ends))]

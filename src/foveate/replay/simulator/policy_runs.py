@@ -1,0 +1,460 @@
+"""One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from foveate.budget.model_limits import find_context_window
+from foveate.compaction.boundary import compaction_threshold_tokens, is_compaction_due
+from foveate.compaction.plan import CompactionOptions
+from foveate.engine.options import AgentOptions
+from foveate.engine.steps.cache import with_one_ttl
+from foveate.model import Area, CacheUsage, Format, Place, Ttl
+from foveate.prompt_cache.placement.arrivals import (
+    NO_GAPS,
+    GapHistogram,
+    estimate_returns,
+    forecast_next_request,
+    soon_share,
+)
+from foveate.prompt_cache.placement.breakpoints import (
+    disable_long_ttl,
+    place_breakpoints_on_pieces,
+    placement_rules,
+)
+from foveate.prompt_cache.placement.prefix_log import PrefixLog
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, extend_key
+from foveate.prompt_cache.rules import CacheRules, CachingMode
+from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
+from foveate.replay.policies import Policy
+from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts, build_prompt, build_tail
+from foveate.replay.simulator.breakpoints import (
+    BreakpointPosition,
+    fixed_breakpoint_pieces,
+    fixed_positions,
+    iterate_full_nodes,
+    uses_breakpoint_lookback,
+    with_breakpoints,
+)
+from foveate.replay.simulator.compactions import MessageReader, SimulatedCompaction, simulate_compaction
+from foveate.replay.simulator.history import HistoryNode
+from foveate.replay.simulator.reconstruct import (
+    ExternalEntry,
+    ReconstructedCall,
+    recorded_breakpoints,
+    recorded_positions,
+    serve_call,
+    serve_call_by_lookback,
+)
+
+DEFAULT_GATEWAY = AgentOptions()
+# So many places at which something long-lived was left are looked at again.
+_MAX_ANCHORS = 4
+_INSTRUCTION_PLACE = Place(Area.MESSAGES, -4, 0)
+
+
+class SimulatedCall(NamedTuple):
+    """What one call comes to: its own input, and of the summary that was made behind it, if one was.
+
+    A tuple, since one is made for every call and policy.
+    """
+
+    usage: CacheUsage
+    summary_usage: CacheUsage | None = None
+    summary_tokens: int = 0
+    is_compacted: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """How long its context is."""
+        return self.usage.input_tokens
+
+
+class PolicyRun(Protocol):
+    """A policy on its way through one session."""
+
+    def simulate(self, call: ReconstructedCall) -> SimulatedCall:
+        """What the next call comes to."""
+
+
+def start_runs(
+    policies: Iterable[Policy],
+    *,
+    api_format: Format,
+    window_tokens: int | None,
+    is_as_sent: bool = False,
+    gateway: AgentOptions = DEFAULT_GATEWAY,
+) -> dict[Policy, PolicyRun]:
+    """Policies at the beginning of a session; `window_tokens` is in the place of each model's own window.
+
+    They share what is the same for several of them, and give what each would give alone, as long as all of them
+    take the same calls in turn. `is_as_sent`: they go to the models that they went to, so that what the client
+    did is known already. `gateway` is the configuration that the policies of the gateway follow.
+    """
+    prompts = _SharedPrompts()
+    adaptive = _AdaptiveRun(prompts.abbreviated)
+    served = _AdaptiveRun(prompts.abbreviated, gateway)
+    as_configured = (
+        _CompactingRun(
+            _AdaptiveRun(prompts.abbreviated, gateway), api_format, window_tokens, gateway.compaction_options
+        )
+        if gateway.compaction
+        else served
+    )
+    runs: dict[Policy, PolicyRun] = {
+        Policy.RECORDED: _RecordedRun()
+        if is_as_sent
+        else _FixedRun(prompts, recorded_breakpoints, recorded_positions),
+        Policy.GATEWAY: as_configured,
+        Policy.GATEWAY_COMPACTION: _CompactingRun(
+            served, api_format, window_tokens, gateway.compaction_options
+        ),
+        Policy.NONE: _UncachedRun(),
+        Policy.MARKERS: _make_fixed_run(prompts, 0),
+        Policy.MARKERS_1H: _make_fixed_run(prompts, -1),
+        Policy.ADAPTIVE: adaptive,
+        Policy.ADAPTIVE_COMPACTION: _CompactingRun(adaptive, api_format, window_tokens),
+    }
+    return {policy: runs[policy] for policy in policies}
+
+
+def context_window_tokens(model: str, window_tokens: int | None) -> int | None:
+    """The window of a call: the one that was asked for, or its model's; None where nobody knows."""
+    if window_tokens is not None:
+        return window_tokens
+    window = find_context_window(model)
+    return window.tokens if window is not None else None
+
+
+class _RecordedRun:
+    def simulate(self, call: ReconstructedCall) -> SimulatedCall:
+        return SimulatedCall(usage=call.recorded)
+
+
+class _UncachedRun:
+    def simulate(self, call: ReconstructedCall) -> SimulatedCall:
+        return SimulatedCall(usage=CacheUsage(uncached=call.input_tokens))
+
+
+class _ChooseBreakpoints(Protocol):
+    def __call__(self, sent: ReconstructedCall, prompt: CachedPrompt, /) -> dict[int, Ttl]:
+        """The marks of a prompt."""
+
+
+class _ChoosePositions(Protocol):
+    def __call__(self, sent: ReconstructedCall, /) -> list[BreakpointPosition]:
+        """The same marks, where they are looked for on the way back."""
+
+
+class _SharedPrompts:
+    """What was sent as caches see it, made once for all policies that send it as it is."""
+
+    def __init__(self) -> None:
+        self.abbreviated = AbbreviatedPrompts()
+        self._latest: tuple[ReconstructedCall, CachedPrompt] | None = None
+
+    def build(self, sent: ReconstructedCall) -> CachedPrompt:
+        """The prompt of the call that is taken now."""
+        if self._latest is None or self._latest[0] is not sent:
+            self._latest = sent, self.abbreviated.build(sent)
+        return self._latest[1]
+
+
+class _FixedRun:
+    """Marks that depend on nothing but what is sent."""
+
+    def __init__(
+        self,
+        prompts: _SharedPrompts,
+        choose_breakpoints: _ChooseBreakpoints,
+        choose_positions: _ChoosePositions,
+    ) -> None:
+        self._prompts = prompts
+        self._choose_breakpoints = choose_breakpoints
+        self._choose_positions = choose_positions
+        self._cache = SimulatedCache()
+
+    def simulate(self, call: ReconstructedCall) -> SimulatedCall:
+        if uses_breakpoint_lookback(call.rules):
+            served = serve_call_by_lookback(self._cache, call, self._choose_positions(call))
+        else:
+            prompt = self._prompts.build(call)
+            served = serve_call(self._cache, call, prompt, self._choose_breakpoints(call, prompt))
+        self._prompts.abbreviated.record_sent(call)
+        self._cache = served.cache
+        return SimulatedCall(usage=served.usage)
+
+
+def _make_fixed_run(prompts: _SharedPrompts, number: int) -> _FixedRun:
+    """The marks that one would put there by hand, for the time of that number."""
+
+    def marks(sent: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
+        rules = sent.rules
+        if rules.caching is not CachingMode.BOTH or not rules.ttls:
+            return {}
+        places = fixed_breakpoint_pieces(prompt, sent.front, minimum_tokens=rules.minimum_tokens)
+        return dict.fromkeys(places, rules.ttls[number])
+
+    def spots(sent: ReconstructedCall) -> list[BreakpointPosition]:
+        ttls = sent.rules.ttls
+        return fixed_positions(sent.front, sent.last_node, ttls[number]) if ttls else []
+
+    return _FixedRun(prompts, marks, spots)
+
+
+# A call as it is billed, and what it was sent as, with the marks in it.
+_ServedPrompt = tuple[ServedRequest, CachedPrompt, dict[int, Ttl]]
+
+
+def keeps_client_breakpoints(options: AgentOptions) -> bool:
+    """Tell whether the gateway adds its breakpoints to the client's, and does not replace them."""
+    return not options.prompt_cache or not options.replace_breakpoints
+
+
+class _AdaptiveRun:
+    """Foveate's own layout, with the time to live that a conversation's rhythm makes worth its price.
+
+    With `gateway` it follows that configuration, and keeps the client's breakpoints as the gateway does.
+    """
+
+    def __init__(self, abbreviated: AbbreviatedPrompts, gateway: AgentOptions | None = None) -> None:
+        self.cache = SimulatedCache()
+        self._gateway = gateway
+        self._options = gateway or DEFAULT_GATEWAY
+        self._keeps_client_breakpoints = gateway is not None and keeps_client_breakpoints(gateway)
+        self._abbreviated = abbreviated  # shared with those who send the same
+        self._log = PrefixLog()
+        self._gaps: dict[str, tuple[GapHistogram, float]] = {}
+        self._anchors: dict[str, list[HistoryNode]] = {}
+        self._latest: tuple[ReconstructedCall, _ServedPrompt] | None = None
+
+    def fork(self) -> "_AdaptiveRun":
+        """The same from here on, for one whose way is another."""
+        other = _AdaptiveRun(self._abbreviated.fork(), self._gateway)
+        other.cache = self.cache
+        other._log = PrefixLog(self._log.reuse)
+        other._gaps, other._anchors = dict(self._gaps), dict(self._anchors)
+        return other
+
+    def simulate(self, call: ReconstructedCall) -> SimulatedCall:
+        return SimulatedCall(usage=self.serve(call)[0].usage)
+
+    def serve(self, sent: ReconstructedCall) -> _ServedPrompt:
+        """The call as it is billed, and the prompt with its marks; the same again for who asks again."""
+        if self._latest is None or self._latest[0] is not sent:
+            self._latest = sent, self._serve(sent)
+        return self._latest[1]
+
+    def _serve(self, sent: ReconstructedCall) -> _ServedPrompt:
+        name, rules, now = sent.call.conversation, sent.rules, sent.call.at
+        anchors = self._anchors.get(name, [])
+        prompt = self._abbreviated.build(sent, anchors)
+        gaps = self._record_gap(name, now)
+        client_breakpoints = (
+            recorded_breakpoints(replace(sent, external_entry=None), prompt)
+            if self._keeps_client_breakpoints
+            else {}
+        )
+        breakpoints = client_breakpoints
+        observed = None
+        if rules.caching in (CachingMode.BREAKPOINTS, CachingMode.BOTH) and self._options.prompt_cache:
+            placement = self._options.layout
+            if rules.provider not in self._options.long_ttl_providers:
+                placement = disable_long_ttl(placement, rules)
+            arrivals = forecast_next_request(gaps)
+            priced = placement_rules(rules, placement)
+            weighed = priced if placement.ttl is None else with_one_ttl(priced, placement.ttl)
+            with_client_breakpoints = (
+                with_breakpoints(prompt, client_breakpoints) if client_breakpoints else prompt
+            )
+            observed = self._log.observe(
+                with_client_breakpoints,
+                weighed,
+                self.cache,
+                now=now,
+                soon_share=soon_share(arrivals, weighed),
+                long_ttl=placement.long_ttl,
+            )
+            added = place_breakpoints_on_pieces(
+                with_client_breakpoints,
+                priced,
+                observed.cache,
+                estimate_returns(arrivals, rules, observed.reach),
+                now=now,
+                options=dataclasses.replace(
+                    placement, long_ttl=placement.long_ttl and observed.reach.allows_long
+                ),
+                max_pieces=observed.reach.pieces,
+            )
+            breakpoints = {**client_breakpoints, **added}
+            observed = self._log.record_cost(observed, with_client_breakpoints, breakpoints, rules, now=now)
+            self._anchors[name] = _find_anchors(anchors, prompt, breakpoints, sent.last_node, rules)
+        served = serve_call(
+            self.cache,
+            sent,
+            prompt,
+            {**recorded_breakpoints(sent, prompt), **breakpoints}
+            if self._keeps_client_breakpoints
+            else breakpoints,
+        )
+        self.cache = served.cache
+        if observed is not None:
+            self._log.record_response(observed, served.cache)
+        self._abbreviated.record_sent(sent)
+        return served, prompt, breakpoints
+
+    def _record_gap(self, name: str, now: float) -> GapHistogram:
+        gaps, previous_at = self._gaps.get(name, (NO_GAPS, None))
+        if previous_at is not None:
+            gaps = gaps.with_gap(max(0.0, now - previous_at))
+        self._gaps[name] = gaps, now
+        return gaps
+
+
+def _find_anchors(
+    known: list[HistoryNode],
+    prompt: CachedPrompt,
+    breakpoints: Mapping[int, Ttl],
+    last_node: HistoryNode,
+    rules: CacheRules,
+) -> list[HistoryNode]:
+    """The messages at which something long-lived is left: a mark has to stand there again to keep it."""
+    lasting = [at for at, ttl in breakpoints.items() if ttl is rules.ttls[-1] and len(rules.ttls) > 1]
+    if not lasting:
+        return known
+    new = []
+    for start, node in iterate_full_nodes(prompt, last_node):
+        end = start + len(node.pieces)
+        if end - 1 in breakpoints:
+            break
+        if any(start <= at < end for at in lasting):
+            new.append(node)
+    return list(dict.fromkeys((*known, *reversed(new))))[-_MAX_ANCHORS:]
+
+
+class _CompactingRun:
+    """The same, with the head of a history folded once its request is long: behind the answer, for the next.
+
+    Where a request would not fit at all, it waits for the fold.
+    """
+
+    def __init__(
+        self,
+        adaptive: _AdaptiveRun,
+        api_format: Format,
+        window_tokens: int | None,
+        options: CompactionOptions = DEFAULT_GATEWAY.compaction_options,
+    ) -> None:
+        self._adaptive = adaptive  # shared until the first fold
+        self._has_compacted = False
+        self._messages = MessageReader(api_format)
+        self._window_tokens = window_tokens
+        self._options = options
+        self._compactions: dict[str, list[SimulatedCompaction]] = {}
+        self._responses_since_compaction: dict[str, int] = {}  # since the last fold
+
+    def simulate(self, call: ReconstructedCall) -> SimulatedCall:
+        name = call.call.conversation
+        window = context_window_tokens(call.call.model, self._window_tokens)
+        compaction, compacted = self._apply_compaction(call)
+        summary: CacheUsage | None = None
+        summary_tokens = 0
+        if window is not None and compacted.input_tokens > window:
+            new_compaction = self._compact(call, compaction, window)
+            if new_compaction is not None:
+                prompt = build_prompt(
+                    build_tail(
+                        compacted.front,
+                        compacted.last_node,
+                        lookback_positions=compacted.rules.lookback_positions,
+                    ),
+                    compacted.full_nodes,
+                )
+                summary, summary_tokens = (
+                    self._serve_summary(compacted, prompt, {}, new_compaction),
+                    new_compaction.summary_tokens,
+                )
+                compaction, compacted = self._apply_compaction(call)
+        served, prompt, breakpoints = self._adaptive.serve(compacted)
+        is_compacted = summary is not None
+        self._responses_since_compaction[name] = self._responses_since_compaction.get(name, 0) + 1
+        turns_since_compaction = self._responses_since_compaction[name] if compaction is not None else None
+        trigger = self._trigger_tokens(window, call) if window is not None else None
+        if trigger and is_compaction_due(
+            compacted.input_tokens,
+            threshold_tokens=trigger,
+            turns_since_compaction=turns_since_compaction,
+            min_turns_between=self._options.min_turns_between,
+        ):
+            new_compaction = self._compact(call, compaction, window or 0)
+            if new_compaction is not None:
+                summary, summary_tokens = (
+                    self._serve_summary(compacted, prompt, breakpoints, new_compaction),
+                    new_compaction.summary_tokens,
+                )
+                is_compacted = True
+        return SimulatedCall(
+            usage=served.usage, summary_usage=summary, summary_tokens=summary_tokens, is_compacted=is_compacted
+        )
+
+    def _trigger_tokens(self, window: int, sent: ReconstructedCall) -> int:
+        return compaction_threshold_tokens(window, sent.reserve_tokens, self._options.compact_at_pct)
+
+    def _apply_compaction(
+        self, sent: ReconstructedCall
+    ) -> tuple[SimulatedCompaction | None, ReconstructedCall]:
+        """The call with the farthest reaching fold of its history put in."""
+        for compaction in reversed(self._compactions.get(sent.call.conversation, [])):
+            last_node = compaction.apply(sent.last_node)
+            if last_node is not None:
+                return compaction, replace(sent, last_node=last_node, external_entry=_front_entry_only(sent))
+        return None, sent
+
+    def _compact(
+        self, sent: ReconstructedCall, earlier: SimulatedCompaction | None, window: int
+    ) -> SimulatedCompaction | None:
+        compaction = simulate_compaction(
+            sent.last_node,
+            self._messages,
+            trigger_tokens=self._trigger_tokens(window, sent),
+            options=self._options,
+            earlier=earlier,
+            drops_thinking=sent.rules.binds_thinking,
+        )
+        if compaction is not None:
+            if not self._has_compacted:
+                self._adaptive, self._has_compacted = self._adaptive.fork(), True
+            self._compactions.setdefault(sent.call.conversation, []).append(compaction)
+            self._responses_since_compaction[sent.call.conversation] = 0
+        return compaction
+
+    def _serve_summary(
+        self,
+        sent: ReconstructedCall,
+        prompt: CachedPrompt,
+        breakpoints: Mapping[int, Ttl],
+        compaction: SimulatedCompaction,
+    ) -> CacheUsage:
+        """What the summary costs: the request as it was sent, read from the cache, and an instruction."""
+        piece = PromptPiece(
+            digest=compaction.replacement.key,
+            tokens=compaction.instruction_tokens,
+            kind="text",
+            area=Area.MESSAGES,
+            place=_INSTRUCTION_PLACE,
+        )
+        key = sent.front.key + extend_key(sent.last_node.key, piece)
+        summary_prompt = CachedPrompt(
+            model=prompt.model, pieces=(*prompt.pieces, piece), keys=(*(prompt.keys or ()), key)
+        )
+        at = max(sent.call.at, sent.call.response_at)
+        served = self._adaptive.cache.serve_with_breakpoints(summary_prompt, breakpoints, sent.rules, at=at)
+        self._adaptive.cache = served.cache
+        return served.usage
+
+
+def _front_entry_only(sent: ReconstructedCall) -> ExternalEntry | None:
+    """What somebody else had left, but for messages, which now stand behind a summary."""
+    return sent.external_entry if sent.external_entry is not None and sent.external_entry.node is None else None

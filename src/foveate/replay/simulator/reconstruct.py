@@ -1,0 +1,737 @@
+"""What each call of a recording sent: told from its messages, and from its bill where they are not all.
+
+A bill says how many tokens were sent, so what each message weighs is told from how the sums grow, and the
+system prompt and the tools, which logs do not hold, are what the first bill has beyond its messages. It also
+says how much of that the provider's cache knew. Where this is less than what the calls before have left there,
+something was another than the recording shows: a time in the system prompt, a tool, a reminder. Where it is
+more, somebody else had sent the same. Both hold whatever the policy: both are taken from the bill, and counted.
+
+A conversation as its bills tell it: what stands before its messages, and where each of these stands.
+
+A recording as another model would have read it.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+import msgspec
+from msgspec.structs import replace
+
+from foveate.errors import MalformedRequest
+from foveate.model import Area, CacheUsage, Format, Place, Ttl
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest
+from foveate.prompt_cache.rules import CacheRules, CachingMode
+from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache, write_entry
+from foveate.replay.recording import RecordedCall, RecordedMessage, Recording, RecordingSource
+from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
+from foveate.replay.simulator.breakpoints import (
+    BreakpointPosition,
+    client_breakpoints,
+    client_positions,
+    rules_at,
+    serve_positions,
+    uses_breakpoint_lookback,
+)
+from foveate.replay.simulator.history import (
+    HistoryNode,
+    PromptFront,
+    append_node,
+    build_front,
+    drop_thinking,
+    reattach_node,
+)
+from foveate.replay.simulator.message_sizes import MessageSizer, divide_tokens, tokenizer_name
+
+# So many ends of a hidden system prompt are marked: with more of them, no marks were left for the messages.
+_MAX_ENDS = 2
+_CONVERSATION_END = -1
+
+
+class ConversationState:
+    """What is known of one conversation.
+
+    `hidden_tokens` is what it has before its messages and the recording does not show: a system prompt and
+    tools, and behind the last of `ends`, up to which a bill was seen to be read, what the first message holds
+    beyond what is shown of it. `links` are its messages in their places.
+    """
+
+    def __init__(self, name: str, root: str) -> None:
+        self.hidden_tokens: int | None = None
+        self.ends: tuple[int, ...] = ()
+        self.nodes: dict[int, HistoryNode] = {}
+        self.ttls: tuple[Ttl, Ttl] | None = None
+        self.envelope = b""
+        self.reserve_tokens = 0
+        self._recorded_pieces: Sequence[PromptPiece] = ()
+        self._recorded_breakpoints: Sequence[int] = ()
+        self._scale = 1.0
+        self._name = name
+        self._root = root
+        # How often what stands behind so many tokens of it became another one.
+        self._changes: dict[int, int] = {}
+        self._settings_version = 0
+        self._fronts: dict[tuple[str, bool], PromptFront] = {}
+
+    def copy_front_from(self, other: "ConversationState") -> None:
+        """Begin with the system prompt of another one, as far as that is known."""
+        self._name, self.ends, self._changes = other._name, other.ends, dict(other._changes)
+        self.ttls = other.ttls
+
+    def set_recorded_front(
+        self, envelope: bytes, pieces: Sequence[PromptPiece], breakpoints: Sequence[int]
+    ) -> None:
+        """What stands before the messages, where it was recorded."""
+        self.envelope, self._recorded_breakpoints = envelope, breakpoints
+        self._recorded_pieces = _scale_pieces(pieces, self._scale)
+        self._fronts = {}
+
+    def scale_front(self, factor: float) -> None:
+        """Take what was counted of that so many times as long: a bill says how long it is with the messages."""
+        self._recorded_pieces, self._scale = _scale_pieces(self._recorded_pieces, factor), self._scale * factor
+        self._fronts = {}
+
+    @property
+    def is_front_recorded(self) -> bool:
+        """Whether what stands before the messages was recorded."""
+        return bool(self._recorded_pieces)
+
+    @property
+    def has_recorded_breakpoints(self) -> bool:
+        """Whether what was recorded bears marks."""
+        return bool(self._recorded_breakpoints)
+
+    @property
+    def front_tokens(self) -> int:
+        """How many tokens stand before the messages."""
+        return (
+            sum(piece.tokens for piece in self._recorded_pieces)
+            if self._recorded_pieces
+            else self.hidden_tokens or 0
+        )
+
+    def current_front(self, model: str, *, has_thinking: bool) -> PromptFront:
+        """What stands before the messages now."""
+        found = self._fronts.get((model, has_thinking))
+        if found is None:
+            settings = repr((has_thinking, self._settings_version)).encode()
+            found = (
+                self._build_recorded_front(model, settings)
+                if self._recorded_pieces
+                else self._build_hidden_front(model, settings)
+            )
+            self._fronts[model, has_thinking] = found
+        return found
+
+    def record_change(self, *, after_tokens: int | None = None) -> None:
+        """From here on it is another one behind so many tokens; all of the messages, where it is not said."""
+        if after_tokens is None:
+            self._settings_version += 1
+        else:
+            self._changes[after_tokens] = self._changes.get(after_tokens, 0) + 1
+        self._fronts = {}
+
+    def replace_hidden_front(self, tokens: int) -> None:
+        """Replace what was not recorded before the messages by something else of so many tokens."""
+        self.hidden_tokens = tokens
+        self.ends = tuple(end for end in self.ends if end < tokens)
+        self.record_change(after_tokens=0)
+
+    def find_or_add_end(self, tokens: int, tolerance_tokens: int) -> int:
+        """The end nearest to so many tokens, and a new one there where none is near."""
+        ends = self._recorded_ends() if self._recorded_pieces else self.ends
+        near = [end for end in ends if abs(end - tokens) <= tolerance_tokens]
+        if near or self._recorded_pieces:
+            return min(near or ends, key=lambda end: abs(end - tokens))
+        self.ends = tuple(sorted((*self.ends, tokens))[-_MAX_ENDS:])
+        self._fronts = {}
+        return tokens
+
+    def rewrite(self, last: HistoryNode, keep: HistoryNode | None, scale: float = 1.0) -> HistoryNode:
+        """`last` again, all behind `keep` being something else now, `scale` times as long."""
+        previous = keep
+        for number, node in enumerate(last.path(after=keep)):
+            pieces = [replace(piece, tokens=round(piece.tokens * scale)) for piece in node.pieces]
+            if not number and pieces:
+                pieces[0] = replace(
+                    pieces[0], digest=compute_digest(b"rewritten" + pieces[0].digest + node.key)
+                )
+            previous = reattach_node(previous, node, pieces)
+            if node.message is not None:
+                self.nodes[id(node.message)] = previous
+        return previous if previous is not None else last
+
+    def _recorded_ends(self) -> list[int]:
+        found, end = [], 0
+        for piece in self._recorded_pieces:
+            end += piece.tokens
+            found.append(end)
+        return found
+
+    def _build_recorded_front(self, model: str, settings: bytes) -> PromptFront:
+        changes = sorted(self._changes.items())
+        pieces, start = [], 0
+        for piece in self._recorded_pieces:
+            earlier_changes = [change for change in changes if change[0] <= start]
+            changed_digest = (
+                compute_digest(piece.digest + repr(earlier_changes).encode())
+                if earlier_changes
+                else piece.digest
+            )
+            pieces.append(replace(piece, digest=changed_digest))
+            start += piece.tokens
+        return build_front(model, pieces, self._recorded_breakpoints, settings)
+
+    def _build_hidden_front(self, model: str, settings: bytes) -> PromptFront:
+        """Pieces for what was not recorded; what tells each does not depend on where the others end."""
+        whole = self.hidden_tokens or 0
+        ends = [end for end in self.ends if end < whole]
+        pieces, keys = [], []
+        cuts = [0, *ends, whole] if whole else [0]
+        for part, (start, end) in enumerate(pairwise(cuts)):
+            is_system = part < len(ends) or not ends
+            key = self._front_key(model, end if end < whole else _CONVERSATION_END, start)
+            keys.append(key)
+            pieces.append(
+                PromptPiece(
+                    digest=key,
+                    tokens=end - start,
+                    kind="text",
+                    area=Area.SYSTEM if is_system else Area.MESSAGES,
+                    place=Place(Area.SYSTEM, part) if is_system else Place(Area.MESSAGES, _CONVERSATION_END),
+                    accepts_breakpoint=is_system,
+                )
+            )
+        return PromptFront(
+            model=model,
+            pieces=tuple(pieces),
+            keys=tuple(keys),
+            key=compute_digest(self._front_key(model, _CONVERSATION_END, whole) + settings),
+            tokens=whole,
+            breakpoints=tuple(range(len(ends) or len(pieces))),
+        )
+
+    def _front_key(self, model: str, end: int, start: int) -> bytes:
+        """What tells all up to an end from everything else; the very end is that of this conversation alone."""
+        changes = sorted((after, times) for after, times in self._changes.items() if after <= start)
+        root = self._root if end == _CONVERSATION_END else ""
+        return compute_digest(repr((model, self._name, end, root, changes)).encode("utf-8", "replace"))
+
+
+def _scale_pieces(pieces: Sequence[PromptPiece], factor: float) -> Sequence[PromptPiece]:
+    return [replace(piece, tokens=round(piece.tokens * factor)) for piece in pieces]
+
+
+# A read that is off by no more than this share of the input, or these tokens, is the one that was expected.
+_TOLERANCE = 0.005
+_TOLERANCE_TOKENS = 64
+# A sum that falls by more than this share cannot come from how texts were weighed.
+_MIN_SHRINKAGE = 0.02
+
+_NO_USAGE = CacheUsage()
+# Agents that are known to put marks.
+_SOURCES_WITH_BREAKPOINTS = (RecordingSource.CLAUDE_CODE, RecordingSource.PI)
+
+
+class UsageFinding(StrEnum):
+    """What only the bill of a call tells."""
+
+    NOTHING = "nothing"
+    PREFIX_CHANGED = "changed"  # less was read than had been left: from somewhere on, another prompt was sent
+    ALREADY_CACHED = "kept"  # more was read: somebody else had sent the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExternalEntry:
+    """What somebody else had left in the cache: up to a piece of the front, or up to a message."""
+
+    piece: int = -1
+    node: HistoryNode | None = None
+
+    @property
+    def nodes(self) -> tuple[HistoryNode, ...]:
+        """The message at which it ends, where it is one."""
+        return (self.node,) if self.node is not None else ()
+
+
+# Made for every call, and a struct is made several times as fast as a dataclass.
+class ReconstructedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One call as it was sent.
+
+    `ttls` are for how long the client asked to keep its system prompt and its messages; None where it put no
+    marks. `expected` is what its bill would have been by all that was known before, and `told` what the bill
+    then told beyond that; `recorded` is what the simulation makes of it with all of that. `reserve_tokens` is
+    how long the answer may be, where the request says it.
+    """
+
+    call: RecordedCall
+    rules: CacheRules
+    front: PromptFront
+    last_node: HistoryNode
+    ttls: tuple[Ttl, Ttl] | None
+    output_tokens: int
+    expected: CacheUsage = _NO_USAGE
+    recorded: CacheUsage = _NO_USAGE
+    finding: UsageFinding = UsageFinding.NOTHING
+    external_entry: ExternalEntry | None = None
+    reserve_tokens: int = 0
+
+    @property
+    def full_nodes(self) -> tuple[HistoryNode, ...]:
+        """The message at which what somebody else had left ends, where it is one."""
+        return self.external_entry.nodes if self.external_entry is not None else ()
+
+    @property
+    def input_tokens(self) -> int:
+        """All that was sent."""
+        return self.front.tokens + self.last_node.end_tokens
+
+
+def reconstruct_calls(recording: Recording) -> list[ReconstructedCall]:
+    """What the calls of a recording sent, in their order."""
+    return list(_CallReconstructor(recording).reconstruct())
+
+
+def recorded_breakpoints(call: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
+    """The marks that the client itself had put into `prompt`, by the pieces that they stand on."""
+    if call.ttls is None or call.rules.caching is CachingMode.AUTOMATIC:
+        return {}
+    front_ttl, tail_ttl = call.ttls
+    breakpoints = client_breakpoints(prompt, call.front, call.last_node, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    if call.external_entry is not None:  # an entry that was read is one that a mark has found
+        breakpoints |= _external_entry_breakpoint(prompt, call.front, call.external_entry, call.ttls)
+    return breakpoints
+
+
+def _external_entry_breakpoint(
+    prompt: CachedPrompt, front: PromptFront, external_entry: ExternalEntry, ttls: tuple[Ttl, Ttl]
+) -> dict[int, Ttl]:
+    if external_entry.node is None:
+        return {external_entry.piece: ttls[0]}
+    key = front.key + external_entry.node.key
+    return {at: ttls[1] for at, prefix_key in enumerate(prompt.keys or ()) if prefix_key == key}
+
+
+def recorded_positions(call: ReconstructedCall) -> list[BreakpointPosition]:
+    """The same marks, where they are looked for on the way back."""
+    if call.ttls is None:
+        return []
+    front_ttl, tail_ttl = call.ttls
+    positions = client_positions(call.front, call.last_node, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    external_entry = call.external_entry
+    if external_entry is not None and external_entry.node is None:
+        positions.append(BreakpointPosition(None, external_entry.piece, front_ttl))
+    elif (
+        external_entry is not None
+        and external_entry.node is not None
+        and external_entry.node.pieces
+        and call.last_node.descends_from(external_entry.node)
+    ):
+        positions.append(BreakpointPosition(external_entry.node, len(external_entry.node.pieces) - 1, tail_ttl))
+    return positions
+
+
+def add_external_entry(cache: SimulatedCache, sent: ReconstructedCall) -> SimulatedCache:
+    """`cache` with what somebody else had left there: it would have been there whatever the policy."""
+    external_entry = sent.external_entry
+    if external_entry is None or not sent.rules.ttls:
+        return cache
+    if external_entry.node is not None:
+        key, tokens = (
+            sent.front.key + external_entry.node.key,
+            sent.front.tokens + external_entry.node.end_tokens,
+        )
+    else:
+        key, tokens = sent.front.keys[external_entry.piece], sent.front.end_tokens(external_entry.piece)
+    at, ttl = sent.call.at, sent.rules.ttls[0]
+    return SimulatedCache(
+        cache.entries.with_changes({key: write_entry(tokens, ttl, at=at, readable_at=at)}, at=at)
+    )
+
+
+def serve_call(
+    cache: SimulatedCache, sent: ReconstructedCall, prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]
+) -> ServedRequest:
+    """A call as it is billed, sent as `prompt` with these marks."""
+    call = sent.call
+    return add_external_entry(cache, sent).serve_with_breakpoints(
+        prompt, breakpoints, sent.rules, at=call.at, response_at=call.response_at
+    )
+
+
+def serve_call_by_lookback(
+    cache: SimulatedCache, sent: ReconstructedCall, positions: Iterable[BreakpointPosition]
+) -> ServedRequest:
+    """The same with marks that are looked for on the way back."""
+    call, with_external = sent.call, add_external_entry(cache, sent)
+    return serve_positions(
+        with_external,
+        sent.front,
+        sent.last_node,
+        positions,
+        sent.rules,
+        at=call.at,
+        response_at=call.response_at,
+    )
+
+
+class _CallReconstructor:
+    """Goes through the calls of a recording, and keeps beside what they leave in the provider's cache."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._cache = SimulatedCache()
+        self._prompts = AbbreviatedPrompts()
+        self._sizers: dict[str, MessageSizer] = {}
+        # By tokenizer and message, whose sizes are those of that tokenizer.
+        self._conversations: dict[tuple[str, int], ConversationState] = {}
+        self._latest_conversations: dict[tuple[str, str], ConversationState] = {}
+
+    def reconstruct(self) -> Iterator[ReconstructedCall]:
+        """Each call as it was sent."""
+        return map(self._reconstruct_call, self._recording.calls)
+
+    def _reconstruct_call(self, call: RecordedCall) -> ReconstructedCall:
+        rules = rules_at(call.model, call.at)
+        tokenizer = tokenizer_name(call.model)
+        sizer = self._sizers.get(tokenizer)
+        if sizer is None:
+            sizer = self._sizers[tokenizer] = MessageSizer(call.model, self._recording.format)
+        conversation, new = self._find_conversation(call, tokenizer)
+        is_first = not conversation.nodes
+        _apply_envelope(conversation, call, sizer)
+        last = _place_messages(call, conversation, new, sizer, rules)
+        sent = ReconstructedCall(
+            call=call,
+            rules=rules,
+            front=conversation.current_front(call.model, has_thinking=call.has_thinking),
+            last_node=last,
+            ttls=_client_ttls(call, conversation, rules, self._recording.source),
+            output_tokens=call.usage.output_tokens
+            if call.usage is not None
+            else sizer.count_message(call.response),
+            reserve_tokens=conversation.reserve_tokens,
+        )
+        served = self._serve(sent)
+        expected, finding = served.usage, UsageFinding.NOTHING
+        if call.usage is not None and sent.ttls is not None and rules.caching is not CachingMode.NONE:
+            sent, served = self._apply_usage(sent, served, conversation, call.usage.cache)
+            finding = sent.finding
+            if is_first:  # what sessions before it have left is nobody's surprise
+                finding, expected = UsageFinding.NOTHING, served.usage
+        self._cache = served.cache
+        reconstructed = replace(sent, expected=expected, recorded=served.usage, finding=finding)
+        self._prompts.record_sent(reconstructed)
+        return reconstructed
+
+    def _find_conversation(
+        self, call: RecordedCall, tokenizer: str
+    ) -> tuple[ConversationState, list[RecordedMessage]]:
+        """The conversation that a call goes on with, and its messages that are new."""
+        new: list[RecordedMessage] = []
+        message: RecordedMessage | None = call.last_message
+        while message is not None and (tokenizer, id(message)) not in self._conversations:
+            new.append(message)
+            message = message.previous
+        new.reverse()
+        name = call.conversation, call.model
+        if message is not None:
+            conversation = self._conversations[tokenizer, id(message)]
+        else:
+            conversation = ConversationState(call.conversation, call.id)
+            conversation.hidden_tokens = self._recording.hidden_tokens
+            if name in self._latest_conversations:
+                conversation.copy_front_from(self._latest_conversations[name])
+        self._latest_conversations[name] = conversation
+        self._conversations.update(((tokenizer, id(said)), conversation) for said in new)
+        return conversation, new
+
+    def _serve(self, sent: ReconstructedCall) -> ServedRequest:
+        if uses_breakpoint_lookback(sent.rules):
+            return serve_call_by_lookback(self._cache, sent, recorded_positions(sent))
+        prompt = self._prompts.build(sent)
+        return serve_call(self._cache, sent, prompt, recorded_breakpoints(sent, prompt))
+
+    def _apply_usage(
+        self, sent: ReconstructedCall, served: ServedRequest, conversation: ConversationState, usage: CacheUsage
+    ) -> tuple[ReconstructedCall, ServedRequest]:
+        """The same, with what only the bill tells."""
+        difference = usage.read - served.usage.read
+        tolerance = tolerance_tokens(usage, sent.rules)
+        if abs(difference) <= tolerance:
+            return sent, served
+        if difference < 0:
+            sent = _apply_prefix_change(sent, conversation, usage.read, tolerance)
+            return sent, self._serve(sent)
+        with_entry = replace(
+            _apply_external_entry(sent, conversation, usage.read, tolerance),
+            finding=UsageFinding.ALREADY_CACHED,
+        )
+        served_with_entry = self._serve(with_entry)
+        is_nearer = abs(usage.read - served_with_entry.usage.read) < difference
+        return (with_entry, served_with_entry) if is_nearer else (sent, served)
+
+
+def tolerance_tokens(usage: CacheUsage, rules: CacheRules) -> int:
+    """By how many tokens a read may be off and still be the one that was billed."""
+    return max(int(_TOLERANCE * usage.input_tokens), _TOLERANCE_TOKENS, rules.step_tokens)
+
+
+def _apply_prefix_change(
+    sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
+) -> ReconstructedCall:
+    """What was sent, if it was another prompt from where the bill stopped reading."""
+    last, front = sent.last_node, sent.front.tokens
+    if read <= tolerance:
+        conversation.record_change(after_tokens=0)
+    elif read < front - tolerance:
+        conversation.record_change(after_tokens=conversation.find_or_add_end(read, tolerance))
+    elif read <= front + tolerance:
+        conversation.record_change()
+    else:
+        last = conversation.rewrite(last, last.nearest(read - front))
+    new_front = conversation.current_front(sent.call.model, has_thinking=sent.call.has_thinking)
+    changed = replace(sent, front=new_front, last_node=last, finding=UsageFinding.PREFIX_CHANGED)
+    # It may be the first time that a bill shows this end of the system prompt.
+    return _apply_external_entry(changed, conversation, read, tolerance) if read > tolerance else changed
+
+
+def _apply_external_entry(
+    sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
+) -> ReconstructedCall:
+    """What was sent, with the entry that the bill read and no call before had left."""
+    front = sent.front
+    if read > front.tokens + tolerance:
+        node = sent.last_node.nearest(read - front.tokens)
+        return replace(sent, external_entry=ExternalEntry(node=node)) if node is not None else sent
+    piece = len(front.pieces) - 1
+    if read < front.tokens - tolerance:
+        end = conversation.find_or_add_end(read, tolerance)
+        front = conversation.current_front(sent.call.model, has_thinking=sent.call.has_thinking)
+        piece = next((at for at in range(len(front.pieces)) if front.end_tokens(at) >= end), piece)
+    return replace(sent, front=front, external_entry=ExternalEntry(piece=piece)) if piece >= 0 else sent
+
+
+def _apply_envelope(conversation: ConversationState, call: RecordedCall, sizer: MessageSizer) -> None:
+    """Take over what was recorded of a call beside its messages."""
+    if not call.envelope or conversation.envelope == call.envelope:
+        return
+    try:
+        front = sizer.size_front(call.envelope)
+    except MalformedRequest:
+        return
+    conversation.set_recorded_front(call.envelope, front.pieces, front.breakpoints)
+    conversation.reserve_tokens = front.reserve_tokens
+
+
+def _client_ttls(
+    call: RecordedCall, conversation: ConversationState, rules: CacheRules, source: RecordingSource
+) -> tuple[Ttl, Ttl] | None:
+    """For how long a client asked to keep its system prompt and its messages; None where it did not."""
+    default_ttl = rules.ttls[0] if rules.ttls else Ttl.FIVE_MINUTES
+    usage = call.usage.cache if call.usage is not None else None
+    if usage is not None and rules.caching is CachingMode.BREAKPOINTS:
+        is_long_enough = usage.input_tokens >= rules.minimum_tokens
+        if is_long_enough and not (usage.read or usage.written_5m or usage.written_1h):
+            return None
+        if usage.written_1h:
+            conversation.ttls = Ttl.ONE_HOUR, Ttl.FIVE_MINUTES if usage.written_5m else Ttl.ONE_HOUR
+        elif usage.written_5m:
+            conversation.ttls = default_ttl, default_ttl
+    if (
+        usage is None
+        and source not in _SOURCES_WITH_BREAKPOINTS
+        and not conversation.has_recorded_breakpoints
+        and call.breakpoint_ttl is None
+    ):
+        return None  # nothing says that there were marks
+    requested = (
+        call.breakpoint_ttl
+        if call.breakpoint_ttl is not None and call.breakpoint_ttl in rules.ttls
+        else default_ttl
+    )
+    return conversation.ttls or (requested, requested)
+
+
+def _place_messages(
+    call: RecordedCall,
+    conversation: ConversationState,
+    new: Sequence[RecordedMessage],
+    sizer: MessageSizer,
+    rules: CacheRules,
+) -> HistoryNode:
+    """The last message of a call in its place, those before it that are new too."""
+    first = new[0] if new else call.last_message
+    previous = conversation.nodes.get(id(first.previous)) if new and first.previous is not None else None
+    if not new:
+        previous = conversation.nodes[id(call.last_message)]
+    messages = [sizer.size_message(recorded) for recorded in new]
+    turn_starts = [at for at, message in enumerate(messages) if message.opens_turn(new[at].role)]
+    last_turn_start = turn_starts[-1] if turn_starts and rules.drops_thinking else 0
+    if turn_starts and rules.drops_thinking and previous is not None:
+        previous = drop_thinking(previous)
+    messages = [
+        message.without_thinking() if at < last_turn_start else message for at, message in enumerate(messages)
+    ]
+    if call.usage is None:
+        sizes = [sizer.count_message(recorded.raw) for recorded in new]
+    else:
+        # What stands before the messages is told from what they weigh: so these are counted well, once.
+        count_exactly = previous is None and conversation.hidden_tokens is None
+        weights = [
+            sizer.count_message(recorded.raw) if count_exactly else message.tokens
+            for recorded, message in zip(new, messages, strict=True)
+        ]
+        new_tokens = _measure_new_tokens(call.usage.cache, conversation, previous, weights)
+        if new_tokens < 0 and previous is not None:
+            previous, new_tokens = _shrink_history(call.usage.cache, conversation, previous, sum(weights))
+        sizes = divide_tokens(max(new_tokens, 0), weights)
+    for recorded, message, size in zip(new, messages, sizes, strict=True):
+        previous = append_node(previous, message.pieces(size, rules), message=recorded, role=recorded.role)
+        conversation.nodes[id(recorded)] = previous
+    assert previous is not None
+    return previous
+
+
+def _measure_new_tokens(
+    usage: CacheUsage, conversation: ConversationState, previous: HistoryNode | None, weights: Sequence[int]
+) -> int:
+    """How many tokens the new messages have; of a first call, what stands before them is told too."""
+    total = usage.input_tokens
+    if not conversation.nodes and conversation.is_front_recorded:
+        conversation.scale_front(total / max(conversation.front_tokens + sum(weights), 1))
+    elif previous is None and not conversation.is_front_recorded and conversation.hidden_tokens is None:
+        hidden_tokens = max(total - sum(weights), 0)
+        # What a first call reads is mostly the system prompt, and its sum is surer than a difference.
+        is_near = abs(usage.read - hidden_tokens) <= _MIN_SHRINKAGE * total or len(weights) == 1
+        if (
+            usage.read
+            and usage.read < total
+            and is_near
+            and usage.read > hidden_tokens - _MIN_SHRINKAGE * total
+        ):
+            hidden_tokens = usage.read
+        conversation.hidden_tokens = hidden_tokens
+    return total - conversation.front_tokens - (previous.end_tokens if previous is not None else 0)
+
+
+def _shrink_history(
+    usage: CacheUsage, conversation: ConversationState, previous: HistoryNode, new_tokens: int
+) -> tuple[HistoryNode, int]:
+    """The history behind which new messages stand, and how many tokens these have, where the sum has fallen.
+
+    Agents leave out old results of tools without a word in their logs. What the bill still read is what stayed.
+    """
+    total, front = usage.input_tokens, conversation.front_tokens
+    known = front + previous.end_tokens
+    if known - total <= _MIN_SHRINKAGE * total:
+        return previous, 0
+    if not conversation.is_front_recorded and total < front + new_tokens:  # not even without any history
+        conversation.replace_hidden_front(max(total - previous.end_tokens - new_tokens, 0))
+        return previous, max(total - conversation.front_tokens - previous.end_tokens, 0)
+    keep = previous.last_within(max(usage.read - front, 0))
+    kept_tokens = keep.end_tokens if keep is not None else 0
+    remaining = max(total - front - kept_tokens - new_tokens, 0)
+    scale = remaining / (previous.end_tokens - kept_tokens) if previous.end_tokens > kept_tokens else 1.0
+    after = conversation.rewrite(previous, keep, scale)
+    return after, max(total - front - after.end_tokens, 0)
+
+
+def convert_to_model(
+    calls: Sequence[ReconstructedCall], model: str, api_format: Format
+) -> list[ReconstructedCall]:
+    """The same calls to `model`: each message as many times as long as its counter finds it.
+
+    What the recording does not show, and what was answered, grows as all messages together do. Where both
+    models count alike, all sizes stay.
+    """
+    return list(map(_ModelConverter(calls, model, api_format).convert, calls))
+
+
+class _ModelConverter:
+    def __init__(self, calls: Sequence[ReconstructedCall], model: str, api_format: Format) -> None:
+        self._model = model
+        self._spoken = api_format
+        self._sizers: dict[str, MessageSizer] = {}
+        self._ratios: dict[int, float] = {}
+        self._converted_nodes: dict[int, tuple[HistoryNode, HistoryNode]] = {}
+        self._converted_fronts: dict[int, tuple[PromptFront, PromptFront]] = {}
+        self._overall_ratio = self._compute_overall_ratio(calls)
+
+    def convert(self, call: ReconstructedCall) -> ReconstructedCall:
+        """One call."""
+        recorded_model = call.call.model
+        external_entry = call.external_entry
+        if external_entry is not None and external_entry.node is not None:
+            external_entry = ExternalEntry(node=self._convert_node(external_entry.node, recorded_model))
+        return replace(
+            call,
+            call=dataclasses.replace(call.call, model=self._model),
+            rules=rules_at(self._model, call.call.at),
+            front=self._convert_front(call.front),
+            last_node=self._convert_node(call.last_node, recorded_model),
+            output_tokens=round(call.output_tokens * self._overall_ratio),
+            external_entry=external_entry,
+        )
+
+    def _sizer(self, model: str) -> MessageSizer:
+        name = tokenizer_name(model)
+        if name not in self._sizers:
+            self._sizers[name] = MessageSizer(model, self._spoken)
+        return self._sizers[name]
+
+    def _message_ratio(self, message: RecordedMessage, recorded_model: str) -> float:
+        if tokenizer_name(recorded_model) == tokenizer_name(self._model):
+            return 1.0
+        known = self._ratios.get(id(message))
+        if known is None:
+            before, after = (
+                self._sizer(model).count_message(message.raw) for model in (recorded_model, self._model)
+            )
+            known = self._ratios[id(message)] = after / before if before else 1.0
+        return known
+
+    def _compute_overall_ratio(self, calls: Sequence[ReconstructedCall]) -> float:
+        """How many times as long all messages are together."""
+        seen: set[int] = set()
+        before = after = 0.0
+        for call in calls:
+            node: HistoryNode | None = call.last_node
+            while node is not None and node.message is not None and id(node.message) not in seen:
+                seen.add(id(node.message))
+                before += node.tokens
+                after += node.tokens * self._message_ratio(node.message, call.call.model)
+                node = node.previous
+        return after / before if before else 1.0
+
+    def _convert_node(self, last: HistoryNode, recorded_model: str) -> HistoryNode:
+        new = []
+        node: HistoryNode | None = last
+        while node is not None and id(node) not in self._converted_nodes:
+            new.append(node)
+            node = node.previous
+        previous = self._converted_nodes[id(node)][1] if node is not None else None
+        for new_node in reversed(new):
+            ratio = (
+                self._message_ratio(new_node.message, recorded_model) if new_node.message is not None else 1.0
+            )
+            pieces = [replace(piece, tokens=round(piece.tokens * ratio)) for piece in new_node.pieces]
+            previous = reattach_node(previous, new_node, pieces)
+            self._converted_nodes[id(new_node)] = (
+                new_node,
+                previous,
+            )  # the first is held, so that no other has its id
+        assert previous is not None
+        return previous
+
+    def _convert_front(self, front: PromptFront) -> PromptFront:
+        if id(front) not in self._converted_fronts:
+            pieces = tuple(
+                replace(piece, tokens=round(piece.tokens * self._overall_ratio)) for piece in front.pieces
+            )
+            tokens = sum(piece.tokens for piece in pieces)
+            converted = dataclasses.replace(front, model=self._model, pieces=pieces, tokens=tokens)
+            self._converted_fronts[id(front)] = front, converted
+        return self._converted_fronts[id(front)][1]

@@ -1,0 +1,213 @@
+"""What the sandbox answers, in no provider's words yet: thoughts, text, calls, and why it stopped.
+
+What every rendering of an answer needs: its ids and time, its bill, and server-sent events.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from foveate.formats.json_text.parse import to_json
+from foveate.model import Usage
+from foveate.sandbox.schema_examples import build_example
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+
+DEFAULT_TEXT = (
+    "This is Foveate's sandbox, not a model. It took your request, counted it, and has nothing to add."
+)
+DEFAULT_TOOL_INPUT = "This is what a sandbox writes."
+DEFAULT_THINKING = "A sandbox does not think, but it can keep the form."
+
+# So many characters come in one event of a stream.
+_CHUNK_CHARS = 24
+
+
+class StopReason(StrEnum):
+    """Why an answer ends."""
+
+    DONE = "done"
+    TOOL_CALL = "called"
+    LIMIT = "limit"
+    SEQUENCE = "sequence"
+    WINDOW = "window"
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingPart:
+    """What was thought before anything was said."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Text for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A call of a tool; `arguments` is JSON, or any text for a tool that takes such."""
+
+    name: str
+    arguments: str
+    is_text: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseSpec:
+    """What a request wants of its answer.
+
+    `tools` are those that can be called, with their schemas, `text_tools` those among them that take any text;
+    `must_call` is the name of one, or empty for any. `schema` is the form that the text must have.
+    `limit_tokens` bounds the answer, `room_tokens` is what the window has left for it. `text` is what the last
+    message says.
+    """
+
+    model: str
+    is_streaming: bool
+    includes_thinking: bool = False
+    tools: tuple[tuple[str, dict[str, Any]], ...] = ()
+    forced_tool: str | None = None
+    text_tools: frozenset[str] = frozenset()
+    schema: dict[str, Any] | None = None
+    limit_tokens: int | None = None
+    window_tokens_left: int | None = None
+    stop_sequences: tuple[str, ...] = ()
+    last_message_text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedResponse:
+    """An answer in its parts, and what they come to."""
+
+    parts: tuple[ThinkingPart | TextPart | ToolCallPart, ...]
+    stop: StopReason
+    stop_sequence: str | None
+    output_tokens: int
+    thinking_tokens: int
+
+
+def generate_response(
+    spec: ResponseSpec, step: ScriptStep | None, count: Callable[[str], int]
+) -> GeneratedResponse:
+    """What is answered: by the step of a script where there is one, and never more than the wish allows."""
+    text, sequence = _cut_at_stop_sequence(_response_text(spec, step), spec.stop_sequences)
+    calls = [] if sequence is not None else _tool_calls(spec, step)
+    wanted: list[ThinkingPart | TextPart | ToolCallPart] = []
+    if spec.includes_thinking or (step is not None and step.thinking is not None):
+        wanted.append(ThinkingPart(step.thinking if step and step.thinking is not None else DEFAULT_THINKING))
+    wanted += [TextPart(text)] if text else []
+    wanted += calls
+    limits = {StopReason.LIMIT: spec.limit_tokens, StopReason.WINDOW: spec.window_tokens_left}
+    stop, limit = min(
+        ((stop, limit) for stop, limit in limits.items() if limit is not None),
+        key=lambda bound: bound[1],
+        default=(StopReason.LIMIT, None),
+    )
+    parts, tokens, is_complete = _cut_to_limit(wanted, limit, count)
+    thinking_tokens = sum(count(part.text) for part in parts if isinstance(part, ThinkingPart))
+    if is_complete:
+        stop = (
+            StopReason.SEQUENCE if sequence is not None else StopReason.TOOL_CALL if calls else StopReason.DONE
+        )
+    return GeneratedResponse(
+        parts=tuple(parts),
+        stop=stop,
+        stop_sequence=sequence if stop is StopReason.SEQUENCE else None,
+        output_tokens=tokens,
+        thinking_tokens=thinking_tokens,
+    )
+
+
+def split_chunks(text: str) -> list[str]:
+    """A text as it is streamed."""
+    return [text[at : at + _CHUNK_CHARS] for at in range(0, len(text), _CHUNK_CHARS)]
+
+
+def _response_text(spec: ResponseSpec, step: ScriptStep | None) -> str:
+    if step is not None and (step.text is not None or step.tools):
+        return step.text or ""
+    if spec.forced_tool is not None:
+        return ""
+    if spec.schema is not None:
+        return json.dumps(build_example(spec.schema))
+    return DEFAULT_TEXT
+
+
+def _tool_calls(spec: ResponseSpec, step: ScriptStep | None) -> list[ToolCallPart]:
+    schemas = dict(spec.tools)
+    if step is not None and (step.tools or step.text is not None):
+        calls = step.tools
+    elif spec.forced_tool is not None and spec.tools:
+        calls = (ScriptedCall(name=spec.forced_tool or spec.tools[0][0]),)
+    else:
+        calls = ()
+    return [_tool_call(call, spec, schemas) for call in calls]
+
+
+def _tool_call(call: ScriptedCall, spec: ResponseSpec, schemas: dict[str, dict[str, Any]]) -> ToolCallPart:
+    if call.name in spec.text_tools:
+        return ToolCallPart(
+            call.name, DEFAULT_TOOL_INPUT if call.input is None else json.dumps(call.input), is_text=True
+        )
+    arguments = build_example(schemas.get(call.name, {})) if call.input is None else call.input
+    return ToolCallPart(call.name, json.dumps(arguments))
+
+
+def _cut_at_stop_sequence(text: str, stop_sequences: tuple[str, ...]) -> tuple[str, str | None]:
+    """The text before the first stop sequence in it, and which that is."""
+    found = min(((text.find(stop), stop) for stop in stop_sequences if stop and stop in text), default=None)
+    return (text, None) if found is None else (text[: found[0]], found[1])
+
+
+def _cut_to_limit(
+    wanted: list[ThinkingPart | TextPart | ToolCallPart], limit: int | None, count: Callable[[str], int]
+) -> tuple[list[ThinkingPart | TextPart | ToolCallPart], int, bool]:
+    """As much of an answer as the limit allows, its tokens, and whether that is all; no call is cut in two."""
+    parts: list[ThinkingPart | TextPart | ToolCallPart] = []
+    tokens = 0
+    for part in wanted:
+        size = count(part.name + part.arguments if isinstance(part, ToolCallPart) else part.text)
+        if limit is not None and tokens + size > limit:
+            if not isinstance(part, ToolCallPart):
+                text = _cut_text(part.text, limit - tokens, count)
+                parts += [type(part)(text)] if text.strip() else []
+            return parts, limit, False
+        parts.append(part)
+        tokens += size
+    return parts, tokens, True
+
+
+def _cut_text(text: str, limit: int, count: Callable[[str], int]) -> str:
+    """The longest beginning of `text` of so many tokens, or nearly."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if count(text[:middle]) <= limit else (low, middle - 1)
+    return text[:low]
+
+
+NewId = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseMetadata:
+    """What goes around an answer: the model's name, when it was given, what it cost, and new ids.
+
+    `writes` says that the model's cache takes a fee for what is written, and its bill a line for it.
+    """
+
+    model: str
+    created_at: float
+    usage: Usage
+    new_id: NewId
+    charges_cache_writes: bool = True
+
+
+def encode_event(data: object, name: str = "") -> bytes:
+    """One server-sent event."""
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + to_json(data) + b"\n\n"

@@ -1,0 +1,586 @@
+"""The stand-in itself: takes requests as they come over HTTP, refuses or answers them, and bills the answers.
+
+It knows no network and reads no clock of its own, so that a test can let an hour pass.
+
+What providers answer to other questions than prompts: which models there are, and that a stream failed.
+
+The limits that providers tell clients of that sign in with a subscription.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qsl
+
+from blake3 import blake3
+
+from foveate import formats
+from foveate.budget.model_limits import find_context_window
+from foveate.errors import BadOption, MalformedRequest
+from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, as_text, to_json
+from foveate.formats.response import errors
+from foveate.formats.response.errors import (
+    ErrorResponse,
+    gemini_error_object,
+    make_overloaded_error,
+    make_status_error,
+    openai_error_object,
+)
+from foveate.model import Format, Request, Usage
+from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
+from foveate.prompt_cache.prompt.incremental import block_tokens_for, build_cached_prompt
+from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
+from foveate.sandbox import thinking_signatures
+from foveate.sandbox.accounts import Accounts, StoredResponses, hash_api_key, input_items, resolve_references
+from foveate.sandbox.http import (
+    MAX_BODY_BYTES,
+    AzureRoute,
+    Provider,
+    SandboxReply,
+    SandboxRequest,
+    detect_format,
+    is_google_chat,
+    parse_azure_path,
+    parse_gemini_path,
+    read_api_key,
+    read_betas,
+    to_openai_path,
+)
+from foveate.sandbox.message_threads import MessageThreads, ThreadRequest
+from foveate.sandbox.models import find_model, list_model_names
+from foveate.sandbox.rendering import anthropic, gemini, openai_chat, openai_responses
+from foveate.sandbox.rendering.anthropic import error_event
+from foveate.sandbox.response import (
+    GeneratedResponse,
+    ResponseMetadata,
+    ResponseSpec,
+    encode_event,
+    generate_response,
+)
+from foveate.sandbox.script import STEP_HEADER, Script, ScriptStep, find_requested_step
+from foveate.sandbox.validation.dispatch import decode_body, find_error, find_window_error
+from foveate.tokens import counter_for
+
+
+def render_models(api_format: Format, name: str) -> bytes | ErrorResponse:
+    """The list of models or, with a name, one of them."""
+    describe = _MODEL_RENDERERS.get(api_format, _openai_model)
+    if name:
+        if find_model(api_format, name) is None:
+            return _model_not_found(api_format, name)
+        return to_json(describe(name))
+    rows = [describe(model) for model in list_model_names(api_format)]
+    if api_format is Format.ANTHROPIC:
+        ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]}
+        return to_json({"data": rows, "has_more": False, **ends})
+    if api_format is Format.GEMINI:
+        return to_json({"models": rows})
+    return to_json({"object": "list", "data": rows})
+
+
+def render_stream_error(api_format: Format, number: int) -> bytes:
+    """What a stream ends with when its provider fails in the middle; `number` is that of the event."""
+    refusal = make_overloaded_error(api_format)
+    if api_format is Format.ANTHROPIC:
+        return error_event(refusal.message)
+    if api_format is Format.CHAT:
+        return encode_event({"error": openai_error_object(refusal)})
+    if api_format is Format.GEMINI:
+        return encode_event({"error": gemini_error_object(refusal)})
+    fields = {"type": "error", "sequence_number": number, "code": refusal.kind, "message": refusal.message}
+    return encode_event(fields | {"param": None}, "error")
+
+
+def _anthropic_model(name: str) -> dict[str, Any]:
+    window, model = find_context_window(name), find_model(Format.ANTHROPIC, name)
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name.replace("-", " ").title(),
+        "created_at": "1970-01-01T00:00:00Z",  # as the API has it where a date is not known
+        "lifecycle": "active",
+        "max_input_tokens": window.tokens if window else None,
+        "max_tokens": model.most_output_tokens if model else None,
+    }
+
+
+def _openai_model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "openai"}
+
+
+def _google_model(name: str) -> dict[str, Any]:
+    window, model = find_context_window(name), find_model(Format.GEMINI, name)
+    return {
+        "name": f"models/{name}",
+        "displayName": name.replace("-", " ").title(),
+        "inputTokenLimit": window.tokens if window else None,
+        "outputTokenLimit": model.most_output_tokens if model else None,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+    }
+
+
+_MODEL_RENDERERS = {Format.ANTHROPIC: _anthropic_model, Format.GEMINI: _google_model}
+
+
+def _model_not_found(api_format: Format, name: str) -> ErrorResponse:
+    if api_format is Format.ANTHROPIC:
+        return ErrorResponse(message=f"model: {name}", status=404, kind="not_found_error")
+    if api_format is Format.GEMINI:
+        return make_status_error(api_format, 404, f"models/{name} is not found for API version v1beta.")
+    message = f"The model '{name}' does not exist"
+    return ErrorResponse(message=message, status=404, param="model", code="model_not_found")
+
+
+_HOUR_SECONDS = 3_600
+# The share of each limit that one request uses, and how long the limit lasts.
+_LIMITS = (("5h", 0.01, 5), ("7d", 0.001, 7 * 24))
+
+
+def subscription_headers(
+    http_request: SandboxRequest, api_format: Format, *, requests: int, now: float
+) -> dict[str, str]:
+    """The headers of a response to a subscription that has sent so many requests; none for a plain key."""
+    bearer = http_request.headers.get("authorization", "").removeprefix("Bearer ")
+    found: dict[str, str] = {}
+    for number, (name, share, hours) in enumerate(_LIMITS):
+        used = min(1.0, requests * share)
+        seconds = hours * _HOUR_SECONDS
+        reset = int(now // seconds + 1) * seconds
+        if api_format is Format.ANTHROPIC and bearer.startswith("sk-ant-oat"):
+            prefix = f"anthropic-ratelimit-unified-{name}"
+            status = "allowed" if used < 1 else "rejected"
+            found |= {f"{prefix}-utilization": f"{used:g}", f"{prefix}-reset": str(reset)}
+            found |= {f"{prefix}-status": status, "anthropic-ratelimit-unified-status": "allowed"}
+        elif api_format is Format.RESPONSES and bearer and "chatgpt-account-id" in http_request.headers:
+            prefix = f"x-codex-{('primary', 'secondary')[number]}"
+            found |= {f"{prefix}-used-percent": f"{100 * used:g}", f"{prefix}-window-minutes": str(60 * hours)}
+            found |= {f"{prefix}-reset-after-seconds": str(int(reset - now))}
+    return found
+
+
+_COMPLETION_PATHS = {
+    "/v1/messages": Format.ANTHROPIC,
+    "/v1/chat/completions": Format.CHAT,
+    "/v1/responses": Format.RESPONSES,
+}
+_COUNT_PATHS = {
+    "/v1/messages/count_tokens": Format.ANTHROPIC,
+    "/v1/responses/input_tokens": Format.RESPONSES,
+}
+_MODELS_PATH = "/v1/models"
+_GEMINI_MODELS_PATH = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
+_GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
+# By whose rules Google's models are checked in OpenAI's format, and what answers for Azure's deployments.
+_DEFAULT_CHAT_MODEL = "gpt-4.1"
+_PROVIDERS = {
+    Format.ANTHROPIC: "anthropic",
+    Format.CHAT: "openai",
+    Format.RESPONSES: "openai",
+    Format.GEMINI: "google",
+}
+
+RenderedResponse = (
+    anthropic.AnthropicResponse
+    | openai_chat.ChatResponse
+    | openai_responses.ResponsesResponse
+    | gemini.GeminiResponse
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedRequest:
+    """A request that is accepted, read and counted.
+
+    `prefix` tells on Anthropic what a thought stands after; `items` are on Responses the conversation so far.
+    `streams` is what Gemini says in the path, and `as_events` in the query. `thread` is its message thread.
+    """
+
+    body: dict[str, Any]
+    request: Request
+    rules: CacheRules
+    prompt: CachedPrompt
+    owner: bytes
+    is_count: bool
+    prefix: bytes = b""
+    items: tuple[dict[str, Any], ...] = ()
+    is_streaming: bool = False
+    as_events: bool = True
+    thread: ThreadRequest | None = None
+
+
+class Sandbox:
+    """Stands in for the providers: one for each program, with a cache for each key that comes along.
+
+    `clock` gives the time in seconds, `seed` makes its ids different from those of every other sandbox.
+    `tokens` is the tokenizer that a model has: another one than we know stands in for a model that is new.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        seed: bytes,
+        script: Script | None = None,
+        providers: Collection[Provider] = tuple(Provider),
+        tokens: Callable[[str], BlockTokens] = block_tokens_for,
+    ) -> None:
+        self._clock = clock
+        self._seed = seed
+        self._script = script or Script()
+        self._providers = frozenset(providers)
+        self._tokens = tokens
+        self._accounts = Accounts()
+        self._responses = StoredResponses()
+        self._threads = MessageThreads()
+        self._ids = 0
+        self._script_position = 0
+
+    def reply(self, http_request: SandboxRequest) -> SandboxReply:
+        """What a provider would send back; it counts as sent."""
+        reply = self.respond(http_request, self.accept(http_request))
+        if reply.before_last_chunk is not None and not reply.disconnects:
+            reply.before_last_chunk()
+        if reply.on_end is not None:
+            reply.on_end()
+        return reply
+
+    def accept(self, http_request: SandboxRequest) -> AcceptedRequest | ErrorResponse | bytes:
+        """What becomes of a request before it is billed; of what is not billed at all, the answer.
+
+        This is what takes long with a long body. It changes nothing, so that others can be answered meanwhile.
+        """
+        api_format = detect_format(http_request, self._providers)
+        key = read_api_key(http_request, api_format)
+        if isinstance(key, ErrorResponse):
+            return key
+        if len(http_request.body) > MAX_BODY_BYTES:
+            return errors.make_body_too_large_error(api_format, MAX_BODY_BYTES)
+        try:
+            return self._route(http_request, api_format, hash_api_key(key))
+        except MalformedRequest as error:
+            return ErrorResponse(message=str(error))
+        except RecursionError:
+            return errors.make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
+
+    def respond(
+        self, http_request: SandboxRequest, accepted: AcceptedRequest | ErrorResponse | bytes
+    ) -> SandboxReply:
+        """The answer to what was taken, and the bill: one at a time."""
+        api_format = detect_format(http_request, self._providers)
+        if isinstance(accepted, bytes):
+            return self._json_reply(api_format, accepted)
+        try:
+            found = accepted if isinstance(accepted, ErrorResponse) else self._generate(http_request, accepted)
+        except BadOption as error:
+            found = ErrorResponse(message=str(error))
+        except RecursionError:
+            found = errors.make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
+        return self.render_error(api_format, found) if isinstance(found, ErrorResponse) else found
+
+    def render_error(self, api_format: Format, refusal: ErrorResponse) -> SandboxReply:
+        """A refusal as its provider sends it."""
+        request_id = self._new_id("req_01")
+        headers = self._headers(api_format, request_id)
+        if refusal.retry_after_seconds is not None:
+            headers["retry-after"] = f"{refusal.retry_after_seconds:g}"
+        body = errors.error_body(api_format, refusal, request_id)
+        return SandboxReply(status=refusal.status, headers=headers, chunks=(body,))
+
+    def _route(
+        self, http_request: SandboxRequest, api_format: Format, owner: bytes
+    ) -> AcceptedRequest | ErrorResponse | bytes:
+        if api_format is Format.GEMINI:
+            return self._route_gemini(http_request, owner)
+        azure = parse_azure_path(http_request.path)
+        if (
+            azure is not None
+            and azure.needs_version
+            and "api-version" not in dict(parse_qsl(http_request.query))
+        ):
+            return errors.make_status_error(api_format, 404, "Resource not found")
+        path = to_openai_path(http_request.path.rstrip("/")) if azure is None else azure.path
+        if path in _COMPLETION_PATHS | _COUNT_PATHS and _is_same_provider(
+            api_format, (_COMPLETION_PATHS | _COUNT_PATHS)[path]
+        ):
+            if http_request.method != "POST":
+                return errors.make_status_error(
+                    api_format, 405, f"Method Not Allowed: {http_request.method} {http_request.path}"
+                )
+            return self._accept_body(
+                http_request, api_format, owner, counting=path in _COUNT_PATHS, azure=azure
+            )
+        if http_request.method == "GET" and (path == _MODELS_PATH or path.startswith(f"{_MODELS_PATH}/")):
+            return render_models(api_format, path[len(_MODELS_PATH) + 1 :])
+        return _route_not_found(http_request, api_format)
+
+    def _route_gemini(
+        self, http_request: SandboxRequest, owner: bytes
+    ) -> AcceptedRequest | ErrorResponse | bytes:
+        api_format, model_and_method = Format.GEMINI, parse_gemini_path(http_request)
+        if (
+            model_and_method is not None
+            and model_and_method[1] in _GEMINI_METHODS
+            and http_request.method == "POST"
+        ):
+            model, method = model_and_method
+            accepted = self._accept_body(
+                http_request, api_format, owner, counting=method == "countTokens", model=model
+            )
+            if isinstance(accepted, ErrorResponse):
+                return accepted
+            as_events = dict(parse_qsl(http_request.query)).get("alt") == "sse"
+            return replace(accepted, is_streaming=method == "streamGenerateContent", as_events=as_events)
+        listed = _GEMINI_MODELS_PATH.fullmatch(http_request.path.rstrip("/"))
+        if http_request.method == "GET" and listed is not None:
+            return render_models(api_format, listed[1] or "")
+        return errors.make_status_error(
+            api_format, 404, f"Not Found: {http_request.method} {http_request.path}"
+        )
+
+    def _accept_body(
+        self,
+        http_request: SandboxRequest,
+        api_format: Format,
+        owner: bytes,
+        *,
+        counting: bool,
+        model: str = "",
+        azure: AzureRoute | None = None,
+    ) -> AcceptedRequest | ErrorResponse:
+        """The request, unless there is something wrong with it; `model` is the one that the path names."""
+        body = decode_body(api_format, http_request.body)
+        if isinstance(body, ErrorResponse):
+            return body
+        if azure is not None:
+            model = _deployed_model(azure.deployment or as_text(body.get("model")))
+            body = body | {"model": model}
+        thread = None
+        if api_format is Format.ANTHROPIC and not counting:
+            thread = self._threads.resolve(body, owner, read_betas(http_request), now=self._clock())
+        if isinstance(thread, ErrorResponse):
+            return thread
+        if thread is not None:
+            body = thread.body
+        whole = resolve_references(body, self._responses, owner) if api_format is Format.RESPONSES else body
+        if isinstance(whole, ErrorResponse):
+            return whole
+        is_as_sent = whole is body and thread is None
+        request = formats.parse_request(
+            http_request.body if is_as_sent else to_json(whole), api_format, model=model
+        )
+        is_google = api_format is Format.GEMINI or is_google_chat(http_request)
+        if is_google and api_format is Format.CHAT and find_model(Format.GEMINI, request.model) is not None:
+            whole = whole | {"model": _DEFAULT_CHAT_MODEL}
+        refusal = find_error(api_format, whole, counting=counting, betas=read_betas(http_request), model=model)
+        if refusal is not None:
+            return refusal
+        rules = rules_for(request.model, "google" if is_google else _PROVIDERS[api_format])
+        prompt = build_cached_prompt(request, rules, self._tokens(request.model))
+        refusal = None if counting else find_window_error(api_format, whole, prompt.tokens, model=model)
+        return refusal or AcceptedRequest(
+            body=body,
+            request=request,
+            rules=rules,
+            prompt=prompt,
+            owner=owner,
+            is_count=counting,
+            prefix=thinking_signatures.hash_prefix(body).digest() if api_format is Format.ANTHROPIC else b"",
+            items=input_items(whole) if api_format is Format.RESPONSES else (),
+            thread=thread,
+        )
+
+    def _render_count(self, accepted: AcceptedRequest) -> SandboxReply:
+        api_format, tokens = accepted.request.format, accepted.prompt.tokens
+        if api_format is Format.ANTHROPIC:
+            return self._json_reply(api_format, to_json({"input_tokens": tokens}))
+        if api_format is Format.GEMINI:
+            return self._json_reply(api_format, gemini.render_count(tokens))
+        return self._json_reply(
+            api_format, to_json({"object": "response.input_tokens", "input_tokens": tokens})
+        )
+
+    def _generate(
+        self, http_request: SandboxRequest, accepted: AcceptedRequest
+    ) -> SandboxReply | ErrorResponse:
+        if accepted.is_count:
+            return self._render_count(accepted)
+        api_format = accepted.request.format
+        spec = _response_spec(accepted)
+        step = find_requested_step(http_request.headers.get(STEP_HEADER), spec.last_message_text)
+        if step is None:
+            step = self._script.step(self._script_position)
+            self._script_position += 1
+        failure = _scripted_error(api_format, step, is_streaming=spec.is_streaming)
+        if failure is not None:
+            return failure
+        if accepted.thread is not None:
+            refusal = self._threads.claim(accepted.owner, accepted.thread, now=self._clock())
+            if refusal is not None:
+                return refusal
+        counter = counter_for(accepted.request.model)
+        generated = generate_response(spec, step, lambda text: counter.text(text).tokens)
+        rendered = self._render(accepted, generated, delay_seconds=step.delay_seconds if step else 0)
+        headers = self._headers(api_format, self._new_id("req_01"))
+        response_count = self._accounts.get(accepted.owner).response_count
+        headers |= subscription_headers(http_request, api_format, requests=response_count, now=self._clock())
+        if not spec.is_streaming:
+            reply = SandboxReply(status=200, headers=headers, chunks=(rendered.body(),))
+            return _apply_faults(self._continue_thread_at_end(reply, accepted, rendered), step, api_format)
+        content_type = (
+            "text/event-stream; charset=utf-8" if accepted.as_events else "application/json; charset=UTF-8"
+        )
+        headers |= {"content-type": content_type, "cache-control": "no-cache"}
+        reply = SandboxReply(status=200, headers=headers, chunks=tuple(rendered.events()), is_streaming=True)
+        return _apply_faults(self._continue_thread_at_end(reply, accepted, rendered), step, api_format)
+
+    def _continue_thread_at_end(
+        self, reply: SandboxReply, accepted: AcceptedRequest, rendered: RenderedResponse
+    ) -> SandboxReply:
+        """Have the thread of a request go on once its answer is sent."""
+        thread, owner = accepted.thread, accepted.owner
+        if thread is None or not isinstance(rendered, anthropic.AnthropicResponse):
+            return reply
+        message_id, content = rendered.id, rendered.content
+        return replace(
+            reply,
+            before_last_chunk=lambda: self._threads.store(
+                owner, thread, message_id, content, now=self._clock()
+            ),
+            on_end=lambda: self._threads.release(owner, thread),
+        )
+
+    def _render(
+        self, accepted: AcceptedRequest, generated: GeneratedResponse, *, delay_seconds: float
+    ) -> RenderedResponse:
+        now = self._clock()
+        account = self._accounts.get(accepted.owner)
+        cache = account.serve(accepted.prompt, accepted.rules, at=now, answers_at=now + delay_seconds)
+        choice_count = _count_choices(accepted)
+        output_tokens, thinking_tokens = (
+            generated.output_tokens * choice_count,
+            generated.thinking_tokens * choice_count,
+        )
+        metadata = ResponseMetadata(
+            model=accepted.request.model,
+            created_at=now,
+            usage=Usage(cache=cache, output_tokens=output_tokens, reasoning_tokens=thinking_tokens),
+            new_id=self._new_id,
+            charges_cache_writes=accepted.rules.caching is CachingMode.BOTH,
+        )
+        match accepted.request.format:
+            case Format.ANTHROPIC:
+                body, prefix = accepted.body, accepted.prefix
+                return anthropic.AnthropicResponse(
+                    generated,
+                    metadata,
+                    show=lambda text: anthropic.visible_thinking(body, text),
+                    sign=lambda text: thinking_signatures.sign_thinking(metadata.model, prefix, text),
+                )
+            case Format.CHAT:
+                return openai_chat.ChatResponse(generated, metadata, accepted.body)
+            case Format.GEMINI:
+                return gemini.GeminiResponse(generated, metadata, accepted.body, as_events=accepted.as_events)
+            case _:
+                response = openai_responses.ResponsesResponse(generated, metadata, accepted.body)
+                if accepted.body.get("store") is not False:
+                    self._responses.store(accepted.owner, response.id, (*accepted.items, *response.output))
+                return response
+
+    def _json_reply(self, api_format: Format, body: bytes) -> SandboxReply:
+        return SandboxReply(
+            status=200, headers=self._headers(api_format, self._new_id("req_01")), chunks=(body,)
+        )
+
+    def _headers(self, api_format: Format, request_id: str) -> dict[str, str]:
+        own = {"content-type": "application/json"}
+        if api_format is Format.GEMINI:
+            return own
+        if api_format is Format.ANTHROPIC:
+            return own | {"request-id": request_id, "anthropic-organization-id": "sandbox"}
+        return own | {
+            "x-request-id": request_id,
+            "openai-version": "2020-10-01",
+            "openai-organization": "sandbox",
+            "openai-processing-ms": "1",
+        }
+
+    def _new_id(self, prefix: str) -> str:
+        self._ids += 1
+        return prefix + blake3(self._seed + self._ids.to_bytes(8, "big")).hexdigest(length=12)
+
+
+def _response_spec(accepted: AcceptedRequest) -> ResponseSpec:
+    window = find_context_window(accepted.request.model)
+    window_tokens_left = None if window is None else window.tokens - accepted.prompt.tokens
+    match accepted.request.format:
+        case Format.ANTHROPIC:
+            return anthropic.read_response_spec(accepted.body, window_tokens_left)
+        case Format.CHAT:
+            return openai_chat.read_response_spec(accepted.body, window_tokens_left)
+        case Format.GEMINI:
+            return gemini.read_response_spec(
+                accepted.body, accepted.request.model, window_tokens_left, streams=accepted.is_streaming
+            )
+        case _:
+            return openai_responses.read_response_spec(accepted.body, window_tokens_left)
+
+
+def _deployed_model(name: str) -> str:
+    """The model of a deployment: the one of that name, or else any."""
+    return name if find_model(Format.CHAT, name) is not None else _DEFAULT_CHAT_MODEL
+
+
+def _count_choices(accepted: AcceptedRequest) -> int:
+    """How many answers are wanted, each of which is billed."""
+    match accepted.request.format:
+        case Format.CHAT:
+            return openai_chat.count_choices(accepted.body)
+        case Format.GEMINI:
+            return gemini.count_candidates(accepted.body)
+        case _:
+            return 1
+
+
+def _scripted_error(api_format: Format, step: ScriptStep | None, *, is_streaming: bool) -> ErrorResponse | None:
+    """What a step answers in the place of an answer."""
+    if step is None:
+        return None
+    if step.status is not None:
+        found = errors.make_status_error(api_format, step.status, step.message)
+    elif step.overloaded or (step.fail_after is not None and not is_streaming):
+        found = errors.make_overloaded_error(api_format)
+    else:
+        return None
+    return replace(found, retry_after_seconds=step.retry_after_seconds)
+
+
+def _apply_faults(reply: SandboxReply, step: ScriptStep | None, api_format: Format) -> SandboxReply:
+    """A reply as slow, and as soon broken off, as a step wants it."""
+    if step is None:
+        return reply
+    chunks = reply.chunks
+    if step.fail_after is not None:
+        chunks = (*chunks[: step.fail_after], render_stream_error(api_format, step.fail_after))
+        reply = replace(reply, before_last_chunk=None)
+    if step.disconnect_after is not None:
+        sent_chunks = chunks if reply.is_streaming else (chunks[0][: len(chunks[0]) // 2],)
+        chunks = sent_chunks[: step.disconnect_after]
+    return replace(
+        reply,
+        chunks=chunks,
+        delay_seconds=step.delay_seconds,
+        pace_seconds=step.pace_seconds,
+        disconnects=step.disconnect_after is not None,
+    )
+
+
+def _is_same_provider(api_format: Format, wanted: Format) -> bool:
+    return _PROVIDERS[api_format] == _PROVIDERS[wanted]
+
+
+def _route_not_found(http_request: SandboxRequest, api_format: Format) -> ErrorResponse:
+    if api_format is Format.ANTHROPIC:
+        return errors.make_status_error(api_format, 404, "Not Found")
+    return errors.make_status_error(api_format, 404, f"Invalid URL ({http_request.method} {http_request.path})")

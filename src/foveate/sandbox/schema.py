@@ -1,0 +1,256 @@
+"""Whether JSON has the shape that a provider's table gives it: its fields, what each is, its range, its values.
+
+A table (`*_shapes.toml`) holds shapes by name. A shape says for each field what it may be:
+
+- `string`, `integer`, `number`, `boolean`, `object`, `list`, `any`; `base64` is a string of that;
+- `number 0..2`, `integer 1..`: within a range; `[string] 1..128`: a list of such, of that length;
+- `= low high`: one of these words; `@image`: what has the shape `image`;
+- two of these with ` / ` between them: either; and `!` at the end: it has to be there, and not as null.
+
+`"..."` names a shape whose fields come in addition, `"*"` says that there may be others. Shapes in a shape are
+told apart by the field `tag` (`type` where it does not say), or else it is the `default`; names with a blank
+between them share a shape, and `@block: text image` allows no others than these.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from foveate.model import Format
+
+_FOLDER = Path(__file__).parent
+_TYPE_PATTERN = re.compile(r"(?P<name>\w+)(?: (?P<least>-?\d+)\.\.(?P<most>\d*))?")
+_LIST_PATTERN = re.compile(r"\[(?P<inner>.*)\](?: (?P<least>\d+)\.\.(?P<most>\d*))?")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+(?:=+\s*)?")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "base64": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "list": (list,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTag:
+    """A step of a path that only says which of several shapes it is."""
+
+    name: str
+
+
+SchemaPath = tuple[str | int | TypeTag, ...]
+
+
+class Violation(StrEnum):
+    """What can be wrong with a value."""
+
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    TYPE = "type"
+    VALUE = "value"
+    TAG = "tag"
+    LOW = "low"
+    HIGH = "high"
+    SHORT = "short"
+    LONG = "long"
+    BASE64 = "base64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueType:
+    """One thing that a value may be; `name` is its JSON type, `item` what a list is a list of."""
+
+    name: str
+    minimum: int | None = None
+    maximum: int | None = None
+    values: tuple[str, ...] = ()
+    schema: str = ""
+    tags: tuple[str, ...] = ()
+    item: "ValueType | None" = None
+
+    def fits(self, found: object) -> bool:
+        """Whether a value is of the right JSON type; true and false are no numbers."""
+        if self.name == "any":
+            return True
+        return isinstance(found, _TYPES[self.name]) and (self.name == "boolean" or not isinstance(found, bool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaError:
+    """What is wrong, where: what was `found`, and the kinds or words of which it should have been one."""
+
+    path: SchemaPath
+    violation: Violation
+    found: Any = None
+    expected_types: tuple[ValueType, ...] = ()
+    allowed: tuple[str, ...] = ()
+    tag: str = ""
+
+    @property
+    def expected_type(self) -> ValueType:
+        """The kind that it was nearest to."""
+        return self.expected_types[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldSchema:
+    types: tuple[ValueType, ...]
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectSchema:
+    fields: Mapping[str, _FieldSchema]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TaggedSchemas:
+    """Shapes that a field tells apart; a shape alone is a family without a tag."""
+
+    tag: str
+    default: str | None
+    schemas: Mapping[str, _ObjectSchema]
+
+
+class RequestSchemas:
+    """The shapes of one format."""
+
+    def __init__(self, table: Mapping[str, Mapping[str, Any]]) -> None:
+        self._schemas = {name: _parse_schemas(rows, table) for name, rows in table.items()}
+
+    def find_errors(self, name: str, found: Mapping[str, Any]) -> Iterator[SchemaError]:
+        """What is wrong with an object that should have the shape of that name, the first thing first."""
+        return self._check_object(found, ValueType(name="object", schema=name), ())
+
+    def _check_object(
+        self, found: Mapping[str, Any], value_type: ValueType, path: SchemaPath
+    ) -> Iterator[SchemaError]:
+        schemas = self._schemas[value_type.schema]
+        tag_value = ""
+        if schemas.tag:
+            tag_value = found.get(schemas.tag, schemas.default)
+            known = value_type.tags or tuple(schemas.schemas)
+            if tag_value is None:
+                yield SchemaError(path=(*path, schemas.tag), violation=Violation.MISSING)
+                return
+            if tag_value not in known:
+                yield SchemaError(
+                    path=path, violation=Violation.TAG, found=tag_value, allowed=known, tag=schemas.tag
+                )
+                return
+            path = (*path, TypeTag(tag_value)) if schemas.tag == "type" else path
+        schema = schemas.schemas[tag_value]
+        for name, field in schema.fields.items():
+            value = found.get(name)
+            if field.is_required and name not in found:
+                yield SchemaError(path=(*path, name), violation=Violation.MISSING)
+            elif value is not None or field.is_required:
+                yield from self._check_value(value, field.types, (*path, name))
+        for name in found:
+            if name not in schema.fields and name != schemas.tag and not schema.is_open:
+                yield SchemaError(path=(*path, name), violation=Violation.UNKNOWN)
+
+    def _check_value(self, found: Any, types: tuple[ValueType, ...], path: SchemaPath) -> Iterator[SchemaError]:
+        value_type = next((value_type for value_type in types if value_type.fits(found)), None)
+        if value_type is None:
+            yield SchemaError(path=path, violation=Violation.TYPE, found=found, expected_types=types)
+            return
+        violation = _check_bounds(found, value_type)
+        if violation is not None:
+            yield SchemaError(
+                path=path,
+                violation=violation,
+                found=found,
+                expected_types=(value_type,),
+                allowed=value_type.values,
+            )
+        if value_type.item is not None:
+            for number, item in enumerate(found):
+                yield from self._check_value(item, (value_type.item,), (*path, number))
+        if value_type.schema:
+            yield from self._check_object(found, value_type, path)
+
+
+@cache
+def schemas_for(api_format: Format) -> RequestSchemas:
+    """The shapes of a format that the sandbox speaks."""
+    name = {
+        Format.ANTHROPIC: "anthropic",
+        Format.CHAT: "chat",
+        Format.RESPONSES: "responses",
+        Format.GEMINI: "gemini",
+    }[api_format]
+    return RequestSchemas(tomllib.loads((_FOLDER / f"{name}_shapes.toml").read_text(encoding="utf-8")))
+
+
+def is_base64(text: str) -> bool:
+    """Return whether a text is Base64."""
+    return _BASE64.fullmatch(text) is not None
+
+
+def _check_bounds(found: Any, value_type: ValueType) -> Violation | None:
+    match value_type.name:
+        case "string" if value_type.values and found not in value_type.values:
+            return Violation.VALUE
+        case "base64" if not is_base64(found):
+            return Violation.BASE64
+        case "integer" | "number":
+            if value_type.minimum is not None and not found >= value_type.minimum:
+                return Violation.LOW
+            return (
+                Violation.HIGH if value_type.maximum is not None and not found <= value_type.maximum else None
+            )
+        case "list":
+            if value_type.minimum is not None and len(found) < value_type.minimum:
+                return Violation.SHORT
+            return (
+                Violation.LONG if value_type.maximum is not None and len(found) > value_type.maximum else None
+            )
+        case _:
+            return None
+
+
+def _parse_schemas(rows: Mapping[str, Any], table: Mapping[str, Mapping[str, Any]]) -> _TaggedSchemas:
+    members = {name: row for name, row in rows.items() if isinstance(row, dict)}
+    if not members:
+        return _TaggedSchemas(tag="", default=None, schemas={"": _parse_object(rows, table)})
+    return _TaggedSchemas(
+        tag=rows.get("tag", "type"),
+        default=rows.get("default"),
+        schemas={tag: _parse_object(row, table) for names, row in members.items() for tag in names.split()},
+    )
+
+
+def _parse_object(row: Mapping[str, str], table: Mapping[str, Mapping[str, Any]]) -> _ObjectSchema:
+    base = row.get("...")
+    whole = {**(table[base] if base else {}), **row}
+    fields = {name: _parse_field(definition) for name, definition in whole.items() if name not in ("...", "*")}
+    return _ObjectSchema(fields, is_open="*" in whole)
+
+
+def _parse_field(definition: str) -> _FieldSchema:
+    types = tuple(_parse_type(part) for part in definition.removesuffix("!").split(" / "))
+    return _FieldSchema(types, is_required=definition.endswith("!"))
+
+
+def _parse_type(definition: str) -> ValueType:
+    if definition.startswith("= "):
+        return ValueType(name="string", values=tuple(definition[2:].split()))
+    if definition.startswith("@"):
+        schema, _, tags = definition[1:].partition(": ")
+        return ValueType(name="object", schema=schema, tags=tuple(tags.split()))
+    found = _LIST_PATTERN.fullmatch(definition) or _TYPE_PATTERN.fullmatch(definition)
+    if found is None:
+        raise ValueError(f"no kind of value: {definition}")
+    parts = found.groupdict()
+    minimum, maximum = (int(parts[bound]) if parts[bound] else None for bound in ("least", "most"))
+    item = _parse_type(parts["inner"]) if "inner" in parts else None
+    return ValueType(name=parts.get("name", "list"), minimum=minimum, maximum=maximum, item=item)

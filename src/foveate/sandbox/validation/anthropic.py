@@ -1,0 +1,370 @@
+"""What Anthropic takes for a Messages request: its parameters, its tools, thinking, and the size of it all.
+
+After https://platform.claude.com/docs/en/api/messages and what its API answered to others (read November 2026).
+
+What Anthropic takes for cache marks: how many, on what, in which order of lifetimes.
+
+After https://platform.claude.com/docs/en/build-with-claude/prompt-caching (read November 2026). Written without
+a look at where Foveate puts them, so that both are not wrong together; the numbers come from `cache/rules`.
+
+What Anthropic says of a value that has not the shape it should have.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from foveate.budget.model_limits import find_context_window
+from foveate.formats.json_text.parse import as_dict, as_list, as_text
+from foveate.formats.response.errors import ErrorResponse
+from foveate.model import Format, Ttl
+from foveate.prompt_cache.rules import CacheRules, rules_for
+from foveate.sandbox import thinking_signatures
+from foveate.sandbox.models import SandboxModel, find_model
+from foveate.sandbox.schema import SchemaError, SchemaPath, TypeTag, Violation, schemas_for
+from foveate.sandbox.validation import anthropic_messages
+from foveate.sandbox.validation.anthropic_messages import content_blocks
+
+_TYPE_NAMES = {
+    "string": "string",
+    "base64": "string",
+    "integer": "integer",
+    "number": "number",
+    "boolean": "boolean",
+    "list": "list",
+    "object": "dictionary",
+}
+
+
+def to_error_response(schema_error: SchemaError) -> ErrorResponse:
+    """A fault as a refusal."""
+    return ErrorResponse(message=f"{_format_path(schema_error.path)}: {_describe_error(schema_error)}")
+
+
+def join_choices(words: tuple[str, ...]) -> str:
+    """Words that something may be, as in `'a', 'b' or 'c'`."""
+    *others, last = (f"'{word}'" for word in words)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _describe_error(schema_error: SchemaError) -> str:
+    match schema_error.violation:
+        case Violation.MISSING:
+            return "Field required"
+        case Violation.UNKNOWN:
+            return "Extra inputs are not permitted"
+        case Violation.TYPE:
+            return f"Input should be a valid {_TYPE_NAMES[schema_error.expected_type.name]}"
+        case Violation.VALUE:
+            return f"Input should be {join_choices(schema_error.allowed)}"
+        case Violation.TAG:
+            tags = ", ".join(f"'{word}'" for word in schema_error.allowed)
+            return (
+                f"Input tag '{schema_error.found}' found using '{schema_error.tag}' does not match any of the expected tags: "
+                f"{tags}"
+            )
+        case Violation.LOW | Violation.HIGH if schema_error.expected_type.name == "number":
+            return f"range: {schema_error.expected_type.minimum}..{schema_error.expected_type.maximum}"
+        case Violation.LOW:
+            return f"Input should be greater than or equal to {schema_error.expected_type.minimum}"
+        case Violation.HIGH:
+            return f"Input should be less than or equal to {schema_error.expected_type.maximum}"
+        case Violation.SHORT:
+            return f"List should have at least {schema_error.expected_type.minimum} item after validation"
+        case Violation.LONG:
+            return f"List should have at most {schema_error.expected_type.maximum} items after validation"
+        case Violation.BASE64:
+            return "invalid base64 data"
+
+
+def _format_path(path: SchemaPath) -> str:
+    return ".".join(step.name if isinstance(step, TypeTag) else str(step) for step in path)
+
+
+_ORDER_NOTE = "Note that blocks are processed in the following order: `tools`, `system`, `messages`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CacheableBlock:
+    """A tool or block, with its path and tag as errors have them, and its mark where it has one."""
+
+    path: str
+    tag: str
+    kind: str
+    cache_breakpoint: Any
+    is_empty: bool
+
+
+def check_breakpoints(body: dict[str, Any], rules: CacheRules) -> Iterator[ErrorResponse]:
+    """What is wrong with the marks of a request, the first thing first."""
+    blocks = list(_find_cacheable_blocks(body))
+    automatic = body.get("cache_control")
+    for block in blocks:
+        if block.cache_breakpoint is not None:
+            path = f"{block.path}.{block.tag}" if block.tag else block.path
+            if block.kind not in rules.breakpoint_kinds:
+                yield ErrorResponse(message=f"{path}.cache_control: Extra inputs are not permitted")
+            yield from _check_breakpoint(f"{path}.cache_control", block.cache_breakpoint, rules)
+    if automatic is not None:
+        yield from _check_breakpoint("cache_control", automatic, rules)
+    marked = [block for block in blocks if block.cache_breakpoint is not None]
+    yield from _check_count(len(marked) + (automatic is not None), rules)
+    yield from _check_ttl_order(marked)
+    if automatic is not None:
+        yield from _check_automatic(blocks, marked, _read_ttl(automatic), rules)
+
+
+def _find_cacheable_blocks(body: dict[str, Any]) -> Iterator[_CacheableBlock]:
+    for i, tool in enumerate(map(as_dict, as_list(body.get("tools")))):
+        tag = as_text(tool.get("type")) or "custom"
+        cache_breakpoint = tool.get("cache_control")
+        yield _CacheableBlock(
+            path=f"tools.{i}", tag=tag, kind="tool", cache_breakpoint=cache_breakpoint, is_empty=False
+        )
+    for j, block in enumerate(map(as_dict, as_list(body.get("system")))):
+        yield _to_cacheable_block(f"system.{j}", block, tag="")
+    for i, message in enumerate(map(as_dict, as_list(body.get("messages")))):
+        for j, block in enumerate(content_blocks(message)):
+            yield _to_cacheable_block(f"messages.{i}.content.{j}", block, tag=as_text(block.get("type")))
+
+
+def _to_cacheable_block(path: str, block: dict[str, Any], *, tag: str) -> _CacheableBlock:
+    kind = as_text(block.get("type"))
+    is_empty = kind == "text" and not as_text(block.get("text")).strip()
+    return _CacheableBlock(
+        path=path, tag=tag, kind=kind, cache_breakpoint=block.get("cache_control"), is_empty=is_empty
+    )
+
+
+def _check_breakpoint(path: str, cache_breakpoint: Any, rules: CacheRules) -> Iterator[ErrorResponse]:
+    if not isinstance(cache_breakpoint, dict):
+        yield ErrorResponse(message=f"{path}: Input should be a valid dictionary or object")
+        return
+    if cache_breakpoint.get("type") != "ephemeral":
+        yield ErrorResponse(message=f"{path}.type: Input should be 'ephemeral'")
+    if cache_breakpoint.get("ttl") is not None and cache_breakpoint["ttl"] not in rules.ttls:
+        known = " or ".join(f"'{ttl}'" for ttl in rules.ttls)
+        yield ErrorResponse(message=f"{path}.ttl: Input should be {known}")
+    for field in (name for name in cache_breakpoint if name not in ("type", "ttl")):
+        yield ErrorResponse(message=f"{path}.{field}: Extra inputs are not permitted")
+
+
+def _check_count(found: int, rules: CacheRules) -> Iterator[ErrorResponse]:
+    if found > rules.max_breakpoints:
+        yield ErrorResponse(
+            message=f"A maximum of {rules.max_breakpoints} blocks with cache_control may be provided. Found {found}."
+        )
+
+
+def _check_ttl_order(marked: list[_CacheableBlock]) -> Iterator[ErrorResponse]:
+    shorter = False
+    for block in marked:
+        ttl = _read_ttl(block.cache_breakpoint)
+        if shorter and ttl is Ttl.ONE_HOUR:
+            yield _ttl_order_error(f"{block.path}.cache_control.ttl")
+        shorter = shorter or ttl is Ttl.FIVE_MINUTES
+
+
+def _check_automatic(
+    blocks: list[_CacheableBlock], marked: list[_CacheableBlock], ttl: Ttl, rules: CacheRules
+) -> Iterator[ErrorResponse]:
+    """The mark of the whole request stands on the last block that can bear one."""
+    last_block = next(
+        (block for block in reversed(blocks) if block.kind in rules.breakpoint_kinds and not block.is_empty),
+        None,
+    )
+    if last_block is None:
+        return
+    if last_block.cache_breakpoint is not None and _read_ttl(last_block.cache_breakpoint) is not ttl:
+        yield ErrorResponse(
+            message=f"cache_control: the last cacheable block ({last_block.path}) already has cache_control with "
+            f"a different ttl ('{_read_ttl(last_block.cache_breakpoint)}', not '{ttl}')"
+        )
+    if ttl is Ttl.ONE_HOUR and any(_read_ttl(block.cache_breakpoint) is Ttl.FIVE_MINUTES for block in marked):
+        yield _ttl_order_error("cache_control.ttl")
+
+
+def _ttl_order_error(path: str) -> ErrorResponse:
+    return ErrorResponse(
+        message=f"{path}: a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block. "
+        f"{_ORDER_NOTE}"
+    )
+
+
+def _read_ttl(cache_breakpoint: Any) -> Ttl:
+    return Ttl.ONE_HOUR if as_dict(cache_breakpoint).get("ttl") == Ttl.ONE_HOUR else Ttl.FIVE_MINUTES
+
+
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_MIN_TOP_P = 0.95  # with thinking
+# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026)
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_THINKING_TYPES = ("thinking", "redacted_thinking")
+
+
+def find_error(
+    body: dict[str, Any], *, counting: bool = False, betas: Collection[str] = ()
+) -> ErrorResponse | None:
+    """Why Anthropic would not take a request, or None where it would.
+
+    `counting` is asked of `count_tokens`, which wants no limit of the answer. `betas` are asked for with it.
+    """
+    return next(_check_request(body, counting, betas), None)
+
+
+def _check_request(body: dict[str, Any], counting: bool, betas: Collection[str]) -> Iterator[ErrorResponse]:
+    yield from _check_parameters(body, counting)
+    yield from _check_block_binding(as_dict(body.get("thinking")), betas)
+    name = as_text(body["model"])
+    model = find_model(Format.ANTHROPIC, name)
+    if model is None:
+        yield ErrorResponse(message=f"model: {name}", status=404, kind="not_found_error")
+        return
+    rules = rules_for(name, "anthropic")
+    yield from chain(
+        _check_output_limit(body, model) if not counting else (),
+        anthropic_messages.check_messages(body["messages"], takes_system=model.takes_system),
+        _check_system(body.get("system")),
+        _check_tools(body),
+        _check_thinking(body),
+        _check_last_turn(body, model),
+        check_breakpoints(body, rules),
+        thinking_signatures.check_signatures(body, binds=rules.binds_thinking),
+    )
+
+
+def _check_parameters(body: dict[str, Any], counting: bool) -> Iterator[ErrorResponse]:
+    yield from anthropic_messages.check_roles(as_list(body.get("messages")))
+    for schema_error in schemas_for(Format.ANTHROPIC).find_errors("counted" if counting else "request", body):
+        yield to_error_response(schema_error)
+
+
+def _check_block_binding(thinking: dict[str, Any], betas: Collection[str]) -> Iterator[ErrorResponse]:
+    """What happens to thoughts after an edit can be said with a beta only, and without it is no field."""
+    if thinking.get("block_binding") is not None and _BINDING_BETA not in betas:
+        where = f"thinking.{thinking['type']}.block_binding"
+        yield ErrorResponse(message=f"{where}: Extra inputs are not permitted")
+
+
+def _check_output_limit(body: dict[str, Any], model: SandboxModel) -> Iterator[ErrorResponse]:
+    wanted = body["max_tokens"]
+    if wanted > model.most_output_tokens:
+        yield ErrorResponse(
+            message=f"max_tokens: {wanted} > {model.most_output_tokens}, which is the maximum allowed number "
+            f"of output tokens for {model.name}"
+        )
+    if wanted == 0 and body.get("stream"):  # nothing is said: such a request warms the cache
+        yield ErrorResponse(message="max_tokens: 0 is not supported with streaming")
+    if any(not stop.strip() for stop in body.get("stop_sequences") or ()):
+        yield ErrorResponse(message="stop_sequences: each stop sequence must contain non-whitespace")
+
+
+def _check_system(system: Any) -> Iterator[ErrorResponse]:
+    yield from anthropic_messages.check_texts("system", "system", [as_dict(b) for b in as_list(system)])
+
+
+def _check_tools(body: dict[str, Any]) -> Iterator[ErrorResponse]:
+    names = []
+    for i, tool in enumerate(as_list(body.get("tools"))):
+        if "name" not in tool:  # a set of tools, which the provider names
+            continue
+        names.append(tool["name"])
+        if not _TOOL_NAME.fullmatch(tool["name"]):
+            kind = tool.get("type") or "custom"
+            yield ErrorResponse(
+                message=f"tools.{i}.{kind}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
+            )
+    if len(names) != len(set(names)):
+        yield ErrorResponse(message="tools: Tool names must be unique.")
+    yield from _check_tool_choice(as_dict(body.get("tool_choice")), names)
+
+
+def _check_tool_choice(choice: dict[str, Any], names: list[str]) -> Iterator[ErrorResponse]:
+    kind = choice.get("type")
+    if kind in ("any", "tool") and not names:
+        yield ErrorResponse(message="tool_choice: tool_choice may only be specified while providing tools.")
+    if kind == "tool" and choice["name"] not in names:
+        yield ErrorResponse(message=f"tool_choice: Tool '{choice['name']}' not found in provided tools")
+
+
+def is_thinking_enabled(body: dict[str, Any]) -> bool:
+    """Whether the answer begins with a thought."""
+    return as_dict(body.get("thinking")).get("type") in ("enabled", "adaptive")
+
+
+def _check_thinking(body: dict[str, Any]) -> Iterator[ErrorResponse]:
+    thinking = as_dict(body.get("thinking"))
+    kind, limit = thinking.get("type"), body.get("max_tokens")
+    if kind == "enabled" and limit is not None and thinking["budget_tokens"] >= limit:
+        yield ErrorResponse(
+            message="`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our "
+            "documentation at https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
+            "#max-tokens-and-context-window-size"
+        )
+    if not is_thinking_enabled(body):
+        return
+    if limit == 0:
+        yield ErrorResponse(message="max_tokens: 0 is not supported when thinking is enabled")
+    if body.get("temperature") not in (None, 1):
+        yield ErrorResponse(message="`temperature` may only be set to 1 when thinking is enabled.")
+    if body.get("top_k") not in (None, -1):
+        yield ErrorResponse(message="`top_k` must be unset when thinking is enabled.")
+    top_p = body.get("top_p")
+    if top_p is not None and top_p < _MIN_TOP_P:
+        yield ErrorResponse(
+            message=f"`top_p` must be greater than or equal to {_MIN_TOP_P} or unset when thinking is enabled."
+        )
+    # An adaptive model leaves out its thought instead, as recorded requests show.
+    if kind == "enabled" and as_dict(body.get("tool_choice")).get("type") in ("any", "tool"):
+        yield ErrorResponse(message="Thinking may not be enabled when tool_choice forces tool use.")
+
+
+def _check_last_turn(body: dict[str, Any], model: SandboxModel) -> Iterator[ErrorResponse]:
+    """Who may have the last word, and with what the assistant's last turn begins."""
+    messages = body["messages"]
+    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    if not turns:
+        return
+    blocks = anthropic_messages.content_blocks(messages[turns[-1]])
+    # A turn that the provider's own tools paused is sent back to be gone on with.
+    is_paused = any(block.get("type") == "server_tool_use" for block in blocks)
+    is_prefill = turns[-1] == len(messages) - 1 and not is_paused
+    if is_prefill and blocks and not model.takes_prefill:
+        yield ErrorResponse(
+            message="This model does not support assistant message prefill. The conversation must end with a "
+            "user message."
+        )
+    if not blocks or not is_thinking_enabled(body):
+        return
+    # An adaptive model may have called its tool without a thought.
+    has_tool_use = any(block.get("type") == "tool_use" for block in blocks)
+    if as_dict(body["thinking"])["type"] == "enabled" and (is_prefill or has_tool_use):
+        first = blocks[0].get("type")
+        if first not in _THINKING_TYPES:
+            yield ErrorResponse(
+                message=f"messages.{turns[-1]}.content.0.type: Expected `thinking` or `redacted_thinking`, but "
+                f"found `{first}`. When `thinking` is enabled, a final `assistant` message must start with a "
+                "thinking block (preceeding the lastmost set of `tool_use` and `tool_result` blocks). To avoid "
+                "this requirement, disable `thinking`."
+            )
+    if is_prefill and blocks[0].get("type") not in _THINKING_TYPES:
+        yield ErrorResponse(
+            message="Prefilling assistant messages is not supported when `thinking` is enabled."
+        )
+
+
+def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
+    """Why a prompt, or it and its answer, does not fit in the model's window."""
+    model, window = find_model(Format.ANTHROPIC, body["model"]), find_context_window(body["model"])
+    if model is None or window is None:
+        return None
+    if prompt_tokens > window.tokens:
+        return ErrorResponse(message=f"prompt is too long: {prompt_tokens} tokens > {window.tokens} maximum")
+    if model.adds_output and prompt_tokens + body["max_tokens"] > window.tokens:
+        return ErrorResponse(
+            message=f"input length and `max_tokens` exceed context limit: {prompt_tokens} + "
+            f"{body['max_tokens']} > {window.tokens}, decrease input length or `max_tokens` and try again"
+        )
+    return None

@@ -1,0 +1,94 @@
+"""Whether a provider would take a request, told without a server: the rules of each format, by its name."""
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from foveate.errors import MalformedRequest
+from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
+from foveate.formats.response.errors import ErrorResponse, make_invalid_json_error
+from foveate.model import Format, Request
+from foveate.sandbox.validation import anthropic, gemini, openai_chat, openai_responses
+
+SUPPORTED_FORMATS = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.GEMINI)
+
+
+def validate_request(
+    request: Request,
+    *,
+    prompt_tokens: int | None = None,
+    counting: bool = False,
+    betas: Collection[str] = (),
+) -> ErrorResponse | None:
+    """Why the provider of a request's format would refuse it, or None where it would take it.
+
+    Without `prompt_tokens` it is not asked whether the prompt fits. `counting` asks for Anthropic's
+    `count_tokens`; `betas` are those of its header `anthropic-beta`.
+
+    Raises:
+        MalformedRequest: the request is in a format that the sandbox does not speak.
+    """
+    body = decode_body(request.format, request.body)
+    if isinstance(body, ErrorResponse):
+        return body
+    found = find_error(request.format, body, counting=counting, betas=betas, model=request.model)
+    if found is not None or prompt_tokens is None or counting:
+        return found
+    return find_window_error(request.format, body, prompt_tokens, model=request.model)
+
+
+def find_error(
+    api_format: Format,
+    body: dict[str, Any],
+    *,
+    counting: bool = False,
+    betas: Collection[str] = (),
+    model: str = "",
+) -> ErrorResponse | None:
+    """Why the provider of a format would refuse a body, whatever its size; Gemini has the `model` beside it.
+
+    Raises:
+        MalformedRequest: the sandbox does not speak that format.
+    """
+    match api_format:
+        case Format.ANTHROPIC:
+            return anthropic.find_error(body, counting=counting, betas=betas)
+        case Format.CHAT:
+            return openai_chat.find_error(body)
+        case Format.RESPONSES:
+            return openai_responses.find_error(body)
+        case Format.GEMINI:
+            return gemini.find_error(body, model, counting=counting)
+        case other:
+            raise MalformedRequest(f"the sandbox does not speak {other}")
+
+
+def find_window_error(
+    api_format: Format, body: dict[str, Any], prompt_tokens: int, *, model: str = ""
+) -> ErrorResponse | None:
+    """Why a body with which nothing else is wrong does not fit in its model's window."""
+    match api_format:
+        case Format.ANTHROPIC:
+            return anthropic.find_window_error(body, prompt_tokens)
+        case Format.CHAT:
+            return openai_chat.find_window_error(body, prompt_tokens)
+        case Format.GEMINI:
+            return gemini.find_window_error(model, prompt_tokens)
+        case _:
+            return openai_responses.find_window_error(body, prompt_tokens)
+
+
+def decode_body(api_format: Format, body: bytes) -> dict[str, Any] | ErrorResponse:
+    """A body as plain data; providers take no half emoji, and nothing else than JSON."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        return make_invalid_json_error(api_format, str(error))
+    except UnicodeDecodeError:
+        return make_invalid_json_error(api_format, "it is not UTF-8")
+    except RecursionError:
+        return make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
+    if not isinstance(found, dict):
+        return make_invalid_json_error(api_format, "it is not an object")
+    return gemini.to_camel_case(found) if api_format is Format.GEMINI else found

@@ -1,0 +1,397 @@
+"""What OpenAI takes in both of its formats: models, parameters, tools, cache marks, and the size of it all.
+
+After https://platform.openai.com/docs/api-reference and what its API answered to others (read November 2026).
+
+What OpenAI says of a value that is not what it should be.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from foveate.budget.model_limits import find_context_window
+from foveate.formats.json_text.parse import as_dict, as_list, as_text, json_type_name
+from foveate.formats.response.errors import ErrorResponse
+from foveate.model import Format, Ttl
+from foveate.prompt_cache.rules import CachingMode, rules_for
+from foveate.sandbox.models import find_model
+from foveate.sandbox.schema import SchemaError, SchemaPath, ValueType, Violation, schemas_for
+
+_TYPE_NAMES = {
+    "string": "a string",
+    "base64": "a string",
+    "integer": "an integer",
+    "number": "a decimal",
+    "boolean": "a boolean",
+    "list": "an array",
+    "object": "an object",
+}
+
+
+def to_error_response(schema_error: SchemaError) -> ErrorResponse:
+    """A fault as a refusal."""
+    param = _format_path(schema_error.path)
+    match schema_error.violation:
+        case Violation.MISSING:
+            return missing_parameter(param)
+        case Violation.UNKNOWN:
+            return unknown_parameter(param)
+        case Violation.VALUE:
+            return invalid_value(param, schema_error.found, schema_error.allowed)
+        case Violation.TAG:
+            return invalid_value(
+                f"{param}.{schema_error.tag}" if param else schema_error.tag,
+                schema_error.found,
+                schema_error.allowed,
+            )
+        case Violation.LOW | Violation.HIGH:
+            return _out_of_range(param, schema_error)
+        case Violation.SHORT:
+            return empty_array(param)
+        case Violation.LONG:
+            return ErrorResponse(
+                message=f"Invalid '{param}': array too long. Expected an array with maximum length "
+                f"{schema_error.expected_type.maximum}, but got an array with length {len(schema_error.found)} instead.",
+                param=param,
+                code="array_above_max_length",
+            )
+        case Violation.TYPE | Violation.BASE64:
+            return invalid_type(param, _join_types(schema_error.expected_types), schema_error.found)
+
+
+def unknown_parameter(param: str) -> ErrorResponse:
+    """A parameter that there is not."""
+    return ErrorResponse(message=f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+
+
+def unsupported_parameter(param: str, advice: str = "") -> ErrorResponse:
+    """A parameter that there is, but not with this model."""
+    return ErrorResponse(
+        message=f"Unsupported parameter: '{param}' is not supported with this model.{advice}",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def missing_parameter(param: str) -> ErrorResponse:
+    """A parameter that has to be there."""
+    return ErrorResponse(
+        message=f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+    )
+
+
+def invalid_type(param: str, expected: str, found: object) -> ErrorResponse:
+    """A parameter that is something else than it has to be."""
+    return ErrorResponse(
+        message=f"Invalid type for '{param}': expected {expected}, but got {json_type_name(found)} instead.",
+        param=param,
+        code="invalid_type",
+    )
+
+
+def invalid_value(param: str, found: object, known: Collection[str]) -> ErrorResponse:
+    """A parameter with another value than it can have."""
+    *others, last = (f"'{value}'" for value in known)
+    values = f"{', '.join(others)}, and {last}" if others else last
+    return ErrorResponse(
+        message=f"Invalid value: '{found}'. Supported values are: {values}.", param=param, code="invalid_value"
+    )
+
+
+def empty_array(param: str) -> ErrorResponse:
+    """A list with nothing in it."""
+    return ErrorResponse(
+        message=f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty "
+        "array instead.",
+        param=param,
+        code="empty_array",
+    )
+
+
+def _out_of_range(param: str, schema_error: SchemaError) -> ErrorResponse:
+    name = "integer" if schema_error.expected_type.name == "integer" else "decimal"
+    side, sign, bound = (
+        ("below minimum", ">=", schema_error.expected_type.minimum)
+        if schema_error.violation is Violation.LOW
+        else ("above maximum", "<=", schema_error.expected_type.maximum)
+    )
+    return ErrorResponse(
+        message=f"Invalid '{param}': {name} {side} value. Expected a value {sign} {bound}, but got "
+        f"{schema_error.found} instead.",
+        param=param,
+        code=f"{name}_{'below_min' if schema_error.violation is Violation.LOW else 'above_max'}_value",
+    )
+
+
+def _join_types(types: tuple[ValueType, ...]) -> str:
+    names = [_type_name(value_type) for value_type in types]
+    if len(names) == 1:
+        return names[0]
+    return "one of " + " or ".join([names[0], *(name.partition(" ")[2] for name in names[1:])])
+
+
+def _type_name(value_type: ValueType) -> str:
+    if value_type.item is None:
+        return _TYPE_NAMES[value_type.name]
+    return f"an array of {_TYPE_NAMES[value_type.item.name].partition(' ')[2]}s"
+
+
+def _format_path(path: SchemaPath) -> str:
+    written = ""
+    for step in path:
+        if isinstance(step, int):
+            written += f"[{step}]"
+        elif isinstance(step, str):
+            written += f".{step}" if written else step
+    return written
+
+
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# Schemas may be nested in ten levels of properties, each of which is two steps.
+_MAX_SCHEMA_DEPTH = 20
+_BAD_PARAMETERS = "invalid_function_parameters"
+
+
+def check_schema(api_format: Format, body: dict[str, Any]) -> Iterator[ErrorResponse]:
+    """Fields that are missing, unknown, or not what they should be."""
+    for schema_error in schemas_for(api_format).find_errors("request", body):
+        yield to_error_response(schema_error)
+
+
+def check_model(body: dict[str, Any]) -> Iterator[ErrorResponse]:
+    """A model that is not named, or that there is not."""
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        yield missing_parameter("model")
+    if find_model(Format.CHAT, body["model"]) is None:
+        yield ErrorResponse(
+            message=f"The model `{body['model']}` does not exist or you do not have access to it.",
+            status=404,
+            code="model_not_found",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallableTool:
+    """A tool that a model can call: where it stands in the request, and its schema where it has one."""
+
+    path: str
+    name: str
+    schema: dict[str, Any] | None = None
+    is_strict: bool = False
+
+
+def check_tools(tools: list[CallableTool]) -> Iterator[ErrorResponse]:
+    """Tools that cannot be called so."""
+    for tool in tools:
+        if not _TOOL_NAME.fullmatch(tool.name):
+            yield _invalid_name(f"{tool.path}.name")
+        yield from _check_function_schema(tool)
+
+
+def check_tool_choice(choice: object, names: list[str], *, has_tools: bool) -> Iterator[ErrorResponse]:
+    """A choice of tools without any, or of one that there is not."""
+    if choice is None:
+        return
+    if not has_tools and choice not in ("none", "auto"):
+        yield ErrorResponse(
+            message="Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are "
+            "specified.",
+            param="tool_choice",
+        )
+    kind = as_dict(choice).get("type")
+    if kind in ("function", "custom"):
+        wanted = read_tool_name(as_dict(choice))
+        if wanted not in names:
+            yield ErrorResponse(
+                message=f"Tool choice '{kind}' not found in 'tools' parameter: '{wanted}'.",
+                param="tool_choice",
+            )
+
+
+def read_tool_name(tool: dict[str, Any]) -> str:
+    """The name in a tool or a choice of one: beside its type, or one level below."""
+    inner = as_dict(tool.get(as_text(tool.get("type"))))
+    return as_text(inner.get("name")) or as_text(tool.get("name"))
+
+
+def check_json_schema(param: str, format_: dict[str, Any]) -> Iterator[ErrorResponse]:
+    """A JSON schema for the answer that cannot be used as one."""
+    if not _TOOL_NAME.fullmatch(as_text(format_.get("name"))):
+        yield _invalid_name(f"{param}.name")
+    if format_.get("strict") is True:
+        prefix = f"Invalid schema for response_format '{format_['name']}'"
+        yield from _check_strict_schema(
+            prefix, f"{param}.schema", as_dict(format_.get("schema")), "invalid_json_schema"
+        )
+
+
+def _check_function_schema(tool: CallableTool) -> Iterator[ErrorResponse]:
+    if not tool.schema:
+        return
+    prefix, param = f"Invalid schema for function '{tool.name}'", f"{tool.path}.parameters"
+    kind = tool.schema.get("type")
+    if kind != "object":
+        yield ErrorResponse(
+            message=f"{prefix}: schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'.",
+            param=param,
+            code=_BAD_PARAMETERS,
+        )
+    if tool.is_strict:
+        yield from _check_strict_schema(prefix, param, tool.schema, _BAD_PARAMETERS)
+
+
+def _check_strict_schema(prefix: str, param: str, schema: dict[str, Any], code: str) -> Iterator[ErrorResponse]:
+    """Under a strict schema, objects have no other properties, and all that they have are required."""
+    for place, inner in _find_objects(schema, ()):
+        where = f"{prefix}: In context={place}"
+        if inner.get("additionalProperties") is not False:
+            yield ErrorResponse(
+                message=f"{where}, 'additionalProperties' is required to be supplied and to be false.",
+                param=param,
+                code=code,
+            )
+        required = as_list(inner.get("required"))
+        for name in as_dict(inner.get("properties")):
+            if name not in required:
+                yield ErrorResponse(
+                    message=f"{where}, 'required' is required to be supplied and to be an array including "
+                    f"every key in properties. Missing '{name}'.",
+                    param=param,
+                    code=code,
+                )
+
+
+def _find_objects(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The objects that a schema describes, each with its place; what it refers to is left to the provider."""
+    if len(place) > _MAX_SCHEMA_DEPTH:
+        return
+    found = as_dict(schema)
+    if found.get("type") == "object":
+        yield place, found
+    for name, inner in as_dict(found.get("properties")).items():
+        yield from _find_objects(inner, (*place, "properties", name))
+    if "items" in found:
+        yield from _find_objects(found["items"], (*place, "items"))
+
+
+def _invalid_name(param: str) -> ErrorResponse:
+    return ErrorResponse(
+        message=f"Invalid '{param}': string does not match pattern. Expected a string that matches the "
+        "pattern '^[a-zA-Z0-9_-]+$'.",
+        param=param,
+        code="invalid_value",
+    )
+
+
+def check_sampling(api_format: Format, body: dict[str, Any]) -> Iterator[ErrorResponse]:
+    """Temperature and the like for a model that takes only the usual ones."""
+    model = find_model(api_format, body["model"])
+    if model is None or model.samples:
+        return
+    for param in ("temperature", "top_p"):
+        if body.get(param) not in (None, 1):
+            yield unsupported_parameter(param)
+
+
+def check_breakpoints(
+    body: dict[str, Any], parts: list[tuple[str, bool, dict[str, Any]]], ttls: tuple[Ttl, ...]
+) -> Iterator[ErrorResponse]:
+    """Cache marks, and options of the cache, that the model does not take.
+
+    `parts` are the content parts with their paths and whether the model itself said them. More than four marks
+    are refused, though by OpenAI's text the first of them are only not written: it is never worth a fifth.
+    """
+    rules = rules_for(body["model"], "openai")
+    takes_breakpoints = rules.caching is CachingMode.BOTH
+    marked = [
+        (path, is_from_model, part)
+        for path, is_from_model, part in parts
+        if part.get("prompt_cache_breakpoint") is not None
+    ]
+    for path, is_from_model, part in marked:
+        param = f"{path}.prompt_cache_breakpoint"
+        cache_breakpoint = as_dict(part["prompt_cache_breakpoint"])
+        if not takes_breakpoints or is_from_model or as_text(part.get("type")) not in rules.breakpoint_kinds:
+            yield unknown_parameter(param)
+        if cache_breakpoint.get("mode") != "explicit":
+            yield invalid_value(f"{param}.mode", cache_breakpoint.get("mode"), ("explicit",))
+        if cache_breakpoint.get("ttl") is not None and cache_breakpoint["ttl"] not in ttls:
+            yield invalid_value(f"{param}.ttl", cache_breakpoint["ttl"], ttls)
+    if takes_breakpoints and len(marked) > rules.max_breakpoints:
+        yield ErrorResponse(
+            message=f"A maximum of {rules.max_breakpoints} prompt cache breakpoints may be provided. Found "
+            f"{len(marked)}.",
+            param="prompt_cache_options",
+        )
+    yield from _check_cache_options(body, takes_breakpoints, ttls)
+
+
+def _check_cache_options(
+    body: dict[str, Any], takes_breakpoints: bool, ttls: tuple[Ttl, ...]
+) -> Iterator[ErrorResponse]:
+    options = body.get("prompt_cache_options")
+    if options is None:
+        return
+    if not takes_breakpoints:
+        yield unsupported_parameter("prompt_cache_options")
+    if options.get("mode", "implicit") not in ("implicit", "explicit"):
+        yield invalid_value("prompt_cache_options.mode", options["mode"], ("implicit", "explicit"))
+    if options.get("ttl") is not None and options["ttl"] not in ttls:
+        yield invalid_value("prompt_cache_options.ttl", options["ttl"], ttls)
+    if options.get("ttl") is not None and body.get("prompt_cache_retention") is not None:
+        yield ErrorResponse(
+            message="'prompt_cache_retention' cannot be used together with 'prompt_cache_options.ttl'.",
+            param="prompt_cache_retention",
+            code="invalid_parameter_combination",
+        )
+
+
+def check_output_limit(body: dict[str, Any], param: str, *, minimum: int) -> Iterator[ErrorResponse]:
+    """A limit of the answer that is none, or more than the model can say."""
+    wanted = body.get(param)
+    model = find_model(Format.CHAT, body["model"])
+    if wanted is None or model is None:
+        return
+    if wanted < minimum:
+        yield ErrorResponse(
+            message=f"Invalid '{param}': integer below minimum value. Expected a value >= {minimum}, but got "
+            f"{wanted} instead.",
+            param=param,
+            code="integer_below_min_value",
+        )
+    elif wanted > model.most_output_tokens:
+        yield ErrorResponse(
+            message=f"{param} is too large: {wanted}. This model supports at most {model.most_output_tokens} "
+            f"completion tokens, whereas you provided {wanted}.",
+            param=param,
+            code="invalid_value",
+        )
+
+
+def window_error(name: str, prompt_tokens: int, output_tokens: int, param: str) -> ErrorResponse | None:
+    """A prompt that does not fit, or not together with the answer that is asked for."""
+    model, window = find_model(Format.CHAT, name), find_context_window(name)
+    if model is None or window is None:
+        return None
+    if prompt_tokens > window.tokens:
+        reason = f"your {param} resulted in {prompt_tokens} tokens. Please reduce the length of the {param}."
+    elif model.adds_output and prompt_tokens + output_tokens > window.tokens:
+        reason = (
+            f"you requested {prompt_tokens + output_tokens} tokens ({prompt_tokens} in the {param}, "
+            f"{output_tokens} in the completion). Please reduce the length of the {param} or completion."
+        )
+    else:
+        return None
+    return ErrorResponse(
+        message=f"This model's maximum context length is {window.tokens} tokens. However, {reason}",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def list_content_parts(
+    path: str, content: object, *, is_from_model: bool
+) -> list[tuple[str, bool, dict[str, Any]]]:
+    """The parts of a content that is a list, each with its path."""
+    return [(f"{path}[{j}]", is_from_model, as_dict(part)) for j, part in enumerate(as_list(content))]

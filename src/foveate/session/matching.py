@@ -1,0 +1,806 @@
+"""Find the session that a request belongs to.
+
+A client may name its conversation (`naming.py`): then the name alone decides. Without a name, a request goes
+on with the session
+
+1. whose answer it sends back: the response that it names as previous, or the last of its messages that a model
+   wrote, by the ids of its tool calls or by its text;
+2. whose last request it continues word for word, if there is only one such session.
+
+Both hold within one caller only (agent, key and program); a response that is named, within one agent. A request
+without any answer in it begins a session, unless its client says that it retries one that failed. A request
+that goes on from an earlier answer of a session is a fork, a child of its own. If in doubt a conversation is
+split rather than merged.
+
+A process decides by what it remembers, then by what is stored. The decision is final: what is stored later only
+follows it.
+
+What a request shows of the conversation that it belongs to.
+
+Digests that identify a model's answer, when it passes and when a client sends it back.
+
+The sessions that a process has served last, by their ends and their answers.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec.structs import replace
+
+from foveate.caching import LruCache, hash_bytes
+from foveate.formats.incremental.envelope import get_envelope, get_parameters
+from foveate.formats.json_text.large_json import LARGE_BYTES
+from foveate.formats.json_text.parse import as_dict, as_text, parse_json
+from foveate.formats.response.answers import MAX_TEXT_CHARS, AnswerParts, is_from_model, read_message_parts
+from foveate.model import Format, Request
+from foveate.session.client_names import (
+    derive_named_session_id,
+    derive_session_id,
+    is_retry,
+    is_unique_name,
+    new_session_id,
+    read_client_name,
+)
+from foveate.session.hash_chain import HASH_BYTES, HashChain
+from foveate.session.store import AnswerRecord, Session, SessionStore, Turn
+from foveate.tokens.threads import run_in_thread
+
+# The fields that hold a system prompt or tools, in all formats.
+_SETTING_FIELDS = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
+_DIGEST_KEY = object()
+
+
+class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request shows of its conversation.
+
+    `messages` are those of `chain`. `named` is the id of its session if the client names it, and `parent_id` of
+    the one that started it. `scope` separates names and response ids of different callers. `previous` is the id
+    of the response that the provider is to continue from, and `is_partial` says that the provider has earlier
+    messages that the request does not show. `is_retry`: the client says that it repeats a request. `setting`
+    computes the digest of its system prompt and its tools.
+    """
+
+    agent: str
+    caller: str
+    format: Format
+    chain: HashChain
+    messages: Sequence[bytes]
+    compute_setting: Callable[[], bytes]
+    named_session_id: str | None = None
+    parent_id: str | None = None
+    scope: str = ""
+    previous_response_id: str = ""
+    is_partial: bool = False
+    is_retry: bool = False
+
+    @property
+    def tip(self) -> bytes:
+        """The hash of its last message, with all that came before."""
+        last = self.chain.hashes[-1] if self.chain else b""
+        return (
+            hash_bytes(self.previous_response_id.encode("utf-8", "replace"), last)[:HASH_BYTES]
+            if self.previous_response_id
+            else last
+        )
+
+    def continues(self, session: Session) -> bool:
+        """Return whether it says all that a session has said, and more."""
+        at = session.messages
+        return not self.is_partial and 0 < at < len(self.chain) and self.chain.hashes[at - 1] == session.tip
+
+    def has_answer_before(self, end: int) -> bool:
+        """Return whether a model wrote one of its first messages."""
+        return any(is_from_model(raw) for raw in reversed(self.messages[:end]))
+
+
+def observe_conversation(
+    request: Request,
+    chain: HashChain,
+    *,
+    agent: str,
+    caller: str = "",
+    scope: str = "",
+    header: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> ObservedConversation:
+    """Describe the conversation of a request.
+
+    `caller` identifies who sends it, and `scope` separates names and response ids of different callers.
+    `header` is what `x-foveate-session` says, and `headers` are those in which clients name conversations.
+    """
+    parameters = get_parameters(request)
+    name = read_client_name(headers or {}, parameters) if header is None else None
+    thread = as_dict(parse_json(parameters.get("thread")))
+    previous_response_id = as_text(
+        parse_json(parameters.get("previous_response_id")) or thread.get("previous_message_id")
+    )
+    named_session_id = None
+    if header is not None:
+        named_session_id = derive_named_session_id(agent, header, scope)
+    elif name is not None:
+        named_session_id = name.session_id(agent, scope)
+    return ObservedConversation(
+        agent=agent,
+        caller=derive_session_id("caller", agent, caller),
+        format=request.format,
+        chain=chain,
+        messages=request.messages[chain.leading_system_messages :],
+        compute_setting=partial(_digest_setting, request, chain.leading_system_messages),
+        named_session_id=named_session_id,
+        parent_id=name.parent_session_id(agent, scope) if name is not None else None,
+        scope=scope,
+        previous_response_id=previous_response_id,
+        is_retry=is_retry(headers or {}),
+        is_partial=bool(previous_response_id) or "conversation" in parameters,
+    )
+
+
+def _digest_setting(request: Request, leading_system_messages: int) -> bytes:
+    """Return a digest of the system prompt and tools of a request."""
+    envelope = get_envelope(request)
+    setting: bytes | None = envelope.memo.get(_DIGEST_KEY) if envelope is not None else None
+    if setting is None:
+        fields = get_parameters(request)
+        setting = hash_bytes(*(bytes(fields.get(name) or b"") for name in _SETTING_FIELDS))[:HASH_BYTES]
+        if envelope is not None:
+            envelope.memo[_DIGEST_KEY] = setting
+    return (
+        hash_bytes(setting, *request.messages[:leading_system_messages])[:HASH_BYTES]
+        if leading_system_messages
+        else setting
+    )
+
+
+# Some clients put texts of their own behind the last answer, each with an "Ok." that no model wrote.
+_MAX_ANSWERS = 8
+MAX_MESSAGES = 64
+# Shorter texts ("I am sorry, but …") may be answers in several sessions.
+_MIN_TEXT_CHARS = 120
+# Ids of some hosts only number the calls of one answer: `functions.read:0`.
+_RANDOM_ID = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{0,64}[A-Za-z0-9]{16,128}")
+
+
+class AnswerDigests(msgspec.Struct, frozen=True):
+    """Digests of one answer.
+
+    An `exact` one covers all that was said before, the most telling one first. A `loose` one covers the answer
+    alone: it is found in a history that its client has rearranged, and others may have got the same answer. A
+    `short` one covers a text alone that is too short to say anything by itself. `is_cut`: they do not cover the
+    end of a long text, in which answers may differ. `is_unique`: no other session got the same answer, since it
+    has a random id.
+    """
+
+    exact: tuple[bytes, ...] = ()
+    loose: tuple[bytes, ...] = ()
+    short: tuple[bytes, ...] = ()
+    is_cut: bool = False
+    is_unique: bool = False
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """Return all of them."""
+        return self.exact + self.loose + self.short
+
+
+def make_answer_records(
+    session: Session,
+    api_format: Format,
+    parts: AnswerParts,
+    at: float,
+    *,
+    scope: str = "",
+    is_stored: bool = False,
+) -> list[AnswerRecord]:
+    """Return what is stored of an answer that a session has just got.
+
+    `scope` separates callers, who may get responses with the same ids. `is_stored`: the provider stores the
+    answer, so that it can be continued by its id. It stores all responses of the Responses API.
+    """
+    digests: tuple[bytes, ...] = ()
+    if session.caller:
+        digests = _digest_answer(session.agent, session.caller, session.tip, parts).all
+    if (is_stored or api_format is Format.RESPONSES) and parts.id:
+        digests += (digest_response_id(session.agent, parts.id, scope),)
+    return [
+        AnswerRecord(digest=answer_digest, session_id=session.id, tip=session.tip, at=at)
+        for answer_digest in digests
+    ]
+
+
+def digest_response_id(agent: str, response_id: str, scope: str) -> bytes:
+    """Return the digest of a provider's id of a response; some servers just number their responses."""
+    key = "response", agent, response_id
+    return _digest(*key) if is_unique_name(response_id) else _digest(*key, scope)
+
+
+def digest_sent_back_answers(
+    agent: str, caller: str, api_format: Format, chain: HashChain, messages: Sequence[bytes]
+) -> Iterator[AnswerDigests]:
+    """Yield digests of the last answers in a request, the latest first.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    end = len(messages)
+    lowest, count = max(0, end - MAX_MESSAGES), 0
+    while end > lowest and count < _MAX_ANSWERS:
+        if not is_from_model(messages[end - 1]):
+            end -= 1
+            continue
+        start = end - 1
+        while start > lowest and is_from_model(messages[start - 1]):
+            start -= 1
+        before = chain.hashes[start - 1] if start else b""
+        yield _digest_answer(agent, caller, before, read_message_parts(api_format, messages[start:end]))
+        end, count = start, count + 1
+
+
+def _digest_answer(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerDigests:
+    call, exact = parts.tool_calls[0] if parts.tool_calls else "", []
+    if call:
+        exact.append(_digest("tool call", agent, caller, tip, call))
+    if parts.text:
+        exact.append(_digest("text", agent, caller, tip, parts.text))
+    loose: tuple[bytes, ...] = ()
+    if _RANDOM_ID.fullmatch(call):
+        return AnswerDigests(tuple(exact), (_digest("tool call", agent, caller, call),), is_unique=True)
+    if not call and len(parts.text) >= _MIN_TEXT_CHARS:
+        loose = (_digest("text", agent, caller, parts.text),)
+    elif not call and parts.text:
+        return AnswerDigests(tuple(exact), short=(_digest("text", agent, caller, parts.text),))
+    return AnswerDigests(tuple(exact), loose, is_cut=not call and len(parts.text) >= MAX_TEXT_CHARS)
+
+
+def _digest(*parts: str | bytes) -> bytes:
+    encoded = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in parts]
+    return hash_bytes(*encoded)[:HASH_BYTES]
+
+
+_MAX_SESSIONS = 8 * 1024
+_MAX_ANSWERS_RECENT_SESSIONS = 32 * 1024
+# How many sessions are remembered of one answer or one last message.
+_MAX_SESSIONS_PER_KEY = 8
+
+
+class InFlightRequest:
+    """A request of a session that is not answered yet. It ends with `over`, or when nobody holds it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class RecentSessions:
+    """The sessions that this process has served last. For one event loop."""
+
+    def __init__(self) -> None:
+        self._sessions: LruCache[Session] = LruCache(_MAX_SESSIONS)
+        self._ends: LruCache[tuple[str, ...]] = LruCache(_MAX_SESSIONS)
+        self._answers: LruCache[tuple[AnswerRecord, ...]] = LruCache(_MAX_ANSWERS_RECENT_SESSIONS)
+        self._answered: LruCache[bytes] = LruCache(_MAX_SESSIONS)
+        self._in_flight: WeakValueDictionary[str, InFlightRequest] = WeakValueDictionary()
+
+    def get_session(self, session_id: str) -> Session | None:
+        """Return a session as it was last."""
+        return self._sessions.get(session_id)
+
+    def newer_state(self, stored: Session) -> Session:
+        """Return a session as it is remembered, or as it is stored if that is newer."""
+        known = self._sessions.get(stored.id) or stored
+        # If the clocks of two hosts differ, a later state may have the same time.
+        return max(known, stored, key=lambda state: (state.seen_at, state.messages))
+
+    def begin(self, session: Session) -> InFlightRequest:
+        """Remember a session with its request that is being sent."""
+        self._sessions.put(session.id, session)
+        if session.caller:
+            key = session.caller, session.tip
+            others = [session_id for session_id in self._ends.get(key) or () if session_id != session.id]
+            self._ends.put(key, (*others[1 - _MAX_SESSIONS_PER_KEY :], session.id))
+        in_flight = InFlightRequest()
+        self._in_flight[session.id] = in_flight
+        return in_flight
+
+    def end(
+        self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
+    ) -> None:
+        """Remember what came of a request."""
+        if self._in_flight.get(session.id) is in_flight:
+            del self._in_flight[session.id]
+        if is_answered:
+            self._answered.put(session.id, session.tip)
+        for row in rows:
+            others = [
+                other for other in self._answers.get(row.digest) or () if other.session_id != row.session_id
+            ]
+            self._answers.put(row.digest, (*others[1 - _MAX_SESSIONS_PER_KEY :], row))
+
+    def is_waiting(self, session: Session) -> bool:
+        """Return whether a request of a session is being answered."""
+        return session.id in self._in_flight
+
+    def is_answered(self, session: Session) -> bool:
+        """Return whether the last request of a session was answered here."""
+        return self._answered.get(session.id) == session.tip
+
+    def find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
+        """Return remembered answers with these digests, and their sessions."""
+        rows = [row for digest in digests for row in self._answers.get(digest) or ()]
+        found = [(row, self._sessions.get(row.session_id)) for row in rows]
+        return [(row, session) for row, session in found if session is not None]
+
+    def find_ending_at(self, caller: str, tip: bytes) -> list[Session]:
+        """Return remembered sessions of a caller that end so."""
+        found = [self._sessions.get(one) for one in self._ends.get((caller, tip)) or ()]
+        return [one for one in found if one is not None and one.tip == tip]
+
+
+_MAX_WAITED_FOR = 8 * 1024
+# A session may end so many messages before a request does: an answer and the results of its calls follow.
+_MAX_NEW_MESSAGES = 32
+# A session is stored again without news after this time.
+_SAVE_AGAIN_SECONDS = 60.0
+# By then another worker has stored the answer that it has just passed on; later if the store is busy.
+_RETRY_DELAYS_SECONDS = (0.05, 0.2)
+
+
+class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The session of a request as it is with it.
+
+    `known` is how many of its messages may have been seen before; if it is new, in the session `known_from`.
+    `turns` are those that may be new, and `is_changed` says whether there is anything to store. A request that
+    `is_aside` has another system prompt and history than its session: agents ask for titles and the like under
+    the name of the conversation.
+    """
+
+    session: Session
+    known_messages: int
+    is_new: bool
+    known_from_session_id: str | None = None
+    is_fork: bool = False
+    is_changed: bool = True
+    is_side_request: bool = False
+    turns: Sequence[Turn] = ()
+
+
+class _SessionChoice(msgspec.Struct, frozen=True):
+    """The session that a request goes on with or forks from; None if it begins one.
+
+    `known` is how many messages of a new session have been said before, in the session `known_from`.
+    """
+
+    session: Session | None
+    forked_at: bytes | None = None
+    known_messages: int = 0
+    known_from_session_id: str | None = None
+
+
+_NEW_SESSION = _SessionChoice(None)
+
+
+class SessionMatcher:
+    """Finds the sessions of requests, and remembers them for the next ones.
+
+    `has_others`: other processes serve requests with the same store.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        *,
+        has_other_workers: bool = False,
+        make_id: Callable[[], str] = new_session_id,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._has_other_workers = has_other_workers
+        self._make_id = make_id
+        self._sleep = sleep
+        self._recent = RecentSessions()
+        self._waited_for: LruCache[bool] = LruCache(_MAX_WAITED_FOR)
+
+    async def find(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
+        """Return the session of a request. Nothing is remembered of it before `begin`.
+
+        Raises:
+            MalformedRequest: a message cannot be read.
+            StoreUnavailable: the store has to be asked, and cannot be reached.
+        """
+        if conversation.named_session_id is not None:
+            existing = self._recent.get_session(conversation.named_session_id) or await self._store.get_session(
+                conversation.named_session_id
+            )
+            has_history = existing is None and conversation.has_answer_before(len(conversation.chain))
+            known = await self._find_last_known_turn(conversation) if has_history else None
+            match = self._match_named(
+                conversation,
+                conversation.named_session_id,
+                existing,
+                now,
+                known=known.position + 1 if known else 0,
+            )
+            return replace(match, known_from_session_id=known.session_id if known else None)
+        choice = await self._choose(conversation)
+        if choice.session is None:
+            new_session = self._make_session(conversation, self._make_id(), now)
+            match = self._make_match(conversation, new_session, 0, choice.known_messages, is_new=True)
+            return replace(match, known_from_session_id=choice.known_from_session_id)
+        if choice.forked_at is not None:
+            fork = replace(
+                self._make_session(conversation, self._make_id(), now),
+                parent_id=choice.session.id,
+                forked_at=choice.forked_at,
+            )
+            return self._make_match(
+                conversation,
+                fork,
+                0,
+                choice.known_messages or len(conversation.chain),
+                is_new=True,
+                is_fork=True,
+            )
+        return self._match_existing(conversation, choice.session, now)
+
+    def find_named(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
+        """Return the session that a client names, without the store."""
+        assert conversation.named_session_id is not None
+        return self._match_named(
+            conversation,
+            conversation.named_session_id,
+            self._recent.get_session(conversation.named_session_id),
+            now,
+        )
+
+    def begin(self, match: SessionMatch) -> InFlightRequest:
+        """Remember that a request of a session is being sent."""
+        return self._recent.begin(match.session)
+
+    def end(
+        self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
+    ) -> None:
+        """Remember how a request of a session was answered."""
+        self._recent.end(session, in_flight, rows, is_answered=is_answered)
+
+    def _match_named(
+        self,
+        conversation: ObservedConversation,
+        id_: str,
+        existing: Session | None,
+        now: float,
+        *,
+        known: int = 0,
+    ) -> SessionMatch:
+        if existing is None:
+            new_session = replace(self._make_session(conversation, id_, now), parent_id=conversation.parent_id)
+            return self._make_match(conversation, new_session, 0, known, is_new=True)
+        return self._match_existing(conversation, existing, now)
+
+    def _match_existing(
+        self, conversation: ObservedConversation, existing: Session, now: float
+    ) -> SessionMatch:
+        is_continued = conversation.continues(existing) or existing.tip == conversation.tip
+        known = existing.messages if is_continued else 0
+        is_side_request = not conversation.continues(existing) and self._is_side_request(conversation, existing)
+        session = replace(
+            existing,
+            tip=existing.tip if is_side_request else conversation.tip,
+            messages=existing.messages if is_side_request else len(conversation.chain),
+            setting=existing.setting
+            if is_side_request or conversation.named_session_id is None
+            else conversation.compute_setting(),
+            seen_at=max(existing.seen_at, now),
+            parent_id=existing.parent_id or conversation.parent_id,
+            caller=_session_caller(conversation) if existing.caller is None else existing.caller,
+        )
+        was_seen = (
+            existing.tip == conversation.tip
+            and existing.seen_at <= now < existing.seen_at + _SAVE_AGAIN_SECONDS
+        )
+        if was_seen and existing.caller is not None:
+            session = existing
+        match = self._make_match(conversation, session, known, known or len(conversation.chain), is_new=False)
+        return replace(match, is_changed=session is not existing, is_side_request=is_side_request)
+
+    def _is_side_request(self, conversation: ObservedConversation, existing: Session) -> bool:
+        """Return whether a request has another prompt than the rest of its named session, and no more messages.
+
+        The first request of a session may be one aside: a longer conversation takes its place.
+        """
+        is_longer = len(conversation.chain) > existing.messages
+        return (
+            conversation.named_session_id is not None
+            and not is_longer
+            and existing.setting not in (None, conversation.compute_setting())
+        )
+
+    def _make_session(self, conversation: ObservedConversation, id_: str, now: float) -> Session:
+        return Session(
+            id=id_,
+            agent=conversation.agent,
+            tip=conversation.tip,
+            messages=len(conversation.chain),
+            created_at=now,
+            seen_at=now,
+            caller=_session_caller(conversation),
+            setting=conversation.compute_setting(),
+            first_messages=len(conversation.chain),
+        )
+
+    def _make_match(
+        self,
+        conversation: ObservedConversation,
+        session: Session,
+        stored: int,
+        known: int,
+        *,
+        is_new: bool,
+        is_fork: bool = False,
+    ) -> SessionMatch:
+        hashes = () if conversation.is_partial else conversation.chain.hashes[stored:]
+        turns = [
+            Turn(hash=chain_hash, position=stored + at, session_id=session.id)
+            for at, chain_hash in enumerate(hashes)
+        ]
+        return SessionMatch(
+            session=session,
+            known_messages=known,
+            is_new=is_new,
+            is_fork=is_fork,
+            is_changed=bool(conversation.chain) or conversation.named_session_id is not None,
+            turns=turns,
+        )
+
+    async def _choose(self, conversation: ObservedConversation) -> _SessionChoice:
+        if conversation.previous_response_id:
+            return await self._choose_by_response(conversation)
+        answers = digest_sent_back_answers(
+            conversation.agent,
+            conversation.caller,
+            conversation.format,
+            conversation.chain,
+            conversation.messages,
+        )
+        size_bytes = sum(map(len, conversation.messages[-MAX_MESSAGES:]))
+        if size_bytes >= LARGE_BYTES:
+            answers = iter(await run_in_thread(partial(tuple[AnswerDigests, ...], answers), size_bytes))
+        latest = next(answers, None)
+        if latest is None:
+            return self._choose_retried(conversation)
+        rows = self._recent.find_answers(latest.exact[:1])
+        choice = self._choose_among(conversation, rows, is_cut=latest.is_cut) if rows else None
+        if choice is None and not self._has_other_workers:
+            choice = self._choose_by_end(
+                conversation, self._find_remembered_ends(conversation)
+            ) or self._begin_like_another(conversation)
+        if choice is not None and self._is_certain(conversation, latest, choice):
+            return choice
+        sent_back = [latest, *answers]
+        delays = list(self._take_retry_delays(latest.exact[:1]))
+        while True:
+            choice = await self._choose_from_store(conversation, sent_back, is_last=not delays)
+            if choice.session is not None or not delays:
+                return choice
+            await self._sleep(delays.pop(0))
+
+    async def _choose_by_response(self, conversation: ObservedConversation) -> _SessionChoice:
+        digests = [
+            digest_response_id(conversation.agent, conversation.previous_response_id, conversation.scope)
+        ]
+        rows = self._recent.find_answers(digests) or await self._find_answers(digests)
+        for seconds in self._take_retry_delays(digests) if not rows else ():
+            await self._sleep(seconds)
+            rows = await self._find_answers(digests)
+            if rows:
+                break
+        return self._choose_among(conversation, rows) if rows else _NEW_SESSION
+
+    def _take_retry_delays(self, digests: Sequence[bytes]) -> Sequence[float]:
+        """Return how long to wait for an answer that another worker may be about to store; once for each."""
+        if not self._has_other_workers or not digests or self._waited_for.get(digests[0]):
+            return ()
+        self._waited_for.put(digests[0], True)
+        return _RETRY_DELAYS_SECONDS
+
+    def _is_certain(
+        self, conversation: ObservedConversation, latest: AnswerDigests, choice: _SessionChoice
+    ) -> bool:
+        """Return whether the store need not be asked: the request goes on with the one session that it can be.
+
+        Sessions with the same words may have got the same text from other processes.
+        """
+        session = choice.session
+        if not self._has_other_workers or session is None:
+            return True
+        is_going_on = choice.forked_at is None and session.tip != conversation.tip
+        return latest.is_unique and is_going_on and session.setting == conversation.compute_setting()
+
+    async def _choose_from_store(
+        self, conversation: ObservedConversation, answers: Sequence[AnswerDigests], *, is_last: bool
+    ) -> _SessionChoice:
+        """Choose by what is stored; a session that got another answer only if this `is_last` to be tried."""
+        rows = await self._find_answers([digest for answer in answers for digest in answer.all])
+        for answer in answers:
+            choice = self._choose_by_answer(conversation, answer, rows)
+            if choice is not None:
+                return choice
+        choice = _choose_by_short_answer(answers, rows)
+        if choice is not None:
+            return choice
+        ends = await self._store.find_sessions_ending_at(
+            conversation.agent, conversation.caller, _last_hashes(conversation.chain)
+        )
+        sessions = {session.id: session for session in self._find_remembered_ends(conversation)}
+        sessions |= {session.id: self._recent.newer_state(session) for session, _ in ends}
+        choice = self._choose_by_end(conversation, list(sessions.values()))
+        if self._has_other_workers and choice is not None and choice.session is not None:
+            was_answered = {session.id: is_answered for session, is_answered in ends}
+            id_ = choice.session.id
+            if was_answered.get(id_) or self._recent.is_answered(choice.session):
+                # The client has changed the answer, or another process is about to store a better session.
+                if not is_last:
+                    return _NEW_SESSION
+                choice = choice if id_ in was_answered else None  # otherwise it went on in another process
+        return choice or await self._choose_fork(conversation)
+
+    async def _find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
+        """Return answers as they are stored or remembered."""
+        remembered = self._recent.find_answers(digests)
+        seen = {(row.digest, row.session_id) for row, _ in remembered}
+        stored = await self._store.find_answers(digests)
+        more = [
+            (row, self._recent.newer_state(session))
+            for row, session in stored
+            if (row.digest, session.id) not in seen
+        ]
+        return remembered + more
+
+    def _choose_by_answer(
+        self,
+        conversation: ObservedConversation,
+        digests: AnswerDigests,
+        rows: Sequence[tuple[AnswerRecord, Session]],
+    ) -> _SessionChoice | None:
+        for number, digest in enumerate(digests.exact):
+            exact = [(row, session) for row, session in rows if row.digest == digest]
+            if exact and (number == 0 or len(exact) == 1):
+                return self._choose_among(conversation, exact, is_cut=digests.is_cut)
+        loose = {session.id: (row, session) for row, session in rows if row.digest in digests.loose}
+        if len(loose) != 1:
+            return None
+        ((row, session),) = loose.values()
+        return _SessionChoice(session) if session.tip == row.tip or conversation.continues(session) else None
+
+    def _choose_among(
+        self,
+        conversation: ObservedConversation,
+        rows: Sequence[tuple[AnswerRecord, Session]],
+        *,
+        is_cut: bool = False,
+    ) -> _SessionChoice:
+        """Choose among sessions that got an answer which the request sends back.
+
+        Several such sessions are the same word for word so far, unless the answer `is_cut`. Other processes may
+        be about to choose one of them too.
+        """
+        if len(rows) > 1:
+            setting = conversation.compute_setting()
+            rows = [(row, session) for row, session in rows if session.setting == setting] or rows
+        continued = [
+            session for row, session in rows if session.tip == row.tip or conversation.continues(session)
+        ]
+        if len(continued) == 1 or (continued and not is_cut and not self._has_other_workers):
+            return _SessionChoice(max(continued, key=lambda session: (session.messages, session.seen_at)))
+        repeated = [
+            session
+            for _, session in rows
+            if session.tip == conversation.tip and not self._recent.is_waiting(session)
+        ]
+        if len(repeated) == 1 and not continued:
+            return _SessionChoice(repeated[0])
+        row, latest = max(rows, key=lambda each: each[1].seen_at)
+        return _SessionChoice(latest, forked_at=row.tip)
+
+    def _choose_retried(self, conversation: ObservedConversation) -> _SessionChoice:
+        """Choose the session that began with the same request and failed, if the client retries it."""
+        failed = [
+            session
+            for session in self._recent.find_ending_at(conversation.caller, conversation.tip)
+            if self._has_failed(session)
+        ]
+        if conversation.is_retry and len(failed) == 1 and failed[0].setting == conversation.compute_setting():
+            return _SessionChoice(failed[0])
+        return _NEW_SESSION
+
+    def _begin_like_another(self, conversation: ObservedConversation) -> _SessionChoice | None:
+        """Begin a session if another one began with the same request: then the store knows nothing of it."""
+        alike = self._recent.find_ending_at(conversation.caller, conversation.tip)
+        began = [
+            session
+            for session in alike
+            if session.first_messages == len(conversation.chain) and session.parent_id is None
+        ]
+        return (
+            _SessionChoice(None, known_messages=len(conversation.chain), known_from_session_id=began[0].id)
+            if began
+            else None
+        )
+
+    def _find_remembered_ends(self, conversation: ObservedConversation) -> list[Session]:
+        """Return those remembered sessions of which the request has all messages that end last in it."""
+        ends = (
+            self._recent.find_ending_at(conversation.caller, tip) for tip in _last_hashes(conversation.chain)
+        )
+        return next(filter(None, ends), [])
+
+    def _choose_by_end(
+        self, conversation: ObservedConversation, sessions: Sequence[Session]
+    ) -> _SessionChoice | None:
+        """Choose the session that the request continues word for word, if there is one only."""
+        repeated = [session for session in sessions if session.tip == conversation.tip]
+        if repeated:
+            is_retried = conversation.is_retry and len(repeated) == 1 and self._has_failed(repeated[0])
+            return _SessionChoice(repeated[0]) if is_retried else None
+        ending = [session for session in sessions if conversation.continues(session)]
+        longest = max((session.messages for session in ending), default=0)
+        same = [session for session in ending if session.messages == longest]
+        if len(same) != 1:
+            return _NEW_SESSION if same else None
+        (session,) = same
+        is_alike = session.setting in (None, conversation.compute_setting()) or conversation.has_answer_before(
+            longest
+        )
+        return _SessionChoice(session) if is_alike else None
+
+    def _has_failed(self, session: Session) -> bool:
+        """Return whether the last request of a session is known to have had no answer."""
+        return not self._recent.is_waiting(session) and not self._recent.is_answered(session)
+
+    async def _choose_fork(self, conversation: ObservedConversation) -> _SessionChoice:
+        """Choose the session that the request forks from: they share an answer that it got after it began."""
+        turn = await self._find_last_known_turn(conversation)
+        if turn is None:
+            return _NEW_SESSION
+        known = turn.position + 1
+        owner = self._recent.get_session(turn.session_id) or await self._store.get_session(turn.session_id)
+        if owner is None or owner.caller not in (None, conversation.caller):
+            return _SessionChoice(None, known_messages=known, known_from_session_id=turn.session_id)
+        is_shared = any(is_from_model(raw) for raw in conversation.messages[owner.first_messages : known])
+        if is_shared:
+            return _SessionChoice(owner, turn.hash, known)
+        return _SessionChoice(None, known_messages=known, known_from_session_id=turn.session_id)
+
+    async def _find_last_known_turn(self, conversation: ObservedConversation) -> Turn | None:
+        """Return the last of the request's last messages that is stored."""
+        known = await self._store.find_turns(conversation.agent, _last_hashes(conversation.chain))
+        return max(known.values(), key=lambda turn: turn.position, default=None)
+
+
+def _choose_by_short_answer(
+    answers: Sequence[AnswerDigests], rows: Sequence[tuple[AnswerRecord, Session]]
+) -> _SessionChoice | None:
+    """Choose the session whose last answer was this short text, if the request has an earlier one of it too."""
+    latest, *earlier = answers
+    ending = {
+        session.id: session for row, session in rows if row.digest in latest.short and session.tip == row.tip
+    }
+    if len(ending) != 1:
+        return None
+    ((id_, session),) = ending.items()
+    others = {digest for answer in earlier for digest in answer.loose}
+    return (
+        _SessionChoice(session)
+        if any(row.digest in others and row.session_id == id_ for row, _ in rows)
+        else None
+    )
+
+
+def _session_caller(conversation: ObservedConversation) -> str:
+    """Return the caller of a session; none if it has a name, which alone leads to it."""
+    return conversation.caller if conversation.named_session_id is None else ""
+
+
+def _last_hashes(chain: HashChain) -> tuple[bytes, ...]:
+    """Return the hashes at which a session may end that the chain goes on from, the last one first."""
+    return chain.hashes[: -_MAX_NEW_MESSAGES - 1 : -1]

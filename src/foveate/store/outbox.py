@@ -1,0 +1,296 @@
+"""Bills that wait for a store that is away, in a file beside it, so that they outlive their process.
+
+Each process has a file of its own and holds a lock on it for as long as it lives. Whoever starts later finds
+the files that nobody holds, books what is in them, and removes them: a bill that was booked after all is known
+by its call. A line is told by its checksum, so that one which a crash has torn is not taken for a bill. A file
+with something in it that can never be booked is moved aside, for somebody to look at.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+from msgspec.structs import replace
+
+from foveate.cost.ledger import Charge
+from foveate.errors import UnwritableFile
+from foveate.store.batching import BatchExecutor
+from foveate.store.repositories.ledger_rows import to_storable_names
+
+_LOG = logging.getLogger(__name__)
+
+_SUFFIX = ".bills"
+_REJECTED_SUFFIX = ".unbooked"
+_MAX_ATTEMPTS = 8
+_MAX_BATCH_SIZE = 256
+_CHECKSUM_CHARS = 8
+_CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """A call whose bill need not wait any longer."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedFile:
+    """The bills in a file that a process left which is no more. `is_readable`: there is nothing else in it."""
+
+    path: Path
+    charges: tuple[Charge, ...]
+    is_readable: bool = True
+
+
+class FileOutbox:
+    """The bills of this process that wait, in a file in `folder`, which is made when there is the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder
+        self._file: int | None = None
+        self._size = 0
+        self._waiting: set[str] = set()
+        self._orphans: dict[Path, int] = {}
+        self._reported: set[Path] = set()
+        self._batches: BatchExecutor[Charge | _Removal, bool] = BatchExecutor(
+            self._write_batch, max_items=_MAX_BATCH_SIZE
+        )
+
+    async def put(self, charge: Charge) -> None:
+        """Have a bill on the disk when this returns.
+
+        Raises:
+            UnwritableFile: it cannot be.
+        """
+        await self._batches.submit(charge)
+
+    async def remove(self, call_id: str) -> None:
+        """Have a bill there no longer, at the latest when none waits."""
+        await self._batches.submit(_Removal(call_id))
+
+    async def orphans(self) -> Sequence[OrphanedFile]:
+        """What processes left which are no more; nobody else finds it until it is let go of."""
+        return await asyncio.to_thread(self._claim_orphans)
+
+    async def release(self, *, recorded: Collection[Path] = (), unrecordable: Collection[Path] = ()) -> None:
+        """Remove files that `orphans` has found and that are `booked`, and move aside those that can never be.
+
+        All others are found again.
+        """
+        await asyncio.to_thread(self._release_orphans, recorded, unrecordable)
+
+    async def close(self) -> None:
+        """Let go of the files; one with bills in it stays for whoever starts next."""
+        await asyncio.to_thread(self._close_files)
+
+    async def _write_batch(self, operations: Sequence[Charge | _Removal]) -> list[bool | Exception]:
+        return await asyncio.to_thread(self._write, operations)
+
+    def _write(self, operations: Sequence[Charge | _Removal]) -> list[bool | Exception]:
+        """Do all of it with one wait for the disk."""
+        charges = [operation for operation in operations if isinstance(operation, Charge)]
+        problem: Exception | None = None
+        if charges:
+            try:
+                self._append(b"".join(map(encode_charge, charges)))
+                self._waiting.update(charge.call.id for charge in charges)
+            except OSError as error:
+                problem = UnwritableFile(str(self._path), error.strerror or str(error))
+        self._waiting.difference_update(
+            operation.call_id for operation in operations if isinstance(operation, _Removal)
+        )
+        if not self._waiting and self._size and self._file is not None:
+            with suppress(OSError):  # what is left is known by its calls
+                os.ftruncate(self._file, 0)
+                self._size = 0
+        return [
+            problem if problem is not None and isinstance(operation, Charge) else True
+            for operation in operations
+        ]
+
+    def _append(self, lines: bytes) -> None:
+        if self._file is None:
+            self._path, self._file = create_locked_file(self._folder)
+        try:
+            written = 0
+            while written < len(lines):
+                written += os.pwrite(self._file, lines[written:], self._size + written)
+            os.fsync(self._file)
+        except OSError:
+            with suppress(OSError):  # half a line is no bill
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(lines)
+
+    def _claim_orphans(self) -> list[OrphanedFile]:
+        found: list[OrphanedFile] = []
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            if path == self._path or path in self._orphans:
+                continue
+            try:
+                orphan = self._claim_file(path)
+            except FileNotFoundError:
+                continue  # its process has just booked all of it, and ended
+            except OSError as error:
+                if path not in self._reported:
+                    _LOG.warning("%s: bills that wait there cannot be read: %s", path, error)
+                self._reported.add(path)
+                continue
+            if orphan is not None:
+                found.append(orphan)
+        return found
+
+    def _claim_file(self, path: Path) -> OrphanedFile | None:
+        """What is in a file, from now on held by this process; None where another holds it."""
+        file = os.open(path, os.O_RDWR)
+        orphan: OrphanedFile | None = None
+        try:
+            if try_lock(file):
+                orphan = _read_charges(path, file)
+                self._orphans[path] = file  # not before it is read: what nobody has read is not removed
+        finally:
+            if orphan is None:
+                os.close(file)
+        return orphan
+
+    def _release_orphans(self, booked: Collection[Path], unbookable: Collection[Path]) -> None:
+        while self._orphans:
+            path, file = self._orphans.popitem()
+            try:
+                if path in booked:
+                    path.unlink(missing_ok=True)
+                elif path in unbookable:
+                    moved_path = path.rename(path.with_suffix(_REJECTED_SUFFIX))
+                    _LOG.error("%s: has bills in it that cannot be booked; all others of it are", moved_path)
+            except OSError as error:
+                _LOG.warning("%s: bills that are done with cannot be removed: %s", path, error)
+            finally:
+                os.close(file)
+
+    def _close_files(self) -> None:
+        self._release_orphans((), ())
+        if self._file is not None:
+            if not self._waiting:
+                self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None
+
+
+def try_lock(file: int) -> bool:
+    """Whether this process holds a file from now on; nobody does where there are no locks.
+
+    Raises:
+        OSError: the file system does not lock files.
+    """
+    try:
+        import fcntl
+    except ImportError:  # on Windows, where no gateway is served
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def create_locked_file(
+    folder: Path, *, lock: Callable[[int], bool] = try_lock, is_synced: bool = True
+) -> tuple[Path, int]:
+    """A new file that this process holds. Unless it `is_synced`, it survives this process, not a power loss.
+
+    Raises:
+        OSError: there can be none.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for _ in range(_MAX_ATTEMPTS):
+        path = folder / f"{os.getpid()}-{uuid4().hex[:8]}{_SUFFIX}"
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with ExitStack() as cleanup:
+            cleanup.callback(os.close, file)
+            cleanup.callback(path.unlink, missing_ok=True)
+            # Somebody may have taken it for one that was left, before it was locked.
+            if lock(file) and path.exists():
+                if is_synced:
+                    _sync_folder(folder)
+                cleanup.pop_all()
+                return path, file
+    raise OSError(errno.EBUSY, "others take each new file for one that was left")
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file is there after a crash only once its folder says so."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def encode_charge(charge: Charge) -> bytes:
+    call = charge.call
+    names = (call.id, call.agent, call.session_id, call.provider, call.model)
+    storable = to_storable_names(*names)
+    if storable != names:
+        id_, agent, session_id, provider, model = storable
+        call = replace(call, id=id_, agent=agent, session_id=session_id, provider=provider, model=model)
+        charge = replace(charge, call=call)
+    return _add_checksum(msgspec.json.encode(charge))
+
+
+def encode_discard(call_id: str) -> bytes:
+    """Return the line that discards all earlier ones for a call."""
+    return _add_checksum(msgspec.json.encode(to_storable_names(call_id)[0]))
+
+
+def _add_checksum(payload: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(payload), payload)
+
+
+def _read_charges(path: Path, file: int) -> OrphanedFile:
+    """Return the bills in a file, without lines that were torn.
+
+    Of several for one call the last counts, and none if a later line discards them.
+    """
+    found: dict[str, Charge] = {}
+    is_readable = True
+    for line in _read_all(file).split(b"\n"):
+        checksum, payload = line[:_CHECKSUM_CHARS], line[_CHECKSUM_CHARS + 1 :]
+        if not line:
+            continue
+        if not _is_checksum_valid(checksum, payload):
+            _LOG.warning("%s: half a line of %d bytes was no bill any longer", path, len(line))
+            continue
+        try:
+            charge = msgspec.json.decode(payload, type=Charge | str)
+        except msgspec.MsgspecError:  # whole, but of a version that writes it otherwise
+            is_readable = False
+            continue
+        if isinstance(charge, str):
+            found.pop(charge, None)
+        else:
+            found[charge.call.id] = charge
+    return OrphanedFile(path=path, charges=tuple(found.values()), is_readable=is_readable)
+
+
+def _is_checksum_valid(checksum: bytes, payload: bytes) -> bool:
+    try:
+        return int(checksum, 16) == zlib.crc32(payload)
+    except ValueError:
+        return False
+
+
+def _read_all(file: int) -> bytes:
+    chunks: list[bytes] = []
+    while chunk := os.pread(file, _CHUNK_BYTES, sum(map(len, chunks))):
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,581 @@
+"""Reserving, renewing, settling and releasing, for many calls in one transaction.
+
+A commit costs many times what a statement does, and on a server whoever books on an account keeps others from
+it until then. Rows are always locked in the same order, so that no two wait for each other: those of the
+ledger, then reservations, then accounts by their names, then totals (`adding.py`).
+
+What calls cost and what is reserved for them, as `foveate.cost` asks to have it kept.
+"""
+
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, cast
+
+import msgspec
+
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge, ChargeTotal, GroupBy, Reservation
+from foveate.cost.money import MAX_PICODOLLARS, MIN_DOLLARS, to_dollars, to_picodollars_rounded_up
+from foveate.errors import BadOption
+from foveate.store.batching import BatchExecutor
+from foveate.store.database import Database, Transaction, batch_inserts, group_placeholders
+from foveate.store.repositories.ledger_rows import (
+    ADD_CHARGES,
+    CHARGED_INDEX,
+    LEDGER_COLUMNS,
+    build_condition,
+    build_sum_query,
+    from_ledger_row,
+    read_amount,
+    to_ledger_row,
+    to_storable_name,
+    to_storable_names,
+    to_sum,
+)
+from foveate.store.repositories.rollups import add_charges
+
+_ADD_RESERVATIONS = """
+INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
+ON CONFLICT (call_id) DO NOTHING RETURNING call_id
+"""
+_TAKE_RESERVATIONS = (
+    "DELETE FROM reservations_v1 WHERE call_id IN ({}) RETURNING call_id, accounts, picodollars"
+)
+_EXTEND_RESERVATIONS = "UPDATE reservations_v1 SET expires_at = ? WHERE call_id IN ({}) RETURNING call_id"
+# Not one UPDATE, which locks its rows in no order; these are locked one after the other, as they are listed.
+# What is spent ends where it could no longer be added to: no cap is as large.
+_UPDATE_ACCOUNTS = f"""
+INSERT INTO accounts_v1 (name, spent, reserved) VALUES {{}}
+ON CONFLICT (name) DO UPDATE
+SET spent = CASE WHEN accounts_v1.spent > {MAX_PICODOLLARS} - excluded.spent THEN {MAX_PICODOLLARS}
+                 ELSE accounts_v1.spent + excluded.spent END,
+    reserved = accounts_v1.reserved + excluded.reserved
+"""
+_UPDATE_AND_RETURN_ACCOUNTS = _UPDATE_ACCOUNTS + "RETURNING name, spent, reserved"
+# In one statement, so that both are as they were at one moment.
+_FIND_BALANCES = """
+SELECT name, spent, reserved, 0 FROM accounts_v1 WHERE name IN ({})
+UNION ALL SELECT accounts, 0, picodollars, 1 FROM reservations_v1 WHERE expires_at <= ?
+"""
+
+_SET_CHARGED_AMOUNT = "UPDATE ledger_v1 SET charged_picodollars = ? WHERE call_id = ?"
+
+_MIN_AMOUNT = to_picodollars_rounded_up(MIN_DOLLARS)
+
+Amounts = dict[str, int]
+_ReservedAmount = tuple[Sequence[str], int]
+"""Accounts, and what is reserved of each of them."""
+Balances = dict[str, tuple[int, int]]
+"""By the names of accounts: what is spent and what is reserved, in picodollars."""
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """A bill as a row, and what it adds to accounts; None: what was reserved for it."""
+
+    row: tuple[Any, ...]
+    names: Sequence[str]
+    spent: int | None
+
+    @classmethod
+    def from_charge(cls, charge: Charge, accounts: Sequence[str]) -> "Settlement":
+        """The same of an entry."""
+        row = to_ledger_row(charge)
+        return cls(row, to_storable_names(*accounts), row[CHARGED_INDEX])
+
+    @property
+    def call_id(self) -> str:
+        """The call that it is for."""
+        return str(self.row[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A call that is not billed."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationRequest:
+    """A reservation in whole picodollars and in names that can be kept.
+
+    `limited` leads from these to the names of the accounts that have a limit.
+    """
+
+    call_id: str
+    amount: int
+    names: Sequence[str]
+    limits: Mapping[str, int]
+    account_by_name: Mapping[str, str]
+    expires_at: float
+
+    @classmethod
+    def from_reservation(cls, reservation: Reservation) -> "ReservationRequest":
+        """The same of a reservation."""
+        if not math.isfinite(reservation.expires_at):
+            raise BadOption(f"a reservation runs out at some time, not at {reservation.expires_at}")
+        return cls(
+            call_id=to_storable_name(reservation.call_id),
+            amount=read_amount(reservation.dollars, convert=to_picodollars_rounded_up),
+            names=to_storable_names(*reservation.accounts),
+            limits={
+                to_storable_name(name): _limit_picodollars(limit) for name, limit in reservation.limits.items()
+            },
+            account_by_name={to_storable_name(name): name for name in reservation.limits},
+            expires_at=reservation.expires_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Calls that are still under way, and until when what is reserved for them holds from now on."""
+
+    call_ids: Sequence[str]
+    expires_at: float
+
+
+LedgerOperation = Settlement | Release | ReservationRequest | Renewal
+LedgerResult = bool | Mapping[str, AccountBalance] | AccountOverLimit | frozenset[str]
+
+
+def apply_operations(
+    transaction: Transaction, operations: Sequence[LedgerOperation]
+) -> list[LedgerResult | Exception]:
+    """What came of each: whether it is settled or released now, and how accounts stand, or which has no room.
+
+    Of a renewal: for which of its calls something is reserved. What is settled and released is, before anything
+    is renewed or reserved.
+    """
+    settlements = [operation for operation in operations if isinstance(operation, Settlement)]
+    requests = [operation for operation in operations if isinstance(operation, ReservationRequest)]
+    settled = _add_charges(transaction, settlements) if settlements else {}
+    released = {operation.call_id for operation in operations if isinstance(operation, Release)}
+    freed = _remove_reservations(transaction, {operation.call_id for operation in settlements} | released)
+    _record_charged_amounts(transaction, settled.values(), freed)
+    renewed = {
+        id(operation): _extend_reservations(transaction, operation)
+        for operation in operations
+        if isinstance(operation, Renewal)
+    }
+    new = _add_reservations(transaction, requests) if requests else {}
+    reserved = _negate_reserved(freed.values())
+    accounts = _LockedAccounts(
+        transaction, _sum_spent(settled.values(), freed), reserved, requests, new.values()
+    )
+    reserved_results = {call_id: accounts.reserve(operation) for call_id, operation in new.items()}
+    _remove_reservations(
+        transaction,
+        [
+            call_id
+            for call_id, found in reserved_results.items()
+            if isinstance(found, AccountOverLimit | BadOption)
+        ],
+    )
+    accounts.save(transaction)
+    charge_rows = [operation.row for operation in settled.values()]
+
+    results: list[LedgerResult | Exception] = []
+    for operation in operations:
+        match operation:
+            case Settlement():
+                # Of two for the same call in one transaction, the first is the one.
+                results.append(settled.pop(operation.call_id, None) is not None)
+            case Release():
+                results.append(freed.pop(operation.call_id, None) is not None)
+            case ReservationRequest():
+                results.append(
+                    reserved_results[operation.call_id]
+                    if operation.call_id in reserved_results
+                    else accounts.limited_balances(operation)
+                )
+            case Renewal():
+                results.append(renewed[id(operation)])
+    if charge_rows:
+        add_charges(transaction, charge_rows)
+    return results
+
+
+def release_reservations(transaction: Transaction, call_ids: Iterable[str]) -> int:
+    """For how many of these calls something was reserved; it no longer is."""
+    freed = _remove_reservations(transaction, call_ids)
+    _update_accounts(transaction, {}, _negate_reserved(freed.values()))
+    return len(freed)
+
+
+def find_balances(transaction: Transaction, names: Iterable[str], now: float) -> Balances:
+    """How accounts stand; those that nothing was booked on are left out.
+
+    What has run out by `now` is not counted, and stays for those who reserve: their clock may be another.
+    """
+    balances: Balances = {}
+    for placeholders, group in group_placeholders(sorted(names)):
+        found = transaction.fetch_all(_FIND_BALANCES.format(placeholders), (*group, now))
+        expired = _negate_reserved(
+            (_decode_names(names), amount) for names, _, amount, is_expired in found if is_expired
+        )
+        balances |= {
+            name: (spent, reserved + expired.get(name, 0))
+            for name, spent, reserved, is_expired in found
+            if not is_expired
+        }
+    return balances
+
+
+def to_balance(spent: int, reserved: int) -> AccountBalance:
+    """How an account stands, in dollars."""
+    return AccountBalance(spent=to_dollars(spent), reserved=to_dollars(reserved))
+
+
+class _LockedAccounts:
+    """The accounts that something is to be reserved of, as they stand after all that was settled and released.
+
+    Nobody else can change them until the transaction is through.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        spent: Amounts,
+        reserved: Amounts,
+        requests: Sequence[ReservationRequest],
+        new: Iterable[ReservationRequest],
+    ) -> None:
+        """What is `wanted` for calls that are `new` is reserved in the same statement.
+
+        There is room for most of it, and what there is none for is given back.
+        """
+        self._reserved: Amounts = {}
+        self._reserved_in_advance: Amounts = {}
+        self._balances: Balances = {}
+        if not requests:
+            _update_accounts(transaction, spent, reserved)
+            return
+        advance = _sum_by_account((request.names, request.amount) for request in new)
+        if max(advance.values(), default=0) <= MAX_PICODOLLARS:  # as much as a database can add at once
+            self._reserved_in_advance = advance
+        # Those that nothing is added to are held this way too.
+        for name in {name for request in requests for name in request.names}:
+            reserved[name] = reserved.get(name, 0) + self._reserved_in_advance.get(name, 0)
+        for name, (has_spent, has_reserved) in _update_and_read_accounts(transaction, spent, reserved).items():
+            self._balances[name] = has_spent, has_reserved - self._reserved_in_advance.get(name, 0)
+
+    def reserve(
+        self, request: ReservationRequest
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit | BadOption:
+        """How the accounts with a limit stand with it, if there is room."""
+        after = {name: self._balance_with(name, request.amount) for name in request.names}
+        for name, (spent, reserved) in after.items():
+            if spent + reserved > request.limits.get(name, math.inf):
+                before = to_balance(*self._balances[name])
+                return AccountOverLimit(
+                    account=request.account_by_name[name],
+                    limit=to_dollars(request.limits[name]),
+                    balance=before,
+                )
+            if reserved > MAX_PICODOLLARS:
+                return BadOption(f"more dollars are reserved of {name} than can be kept")
+        self._balances.update(after)
+        for name in request.names:
+            self._reserved[name] = self._reserved.get(name, 0) + request.amount
+        return self.limited_balances(request)
+
+    def limited_balances(self, request: ReservationRequest) -> Mapping[str, AccountBalance]:
+        """How the accounts with a limit stand."""
+        return {account: to_balance(*self._balances[name]) for name, account in request.account_by_name.items()}
+
+    def save(self, transaction: Transaction) -> None:
+        """Write down what was taken, where that is not what was reserved in advance."""
+        if self._reserved == self._reserved_in_advance:
+            return
+        names = self._reserved.keys() | self._reserved_in_advance.keys()
+        _update_accounts(
+            transaction,
+            {},
+            {name: self._reserved.get(name, 0) - self._reserved_in_advance.get(name, 0) for name in names},
+        )
+
+    def _balance_with(self, name: str, amount: int) -> tuple[int, int]:
+        spent, reserved = self._balances[name]
+        return spent, reserved + amount
+
+
+def _add_reservations(
+    transaction: Transaction, requests: Sequence[ReservationRequest]
+) -> dict[str, ReservationRequest]:
+    """What is reserved from now on for calls that nothing was reserved for before, by these."""
+    first: dict[str, ReservationRequest] = {}
+    for request in requests:
+        first.setdefault(request.call_id, request)
+    new = [
+        (request.call_id, _encode_names(request.names), request.amount, request.expires_at)
+        for request in sorted(first.values(), key=lambda request: request.call_id)
+    ]
+    groups = batch_inserts(_ADD_RESERVATIONS, new)
+    added = {call_id for statement, batch in groups for (call_id,) in transaction.fetch_all(statement, batch)}
+    return {call_id: request for call_id, request in first.items() if call_id in added}
+
+
+def _add_charges(transaction: Transaction, settlements: Sequence[Settlement]) -> dict[str, Settlement]:
+    """Those that were not settled before, by their calls."""
+    first: dict[str, Settlement] = {}
+    for settlement in settlements:
+        first.setdefault(settlement.call_id, settlement)
+    groups = batch_inserts(ADD_CHARGES, [first[call_id].row for call_id in sorted(first)])
+    new = [call_id for statement, batch in groups for (call_id,) in transaction.fetch_all(statement, batch)]
+    return {call_id: first[call_id] for call_id in new}
+
+
+def _remove_reservations(transaction: Transaction, call_ids: Iterable[str]) -> dict[str, _ReservedAmount]:
+    """The accounts and the amounts of what was reserved for these calls; it no longer is."""
+    groups = group_placeholders(sorted(call_ids))
+    removed = [
+        row
+        for placeholders, group in groups
+        for row in transaction.fetch_all(_TAKE_RESERVATIONS.format(placeholders), group)
+    ]
+    return {call_id: (_decode_names(accounts), amount) for call_id, accounts, amount in removed}
+
+
+def _extend_reservations(transaction: Transaction, renewal: Renewal) -> frozenset[str]:
+    """Those of the calls that something is reserved for, from now on for longer."""
+    groups = group_placeholders(sorted(renewal.call_ids))
+    found = [
+        row
+        for placeholders, group in groups
+        for row in transaction.fetch_all(
+            _EXTEND_RESERVATIONS.format(placeholders), (renewal.expires_at, *group)
+        )
+    ]
+    return frozenset(call_id for (call_id,) in found)
+
+
+def _sum_spent(settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmount]) -> Amounts:
+    spent: Amounts = {}
+    for settlement in settled:
+        amount = (
+            _charged_amount(freed.get(settlement.call_id)) if settlement.spent is None else settlement.spent
+        )
+        for name in settlement.names:
+            spent[name] = min(spent.get(name, 0) + amount, MAX_PICODOLLARS)
+    return spent
+
+
+def _record_charged_amounts(
+    transaction: Transaction, settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmount]
+) -> None:
+    """Record what accounts are charged for calls of unknown price, if that is what was reserved for them."""
+    for settlement in settled:
+        if settlement.spent is None:
+            transaction.execute(
+                _SET_CHARGED_AMOUNT, (_charged_amount(freed.get(settlement.call_id)), settlement.call_id)
+            )
+
+
+def _charged_amount(reserved: _ReservedAmount | None) -> int:
+    """What is charged for a call whose price is not known: it may have cost all that was reserved for it."""
+    _, amount = reserved or ((), 0)
+    return amount if amount > _MIN_AMOUNT else 0
+
+
+def _negate_reserved(freed: Iterable[_ReservedAmount]) -> Amounts:
+    return _sum_by_account((names, -amount) for names, amount in freed)
+
+
+def _sum_by_account(amounts: Iterable[_ReservedAmount]) -> Amounts:
+    """What comes to each account."""
+    sums: Amounts = {}
+    for names, amount in amounts:
+        for name in names:
+            sums[name] = sums.get(name, 0) + amount
+    return sums
+
+
+def _update_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> None:
+    """Have so much more spent and reserved of accounts."""
+    for statement, batch in batch_inserts(_UPDATE_ACCOUNTS, _account_rows(spent, reserved)):
+        transaction.execute(statement, batch)
+
+
+def _update_and_read_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> Balances:
+    """How accounts stand once so much more is spent and reserved of them."""
+    groups = batch_inserts(_UPDATE_AND_RETURN_ACCOUNTS, _account_rows(spent, reserved))
+    found = [row for statement, batch in groups for row in transaction.fetch_all(statement, batch)]
+    return {name: (spent, reserved) for name, spent, reserved in found}
+
+
+def _account_rows(spent: Amounts, reserved: Amounts) -> list[tuple[str, int, int]]:
+    return [
+        (name, spent.get(name, 0), reserved.get(name, 0)) for name in sorted(spent.keys() | reserved.keys())
+    ]
+
+
+@lru_cache(maxsize=256)
+def _limit_picodollars(limit: Decimal) -> int:
+    """A cap in whole picodollars, of which there are few."""
+    return -to_picodollars_rounded_up(-limit)
+
+
+def _encode_names(names: Sequence[str]) -> str:
+    return msgspec.json.encode(names).decode()
+
+
+def _decode_names(names: str) -> list[str]:
+    return msgspec.json.decode(names, type=list[str])
+
+
+_MAX_BATCH_SIZE = 256
+_MAX_EXPIRED_PER_TRANSACTION = 64
+"""So many reservations that have run out are freed in one transaction, so that nobody else waits long."""
+_EXPIRY_INTERVAL_SECONDS = 60.0
+"""And whenever they stand in the way."""
+_PAGE_SIZE = 500
+
+_FIND_EXPIRED = f"""
+SELECT call_id FROM reservations_v1 WHERE expires_at <= ? ORDER BY expires_at LIMIT {_MAX_EXPIRED_PER_TRANSACTION}
+"""
+
+_COUNT_BEFORE = "SELECT count(*) FROM ledger_v1 WHERE at < ?"
+_DELETE_BEFORE = f"""
+DELETE FROM ledger_v1 WHERE call_id IN (
+    SELECT call_id FROM ledger_v1 WHERE at < ? ORDER BY at, call_id LIMIT {_PAGE_SIZE}
+)
+"""
+
+
+class SqlLedger:
+    """Implements `foveate.cost.ledger.Ledger` on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._batches: BatchExecutor[LedgerOperation, LedgerResult] = BatchExecutor(
+            self._apply, max_items=_MAX_BATCH_SIZE
+        )
+        self._expired_at = -math.inf
+
+    async def reserve(
+        self, reservation: Reservation, *, now: float
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit:
+        """Take the dollars from all accounts or from none: then the first that has no room is told."""
+        request = ReservationRequest.from_reservation(reservation)
+        if not self._expired_at <= now < self._expired_at + _EXPIRY_INTERVAL_SECONDS:
+            self._expired_at = now
+            await self._release_expired(now)
+        while True:
+            found = cast("Mapping[str, AccountBalance] | AccountOverLimit", await self._batches.submit(request))
+            if not isinstance(found, AccountOverLimit) or not await self._release_expired(now):
+                return found
+
+    async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
+        """Keep what calls cost, book each on its accounts and free what was reserved for it, all in one."""
+        settlements = [_to_settlement(charge, accounts) for charge, accounts in charges]
+        results = iter(
+            await self._batches.submit_all(
+                [settlement for settlement in settlements if isinstance(settlement, Settlement)]
+            )
+        )
+        found = [
+            settlement if isinstance(settlement, Exception) else next(results) for settlement in settlements
+        ]
+        return cast("list[bool | Exception]", found)
+
+    async def release(self, call_id: str) -> bool:
+        """Free what was reserved for a call that is not billed; False where nothing is."""
+        return bool(await self._batches.submit(Release(to_storable_name(call_id))))
+
+    async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
+        """Those of the calls that something is reserved for; it now runs out at `expires_at`."""
+        names = {to_storable_name(call_id): call_id for call_id in call_ids}
+        found = cast("frozenset[str]", await self._batches.submit(Renewal(list(names), expires_at)))
+        return {names[name] for name in found}
+
+    async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
+        """How accounts stand; one that nothing was ever booked on is at zero."""
+        names = {to_storable_name(account): account for account in accounts}
+        found = await self._database.read(lambda transaction: find_balances(transaction, names, now))
+        return {account: to_balance(*found.get(name, (0, 0))) for name, account in names.items()}
+
+    async def sum_charges(
+        self,
+        group_by: Sequence[GroupBy],
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> Sequence[ChargeTotal]:
+        """What calls cost, from `since` up to, not with, `until`; days are those of UTC. The dearest first."""
+        where_clause, values = build_condition(since, until, agent, session_id)
+        found = await self._read(build_sum_query(group_by, where_clause), values)
+        sums = [to_sum(row[: len(group_by)], *row[len(group_by) :]) for row in found]
+        return sorted(sums, key=lambda total: (-total.dollars, total.group))
+
+    async def list_charges(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> AsyncIterator[Charge]:
+        """Every call, the oldest first, read a few at a time."""
+        last: tuple[float, str] | None = None
+        while True:
+            where_clause, values = build_condition(since, until, agent, session_id, after=last)
+            statement = (
+                f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 {where_clause} ORDER BY at, call_id LIMIT {_PAGE_SIZE}"
+            )
+            found = await self._read(statement, values)
+            for row in found:
+                yield from_ledger_row(*row)
+            if len(found) < _PAGE_SIZE:
+                return
+            last = found[-1][1], found[-1][0]
+
+    async def get_charge(self, call_id: str) -> Charge | None:
+        """Return one call; None if it is not in the ledger."""
+        found = await self._read(
+            f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 WHERE call_id = ?", (to_storable_name(call_id),)
+        )
+        return from_ledger_row(*found[0]) if found else None
+
+    async def count_before(self, *, before: float) -> int:
+        """How many calls there are from before that time."""
+        ((number,),) = await self._read(_COUNT_BEFORE, (before,))
+        return int(number)
+
+    async def delete_before(self, *, before: float) -> int:
+        """How many calls from before that time were forgotten, a few at a time. Accounts stand as they did."""
+        deleted = 0
+        while batch := await self._database.write(
+            lambda transaction: transaction.execute(_DELETE_BEFORE, (before,)), is_idempotent=True
+        ):
+            deleted += batch
+        return deleted
+
+    async def _apply(self, operations: Sequence[LedgerOperation]) -> list[LedgerResult | Exception]:
+        return await self._database.write(
+            lambda transaction: apply_operations(transaction, operations), is_idempotent=True
+        )
+
+    async def _release_expired(self, now: float) -> int:
+        """How many reservations that have run out were freed; there may be more."""
+        found = [call_id for (call_id,) in await self._read(_FIND_EXPIRED, (now,))]
+        return (
+            await self._database.write(
+                lambda transaction: release_reservations(transaction, found), is_idempotent=True
+            )
+            if found
+            else 0
+        )
+
+    async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+
+
+def _to_settlement(charge: Charge, accounts: Sequence[str]) -> Settlement | BadOption:
+    try:
+        return Settlement.from_charge(charge, accounts)
+    except BadOption as error:
+        return error

@@ -1,0 +1,644 @@
+"""Totals over hours and over sessions, read as `foveate.session` asks for them; `adding.py` adds to them.
+
+There are rows of an hour, of a day and of all that ever was: whatever time is asked for, few are added up.
+
+What requests and their bills add to the totals, in the transaction that keeps them, and only once.
+
+Each adds to its hour, to its day, to all that ever was and to its session: what is read for a page is then few
+rows, whatever it asks for. Rows are locked in one order, after those of accounts: totals by their keys, then
+sessions by their ids. A sum ends where it could no longer be added to.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from foveate.cost.ledger import Category
+from foveate.cost.money import MAX_PICODOLLARS, to_dollars, to_picodollars
+from foveate.model import CacheUsage, Comparison
+from foveate.session.rollups import SessionOrder, SessionTotals, Totals, TotalsGroup
+from foveate.session.traces import CacheMiss
+from foveate.store.database import Reader, Transaction, batch_inserts, build_where_clause, check_storable_names
+from foveate.store.repositories.ledger_rows import to_storable_name
+
+REQUEST_SUMS = (
+    *("requests", "failed", "added_microseconds", "breaks", "lost_tokens", "lost_picodollars"),
+    *("planned_rewrites", "rewritten_tokens"),
+)
+"""What requests are added up to, as they are traced."""
+CHARGE_SUMS = (
+    *("calls", "unpriced", "uncached", "read", "written_5m", "written_1h", "output_tokens"),
+    *("picodollars", "compared", "without_picodollars", "saved_by_compaction", "saved_by_context"),
+    *("saved_by_breakpoints", "saved_by_keep_alive", "simulation_error"),
+    *("would_not_fit", "would_not_fit_picodollars"),
+    *("inherited", "inherited_picodollars", "subscription", "subscription_picodollars"),
+    *("possibly_charged", "possibly_charged_picodollars"),
+)
+"""What bills are added up to."""
+LEGACY_SUMS = ("saved_by_cache", "saved_by_folds", "saved_by_cuts")
+"""Savings as earlier versions computed them. Nothing is added to them any more."""
+SUMS = (*REQUEST_SUMS, *CHARGE_SUMS)
+COUNT_COLUMNS = (
+    *("requests", "failed", "breaks", "planned_rewrites", "calls", "unpriced", "compared", "would_not_fit"),
+    *("inherited", "subscription", "possibly_charged"),
+)
+"""Those of them that only ever change by one, and never beyond what can be added."""
+AMOUNT_COLUMNS = tuple(name for name in SUMS if name not in COUNT_COLUMNS)
+
+HOUR, DAY, ALL_TIME = "hour", "day", "ever"
+HOURS_PER_DAY = 24
+_HOUR_SECONDS = 3_600
+_LAST_HOUR = 70_389_527
+"""Of the year 9999, with which calendars end."""
+# Two of them go into one index, and PostgreSQL's take 2,700 bytes.
+_MAX_KEY_CHARS = 250
+
+_MAX_SUM = MAX_PICODOLLARS
+_TOTALS_KEY = "span, start, agent, model, category"
+_TotalsKey = tuple[str, int, str, str, str]
+
+
+def _format_sum_assignment(table: str, column: str) -> str:
+    added = f"{table}.{column} + excluded.{column}"
+    if column in COUNT_COLUMNS:
+        return f"{column} = {added}"
+    ends = f"WHEN {added} > {_MAX_SUM} THEN {_MAX_SUM} WHEN {added} < -{_MAX_SUM} THEN -{_MAX_SUM}"
+    return f"{column} = CASE {ends} ELSE {added} END"
+
+
+def _format_totals_upsert(sums: Sequence[str]) -> str:
+    added = ", ".join(_format_sum_assignment("totals_v1", column) for column in sums)
+    return f"""
+INSERT INTO totals_v1 ({_TOTALS_KEY}, {", ".join(sums)}) VALUES {{}} ON CONFLICT ({_TOTALS_KEY}) DO UPDATE SET {added}
+"""
+
+
+def _format_session_totals_upsert(sums: Sequence[str], window: Sequence[str] = ()) -> str:
+    """The statement that adds to sessions; what is the newest one's own is replaced by what is newer."""
+    table = "session_totals_v1"
+    newest = dict.fromkeys(("agent", "model", "model_at"), "model_at") | dict.fromkeys(window, "window_at")
+    assignments = [
+        f"{column} = CASE WHEN excluded.{at} > {table}.{at} THEN excluded.{column} ELSE {table}.{column} END"
+        for column, at in newest.items()
+    ]
+    assignments += [
+        f"{at} = CASE WHEN excluded.{at} {is_beyond} {table}.{at} THEN excluded.{at} ELSE {table}.{at} END"
+        for at, is_beyond in (("first_at", "<"), ("last_at", ">"))
+    ]
+    columns = ("session_id", "agent", "model", "model_at", "first_at", "last_at", *window, *sums)
+    added = ", ".join([*assignments, *(_format_sum_assignment(table, column) for column in sums)])
+    return f"""
+INSERT INTO {table} ({", ".join(columns)}) VALUES {{}} ON CONFLICT (session_id) DO UPDATE SET {added}
+"""
+
+
+_WINDOW_COLUMNS = ("window_at", "tokens", "window_tokens")
+_ADD_CHARGES_TO_TOTALS = _format_totals_upsert(CHARGE_SUMS)
+_ADD_REQUESTS_TO_TOTALS = _format_totals_upsert(REQUEST_SUMS)
+_ADD_CHARGES_TO_SESSIONS = _format_session_totals_upsert(CHARGE_SUMS)
+_ADD_REQUESTS_TO_SESSIONS = _format_session_totals_upsert(REQUEST_SUMS, _WINDOW_COLUMNS)
+
+
+class WindowUsage(NamedTuple):
+    """How full the window of a request was, and when; of none, at no time."""
+
+    at: float = 0.0
+    tokens: int | None = None
+    window_tokens: int | None = None
+
+
+class TotalsDelta(NamedTuple):
+    """What one request or bill adds; `model_at` is when the session asked its model, 0 where it did not."""
+
+    at: float
+    agent: str
+    session_id: str
+    model: str
+    category: str
+    model_at: float
+    sums: Sequence[int]
+    window: WindowUsage = WindowUsage()
+
+
+def truncate_key(name: str) -> str:
+    """As much of a name that can be kept as is a key here."""
+    return name[:_MAX_KEY_CHARS]
+
+
+def to_hour(at: float) -> int:
+    """The hour that a time is in, counted from 1970 on."""
+    return int(min(max(at, 0.0) / _HOUR_SECONDS, _LAST_HOUR))
+
+
+def first_hour_of_day(hour: int) -> int:
+    """The first hour of the same day."""
+    return hour - hour % HOURS_PER_DAY
+
+
+def request_delta(
+    at: float,
+    agent: str,
+    session_id: str,
+    model: str,
+    *,
+    is_failed: bool,
+    added_seconds: float,
+    window: WindowUsage,
+    broke: CacheMiss | None,
+) -> TotalsDelta:
+    """What a request adds; `broke` says why its cache broke, if it did."""
+    added = round(added_seconds * 1e6) if math.isfinite(added_seconds) else 0
+    sums = (1, int(is_failed), added, *_cache_miss_sums(broke))
+    return TotalsDelta(at, agent, session_id, model, Category.MAIN.value, at, sums, window)
+
+
+def cache_miss_delta(at: float, agent: str, session_id: str, model: str, broke: CacheMiss) -> TotalsDelta:
+    """What it adds that the cache broke at a request that was added before."""
+    return TotalsDelta(
+        at, agent, session_id, model, Category.MAIN.value, at, (0, 0, 0, *_cache_miss_sums(broke))
+    )
+
+
+def add_requests(transaction: Transaction, deltas: Sequence[TotalsDelta]) -> None:
+    """Add requests, and breaks of their caches."""
+    _execute_inserts(transaction, _ADD_REQUESTS_TO_TOTALS, _totals_rows(deltas))
+    _execute_inserts(transaction, _ADD_REQUESTS_TO_SESSIONS, _session_rows(deltas, with_window=True))
+
+
+def add_charges(transaction: Transaction, charge_rows: Sequence[tuple[Any, ...]]) -> None:
+    """Add bills, each a row of the ledger as `ledger_rows.row_of` gives it."""
+    deltas = [_charge_delta(*charge_row) for charge_row in charge_rows]
+    _execute_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows(deltas))
+    _execute_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows(deltas, with_window=False))
+
+
+def change_charge(transaction: Transaction, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+    """Change the totals by the difference between two rows of the ledger for the same call."""
+    old, new = _charge_delta(*before), _charge_delta(*after)
+    change = new._replace(sums=[new_sum - old_sum for new_sum, old_sum in zip(new.sums, old.sums, strict=True)])
+    _execute_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows([change]))
+    _execute_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows([change], with_window=False))
+
+
+def _charge_delta(
+    _day: str,
+    _id: str,
+    at: float,
+    agent: str,
+    session_id: str,
+    _provider: str,
+    model: str,
+    category: str,
+    uncached: int,
+    read: int,
+    written_5m: int,
+    written_1h: int,
+    output_tokens: int,
+    _reasoning_tokens: int,
+    spent: int | None,
+    _reported: str | None,
+    _tier: str,
+    _estimated_tokens: int | None,
+    _estimated: int | None,
+    comparison: str,
+    without: int | None,
+    by_compaction: int | None,
+    by_context: int | None,
+    by_breakpoints: int | None,
+    by_keep_alive: int | None,
+    simulation_error: int | None,
+    _is_partial: int,
+    _usage: bytes,
+    is_inherited: int,
+    is_subscription: int,
+    is_possibly_charged: int,
+    charged: int | None,
+) -> TotalsDelta:
+    tokens = (uncached, read, written_5m, written_1h, output_tokens)
+    saved = (by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error)
+    fits = comparison != Comparison.WOULD_NOT_FIT
+    money = (
+        *(spent or 0, int(without is not None), without or 0, *(amount or 0 for amount in saved)),
+        *((0, 0) if fits else (1, spent or 0)),
+        *(is_inherited, (spent or 0) * is_inherited, is_subscription, (spent or 0) * is_subscription),
+        *(is_possibly_charged, (charged or 0) * is_possibly_charged),
+    )
+    # A fold or a ping may be another model's than the session's.
+    model_at = at if category == Category.MAIN else 0.0
+    return TotalsDelta(
+        at, agent, session_id, model, category, model_at, (1, int(spent is None), *tokens, *money)
+    )
+
+
+def _cache_miss_sums(broke: CacheMiss | None) -> tuple[int, int, int, int, int]:
+    if broke is None:
+        return 0, 0, 0, 0, 0
+    if broke.is_planned:
+        return 0, 0, 0, 1, broke.lost_tokens
+    try:
+        return 1, broke.lost_tokens, to_picodollars(broke.lost_dollars or Decimal(0)), 0, 0
+    except OverflowError:  # what nobody can have lost
+        return 1, broke.lost_tokens, 0, 0, 0
+
+
+def _execute_inserts(transaction: Transaction, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
+    for insert, batch in batch_inserts(statement, values):
+        transaction.execute(insert, batch)
+
+
+def _totals_rows(deltas: Iterable[TotalsDelta]) -> list[tuple[Any, ...]]:
+    """The rows that are added to totals, in the order in which they are locked."""
+    hours: dict[_TotalsKey, Sequence[int]] = {}
+    for delta in deltas:
+        _add_to_key(
+            hours,
+            (HOUR, to_hour(delta.at), truncate_key(delta.agent), truncate_key(delta.model), delta.category),
+            delta.sums,
+        )
+    spans = dict(hours)
+    for (_, hour, *group), sums in hours.items():
+        agent, model, category = group
+        _add_to_key(spans, (DAY, first_hour_of_day(hour), agent, model, category), sums)
+        _add_to_key(spans, (ALL_TIME, 0, agent, model, category), sums)
+    return [(*key, *_clamp_sums(spans[key])) for key in sorted(spans)]
+
+
+def _session_rows(deltas: Iterable[TotalsDelta], *, with_window: bool) -> list[tuple[Any, ...]]:
+    """The rows that are added to sessions, in the order in which they are locked; who has none is in none."""
+    found: dict[str, list[TotalsDelta]] = {}
+    for delta in deltas:
+        if delta.session_id:
+            found.setdefault(truncate_key(delta.session_id), []).append(delta)
+    return [(session_id, *_session_row(found[session_id], with_window)) for session_id in sorted(found)]
+
+
+def _session_row(deltas: Sequence[TotalsDelta], with_window: bool) -> tuple[Any, ...]:
+    first, *others = deltas
+    newest, began_at, ended_at, window, sums = first, first.at, first.at, first.window, first.sums
+    for delta in others:
+        newest = delta if delta.model_at > newest.model_at else newest
+        began_at, ended_at = min(began_at, delta.at), max(ended_at, delta.at)
+        window = delta.window if delta.window.at > window.at else window
+        sums = _add_sums(sums, delta.sums)
+    return (
+        *(truncate_key(newest.agent), newest.model, newest.model_at, began_at, ended_at),
+        *(window if with_window else ()),
+        *_clamp_sums(sums),
+    )
+
+
+def _add_to_key(sums: dict[_TotalsKey, Sequence[int]], key: _TotalsKey, added: Sequence[int]) -> None:
+    current = sums.get(key)
+    sums[key] = added if current is None else _add_sums(current, added)
+
+
+def _add_sums(sums: Sequence[int], others: Sequence[int]) -> Sequence[int]:
+    return [value + other for value, other in zip(sums, others, strict=True)]
+
+
+def _clamp_sums(sums: Sequence[int]) -> Sequence[int]:
+    if min(sums) >= -_MAX_SUM and max(sums) <= _MAX_SUM:
+        return sums
+    return [max(-_MAX_SUM, min(value, _MAX_SUM)) for value in sums]
+
+
+# Beyond 64 bits SQLite's sums end with an error: the high bits are added apart from the low ones.
+_LOW_BITS = 32
+_LOW_MASK = 2**_LOW_BITS - 1
+_SUM_EXPRESSIONS = ", ".join(
+    f"coalesce(CAST(sum({added}) AS BIGINT), 0)"
+    for added in (
+        *COUNT_COLUMNS,
+        *(f"{name} >> {_LOW_BITS}" for name in AMOUNT_COLUMNS),
+        *(f"{name} & {_LOW_MASK}" for name in AMOUNT_COLUMNS),
+    )
+)
+_GROUP_EXPRESSIONS = {
+    TotalsGroup.HOUR: "start",
+    TotalsGroup.DAY: f"start / {HOURS_PER_DAY}",
+    TotalsGroup.AGENT: "agent",
+    TotalsGroup.MODEL: "model",
+    TotalsGroup.CATEGORY: "category",
+}
+_SESSION_COLUMNS = ", ".join(
+    [
+        "session_id",
+        "agent",
+        "model",
+        "first_at",
+        "last_at",
+        "tokens",
+        "window_tokens",
+        *COUNT_COLUMNS,
+        *AMOUNT_COLUMNS,
+    ]
+)
+_ORDER_COLUMNS = {SessionOrder.NEWEST: "last_at", SessionOrder.DEAREST: "picodollars"}
+_FIND_SESSION = f"SELECT {_SESSION_COLUMNS} FROM session_totals_v1 WHERE session_id = ?"
+_FIND_AGENTS = f"SELECT DISTINCT agent FROM totals_v1 WHERE span = '{ALL_TIME}'"
+_FIND_CHANGE_COUNTERS = (
+    f"SELECT sum(requests), sum(calls), sum(breaks) FROM totals_v1 WHERE span = '{ALL_TIME}'"
+)
+_FIND_SESSION_CHANGE_COUNTERS = "SELECT requests, calls, breaks FROM session_totals_v1 WHERE session_id = ?"
+_FIND_COMPACTION_CHANGE_COUNTERS = "SELECT count(*), count(undone_at) FROM compactions_v1 WHERE session_id = ?"
+
+_SECONDS_PER_HOUR = 3_600
+
+_TimeSpan = tuple[str, int, int | None]
+"""Rows of an hour, of a day or of all, that begin from the first hour up to, not with, the other."""
+
+
+class SqlRollupStore:
+    """Implements `foveate.session.rollups.Added` on a database."""
+
+    def __init__(self, database: Reader) -> None:
+        self._database = database
+
+    async def sum_totals(
+        self,
+        group_by: Sequence[TotalsGroup] = (),
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+    ) -> Sequence[tuple[tuple[str, ...], Totals]]:
+        """Totals by their groups, in the order of these; whole hours, from that of `since` to that of `until`.
+
+        An `until` on the hour ends with the one before. Without `per` it is one group, `()`, also where nothing
+        was asked.
+        """
+        statement, values = _build_totals_query(group_by, _choose_spans(group_by, since, until), agent)
+        groups = len(group_by)
+
+        # Not where others wait for the event loop: of thousands of agents it takes long.
+        def find(transaction: Transaction) -> list[tuple[tuple[str, ...], Totals]]:
+            found = transaction.fetch_all(statement, values)
+            named = (
+                (_to_group_labels(group_by, row[:groups]), _to_totals(*_join_halves(row[groups:])))
+                for row in found
+            )
+            return sorted(named, key=lambda one: one[0])
+
+        return await self._database.read(find)
+
+    async def list_sessions(
+        self,
+        *,
+        limit: int,
+        order: SessionOrder = SessionOrder.NEWEST,
+        after: SessionTotals | None = None,
+        before: SessionTotals | None = None,
+        since: float | None = None,
+        agent: str | None = None,
+        id_prefix: str = "",
+    ) -> Sequence[SessionTotals]:
+        """A page of sessions asked `since`, of an agent, by an id.
+
+        The next page is `after` the last of it, the one that comes first is `before` the first of it.
+        """
+        by = _ORDER_COLUMNS[order]
+        places = {
+            f"({by}, session_id) < (?, ?)": None if after is None else _page_position(order, after),
+            f"({by}, session_id) > (?, ?)": None if before is None else _page_position(order, before),
+        }
+        condition, values = _build_session_condition(since, agent, id_prefix, places)
+        # Those that are nearest before another come last.
+        way = "DESC" if before is None else "ASC"
+        statement = f"""
+            SELECT {_SESSION_COLUMNS} FROM session_totals_v1 {condition} ORDER BY {by} {way}, session_id {way} LIMIT ?
+        """
+        found = [_to_session_totals(*row) for row in await self._read(statement, [*values, limit])]
+        return found if before is None else found[::-1]
+
+    async def count_sessions(
+        self, *, since: float | None = None, agent: str | None = None, id_prefix: str = ""
+    ) -> int:
+        """How many sessions those pages have in all."""
+        condition, values = _build_session_condition(since, agent, id_prefix)
+        ((number,),) = await self._read(f"SELECT count(*) FROM session_totals_v1 {condition}", values)
+        return int(number)
+
+    async def get_session(self, session_id: str) -> SessionTotals | None:
+        """One session."""
+        found = await self._read(_FIND_SESSION, (truncate_key(to_storable_name(session_id)),))
+        return _to_session_totals(*found[0]) if found else None
+
+    async def list_agents(self) -> Sequence[str]:
+        """The agents that have asked anything, by their names."""
+        return sorted(agent for (agent,) in await self._read(_FIND_AGENTS))
+
+    async def get_change_token(self, session_id: str | None = None, *, agent: str | None = None) -> str:
+        """What is another as soon as anything was added, or of one session: also a fold or its undo.
+
+        Without a session, `agent` is whose additions count; None: those of all.
+        """
+
+        def find(transaction: Transaction) -> list[tuple[Any, ...]]:
+            if session_id is None and agent is not None:
+                return transaction.fetch_all(f"{_FIND_CHANGE_COUNTERS} AND agent = ?", (_to_agent_key(agent),))
+            if session_id is None:
+                return transaction.fetch_all(_FIND_CHANGE_COUNTERS)
+            name = (truncate_key(to_storable_name(session_id)),)
+            return transaction.fetch_all(_FIND_SESSION_CHANGE_COUNTERS, name) + transaction.fetch_all(
+                _FIND_COMPACTION_CHANGE_COUNTERS, name
+            )
+
+        return " ".join(str(number or 0) for row in await self._database.read(find) for number in row)
+
+    async def _read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+
+
+def _choose_spans(per: Sequence[TotalsGroup], since: float | None, until: float | None) -> Iterator[_TimeSpan]:
+    """Which rows together are the time that is asked for, the longest that do."""
+    first = 0 if since is None else to_hour(since)
+    end = None if until is None else _end_hour(until)
+    if TotalsGroup.HOUR in per:
+        yield HOUR, first, end
+    elif since is None and until is None and TotalsGroup.DAY not in per:
+        yield ALL_TIME, 0, None
+    else:
+        first_day = first_hour_of_day(first + HOURS_PER_DAY - 1)
+        end_day = None if end is None else first_hour_of_day(end)
+        if end_day is not None and end_day <= first_day:
+            yield HOUR, first, end
+            return
+        yield HOUR, first, first_day
+        yield DAY, first_day, end_day
+        if end is not None and end_day is not None:
+            yield HOUR, end_day, end
+
+
+def _end_hour(until: float) -> int:
+    """The hour before which all is from before that time."""
+    hour = to_hour(until)
+    return hour + (hour * _SECONDS_PER_HOUR < until)
+
+
+def _build_totals_query(
+    per: Sequence[TotalsGroup], spans: Iterable[_TimeSpan], agent: str | None
+) -> tuple[str, list[str | int]]:
+    parts: list[str] = []
+    values: list[str | int] = []
+    for span, first, end in spans:
+        conditions: dict[str, str | int | None] = {
+            "span = ?": span,
+            "start >= ?": first,
+            "start < ?": end,
+            "agent = ?": _to_agent_key(agent),
+        }
+        active: dict[str, str | int] = {
+            condition: value for condition, value in conditions.items() if value is not None
+        }
+        parts.append(f"SELECT * FROM totals_v1 WHERE {' AND '.join(active)}")
+        values += active.values()
+    groups = [_GROUP_EXPRESSIONS[condition] for condition in per]
+    group_by = f"GROUP BY {', '.join(groups)}" if groups else ""
+    source = " UNION ALL ".join(parts)
+    return f"SELECT {', '.join([*groups, _SUM_EXPRESSIONS])} FROM ({source}) AS asked {group_by}", values
+
+
+def _build_session_condition(
+    since: float | None,
+    agent: str | None,
+    beginning: str,
+    places: Mapping[str, Sequence[Any] | None] | None = None,
+) -> tuple[str, list[Any]]:
+    check_storable_names(id=beginning)
+    conditions: dict[str, Sequence[Any] | None] = {
+        "last_at >= ?": None if since is None else (since,),
+        "agent = ?": None if agent is None else (truncate_key(to_storable_name(agent)),),
+        # Not LIKE, to which some letters mean something else; the same as in `finding`.
+        "substr(session_id, 1, ?) = ?": (len(beginning), beginning) if beginning else None,
+        **(places or {}),
+    }
+    return build_where_clause(conditions)
+
+
+def _page_position(order: SessionOrder, session: SessionTotals) -> tuple[float | int, str]:
+    check_storable_names(session_id=session.session_id)
+    by = session.last_at if order is SessionOrder.NEWEST else to_picodollars(session.totals.dollars)
+    return by, session.session_id
+
+
+def _to_agent_key(agent: str | None) -> str | None:
+    return None if agent is None else truncate_key(to_storable_name(agent))
+
+
+def _to_group_labels(per: Sequence[TotalsGroup], group: Sequence[str | int]) -> tuple[str, ...]:
+    return tuple(
+        value if isinstance(value, str) else _format_time(dimension, value)
+        for dimension, value in zip(per, group, strict=True)
+    )
+
+
+@lru_cache(maxsize=1_024)
+def _format_time(per: TotalsGroup, number: int) -> str:
+    """An hour or a day by its number, as calendars have it."""
+    seconds, pattern = (
+        (_SECONDS_PER_HOUR, "%Y-%m-%dT%H")
+        if per is TotalsGroup.HOUR
+        else (_SECONDS_PER_HOUR * HOURS_PER_DAY, "%Y-%m-%d")
+    )
+    return datetime.fromtimestamp(number * seconds, UTC).strftime(pattern)
+
+
+def _join_halves(added: Sequence[int]) -> list[int]:
+    """The sums of a row of the statement above, each in one."""
+    counts, high, low = (
+        len(COUNT_COLUMNS),
+        len(COUNT_COLUMNS) + len(AMOUNT_COLUMNS),
+        len(COUNT_COLUMNS) + 2 * len(AMOUNT_COLUMNS),
+    )
+    parts = zip(added[counts:high], added[high:low], strict=True)
+    return [*added[:counts], *((high_part << _LOW_BITS) + low_part for high_part, low_part in parts)]
+
+
+def _to_session_totals(
+    session_id: str,
+    agent: str,
+    model: str,
+    first_at: float,
+    last_at: float,
+    tokens: int | None,
+    window_tokens: int | None,
+    *sums: int,
+) -> SessionTotals:
+    return SessionTotals(
+        session_id=session_id,
+        agent=agent,
+        model=model,
+        first_at=first_at,
+        last_at=last_at,
+        tokens=tokens,
+        window_tokens=window_tokens,
+        totals=_to_totals(*sums),
+    )
+
+
+def _to_totals(
+    requests: int,
+    failed: int,
+    breaks: int,
+    planned_rewrites: int,
+    calls: int,
+    unpriced: int,
+    compared: int,
+    would_not_fit: int,
+    inherited: int,
+    subscription: int,
+    possibly_charged: int,
+    added_microseconds: int,
+    lost_tokens: int,
+    lost_picodollars: int,
+    rewritten_tokens: int,
+    uncached: int,
+    read: int,
+    written_5m: int,
+    written_1h: int,
+    output_tokens: int,
+    spent_picodollars: int,
+    without: int,
+    by_compaction: int,
+    by_context: int,
+    by_breakpoints: int,
+    by_keep_alive: int,
+    simulation_error: int,
+    not_fitting: int,
+    inherited_spent: int,
+    subscription_spent: int,
+    possible_charges: int,
+) -> Totals:
+    return Totals(
+        requests=requests,
+        failed=failed,
+        added_seconds=added_microseconds / 1e6,
+        breaks=breaks,
+        lost_tokens=lost_tokens,
+        lost_dollars=to_dollars(lost_picodollars),
+        calls=calls,
+        unpriced=unpriced,
+        cache=CacheUsage(uncached=uncached, read=read, written_5m=written_5m, written_1h=written_1h),
+        output_tokens=output_tokens,
+        dollars=to_dollars(spent_picodollars),
+        planned_rewrites=planned_rewrites,
+        rewritten_tokens=rewritten_tokens,
+        compared=compared,
+        without=to_dollars(without),
+        saved_by_compaction=to_dollars(by_compaction),
+        saved_by_context=to_dollars(by_context),
+        saved_by_breakpoints=to_dollars(by_breakpoints),
+        saved_by_keep_alive=to_dollars(by_keep_alive),
+        simulation_error=to_dollars(simulation_error),
+        would_not_fit=would_not_fit,
+        would_not_fit_dollars=to_dollars(not_fitting),
+        inherited=inherited,
+        inherited_dollars=to_dollars(inherited_spent),
+        subscription=subscription,
+        subscription_dollars=to_dollars(subscription_spent),
+        possibly_charged=possibly_charged,
+        possibly_charged_dollars=to_dollars(possible_charges),
+    )

@@ -1,0 +1,363 @@
+"""Sessions, their turns and what was counted of them, as `foveate.session` asks to have them kept.
+
+Sessions with their titles, and what the sessions that they started or forked have cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from msgspec.structs import replace
+
+from foveate.cost.money import to_dollars
+from foveate.session.store import (
+    AnswerRecord,
+    AnswerUpdate,
+    CountUpdate,
+    Session,
+    SessionUpdate,
+    SessionWrite,
+    Turn,
+)
+from foveate.session.titles import make_session_title
+from foveate.store.database import (
+    Database,
+    Reader,
+    Transaction,
+    batch_inserts,
+    check_storable_names,
+    group_placeholders,
+)
+
+_FIND_TURNS = "SELECT hash, position, session_id FROM turns_v1 WHERE agent = ? AND hash IN ({})"
+_SESSION_COLUMNS = (
+    *("id", "agent", "tip", "messages", "created_at", "seen_at", "parent_id", "forked_at"),
+    *("caller", "setting", "first_messages", "folder", "opening"),
+)
+_QUALIFIED_SESSION_COLUMNS = ", ".join(f"sessions_v1.{column}" for column in _SESSION_COLUMNS)
+_FIND_SESSION = f"SELECT {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1 WHERE id = ?"
+# Of more sessions that are alike, none is chosen.
+_MAX_CANDIDATES = 32
+_FIND_SESSIONS_BY_TIP = f"""
+SELECT EXISTS (
+    SELECT 1 FROM answers_v1 WHERE answers_v1.session_id = sessions_v1.id AND answers_v1.tip = sessions_v1.tip
+), {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1
+WHERE agent = ? AND tip IN ({{}}) AND (caller = ? OR caller IS NULL) LIMIT {_MAX_CANDIDATES}
+"""
+_FIND_ANSWERS = f"""
+SELECT mark, answers_v1.session_id, answers_v1.tip, at, {_QUALIFIED_SESSION_COLUMNS}
+FROM answers_v1 JOIN sessions_v1 ON sessions_v1.id = answers_v1.session_id
+WHERE mark IN ({{}}) LIMIT {_MAX_CANDIDATES}
+"""
+_ADD_ANSWER = """
+INSERT INTO answers_v1 (mark, session_id, tip, at) VALUES {}
+ON CONFLICT (mark, session_id) DO UPDATE SET tip = excluded.tip, at = excluded.at
+"""
+_PUT_SESSION = f"""
+INSERT INTO sessions_v1 ({", ".join(_SESSION_COLUMNS)}) VALUES {{}}
+ON CONFLICT (id) DO UPDATE SET tip = excluded.tip, messages = excluded.messages, seen_at = excluded.seen_at,
+parent_id = coalesce(sessions_v1.parent_id, excluded.parent_id),
+caller = coalesce(sessions_v1.caller, excluded.caller),
+setting = coalesce(excluded.setting, sessions_v1.setting)
+WHERE excluded.seen_at >= sessions_v1.seen_at AND excluded.agent = sessions_v1.agent
+"""
+# A session that another one depends on must not be forgotten while that one is stored.
+_TOUCH_PARENT = """
+UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
+"""
+_FIND_OWNERS = "SELECT DISTINCT session_id FROM turns_v1 WHERE agent = ? AND session_id <> ? AND hash IN ({})"
+_ADD_PARENT = """
+INSERT INTO session_parents_v1 (session_id, parent_id) VALUES (?, ?)
+ON CONFLICT (session_id, parent_id) DO NOTHING
+"""
+_ADD_TURN = """
+INSERT INTO turns_v1 (agent, hash, position, session_id) VALUES {}
+ON CONFLICT (agent, hash) DO NOTHING
+"""
+_FIND_COUNTS = "SELECT hash, counted FROM turn_counts_v1 WHERE agent = ? AND counter = ? AND hash IN ({})"
+_ADD_COUNT = """
+INSERT INTO turn_counts_v1 (agent, hash, counter, counted) VALUES {}
+ON CONFLICT (agent, hash, counter) DO UPDATE SET counted = excluded.counted
+WHERE turn_counts_v1.counted <> excluded.counted
+"""
+
+
+class SqlSessionStore:
+    """Implements `foveate.session.store.Turns` on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
+        """Those of `hashes` that are kept for `agent`."""
+        check_storable_names(agent=agent)
+
+        def find(transaction: Transaction) -> dict[bytes, Turn]:
+            return {
+                hash_: Turn(hash=hash_, position=position, session_id=session_id)
+                for placeholders, group in group_placeholders(hashes)
+                for hash_, position, session_id in transaction.fetch_all(
+                    _FIND_TURNS.format(placeholders), (agent, *group)
+                )
+            }
+
+        return await self._database.read(find) if hashes else {}
+
+    async def get_session(self, session_id: str) -> Session | None:
+        """A session by its id."""
+        check_storable_names(session_id=session_id)
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(_FIND_SESSION, (session_id,))
+        )
+        return _to_session(*found[0]) if found else None
+
+    async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
+        """Return the answers with these digests, and their sessions."""
+
+        def find(transaction: Transaction) -> list[tuple[AnswerRecord, Session]]:
+            return [
+                (AnswerRecord(digest=mark, session_id=session_id, tip=tip, at=at), _to_session(*session))
+                for placeholders, group in group_placeholders(digests)
+                for mark, session_id, tip, at, *session in transaction.fetch_all(
+                    _FIND_ANSWERS.format(placeholders), group
+                )
+            ]
+
+        return await self._database.read(find) if digests else []
+
+    async def find_sessions_ending_at(
+        self, agent: str, caller: str, tips: Sequence[bytes]
+    ) -> Sequence[tuple[Session, bool]]:
+        """Return sessions of a caller that end at one of `tips`, and whether each was answered there."""
+        check_storable_names(agent=agent)
+
+        def find(transaction: Transaction) -> list[tuple[Session, bool]]:
+            return [
+                (_to_session(*session), bool(is_answered))
+                for placeholders, group in group_placeholders(tips)
+                for is_answered, *session in transaction.fetch_all(
+                    _FIND_SESSIONS_BY_TIP.format(placeholders), (agent, *group, caller)
+                )
+            ]
+
+        return await self._database.read(find) if tips else []
+
+    async def save(self, rows: Sequence[SessionWrite]) -> None:
+        """Store the sessions, answers and counts of requests in one transaction."""
+        moves = sorted(
+            (stored for stored in rows if isinstance(stored, SessionUpdate)), key=lambda move: move.session.id
+        )
+        latest = {
+            move.session.id: move.session for move in sorted(moves, key=lambda move: move.session.seen_at)
+        }
+        sessions = [_session_row(latest[id_]) for id_ in sorted(latest)]
+        turns = sorted(row for move in moves for row in _turn_rows(move.session, move.turns))
+        answers = _answer_rows([stored for stored in rows if isinstance(stored, AnswerUpdate)])
+        counts = _count_rows([stored for stored in rows if isinstance(stored, CountUpdate)])
+
+        def write(rows: Transaction) -> None:
+            _insert_rows(rows, _PUT_SESSION, sessions)
+            has_shared = _insert_rows(rows, _ADD_TURN, turns) != len(turns)
+            for move in sorted(moves, key=_session_id):
+                _add_parents(rows, move, has_shared=has_shared)
+            _insert_rows(rows, _ADD_ANSWER, answers)
+            _insert_rows(rows, _ADD_COUNT, counts)
+
+        if rows:
+            await self._database.write(write, is_idempotent=True)
+
+    async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
+        """What `counter` wrote down of each of those turns, as far as that is kept."""
+        check_storable_names(agent=agent, counter=counter)
+
+        def find(transaction: Transaction) -> dict[bytes, bytes]:
+            return {
+                hash_: counted
+                for placeholders, group in group_placeholders(hashes)
+                for hash_, counted in transaction.fetch_all(
+                    _FIND_COUNTS.format(placeholders), (agent, counter, *group)
+                )
+            }
+
+        return await self._database.read(find) if hashes else {}
+
+    async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
+        """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
+        check_storable_names(agent=agent, counter=counter)
+        new = CountUpdate(agent=agent, counter=counter, counts=counts)
+        if counts:  # there may be thousands, which are put in order by the thread that writes them
+            await self._database.write(
+                lambda transaction: _insert_rows(transaction, _ADD_COUNT, _count_rows([new])),
+                is_idempotent=True,
+            )
+
+
+def _seen_at(move: SessionUpdate) -> float:
+    return move.session.seen_at
+
+
+def _session_id(move: SessionUpdate) -> str:
+    return move.session.id
+
+
+def _to_session(*row: Any) -> Session:
+    found = Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)))
+    return replace(found, folder=_decode_text(row[-2]), opening=_decode_text(row[-1]))
+
+
+def _session_row(session: Session) -> tuple[Any, ...]:
+    check_storable_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
+    *others, folder, opening = (getattr(session, column) for column in _SESSION_COLUMNS)
+    return (*others, _encode_text(folder), _encode_text(opening))
+
+
+def _decode_text(stored: bytes | None) -> str | None:
+    return None if stored is None else stored.decode("utf-8", "replace")
+
+
+def _encode_text(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "replace")
+
+
+def _turn_rows(session: Session, turns: Sequence[Turn]) -> list[tuple[Any, ...]]:
+    """In the order of their hashes, so that two who keep the same turns never wait for each other."""
+    for turn in turns:
+        check_storable_names(session_id=turn.session_id)
+    return sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
+
+
+def _count_rows(updates: Sequence[CountUpdate]) -> list[tuple[Any, ...]]:
+    """In the order of their keys, each of them once: a statement may change a row only once."""
+    counts: dict[tuple[str, bytes, str], bytes] = {}
+    for rows in updates:
+        check_storable_names(agent=rows.agent, counter=rows.counter)
+        for hash_, count in rows.counts.items():
+            counts[rows.agent, hash_, rows.counter] = count
+    return [(*key, counts[key]) for key in sorted(counts)]
+
+
+def _insert_rows(transaction: Transaction, statement: str, new: Sequence[tuple[Any, ...]]) -> int:
+    """How many rows were inserted, many in one statement: between two, others take hold of the interpreter."""
+    return sum([transaction.execute(insert, batch) for insert, batch in batch_inserts(statement, new)])
+
+
+def _answer_rows(updates: Sequence[AnswerUpdate]) -> list[tuple[Any, ...]]:
+    """In the order of their keys, each of them once: a statement may change a row only once."""
+    found = {(row.digest, row.session_id): (row.tip, row.at) for update in updates for row in update.rows}
+    return [(*key, *found[key]) for key in sorted(found)]
+
+
+def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: bool) -> None:
+    """Have a session depend on the one that it forks from and on those that had some of its turns first."""
+    session = move.session
+    parent_ids = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
+    if has_shared:
+        for placeholders, group in group_placeholders([turn.hash for turn in move.turns]):
+            found = transaction.fetch_all(
+                _FIND_OWNERS.format(placeholders), (session.agent, session.id, *group)
+            )
+            parent_ids.update(parent_id for (parent_id,) in found)
+    for parent_id in sorted(parent_ids):
+        transaction.execute(_TOUCH_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent))
+        transaction.execute(_ADD_PARENT, (session.id, parent_id))
+
+
+_FIND_LABELS = "SELECT id, agent, created_at, folder, opening, parent_id FROM sessions_v1 WHERE id IN ({})"
+# Of a session whose only request was refused nothing can be shown.
+_FIND_CHILDREN = """
+SELECT child.id FROM sessions_v1 AS child JOIN session_totals_v1 AS own ON own.session_id = child.id
+WHERE child.parent_id = ? ORDER BY own.first_at, child.id LIMIT ?
+"""
+# A client can name two sessions as parents of each other: each pair is met once.
+_MAX_DESCENDANTS = 10_000
+_FIND_DESCENDANTS = f"""
+WITH RECURSIVE tree(root, id) AS (
+    SELECT parent_id, id FROM sessions_v1 WHERE parent_id IN ({{}})
+    UNION SELECT tree.root, child.id FROM sessions_v1 AS child JOIN tree ON child.parent_id = tree.id
+)
+SELECT tree.root, own.picodollars, own.calls, own.unpriced
+FROM tree JOIN session_totals_v1 AS own ON own.session_id = tree.id
+WHERE tree.id <> tree.root LIMIT {_MAX_DESCENDANTS}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLabel:
+    """What a session is shown as."""
+
+    title: str
+    folder: str | None = None
+    opening: str | None = None
+    parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescendantTotals:
+    """All sessions that a session started or that forked from it, and theirs: how many, and what they cost."""
+
+    sessions: int = 0
+    calls: int = 0
+    unpriced: int = 0
+    dollars: Decimal = Decimal(0)
+
+
+class SessionTree:
+    """Reads them from a database."""
+
+    def __init__(self, database: Reader) -> None:
+        self._database = database
+
+    async def labels(self, session_ids: Sequence[str]) -> Mapping[str, SessionLabel]:
+        """Return the labels of those sessions that are stored."""
+
+        def find(transaction: Transaction) -> dict[str, SessionLabel]:
+            return {
+                id_: _to_label(agent, started_at, folder, opening, parent_id)
+                for placeholders, group in group_placeholders(session_ids)
+                for id_, agent, started_at, folder, opening, parent_id in transaction.fetch_all(
+                    _FIND_LABELS.format(placeholders), group
+                )
+            }
+
+        return await self._database.read(find) if session_ids else {}
+
+    async def children(self, session_id: str, *, limit: int) -> Sequence[str]:
+        """Return the sessions that a session started or that forked from it, the first ones first."""
+        check_storable_names(session_id=session_id)
+        found = await self._database.read(
+            lambda transaction: transaction.fetch_all(_FIND_CHILDREN, (session_id, limit))
+        )
+        return [id_ for (id_,) in found]
+
+    async def descendants(self, session_ids: Sequence[str]) -> Mapping[str, DescendantTotals]:
+        """Return what all descendants of each session come to; nothing of those that have none."""
+
+        def find(transaction: Transaction) -> dict[str, DescendantTotals]:
+            sums: dict[str, list[int]] = {}
+            for placeholders, group in group_placeholders(session_ids):
+                for root, *numbers in transaction.fetch_all(_FIND_DESCENDANTS.format(placeholders), group):
+                    known = sums.setdefault(root, [0, 0, 0, 0])
+                    sums[root] = [total + added for total, added in zip(known, (*numbers, 1), strict=True)]
+            return {
+                root: DescendantTotals(
+                    dollars=to_dollars(spent), calls=calls, unpriced=unpriced, sessions=sessions
+                )
+                for root, (spent, calls, unpriced, sessions) in sums.items()
+            }
+
+        return await self._database.read(find) if session_ids else {}
+
+
+def _to_label(
+    agent: str, started_at: float, folder: bytes | None, opening: bytes | None, parent_id: str | None
+) -> SessionLabel:
+    folder_text, opening_text = (
+        None if value is None else value.decode("utf-8", "replace") for value in (folder, opening)
+    )
+    return SessionLabel(
+        title=make_session_title(agent, started_at, folder_text, opening_text),
+        folder=folder_text,
+        opening=opening_text,
+        parent_id=parent_id,
+    )

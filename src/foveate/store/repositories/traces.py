@@ -1,0 +1,336 @@
+"""What was done to requests, as `foveate.session` asks to have it kept; their bills are those of the ledger."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+
+from foveate.cost.money import to_dollars
+from foveate.model import CacheUsage, Savings
+from foveate.session.traces import (
+    CacheMiss,
+    ChargedTrace,
+    Trace,
+    TracedCharge,
+    TracedEdit,
+    TracedSession,
+    WindowSection,
+)
+from foveate.store.database import (
+    Database,
+    Transaction,
+    batch_inserts,
+    build_where_clause,
+    check_storable_names,
+)
+from foveate.store.repositories.ledger_rows import SAVINGS_COLUMNS, to_savings, to_storable_name
+from foveate.store.repositories.rollups import (
+    TotalsDelta,
+    WindowUsage,
+    add_requests,
+    cache_miss_delta,
+    request_delta,
+)
+
+TRACE_COLUMNS = (
+    "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
+)
+_ADD_TRACES = f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHING RETURNING id"
+# The first one stays, and is added up once, however often it is told.
+_SET_CACHE_MISS = """
+UPDATE traces_v1 SET broke = ? WHERE id = ? AND broke IS NULL RETURNING at, agent, session_id, model
+"""
+_CHARGE_COLUMNS = (
+    "uncached, read, written_5m, written_1h, output_tokens, picodollars, is_inherited, is_subscription, "
+    + SAVINGS_COLUMNS
+)
+_SELECTED_COLUMNS = ", ".join(
+    [f"traces_v1.{column}" for column in TRACE_COLUMNS.split(", ")]
+    + [f"ledger_v1.{column}" for column in _CHARGE_COLUMNS.split(", ")]
+)
+_FIND_TRACES = (
+    f"SELECT {_SELECTED_COLUMNS} FROM traces_v1 LEFT JOIN ledger_v1 ON ledger_v1.call_id = traces_v1.id"
+)
+# Not LIKE, to which some letters mean something else; the same as in `finding`.
+_FIND_IDS = """
+SELECT id, 1 FROM traces_v1 WHERE substr(id, 1, ?) = ?
+UNION SELECT DISTINCT session_id, 0 FROM traces_v1 WHERE substr(session_id, 1, ?) = ?
+ORDER BY 1 LIMIT ?
+"""
+# All are looked through in an index, a tenth of the table; whose they are is read only of those that are found.
+_FIND_SESSIONS = """
+SELECT session_id, (
+  SELECT agent FROM traces_v1 AS own WHERE own.session_id = found.session_id ORDER BY own.at DESC LIMIT 1
+), requests, first_at, last_at FROM (
+  SELECT session_id, count(*) AS requests, min(at) AS first_at, max(at) AS last_at FROM traces_v1 {}
+  GROUP BY session_id ORDER BY max(at) DESC, session_id LIMIT ?
+) AS found ORDER BY last_at DESC, session_id
+"""
+_MAX_TEXT_CHARS = 400
+_MIN_ERROR_STATUS = 400
+"""Of the statuses with which a provider answers; 0 is of a client who went away before."""
+
+
+class _TraceDetails(msgspec.Struct, array_like=True, frozen=True):
+    """What a trace says beside what is looked for."""
+
+    exact: bool
+    reserved_tokens: int
+    added_seconds: float
+    sections: tuple[tuple[str, int], ...]
+    edits: tuple[tuple[str, str, str, str, int], ...]
+    edits_left_out: int
+    problems: tuple[tuple[str, str], ...]
+
+
+class _CacheMissDetails(msgspec.Struct, array_like=True, frozen=True):
+    cause: str
+    where: str
+    lost_tokens: int
+    lost_dollars: str | None
+    is_planned: bool = False
+
+
+class SqlTraceStore:
+    """Implements `foveate.session.traces.Traces` on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
+        """Keep these; and to requests that are kept, by their ids, that their cache broke."""
+        new, misses = await asyncio.to_thread(_prepare_rows, traces, cache_misses)
+        await self._database.write(lambda transaction: _save_rows(transaction, new, misses), is_idempotent=True)
+
+    async def get(self, request_id: str) -> ChargedTrace | None:
+        """That of one request."""
+        found = await self._read(f"{_FIND_TRACES} WHERE traces_v1.id = ?", (to_storable_name(request_id),))
+        return _to_traced(*found[0]) if found else None
+
+    async def list_traces(
+        self,
+        *,
+        limit: int,
+        before: tuple[float, str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> Sequence[ChargedTrace]:
+        """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
+        condition, values = build_where_clause(
+            {
+                "traces_v1.at >= ?": None if since is None else (since,),
+                "traces_v1.at < ?": None if until is None else (until,),
+                "traces_v1.agent = ?": None if agent is None else (to_storable_name(agent),),
+                "traces_v1.session_id = ?": None if session_id is None else (to_storable_name(session_id),),
+                "(traces_v1.at, traces_v1.id) < (?, ?)": before,
+            }
+        )
+        order = "ORDER BY traces_v1.at DESC, traces_v1.id DESC LIMIT ?"
+        return [
+            _to_traced(*row)
+            for row in await self._read(f"{_FIND_TRACES} {condition} {order}", (*values, limit))
+        ]
+
+    async def list_sessions(
+        self, *, limit: int, since: float | None = None, agent: str | None = None
+    ) -> Sequence[TracedSession]:
+        """The sessions with traces, those first that were asked last."""
+        condition, values = build_where_clause(
+            {
+                "at >= ?": None if since is None else (since,),
+                "agent = ?": None if agent is None else (to_storable_name(agent),),
+            }
+        )
+        return [
+            TracedSession(session_id=id_, agent=of_agent, requests=int(requests), first_at=first, last_at=last)
+            for id_, of_agent, requests, first, last in await self._read(
+                _FIND_SESSIONS.format(condition), (*values, limit)
+            )
+        ]
+
+    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
+        """The ids, of those that begin so, of sessions and of requests with traces."""
+        check_storable_names(id=prefix)
+        found = await self._read(_FIND_IDS, (len(prefix), prefix, len(prefix), prefix, limit))
+        sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
+        return sessions, requests
+
+    async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+
+
+class _NewTrace(NamedTuple):
+    """A trace as a row, and what it adds to the totals."""
+
+    row: tuple[Any, ...]
+    delta: TotalsDelta
+
+
+def _prepare_rows(
+    traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheMiss]]
+) -> tuple[dict[str, _NewTrace], list[tuple[str, CacheMiss]]]:
+    """Traces by their ids, of two with the same the first; and breaks in the order of theirs."""
+    new: dict[str, _NewTrace] = {}
+    for trace in traces:
+        row = to_trace_row(trace)
+        new.setdefault(row[0], _NewTrace(row, to_totals_delta(trace, row)))
+    return new, sorted(((to_storable_name(id_), broke) for id_, broke in breaks), key=lambda miss: miss[0])
+
+
+def _save_rows(
+    transaction: Transaction, new: Mapping[str, _NewTrace], breaks: Sequence[tuple[str, CacheMiss]]
+) -> None:
+    """Keep traces and breaks, and add up those of them that were not kept before."""
+    groups = batch_inserts(_ADD_TRACES, [new[id_].row for id_ in sorted(new)])
+    deltas = [
+        new[id_].delta for statement, batch in groups for (id_,) in transaction.fetch_all(statement, batch)
+    ]
+    for id_, broke in breaks:
+        found = transaction.fetch_all(_SET_CACHE_MISS, (_encode_cache_miss(broke), id_))
+        deltas += [
+            cache_miss_delta(at, agent, session_id, model, broke) for at, agent, session_id, model in found
+        ]
+    add_requests(transaction, deltas)
+
+
+def to_totals_delta(trace: Trace, row: tuple[Any, ...]) -> TotalsDelta:
+    """What a trace adds to the totals, with its row."""
+    _, agent, session_id, _, model, *_ = row
+    return request_delta(
+        trace.at,
+        agent,
+        session_id,
+        model,
+        is_failed=trace.status >= _MIN_ERROR_STATUS,
+        added_seconds=trace.added_seconds,
+        window=WindowUsage(trace.at, trace.tokens, trace.window_tokens),
+        broke=trace.broke,
+    )
+
+
+def to_trace_row(trace: Trace) -> tuple[Any, ...]:
+    """A trace as a row of the columns above."""
+    details = _TraceDetails(
+        trace.exact,
+        trace.reserved_tokens,
+        trace.added_seconds,
+        tuple((_shorten_text(section.name), section.tokens) for section in trace.sections),
+        tuple(
+            (edit.step, edit.does, _shorten_text(edit.place), _shorten_text(edit.reason), edit.saved_tokens)
+            for edit in trace.edits
+        ),
+        trace.edits_left_out,
+        tuple((step, _shorten_text(reason)) for step, reason in trace.problems),
+    )
+    return (
+        to_storable_name(trace.id),
+        to_storable_name(trace.agent),
+        to_storable_name(trace.session_id),
+        to_storable_name(trace.provider),
+        to_storable_name(trace.model),
+        trace.at,
+        trace.status,
+        trace.tokens,
+        trace.window_tokens,
+        trace.fold_id,
+        msgspec.json.encode(details),
+        None if trace.broke is None else _encode_cache_miss(trace.broke),
+    )
+
+
+def _encode_cache_miss(broke: CacheMiss) -> bytes:
+    lost = None if broke.lost_dollars is None else str(broke.lost_dollars)
+    details = _CacheMissDetails(
+        _shorten_text(broke.cause), _shorten_text(broke.where), broke.lost_tokens, lost, broke.is_planned
+    )
+    return msgspec.json.encode(details)
+
+
+def _shorten_text(text: str) -> str:
+    """A text in so many characters at most, each of them whole."""
+    short = text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}…"
+    return short if short.isprintable() else short.encode("utf-8", "replace").decode()
+
+
+def _to_traced(
+    id_: str,
+    agent: str,
+    session_id: str,
+    provider: str,
+    model: str,
+    at: float,
+    status: int,
+    tokens: int | None,
+    window_tokens: int | None,
+    fold_id: str | None,
+    told: bytes,
+    broke: bytes | None,
+    *charge: int | None,
+) -> ChargedTrace:
+    details = msgspec.json.decode(told, type=_TraceDetails)
+    trace = Trace(
+        id=id_,
+        agent=agent,
+        session_id=session_id,
+        provider=provider,
+        model=model,
+        at=at,
+        status=status,
+        tokens=tokens,
+        exact=details.exact,
+        window_tokens=window_tokens,
+        reserved_tokens=details.reserved_tokens,
+        added_seconds=details.added_seconds,
+        sections=tuple(WindowSection(name, size) for name, size in details.sections),
+        edits=tuple(
+            TracedEdit(step=step, does=does, place=place, reason=reason, saved_tokens=saved_tokens)
+            for step, does, place, reason, saved_tokens in details.edits
+        ),
+        edits_left_out=details.edits_left_out,
+        problems=details.problems,
+        fold_id=fold_id,
+        broke=None if broke is None else decode_cache_miss(broke),
+    )
+    return ChargedTrace(trace=trace, charge=_to_charge(*charge))
+
+
+def decode_cache_miss(broke: bytes) -> CacheMiss:
+    """A cache break, as the column says it."""
+    details = msgspec.json.decode(broke, type=_CacheMissDetails)
+    return CacheMiss(
+        cause=details.cause,
+        where=details.where,
+        lost_tokens=details.lost_tokens,
+        lost_dollars=None if details.lost_dollars is None else Decimal(details.lost_dollars),
+        is_planned=details.is_planned,
+    )
+
+
+def _to_charge(
+    uncached: int | None = None,
+    read: int | None = None,
+    written_5m: int | None = None,
+    written_1h: int | None = None,
+    output_tokens: int | None = None,
+    spent: int | None = None,
+    is_inherited: int | None = None,
+    is_subscription: int | None = None,
+    comparison: Any = None,
+    *saved: int | None,
+) -> TracedCharge | None:
+    if uncached is None:  # no row of the ledger
+        return None
+    return TracedCharge(
+        cache=CacheUsage(
+            uncached=uncached, read=read or 0, written_5m=written_5m or 0, written_1h=written_1h or 0
+        ),
+        output_tokens=output_tokens or 0,
+        dollars=None if spent is None else to_dollars(spent),
+        savings=Savings() if comparison is None else to_savings(comparison, *saved),
+        is_inherited=bool(is_inherited),
+        is_subscription=bool(is_subscription),
+    )

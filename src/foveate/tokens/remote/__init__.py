@@ -1,0 +1,1 @@
+"""Counters that ask a provider or a model server."""

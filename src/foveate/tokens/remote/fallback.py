@@ -1,0 +1,161 @@
+"""Asks the best counter first and always has an answer: an endpoint behind a breaker, then the offline one."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from foveate.caching import DEFAULT_CAPACITY, LruCache, hash_bytes, register
+from foveate.model import Request, TokenCount
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.remote.endpoints import CountQuery, EndpointCounter, EndpointRegistry, Unsupported
+from foveate.tokens.request_count import RequestCount
+
+Result = TypeVar("Result")
+
+# What takes longer than a millisecond or so is read and counted off the event loop.
+_MAX_INLINE_CHARS = 16 * 1024
+# Whatever hashes holds the interpreter's lock for so much at a time.
+_HASH_CHUNK_BYTES = 512 * 1024
+# Of so many models it is known that their vocabulary is loaded; loading one is done off the event loop too.
+_MAX_LOADED_MODELS = 64
+
+
+def _no_endpoint(model: str) -> EndpointCounter | None:
+    del model
+    return None
+
+
+class RemoteCountCache:
+    """What endpoints have answered, kept: the same is asked once."""
+
+    def __init__(self, endpoints: EndpointRegistry, capacity: int = DEFAULT_CAPACITY) -> None:
+        self._endpoints = endpoints
+        self._counts: LruCache[TokenCount] = LruCache(capacity)
+        register(self)
+
+    def clear(self) -> None:
+        """Forget every answer."""
+        self._counts = LruCache(self._counts.capacity)
+
+    async def get_or_fetch(
+        self,
+        endpoint: EndpointCounter,
+        model: str,
+        size: int,
+        build_query: Callable[[EndpointCounter], CountQuery],
+        on_fetched: Callable[[], None] = lambda: None,
+    ) -> "RemoteCount":
+        """What an endpoint answers; `told` is called where it was asked for it just now.
+
+        Raises:
+            Unsupported: it does not count such a thing.
+        """
+        counts = self._counts
+        query, key = await _run_off_loop(size, lambda: _with_key(endpoint.url, build_query(endpoint)))
+        total = counts.get(key)
+        if total is None:
+            total = await self._endpoints.try_call(
+                endpoint.url, query.subject, model, lambda: endpoint.fetch_count(query)
+            )
+            if total is None:
+                return RemoteCount(
+                    None, bool(self._endpoints.unsupported_reason(endpoint.url, query.subject, model))
+                )
+            on_fetched()
+            counts.put(key, total)
+        return RemoteCount(total)
+
+
+class RemoteCount(NamedTuple):
+    """What an endpoint says; without a total, whether that is its last word (`is_no`) or it is only failing."""
+
+    total: TokenCount | None
+    is_unsupported: bool = False
+
+
+class FallbackCounter:
+    """Counts through an endpoint where there is one that answers, otherwise offline.
+
+    The offline counter is asked for by model at every count, so a session that switches its model switches its
+    counter with the next count.
+    """
+
+    def __init__(
+        self,
+        offline_counter_for: Callable[[str], RequestCounter],
+        *,
+        endpoint_for: Callable[[str], EndpointCounter | None] = _no_endpoint,
+        endpoints: EndpointRegistry | None = None,
+        capacity: int = DEFAULT_CAPACITY,
+    ) -> None:
+        self._offline_counter_for = offline_counter_for
+        self._endpoint_for = endpoint_for
+        self._endpoints = endpoints or EndpointRegistry()
+        self._remote_counts = RemoteCountCache(self._endpoints, capacity)
+        self._loaded_models: LruCache[bool] = LruCache(_MAX_LOADED_MODELS)
+
+    async def count_text(self, text: str, model: str) -> RequestCount:
+        """The count of a text."""
+
+        def offline() -> RequestCount:
+            counter = self._offline_counter_for(model)
+            return RequestCount(model=model, backend=counter.backend, total=counter.text(text))
+
+        if not text:
+            return RequestCount(model=model, backend="offline", total=TokenCount(0, True, 0))
+        return await self._count(model, len(text), lambda endpoint: endpoint.text_query(text, model), offline)
+
+    async def count_request(self, request: Request) -> RequestCount:
+        """The count of a whole request, with its parts where it was counted here."""
+        return await self._count(
+            request.model,
+            len(request.body),
+            lambda endpoint: endpoint.request_query(request),
+            lambda: self._offline_counter_for(request.model).count_request(request),
+        )
+
+    async def _count(
+        self,
+        model: str,
+        size: int,
+        build_query: Callable[[EndpointCounter], CountQuery],
+        count_offline: Callable[[], RequestCount],
+    ) -> RequestCount:
+        endpoint = self._endpoint_for(model)
+        if endpoint is None:
+            return await self._count_offline(model, size, count_offline)
+        try:
+            total, is_unsupported = await self._remote_counts.get_or_fetch(endpoint, model, size, build_query)
+        except Unsupported as reason:
+            self._endpoints.record_unsupported(endpoint.url, reason)
+            return await self._count_offline(model, size, count_offline)
+        if total is not None:
+            return RequestCount(model=model, backend=endpoint.name, total=total)
+        count = await self._count_offline(model, size, count_offline)
+        if is_unsupported:
+            return count
+        # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
+        return replace(count, total=replace(count.total, exact=False))
+
+    async def _count_offline(
+        self, model: str, size: int, count_offline: Callable[[], RequestCount]
+    ) -> RequestCount:
+        key = model.encode("utf-8", "surrogatepass")
+        if size < _MAX_INLINE_CHARS and self._loaded_models.get(key):
+            return count_offline()
+        count = await asyncio.to_thread(count_offline)
+        self._loaded_models.put(key, True)
+        return count
+
+
+async def _run_off_loop(size: int, function: Callable[[], Result]) -> Result:
+    return await asyncio.to_thread(function) if size >= _MAX_INLINE_CHARS else function()
+
+
+def _with_key(url: str, query: CountQuery) -> tuple[CountQuery, bytes]:
+    """A question and what its answer is kept under. The model is part of it, as not every body names it."""
+    names = (name.encode("utf-8", "surrogatepass") for name in (url, query.subject, query.model))
+    body = memoryview(query.body)
+    chunks = (body[start : start + _HASH_CHUNK_BYTES] for start in range(0, len(body), _HASH_CHUNK_BYTES))
+    return query, hash_bytes(*names, *map(bytes, chunks))

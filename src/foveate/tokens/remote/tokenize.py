@@ -1,0 +1,197 @@
+"""A model server's own tokenizer: llama.cpp and vLLM (both read November 2026). Asked only where opted in.
+
+Both answer `POST /tokenize`, outside `/v1`, in two dialects: llama.cpp takes `{"content"}` and gives the ids,
+vLLM takes `{"prompt"}` or `{"messages", "tools"}` and gives the count. llama.cpp does not refuse the other's
+body but answers it with no tokens at all, so which of the two it is has to be learnt from a letter first.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from foveate.errors import UpstreamError, UpstreamGarbled, UpstreamStatus
+from foveate.formats.json_text.parse import parse_fields, to_json
+from foveate.http import JsonClient, JsonReply
+from foveate.model import Format, Request, TokenCount
+from foveate.tokens.remote.endpoints import (
+    REJECTED_BODY_STATUSES,
+    TEXT,
+    CountQuery,
+    EndpointRegistry,
+    TokenizeServer,
+    Unsupported,
+    is_permanent_failure,
+    is_unknown_model,
+    parse_field,
+    parse_token_number,
+    select_fields,
+    to_sorted_json,
+)
+from foveate.tokens.tokenizers.bpe import replace_surrogates
+
+# Where llama.cpp counts a whole request, by its format. vLLM has the first as well.
+_COUNT_ROUTES: dict[str, str] = {
+    Format.ANTHROPIC: "/v1/messages/count_tokens",
+    Format.CHAT: "/v1/chat/completions/input_tokens",
+    Format.RESPONSES: "/v1/responses/input_tokens",
+}
+_CHAT_FIELDS = frozenset(
+    ("messages", "tools", "chat_template", "chat_template_kwargs", "add_generation_prompt",
+     "continue_final_message", "add_special_tokens")
+)  # fmt: skip
+# What says how to answer and not what is read: no prompt is longer for it.
+_RESPONSE_FIELDS = frozenset(
+    ("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
+     "stream", "stream_options", "stop", "stop_sequences", "seed", "n", "user", "metadata", "store",
+     "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs", "service_tier",
+     "prompt_cache_key", "safety_identifier")
+)  # fmt: skip
+_PROBE_TEXT = to_json("a")
+_TEMPLATE_ROUTE = "/apply-template"
+_NO_TEMPLATE_REASON = (
+    "it has /tokenize but not /apply-template, so it cannot count a chat as its model reads it"
+)
+
+
+class TokenizeCounter:
+    """Counts by asking the server that runs the model."""
+
+    name = "endpoint"
+
+    def __init__(
+        self,
+        client: JsonClient,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        endpoints: EndpointRegistry | None = None,
+    ) -> None:
+        """`endpoints`: where what is learnt of the server is kept, for the next counter of the same address."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._client = client
+        self._headers = dict(headers or {})
+        self._capabilities = (endpoints or EndpointRegistry()).capabilities(self.url)
+
+    async def detect_server(self, model: str = "") -> TokenizeServer:
+        """Which of the two servers this is, learnt once; a definite no is learnt once as well.
+
+        Raises:
+            UpstreamError: it does not answer, or is neither.
+        """
+        capabilities = self._capabilities
+        if capabilities.unsupported_error is not None:
+            raise capabilities.unsupported_error.with_traceback(None)
+        if capabilities.server is None:
+            try:
+                capabilities.server = await self._probe(model)
+            except UpstreamError as error:
+                capabilities.unsupported_error = error if is_permanent_failure(error) else None
+                raise
+        return capabilities.server
+
+    def text_query(self, text: str, model: str) -> CountQuery:
+        """The text, which the two servers want under different names."""
+        return CountQuery(subject=TEXT, model=model, body=to_json(text))
+
+    def request_query(self, request: Request) -> CountQuery:
+        """A whole request without what says how to answer it."""
+        if request.format not in _COUNT_ROUTES:
+            raise Unsupported(f"it has no route to count a request of {request.format}")
+        input_fields = {
+            name: raw for name, raw in parse_fields(request.body).items() if name not in _RESPONSE_FIELDS
+        }
+        return CountQuery(subject=request.format, model=request.model, body=to_sorted_json({**input_fields}))
+
+    async def fetch_count(self, query: CountQuery) -> TokenCount:
+        """The count of a text without the special tokens that a prompt begins with, of a request with them."""
+        server = await self.detect_server(query.model)
+        if query.subject == TEXT:
+            return _exact_count(await self._count_text(query, server))
+        if server is TokenizeServer.VLLM and query.subject == Format.CHAT:
+            return _exact_count(await self._count_by_vllm(select_fields(query.body, _CHAT_FIELDS), query.model))
+        route = _COUNT_ROUTES[query.subject]
+        if route not in self._capabilities.missing_routes:
+            try:
+                response = await self._post(route, query.body)
+                return _exact_count(parse_token_number(response, "input_tokens", self.url + route))
+            except UpstreamStatus as error:
+                if not is_permanent_failure(error) or is_unknown_model(error):
+                    raise
+                self._capabilities.missing_routes.add(route)
+        if server is TokenizeServer.LLAMA_CPP and query.subject == Format.CHAT:
+            return _exact_count(await self._count_templated_chat(query.body))
+        raise Unsupported(f"it has no route to count a request of {query.subject}")
+
+    async def _count_text(self, query: CountQuery, server: TokenizeServer) -> int:
+        if server is TokenizeServer.LLAMA_CPP:
+            return await self._count_by_llama_cpp(query.body)
+        return await self._count_by_vllm(
+            _json_object(add_special_tokens=b"false", prompt=query.body), query.model
+        )
+
+    async def _probe(self, model: str) -> TokenizeServer:
+        try:
+            await self._count_by_llama_cpp(_PROBE_TEXT)
+            return TokenizeServer.LLAMA_CPP
+        except UpstreamStatus as error:
+            if error.status not in REJECTED_BODY_STATUSES:
+                raise
+        try:
+            await self._count_by_vllm(_json_object(prompt=_PROBE_TEXT), model)
+            return TokenizeServer.VLLM
+        except UpstreamStatus as error:
+            if error.status not in REJECTED_BODY_STATUSES:
+                raise
+            raise UpstreamGarbled(error.url, "takes neither llama.cpp's nor vLLM's body") from None
+
+    async def _count_by_llama_cpp(self, content: bytes, **options: bytes) -> int:
+        response = await self._post("/tokenize", _json_object(content=content, **options))
+        return _count_ids(bytes(response.get("tokens", b"")), f"{self.url}/tokenize")
+
+    async def _count_by_vllm(self, body: bytes, model: str) -> int:
+        """The count by vLLM, which refuses a name not its own, and without one counts for what it has."""
+        if model and self._capabilities.accepts_model_names:
+            body_with_model = b'{"model":' + to_json(replace_surrogates(model)) + b"," + body.removeprefix(b"{")
+            try:
+                return await self._count_by_vllm(body_with_model, "")
+            except UpstreamStatus as error:
+                if not is_unknown_model(error):
+                    raise
+            self._capabilities.accepts_model_names = False
+        return parse_token_number(await self._post("/tokenize", body), "count", f"{self.url}/tokenize")
+
+    async def _count_templated_chat(self, body: bytes) -> int:
+        """For a llama.cpp from before it could count a chat: its template, then its tokenizer."""
+        route = f"{self.url}/apply-template"
+        if _TEMPLATE_ROUTE in self._capabilities.missing_routes:
+            raise Unsupported(_NO_TEMPLATE_REASON)
+        try:
+            response = await self._post(_TEMPLATE_ROUTE, select_fields(body, _CHAT_FIELDS))
+        except UpstreamStatus as error:
+            if not is_permanent_failure(error) or is_unknown_model(error):
+                raise
+            self._capabilities.missing_routes.add(_TEMPLATE_ROUTE)
+            raise Unsupported(_NO_TEMPLATE_REASON) from None
+        if not isinstance(parse_field(response, "prompt", route), str):
+            raise UpstreamGarbled(route, "no `prompt` in the answer")
+        return await self._count_by_llama_cpp(
+            bytes(response["prompt"]), add_special=b"true", parse_special=b"true"
+        )
+
+    async def _post(self, route: str, body: bytes) -> JsonReply:
+        return await self._client.post_json(self.url + route, body, self._headers)
+
+
+def _json_object(**json_fields: bytes) -> bytes:
+    """A JSON object of values that are JSON already, however long."""
+    return to_json({name: msgspec.Raw(value) for name, value in json_fields.items()})
+
+
+def _count_ids(tokens: bytes, url: str) -> int:
+    """How many token ids a list in JSON holds, counted by its commas: it can be megabytes long."""
+    if not tokens.startswith(b"[") or b"{" in tokens or b'"' in tokens:
+        raise UpstreamGarbled(url, "no list of token ids as `tokens` in the answer")
+    return tokens.count(b",") + 1 if tokens.strip(b"[] \t\r\n") else 0
+
+
+def _exact_count(tokens: int) -> TokenCount:
+    return TokenCount(tokens, True, tokens)

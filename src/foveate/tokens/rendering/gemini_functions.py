@@ -1,0 +1,356 @@
+"""Gemini's three ways to render functions, calls and results in a prompt.
+
+Which one applies depends on the generation of the model and on the host (`gemini`). All three are reconstructed
+from recorded usage.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_object
+from foveate.model import Tool
+from foveate.tokens.rendering.json_schema import SchemaReferences
+from foveate.tokens.rendering.rendering import Rendering, estimate_margin_tokens, join_renderings
+
+Json = dict[str, Any]
+
+# Keys of a schema whose rendering the recordings confirm. Everything else is rendered as well as it is known.
+_CONFIRMED_KEYS = frozenset(
+    ("type", "description", "properties", "required", "items", "title", "additionalProperties",
+     "$defs", "$ref", "default", "enum")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionDeclaration:
+    """A function as it was declared. `is_json_schema`: in `parametersJsonSchema`, not in `parameters`."""
+
+    name: str
+    description: str
+    parameters: Json
+    response: Json
+    is_json_schema: bool
+
+
+class FunctionSyntax(Protocol):
+    """One way to write down what is not plain text."""
+
+    def render_declaration(self, declaration: FunctionDeclaration) -> Rendering:
+        """A function that the model may call."""
+
+    def render_call(self, name: str, arguments: Json) -> Rendering:
+        """A call of it."""
+
+    def render_result(self, name: str, response: Json) -> Rendering:
+        """What it answered."""
+
+    def render_response_schema(self, schema: Json) -> Rendering:
+        """The `responseSchema` that the model's answer is held to."""
+
+
+def parse_declaration(tool: Tool) -> FunctionDeclaration:
+    """A tool as a declaration, whichever format it came in."""
+    raw = parse_object(tool.raw)
+    response = raw.get("response") or raw.get("responseJsonSchema")
+    return FunctionDeclaration(
+        name=tool.name,
+        description=tool.description,
+        parameters=parse_object(tool.parameters),
+        response=as_dict(response),
+        is_json_schema="parametersJsonSchema" in raw or "parameters_json_schema" in raw,
+    )
+
+
+def schema_alternatives(schema: Json) -> list[Any]:
+    """What a schema may be one of."""
+    for key in ("anyOf", "any_of", "oneOf"):
+        if isinstance(schema.get(key), list):
+            return list(schema[key])
+    return []
+
+
+def is_confirmed(schema: object, *, enums: bool) -> bool:
+    """Whether recordings show how each part of `schema` is rendered; `enums`: those too."""
+    if not isinstance(schema, dict):
+        return True
+    if schema.keys() - _CONFIRMED_KEYS or isinstance(schema.get("type"), list):
+        return False
+    if schema.get("default") is not None or ("enum" in schema and not enums):
+        return False
+    inner = [schema.get("items"), *as_dict(schema.get("properties")).values()]
+    inner += as_dict(schema.get("$defs")).values()
+    return all(is_confirmed(entry, enums=enums) for entry in inner)
+
+
+def unconfirmed_margin(text: str) -> Rendering:
+    """Room for what may be rendered in a way that no recording shows."""
+    return Rendering(margin_tokens=2 + estimate_margin_tokens(text), certain=False)
+
+
+class LeafStringSyntax:
+    """Counts names, descriptions, keys and strings, and a number as one token; all else is free."""
+
+    def render_declaration(self, declaration: FunctionDeclaration) -> Rendering:
+        """A declaration. What stands in `parametersJsonSchema` is not counted."""
+        schema = {} if declaration.is_json_schema else declaration.parameters
+        return Rendering(texts=(declaration.name, declaration.description, *_iter_schema_strings(schema)))
+
+    def render_call(self, name: str, arguments: Json) -> Rendering:
+        """A call."""
+        return Rendering(texts=(name, *_iter_strings(arguments)), fixed_tokens=_count_numbers(arguments))
+
+    def render_result(self, name: str, response: Json) -> Rendering:
+        """An answer."""
+        return Rendering(texts=(name, *_iter_strings(response)), fixed_tokens=_count_numbers(response))
+
+    def render_response_schema(self, schema: Json) -> Rendering:
+        """The answer's schema, counted like a function's (1 recording: 41 tokens)."""
+        return Rendering(texts=tuple(_iter_schema_strings(schema)))
+
+
+def _iter_strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _iter_strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _iter_strings(inner)
+
+
+def _count_numbers(value: object) -> int:
+    """How many numbers there are; each of 9 recorded ones was one token, whatever its length."""
+    if isinstance(value, dict):
+        return sum(map(_count_numbers, value.values()))
+    if isinstance(value, list):
+        return sum(map(_count_numbers, value))
+    return int(isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _iter_schema_strings(schema: Json) -> Iterator[str]:
+    for key in ("type", "format", "description"):
+        if isinstance(schema.get(key), str):
+            yield schema[key]
+    for key in ("enum", "required", "propertyOrdering", "property_ordering"):
+        yield from (item for item in as_list(schema.get(key)) if isinstance(item, str))
+    if items := as_dict(schema.get("items")):
+        yield from _iter_schema_strings(items)
+    for name, inner in as_dict(schema.get("properties")).items():
+        yield name
+        yield from _iter_schema_strings(as_dict(inner))
+    for inner in schema_alternatives(schema):
+        yield from _iter_schema_strings(as_dict(inner))
+
+
+_PYTHON_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+# Objects nested deeper are `dict[str, Any]` (a recursive schema of 741 tokens shows it).
+_MAX_CLASS_DEPTH = 5
+
+
+class PythonSyntax:
+    """Writes functions, calls and answers as Python."""
+
+    def render_declaration(self, declaration: FunctionDeclaration) -> Rendering:
+        """A declaration as a `def` behind the classes it needs."""
+        schema = declaration.parameters
+        rendering = Rendering(texts=(_write_function(declaration),))
+        if is_confirmed(schema, enums=True) and not declaration.response:
+            return rendering
+        return join_renderings((rendering, unconfirmed_margin(json.dumps([schema, declaration.response]))))
+
+    def render_call(self, name: str, arguments: Json) -> Rendering:
+        """A call as a statement that prints its result."""
+        written_arguments = ", ".join(f"{key} = {_python_literal(inner)}" for key, inner in arguments.items())
+        return Rendering(texts=(f"print(default_api.{name}({written_arguments}))",))
+
+    def render_result(self, name: str, response: Json) -> Rendering:
+        """An answer as JSON under the function's name."""
+        return Rendering(texts=(json.dumps({f"{name}_response": response}, ensure_ascii=False),))
+
+    def render_response_schema(self, schema: Json) -> Rendering:
+        """The answer's schema: no recording shows it."""
+        return unconfirmed_margin(json.dumps(schema))
+
+
+def _python_literal(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _write_function(declaration: FunctionDeclaration) -> str:
+    writer = _PythonTypeWriter(declaration.parameters)
+    fields = writer.write_fields(declaration.parameters, _to_camel_case(declaration.name), 0)
+    return "".join(
+        (
+            *writer.classes,
+            f"def {declaration.name}(\n",
+            *(f"    {field.name}: {field.type},\n" for field in fields),
+            f') -> dict:\n  """{declaration.description}\n\n  Args:\n',
+            *(f"    {field.name}: {field.description}\n" for field in fields),
+            '  """\n',
+        )
+    )
+
+
+def _to_camel_case(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PythonField:
+    name: str
+    type: str
+    description: str
+
+
+class _PythonTypeWriter:
+    """Writes the types of one declaration, and collects the classes that they name."""
+
+    def __init__(self, schema: Json) -> None:
+        self.classes: list[str] = []
+        self._references = SchemaReferences(schema)
+
+    def write_fields(self, schema: Json, owner: str, depth: int) -> list[_PythonField]:
+        """The properties of an object; a class for one of them is named after `owner`."""
+        required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
+        return [
+            self._write_field(name, self._references.resolve(inner), owner, depth, name in required)
+            for name, inner in as_dict(schema.get("properties")).items()
+        ]
+
+    def _write_field(self, name: str, schema: Json, owner: str, depth: int, is_required: bool) -> _PythonField:
+        python_type = self._write_type(schema, owner + _to_camel_case(name), depth)
+        if not is_required:
+            default = schema.get("default")
+            shown = None if isinstance(default, list | dict) else default
+            optional = "" if python_type.endswith("None") else " | None"
+            python_type = f"{python_type}{optional} = {shown!r}"
+        return _PythonField(name=name, type=python_type, description=as_text(schema.get("description")))
+
+    def _write_type(self, schema: Json, name: str, depth: int) -> str:
+        schema = self._references.resolve(schema)
+        if choices := schema_alternatives(schema):
+            types = [self._write_type(as_dict(choice), name, depth) for choice in choices]
+            return " | ".join(dict.fromkeys(types))
+        if values := as_list(schema.get("enum")):
+            return f"Literal[{', '.join(map(repr, values))}]"
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return " | ".join(_PYTHON_TYPES.get(str(name_of_type).lower(), "Any") for name_of_type in kind)
+        return self._write_named_type(str(kind).lower(), schema, name, depth)
+
+    def _write_named_type(self, kind: str, schema: Json, name: str, depth: int) -> str:
+        if kind == "array":
+            items = schema.get("items")
+            return f"list[{self._write_type(items, name, depth) if isinstance(items, dict) else 'Any'}]"
+        if kind == "object":
+            if not schema.get("properties") or depth == _MAX_CLASS_DEPTH:
+                return "dict[str, Any]"
+            self._add_class(schema, name, depth + 1)
+            return name
+        return _PYTHON_TYPES.get(kind, "Any")
+
+    def _add_class(self, schema: Json, name: str, depth: int) -> None:
+        fields = self.write_fields(schema, name, depth)
+        self.classes.append(
+            "".join(
+                (
+                    "@dataclasses.dataclass(kw_only=True)\n",
+                    f'class {name}:\n  """{as_text(schema.get("description"))}\n\n  Attributes:\n',
+                    *(f"    {field.name}: {field.description}\n" for field in fields),
+                    '  """\n',
+                    *(f"  {field.name}: {field.type}\n" for field in fields),
+                )
+            )
+        )
+
+
+# Stands for one control token while a text is put together; no JSON holds it unescaped.
+_CONTROL_TOKEN = "\0"
+_OMITTED_KEYS = frozenset(
+    ("additionalProperties", "additional_properties", "title", "$defs", "definitions", "$schema",
+     "propertyOrdering", "property_ordering")
+)  # fmt: skip
+_ALTERNATIVE_KEYS = frozenset(("anyOf", "any_of", "oneOf"))
+_MAX_SCHEMA_DEPTH = 6
+
+
+class GemmaTemplateSyntax:
+    """Writes functions, calls and answers between control tokens."""
+
+    def render_declaration(self, declaration: FunctionDeclaration) -> Rendering:
+        """A declaration; what is empty is left out."""
+        fields = []
+        if declaration.description:
+            fields.append("description:" + _write_template_value(declaration.description))
+        for key, schema in (
+            ("parameters", declaration.parameters),
+            ("response", declaration.response),
+        ):
+            if schema:
+                fields.append(f"{key}:{_write_template_schema(schema, SchemaReferences(schema), 0)}")
+        rendering = _render_with_control_tokens(f"declaration:{declaration.name}{{{','.join(fields)}}}")
+        if is_confirmed(declaration.parameters, enums=False) and not declaration.response:
+            return rendering
+        return join_renderings((rendering, unconfirmed_margin(json.dumps(declaration.parameters))))
+
+    def render_call(self, name: str, arguments: Json) -> Rendering:
+        """A call."""
+        return _render_with_control_tokens(f"call:{name}{_write_template_value(arguments)}")
+
+    def render_result(self, name: str, response: Json) -> Rendering:
+        """An answer."""
+        return _render_with_control_tokens(f"response:{name}{_write_template_value(response)}")
+
+    def render_response_schema(self, schema: Json) -> Rendering:
+        """The answer's schema: no recording shows it."""
+        return unconfirmed_margin(json.dumps(schema))
+
+
+def _render_with_control_tokens(text: str) -> Rendering:
+    pieces = f"{_CONTROL_TOKEN}{text}{_CONTROL_TOKEN}".split(_CONTROL_TOKEN)
+    return Rendering(texts=tuple(filter(None, pieces)), fixed_tokens=len(pieces) - 1)
+
+
+def _write_template_value(value: object) -> str:
+    match value:
+        case str():
+            return f"{_CONTROL_TOKEN}{value}{_CONTROL_TOKEN}"
+        case dict():
+            return "{" + ",".join(f"{key}:{_write_template_value(value[key])}" for key in sorted(value)) + "}"
+        case list():
+            return "[" + ",".join(map(_write_template_value, value)) + "]"
+        case True | False | None:
+            return json.dumps(value)
+        case _:
+            return repr(value)
+
+
+def _write_template_schema(schema: object, references: SchemaReferences, depth: int) -> str:
+    if depth > _MAX_SCHEMA_DEPTH:
+        return "{}"
+    resolved = references.resolve(schema)
+    fields = (_write_template_field(key, resolved, references, depth + 1) for key in sorted(resolved))
+    return "{" + ",".join(filter(None, fields)) + "}"
+
+
+def _write_template_field(key: str, schema: Json, references: SchemaReferences, depth: int) -> str:
+    """One key of a schema, or nothing where it is not written."""
+    value = schema[key]
+    if key in _OMITTED_KEYS or (key in ("description", "properties") and not value):
+        return ""
+    if key == "properties":
+        inner = as_dict(value)
+        written = (f"{name}:{_write_template_schema(inner[name], references, depth)}" for name in sorted(inner))
+        return "properties:{" + ",".join(written) + "}"
+    if key == "items" and isinstance(value, dict):
+        return "items:" + _write_template_schema(value, references, depth)
+    if key in _ALTERNATIVE_KEYS:
+        choices = (_write_template_schema(choice, references, depth) for choice in as_list(value))
+        return "anyOf:[" + ",".join(choices) + "]"
+    if key == "type" and isinstance(value, str):
+        return "type:" + _write_template_value(value.upper())
+    return f"{key}:{_write_template_value(value)}"

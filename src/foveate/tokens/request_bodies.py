@@ -1,0 +1,135 @@
+"""A session that grows: each turn is counted once for each model that asks.
+
+Request bodies counted offline, in whichever of the formats they come.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from foveate import formats
+from foveate.errors import MalformedRequest
+from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, to_bytes
+from foveate.model import ZERO_TOKENS, Format, Message, Request, TokenCount
+from foveate.tokens.counter import EnvelopeCount, RequestCounter
+from foveate.tokens.families import counter_for
+from foveate.tokens.request_count import PartCount, RequestCount
+from foveate.tokens.tally import EMPTY_TALLY, Tally
+from foveate.tokens.threads import frequent_thread_switches
+
+# Whose rules hold where neither the body nor the caller names a model. Never called exact.
+_DEFAULT_MODELS = {
+    Format.ANTHROPIC: "claude",
+    Format.CHAT: "gpt",
+    Format.RESPONSES: "gpt",
+    Format.GEMINI: "gemini",
+    Format.BEDROCK: "bedrock",
+}
+
+
+def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> RequestCount:
+    """The offline count of a request body.
+
+    Raises:
+        DuplicateKey: an object in it has the same key twice.
+        MalformedRequest: not JSON, or none of the known formats.
+    """
+    data = to_bytes(body)
+    with frequent_thread_switches(len(data)):
+        request = with_model(formats.parse_request(data), model)
+        return counter_for(request.model).count_request(request)
+
+
+def with_model(request: Request, model: str | None) -> Request:
+    """`request` for `model`, or for its own, or, where nobody says, for the usual one of its format."""
+    model_name = model or request.model or _DEFAULT_MODELS[request.format]
+    return request if model_name == request.model else replace(request, model=model_name, envelope=None)
+
+
+def sum_counts(model: str, counts: Sequence[tuple[str, RequestCount]]) -> RequestCount:
+    """Several counts as one, with a part for each name."""
+    nonempty = [count for _, count in counts if count.total.tokens] or [count for _, count in counts]
+    return RequestCount(
+        model=model,
+        backend=", ".join(dict.fromkeys(count.backend for count in nonempty)),
+        total=sum((count.total for _, count in counts), ZERO_TOKENS),
+        parts=tuple(PartCount(name, count.total.tokens, count.total.exact) for name, count in counts),
+    )
+
+
+# A session that went from model to model forgets what the first ones counted.
+_MAX_MODELS = 4
+
+
+class Conversation:
+    """A request whose messages are added one by one.
+
+    Counting after each new turn costs what the new turn costs, however long the session is. Counts are kept per
+    model, raw, so that switching to another model and back never reads a stale one.
+    """
+
+    def __init__(self, body: Mapping[str, Any] | str | bytes) -> None:
+        """`body` is a whole request, with the messages there are so far."""
+        self._request = formats.parse_request(body)
+        self._messages = [self._parse_message(raw) for raw in self._request.messages]
+        self._counts_by_model: dict[str | None, _ModelCount] = {}
+
+    def append(self, *messages: Mapping[str, Any] | bytes) -> None:
+        """Add messages in the format of the body.
+
+        Raises:
+            MalformedRequest: one of them cannot be read; then none is added.
+        """
+        self._messages += [self._parse_message(to_bytes(message)) for message in messages]
+
+    def _parse_message(self, raw: bytes) -> Message:
+        return formats.parse_message(self._request.format, formats.strip_breakpoints(raw))
+
+    def count(self, model: str | None = None) -> TokenCount:
+        """The whole conversation as it would be sent now to `model`, or to the body's own.
+
+        Raises:
+            MalformedRequest: a part is nested too deeply to be rendered.
+        """
+        model_count = self._counts_by_model.pop(model, None)
+        if model_count is None:
+            request = with_model(self._request, model)
+            model_count = _ModelCount(counter_for(request.model), request)
+        self._counts_by_model[model] = model_count  # now the latest of them
+        while len(self._counts_by_model) > _MAX_MODELS:
+            del self._counts_by_model[next(iter(self._counts_by_model))]
+        try:
+            return model_count.count(self._messages)
+        except RecursionError:
+            raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+class _ModelCount:
+    """One model's count of a conversation, and how far it has come."""
+
+    def __init__(self, counter: RequestCounter, request: Request) -> None:
+        self._counter = counter
+        self._request = request
+        self._tally: Tally = EMPTY_TALLY
+        self._envelope_count: EnvelopeCount | None = None
+
+    def count(self, messages: list[Message]) -> TokenCount:
+        if self._envelope_count is None or self._tally.messages < len(messages):
+            tally = self._counter.extend_tally(self._tally, *messages[self._tally.messages :])
+            self._envelope_count = self._update_envelope_count(messages, tally)
+            self._tally = tally
+        return self._counter.total(self._request, self._envelope_count, self._tally)
+
+    def _update_envelope_count(self, messages: list[Message], tally: Tally) -> EnvelopeCount:
+        """Once there is a first message, only the frame and the loaded tools can still change."""
+        first, last = (messages[0], messages[-1]) if messages else (None, None)
+        has_new_loads = len(tally.loaded_tools) > len(self._tally.loaded_tools)
+        if self._envelope_count is None or not self._tally.messages or has_new_loads:
+            return self._counter.count_envelope(self._request, first, last, tally.loaded_tools)
+        frame = self._counter.measure_frame(self._request, first, last)
+        previous = self._envelope_count
+        return (
+            previous
+            if frame is previous.frame
+            else EnvelopeCount.combine(previous.system, previous.tools, frame, previous.features)
+        )

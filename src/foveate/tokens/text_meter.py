@@ -1,0 +1,273 @@
+"""How long a text is that is joined from parts of measured ones: known before it is joined.
+
+What lies between seams was counted when each text was measured. What is tokenised again is what meets where two
+parts meet, from the last seam of the one to the first seam of the other, and that is remembered as well.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from operator import sub
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from foveate.errors import BadOption
+from foveate.model import ZERO_TOKENS, TokenCount
+from foveate.tokens.measured_text import PIECE_CHARS, MeasuredText, Segment, measure_texts, sum_additive_counts
+from foveate.tokens.rendering.rendering import AdditiveCounts, SegmentCounter
+from foveate.tokens.threads import frequent_thread_switches
+
+# Texts that come with every prompt are measured once; together they are not more than this.
+_MAX_CACHED_CHARS = 16 * 1024 * 1024
+_MAX_CACHED_TEXTS = 16 * 1024
+# What meets where two parts meet is mostly a word or two.
+_MAX_CACHED_JOINS = 16 * 1024
+_MAX_CACHED_JOIN_CHARS = 256
+
+
+class TextSpan(NamedTuple):
+    """A part of a measured text."""
+
+    measured_text: MeasuredText
+    start: int
+    end: int
+
+
+TextPart = str | TextSpan | MeasuredText | Segment
+"""What a text is joined from."""
+
+
+class TextMeter:
+    """Measures texts, and what is joined from their parts. Safe to share between threads."""
+
+    def __init__(self, counter: SegmentCounter) -> None:
+        self._counter = counter
+        self._measured_texts: OrderedDict[str, MeasuredText] = OrderedDict()
+        self._cached_chars = 0
+        self._join_counts: dict[str, AdditiveCounts] = {}
+        self._lock = Lock()
+
+    @property
+    def has_safe_boundaries(self) -> bool:
+        """Whether anything but the count of a whole text can be relied on."""
+        return self._counter.safe_boundary is not None
+
+    def measure(self, text: str) -> MeasuredText:
+        """`text` measured, or remembered from when it was."""
+        return self.measure_many((text,))[0]
+
+    def measure_many(self, texts: Sequence[str]) -> list[MeasuredText]:
+        """Each text measured, or remembered from when it was; those that are new side by side."""
+        with self._lock:
+            cache = self._measured_texts
+            cached = list(map(cache.get, texts))
+            for text, measured_text in zip(texts, cached, strict=True):
+                if measured_text is not None:
+                    cache.move_to_end(text)
+        new = list(
+            dict.fromkeys(
+                text for text, measured_text in zip(texts, cached, strict=True) if measured_text is None
+            )
+        )
+        if not new:
+            return [measured_text for measured_text in cached if measured_text is not None]
+        with frequent_thread_switches(sum(map(len, new))):
+            fresh = dict(zip(new, measure_texts(new, self._counter), strict=True))
+        self._store(fresh, cache)
+        return [
+            fresh[text] if measured_text is None else measured_text
+            for text, measured_text in zip(texts, cached, strict=True)
+        ]
+
+    def _store(self, fresh: Mapping[str, MeasuredText], cache: OrderedDict[str, MeasuredText]) -> None:
+        with self._lock:
+            if cache is not self._measured_texts:
+                return  # all was dropped while these were measured
+            for text, measured_text in fresh.items():
+                if text not in cache:
+                    cache[text] = measured_text
+                    self._cached_chars += len(text)
+            while self._cached_chars > _MAX_CACHED_CHARS or len(cache) > _MAX_CACHED_TEXTS:
+                self._cached_chars -= len(cache.popitem(last=False)[0])
+
+    def clear(self) -> None:
+        """Forget every text, also those that are being measured now; who measures them is not disturbed."""
+        with self._lock:
+            # New ones, and not emptied ones: whoever is counting goes on with what it has.
+            self._measured_texts, self._cached_chars, self._join_counts = OrderedDict(), 0, {}
+
+    def join(self, parts: Iterable[TextPart], *, approximate: bool = False) -> Segment:
+        """`parts` joined to one run; with `guess`, closed at steps as well, which is quick and nearly sure."""
+        head: str | None = None
+        open_texts: list[str] = []
+        join_texts: list[str] = []
+        counted: list[AdditiveCounts] = []
+        for part in parts:
+            if isinstance(part, str):
+                open_texts.append(part)
+                continue
+            # Most parts are whole texts, and there can be thousands: no call for those.
+            segment = (
+                part.whole
+                if isinstance(part, MeasuredText) and not approximate
+                else _to_segment(part, approximate=approximate)
+            )
+            open_texts.append(segment.head)
+            if segment.counts is not None:
+                if head is None:
+                    head = "".join(open_texts)
+                else:
+                    join_texts.append("".join(open_texts))
+                counted.append(segment.counts)
+                open_texts = [segment.tail]
+        if head is None:
+            return Segment("".join(open_texts))
+        return Segment(head, sum_additive_counts(counted + self._count_joins(join_texts)), "".join(open_texts))
+
+    def join_closed(self, parts: Iterable[TextPart]) -> Segment:
+        """`parts` joined to a run that will be asked for often: little of it stays open, if there are seams."""
+        segment = self.join(parts)
+        if not self.has_safe_boundaries or len(segment.head) + len(segment.tail) <= PIECE_CHARS:
+            return segment
+        head, tail = measure_texts((segment.head, segment.tail), self._counter)
+        return self.join((head, tail) if segment.counts is None else (head, Segment("", segment.counts), tail))
+
+    def count_joined(self, measured_texts: Sequence[MeasuredText], separator: str) -> TokenCount:
+        """How many tokens whole texts are, joined by `separator`: the most frequent case of `count`."""
+        segments = [measured_text.whole for measured_text in measured_texts]
+        counted = [segment.counts for segment in segments if segment.counts is not None]
+        if not counted:
+            return self.count([separator.join([segment.head for segment in segments])])
+        if len(counted) < len(segments):
+            return self.count(
+                [part for measured_text in measured_texts for part in (separator, measured_text)][1:]
+            )
+        join_texts = [before.tail + separator + after.head for before, after in pairwise(segments)]
+        ends = [end for end in (segments[0].head, segments[-1].tail) if end]
+        return self._counter.to_token_count(sum_additive_counts(counted + self._count_joins(join_texts + ends)))
+
+    def count(self, parts: Iterable[TextPart], *, approximate: bool = False) -> TokenCount:
+        """How many tokens `parts` are, joined and counted whole."""
+        segment = self.join(parts, approximate=approximate)
+        counts = self._count_joins([text for text in (segment.head, segment.tail) if text])
+        if segment.counts is not None:
+            counts.append(segment.counts)
+        return self._counter.to_token_count(sum_additive_counts(counts)) if counts else ZERO_TOKENS
+
+    def estimate_chars(self, span: TextSpan, limit_tokens: int, *, from_right: bool = False) -> int:
+        """About how many characters of `span` take up that room, from one end; a place to begin looking."""
+        positions, cumulative_counts = span.measured_text.approximate_positions
+        first, last = bisect_left(positions, span.start), bisect_right(positions, span.end) - 1
+        size = span.end - span.start
+        limit_tokens = max(limit_tokens, 0)
+        if first >= last:
+            return size // 2
+        origin = last if from_right else first
+
+        def tokens(steps: int) -> int:
+            position = last - steps if from_right else first + steps
+            return (
+                self._counter.to_token_count(
+                    tuple(map(abs, map(sub, cumulative_counts[position], cumulative_counts[origin])))
+                ).upper
+                if steps
+                else 0
+            )
+
+        full_steps = bisect_right(range(last - first + 1), limit_tokens, key=tokens) - 1
+        position, next_position = (
+            (last - full_steps, last - full_steps - 1)
+            if from_right
+            else (first + full_steps, first + full_steps + 1)
+        )
+        chars = abs(positions[position] - positions[origin])
+        if full_steps < last - first:
+            step_tokens = max(tokens(full_steps + 1) - tokens(full_steps), 1)
+            chars += (
+                abs(positions[next_position] - positions[position])
+                * (limit_tokens - tokens(full_steps))
+                // step_tokens
+            )
+        return min(max(chars, 0), size)
+
+    def _count_joins(self, join_texts: Sequence[str]) -> list[AdditiveCounts]:
+        """What is counted in each of `joins`, which are tokenised together where they are new."""
+        join_counts = self._join_counts
+        try:
+            return [join_counts[text] for text in join_texts]
+        except KeyError:
+            new = [text for text in join_texts if text not in join_counts]
+        fresh = dict(zip(new, self._counter.additive_counts(new), strict=True))
+        result = [join_counts[text] if text in join_counts else fresh[text] for text in join_texts]
+        if len(join_counts) + len(fresh) > _MAX_CACHED_JOINS:
+            with self._lock:
+                if join_counts is self._join_counts:
+                    join_counts = self._join_counts = {}
+        join_counts.update(
+            (text, counts) for text, counts in fresh.items() if len(text) <= _MAX_CACHED_JOIN_CHARS
+        )
+        return result
+
+
+def _to_segment(part: TextSpan | MeasuredText | Segment, *, approximate: bool) -> Segment:
+    match part:
+        case Segment():
+            return part
+        case MeasuredText():
+            return (
+                part.approximate_positions.segment(part.text, 0, len(part.text)) if approximate else part.whole
+            )
+        case TextSpan(measured_text, start, end):
+            return (
+                measured_text.approximate_positions if approximate else measured_text.safe_positions
+            ).segment(measured_text.text, start, end)
+
+
+class TextCounter(Protocol):
+    """Counts texts: all that a prompt is measured with, where nothing better is known of a counter."""
+
+    def text(self, text: str) -> TokenCount:
+        """The count of a text alone."""
+
+
+def text_meter_for(counter: TextCounter) -> TextMeter:
+    """What measures with `counter`: its own gauge where it has one, which remembers.
+
+    Raises:
+        BadOption: it cannot count texts.
+    """
+    if not callable(getattr(counter, "text", None)):
+        raise BadOption(f"a counter has a method text(text) that gives a TokenCount; {counter!r} has none")
+    text_meter = getattr(counter, "text_meter", None)
+    return text_meter if isinstance(text_meter, TextMeter) else TextMeter(_WholeTextCounter(counter))
+
+
+class _WholeTextCounter:
+    """A scale that knows nothing of a counter but its answers, so that only whole texts can be relied on."""
+
+    safe_boundary = None
+
+    def __init__(self, counter: TextCounter) -> None:
+        self._counter = counter
+
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
+        """Tokens, the bound, and whether it was an estimate."""
+        return [_to_additive_counts(self._counter.text(text)) for text in texts]
+
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
+        """The count of a text of which this was answered."""
+        tokens, upper, estimated = counts
+        return TokenCount(tokens, not estimated, max(upper, tokens))
+
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
+        """None: a counter does not show where tokens end."""
+        del text, step_chars
+        return None
+
+
+def _to_additive_counts(count: object) -> AdditiveCounts:
+    if not isinstance(count, TokenCount):
+        raise BadOption(f"a counter's text(text) gives a TokenCount, not {type(count).__name__}")
+    return math.ceil(count.tokens), math.ceil(count.upper), int(not count.exact)

@@ -1,0 +1,1 @@
+"""Tokenizers: byte-pair encodings, fitted tokenizers for Claude, and estimates."""

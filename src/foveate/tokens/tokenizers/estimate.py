@@ -1,0 +1,170 @@
+"""An estimate that needs no tokenizer: characters counted by class, each class worth what it was fitted to be.
+
+A byte's class is looked up in a table (one `bytes.translate`), and the features are counts of classes and of
+neighbours (a blank before a letter begins a word, a lower-case letter before a capital is a hump). So prose,
+code, JSON and CJK weigh what they do because of what they are made of, text by text, in linear time.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from operator import mul
+from pathlib import Path
+
+import msgspec
+
+from foveate.model import TokenCount
+from foveate.tokens.rendering.rendering import AdditiveCounts, TextLength, length_to_count
+from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS
+
+_CONSTANTS = Path(__file__).parents[1] / "data" / "estimate.json"
+
+_LOWER, _UPPER, _DIGIT, _PUNCT, _BLANK, _LINE, _CJK, _NEAR, _FAR, _FARTHEST, _TAIL = b"lUdpsnkxyzc"
+
+
+def _classify_byte(byte: int) -> int:
+    if byte >= 0xF0:  # the first byte of a character: emoji and rare han begin with these
+        return _FARTHEST
+    if byte >= 0xE0:  # kana, han and hangul, or the scripts of India and South-East Asia and most symbols
+        return _CJK if 0xE3 <= byte <= 0xED else _FAR
+    if byte >= 0xC0:  # accents, Greek, Cyrillic, Hebrew, Arabic
+        return _NEAR
+    if byte >= 0x80:
+        return _TAIL
+    char = chr(byte)
+    if char.isalpha():
+        return _LOWER if char.islower() else _UPPER
+    if char.isdigit():
+        return _DIGIT
+    if char in "\r\n":
+        return _LINE
+    return _BLANK if char in " \t" else _PUNCT
+
+
+_BYTE_CLASSES = bytes(map(_classify_byte, range(256)))
+
+TEXT_FEATURES = (
+    "words", "lower", "humps", "upper", "digits", "digit_runs", "marks", "mark_runs", "lines", "blanks", "cjk",
+    "near", "far", "farthest", "glued",
+)  # fmt: skip
+
+
+def count_text_features(text: str) -> tuple[int, ...]:
+    """How often each of `FEATURES` occurs in `text`."""
+    classes = text.encode("utf-8", "replace").translate(_BYTE_CLASSES)
+    digits, marks, lines = classes.count(b"dd"), classes.count(b"pp"), classes.count(b"nn")
+    return (
+        classes.count(b"sl") + classes.count(b"sU"),
+        classes.count(b"l"),
+        classes.count(b"lU"),
+        classes.count(b"U"),
+        classes.count(b"d") - digits,
+        digits,
+        classes.count(b"p") - marks,
+        marks,
+        classes.count(b"n") - lines,
+        classes.count(b"ss"),
+        classes.count(b"k"),
+        classes.count(b"x"),
+        classes.count(b"y"),
+        classes.count(b"z"),
+        classes.count(b"pl") + classes.count(b"pU") + classes.count(b"nl") + classes.count(b"nU"),
+    )
+
+
+class CharacterClassEstimator:
+    """A ruler that weighs the classes of characters."""
+
+    exact = False
+    # No two neighbours that are counted together stand on both sides of one.
+    safe_boundary = AFTER_WORDS
+
+    def __init__(self, name: str, weights: Sequence[float], spread: float) -> None:
+        """`spread`: how much longer, relative, a text has been found to be."""
+        self.name = name
+        self._weights = (*weights, 0.0)
+        self._spread = spread
+
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
+        """The estimated length of each text, at least 1 where there is any text."""
+        return [self.measure(text) for text in texts]
+
+    def measure(self, text: str) -> TextLength:
+        """The length of a text."""
+        return self.weigh((*count_text_features(text), len(text)))
+
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
+        """The features of each text, and how many characters it has."""
+        return [(*count_text_features(text), len(text)) for text in texts]
+
+    def weigh(self, counts: AdditiveCounts) -> TextLength:
+        """The length of the text in which so much was counted."""
+        if not counts[-1]:
+            return TextLength(0.0, 0.0)
+        tokens = max(1.0, sum(map(mul, counts, self._weights)))
+        return TextLength(tokens, tokens * self._spread + 2)
+
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
+        """The count of a text in which so much was counted."""
+        return length_to_count(self.weigh(counts), exact=False)
+
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
+        """None: every place is as good as another."""
+        del text, step_chars
+        return None
+
+
+class CharacterCountEstimator:
+    """The last resort: a quarter of the characters, at least 1; rare characters can be four tokens each."""
+
+    name = "characters"
+    exact = False
+    safe_boundary = AFTER_WORDS
+
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
+        """The length of each text."""
+        return [self.measure(text) for text in texts]
+
+    def measure(self, text: str) -> TextLength:
+        """The length of a text."""
+        return self.weigh((len(text),))
+
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
+        """How many characters each text has."""
+        return [(len(text),) for text in texts]
+
+    def weigh(self, counts: AdditiveCounts) -> TextLength:
+        """The length of a text of so many characters."""
+        (chars,) = counts
+        if not chars:
+            return TextLength(0.0, 0.0)
+        tokens = max(1.0, chars / 4)
+        return TextLength(tokens, 4.0 * chars - tokens)
+
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
+        """The count of a text in which so much was counted."""
+        return length_to_count(self.weigh(counts), exact=False)
+
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
+        """None: every place is as good as another."""
+        del text, step_chars
+        return None
+
+
+class _EstimateConstants(msgspec.Struct):
+    fitted: str
+    features: list[str]
+    weights: dict[str, list[float]]
+    spread: dict[str, float]
+
+
+@cache
+def _load_constants() -> _EstimateConstants:
+    return msgspec.json.decode(_CONSTANTS.read_bytes(), type=_EstimateConstants)
+
+
+def build_estimator(vocabulary: str) -> CharacterClassEstimator | CharacterCountEstimator:
+    """The estimate that was fitted for a vocabulary; where there is none, the last resort."""
+    constants = _load_constants()
+    if vocabulary not in constants.weights:
+        return CharacterCountEstimator()
+    return CharacterClassEstimator(vocabulary, constants.weights[vocabulary], constants.spread[vocabulary])

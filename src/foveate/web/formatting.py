@@ -1,0 +1,161 @@
+"""Numbers and times as pages write them.
+
+How a client is pointed at a gateway: one base URL is changed.
+"""
+
+import shlex
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+from urllib.parse import quote
+
+from foveate.budget import graphemes
+from foveate.cost.money import format_dollars
+from foveate.prompt_cache.misses.causes import describe_cause
+
+UNKNOWN = "unknown"
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_CENT, _HUNDREDTH_CENT = Decimal("0.01"), Decimal("0.0001")
+_EXACT_DIGITS = 9
+
+
+def format_money(dollars: Decimal | None) -> str:
+    """`$1.27`, `$0.0413`; what is less than a cent as far as it takes, so that it never looks like nothing."""
+    if dollars is None:
+        return UNKNOWN
+    precision = _CENT if abs(dollars) >= 1 else _HUNDREDTH_CENT
+    return format_dollars(dollars.quantize(precision, ROUND_HALF_UP) if abs(dollars) >= _CENT else dollars)
+
+
+def format_chart_dollars(amount: float) -> str:
+    """The same of a value in a chart, without what is only there because it is a float."""
+    return format_money(Decimal(str(round(amount, _EXACT_DIGITS))))
+
+
+def format_savings(dollars: Decimal | None) -> str:
+    """What was saved, and where it was less than nothing, what it cost."""
+    return (
+        f"cost {format_money(-dollars)} more" if dollars is not None and dollars < 0 else format_money(dollars)
+    )
+
+
+def format_difference(dollars: Decimal) -> str:
+    """`+$1.27`, `−$0.0413`: a difference."""
+    return f"{'+' if dollars > 0 else '−' if dollars < 0 else ''}{format_money(abs(dollars))}"
+
+
+def format_number(count: float | None) -> str:
+    """`12,345`."""
+    return UNKNOWN if count is None else f"{count:,.0f}"
+
+
+def format_tokens(count: int | None) -> str:
+    """`950`, `12.3k`, `1.25M`: as many digits as one takes in at a glance."""
+    if count is None:
+        return UNKNOWN
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        # What would be rounded up to a thousand thousands is a million.
+        if abs(count) >= size - size / 2_000 and abs(count) >= 1_000:
+            shown = abs(count) / size
+            digits = 0 if shown >= 99.95 else 1 if shown >= 9.995 else 2
+            text = f"{count / size:,.{digits}f}"
+            return f"{text.rstrip('0').rstrip('.') if digits else text}{letter}"
+    return str(count)
+
+
+def format_percent(part: float | None) -> str:
+    """`93.4%`; never 100% where it is not all, and never 0% where it is not nothing."""
+    if part is None:
+        return UNKNOWN
+    shown = min(round(100 * part, 1), 99.9) if part < 1 else round(100 * part, 1)
+    return f"{max(shown, 0.1) if part > 0 else shown:g}%"
+
+
+def format_duration(duration: float | None) -> str:
+    """`40 µs`, `0.8 ms`, `12 ms`, `3.1 s`, `4 min`, `2.5 h`; never nothing where it is not."""
+    if duration is None:
+        return UNKNOWN
+    milliseconds = 1_000 * duration
+    if 0 < milliseconds < 0.0995:
+        return f"{max(1, 1_000 * milliseconds):.0f} µs"
+    if milliseconds < 999.5:
+        return f"{milliseconds:.{1 if 0 < milliseconds < 9.95 else 0}f} ms"
+    if duration < _MINUTE - 0.05:
+        return f"{duration:.1f} s"
+    return f"{duration / _MINUTE:.0f} min" if duration < 2 * _HOUR else f"{duration / _HOUR:,.1f} h"
+
+
+def format_moment(at: float) -> str:
+    """`2026-11-16 09:30:12 UTC`."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def format_clock(at: float) -> str:
+    """`2026-11-16 09:30:12`, where all around it is of UTC."""
+    return format_moment(at).removesuffix(" UTC")
+
+
+def format_iso_moment(at: float) -> str:
+    """The same for the attribute of an element that tells a time."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def format_age(at: float, now: float) -> str:
+    """`just now`, `42 s ago`, `5 min ago`, `3 h ago`, `12 days ago`; of a clock that went back, `in 3 h`."""
+    passed = now - at
+    # Those of two machines are never quite the same.
+    if -_MINUTE < passed < 2:
+        return "just now"
+    return f"{_format_elapsed(passed)} ago" if passed > 0 else f"in {_format_elapsed(-passed)}"
+
+
+def _format_elapsed(passed: float) -> str:
+    for size, word in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
+        if passed >= 2 * size or (size < _DAY and passed >= size):
+            return f"{passed // size:,.0f} {word}"
+    return f"{passed // 1:.0f} s"
+
+
+def shorten(name: str, max_chars: int = 24) -> str:
+    """A name in so many characters, none of them cut in two."""
+    return (
+        name
+        if len(name) <= max_chars
+        else f"{name[: graphemes.boundary_at_or_before(name[: 4 * max_chars], max_chars - 1)]}…"
+    )
+
+
+def format_count(count: int, what: str) -> str:
+    """`1 request`, `12 requests`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def quote_path_segment(name: str) -> str:
+    """A name as a part of an address."""
+    return quote(name, safe="")
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "ago": format_age,
+    "as_dollars": format_chart_dollars,
+    "cause": describe_cause,
+    "clock": format_clock,
+    "counted": format_count,
+    "in_path": quote_path_segment,
+    "machine_moment": format_iso_moment,
+    "moment": format_moment,
+    "money": format_money,
+    "number": format_number,
+    "percent": format_percent,
+    "saved": format_savings,
+    "signed": format_difference,
+    "seconds": format_duration,
+    "short": shorten,
+    "tokens": format_tokens,
+}
+
+
+def export_lines(url: str) -> tuple[str, ...]:
+    """What a shell is told for the clients of Anthropic's and of OpenAI's API."""
+    return f"export ANTHROPIC_BASE_URL={shlex.quote(url)}", f"export OPENAI_BASE_URL={shlex.quote(f'{url}/v1')}"

@@ -1,0 +1,613 @@
+"""The pages of agents: which there are, what is switched on for each, what it may use, and what it carries.
+
+What is switched on for an agent, in words: what each mechanism does for it, and who decided that.
+
+The files that every request of an agent carries.
+"""
+
+import asyncio
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from foveate.budget.budget import SectionRule
+from foveate.budget.ladder import Drop, Ladder, LastLines, Replace, Rung, Truncate
+from foveate.budget.model_limits import find_context_window
+from foveate.compaction.overflow import OnOverflow
+from foveate.config.settings import AgentSettings, Settings
+from foveate.context.inputs import DEFAULT_MODEL
+from foveate.context.workspace import Bundle
+from foveate.context.workspace_cache import WorkspaceCacheStats, read_bundle
+from foveate.engine.counting.offline import offline_counter
+from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.engine.sections.sources import AGENT_BUDGET_FILE, SectionSources
+from foveate.memory.privacy import Gate
+from foveate.session.rollups import TotalsGroup
+from foveate.tokens.options import Backend, CounterOptions
+from foveate.web.cap_usage import list_agent_cap_usage
+from foveate.web.data import ConfigSnapshot, GatewayData
+from foveate.web.formatting import format_count, format_number, format_percent, shorten
+from foveate.web.page import PageNotFound, PageRequest, WebPage
+from foveate.web.spending import NO_SPENDING, SpendingTotals, TotalsRows, group_by_first, sum_spending
+from foveate.web.time_range import TODAY, WEEK, resolve_time_range
+
+# How long a page waits for files; requests wait longer.
+_FILES_TIMEOUT_SECONDS = 1.0
+# To count more takes longer than a page may.
+_MAX_COUNTED_CHARS = 400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceFile:
+    """A file of a workspace: its path from the root, how long it is, and when it was last changed.
+
+    Its tokens are not known where it is too long to be counted for a page, and its time where it is gone.
+    """
+
+    name: str
+    path: str
+    chars: int
+    tokens: int | None
+    changed_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceListing:
+    """A workspace: its files, what is wrong with them, and how often they were at hand."""
+
+    root: str
+    scope: str
+    files: Sequence[WorkspaceFile]
+    troubles: Sequence[str]
+    counts: WorkspaceCacheStats
+
+    @property
+    def chars(self) -> int:
+        """How long all of it is."""
+        return sum(file.chars for file in self.files)
+
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens all of it has; None where that is not known of each."""
+        known = [file.tokens for file in self.files if file.tokens is not None]
+        return sum(known) if len(known) == len(self.files) else None
+
+
+async def load_workspace(
+    sources: SectionSources, options: SectionOptions, counter: CounterOptions, model: str
+) -> WorkspaceListing | None:
+    """What requests of an agent would carry of its workspace now; None where it has none.
+
+    Nobody's request is counted for it, and a disk that hangs has no more than one thread wait.
+    """
+    workspace = options.workspace
+    if workspace is None:
+        return None
+    deadline = asyncio.get_running_loop().time() + _FILES_TIMEOUT_SECONDS
+    files: Sequence[WorkspaceFile] = ()
+    known, gate = sources.bundle(options), Gate(options.privacy_tags)
+
+    def read() -> tuple[Sequence[WorkspaceFile], Sequence[str]]:
+        bundle = read_bundle(workspace, gate, known)
+        return _list_files(bundle, counter, model), tuple(map(str, bundle.warnings))
+
+    try:
+        key = ("page", workspace, gate.tags, counter, model)
+        files, troubles = await sources.load_once(key, lambda: asyncio.to_thread(read), deadline)
+    except TimeoutError:
+        troubles = (f"{workspace.root}: its files take long to be read",)
+    return WorkspaceListing(
+        root=workspace.root,
+        scope=workspace.scope,
+        files=files,
+        troubles=troubles,
+        counts=sources.workspace_counts().get(workspace.root, WorkspaceCacheStats()),
+    )
+
+
+def _list_files(bundle: Bundle, options: CounterOptions, model: str) -> Sequence[WorkspaceFile]:
+    counter = offline_counter(options, model)
+    files = [file for file in bundle.files if file.text]
+    is_short = sum(len(file.text) for file in files) <= _MAX_COUNTED_CHARS
+    return [
+        WorkspaceFile(
+            name=file.name,
+            path=file.path,
+            chars=len(file.text),
+            tokens=counter.text(file.text).tokens if is_short else None,
+            changed_at=_modified_at(bundle.workspace.root, file.path),
+        )
+        for file in files
+    ]
+
+
+def _modified_at(root: str, path: str) -> float | None:
+    try:
+        return os.stat(f"{root}/{path}").st_mtime  # noqa: PTH116 - a link on the way stays one
+    except (OSError, ValueError):
+        return None
+
+
+_SET_FOR_AGENT = "set for this agent"
+_SET_FOR_ALL = "as for all agents"
+
+_OVERFLOW_TEXTS = {
+    OnOverflow.MAKE_ROOM: "old tool results are cleared, then the oldest turns go, each with a placeholder",
+    OnOverflow.REFUSE: "it is refused, where the count is sure that it does not fit",
+    OnOverflow.PASS: "it is passed, and the provider decides",
+}
+_BACKEND_TEXTS = {
+    Backend.AUTO: "counted here, corrected by bills; where that is not sure enough, by the upstream",
+    Backend.OFFLINE: "counted here, corrected by bills; nobody is asked",
+    Backend.ESTIMATE: "counted here by classes of characters, corrected by bills; nobody is asked",
+    Backend.ENDPOINT: "counted by the upstream's /tokenize, each time",
+    Backend.ANTHROPIC_API: "counted by Anthropic's count_tokens, each time",
+    Backend.OPENAI_API: "counted by OpenAI's input_tokens, each time",
+    Backend.GEMINI_API: "counted by Gemini's countTokens, each time",
+}
+_MAX_NAME_CHARS_SWITCHES = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFeature:
+    """A mechanism: whether it is on, what that means, and who decided it. `chosen` is one of more than two."""
+
+    name: str
+    is_on: bool
+    means: str
+    decided: str = ""
+    chosen: str = ""
+
+    @property
+    def state(self) -> str:
+        """How it is set, in a word."""
+        return self.chosen or ("on" if self.is_on else "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionRuleRow:
+    """What the budget says of a section by its name."""
+
+    section: str
+    said: SectionRule
+
+
+def list_features(
+    options: AgentOptions, agent_settings: AgentSettings | None, settings: Settings
+) -> list[AgentFeature]:
+    """Every mechanism of an agent; `said` is what the configuration says of it alone."""
+    return [
+        *_list_cache_features(options, agent_settings),
+        *_list_compaction_features(options, agent_settings),
+        *_list_counting_features(options, agent_settings, settings),
+    ]
+
+
+def _list_cache_features(options: AgentOptions, agent_settings: AgentSettings | None) -> Iterator[AgentFeature]:
+    is_on = options.prompt_cache
+    ttl = options.layout.ttl
+    long = ", ".join(sorted(options.long_ttl_providers)) or "no provider"
+    lifetime = "five minutes or an hour, by each session's rhythm" if ttl is None else f"always {ttl.value}"
+    tools = "one of them may go to the tools" if options.layout.cache_tools else "none goes to the tools"
+    yield AgentFeature(
+        name="Prompt cache",
+        is_on=is_on,
+        means=f"marks where they pay, {tools}; they live {lifetime} (an hour only on {long})"
+        if is_on
+        else "no marks are placed",
+        decided=_decided_by(
+            agent_settings is not None and agent_settings.context_optimization.prompt_cache is not None
+        ),
+    )
+    pings = options.keep_alive
+    yield AgentFeature(
+        name="Pings",
+        is_on=options.sends_keep_alive,
+        means=f"at most {pings.max_in_a_row} in a row, in {format_count(pings.max_sessions, 'session')} at once"
+        if options.sends_keep_alive
+        else "no reads keep what is cached from dying",
+        decided=_SET_FOR_ALL,
+    )
+
+
+def _list_compaction_features(
+    options: AgentOptions, agent_settings: AgentSettings | None
+) -> Iterator[AgentFeature]:
+    is_on = options.compaction
+    means = _describe_compaction(options) if is_on else "histories are sent as they come"
+    yield AgentFeature(
+        name="Compaction",
+        is_on=options.compacts,
+        means=means if options.token_counter or not is_on else "nothing is folded, since nothing is counted",
+        decided=_decided_by(
+            agent_settings is not None and agent_settings.context_optimization.compaction is not None
+        ),
+    )
+    wish = options.overflow.policy
+    default_text = f"usual {'with' if is_on else 'without'} compaction"
+    yield AgentFeature(
+        name="What does not fit",
+        is_on=options.token_counter and wish is not OnOverflow.PASS,
+        means=_OVERFLOW_TEXTS[wish]
+        if options.token_counter
+        else "left to the provider, since nothing is counted",
+        decided=default_text if options.on_overflow is None else _SET_FOR_AGENT,
+        chosen=wish.value,
+    )
+    if options.max_turns is not None:
+        yield AgentFeature(
+            name="Turn limit",
+            is_on=True,
+            means=f"turns beyond the last {format_number(options.max_turns)} are left out, with a placeholder",
+            decided=_SET_FOR_AGENT,
+        )
+
+
+def _describe_compaction(options: AgentOptions) -> str:
+    compaction = options.compaction_options
+    by = shorten(options.summarizer_model, _MAX_NAME_CHARS_SWITCHES) or "the agent's own model"
+    rules = ", by rules where it gives none" if compaction.extractive else ""
+    return (
+        f"histories are folded from {format_percent(compaction.compact_at_pct)} of the window on, less the answer's room; "
+        f"the last {format_number(compaction.tail_keep_tokens)} tokens stay; {format_count(compaction.min_turns_between, 'turn')} at "
+        f"least between two folds; summaries by {by}{rules}"
+    )
+
+
+def _list_counting_features(
+    options: AgentOptions, agent_settings: AgentSettings | None, settings: Settings
+) -> Iterator[AgentFeature]:
+    counter, is_on = options.counter, options.token_counter
+    asks = "; an upstream may be asked" if counter.use_endpoint else ""
+    yield AgentFeature(
+        name="Token counter",
+        is_on=is_on,
+        means=f"{counter.backend.value}: {_BACKEND_TEXTS[counter.backend]}{asks}"
+        if is_on
+        else "nothing is counted: the window is left to the provider, and caps refuse",
+        decided=_decided_by(
+            agent_settings is not None and agent_settings.context_optimization.token_counter is not None
+        ),
+    )
+    yield AgentFeature(
+        name="Long tool results",
+        is_on=options.truncates_tool_results,
+        means=f"cut where they are longer than {format_percent(options.tool_result_max_pct)} of the window"
+        if options.truncates_tool_results
+        else f"sent as they come, since {'compaction is off' if is_on else 'nothing is counted'}",
+        decided=_SET_FOR_ALL,
+    )
+    own = agent_settings.context_optimization.workspace_cache if agent_settings is not None else None
+    cache = settings.context_optimization.workspace_cache
+    is_cached = cache.enabled if own is None else own
+    age = f", and after {cache.max_age_seconds:g} s" if cache.max_age_seconds else ""
+    yield AgentFeature(
+        name="Workspace cache",
+        is_on=is_cached,
+        means=f"files are read again when they change{age}" if is_cached else "files are read for each request",
+        decided=_decided_by(own is not None),
+    )
+
+
+def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
+    """What is put into an agent's requests, and what is not."""
+    section_options = options or SectionOptions()
+    workspace, memory, binding, time = (
+        section_options.workspace,
+        section_options.memory,
+        section_options.binding,
+        section_options.time,
+    )
+    skills = "" if section_options.skills is None else f"a line for each in {section_options.skills}"
+    described = (
+        ("Workspace", workspace is not None, "" if workspace is None else f"the files of {workspace.root}"),
+        ("Skills", section_options.skills is not None, skills),
+        ("Binding", binding is not None, "" if binding is None else _describe_binding(section_options)),
+        (
+            "Memory",
+            memory is not None,
+            ""
+            if memory is None
+            else f"{format_number(memory.limit_tokens)} tokens of notes at most, as {memory.format}",
+        ),
+        (
+            "Time",
+            time is not None and time.awareness,
+            ""
+            if time is None
+            else f"{time.format.value}, {section_options.zone}; deadlines {time.warning_minutes} minutes before",
+        ),
+        ("Channel", section_options.channel, "where a request comes from, as it says"),
+        ("Budget", section_options.budget, "how much of the window and of caps is left"),
+    )
+    return [
+        AgentFeature(name=name, is_on=is_on, means=means if is_on else "not put into requests")
+        for name, is_on, means in described
+    ]
+
+
+def _describe_binding(options: SectionOptions) -> str:
+    binding = options.binding
+    assert binding is not None
+    known = [
+        format_count(len(binding.peers), "peer") if binding.peers else "",
+        format_count(len(binding.channels), "channel") if binding.channels else "",
+        f"answers in {shorten(binding.language, _MAX_NAME_CHARS_SWITCHES)}" if binding.language else "",
+    ]
+    return ", ".join(filter(None, known)) or "nothing is said in it"
+
+
+def describe_ladder(ladder: Ladder) -> Sequence[str]:
+    """What is done when sections do not fit, step by step."""
+    return [_describe_rung(rung) for rung in ladder.rungs]
+
+
+def _describe_rung(rung: Rung) -> str:
+    named = ", ".join(rung.sections)
+    match rung:
+        case Truncate():
+            return f"cut {named or 'sections, the lowest priority first'}"
+        case Drop():
+            return f"leave out {named or 'whole sections, the lowest priority first'}"
+        case LastLines(lines=lines):
+            return f"keep the last {format_count(lines, 'line')} of {named}"
+        case Replace():
+            return f"put a line in the place of {named}"
+
+
+def list_section_rules(options: SectionOptions) -> list[SectionRuleRow]:
+    """What the budget of an agent's sections says of each by name."""
+    return [SectionRuleRow(section=name, said=rule) for name, rule in sorted(options.limits.sections.items())]
+
+
+def _decided_by(is_agent_setting: bool) -> str:
+    return _SET_FOR_AGENT if is_agent_setting else _SET_FOR_ALL
+
+
+ROWS_PER_PAGE = 50
+"""So many agents are on a page."""
+_MAX_NAME_CHARS = 80
+_READ_TIMEOUT_SECONDS = 1.0
+# No agent of a configuration has an empty name.
+_UNNAMED_AGENT = ""
+
+AGENT_FILTERS: Mapping[str, str] = {
+    "all": "All agents",
+    "configured": "Those in the configuration",
+    "asked": "Those that asked in the last 7 days",
+}
+"""Which agents can be shown, and what that is called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRow:
+    """An agent of the list: whether the configuration names it, its options, and what it spent."""
+
+    name: str
+    is_configured: bool
+    options: AgentOptions
+    injected: Sequence[str]
+    today: SpendingTotals
+    week: SpendingTotals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentModel:
+    """A model that an agent asked: the window that it has there, who says so, and what was spent on it."""
+
+    name: str
+    window_tokens: int | None
+    window_of: str
+    spent: SpendingTotals
+
+
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
+    """Every agent, those that spent most in the last days first; `find` looks for a name."""
+    agent_filter = page_request.choice("which", "all", AGENT_FILTERS)
+    find = page_request.text("find")
+    config, store, now = data.current_config(), data.store, data.clock()
+    viewer = page_request.viewer
+    known, today, week = await asyncio.gather(
+        store.totals.list_agents(),
+        store.totals.sum_totals(
+            [TotalsGroup.AGENT, TotalsGroup.CATEGORY],
+            since=resolve_time_range(TODAY, now).since,
+            agent=viewer.agent,
+        ),
+        store.totals.sum_totals(
+            [TotalsGroup.AGENT, TotalsGroup.CATEGORY],
+            since=resolve_time_range(WEEK, now).since,
+            agent=viewer.agent,
+        ),
+    )
+    known = [name for name in known if viewer.can_see(name)]
+    configured_names = {agent.id for agent in config.settings.agents if viewer.can_see(agent.id)}
+
+    def listed() -> list[str]:
+        order = _rank_by_cost(week)
+        chosen = {"all": {*known, *configured_names}, "configured": configured_names, "asked": {*order}}[
+            agent_filter
+        ]
+        found = [name for name in chosen if find.casefold() in name.casefold()]
+        return sorted(found, key=lambda name: (order.get(name, len(order)), name))
+
+    # Of thousands it takes longer than requests should wait for the event loop.
+    found = await asyncio.to_thread(listed)
+    pages = max(1, -(-len(found) // ROWS_PER_PAGE))
+    # Those who asked in the last days become fewer by themselves.
+    number = min(page_request.number("page", 1, min_value=1, max_value=1_000_000), pages)
+    names = found[(number - 1) * ROWS_PER_PAGE : number * ROWS_PER_PAGE]
+    spent_today, spent_week = _group_by_agent(names, today), _group_by_agent(names, week)
+    return WebPage(
+        template="agents.html",
+        title="Agents",
+        context={
+            "which": agent_filter,
+            "choices": AGENT_FILTERS,
+            "find": find,
+            "rows": [
+                _build_row(config, name, name in configured_names, spent_today, spent_week) for name in names
+            ],
+            "found": len(found),
+            "named": len(configured_names),
+            "page": number,
+            "pages": pages,
+            "link": page_request.link,
+            "others": list_features(config.options(_UNNAMED_AGENT), None, config.settings),
+        },
+    )
+
+
+def _rank_by_cost(rows: TotalsRows) -> Mapping[str, int]:
+    """The place of each agent: by what it spent, those that spent nothing by what they asked."""
+    spent: dict[str, tuple[Decimal, int]] = {}
+    for (agent, *_), totals in rows:
+        dollars, requests = spent.get(agent, (Decimal(0), 0))
+        spent[agent] = dollars - totals.dollars, requests - totals.requests
+    return {agent: rank for rank, agent in enumerate(sorted(spent, key=lambda name: (spent[name], name)))}
+
+
+def _group_by_agent(agents: Collection[str], rows: TotalsRows) -> Mapping[str, SpendingTotals]:
+    """What these agents spent: there may be thousands beside them, of whom nothing is shown."""
+    wanted = frozenset(agents)
+    return group_by_first([row for row in rows if row[0][0] in wanted])
+
+
+def _build_row(
+    config: ConfigSnapshot,
+    name: str,
+    is_configured: bool,
+    today: Mapping[str, SpendingTotals],
+    week: Mapping[str, SpendingTotals],
+) -> AgentRow:
+    options = config.options(name)
+    return AgentRow(
+        name=name,
+        is_configured=is_configured,
+        options=options,
+        injected=[section.name.lower() for section in list_sections(options.sections) if section.is_on],
+        today=today.get(name, NO_SPENDING),
+        week=week.get(name, NO_SPENDING),
+    )
+
+
+async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPage:
+    """One agent.
+
+    Raises:
+        NoSuchPage: the configuration does not name it, and it has never asked anything.
+        Forbidden: the viewer may not see it.
+    """
+    name = page_request.viewer.restrict(page_request.path_parameters["name"])
+    config, store, now = data.current_config(), data.store, data.clock()
+    agent_settings = next((agent for agent in config.settings.agents if agent.id == name), None)
+    options = config.options(name)
+    today, week = await asyncio.gather(
+        store.totals.sum_totals([TotalsGroup.CATEGORY], since=resolve_time_range(TODAY, now).since, agent=name),
+        store.totals.sum_totals(
+            [TotalsGroup.MODEL, TotalsGroup.CATEGORY], since=resolve_time_range(WEEK, now).since, agent=name
+        ),
+    )
+    if (
+        agent_settings is None
+        and not week
+        and not await store.totals.sum_totals([TotalsGroup.MODEL], agent=name)
+    ):
+        raise PageNotFound(
+            f"the agent {shorten(name, _MAX_NAME_CHARS)!r} has never asked, and the configuration does not name it"
+        )
+    models = _list_models(options, group_by_first(week))
+    sections = await _load_sections(data.sources, options, models)
+    return WebPage(
+        template="agent.html",
+        title=f"Agent {shorten(name, _MAX_NAME_CHARS)}",
+        context={
+            "name": name,
+            "said": agent_settings,
+            "options": options,
+            "today": sum_spending(group_by_first(today).values()),
+            "week": sum_spending(model.spent for model in models),
+            "models": models,
+            "switches": list_features(options, agent_settings, config.settings),
+            "caps": await list_agent_cap_usage(
+                store, config.caps, name, now=now, shows_shared=page_request.viewer.sees_everything
+            ),
+            "keys": _count_keys(agent_settings),
+            **sections,
+        },
+    )
+
+
+def _count_keys(agent_settings: AgentSettings | None) -> int:
+    return 0 if agent_settings is None else len(agent_settings.keys)
+
+
+def _list_models(options: AgentOptions, spent: Mapping[str, SpendingTotals]) -> Sequence[AgentModel]:
+    """The models that were asked, the dearest first."""
+    order = sorted(spent.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, entry[0]))
+    return [_describe_model(options, name, entry) for name, entry in order]
+
+
+def _describe_model(options: AgentOptions, name: str, spent: SpendingTotals) -> AgentModel:
+    if options.window_tokens is not None:
+        return AgentModel(
+            name=name, window_tokens=options.window_tokens, window_of="set for this agent", spent=spent
+        )
+    window = find_context_window(name)
+    if window is None:
+        return AgentModel(name=name, window_tokens=None, window_of="not known of this model", spent=spent)
+    kin = "as its kin has it, " if window.inherited else ""
+    return AgentModel(
+        name=name, window_tokens=window.tokens, window_of=f"{kin}{window.source}, {window.as_of}", spent=spent
+    )
+
+
+async def _load_sections(
+    sources: SectionSources, options: AgentOptions, models: Sequence[AgentModel]
+) -> Mapping[str, object]:
+    """What is put into its requests: sections with their budget, its workspace and its skills."""
+    injected: list[AgentFeature] = list_sections(options.sections)
+    if options.sections is None:
+        return {
+            "sections": injected,
+            "limits": None,
+            "folder": None,
+            "troubles": (),
+            "own_budget": AGENT_BUDGET_FILE,
+        }
+    limited, limit_problems = await _load_own_limits(sources, options.sections)
+    model = models[0].name if models else DEFAULT_MODEL
+    skill_problems = await _load_skill_problems(sources, options.sections)
+    return {
+        "sections": injected,
+        "limits": limited,
+        "is_own": limited.limits != options.sections.limits,
+        "ladder": describe_ladder(limited.limits.ladder),
+        "rules": list_section_rules(limited),
+        "folder": await load_workspace(sources, options.sections, options.counter, model),
+        "counted_for": model,
+        "troubles": [*limit_problems, *skill_problems],
+        "own_budget": AGENT_BUDGET_FILE,
+    }
+
+
+async def _load_own_limits(
+    sources: SectionSources, options: SectionOptions
+) -> tuple[SectionOptions, Sequence[str]]:
+    """The options with the limits that the agent has set itself, and what is wrong with those."""
+    try:
+        return await sources.with_own_limits(options, _read_deadline())
+    except TimeoutError:
+        return options, (f"its own {AGENT_BUDGET_FILE} takes long to be read",)
+
+
+async def _load_skill_problems(sources: SectionSources, options: SectionOptions) -> Sequence[str]:
+    try:
+        return (await sources.skills(options, _read_deadline())).problems
+    except TimeoutError:
+        return ("its folder of skills takes long to be read",)
+
+
+def _read_deadline() -> float:
+    return asyncio.get_running_loop().time() + _READ_TIMEOUT_SECONDS

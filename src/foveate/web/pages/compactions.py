@@ -1,0 +1,232 @@
+"""Folds as pages show them: what was folded, what stands for it, and what was carried. And the page of one."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from foveate.budget import graphemes
+from foveate.caching import LruCache
+from foveate.compaction.inspection import (
+    OUTCOME_MEANINGS,
+    describe_author,
+    identify_contents,
+    read_message,
+    undone_meaning,
+)
+from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
+from foveate.errors import MalformedRequest
+from foveate.model import Format
+from foveate.store import Store
+from foveate.store.dashboard import CompactedMessage, CompactedMessages
+from foveate.web.data import GatewayData
+from foveate.web.formatting import shorten
+from foveate.web.page import PageNotFound, PageRequest, WebPage
+
+_MESSAGES_AT_EACH_END = 3
+"""So many messages are shown of a fold's beginning, and of its end, where it is one of several."""
+_EXCERPT_CHARS = 300
+_SUMMARY_CHARS = 1_500
+_MESSAGE_CHARS = 4_000
+_MAX_FACTS = 40
+_FACT_CHARS = 300
+_MAX_SUMMARY_CHARS = 100_000
+_MESSAGES_PER_PAGE = 30
+_MAX_CACHED_FORMATS = 1024
+_MAX_MESSAGE_NUMBER = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownText:
+    """A text as far as it is shown, and how many characters more there are."""
+
+    text: str
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownMessage:
+    """A folded message: its number in the conversation, who speaks and what is said.
+
+    One that `is_raw` is shown as it came, since nobody can tell what it says, or it is far too long. Before it
+    so many were `left_out`.
+    """
+
+    number: int
+    role: str
+    said: ShownText
+    is_raw: bool
+    size_bytes: int
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionDetails:
+    """A fold with some of the messages that it was the first to fold, of so `many`.
+
+    One that `is_taken_in` is part of a later one, whose summary is sent.
+    """
+
+    fold: Compaction
+    many: int
+    is_taken_in: bool
+    turns: Sequence[ShownMessage]
+    summary: ShownText
+    carried: Sequence[str]
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether its summary, or its cut, is sent."""
+        is_made = self.fold.outcome in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED)
+        return is_made and self.fold.undone_at is None and not self.is_taken_in
+
+    @property
+    def means(self) -> str:
+        """What its outcome means for the next request."""
+        if self.fold.undone_at is not None:
+            return undone_meaning(self.fold)
+        return "a later fold took it in" if self.is_taken_in else OUTCOME_MEANINGS[self.fold.outcome]
+
+    @property
+    def maker(self) -> str:
+        """Who made it."""
+        return describe_author(self.fold)
+
+    @property
+    def saved_share(self) -> float | None:
+        """How much of what it stands for is no longer sent; None where nothing is."""
+        saved = self.fold.tokens_before - self.fold.tokens_after
+        return saved / self.fold.tokens_before if saved > 0 else None
+
+    @property
+    def carried_left_out(self) -> int:
+        """How many more facts it carries."""
+        return len(self.fold.carried) - len(self.carried)
+
+
+async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> Sequence[CompactionDetails]:
+    """Folds with the first and the last messages of each."""
+    spans = await store.dashboard.compacted_ends(
+        [compaction.id for compaction in compactions], each=_MESSAGES_AT_EACH_END
+    )
+    api_format = await _find_api_formats(store.compactions, spans)
+    return await asyncio.to_thread(
+        lambda: [
+            _describe_compaction(
+                compaction,
+                spans[compaction.id],
+                api_format.get(spans[compaction.id].first_compaction_id),
+                turn_chars=_EXCERPT_CHARS,
+                summary_chars=_SUMMARY_CHARS,
+                max_facts=_MAX_FACTS,
+            )
+            for compaction in compactions
+        ]
+    )
+
+
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
+    """One fold, with all that it folded, in pages."""
+    compaction_id = page_request.path_parameters["id"]
+    compaction = await data.store.compactions.get_compaction(compaction_id)
+    if compaction is None or not page_request.viewer.can_see(compaction.agent):
+        raise PageNotFound(f"there is no fold {shorten(compaction_id, 80)!r}, or it was forgotten")
+    first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
+    span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
+    api_format = await _find_api_formats(data.store.compactions, {compaction_id: span})
+    details = await asyncio.to_thread(
+        lambda: _describe_compaction(
+            compaction,
+            span,
+            api_format.get(span.first_compaction_id),
+            turn_chars=_MESSAGE_CHARS,
+            summary_chars=_MAX_SUMMARY_CHARS,
+            max_facts=len(compaction.carried),
+        )
+    )
+    context = {
+        "one": details,
+        "first": first,
+        "last": first + len(span.turns) - 1,
+        "next": first + _MESSAGES_PER_PAGE if first - 1 + len(span.turns) < span.many else None,
+        "previous": max(1, min(first, span.many + 1) - _MESSAGES_PER_PAGE) if first > 1 else None,
+    }
+    return WebPage(
+        template="fold.html",
+        title=f"Fold {shorten(compaction_id, 40)}",
+        context=context,
+        watches=compaction.session_id,
+    )
+
+
+_FORMAT_CACHE: LruCache[tuple[Format | None]] = LruCache(_MAX_CACHED_FORMATS)
+"""The formats of conversations by where their first folds end: to find one, all that was folded is read."""
+
+
+async def _find_api_formats(
+    journal: CompactionStore, spans: Mapping[str, CompactedMessages]
+) -> dict[str | None, Format]:
+    """The formats of what was folded, by the first fold of each conversation, as far as they are known."""
+    found: dict[str | None, Format] = {}
+    for first_id in {
+        span.first_compaction_id for span in spans.values() if span.first_compaction_id and span.turns
+    }:
+        compaction = await journal.get_compaction(first_id)
+        if compaction is None:
+            continue
+        cached = _FORMAT_CACHE.get(compaction.boundary)
+        if cached is None:
+            turns = await journal.load_messages(first_id)
+            cached = ((await asyncio.to_thread(identify_contents, compaction, turns)).api_format,)
+            _FORMAT_CACHE.put(compaction.boundary, cached)
+        if cached[0] is not None:
+            found[first_id] = cached[0]
+    return found
+
+
+def _describe_compaction(
+    compaction: Compaction,
+    span: CompactedMessages,
+    api_format: Format | None,
+    *,
+    turn_chars: int,
+    summary_chars: int,
+    max_facts: int,
+) -> CompactionDetails:
+    turns = [_show_message(turn, api_format, turn_chars) for turn in span.turns]
+    return CompactionDetails(
+        fold=compaction,
+        many=span.many,
+        is_taken_in=span.is_taken_in,
+        turns=turns[:1]
+        + [replace(turn, left_out=turn.number - previous.number - 1) for previous, turn in pairwise(turns)],
+        summary=_truncate(compaction.summary, summary_chars),
+        carried=[shorten(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]],
+    )
+
+
+def _show_message(turn: CompactedMessage, api_format: Format | None, max_chars: int) -> ShownMessage:
+    role, text, is_raw = "", "", True
+    if api_format is not None and turn.is_complete:
+        try:
+            role, text = read_message(api_format, turn.message)
+            is_raw = False
+        except MalformedRequest:  # kept by somebody who could read it: it is shown as it came
+            pass
+    if is_raw:
+        _, text = read_message(None, turn.message)
+    return ShownMessage(
+        number=turn.position + 1,
+        role=role,
+        said=_truncate(text, max_chars),
+        is_raw=is_raw,
+        size_bytes=turn.size_bytes,
+    )
+
+
+def _truncate(text: str, max_chars: int) -> ShownText:
+    """A text in so many characters at most, none of them cut in two."""
+    if len(text) <= max_chars:
+        return ShownText(text=text)
+    end = graphemes.boundary_at_or_before(text[: 2 * max_chars], max_chars)
+    return ShownText(text=text[:end], more=len(text) - end)

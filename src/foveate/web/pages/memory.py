@@ -1,0 +1,242 @@
+"""The page of a memory: what a model would see of it, by the functions that put it into requests."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foveate.caching import BuildCache, register
+from foveate.context.inputs import DEFAULT_MODEL
+from foveate.engine.counting.offline import offline_counter
+from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.errors import BadOption, BudgetExceeded, StoreUnavailable
+from foveate.memory.views.view import DetailLevel, View, ViewNode
+from foveate.web.data import ConfigSnapshot, GatewayData
+from foveate.web.page import PageRequest, WebPage
+
+if TYPE_CHECKING:
+    from foveate.memory.memory import Memory
+    from foveate.memory.nodes import Node
+
+MAX_TOKENS = 50_000
+"""A longer view is for nobody's eyes."""
+MAX_NODES = 300
+MAX_CHARS = 60_000
+"""Of a view so many nodes and characters are shown."""
+_MAX_PROBLEMS = 5
+_MAX_AGENTS = 200
+# Browsers flatten what is nested much deeper.
+_MAX_DEPTH = 24
+# How long a page waits for a memory that is being read; requests wait longer.
+_READ_TIMEOUT_SECONDS = 2.0
+# While the memory changes under it, it is looked at again.
+_MAX_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlineLine:
+    """A node of the outline: how much of it is shown, and of how many below it nothing is.
+
+    `opens` a list below the line before it, or `closes` so many of those that are open.
+    """
+
+    id: str
+    title: str
+    state: str
+    level: DetailLevel
+    tokens: int
+    score: float
+    is_focus: bool
+    hidden_below: int
+    opens: bool
+    closes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOutline:
+    """What is shown of a memory: its text, the nodes in it as an outline, and how many nodes there are."""
+
+    view: View
+    lines: Sequence[OutlineLine]
+    lists_left: int
+    """So many lists are open at the end of the outline."""
+    nodes: int
+    has_private: bool
+
+    def at(self, level: DetailLevel) -> int:
+        """How many nodes are shown at a level."""
+        shown = sum(node.level is level for node in self.view.nodes)
+        return self.nodes - len(self.view.nodes) if level is DetailLevel.HIDDEN else shown
+
+
+# Whoever stays on the page is shown it again whenever anybody has asked anything.
+_OUTLINE_CACHE: BuildCache[tuple[object, ...], MemoryOutline] = BuildCache(16)
+register(_OUTLINE_CACHE)
+
+
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
+    """What an agent's model would see of its memory for a focus, a query and a limit of tokens."""
+    config = data.current_config()
+    agents = [
+        agent.id
+        for agent in config.settings.agents
+        if page_request.viewer.can_see(agent.id) and _has_memory(config, agent.id)
+    ]
+    agent = page_request.agent() or (agents[0] if agents else "")
+    options = config.options(agent)
+    context: dict[str, object] = {
+        "agents": agents,
+        "lists_agents": len(agents) <= _MAX_AGENTS,
+        "agent": agent,
+        "focus": page_request.text("focus"),
+        "query": page_request.text("query"),
+        "said_tokens": page_request.text("tokens"),
+        "levels": list(DetailLevel),
+        "most_nodes": MAX_NODES,
+        "most_chars": MAX_CHARS,
+        "link": page_request.link,
+        "seen": None,
+        "options": None,
+        "problem": "",
+        "is_busy": False,
+        "troubles": (),
+        "more_troubles": 0,
+    }
+    is_rejected = False
+    if agent in agents and options.sections is not None:
+        try:
+            context |= await _load_outline(data, page_request, agent, options, options.sections)
+        except (BadOption, BudgetExceeded) as error:
+            # The form stays, so that it can be asked otherwise.
+            context |= {"options": options.sections.memory, "problem": str(error)}
+            is_rejected = True
+    # To look for a title that may have been meant takes its time, and what happens elsewhere changes nothing.
+    status = 400 if is_rejected else 200
+    return WebPage(template="memory.html", title="Memory", context=context, status=status, live=not is_rejected)
+
+
+def _has_memory(config: ConfigSnapshot, agent: str) -> bool:
+    sections = config.options(agent).sections
+    return sections is not None and sections.memory is not None
+
+
+async def _load_outline(
+    data: GatewayData, page_request: PageRequest, agent: str, options: AgentOptions, sections: SectionOptions
+) -> Mapping[str, object]:
+    memory_options = sections.memory
+    assert memory_options is not None
+    limit_tokens = page_request.number("tokens", memory_options.limit_tokens, min_value=1, max_value=MAX_TOKENS)
+    last_model = await _last_model(data, agent)
+    context: dict[str, object] = {
+        "options": memory_options,
+        "model": last_model,
+        "limit_tokens": limit_tokens,
+        "allowed_tokens": _allowed_tokens(sections),
+    }
+    deadline = asyncio.get_running_loop().time() + _READ_TIMEOUT_SECONDS
+    try:
+        result = await data.sources.memory(memory_options, sections.privacy_tags, deadline)
+    except TimeoutError:
+        busy_message = "The memory takes long to be read. Ask again in a moment."
+        return context | {"problem": busy_message, "is_busy": True}
+    if result.memory is None:
+        return context | {"problem": result.problem}
+    memory = result.memory
+    focus, query = page_request.text("focus") or None, page_request.text("query") or None
+    model = last_model or DEFAULT_MODEL
+
+    def made() -> MemoryOutline:
+        counter = offline_counter(options.counter, model)
+        for _ in range(_MAX_TRIES):
+            version, era = memory.version, _OUTLINE_CACHE.generation
+            key = (
+                version,
+                memory.privacy_tags,
+                memory_options,
+                focus,
+                query,
+                limit_tokens,
+                options.counter,
+                model,
+            )
+            cached = _OUTLINE_CACHE.get(key)
+            if cached is not None:
+                return cached
+            view = memory.render(focus, query, limit_tokens, memory_options.format, model=counter)
+            outline = _build_outline(memory, view, focus)
+            if memory.version == version:
+                return _OUTLINE_CACHE.put_if_absent(key, outline, era)
+        return outline
+
+    problems = memory.problems
+    return context | {
+        "seen": await asyncio.to_thread(made),
+        "troubles": [str(problem) for problem in problems[:_MAX_PROBLEMS]],
+        "more_troubles": max(0, len(problems) - _MAX_PROBLEMS),
+    }
+
+
+async def _last_model(data: GatewayData, agent: str) -> str:
+    """The model that the agent asked last; nothing where it is not known."""
+    try:
+        found = await data.store.totals.list_sessions(limit=1, agent=agent)
+    except StoreUnavailable:
+        return ""  # a memory can be looked at without it
+    return found[0].model if found else ""
+
+
+def _allowed_tokens(sections: SectionOptions) -> int:
+    """How many tokens the budget of an agent's sections leaves for its memory; none where that is off."""
+    rule = sections.limits.sections.get("context")
+    if rule is None:
+        return sections.total_tokens
+    if rule.enabled is False:
+        return 0
+    share = sections.total_tokens if rule.share is None else int(rule.share * sections.total_tokens)
+    return min(share, sections.total_tokens if rule.max_tokens is None else rule.max_tokens)
+
+
+def _build_outline(memory: "Memory", view: View, focus: str | None) -> MemoryOutline:
+    nodes = memory.nodes
+    memory_nodes = _find_nodes(memory, view.nodes)
+    shown = {node.id for node in memory_nodes.values()}
+    focus_id = memory.node(focus).id if focus is not None else None
+    depths: dict[str, int] = {}
+    lines: list[OutlineLine] = []
+    previous_depth = -1
+    for view_node in view.nodes[:MAX_NODES]:
+        node = memory_nodes.get(view_node.id)
+        parent_id = (
+            next((parent.id for parent in node.ancestors() if parent.id in depths), None) if node else None
+        )
+        depth = min(depths[parent_id] + 1 if parent_id is not None else 0, _MAX_DEPTH)
+        depths[view_node.id] = depth
+        lines.append(
+            OutlineLine(
+                id=view_node.id,
+                title=view_node.title,
+                state=node.todo if node else "",
+                level=view_node.level,
+                tokens=view_node.tokens,
+                score=view_node.score,
+                is_focus=view_node.id == focus_id,
+                hidden_below=sum(child.id not in shown for child in node.children) if node else 0,
+                opens=depth > previous_depth,
+                closes=max(0, previous_depth - depth),
+            )
+        )
+        previous_depth = depth
+    return MemoryOutline(
+        view=view, lines=lines, lists_left=previous_depth + 1, nodes=len(nodes), has_private=memory.has_private
+    )
+
+
+def _find_nodes(memory: "Memory", wanted: Sequence[ViewNode]) -> Mapping[str, "Node"]:
+    """The nodes of a view, but for those that have gone from the memory since."""
+    found = {}
+    for view_node in wanted:
+        try:
+            found[view_node.id] = memory.node(view_node.id)
+        except BadOption:
+            break  # it is looked at again
+    return found

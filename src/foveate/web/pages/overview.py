@@ -1,0 +1,522 @@
+"""The overview: what is spent, saved and lost, how well caches work, and what is wrong.
+
+The charts of the overview: money, what was saved and lost, hit ratios and requests over a span.
+
+What is wrong with the gateway, by what `/health` says, and what to do about it.
+
+What Foveate adds to requests before they are sent, read from the histograms that the gateway counts in.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import accumulate
+from typing import Any
+
+from foveate.cost.ledger import Category
+from foveate.engine.metrics import definitions
+from foveate.engine.metrics.registry import Sample
+from foveate.prompt_cache.hit_ratio import DEFAULT_THRESHOLDS
+from foveate.session.rate_limits import RECENT_SECONDS
+from foveate.session.rollups import TotalsGroup
+from foveate.store import Store
+from foveate.web.cap_usage import CapUsageRow, list_agent_cap_usage, list_cap_usage
+from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Chart, Series, Shape, Unit
+from foveate.web.data import GatewayData
+from foveate.web.formatting import export_lines, format_count, format_money, format_percent, shorten
+from foveate.web.page import PageRequest, WebPage
+from foveate.web.spending import (
+    NO_SPENDING,
+    SpendingTotals,
+    TotalsRows,
+    group_by_category,
+    group_by_first,
+    sum_spending,
+)
+from foveate.web.time_range import TIME_RANGES, WEEK, TimeRange, format_day, resolve_time_range
+from foveate.web.viewer import Viewer
+
+
+@dataclass(frozen=True, slots=True)
+class HealthProblem:
+    """What is wrong, and what to do; `path` is the page that shows more of it."""
+
+    what: str
+    remedy: str
+    path: str = ""
+
+
+def list_health_problems(health: Mapping[str, Any]) -> list[HealthProblem]:
+    """All that is wrong; nothing where all is well."""
+    return list(_find_health_problems(health))
+
+
+def _find_health_problems(health: Mapping[str, Any]) -> Iterator[HealthProblem]:
+    config, store, log = health["config"], health["store"], health["log"]
+    if not config["valid"]:
+        yield HealthProblem(
+            f"The configuration cannot be used as it is: {config['problem']}",
+            "What held before still holds. Correct the file: it takes effect with the next request.",
+            "/-/configuration",
+        )
+    if not store["reachable"]:
+        yield HealthProblem(
+            f"The store does not answer: {store['problem']}",
+            f"See whether {store['where']} can be reached. Until then calls under caps are refused.",
+        )
+    if failures := health["failures"]:
+        failed_steps = ", ".join(f"{step} {_format_times(times)}" for step, times in sorted(failures.items()))
+        yield HealthProblem(
+            f"Steps failed in the last five minutes: {failed_steps}",
+            "Their requests went out without them. The gateway's log says why.",
+        )
+    waiting, lost = health["bills"]["waiting"], health["bills"]["lost"]
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        yield HealthProblem(
+            f"{format_count(waiting, 'bill')} {verb} to be booked, so that sums here are too low",
+            "This is done as soon as the store takes them.",
+        )
+    if lost:
+        verb = "was" if lost == 1 else "were"
+        yield HealthProblem(
+            f"{format_count(lost, 'bill')} {verb} lost since the gateway started, so that sums here are too low",
+            "The gateway's log says why. The provider's own account has what was spent.",
+        )
+    if not log["written"]:
+        yield HealthProblem(
+            f"The log cannot be written: {log['problem']}",
+            "See whether the disk has room, and whether the gateway may write there.",
+        )
+
+
+def _format_times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """How long something took: so many times, half of them no longer than `p50`, 99 of 100 than `p99`."""
+
+    name: str
+    count: int
+    mean: float
+    p50: float
+    p99: float
+
+
+def summarize_added_latency(samples: Iterable[Sample]) -> Latency | None:
+    """What the engine added to requests; None where there was none."""
+    numbers = next((sample.values for sample in samples if sample.name == definitions.ADDED_SECONDS.name), None)
+    return None if numbers is None else _summarize_histogram("", numbers, definitions.ADDED_SECONDS.buckets)
+
+
+def summarize_steps(samples: Iterable[Sample]) -> list[Latency]:
+    """How long each step took, the slowest first."""
+    found = [
+        latency
+        for item in samples
+        if item.name == definitions.STEP_SECONDS.name
+        and (latency := _summarize_histogram(item.labels[0], item.values, definitions.STEP_SECONDS.buckets))
+        is not None
+    ]
+    return sorted(found, key=lambda item: (-item.p99, -item.mean, item.name))
+
+
+def _summarize_histogram(name: str, numbers: Sequence[float], bounds: Sequence[float]) -> Latency | None:
+    total, *counts = numbers
+    count = sum(counts)
+    if not count:
+        return None
+    return Latency(
+        name=name,
+        count=round(count),
+        mean=total / count,
+        p50=_quantile(0.5, counts, bounds),
+        p99=_quantile(0.99, counts, bounds),
+    )
+
+
+def _quantile(share: float, counts: Sequence[float], bounds: Sequence[float]) -> float:
+    """As Prometheus has it: evenly spread between two bounds, and the last one for what is beyond it."""
+    rank = share * sum(counts)
+    before = 0.0
+    for at, up_to in enumerate(accumulate(counts)):
+        if up_to >= rank and counts[at]:
+            if at == len(bounds):
+                return bounds[-1]
+            lower = bounds[at - 1] if at else 0.0
+            return lower + (bounds[at] - lower) * (rank - before) / counts[at]
+        before = up_to
+    return bounds[-1]
+
+
+MAX_SERIES = 6
+"""So many agents or models have a colour of their own; the rest is one more series."""
+OTHERS_NAME = "others"
+_MAX_NAME_CHARS = 32
+
+SpendingOverTime = Mapping[str, SpendingTotals]
+"""What was spent by the pieces of a span."""
+
+
+def most_expensive(spent: Mapping[str, SpendingTotals]) -> list[str]:
+    """The agents or models that have a colour, those first that cost most."""
+    names = [name for name, spending in spent.items() if not spending.is_nothing]
+    return sorted(names, key=lambda name: (-spent[name].dollars, -spent[name].input_tokens, name))[:MAX_SERIES]
+
+
+def build_cost_chart(
+    time_range: TimeRange, whole: SpendingOverTime, parts: Mapping[str, SpendingOverTime], by: str
+) -> Chart:
+    """Money by the piece of a span, in `parts` on each other; what is in none of them is that of others."""
+    amounts_by_name = {name: _amounts(time_range, part, _dollars) for name, part in parts.items()}
+    total = _amounts(time_range, whole, _dollars)
+    # Parts are read after the whole, and may have grown meanwhile.
+    rest = [
+        max(Decimal(0), total_amount - sum(column, Decimal(0)))
+        for total_amount, column in zip(total, _columns(time_range, amounts_by_name), strict=True)
+    ]
+    series = [
+        _bars(time_range, _series_name(name), amounts, SERIES_COLOURS[place])
+        for place, (name, amounts) in enumerate(amounts_by_name.items())
+        if any(amounts)
+    ]
+    if any(rest):
+        series.append(_bars(time_range, OTHERS_NAME, rest, OTHER_COLOUR))
+    return Chart(
+        id="money",
+        title=f"Money by {time_range.unit} and {by}",
+        says=_describe_costs(time_range, total, amounts_by_name),
+        labels=time_range.labels,
+        series=series or [_bars(time_range, "dollars", total, SERIES_COLOURS[0])],
+        unit=Unit.DOLLARS,
+        stacked=True,
+    )
+
+
+def build_savings_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart:
+    """What each mechanism saved, by simulation without it, and what unplanned cache misses lost."""
+    kinds: dict[str, tuple[Callable[[SpendingTotals], Decimal], str]] = {
+        "saved by breakpoints": (lambda spending: spending.saved_by_breakpoints, "three"),
+        "saved by compaction and trimming": (lambda spending: spending.saved_by_compaction, "four"),
+        "saved by keep-alive": (lambda spending: spending.saved_by_keep_alive, "five"),
+        "saved by injected context": (lambda spending: spending.saved_by_context, "two"),
+        "lost to cache breaks": (lambda spending: spending.lost_dollars, "break"),
+    }
+    amounts = {name: _amounts(time_range, whole, amount_of) for name, (amount_of, _) in kinds.items()}
+    texts = [
+        f"{name} {format_money(sum(values, Decimal(0)))}" for name, values in amounts.items() if any(values)
+    ]
+    return Chart(
+        id="saved",
+        title=f"Saved and lost by {time_range.unit}",
+        says=f"{time_range.title}, {', '.join(texts) or 'nothing was saved or lost'}",
+        labels=time_range.labels,
+        series=[
+            Series(name=name, values=_chart_values(time_range, values), colour=kinds[name][1], shape=Shape.LINE)
+            for name, values in amounts.items()
+            if any(values) or name == "saved by breakpoints"
+        ],
+        unit=Unit.DOLLARS,
+    )
+
+
+def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOverTime]) -> Chart:
+    """The hit ratio of each agent, with the lines of the health levels."""
+    ratios = {
+        name: [part.get(group, NO_SPENDING).ratio for group in time_range.groups]
+        for name, part in agents.items()
+    }
+    known = {name: values for name, values in ratios.items() if any(value is not None for value in values)}
+    last = {
+        name: next(value for value in reversed(values) if value is not None) for name, values in known.items()
+    }
+    levels = (
+        (DEFAULT_THRESHOLDS.healthy_from, "the aim", "good"),
+        (DEFAULT_THRESHOLDS.flagged_below, "flagged below", "limit"),
+    )
+    places = {name: place for place, name in enumerate(ratios)}
+    return Chart(
+        id="ratio",
+        title=f"Hit ratio by {time_range.unit} and agent",
+        says=", ".join(f"{_series_name(name)} last {format_percent(ratio)}" for name, ratio in last.items())
+        or "nothing was sent",
+        labels=time_range.labels,
+        series=[
+            *(
+                Series(
+                    name=_series_name(name),
+                    values=values,
+                    colour=SERIES_COLOURS[places[name]],
+                    shape=Shape.LINE,
+                )
+                for name, values in known.items()
+            ),
+            *(
+                Series(
+                    name=f"{title}: {format_percent(level)}",
+                    values=[level] * len(time_range.labels),
+                    colour=colour,
+                    shape=Shape.LIMIT,
+                )
+                for level, title, colour in levels
+            ),
+        ],
+        unit=Unit.PERCENT,
+    )
+
+
+def build_requests_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart:
+    """Requests, those that failed on those that did not."""
+    spent = [whole.get(group, NO_SPENDING) for group in time_range.groups]
+    requests, failed = sum(spending.requests for spending in spent), sum(spending.failed for spending in spent)
+    return Chart(
+        id="requests",
+        title=f"Requests and errors by {time_range.unit}",
+        says=f"{format_count(requests, 'request')} {time_range.title}, of which {failed:,} failed",
+        labels=time_range.labels,
+        series=[
+            _bars(
+                time_range,
+                "without an error",
+                [spending.requests - spending.failed for spending in spent],
+                SERIES_COLOURS[0],
+            ),
+            _bars(time_range, "failed", [spending.failed for spending in spent], "break"),
+        ],
+        unit=Unit.NUMBER,
+        stacked=True,
+    )
+
+
+def _describe_costs(
+    time_range: TimeRange, total: Sequence[Decimal], amounts_by_name: Mapping[str, Sequence[Decimal]]
+) -> str:
+    spent = sum(total, Decimal(0))
+    if not spent:
+        return f"nothing {time_range.title}"
+    peak = max(range(len(total)), key=lambda at: total[at])
+    text = f"{format_money(spent)} {time_range.title}, the most at {time_range.labels[peak]} with {format_money(total[peak])}"
+    sums = {name: sum(amounts, Decimal(0)) for name, amounts in amounts_by_name.items()}
+    first = max(sums, key=lambda name: sums[name], default=None)
+    return text if first is None else f"{text}; {_series_name(first)} has {format_money(sums[first])} of it"
+
+
+def _amounts(
+    time_range: TimeRange, spent: SpendingOverTime, amount_of: Callable[[SpendingTotals], Decimal]
+) -> list[Decimal]:
+    return [amount_of(spent.get(group, NO_SPENDING)) for group in time_range.groups]
+
+
+def _columns(
+    time_range: TimeRange, amounts_by_name: Mapping[str, Sequence[Decimal]]
+) -> Iterable[Sequence[Decimal]]:
+    return ([amounts[at] for amounts in amounts_by_name.values()] for at in range(len(time_range.groups)))
+
+
+def _dollars(spent: SpendingTotals) -> Decimal:
+    return spent.dollars
+
+
+def _bars(time_range: TimeRange, name: str, amounts: Iterable[Decimal | int], colour: str) -> Series:
+    return Series(name=name, values=_chart_values(time_range, amounts), colour=colour, shape=Shape.BAR)
+
+
+def _chart_values(time_range: TimeRange, amounts: Iterable[Decimal | int]) -> list[float | None]:
+    """What is drawn of amounts: nothing where a piece of the span has not begun."""
+    return [float(amount) if place < time_range.started else None for place, amount in enumerate(amounts)]
+
+
+def _series_name(name: str) -> str:
+    return shorten(name, _MAX_NAME_CHARS) or '""'
+
+
+TEMPLATE = "overview.html"
+_TITLE = "Overview"
+_MAX_MISSES = 10
+_MAX_ROWS = 50
+# Beyond so many nobody looks for one in a list: a name can be typed.
+_MAX_LISTED_AGENTS = 200
+_GROUPINGS = frozenset((TotalsGroup.AGENT.value, TotalsGroup.MODEL.value))
+_CATEGORY_TEXTS = {
+    Category.MAIN: "the agents' own",
+    Category.COMPACTION: "summaries of long histories",
+    Category.COUNTING: "tokens counted by a server",
+    Category.PING: "keeping caches warm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingRow:
+    """A row of a table: of whom or what, and what was spent."""
+
+    name: str
+    spent: SpendingTotals
+
+
+@dataclass(frozen=True, slots=True)
+class _OverviewSpending:
+    """What was spent over a span: by its pieces, and in all of it by agent, by model and by category.
+
+    `dearest_models` are those that have a colour on charts, by the pieces of the span.
+    """
+
+    over_time: SpendingOverTime
+    agents: Mapping[str, SpendingTotals]
+    models: Mapping[str, SpendingTotals]
+    categories: Mapping[str, SpendingTotals]
+    dearest_models: Mapping[str, SpendingOverTime]
+
+
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
+    """The overview of a span, of all agents or of one."""
+    now, store = data.clock(), data.store
+    time_range = resolve_time_range(page_request.choice("span", WEEK, TIME_RANGES), now)
+    viewer = page_request.viewer
+    agent = page_request.agent() or None
+    by = TotalsGroup(
+        page_request.choice("by", TotalsGroup.AGENT if agent is None else TotalsGroup.MODEL, _GROUPINGS)
+    )
+    health, agents = await asyncio.gather(data.health(), store.totals.list_agents())
+    agents = [name for name in agents if viewer.can_see(name)]
+    problems = list_health_problems(health) if viewer.sees_everything else []
+    if not agents:
+        rejections = _count_rejections(data.samples(), agent)
+        context = {
+            "is_empty": True,
+            "troubles": problems,
+            "refused": rejections,
+            "exports": export_lines(page_request.gateway_url),
+        }
+        return WebPage(template=TEMPLATE, title=_TITLE, context=context)
+    spending, misses, caps, limits = await asyncio.gather(
+        _load_spending(store, time_range, agent),
+        store.find_latest_cache_misses(limit=_MAX_MISSES, since=time_range.since, agent=agent),
+        _load_cap_usage(data, viewer, now),
+        store.rate_limits.find_recent(since=now - RECENT_SECONDS),
+    )
+    samples = data.samples()
+    total = sum_spending(spending.over_time.values())
+    charts = await _load_charts(store, time_range, agent, by, spending)
+    agent_rows, model_rows, category_rows = await asyncio.to_thread(
+        lambda: [_build_rows(spent) for spent in (spending.agents, spending.models, spending.categories)]
+    )
+    return WebPage(
+        template=TEMPLATE,
+        title=_TITLE,
+        context={
+            "is_empty": False,
+            "troubles": problems,
+            "spans": TIME_RANGES,
+            "span": time_range,
+            "agent": agent or "",
+            "by": by.value,
+            "agents": agents if len(agents) <= _MAX_LISTED_AGENTS else [],
+            "today": total if time_range.is_today else spending.over_time.get(format_day(now), NO_SPENDING),
+            "whole": total,
+            "charts": charts,
+            "agent_rows": agent_rows,
+            "agents_left_out": max(0, len(spending.agents) - _MAX_ROWS),
+            "model_rows": model_rows,
+            "models_left_out": max(0, len(spending.models) - _MAX_ROWS),
+            "category_rows": category_rows,
+            "categories": _CATEGORY_TEXTS,
+            "breaks": misses,
+            "caps": caps,
+            "limits": [limit for limit in limits if agent in (None, limit.agent)][:_MAX_ROWS],
+            "refused": _count_rejections(samples, agent),
+            "added": summarize_added_latency(samples),
+            "steps": summarize_steps(samples),
+        },
+    )
+
+
+async def _load_cap_usage(data: GatewayData, viewer: Viewer, now: float) -> list[CapUsageRow]:
+    caps = data.current_config().caps
+    if viewer.agent is None:
+        return await list_cap_usage(data.store, caps, now=now)
+    return await list_agent_cap_usage(data.store, caps, viewer.agent, now=now, shows_shared=False)
+
+
+async def _load_spending(store: Store, time_range: TimeRange, agent: str | None) -> _OverviewSpending:
+    over_time, agents = await asyncio.gather(
+        *(
+            store.totals.sum_totals([*per, TotalsGroup.CATEGORY], since=time_range.since, agent=agent)
+            for per in ([time_range.per, TotalsGroup.MODEL], [TotalsGroup.AGENT])
+        )
+    )
+    # Of thousands of agents it takes longer than requests should wait for the event loop.
+    return await asyncio.to_thread(_group_spending, over_time, agents)
+
+
+def _group_spending(over_time: TotalsRows, agents: TotalsRows) -> _OverviewSpending:
+    models = group_by_first([(group[1:], totals) for group, totals in over_time])
+    return _OverviewSpending(
+        over_time=group_by_first(over_time),
+        agents=group_by_first(agents),
+        models=models,
+        categories=group_by_category(over_time),
+        dearest_models={
+            name: group_by_first([row for row in over_time if row[0][1] == name])
+            for name in most_expensive(models)
+        },
+    )
+
+
+async def _load_charts(
+    store: Store, time_range: TimeRange, agent: str | None, by: TotalsGroup, spending: _OverviewSpending
+) -> Sequence[Chart]:
+    agents: Mapping[str, SpendingOverTime] = {} if agent is None else {agent: spending.over_time}
+    if agent is None:
+        names = await asyncio.to_thread(most_expensive, spending.agents)
+        agents = await _load_agents_over_time(store, time_range, names)
+    parts = spending.dearest_models if by is TotalsGroup.MODEL else agents
+    return await asyncio.to_thread(_build_charts, time_range, by, spending.over_time, parts, agents)
+
+
+def _build_charts(
+    time_range: TimeRange,
+    by: TotalsGroup,
+    whole: SpendingOverTime,
+    parts: Mapping[str, SpendingOverTime],
+    agents: Mapping[str, SpendingOverTime],
+) -> Sequence[Chart]:
+    return (
+        build_cost_chart(time_range, whole, parts, by.value),
+        build_savings_chart(time_range, whole),
+        build_hit_ratio_chart(time_range, agents),
+        build_requests_chart(time_range, whole),
+    )
+
+
+async def _load_agents_over_time(
+    store: Store, time_range: TimeRange, names: Sequence[str]
+) -> Mapping[str, SpendingOverTime]:
+    """Of each agent by itself: there may be thousands beside them."""
+    rows = await asyncio.gather(
+        *(
+            store.totals.sum_totals([time_range.per, TotalsGroup.CATEGORY], since=time_range.since, agent=name)
+            for name in names
+        )
+    )
+    return {name: group_by_first(agent_rows) for name, agent_rows in zip(names, rows, strict=True)}
+
+
+def _count_rejections(samples: Iterable[Sample], agent: str | None) -> Mapping[str, int]:
+    """How many requests the gateway itself has answered with an error since it started, by why, most first."""
+    found: Counter[str] = Counter()
+    for sample in samples:
+        if sample.name == definitions.REJECTIONS.name and agent in (None, sample.labels[0]):
+            found[sample.labels[1].replace("_", " ")] += round(sample.values[0])
+    return dict(found.most_common())
+
+
+def _build_rows(spent: Mapping[str, SpendingTotals]) -> Sequence[SpendingRow]:
+    """The dearest first; those that cost nothing by what they asked."""
+    order = sorted(
+        spent.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, -entry[1].calls, entry[0])
+    )
+    return [SpendingRow(name, entry) for name, entry in order[:_MAX_ROWS]]

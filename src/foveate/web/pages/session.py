@@ -1,0 +1,498 @@
+"""The page of one session: its window over time, its requests with their edits, its folds and forks.
+
+A session's context window over time, as a chart of what filled it, and what fills it now.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from math import isfinite, nan
+
+from foveate.compaction.store import Compaction
+from foveate.cost.ledger import Category, ChargeTotal, GroupBy
+from foveate.errors import BadOption
+from foveate.prompt_cache.misses.causes import describe_cause
+from foveate.session.rollups import SessionTotals
+from foveate.session.traces import ChargedTrace, Trace, describe_cache_break
+from foveate.store import Store
+from foveate.store.dashboard import CompactionCounts, WindowContents, WindowSample
+from foveate.store.repositories.sessions import DescendantTotals
+from foveate.web.charts import OTHER_COLOUR, Chart, ChartEvent, Series, Shape, Unit
+from foveate.web.data import GatewayData
+from foveate.web.formatting import format_count, format_money, format_percent, format_tokens, shorten
+from foveate.web.page import PageNotFound, PageRequest, WebPage
+from foveate.web.pages.compactions import load_compactions
+
+MAX_POINTS = 150
+"""So many a chart shows, of each stretch of requests the fullest."""
+MAX_MISSES = 100
+"""So many breaks of the cache, the last ones, are told on a chart."""
+
+_KIND_COLOURS = {
+    "tools": "six",
+    "system": "one",
+    "injected": "seven",
+    "summary": "four",
+    "user": "three",
+    "assistant": "two",
+    "thinking": "five",
+    "tool results": "nine",
+    "images and files": "ten",
+}
+"""Of the kinds of sections, in the order in which a model reads them."""
+_OTHER_KIND = "other"
+_INJECTED_KIND = "injected"
+# A window that is so many times larger would leave nothing to be seen of what is in it.
+_MAX_WINDOW_FACTOR = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPart:
+    """A section of a window with its share of all that is in it; `colour` is that of its kind."""
+
+    name: str
+    tokens: int
+    share: float
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentWindow:
+    """What fills a window, and how large it is; None where nobody knows."""
+
+    parts: Sequence[WindowPart]
+    tokens: int
+    window_tokens: int | None
+    exact: bool
+    reserved_tokens: int
+
+    @property
+    def share(self) -> float | None:
+        """How full it is."""
+        return self.tokens / self.window_tokens if self.window_tokens else None
+
+
+def choose_points(points: Sequence[WindowSample], max_points: int = MAX_POINTS) -> list[int]:
+    """The places of the points that are shown: of each stretch the fullest, and in the end the last."""
+    stretches = min(len(points), max_points)
+    found = [
+        max(
+            range(_stretch_start(at, points, stretches), _stretch_start(at + 1, points, stretches)),
+            key=lambda place: _token_count(points[place]),
+        )
+        for at in range(stretches)
+    ]
+    return [*found[:-1], len(points) - 1] if found else []
+
+
+def list_required_requests(points: Sequence[WindowSample]) -> list[str]:
+    """The ids of the requests of which a chart has to know what was in their windows, or why caches broke."""
+    misses = [point.id for point in points if point.is_cache_miss][-MAX_MISSES:]
+    last = [point.id for point in points if point.tokens is not None][-1:]
+    return list(dict.fromkeys([*(points[at].id for at in choose_points(points)), *misses, *last]))
+
+
+def describe_current_window(
+    points: Sequence[WindowSample], fillings: Mapping[str, WindowContents]
+) -> CurrentWindow | None:
+    """Return what the last request had in its window; None if that is unknown."""
+    last = points[-1] if points else None
+    filling = fillings.get(last.id) if last is not None else None
+    if last is None or last.tokens is None or filling is None:
+        return None
+    sizes = {section.name: section.tokens for section in filling.sections}
+    if rest := last.tokens - sum(sizes.values()):
+        sizes[_OTHER_KIND] = sizes.get(_OTHER_KIND, 0) + rest
+    return CurrentWindow(
+        parts=[
+            WindowPart(name=name, tokens=size, share=size / max(1, last.tokens), colour=_colour(name))
+            for name, size in sizes.items()
+        ],
+        tokens=last.tokens,
+        window_tokens=last.window_tokens,
+        exact=filling.exact,
+        reserved_tokens=filling.reserved_tokens,
+    )
+
+
+def build_window_chart(
+    points: Sequence[WindowSample],
+    fillings: Mapping[str, WindowContents],
+    compactions: Mapping[str, Compaction],
+    *,
+    first_number: int = 1,
+) -> Chart | None:
+    """The window at each request of a session; None where none was counted.
+
+    `first_number` is that of the first point among the session's requests.
+    """
+    counts = [point.tokens for point in points if point.tokens is not None]
+    if not counts:
+        return None
+    places = choose_points(points)
+    shown = [points[at] for at in places]
+    tokens_by_kind = [_group_by_kind(point, fillings.get(point.id)) for point in shown]
+    names = [kind for kind in (*_KIND_COLOURS, _OTHER_KIND) if any(kind in parts for parts in tokens_by_kind)]
+    series = [
+        Series(
+            name=name,
+            values=[
+                None if point.tokens is None else parts.get(name, 0)
+                for point, parts in zip(shown, tokens_by_kind, strict=True)
+            ],
+            colour=_colour(name),
+        )
+        for name in names
+    ]
+    limits = [point.window_tokens for point in shown]
+    known = [limit for limit in limits if limit is not None]
+    title = "Context window over time"
+    if known and min(known) <= _MAX_WINDOW_FACTOR * max(counts):
+        series.append(Series(name="limit", values=limits, colour="limit", shape=Shape.LIMIT))
+    elif known:
+        title += f", far below its limit of {format_tokens(min(known))} tokens"
+    events = _list_events(points, fillings, compactions, is_whole=first_number == 1)
+    return Chart(
+        id="window",
+        title=title,
+        says=_describe_chart(points, counts, events),
+        labels=_format_labels([(first_number + at, points[at].at) for at in places]),
+        series=series,
+        unit=Unit.TOKENS,
+        stacked=True,
+        events=events,
+    )
+
+
+def _stretch_start(stretch: int, points: Sequence[WindowSample], stretches: int) -> int:
+    return stretch * len(points) // stretches
+
+
+def _token_count(point: WindowSample) -> int:
+    return -1 if point.tokens is None else point.tokens
+
+
+def _kind(name: str) -> str:
+    """The kind of a section: injected ones are one, whatever their names."""
+    if name.startswith(_INJECTED_KIND):
+        return _INJECTED_KIND
+    return name if name in _KIND_COLOURS else _OTHER_KIND
+
+
+def _colour(name: str) -> str:
+    return _KIND_COLOURS.get(_kind(name), OTHER_COLOUR)
+
+
+def _group_by_kind(point: WindowSample, filling: WindowContents | None) -> dict[str, int]:
+    """The tokens of a window by kind; what nobody has parted is of the other kind."""
+    sizes: dict[str, int] = {}
+    for section in filling.sections if filling is not None else ():
+        kind = _kind(section.name)
+        sizes[kind] = sizes.get(kind, 0) + section.tokens
+    if rest := (point.tokens or 0) - sum(sizes.values()):
+        sizes[_OTHER_KIND] = sizes.get(_OTHER_KIND, 0) + rest
+    return sizes
+
+
+def _list_events(
+    points: Sequence[WindowSample],
+    fillings: Mapping[str, WindowContents],
+    compactions: Mapping[str, Compaction],
+    *,
+    is_whole: bool,
+) -> list[ChartEvent]:
+    """Folds and breaks, those of a stretch in one."""
+    stretches = min(len(points), MAX_POINTS)
+    found: dict[tuple[int, str], list[str]] = {}
+    stretch = 0
+    # What stands before the first point is known only where that is the first of all.
+    compaction_id = None if is_whole else points[0].compaction_id
+    for at, point in enumerate(points):
+        while at >= _stretch_start(stretch + 1, points, stretches):
+            stretch += 1
+        is_newly_compacted, compaction_id = point.compaction_id != compaction_id, point.compaction_id
+        if is_newly_compacted:
+            found.setdefault((stretch, "fold"), []).append(
+                _describe_compaction(point.compaction_id, compactions)
+            )
+        if not point.is_cache_miss:
+            continue
+        filling = fillings.get(point.id)
+        if filling is None or filling.broke is None or not filling.broke.is_planned:
+            found.setdefault((stretch, "break"), []).append(_describe_cache_miss(filling))
+        elif not is_newly_compacted:
+            found.setdefault((stretch, "fold"), []).append(_describe_cache_miss(filling))
+    return [
+        ChartEvent(
+            label=label, kind=kind, says=says[-1] + (f" (and {len(says) - 1:,} more)" if says[1:] else "")
+        )
+        for (label, kind), says in found.items()
+    ]
+
+
+def _describe_compaction(compaction_id: str | None, compactions: Mapping[str, Compaction]) -> str:
+    if compaction_id is None:
+        return "No longer folded"
+    compaction = compactions.get(compaction_id)
+    if compaction is None:
+        return "Folded"
+    return f"Folded: {format_tokens(compaction.tokens_before)} tokens became {format_tokens(compaction.tokens_after)}"
+
+
+def _describe_cache_miss(filling: WindowContents | None) -> str:
+    cache_miss = filling.broke if filling is not None else None
+    if cache_miss is None:
+        return "Cache broke"
+    lost = "" if cache_miss.lost_dollars is None else format_money(cache_miss.lost_dollars)
+    text = describe_cache_break(cache_miss, describe_cause(cache_miss.cause), lost)
+    return text[:1].upper() + text[1:]
+
+
+def _format_labels(numbered: Sequence[tuple[int, float]]) -> list[str]:
+    moments = [datetime.fromtimestamp(at, UTC) for _, at in numbered]
+    form = "%H:%M:%S" if len({moment.date() for moment in moments}) == 1 else "%m-%d %H:%M"
+    return [f"#{number} {at.strftime(form)}" for (number, _), at in zip(numbered, moments, strict=True)]
+
+
+def _describe_chart(points: Sequence[WindowSample], counts: Sequence[int], events: Sequence[ChartEvent]) -> str:
+    last = next(point for point in reversed(points) if point.tokens is not None)
+    text = f"{format_tokens(last.tokens)} tokens at the last of {format_count(len(points), 'request')}"
+    if last.window_tokens and last.tokens is not None:
+        share = format_percent(last.tokens / last.window_tokens)
+        text += f", {share} of a window of {format_tokens(last.window_tokens)}"
+    kinds = [event.kind for event in events]
+    happened = [f"{format_tokens(max(counts))} at most"]
+    happened += [f"folds at {format_count(kinds.count('fold'), 'place')}"] if "fold" in kinds else []
+    happened += (
+        [f"the cache broke at {format_count(kinds.count('break'), 'place')}"] if "break" in kinds else []
+    )
+    return f"{text}; {', '.join(happened)}"
+
+
+REQUESTS_PER_PAGE = 50
+COMPACTIONS_PER_PAGE = 10
+_MAX_POINTS = 2_000
+"""So many requests, the last ones, are on the chart."""
+_MAX_CALLS = 5_000
+"""Of a session with more, calls are not told apart: adding them up would take longer than all else."""
+_MAX_COMPACTIONS = 60
+_MAX_CHILDREN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """A request as the table shows it, and its number in the session: the first is 1."""
+
+    number: int
+    traced: ChargedTrace
+    is_folded_anew: bool
+
+    @property
+    def trace(self) -> Trace:
+        """What was done to it."""
+        return self.traced.trace
+
+    @property
+    def share(self) -> float | None:
+        """How full its window was."""
+        trace = self.trace
+        return trace.tokens / trace.window_tokens if trace.tokens is not None and trace.window_tokens else None
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it was not answered as it should."""
+        return not 200 <= self.trace.status < 300
+
+    @property
+    def edits(self) -> int:
+        """How many edits there were."""
+        return len(self.trace.edits) + self.trace.edits_left_out
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to tell than numbers."""
+        return bool(self.edits or self.trace.problems or self.trace.broke)
+
+    @property
+    def broke(self) -> str:
+        """Why its cache broke, where, and what that cost; empty where it did not."""
+        broke = self.trace.broke
+        if broke is None:
+            return ""
+        lost = "" if broke.lost_dollars is None else format_money(broke.lost_dollars)
+        return describe_cache_break(broke, describe_cause(broke.cause), lost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RequestPage:
+    """A page of requests, the newest first, of so many; `newer` and `older` ones stand before these ids."""
+
+    requests: Sequence[RequestRow]
+    count: int
+    is_first: bool
+    older: str | None
+    newer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFamily:
+    """A session's title and folder, its parent and children with their titles, and what descendants cost."""
+
+    title: str
+    folder: str | None
+    parent_id: str | None
+    children: Sequence[str]
+    has_more: bool
+    titles: Mapping[str, str]
+    descendants: DescendantTotals | None
+
+
+async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
+    """One session. Its parent and its children are of the same agent: their ids are made from its name."""
+    session_id, store = page_request.path_parameters["id"], data.store
+    before_id, compactions_before = page_request.text("before"), _parse_compactions_before(page_request)
+    found = await store.totals.get_session(session_id)
+    if found is None or not page_request.viewer.can_see(found.agent):
+        raise PageNotFound(f"there is no session {shorten(session_id, 80)!r}, or it was forgotten")
+    points, page, compactions, counts, sums, family = await asyncio.gather(
+        store.dashboard.window_samples(session_id, limit=_MAX_POINTS),
+        _load_requests(store, session_id, before_id),
+        store.compactions.list_compactions(
+            session_id=session_id, limit=_MAX_COMPACTIONS, before=compactions_before
+        ),
+        store.dashboard.count_compactions([session_id]),
+        _load_sums(store, found),
+        _load_family(store, session_id),
+    )
+    fillings = await store.dashboard.window_contents(list_required_requests(points))
+    shown_compactions = _select_compactions(compactions)
+    compaction_details = await load_compactions(store, shown_compactions)
+    compactions_by_id = {compaction.id: compaction for compaction in compactions}
+    first_number = max(1, page.count - len(points) + 1)
+    chart = await asyncio.to_thread(
+        build_window_chart, points, fillings, compactions_by_id, first_number=first_number
+    )
+    context = {
+        "session": found,
+        "totals": found.totals,
+        "folds": compaction_details,
+        "fold_count": counts.get(session_id, CompactionCounts()),
+        "older_folds": shown_compactions[-1].compacted_at
+        if len(compactions) > len(shown_compactions)
+        else None,
+        "page": _link_newer_page(page, points, first_number),
+        "chart": chart,
+        "chart_since": first_number,
+        "full": describe_current_window(points, fillings),
+        "ratio": _hit_ratio(sums) if sums else found.totals.hit_ratio,
+        "is_parted": bool(sums),
+        "beside": [entry for entry in sums if entry.group[0] != Category.MAIN],
+        "family": family,
+    }
+    title = shorten(family.title, 120) if family.title else f"Session {shorten(session_id, 40)}"
+    return WebPage(template="session.html", title=title, context=context, watches=session_id)
+
+
+async def _load_requests(store: Store, session_id: str, before_id: str) -> _RequestPage:
+    """The requests before one, or the last ones."""
+    before: tuple[float, str] | None = None
+    if before_id:
+        found = await store.traces.get(before_id)
+        if found is None or found.trace.session_id != session_id:
+            raise BadOption(f"before: this session has no request {shorten(before_id, 80)!r}")
+        before = found.trace.at, found.trace.id
+    listed, count, older = await asyncio.gather(
+        store.traces.list_traces(limit=REQUESTS_PER_PAGE + 1, session_id=session_id, before=before),
+        store.dashboard.count_requests(session_id),
+        store.dashboard.count_requests(session_id, before=before),
+    )
+    compaction_ids = [traced.trace.fold_id for traced in listed] + [None]
+    requests = [
+        RequestRow(
+            number=max(1, older - place),
+            traced=traced,
+            is_folded_anew=compaction_ids[place] is not None
+            and compaction_ids[place] != compaction_ids[place + 1],
+        )
+        for place, traced in enumerate(listed[:REQUESTS_PER_PAGE])
+    ]
+    return _RequestPage(
+        requests=requests,
+        count=count,
+        is_first=before is None,
+        older=listed[REQUESTS_PER_PAGE - 1].trace.id if len(listed) > REQUESTS_PER_PAGE else None,
+    )
+
+
+def _link_newer_page(page: _RequestPage, points: Sequence[WindowSample], first_number: int) -> _RequestPage:
+    """The page, and where the one with newer requests begins, if that is not the first."""
+    if page.is_first or not page.requests:
+        return page
+    place = page.requests[0].number + REQUESTS_PER_PAGE + 1 - first_number
+    return replace(page, newer=points[place].id if 0 <= place < len(points) else None)
+
+
+async def _load_sums(store: Store, session: SessionTotals) -> Sequence[ChargeTotal]:
+    """What a session's calls come to by their categories; nothing where there are too many."""
+    if session.totals.calls > _MAX_CALLS:
+        return ()
+    return await store.ledger.sum_charges((GroupBy.CATEGORY,), session_id=session.session_id)
+
+
+def _hit_ratio(sums: Sequence[ChargeTotal]) -> float | None:
+    """The part of the requests' input that was read from a cache; summaries and pings have their own."""
+    main = next((entry for entry in sums if entry.group[0] == Category.MAIN), None)
+    if main is None:
+        return None
+    all_input = main.uncached + main.read + main.written_5m + main.written_1h
+    return main.read / all_input if all_input else None
+
+
+async def _load_family(store: Store, session_id: str) -> SessionFamily:
+    """The title of a session, the one that it comes from and those that come from it, if they can be shown."""
+    families = store.session_tree
+    labels, children, descendants = await asyncio.gather(
+        families.labels([session_id]),
+        families.children(session_id, limit=_MAX_CHILDREN + 1),
+        families.descendants([session_id]),
+    )
+    label = labels.get(session_id)
+    parent_id = label.parent_id if label is not None else None
+    is_shown = parent_id is not None and await store.totals.get_session(parent_id) is not None
+    related_ids = [*children[:_MAX_CHILDREN], *((parent_id,) if parent_id is not None and is_shown else ())]
+    return SessionFamily(
+        title=label.title if label is not None else "",
+        folder=label.folder if label is not None else None,
+        parent_id=parent_id if is_shown else None,
+        children=children[:_MAX_CHILDREN],
+        has_more=len(children) > _MAX_CHILDREN,
+        titles={id_: related.title for id_, related in (await families.labels(related_ids)).items()},
+        descendants=descendants.get(session_id),
+    )
+
+
+def _parse_compactions_before(page_request: PageRequest) -> float | None:
+    text = page_request.text("folds")
+    if not text:
+        return None
+    try:
+        at = float(text)
+    except ValueError:
+        at = nan
+    if not isfinite(at):
+        raise BadOption(f"folds: the time of a fold, in seconds since 1970, not {text[:40]!r}")
+    return at
+
+
+def _select_compactions(compactions: Sequence[Compaction]) -> Sequence[Compaction]:
+    """The newest ones; all cuts of one request are of one moment, behind which the next page begins."""
+    last = compactions[:COMPACTIONS_PER_PAGE][-1:]
+    return [
+        *compactions[:COMPACTIONS_PER_PAGE],
+        *(
+            compaction
+            for compaction in compactions[COMPACTIONS_PER_PAGE:]
+            if compaction.compacted_at == last[0].compacted_at
+        ),
+    ]

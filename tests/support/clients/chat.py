@@ -1,0 +1,176 @@
+"""Conversations for tests: one in this process before a sandbox, and one at a real terminal."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pexpect  # type: ignore[import-untyped]
+import pyte
+
+from foveate.chat.conversation import ChatConversation
+from foveate.chat.costs import ChatObserver
+from foveate.chat.models import ChatConfig
+from foveate.cli.chat.commands import CommandLine, CommandRunner, parse_line
+from foveate.cli.console import Display
+from foveate.config.overrides import ServeFlags
+from foveate.cost.ledger import GroupBy
+from foveate.gateway.build import open_gateway
+from foveate.gateway.server.serve import load_live_config
+from foveate.sandbox.http import SandboxRequest
+from foveate.store import open_store
+from tests.support.processes.forked_commands import REAL_COMMAND
+from tests.support.servers.gateway_process import write_config
+from tests.support.stores.templates import ensure_store
+
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-of-a-test", "OPENAI_API_KEY": "sk-of-a-test"}
+TIMEOUT_SECONDS = 30.0
+_CURSOR_POSITION_QUERY = b"\x1b[6n"
+
+
+class Chat:
+    """A conversation in this process, as the command has it."""
+
+    def __init__(self, talk: ChatConversation, setting: ChatConfig) -> None:
+        self.talk = talk
+        self.setting = setting
+        self.commands = CommandRunner(talk, setting, lambda: Display(columns=100), start_local=_no_local)
+
+    async def command(self, line: str) -> str:
+        """What a command answers."""
+        parsed = parse_line(line)
+        assert isinstance(parsed, CommandLine)
+        return "\n".join(await self.commands.run(parsed))
+
+
+def _no_local() -> None:
+    raise AssertionError("no test here needs a model on this machine")
+
+
+@asynccontextmanager
+async def open_chat(
+    folder: Path,
+    sandbox_url: str,
+    *,
+    more: str = "",
+    model: str | None = None,
+    agent: str = "default",
+) -> AsyncIterator[Chat]:
+    """A conversation whose providers are a sandbox; `more` is what else is configured."""
+    config = folder / "foveate.yaml"
+    write_config(config, sandbox_url, more)
+    environment = {**os.environ, **KEYS, "FOVEATE_STORE": ensure_store(folder / "store.sqlite")}
+    live = load_live_config(config, environment, ServeFlags(host="127.0.0.1"))
+    setting, bills = ChatConfig(lambda: live.current().value), ChatObserver()
+    speaking = setting.select_model(model or setting.default_model())
+    async with open_gateway(
+        setting.current_config, environment=environment, observer=bills, outbox_folder=folder / "spool"
+    ) as gateway:
+        yield Chat(ChatConversation(gateway, setting, bills, speaking, agent=agent), setting)
+
+
+class Terminal:
+    """A program at a terminal, and what its screen shows."""
+
+    def __init__(self, process: pexpect.spawn, *, rows: int, columns: int) -> None:
+        self.process = process
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the screen that have something on them."""
+        return [line.rstrip() for line in self.screen.display if line.strip()]
+
+    @property
+    def screen_text(self) -> str:
+        """All of the screen."""
+        return "\n".join(self.lines)
+
+    @property
+    def status(self) -> str:
+        """The line below the prompt."""
+        return self.screen.display[-1].rstrip()
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        self.process.send(keys)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Be another size from now on."""
+        self.screen.resize(rows, columns)
+        self.process.setwinsize(rows, columns)
+
+    def wait_for(self, what: "Callable[[], object] | str") -> None:
+        """Read on until something is on the screen, or so."""
+        is_there = (lambda: what in self.screen_text) if isinstance(what, str) else what
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not is_there():
+            assert time.monotonic() < deadline, f"never came: {what}\n{self.screen_text}"
+            self._read()
+
+    def wait_for_exit(self) -> int:
+        """With which code the program ended."""
+        self.wait_for(lambda: self._has_exited())
+        self.process.close()
+        return self.process.exitstatus if self.process.exitstatus is not None else -1
+
+    def _has_exited(self) -> bool:
+        return not self.process.isalive()
+
+    def _read(self) -> None:
+        try:
+            data = self.process.read_nonblocking(65_536, timeout=0.05)
+        except (pexpect.TIMEOUT, pexpect.EOF):
+            return
+        is_asked = (
+            _CURSOR_POSITION_QUERY in self.raw[1 - len(_CURSOR_POSITION_QUERY) :] + data
+        )  # it may come in two pieces
+        self.raw += data
+        self._stream.feed(data)
+        if is_asked:  # as a terminal answers where its cursor is
+            self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+
+
+@contextmanager
+def open_terminal(
+    folder: Path, *arguments: str, rows: int = 24, columns: int = 80, env: Mapping[str, str] | None = None
+) -> Iterator[Terminal]:
+    """`foveate` at a terminal of its own until the end of the block; all that it keeps is in `folder`."""
+    program, *before = REAL_COMMAND
+    inherited = {name: said for name, said in os.environ.items() if not name.endswith("_API_KEY")}
+    own = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
+    process = pexpect.spawn(
+        program,
+        [*before, *arguments],
+        dimensions=(rows, columns),
+        cwd=str(folder),
+        env={**inherited, **own, **(env or {})},
+        timeout=TIMEOUT_SECONDS,
+    )
+    try:
+        yield Terminal(process, rows=rows, columns=columns)
+    finally:
+        process.kill(signal.SIGKILL)
+        process.wait()
+        process.close()
+
+
+def parse_request_body(ask: SandboxRequest) -> dict[str, Any]:
+    """The body of a request that a sandbox heard."""
+    found: dict[str, Any] = json.loads(ask.body)
+    return found
+
+
+async def read_spending(folder: Path) -> dict[tuple[str, ...], Decimal]:
+    """What is booked for a conversation in a folder, by model and category."""
+    async with await open_store(f"sqlite:///{folder / 'store.sqlite'}") as store:
+        return {
+            row.group: row.dollars for row in await store.ledger.sum_charges([GroupBy.MODEL, GroupBy.CATEGORY])
+        }

@@ -1,0 +1,41 @@
+"""A request's count by rules alone, with the vocabulary that they name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from foveate import formats
+from foveate.model import Format
+from foveate.tokens.accuracy import AccuracyAssessment, AccuracyProfile
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.rendering.chat_templates import ChatTemplateRules, find_template
+from foveate.tokens.rendering.gemini import GeminiRules, build_gemini_rules
+from foveate.tokens.request_count import RequestCount
+from foveate.tokens.tokenizers.bpe_tokenizer import BpeTokenizer
+from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
+
+Body = Mapping[str, Any]
+
+STUDIO = "generativelanguage.googleapis.com"
+VERTEX = "aiplatform.googleapis.com"
+
+
+class RulesAlone:
+    """Takes the rules at their word, whatever recordings say."""
+
+    def assess(self, profile: AccuracyProfile) -> AccuracyAssessment:
+        return AccuracyAssessment(exact=profile.certain, bounds=((0.0, 0.0, 1.0),), floors=())
+
+
+def rules_for(model: str, host: str) -> GeminiRules | ChatTemplateRules:
+    if "gemini" in model:
+        return build_gemini_rules(model, host)
+    return ChatTemplateRules(find_template(model, host))
+
+
+def counted(body: Body, model: str, host: str = "", wire_format: Format | None = None) -> RequestCount:
+    rules = rules_for(model, host)
+    ruler = BpeTokenizer(bundled_vocabulary(rules.vocabulary))
+    counter = RequestCounter(
+        model=model, backend="offline", tokenizer=ruler, rules=rules, assessor=RulesAlone()
+    )
+    return counter.count_request(formats.parse_request(body, wire_format))

@@ -1,0 +1,234 @@
+"""What several processes and threads do to one ledger at once."""
+
+import asyncio
+import itertools
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+
+from foveate.cost.admission import Admission, AdmissionOptions, SettlementOutcome
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.money import to_dollars
+from foveate.errors import CapExceeded, CapUncheckable
+from foveate.store import Store, open_store
+from tests.support.processes.store_workers import SPAWN, WAIT_SECONDS
+from tests.support.stores.ledger_records import NOON, make_call, make_cap, make_charge
+
+LEASE_SECONDS = 90.0
+
+
+class CallEnd(StrEnum):
+    """How a call ends."""
+
+    SETTLED = "settled"
+    RELEASED = "released"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """A call to be made: what it may cost and what it does, in picodollars."""
+
+    session_id: str
+    ceiling: int
+    cost: int
+    end: CallEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """A step, whether it was let through, and whether accounts that caps are near to were within them then."""
+
+    planned: PlannedCall
+    is_admitted: bool
+    is_within_caps: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLoad:
+    """Who calls under which caps, in picodollars; `at_once` calls are under way at a time."""
+
+    agent: str
+    agent_limit: int
+    session_limit: int
+    concurrency: int = 4
+
+    @property
+    def caps(self) -> list[Cap]:
+        return [
+            make_cap(CapScope.AGENT, to_dollars(self.agent_limit), self.agent),
+            make_cap(CapScope.SESSION, to_dollars(self.session_limit), self.agent),
+        ]
+
+
+async def make_calls(
+    store: Store, load: CallLoad, worker: str, steps: Sequence[PlannedCall]
+) -> list[CallResult]:
+    """What became of each step, some of them at once."""
+    admission = Admission(store.ledger, clock=time.time, options=AdmissionOptions(lifetime_seconds=3600.0))
+    waiting = iter(enumerate(steps))
+    made: list[CallResult] = []
+
+    async def work() -> None:
+        for number, step in waiting:
+            of = make_call(f"{load.agent} {worker} {number}", agent=load.agent, session_id=step.session_id)
+            try:
+                admitted = await admission.admit(of, to_dollars(step.ceiling), load.caps)
+            except CapExceeded:
+                made.append(CallResult(planned=step, is_admitted=False))
+                continue
+            near = [(one.balance, one.cap) for one in admitted.warnings]
+            within = all(stands.spent + stands.reserved <= cap.dollars for stands, cap in near)
+            made.append(CallResult(planned=step, is_admitted=True, is_within_caps=within))
+            await asyncio.sleep(0)
+            if step.end is CallEnd.SETTLED:
+                await admission.settle(make_charge(of, to_dollars(step.cost)))
+            elif step.end is CallEnd.RELEASED:
+                await admission.release(admitted)
+
+    await asyncio.gather(*(work() for _ in range(load.concurrency)))
+    await admission.close()
+    return made
+
+
+class LedgerWorkerPool:
+    """Processes that stay, to hammer a ledger together again and again."""
+
+    def __init__(self, workers: int) -> None:
+        self._gate = SPAWN.Barrier(workers)  # gone with the last who knows it
+        self._pipes = []
+        self._processes = []
+        for number in range(workers):
+            ours, theirs = SPAWN.Pipe()
+            process = SPAWN.Process(target=_run_worker, args=(f"w{number}", theirs, self._gate), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def make_calls(self, url: str, load: CallLoad, steps: Sequence[Sequence[PlannedCall]]) -> list[CallResult]:
+        """What became of the steps of all of them, begun at the same moment."""
+        for pipe, own in zip(self._pipes, steps, strict=True):
+            pipe.send((url, load, own))
+        made: list[CallResult] = []
+        for pipe in self._pipes:
+            assert pipe.poll(WAIT_SECONDS)
+            made += pipe.recv()
+        return made
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(WAIT_SECONDS)
+
+
+def _run_worker(worker: str, pipe: Connection, gate: Barrier) -> None:
+    async def work(url: str, load: CallLoad, steps: Sequence[PlannedCall]) -> list[CallResult]:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            await asyncio.to_thread(gate.wait, WAIT_SECONDS)
+            return await make_calls(store, load, worker, steps)
+
+    with suppress(EOFError):
+        while True:
+            pipe.send(asyncio.run(work(*pipe.recv())))
+
+
+def call_until_killed(url: str, reports: Connection, at_once: int) -> None:
+    """Make one call after the other, and say what is reserved and what is settled, until something ends this.
+
+    The call number 20 is never settled: it goes on and on.
+    """
+
+    async def work() -> None:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            options = AdmissionOptions(lease_seconds=LEASE_SECONDS)
+            admission = Admission(store.ledger, clock=lambda: NOON, options=options)
+            numbers = itertools.count()
+
+            async def one_after_the_other() -> None:
+                for number in numbers:
+                    of = make_call(f"call {number}")
+                    await admission.admit(of, Decimal("0.5"), [make_cap(CapScope.TOTAL, 1_000_000)])
+                    reports.send(("reserved", of.id))
+                    if number == 20:
+                        await asyncio.sleep(WAIT_SECONDS)
+                    await admission.settle(make_charge(of, "0.25"))
+                    reports.send(("settled", of.id))
+
+            await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+
+    asyncio.run(work())
+
+
+def hold_long_call(url: str, control: Connection, lease_seconds: float) -> None:
+    """Make a call that goes on until it is asked to say whether there is room for another, and then end it.
+
+    Its bill has no price. Says how often what was reserved for it had run out, and whether there was room.
+    """
+
+    async def work() -> None:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            options = AdmissionOptions(lease_seconds=lease_seconds)
+            admission = Admission(store.ledger, clock=time.time, options=options)
+            caps = [make_cap(CapScope.TOTAL, 1)]
+            await admission.admit(make_call("long"), Decimal("0.8"), caps)
+            control.send("reserved")
+            await asyncio.to_thread(control.recv)
+            try:
+                await admission.admit(make_call("another"), Decimal("0.1"), caps)
+            except CapExceeded:
+                has_room = False
+            else:
+                has_room = True
+            control.send((admission.lapsed, has_room))
+            await asyncio.to_thread(control.recv)
+            await admission.settle(make_charge(make_call("long"), None))
+            await admission.close()
+            control.send("settled")
+
+    asyncio.run(work())
+
+
+def settle_on_a_full_disk(url: str, reports: Connection) -> None:
+    """Make calls until nothing more can be written, go on for a while, and have room again.
+
+    Says what became of each bill, why a cap refused meanwhile, and what could not be booked in the end.
+    """
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    unlimited = resource.RLIM_INFINITY
+
+    async def work() -> None:
+        async with await open_store(url) as store:
+            admission = Admission(store.ledger, clock=lambda: NOON)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, unlimited))
+            outcomes: list[SettlementOutcome] = []
+            while outcomes[-20:] != [SettlementOutcome.WAITING] * 20:
+                outcomes.append(
+                    (await admission.settle(make_charge(make_call(f"call {len(outcomes)}"), "0.25"))).outcome
+                )
+            # A file that was closed begins anew: room for what is looked at there, and for no bill.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (34_000, unlimited))
+            rejection = ""
+            try:
+                await admission.admit(
+                    make_call("refused"), Decimal("0.5"), [make_cap(CapScope.TOTAL, 1_000_000)]
+                )
+            except CapUncheckable as error:
+                rejection = str(error)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
+            admitted = await admission.admit(
+                make_call("after"), Decimal("0.5"), [make_cap(CapScope.TOTAL, 1_000_000)]
+            )
+            await admission.release(admitted)
+            reports.send((outcomes, rejection, await admission.close()))
+
+    asyncio.run(work())

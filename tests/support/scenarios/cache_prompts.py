@@ -1,0 +1,63 @@
+"""Prompts made by hand, for tests of what a cache does with them."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from foveate.model import Area, Place, Ttl
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest
+
+MODEL = "claude-sonnet-4-5"
+
+
+def piece(
+    said: str,
+    tokens: int,
+    *,
+    kind: str = "text",
+    area: Area = Area.MESSAGES,
+    index: int = 0,
+    block: int | None = 0,
+    mark: Ttl | None = None,
+    markable: bool = True,
+) -> PromptPiece:
+    place = Place(area, index, block if area is Area.MESSAGES else None)
+    return PromptPiece(
+        digest=compute_digest(said.encode()),
+        tokens=tokens,
+        kind=kind,
+        area=area,
+        place=place,
+        breakpoint_ttl=mark,
+        accepts_breakpoint=markable,
+    )
+
+
+def prompt(*pieces: PromptPiece, model: str = MODEL) -> CachedPrompt:
+    return CachedPrompt(model=model, pieces=pieces)
+
+
+def opening(tools_tokens: int = 4000, system_tokens: int = 3000) -> list[PromptPiece]:
+    """Tools and a system prompt."""
+    return [
+        piece("tools", tools_tokens, kind="tool", area=Area.TOOLS),
+        piece("system", system_tokens, area=Area.SYSTEM),
+    ]
+
+
+def turns(*tokens: int, start: int = 0) -> list[PromptPiece]:
+    """Messages of one block each, the user's and the model's in turn."""
+    return [piece(f"turn {index}", size, index=index) for index, size in enumerate(tokens, start=start)]
+
+
+def results(count: int, tokens: int, *, index: int, kind: str = "tool_result") -> list[PromptPiece]:
+    """One message of many blocks."""
+    return [piece(f"{kind} {index} {n}", tokens, kind=kind, index=index, block=n) for n in range(count)]
+
+
+def with_marks(pieces: Sequence[PromptPiece], marks: Iterable[tuple[int, Ttl]]) -> list[PromptPiece]:
+    """The pieces, some with a mark of the client's own."""
+    found = list(pieces)
+    for at, ttl in marks:
+        found[at] = replace(found[at], breakpoint_ttl=ttl)
+    return found

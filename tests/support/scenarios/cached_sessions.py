@@ -1,0 +1,152 @@
+"""Sessions in the formats that providers speak, long enough to be cached, and what explains them."""
+
+import copy
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from foveate import formats
+from foveate.model import CacheUsage
+from foveate.prompt_cache.misses.explain import ExplainedMiss, NoMiss, explain_miss
+from foveate.prompt_cache.misses.snapshot import RequestSnapshot, take_snapshot
+from foveate.prompt_cache.prompt.incremental import block_tokens_for
+from foveate.prompt_cache.rules import rules_for
+from foveate.tokens import with_model
+
+Body = dict[str, Any]
+MARK = {"type": "ephemeral"}
+HANDBOOK = "\n".join(
+    f"Rule {number}: the lamp of bay {number} is green when its vent is shut, and the log says who shut it."
+    for number in range(90)
+)
+REPORT = " ".join(f"Bay {number} was dry and the vent stood open." for number in range(40))
+
+
+def schema(*names: str) -> Body:
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": [*names]}
+
+
+TOOLS = {name: f"Does what {name} says." for name in ("read_sensor", "set_vent", "set_lamp", "read_log")}
+SAID = [
+    ("user", "Is it too warm for the orchids?"),
+    ("assistant", "It is not."),
+    ("user", "And how is the west bay? " + REPORT),
+    ("assistant", "The west bay is dry."),
+    ("user", "Shut its vent."),
+    ("assistant", "It is shut."),
+    ("user", "Thank you. What else? " + REPORT),
+]
+
+
+def claude() -> Body:
+    """Marked on the last tool, the system prompt and the last message."""
+    tools = [{"name": n, "description": d, "input_schema": schema("bay", "what")} for n, d in TOOLS.items()]
+    messages: list[Body] = [{"role": role, "content": text} for role, text in SAID]
+    messages[3]["content"] = [
+        {"type": "thinking", "thinking": "I should look.", "signature": "sealed"},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "t1", "name": "read_log", "input": {"bay": "west", "what": "all"}},
+    ]
+    messages[4]["content"] = [
+        {"type": "tool_result", "tool_use_id": "t1", "content": REPORT},
+        {"type": "text", "text": "Shut its vent."},
+    ]
+    tail = {"type": "text", "text": SAID[-1][1], "cache_control": MARK}
+    messages[-1]["content"] = [tail]
+    system = [{"type": "text", "text": HANDBOOK, "cache_control": MARK}, {"type": "text", "text": "Be brief."}]
+    return {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 9,
+        "tools": tools,
+        "system": system,
+        "messages": messages,
+    }
+
+
+def chat() -> Body:
+    tools = [
+        {"type": "function", "function": {"name": n, "description": d, "parameters": schema("bay", "what")}}
+        for n, d in TOOLS.items()
+    ]
+    messages = [{"role": "system", "content": HANDBOOK}, *({"role": r, "content": t} for r, t in SAID)]
+    return {"model": "gpt-4o", "tools": tools, "messages": messages}
+
+
+def responses() -> Body:
+    tools = [
+        {"type": "function", "name": n, "description": d, "parameters": schema("bay", "what")}
+        for n, d in TOOLS.items()
+    ]
+    given: list[Body] = [{"role": role, "content": text} for role, text in SAID]
+    given.insert(3, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"})
+    return {"model": "gpt-5", "instructions": HANDBOOK, "tools": tools, "input": given}
+
+
+def gemini() -> Body:
+    tools = [{"name": n, "description": d, "parameters": schema("bay", "what")} for n, d in TOOLS.items()]
+    roles = {"user": "user", "assistant": "model"}
+    contents = [{"role": roles[role], "parts": [{"text": text}]} for role, text in SAID]
+    return {
+        "model": "models/gemini-2.5-pro",
+        "systemInstruction": {"parts": [{"text": HANDBOOK}]},
+        "tools": [{"functionDeclarations": tools}],
+        "contents": contents,
+    }
+
+
+SESSIONS = {"anthropic": claude, "openai-chat": chat, "openai-responses": responses, "gemini": gemini}
+
+
+def remembered(body: Body, *, warm: bool = True, model: str | None = None) -> RequestSnapshot:
+    request = with_model(formats.parse_request(body), model)
+    return take_snapshot(request, rules_for(request.model), block_tokens_for(request.model), keep_contents=warm)
+
+
+def verdict(
+    before: Body,
+    after: Body,
+    *,
+    warm: bool = True,
+    model: str | None = None,
+    gap_seconds: float | None = None,
+    billed: CacheUsage | None = None,
+    price_per_token: Decimal | None = None,
+) -> ExplainedMiss | NoMiss:
+    """What is said of two requests that follow each other."""
+    one, other = (remembered(body, warm=warm, model=model) for body in (before, after))
+    rules = rules_for(other.prompt.model)
+    return explain_miss(
+        one, other, rules, gap_seconds=gap_seconds, usage=billed, price_per_token=price_per_token
+    )
+
+
+def broken(before: Body, after: Body, **given: Any) -> ExplainedMiss:
+    """The break between two requests, of which there is one."""
+    found = verdict(before, after, **given)
+    assert isinstance(found, ExplainedMiss), found
+    return found
+
+
+def next_of(body: Body) -> Body:
+    """The session a turn later; marks of Anthropic's kind have moved to the new end."""
+    later = copy.deepcopy(body)
+    if "input" in later:
+        later["input"] += [{"role": "assistant", "content": "It is on."}, {"role": "user", "content": "Good."}]
+    elif "contents" in later:
+        later["contents"] += [
+            {"role": "model", "parts": [{"text": "It is on."}]},
+            {"role": "user", "parts": [{"text": "Good."}]},
+        ]
+    else:
+        last = later["messages"][-1]["content"]
+        is_marked = isinstance(last, list) and last[-1].pop("cache_control", None) is not None
+        tail = [{"type": "text", "text": "Good.", **({"cache_control": MARK} if is_marked else {})}]
+        later["messages"] += [{"role": "assistant", "content": "It is on."}, {"role": "user", "content": tail}]
+    return later
+
+
+def changed(change: Callable[[Body], object], body: Body | None = None) -> Body:
+    """A session a turn later, with something changed in it."""
+    found = next_of(body or claude())
+    change(found)
+    return found

@@ -1,0 +1,134 @@
+"""Workers that find the sessions of requests and are told the answers, without a gateway around them."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from foveate import formats
+from foveate.formats.response.answers import MAX_TEXT_CHARS, AnswerParts
+from foveate.model import Format
+from foveate.session.hash_chain import compute_chain
+from foveate.session.matching import (
+    InFlightRequest,
+    SessionMatch,
+    SessionMatcher,
+    make_answer_records,
+    observe_conversation,
+)
+from foveate.session.store import AnswerUpdate, SessionStore, SessionUpdate
+
+Message = dict[str, Any]
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def model(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def tool_call(call_id: str) -> Message:
+    """What a model says that calls a tool."""
+    block = {"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "a"}}
+    return {"role": "assistant", "content": [block]}
+
+
+def tool_result(call_id: str, text: str) -> Message:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": text}]}
+
+
+def request_body(messages: Sequence[Message], *, system: str = "", tools: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 9,
+        "system": system,
+        "tools": [{"name": name, "input_schema": {}} for name in tools],
+        "messages": list(messages),
+    }
+
+
+@dataclass(eq=False)
+class SentRequest:
+    """A request that was sent and is not answered yet."""
+
+    worker: "Worker"
+    session_match: SessionMatch
+    flight: InFlightRequest
+    api_format: Format
+    scope: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id of its session."""
+        return self.session_match.session.id
+
+    async def answer(self, text: str = "", *, calls: Sequence[str] = (), response: str = "") -> None:
+        """The upstream answers it."""
+        parts = AnswerParts(id=response, tool_calls=tuple(calls), text="".join(text.split())[:MAX_TEXT_CHARS])
+        await self._finish(parts)
+
+    async def fail(self) -> None:
+        """The upstream answers it with an error."""
+        await self._finish(None)
+
+    async def _finish(self, parts: AnswerParts | None) -> None:
+        session, turns = self.session_match.session, self.worker.turns
+        rows = []
+        if parts is not None:
+            rows = make_answer_records(session, self.api_format, parts, session.seen_at, scope=self.scope)
+        self.worker.sessions.end(session, self.flight, rows, is_answered=parts is not None)
+        if self.session_match.is_changed:
+            await turns.save([SessionUpdate(session=session, turns=self.session_match.turns)])
+        if rows:
+            await turns.save([AnswerUpdate(rows=rows)])
+
+
+class Worker:
+    """One process of a gateway."""
+
+    def __init__(self, turns: SessionStore, *, has_others: bool = False) -> None:
+        self.turns = turns
+        self.waited = 0
+        self.while_waiting: Callable[[], Awaitable[None]] | None = None
+
+        async def sleep(_: float) -> None:
+            self.waited += 1
+            if self.while_waiting is not None:
+                await self.while_waiting()
+
+        self.sessions = SessionMatcher(turns, has_other_workers=has_others, sleep=sleep)
+        self._times = count(1)
+
+    async def send(
+        self,
+        body: Mapping[str, Any],
+        *,
+        agent: str = "agent",
+        caller: str = "key",
+        scope: str = "",
+        name: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        now: float | None = None,
+        api_format: Format = Format.ANTHROPIC,
+    ) -> SentRequest:
+        """Have a request sent."""
+        request = formats.parse_request(body, api_format)
+        conversation = observe_conversation(
+            request,
+            compute_chain(request),
+            agent=agent,
+            caller=caller,
+            scope=scope,
+            header=name,
+            headers=headers,
+        )
+        found = await self.sessions.find(conversation, now=float(next(self._times)) if now is None else now)
+        return SentRequest(self, found, self.sessions.begin(found), request.format, scope)
+
+    async def send_and_answer(self, *messages: Message, answer: str = "Yes.", **more: Any) -> SentRequest:
+        """Have messages sent and answered."""
+        sent = await self.send(request_body(messages), **more)
+        await sent.answer(answer)
+        return sent

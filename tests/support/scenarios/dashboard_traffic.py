@@ -1,0 +1,276 @@
+"""Work that pages have something to show of: agents with tools, folds, broken caches, caps and notes."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import anthropic
+import openai
+
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from foveate.session.rollups import SessionTotals, Totals
+from foveate.store import Store, open_store
+from tests.support.scenarios.session_names import named_session_id
+from tests.support.servers.gateway_process import gateway_process, write_config
+from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
+
+# A request of the review that is larger than three quarters of its window; it is folded behind it.
+_COMPACTED_AFTER_TURN = 6
+CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
+REVIEWER, SUPPORT, GARDENER, INTERN = "reviewer", "support", "gardener", "intern"
+REVIEW = "fix-the-parser"
+TURNS = 11
+CROWD, CROWD_SESSIONS = "crowd", 55
+TOOL: Any = {
+    "name": "read_file",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+RULES = "You are a careful engineer. Read before you write, and run the tests after each change. " * 60
+# Whatever a browser would take for markup, or a template for its own.
+HOSTILE = "<script>window.harmed=1</script><img src=x onerror='window.harmed=2'>\"'</script>{{7*191}}{%raw%}"
+NOTES = """\
+* Beds
+** Bed 1: tomatoes
+Water every morning; the leaves stay dry.
+** Bed 2: beans
+Water on Mondays.
+** TODO Prune the roses
+Before the frost.
+* Suppliers
+** Seeds
+Orders go to the cooperative.
+* Diary :private:
+Nobody reads this.
+"""
+
+Found = TypeVar("Found")
+
+
+def configuration(folder: Path) -> str:
+    """What a configuration says beside its upstreams: small windows, so that short work is long."""
+    notes = folder / "notes"
+    notes.mkdir(exist_ok=True)
+    (notes / "garden.org").write_text(NOTES, encoding="utf-8")
+    return f"""\
+context_optimization:
+  compaction: {{enabled: true, extractive: true, tail_keep_tokens: 800, min_turns_between: 1}}
+agents:
+  - {{id: {REVIEWER}, window_tokens: 9000}}
+  - {{id: {json.dumps(HOSTILE)}, window_tokens: 9000}}
+  - id: {GARDENER}
+    sections: {{memory: {{paths: ["{notes}"], limit_tokens: 200}}, time: {{zone: Europe/Berlin}}}}
+  - {{id: "{INTERN}", context_optimization: {{prompt_cache: false}}}}
+cost:
+  caps:
+    - {{scope: day, dollars: 20}}
+    - {{scope: agent, agent: {INTERN}, dollars: 0.01}}
+"""
+
+
+def session_id_by_name(agent: str, name: str) -> str:
+    """The id of a session that its client calls by a name."""
+    return named_session_id(agent, name, key=KEY)
+
+
+def request_headers(agent: str, name: str = "", step: ScriptStep | None = None) -> Mapping[str, str]:
+    """What a client says of a request."""
+    fields = {"x-foveate-agent": quote(agent, safe=" ")}
+    if name:
+        fields["x-foveate-session"] = name
+    return fields | (step_headers(step) if step is not None else {})
+
+
+@contextmanager
+def claude_client(url: str) -> Iterator[anthropic.Anthropic]:
+    """Anthropic's client, that asks once."""
+    with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+def send_request(url: str, agent: str, name: str = "", text: str = "What is next?") -> None:
+    """One request of a session."""
+    with claude_client(url) as client:
+        client.messages.create(
+            model=CLAUDE,
+            max_tokens=100,
+            messages=[{"role": "user", "content": text}],
+            extra_headers=request_headers(agent, name),
+        )
+
+
+def send_review(
+    url: str,
+    folder: Path,
+    *,
+    agent: str = REVIEWER,
+    name: str = REVIEW,
+    turns: int = TURNS,
+    extra_text: str = "",
+) -> None:
+    """A session with a tool, long enough to be folded, whose system prompt changes once on the way.
+
+    `said` is in every result of its tool, and in what is asked. The store of the gateway is in `folder`.
+    """
+
+    async def is_folded(store: Store) -> bool:
+        return bool(await store.compactions.list_compactions(session_id=session_id_by_name(agent, name)))
+
+    messages: list[Any] = [{"role": "user", "content": f"Find the slow parser and make it fast. {extra_text}"}]
+    with claude_client(url) as client:
+        for turn in range(turns):
+            path = f"src/parser_{turn}.py"
+            reply = client.messages.create(
+                model=CLAUDE,
+                max_tokens=1000,
+                system=f"It is 10:0{int(turn > 5)}.{extra_text}\n{RULES}",
+                tools=[TOOL],
+                messages=messages,
+                extra_headers=request_headers(
+                    agent,
+                    name,
+                    ScriptStep(
+                        text=f"I look into {path}.",
+                        tools=(ScriptedCall(name="read_file", input={"path": path}),),
+                    ),
+                ),
+            )
+            if turn == _COMPACTED_AFTER_TURN:
+                wait_until_stored(folder, is_folded)
+            (call,) = [block for block in reply.content if block.type == "tool_use"]
+            found = f"{extra_text}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(64))
+            messages += [
+                {
+                    "role": "assistant",
+                    "content": [block.model_dump(exclude_none=True) for block in reply.content],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": call.id, "content": found}],
+                },
+            ]
+
+
+def send_support_chat(url: str, *, name: str = "", turns: int = 3) -> None:
+    """A chat by OpenAI's client, in which the provider fails once."""
+    messages: list[Any] = [{"role": "system", "content": "Answer within a paragraph."}]
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+        for turn in range(turns):
+            messages.append({"role": "user", "content": f"Where is parcel {turn}?"})
+            reply = client.chat.completions.create(
+                model=GPT, messages=messages, extra_headers=request_headers(SUPPORT, name)
+            )
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+        try:
+            client.chat.completions.create(
+                model=GPT,
+                messages=messages,
+                extra_headers=request_headers(SUPPORT, name, ScriptStep(overloaded=True)),
+            )
+        except openai.APIStatusError:
+            return
+    raise AssertionError("it should have failed")
+
+
+def send_gardener_session(url: str) -> None:
+    """Requests into which notes are put."""
+    with claude_client(url) as client:
+        for question in ("When do the beans get water?", "And the tomatoes?"):
+            client.messages.create(
+                model=CLAUDE,
+                max_tokens=100,
+                messages=[{"role": "user", "content": question}],
+                extra_headers=request_headers(GARDENER, "beds"),
+            )
+
+
+def send_until_capped(url: str) -> None:
+    """Requests of one who may spend little, until one is refused."""
+    for _ in range(20):
+        try:
+            send_request(url, INTERN, "first-day", text="Please explain everything. " * 40)
+        except anthropic.APIStatusError:
+            return
+    raise AssertionError("it was never refused")
+
+
+def read_store(folder: Path, query: Callable[[Store], Awaitable[Found]]) -> Found:
+    """What a store says; asked in a thread of its own, since the browser's has an event loop that runs."""
+
+    async def read() -> Found:
+        async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
+            return await query(store)
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: asyncio.run(read())).result()
+
+
+def wait_until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> None:
+    """Wait until a store has something: traces and bills are written behind answers."""
+    deadline = time.monotonic() + 20
+    while not read_store(folder, is_there):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+
+
+def wait_until_quiet(folder: Path) -> None:
+    """Wait until nothing was added to a store for a second: folds and their bills come behind all else."""
+    deadline, since, last = time.monotonic() + 20, time.monotonic(), ""
+    while time.monotonic() < since + 1:
+        assert time.monotonic() < deadline, "it never ended"
+        found = read_store(folder, lambda store: store.totals.get_change_token())
+        if found != last:
+            last, since = found, time.monotonic()
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class DashboardGateway:
+    """A gateway that has done some work, and the folder with its store."""
+
+    url: str
+    folder: Path
+
+    def totals(self) -> Totals:
+        """All that its store has."""
+        ((_, found),) = read_store(self.folder, lambda store: store.totals.sum_totals())
+        return found
+
+    def session(self, agent: str, name: str) -> SessionTotals:
+        """One session of it."""
+        found = read_store(self.folder, lambda store: store.totals.get_session(session_id_by_name(agent, name)))
+        assert found is not None
+        return found
+
+
+@contextmanager
+def gateway_with_traffic(folder: Path) -> Iterator[DashboardGateway]:
+    """A gateway after all of this work, with `MANY` sessions beside it, until the end of the block."""
+    with running_sandbox() as sandbox:
+        write_config(folder / "foveate.yaml", sandbox.url, configuration(folder))
+        with gateway_process(folder) as served:
+            for turn in range(CROWD_SESSIONS):
+                send_request(served.url, CROWD, f"session {turn}")
+            send_review(served.url, folder, agent=HOSTILE, name=HOSTILE, extra_text=HOSTILE)
+            send_support_chat(served.url, name="parcels")
+            send_gardener_session(served.url)
+            send_until_capped(served.url)
+            send_review(served.url, folder)
+            wait_until_stored(folder, _is_settled)
+            wait_until_quiet(folder)
+            yield DashboardGateway(served.url, folder)
+
+
+async def _is_settled(store: Store) -> bool:
+    """Whether all was written that is behind the answers: the last of it are traces, and why a cache broke."""
+    found = await store.totals.get_session(session_id_by_name(REVIEWER, REVIEW))
+    if found is None or found.totals.requests != TURNS:
+        return False
+    return (found.totals.breaks, found.totals.planned_rewrites) == (1, 1)

@@ -1,0 +1,116 @@
+"""Exchanges as they end, for those that watch them, and the numbers of a page of metrics."""
+
+from decimal import Decimal
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from foveate import formats
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext
+from foveate.engine.counting.calibration import Calibrate, Calibrations
+from foveate.engine.exchange import Exchange
+from foveate.engine.metrics.collector import MetricsCollector
+from foveate.engine.metrics.registry import render_metrics
+from foveate.engine.observer import NO_OBSERVER, Observer
+from foveate.engine.options import AgentOptions
+from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
+from foveate.model import (
+    Area,
+    CacheBreakpoint,
+    CacheUsage,
+    Comparison,
+    Format,
+    Place,
+    Savings,
+    TokenCount,
+    Usage,
+)
+
+COUNTED = TokenCount(80, False, 90)
+MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+
+
+def numbers(metrics: MetricsCollector) -> dict[str, float]:
+    """Every sample of a page of metrics, by its name and labels as they are written there."""
+    written, _ = render_metrics(metrics.samples())
+    return {
+        sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(written.decode())
+        for sample in family.samples
+    }
+
+
+def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "claude-opus-4-5") -> Charge:
+    """A bill."""
+    call = Call(
+        id="r", agent=agent, session_id="s", provider="anthropic", model=model, category=Category.MAIN, at=0.0
+    )
+    return Charge(
+        call=call,
+        usage=Usage(cache=CacheUsage(uncached=10, read=80, written_5m=6, written_1h=4), output_tokens=7),
+        dollars=None if dollars is None else Decimal(dollars),
+        savings=Savings()
+        if dollars is None
+        else Savings(
+            comparison=Comparison.SIMULATED,
+            without=Decimal("0.5625"),
+            breakpoints=Decimal("0.25"),
+            compaction=Decimal("-0.125"),
+            simulation_error=Decimal("0.0625"),
+        ),
+    )
+
+
+async def ended(
+    watch: Observer = NO_OBSERVER,
+    *,
+    agent: str = "ana",
+    model: str = "claude-opus-4-5",
+    provider: str = "anthropic",
+    status: int = 200,
+    counted: TokenCount | None = COUNTED,
+    problems: tuple[StepFailure, ...] = (),
+    cut_results: int = 0,
+) -> Exchange:
+    """An exchange that came to its end: 100 tokens in, 80 of them read, 10 written; 7 out."""
+    times = iter([100.001, 100.5, 102.0])
+    body = wire_body(model)
+    incoming = RoutedRequest(
+        id="req_1", agent=agent, api_format=Format.ANTHROPIC, provider=provider, upstream=provider, body=body
+    )
+    request = formats.parse_request(body, Format.ANTHROPIC)
+    context = RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=100.0, original=request, request=request
+    )
+    context.token_count, context.truncated_result_count = counted, cut_results
+    outgoing = UpstreamRequest(
+        body=body, applied_edits=(AppliedEdit("cache", MARK), AppliedEdit("cache", MARK)), problems=problems
+    )
+    exchange = Exchange(
+        incoming,
+        context,
+        outgoing,
+        background_hooks=(Calibrate(Calibrations()),),
+        clock=lambda: next(times),
+        observer=watch,
+        received_at=100.0,
+        completer=CompletionQueue(),
+    )
+    exchange.on_response_start(status, is_streaming=False)
+    exchange.on_chunk(
+        b'{"type":"message","role":"assistant","content":[],"usage":{"input_tokens":10,"output_tokens":7,'
+        b'"cache_read_input_tokens":80,"cache_creation_input_tokens":10}}'
+    )
+    exchange.flush()
+    exchange.charge = entry(agent=agent, model=model)
+    exchange.finish()
+    await exchange.wait_until_completed()
+    return exchange
+
+
+def wire_body(model: str) -> bytes:
+    """A small request for a model."""
+    return b'{"model": "%s", "max_tokens": 9, "messages": [{"role":"user","content":"SECRET TEXT"}]}' % (
+        model.encode()
+    )

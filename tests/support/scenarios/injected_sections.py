@@ -1,0 +1,120 @@
+"""An agent with every section there is, and a look at what its requests become."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from foveate import formats
+from foveate.context.time_section import TimeOptions
+from foveate.context.workspace import Workspace
+from foveate.engine.context import RequestContext
+from foveate.engine.options import (
+    NO_SECTION_INPUTS,
+    AgentOptions,
+    BindingOptions,
+    MemoryOptions,
+    SectionInputs,
+    SectionOptions,
+)
+from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.sections.sources import SectionSources
+from foveate.engine.steps.sections import InjectSections
+from foveate.model import Format
+from foveate.session.hash_chain import compute_chain
+
+NOW = 1_800_000_000.0
+HEADING = "[Foveate: context for this turn, which the user has not said.]"
+
+
+def garden_sections(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
+    """All sections of an agent that keeps a garden, whose files are in `folder`."""
+    workspace, skills, notes = (folder / name for name in ("workspace", "skills", "notes"))
+    for each in (workspace, skills, notes):
+        each.mkdir(parents=True)
+    (workspace / "IDENTITY.md").write_text("You are Ana, who keeps the garden.\n")
+    (workspace / "USER.md").write_text("# Bob\n\nHas roses.\n\n# Bank :private:\n\nThe code is 1234.\n")
+    (skills / "water.md").write_text("---\nname: water\ndescription: waters a bed\n---\nHow to.\n")
+    beds = "".join(f"* Bed {number}\nBed {number} gets water on day {number}.\n" for number in range(20))
+    hidden = "* Diary :private:\nNobody reads this.\n"
+    (notes / "garden.org").write_text(f"{beds}{hidden}* TODO Prune\nDEADLINE: <2027-01-15 Fri 08:20>\n")
+    return SectionOptions(
+        workspace=Workspace(workspace),
+        skills=str(skills),
+        binding=BindingOptions(
+            peers=("Bob: likes roses",), channels=(("slack", "Be short."),), language="German"
+        ),
+        memory=MemoryOptions(paths=(str(notes),), limit_tokens=memory_limit_tokens),
+        time=TimeOptions(),
+        channel=True,
+        budget=True,
+    )
+
+
+OPENED_SOURCES: list[SectionSources] = []
+"""The sources of every `Injecting`. Whoever makes one closes them: their watchers are threads."""
+
+
+@dataclass
+class SectionInjection:
+    """The step by itself, with the sources that it has."""
+
+    sources: SectionSources = field(default_factory=SectionSources)
+    problems: list[StepFailure] = field(default_factory=list)
+    timeout_seconds: float = 30
+
+    def __post_init__(self) -> None:
+        OPENED_SOURCES.append(self.sources)
+        self.step = InjectSections(self.sources, timeout_seconds=self.timeout_seconds)
+
+    def apply(
+        self,
+        body: dict[str, Any],
+        api_format: Format,
+        options: AgentOptions,
+        *,
+        told: SectionInputs = NO_SECTION_INPUTS,
+        kind: str = "",
+        provider: str = "",
+        count: Callable[[RequestContext], None] | None = None,
+    ) -> RequestContext:
+        """What becomes of a request."""
+        data = msgspec.json.encode(body)
+        request = formats.parse_request(data, api_format)
+        provider = provider or ("anthropic" if api_format is Format.ANTHROPIC else "openai")
+        incoming = RoutedRequest(
+            id="req_1",
+            agent="ana",
+            api_format=api_format,
+            provider=provider,
+            upstream=provider,
+            body=data,
+            kind=kind,
+            section_inputs=told,
+        )
+        context = RequestContext(
+            incoming=incoming, options=options, received_at=NOW, original=request, request=request
+        )
+        context.chain = compute_chain(request)
+        context.raw_count = context.counter.count_request(request)
+        context.token_count = context.raw_count.total
+        if count is not None:
+            count(context)
+        asyncio.run(self.step.apply(context))
+        self.problems += context.problems
+        return context
+
+
+def sent_body(context: RequestContext) -> dict[str, Any]:
+    """What would be sent."""
+    found: dict[str, Any] = msgspec.json.decode(context.request.body)
+    return found
+
+
+def only_sections(options: SectionOptions, **kept: Any) -> SectionOptions:
+    """No sections but those that are `kept`."""
+    bare = SectionOptions(privacy_tags=options.privacy_tags, workspace_cache=options.workspace_cache)
+    return replace(bare, **kept)

@@ -1,0 +1,71 @@
+"""Nodes for tests of what looks at them: made without a parser, and through the gate."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from foveate.memory.nodes import Document, Node, build_nodes
+from foveate.memory.parsing.outline import Outline, OutlineEntry, PlanningDate, PlanningKind
+from foveate.memory.privacy import Gate
+
+LONG_AGO = datetime(2020, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """What a node is to be; `level` 0 is the file, which comes first."""
+
+    title: str = ""
+    content: str = ""
+    level: int = 1
+    tags: tuple[str, ...] = ()
+    todo: str = ""
+    is_done: bool = False
+    properties: Mapping[str, str] | None = None
+    planning_dates: tuple[PlanningDate, ...] = ()
+
+
+def build_test_nodes(
+    *sown: NodeSpec, file: NodeSpec | None = None, modified: datetime = LONG_AGO
+) -> list[Node]:
+    """A file with these headings, as nodes; the file itself is the first of them."""
+    text, entries = "", []
+    for each in (file or NodeSpec(title="notes", level=0), *sown):
+        start, heading = len(text), f"{'*' * each.level} {each.title}\n"
+        text += heading + each.content + "\n"
+        entries.append(
+            OutlineEntry(
+                start=start,
+                body=start + len(heading),
+                content=start + len(heading),
+                end=len(text),
+                level=each.level,
+                title=each.title,
+                tags=each.tags,
+                todo=each.todo,
+                is_done=each.is_done,
+                properties=each.properties or {},
+                planning_dates=each.planning_dates,
+            )
+        )
+    document = Document(
+        path="/notes.org",
+        key="notes.org",
+        modified=modified,
+        digest=b"",
+        outline=Gate().redact(Outline(text, entries)),
+    )
+    build_nodes(document)
+    return document.nodes
+
+
+def deadline_at(at: datetime, *, has_time: bool = True, repeater: str = "") -> PlanningDate:
+    return PlanningDate(PlanningKind.DEADLINE, at, has_time, repeater)
+
+
+def closed_at(at: datetime) -> PlanningDate:
+    return PlanningDate(PlanningKind.CLOSED, at, has_time=True)
+
+
+def node_titles(nodes: Iterable[Node]) -> list[str]:
+    return [node.title for node in nodes]

@@ -1,0 +1,140 @@
+"""Invented sessions with bills: each call is served by the simulated cache, with marks as agents put them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from foveate.model import Area, Format, Ttl, Usage
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest
+from foveate.prompt_cache.rules import rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
+from foveate.replay.recording import MissingPart, RecordedCall, RecordedMessage, Recording, RecordingSource
+
+MODEL = "claude-sonnet-4-6"
+STARTED_AT = 1_793_577_600.0
+PREFIX_TOKENS = 14_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTurn:
+    """One call: what is new before it, and what comes back.
+
+    `gap_seconds` is how long after the last one it is sent. `changes`: the system prompt is another one from
+    here on, which no log shows. `back` is how many of the last steps are taken back before it.
+    """
+
+    result_chars: int = 4_000
+    is_question: bool = False
+    gap_seconds: float = 20.0
+    changes_system: bool = False
+    steps_back: int = 0
+
+
+def make_message(before: RecordedMessage | None, role: str, content: object) -> RecordedMessage:
+    raw = json.dumps({"role": role, "content": content}).encode()
+    return RecordedMessage(previous=before, role=role, raw=raw, depth=before.depth + 1 if before else 0)
+
+
+def make_recording(
+    turns: Sequence[PlannedTurn],
+    *,
+    name: str = "talk",
+    model: str = MODEL,
+    prefix_tokens: int = PREFIX_TOKENS,
+    ttl: Ttl = Ttl.FIVE_MINUTES,
+    has_usage: bool = True,
+) -> Recording:
+    """A session of these calls, as Claude Code would leave it."""
+    rules, cache = rules_for(model), SimulatedCache()
+    last = make_message(None, "user", f"{name}: find the fault, and say how you found it")
+    at, changes, calls = STARTED_AT, 0, []
+    for number, turn in enumerate(turns):
+        at += turn.gap_seconds if number else 0.0
+        changes += turn.changes_system
+        for _ in range(2 * turn.steps_back):
+            last = (
+                last.previous.previous
+                if last.previous is not None and last.previous.previous is not None
+                else last
+            )
+        prompt = _make_prompt(last, model, prefix_tokens, b"front %d" % changes, ttl)
+        served = cache.serve(prompt, rules, at=at, response_at=at + 3)
+        cache = served.cache
+        answer, following = _make_answer(last, f"{name}-{number}", turn)
+        calls.append(
+            RecordedCall(
+                id=f"{name}-{number}",
+                conversation=name,
+                model=model,
+                at=at,
+                response_at=at + 3,
+                last_message=last,
+                response=answer.raw,
+                usage=Usage(cache=served.usage, output_tokens=count_message_tokens(answer))
+                if has_usage
+                else None,
+            )
+        )
+        last = following
+    return Recording(
+        name=name,
+        source=RecordingSource.CLAUDE_CODE,
+        format=Format.ANTHROPIC,
+        calls=tuple(calls),
+        missing=frozenset(
+            (MissingPart.SYSTEM, MissingPart.TOOLS, *(() if has_usage else (MissingPart.USAGE,)))
+        ),
+        size_bytes=sum(len(call.last_message.raw) for call in calls),
+    )
+
+
+def _make_answer(
+    last: RecordedMessage, name: str, turn: PlannedTurn
+) -> tuple[RecordedMessage, RecordedMessage]:
+    """What the model says, and what it is sent next: a result, or a question of the user's."""
+    if turn.is_question:
+        answer = make_message(last, "assistant", [{"type": "text", "text": f"{name}: it is done. " * 20}])
+        return answer, make_message(answer, "user", f"{name}: now the next one, please")
+    tool_call = {"type": "tool_use", "id": f"toolu_{name}", "name": "read", "input": {"path": f"src/{name}.py"}}
+    answer = make_message(last, "assistant", [{"type": "text", "text": f"I read {name}."}, tool_call])
+    text = (f"{name} " + "the quick brown fox jumps over the lazy dog; " * 200)[: turn.result_chars]
+    result = {"type": "tool_result", "tool_use_id": f"toolu_{name}", "content": text}
+    return answer, make_message(answer, "user", [result])
+
+
+def count_message_tokens(message: RecordedMessage) -> int:
+    """What a message really weighs: something that no counter says."""
+    return 11 + len(message.raw) * 10 // 37
+
+
+def _make_prompt(
+    last: RecordedMessage, model: str, prefix_tokens: int, prefix: bytes, ttl: Ttl
+) -> CachedPrompt:
+    system = PromptPiece(
+        digest=compute_digest(prefix),
+        tokens=prefix_tokens,
+        kind="text",
+        area=Area.SYSTEM,
+        breakpoint_ttl=ttl,
+        accepts_breakpoint=True,
+    )
+    pieces = [system]
+    breakpoint_indexes: dict[str, int] = {}
+    for message in last.history():
+        content = json.loads(message.raw)["content"]
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        sizes = [len(json.dumps(block)) for block in blocks]
+        whole, left = count_message_tokens(message), sum(sizes)
+        for block, size in zip(blocks, sizes, strict=True):
+            share = whole * size // left
+            whole, left = whole - share, left - size
+            block_digest = compute_digest(json.dumps(block).encode() + b"%d" % message.depth)
+            pieces.append(
+                PromptPiece(digest=block_digest, tokens=share, kind=block["type"], area=Area.MESSAGES)
+            )
+        breakpoint_indexes[message.role] = len(pieces) - 1
+    for index in breakpoint_indexes.values():
+        pieces[index] = replace(pieces[index], breakpoint_ttl=ttl)
+    return CachedPrompt(model=model, pieces=tuple(pieces))

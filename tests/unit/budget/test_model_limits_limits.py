@@ -1,0 +1,205 @@
+"""Whose number of tokens counts, and that an agent cannot give itself more than it is allowed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.budget.budget import Budget
+from foveate.budget.model_limits import PromptLimit, resolve_prompt_limit
+from foveate.budget.prompt import LimitSource
+from foveate.errors import BadOption
+
+SAYS = {
+    LimitSource.CALL: 1_001,
+    LimitSource.ENVIRONMENT: 1_002,
+    LimitSource.AGENT: 1_003,
+    LimitSource.CONFIGURATION: 1_004,
+    LimitSource.WINDOW: 1_005,
+    LimitSource.DEFAULT: 16_384,
+}
+ORDER = list(SAYS)
+
+budgets = st.builds(
+    Budget, total_tokens=st.none() | st.integers(0, 9_000), output_reserve=st.just(0) | st.integers(0, 5_000)
+)
+environments = st.none() | st.integers(1, 9_000).map(str)
+some_tokens = st.none() | st.integers(1, 9_000)
+
+
+def limit(
+    call: Budget | None = None,
+    *,
+    environment: str | None = None,
+    agent: Budget | None = None,
+    configuration: Budget | None = None,
+    window_tokens: int | None = None,
+    request_max_tokens: int | None = None,
+) -> PromptLimit:
+    return resolve_prompt_limit(
+        call or Budget(),
+        environment=environment,
+        agent=agent,
+        configuration=configuration,
+        window_tokens=window_tokens,
+        request_max_tokens=request_max_tokens,
+    )
+
+
+@pytest.mark.parametrize("first", ORDER)
+def test_the_first_of_the_six_that_says_something_is_heard(first: LimitSource) -> None:
+    silent = set(ORDER[: ORDER.index(first)])
+
+    def says(source: LimitSource) -> int | None:
+        return None if source in silent else SAYS[source]
+
+    environment = says(LimitSource.ENVIRONMENT)
+    found = limit(
+        Budget(total_tokens=says(LimitSource.CALL)),
+        environment=None if environment is None else str(environment),
+        agent=Budget(total_tokens=says(LimitSource.AGENT)),
+        configuration=Budget(total_tokens=says(LimitSource.CONFIGURATION)),
+        window_tokens=says(LimitSource.WINDOW),
+    )
+
+    assert (found.source, found.total_tokens) == (first, SAYS[first])
+
+
+def test_without_any_word_there_are_16384_tokens() -> None:
+    assert limit() == PromptLimit(total_tokens=16_384, output_reserve=0, source=LimitSource.DEFAULT)
+
+
+@pytest.mark.parametrize("text", ["16384", "16_384", " 16384\n", '"16384"', "' 16_384 '"])
+def test_the_variable_may_have_blanks_quotes_and_underscores(text: str) -> None:
+    assert limit(environment=text).total_tokens == 16_384
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_an_empty_variable_is_one_that_is_not_set(text: str) -> None:
+    assert limit(environment=text) == limit(environment=None)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "4k", "16,384", "1e4", "12.5", "1__0", "9" * 5_000, "∞"])
+def test_a_variable_that_is_no_number_of_tokens_is_named(text: str) -> None:
+    with pytest.raises(BadOption, match="CONTEXT_MAX_TOKENS is a whole number of tokens, 1 or more") as caught:
+        limit(environment=text)
+
+    assert len(str(caught.value)) < 200
+
+
+def test_a_wrong_variable_is_named_even_where_the_call_overrules_it() -> None:
+    with pytest.raises(BadOption, match="CONTEXT_MAX_TOKENS"):
+        limit(Budget(total_tokens=500), environment="many")
+
+
+def test_an_agent_that_wants_more_than_its_configuration_gets_the_configurations() -> None:
+    found = limit(agent=Budget(total_tokens=9_000), configuration=Budget(total_tokens=4_000))
+
+    assert (found.total_tokens, found.source) == (4_000, LimitSource.CONFIGURATION)
+
+
+def test_an_agent_may_want_less() -> None:
+    found = limit(agent=Budget(total_tokens=900), configuration=Budget(total_tokens=4_000))
+
+    assert (found.total_tokens, found.source) == (900, LimitSource.AGENT)
+
+
+def test_an_agent_has_at_most_the_models_window() -> None:
+    wish = Budget(total_tokens=10**7)
+
+    assert limit(agent=wish, window_tokens=8_192).source is LimitSource.WINDOW
+    assert limit(agent=wish, configuration=Budget(output_reserve=10), window_tokens=8_192).tokens == 8_182
+    assert limit(agent=wish, configuration=Budget(), window_tokens=None).source is LimitSource.DEFAULT
+    assert limit(agent=wish, window_tokens=None).source is LimitSource.AGENT  # nobody says less
+
+
+@pytest.mark.parametrize(
+    ("call", "agent", "configuration", "request_max", "reserve"),
+    [
+        (0, 0, 0, None, 0),
+        (0, 0, 0, 700, 700),
+        (0, 0, 600, 700, 600),
+        (0, 800, 600, 700, 800),
+        (0, 500, 600, 700, 600),  # an agent can only reserve more than is reserved without it
+        (0, 500, 0, 700, 700),
+        (0, 500, 0, None, 500),
+        (50, 800, 600, 700, 50),
+    ],
+)
+def test_the_answers_room_is_reserved_in_the_same_order(
+    call: int, agent: int, configuration: int, request_max: int | None, reserve: int
+) -> None:
+    found = limit(
+        Budget(total_tokens=4_000, output_reserve=call),
+        agent=Budget(output_reserve=agent),
+        configuration=Budget(output_reserve=configuration),
+        request_max_tokens=request_max,
+    )
+
+    assert (found.output_reserve, found.tokens) == (reserve, 4_000 - reserve)
+
+
+def test_a_reserve_that_leaves_nothing_is_refused_with_the_numbers() -> None:
+    with pytest.raises(BadOption, match="the model's window is 8192 tokens, of which the answer reserves 8192"):
+        limit(window_tokens=8_192, request_max_tokens=8_192)
+
+    assert limit(window_tokens=8_192, request_max_tokens=8_191).tokens == 1
+
+
+@given(
+    environment=environments,
+    agent=budgets,
+    configuration=budgets,
+    window_tokens=some_tokens,
+    request_max_tokens=some_tokens,
+)
+def test_an_agent_never_exceeds_what_the_configuration_allows(
+    environment: str | None,
+    agent: Budget,
+    configuration: Budget,
+    window_tokens: int | None,
+    request_max_tokens: int | None,
+) -> None:
+    def tokens(agent: Budget | None) -> int:
+        try:
+            return limit(
+                environment=environment,
+                agent=agent,
+                configuration=configuration,
+                window_tokens=window_tokens,
+                request_max_tokens=request_max_tokens,
+            ).tokens
+        except BadOption:
+            return 0
+
+    assert tokens(agent) <= tokens(None)
+
+
+@given(
+    call=budgets,
+    environment=environments,
+    agent=st.none() | budgets,
+    configuration=st.none() | budgets,
+    window_tokens=some_tokens,
+    request_max_tokens=some_tokens,
+)
+def test_there_is_room_for_a_prompt_or_an_error(
+    call: Budget,
+    environment: str | None,
+    agent: Budget | None,
+    configuration: Budget | None,
+    window_tokens: int | None,
+    request_max_tokens: int | None,
+) -> None:
+    try:
+        found = resolve_prompt_limit(
+            call,
+            environment=environment,
+            agent=agent,
+            configuration=configuration,
+            window_tokens=window_tokens,
+            request_max_tokens=request_max_tokens,
+        )
+    except BadOption:
+        return
+    assert found.tokens >= 1
+    assert found.tokens + found.output_reserve == found.total_tokens

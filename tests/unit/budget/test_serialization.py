@@ -1,0 +1,202 @@
+"""A budget and its usage survive a checkpoint and restore, and what is no checkpoint is refused in words."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.budget.budget import Budget, SectionRule
+from foveate.budget.ladder import BUILT_IN_LADDERS, Drop, Ladder, LastLines, Replace, Truncate
+from foveate.budget.prompt import Action, Prompt, SectionReport
+from foveate.budget.sections import Keep, Priority, Stability
+from foveate.budget.serialization import BudgetUsage, SectionUsage, checkpoint, measure_usage, restore
+from foveate.errors import BadOption
+from foveate.model import TokenCount
+from tests.support.harness.example_limits import limit_examples
+
+tokens = st.integers(0, 10**20)
+names = (
+    st.text(min_size=1) | st.sampled_from(["🗂️ notes", 'it\'s "quoted"', "a.b/c", "version", " x "])
+).filter(lambda name: name.isprintable() and bool(name.strip()))
+some_names = st.lists(st.text(min_size=1), min_size=1, max_size=3).map(tuple)
+any_names = st.just(()) | some_names
+rungs = st.one_of(
+    st.builds(Truncate, any_names),
+    st.builds(Drop, any_names),
+    st.builds(LastLines, some_names, st.integers(1, 10**6)),
+    st.builds(Replace, some_names, st.text()),
+)
+ladders = st.sampled_from(sorted(BUILT_IN_LADDERS.values(), key=lambda ladder: ladder.name)) | st.builds(
+    Ladder,
+    st.text(min_size=1) | st.sampled_from(["own", *BUILT_IN_LADDERS]),
+    st.lists(rungs, max_size=4).map(tuple),
+)
+rules = st.builds(
+    SectionRule,
+    priority=st.none() | st.sampled_from(Priority),
+    max_tokens=st.none() | tokens,
+    share=st.none() | st.floats(0, 1),
+    keep=st.none() | st.sampled_from(Keep),
+    enabled=st.none() | st.booleans(),
+)
+budgets = st.builds(
+    Budget,
+    total_tokens=st.none() | tokens,
+    output_reserve=tokens,
+    ladder=ladders,
+    sections=st.dictionaries(names, rules, max_size=4),
+)
+usages = st.builds(
+    BudgetUsage,
+    tokens=tokens,
+    limit_tokens=tokens,
+    sections=st.lists(
+        st.builds(SectionUsage, name=names, tokens=tokens, cap_tokens=st.none() | tokens), max_size=4
+    ).map(tuple),
+)
+
+BUDGET = Budget(4_000, 500, "progressive", sections={"logs": SectionRule(share=0.1), "notes": SectionRule()})
+USAGE = BudgetUsage(
+    tokens=3_200,
+    limit_tokens=3_500,
+    sections=(
+        SectionUsage(name="notes", tokens=2_900),
+        SectionUsage(name="logs", tokens=300, cap_tokens=350),
+    ),
+)
+# As version 1 was first written. It has to be read for as long as there is a version 1.
+KEPT = (
+    '{"budget": {"ladder": "progressive", "output_reserve": 500, "sections": {'
+    '"logs": {"enabled": null, "keep": null, "max_tokens": null, "priority": null, "share": 0.1}, '
+    '"notes": {"enabled": null, "keep": null, "max_tokens": null, "priority": null, "share": null}}, '
+    '"total_tokens": 4000}, "usage": {"limit_tokens": 3500, "sections": ['
+    '{"cap_tokens": null, "name": "notes", "tokens": 2900}, '
+    '{"cap_tokens": 350, "name": "logs", "tokens": 300}], "tokens": 3200}, "version": 1}'
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(80))
+@given(budget=budgets, usage=usages)
+def test_what_is_kept_is_what_is_restored(budget: Budget, usage: BudgetUsage) -> None:
+    text = checkpoint(budget, usage)
+
+    assert restore(text) == (budget, usage)
+    assert text.isascii()
+
+
+def test_the_text_stays_the_same_from_one_release_to_the_next() -> None:
+    assert checkpoint(BUDGET, USAGE) == KEPT
+    assert restore(KEPT) == (BUDGET, USAGE)
+
+
+def test_equal_budgets_have_the_same_text_whatever_the_order_of_their_rules() -> None:
+    turned = Budget(4_000, 500, "progressive", sections=dict(reversed([*BUDGET.sections.items()])))
+
+    assert list(turned.sections) != list(BUDGET.sections)
+    assert checkpoint(turned, USAGE) == checkpoint(BUDGET, USAGE)
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (Budget(sections={"two\nlines": SectionRule()}), "can be shown on one line"),
+        (
+            Budget(ladder=Ladder("mine", (LastLines(("logs",), 0),))),
+            "last_lines is a number of lines, 1 or more",
+        ),
+        (Budget(ladder=Ladder("mine", (Replace(("logs",), "\ud83d" + "\ude00"),))), "JSON does not give back"),
+    ],
+)
+def test_what_could_not_be_restored_is_refused_when_it_is_kept(budget: Budget, says: str) -> None:
+    with pytest.raises(BadOption, match=says):
+        checkpoint(budget, USAGE)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "a checkpoint is JSON, and this is not: Expecting value"),
+        ("{" * 5, "a checkpoint is JSON"),
+        ("[" * 100_000, "a checkpoint is JSON"),
+        ("[]", "not a checkpoint: it has no version"),
+        ("{}", "not a checkpoint: it has no version"),
+        ('{"version": "1"}', "not a checkpoint: it has no version"),
+        ('{"version": 0}', "not a checkpoint: it has no version"),
+        ('{"version": true}', "not a checkpoint: it has no version"),
+        ('{"version": 2, "plan": {}}', "of version 2, and only those up to 1 can be read.* newer Foveate"),
+        ('{"version": 1}', "the checkpoint's budget: a budget is a mapping"),
+        ('{"version": 1, "budget": {}}', "usage is a mapping"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_in_words(text: str, says: str) -> None:
+    with pytest.raises(BadOption, match=says):
+        restore(text)
+
+
+@pytest.mark.parametrize("value", [None, 5])
+def test_what_is_no_text_is_refused_in_words(value: Any) -> None:
+    with pytest.raises(BadOption, match=r"a checkpoint is JSON, and this is not: .*, not (NoneType|int)"):
+        restore(value)
+
+
+WRONG: list[tuple[tuple[str | int, ...], Any]] = [
+    (("extra",), 1),
+    (("budget", "total_tokens"), "many"),
+    (("budget", "ladder"), "rope"),
+    (("budget", "sections", "logs", "share"), 2),
+    (("usage", "tokens"), -1),
+    (("usage", "tokens"), None),
+    (("usage", "limit_tokens"), True),
+    (("usage", "sections"), {}),
+    (("usage", "sections", 0, "name"), 7),
+    (("usage", "sections", 0, "tokens"), 1.5),
+    (("usage", "sections", 0, "cap_tokens"), "350"),
+    (("usage", "sections", 0, "caps"), 1),
+    (("usage", "sections", 0), "notes"),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG)
+def test_what_is_wrong_in_a_checkpoint_is_found(path: tuple[str | int, ...], value: Any) -> None:
+    data = json.loads(KEPT)
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+
+    with pytest.raises(BadOption) as caught:
+        restore(json.dumps(data))
+    assert [str(step) for step in caught.value.path] == [str(step) for step in path]
+
+
+def section(name: str, after: int, action: Action, cap_tokens: int | None = None) -> SectionReport:
+    return SectionReport(
+        name=name,
+        priority=Priority.LOW,
+        stability=Stability.TURN,
+        before=after,
+        after=after,
+        upper=after,
+        cap_tokens=cap_tokens,
+        action=action,
+        text="",
+    )
+
+
+def test_the_usage_is_what_the_prompt_took() -> None:
+    prompt = Prompt(
+        text="",
+        count=TokenCount(3_200, True, 3_200),
+        limit_tokens=3_500,
+        sections=(
+            section("notes", 2_900, Action.KEPT),
+            section("logs", 300, Action.TRUNCATED, cap_tokens=350),
+            section("asleep", 0, Action.DISABLED),
+        ),
+        cuts=(),
+    )
+
+    assert measure_usage(prompt) == USAGE

@@ -1,0 +1,152 @@
+"""Budgets as plain data, there and back."""
+
+import doctest
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from foveate.budget import (
+    DEFAULT_BUDGET,
+    Budget,
+    Keep,
+    Ladder,
+    Priority,
+    SectionRule,
+    budget_as_data,
+    budget_from_data,
+    serialization,
+)
+from foveate.budget.ladder import CUSTOM_LADDER_NAME, PROGRESSIVE, Drop, LastLines, Truncate
+from foveate.errors import BadOption
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.budgets import budgets
+
+
+def refusal(said: Any) -> BadOption:
+    with pytest.raises(BadOption) as caught:
+        budget_from_data(said)
+    return caught.value
+
+
+def test_the_examples_in_the_documentation_hold() -> None:
+    results = doctest.testmod(serialization)
+
+    assert results.attempted
+    assert not results.failed
+
+
+@settings(max_examples=limit_examples(100))
+@given(budget=budgets())
+def test_a_budget_comes_back_from_json_as_it_was(budget: Budget) -> None:
+    assert budget_from_data(json.loads(json.dumps(budget_as_data(budget)))) == budget
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(100))
+@given(budget=budgets(), other=budgets())
+def test_a_whole_budget_laid_over_another_leaves_only_sections_that_it_does_not_name(
+    budget: Budget, other: Budget
+) -> None:
+    laid = budget_from_data(budget_as_data(budget), defaults=other)
+
+    assert laid.sections == {**other.sections, **budget.sections}
+    assert (laid.total_tokens, laid.output_reserve, laid.ladder) == (
+        budget.total_tokens,
+        budget.output_reserve,
+        budget.ladder,
+    )
+
+
+def test_a_ladder_alone_is_a_budget() -> None:
+    base = Budget(100, 10, sections={"a": SectionRule(share=0.5)})
+
+    assert budget_from_data("progressive", defaults=base) == Budget(
+        100, 10, PROGRESSIVE, sections=base.sections
+    )
+    assert budget_from_data([{"drop": "a"}]).ladder == Ladder(CUSTOM_LADDER_NAME, (Drop(("a",)),))
+
+
+def test_what_is_not_named_stays() -> None:
+    laid = budget_from_data(
+        {"sections": {"recent_events": {"max_tokens": 50}, "extra": {"share": 1}}}, defaults=DEFAULT_BUDGET
+    )
+
+    assert laid.total_tokens == 4000
+    assert laid.ladder == DEFAULT_BUDGET.ladder
+    assert laid.sections["recent_events"] == SectionRule(max_tokens=50, priority=Priority.LOW, keep=Keep.NEWEST)
+    assert laid.sections["extra"] == SectionRule(share=1.0)
+    assert laid.sections["system_prompt"] == DEFAULT_BUDGET.sections["system_prompt"]
+
+
+def test_null_takes_a_rule_away() -> None:
+    laid = budget_from_data(
+        {"total_tokens": None, "sections": {"recent_events": {"max_tokens": None}}}, defaults=DEFAULT_BUDGET
+    )
+
+    assert laid.total_tokens is None
+    assert laid.sections["recent_events"] == SectionRule(priority=Priority.LOW, keep=Keep.NEWEST)
+
+
+@pytest.mark.parametrize("key", ["ladder", "overflow_policy"])
+def test_a_ladder_is_given_under_either_name(key: str) -> None:
+    own = Ladder(CUSTOM_LADDER_NAME, (LastLines(("logs",), 5), Drop(), Truncate(("a", "b"))))
+
+    assert budget_from_data({key: "progressive"}).ladder == PROGRESSIVE
+    assert (
+        budget_from_data(
+            {key: [{"last_lines": 5, "of": "logs"}, {"drop": "lowest"}, {"truncate": ["a", "b"]}]}
+        ).ladder
+        == own
+    )
+
+
+def test_a_ladder_with_a_name_of_its_own_keeps_it() -> None:
+    mine = Ladder("mine", (Drop(),))
+
+    assert budget_as_data(Budget(ladder=mine))["ladder"] == {"name": "mine", "rungs": [{"drop": "lowest"}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "path", "words"),
+    [
+        (5, (), "a budget is a mapping of total_tokens"),
+        ([], (), "a ladder is a name or a list of rungs"),
+        ("sideways", (), "there is no ladder 'sideways'"),
+        ([{"drop": "a"}, {"dorp": "b"}], (1,), "rung 2"),
+        ({"total_token": 1}, ("total_token",), "did you mean total_tokens?"),
+        ({"Total_Tokens": 1}, ("Total_Tokens",), "did you mean total_tokens?"),
+        ({"colour": 1}, ("colour",), "it has total_tokens, output_reserve"),
+        ({"total_tokens": -1}, ("total_tokens",), "0 or more, not -1"),
+        ({"total_tokens": True}, ("total_tokens",), "not True"),
+        ({"total_tokens": 1.5}, ("total_tokens",), "not 1.5"),
+        ({"output_reserve": None}, ("output_reserve",), "not None"),
+        ({"output_reserve": "many"}, ("output_reserve",), "not 'many'"),
+        ({"sections": None}, ("sections",), "a mapping of names to rules, not None"),
+        ({"sections": {"a": 3}}, ("sections", "a"), "the rule for 'a' is a mapping of priority"),
+        ({"sections": {" ": {}}}, ("sections", " "), "a section's name"),
+        ({"sections": {"a\nb": {}}}, ("sections", "a\nb"), "a section's name"),
+        ({"sections": {"a": {"max_token": 1}}}, ("sections", "a", "max_token"), "did you mean max_tokens?"),
+        ({"sections": {"a": {"max_tokens": "9"}}}, ("sections", "a", "max_tokens"), "not '9'"),
+        ({"sections": {"a": {"share": 1.1}}}, ("sections", "a", "share"), "from 0 to 1, not 1.1"),
+        ({"sections": {"a": {"share": float("nan")}}}, ("sections", "a", "share"), "not nan"),
+        ({"sections": {"a": {"priority": "hi"}}}, ("sections", "a", "priority"), "one of required, high"),
+        ({"sections": {"a": {"keep": "tail"}}}, ("sections", "a", "keep"), "one of newest, relevant"),
+        ({"sections": {"a": {"enabled": "yes"}}}, ("sections", "a", "enabled"), "true or false, not 'yes'"),
+        ({"ladder": "climb"}, ("ladder",), "there is no ladder 'climb'"),
+        ({"ladder": None}, ("ladder",), "a name or a list of rungs, not None"),
+        ({"ladder": []}, ("ladder",), "a name or a list of rungs"),
+        ({"ladder": [{"drop": "a"}, {"drop": 3}]}, ("ladder", 1), "rung 2 of the ladder"),
+        ({"overflow_policy": ["drop"]}, ("overflow_policy", 0), "rung 1 of the ladder"),
+        ({"ladder": {"name": "mine", "rungs": [{"drop": 3}]}}, ("ladder", "rungs", 0), "rung 1"),
+        ({"ladder": "progressive", "overflow_policy": "progressive"}, ("overflow_policy",), "give one of them"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_to_it(
+    said: Any, path: tuple[str | int, ...], words: str
+) -> None:
+    error = refusal(said)
+
+    assert error.path == path
+    assert words in str(error)

@@ -1,0 +1,205 @@
+"""What is typed, completed, kept and shown in a conversation."""
+
+import json
+import subprocess
+import sys
+from decimal import Decimal
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from foveate.chat.costs import ChargeTotals, ChatObserver, sum_charges, sum_charges_by_model
+from foveate.chat.models import find_closest_name
+from foveate.chat.preview import RequestPreview
+from foveate.chat.responses import FragmentKind, ResponseFragment
+from foveate.cli.chat import output
+from foveate.cli.chat.commands import COMMANDS, CommandLine, completions, parse_line
+from foveate.cli.chat.history import add_to_history, read_history
+from foveate.cli.chat.streaming import AnswerWriter, escape_for_terminal
+from foveate.cli.console import Display as Screen
+from foveate.compaction.compact import CompactionResult
+from foveate.compaction.store import CompactionOutcome as FoldOutcome
+from foveate.cost.admission import Settlement, SettlementOutcome
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.model import CacheUsage, Format, TokenCount, Usage
+
+WIDE = Screen(columns=100)
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("Hello", "Hello"),
+        ("  two\nlines \n", "two\nlines"),
+        (":cost", CommandLine(":cost")),
+        (" :cost  detail ", CommandLine(":cost", "detail")),
+        (":tokenize a  b", CommandLine(":tokenize", "a  b")),
+        ("::wq", ":wq"),
+        (":", CommandLine(":")),
+        ("", ""),
+    ],
+)
+def test_a_line_is_a_command_or_a_message(line: str, meant: CommandLine | str) -> None:
+    assert parse_line(line) == meant
+
+
+def test_commands_and_what_follows_them_are_completed() -> None:
+    models = ["claude-sonnet-5-5", "local"]
+
+    assert [word for word, _, _ in completions(":co", models)] == [":cost", ":context", ":compact"]
+    assert completions(":model cl", models) == [("claude-sonnet-5-5", 2, "")]
+    assert completions(":model ", models) == [(model, 0, "") for model in models]
+    assert completions(":cost d", models) == [("detail", 1, "")]
+    assert completions("a message :co", models) == []
+    assert completions(":tokenize a\n:co", models) == []
+    assert completions(":reset x", models) == []
+
+
+def test_the_nearest_command_is_found_and_none_where_nothing_is_near() -> None:
+    assert find_closest_name(":modle", tuple(COMMANDS)) == ":model"
+    assert find_closest_name(":xyzzy", tuple(COMMANDS)) is None
+
+
+def test_what_was_typed_is_kept_for_the_user_alone_and_a_broken_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "history"
+    add_to_history(path, "one 👩")
+    with path.open("ab") as file:
+        file.write(b'{"half a li\n\xff\n42\n')
+    add_to_history(path, "two\nlines")
+    add_to_history(path, "x" * 200_000)  # a file that was pasted is not typed again
+
+    assert read_history(path) == ["one 👩", "two\nlines"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_history(tmp_path / "none") == []
+
+
+@pytest.mark.process
+def test_several_conversations_write_their_lines_whole(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    code = (
+        "import sys; from pathlib import Path; from foveate.cli.chat.history import add_to_history\n"
+        "for number in range(100): add_to_history(Path(sys.argv[1]), f'{sys.argv[2]} {number} ' + 'x' * 9000)"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "ab"]
+    codes = [process.wait(60) for process in processes]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+
+    assert codes == [0, 0]
+    assert len(lines) == 200
+    assert all(len(line) > 9000 for line in lines)
+
+
+def test_words_come_as_they_are_thoughts_dimmed_and_calls_named() -> None:
+    said = [
+        ResponseFragment(FragmentKind.THINKING, "Hm."),
+        ResponseFragment(FragmentKind.TEXT, "Hel"),
+        ResponseFragment(FragmentKind.TEXT, "lo"),
+        ResponseFragment(FragmentKind.TOOL_CALL, "look\x1b_up"),
+    ]
+    dimmed, plain = StringIO(), StringIO()
+    begun: list[int] = []
+    for stream, colours in ((dimmed, True), (plain, False)):
+        words = AnswerWriter(stream, Screen(colours=colours), on_start=lambda: begun.append(1))
+        for piece in said:
+            words(piece)
+        words.end()
+
+    assert dimmed.getvalue() == "\x1b[2mHm.\x1b[0m\nHello\n[calls look\\x1b_up]\n"
+    assert plain.getvalue() == "(thinking) Hm.\nHello\n[calls look\\x1b_up]\n"
+    assert begun == [1, 1]
+
+
+def test_the_end_of_a_line_may_come_in_two_pieces() -> None:
+    stream = StringIO()
+    words = AnswerWriter(stream, Screen())
+    for text in ("one\r", "\ntwo\r", "three\r"):
+        words(ResponseFragment(FragmentKind.TEXT, text))
+    words.end()
+
+    assert stream.getvalue() == "one\ntwo\\rthree\n"
+
+
+def test_why_nothing_was_folded_is_not_obeyed() -> None:
+    failed = CompactionResult(outcome=FoldOutcome.FAILED, reason="\x1b[31mred")
+
+    assert output.compaction_lines(failed, look(), look(), Screen()) == ["nothing was folded: \\x1b[31mred"]
+
+
+def test_nothing_in_an_answer_is_obeyed_and_joined_emoji_stay_joined() -> None:
+    assert escape_for_terminal("a\tb\n\x1b[31m\u202e 👩\u200d👧\r") == "a    b\n\\x1b[31m\\u202e 👩\u200d👧\\r"
+
+
+def entry(model: str, category: Category, dollars: str | None, *, read: int = 0) -> Charge:
+    call = Call(
+        id="1", agent="a", session_id="s", provider="p", model=model, category=category, at=1_800_000_000.0
+    )
+    usage = Usage(cache=CacheUsage(uncached=100, read=read), output_tokens=7)
+    return Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
+
+
+def look(tokens: int = 1893, window: int | None = 8192) -> RequestPreview:
+    count = TokenCount(tokens, False, tokens + 9)
+    return RequestPreview(model="m", count=count, window_tokens=window, output_reserve=2048)
+
+
+def test_the_detail_of_cost_is_a_row_for_each_model_and_category_and_one_line_more() -> None:
+    entries = [
+        entry("m", Category.MAIN, "0.01", read=300),
+        entry("m", Category.COMPACTION, "0.002"),
+        entry("m", Category.MAIN, "0.01"),
+        entry("other", Category.MAIN, None),
+    ]
+
+    assert output.cost_detail_lines(entries, look(), WIDE) == [
+        "model  category    calls  prompt / completion                  dollars",
+        "m      main            2             500 / 14                    $0.02",
+        "m      compaction      1              100 / 7                   $0.002",
+        "other  main            1              100 / 7  1 call of unknown price",
+        "[estimated session ctx: 1893 tokens; token_budget=6144 (31% used)]",
+    ]
+    assert [row.calls for row in sum_charges_by_model(entries)] == [2, 1, 1]
+    assert sum_charges(entries[:1]).hit_ratio == 0.75
+
+
+def test_what_a_request_went_without_and_a_bill_that_waits_are_told_once() -> None:
+    bills, incoming = (
+        ChatObserver(),
+        RoutedRequest(id="1", agent="a", api_format=Format.CHAT, provider="p", upstream="u", body=b""),
+    )
+    for _ in range(2):
+        bills.on_failure(incoming, StepFailure("session", "the store is away"))
+    bills.on_charge(
+        entry("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.WAITING, problem="it is away")
+    )
+    bills.on_charge(entry("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.BOOKED))
+    told = bills.take_notes()
+
+    assert told == [
+        "without session: the store is away",
+        "the bill of the last call is waiting: it is away",
+    ]
+    assert bills.take_notes() == []
+    assert len(bills.charges_for({"s"})) == 2
+    assert bills.charges_for({"another"}) == []
+
+
+def test_a_model_whose_window_nobody_knows_has_the_usual_budget() -> None:
+    assert output.context_estimate_line(look(window=None)).endswith("token_budget=14336 (13% used)]")
+    assert "window unknown" in output.describe_window_use(look(window=None))
+
+
+def test_the_status_line_fits_however_narrow_a_terminal_is() -> None:
+    spent = ChargeTotals(calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1)
+    full = output.status_line(look(), "a-model", spent, spent, WIDE)
+    short = output.status_line(look(), "a-model", spent, spent, Screen(columns=44))
+    tiny = output.status_line(look(), "a-model", spent, spent, Screen(columns=9))
+    ascii_only = output.status_line(
+        None, "a-model", ChargeTotals(), ChargeTotals(), Screen(columns=80, encoding="ascii")
+    )
+
+    assert full == " a-model · ~1,893 of 8,192 tokens (23%) · cache 40% · $0.0123 + ? "
+    assert short == " a-model · 23% · cache 40% · $0.0123 + ? "
+    assert len(tiny) == 9
+    assert ascii_only == " a-model | cache - | $0.00 "

@@ -1,0 +1,128 @@
+"""Which models a conversation can reach, how they are spoken to, and which is meant where nobody says."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from foveate.chat.models import LOCAL_WINDOW_TOKENS, ChatConfig
+from foveate.config.overrides import LocalModel, ServeFlags
+from foveate.errors import BadOption
+from foveate.gateway.server.serve import load_live_config
+from foveate.model import Format
+
+LOCAL = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
+OWN = "upstreams: {mine: {base_url: 'http://127.0.0.1:2/v1', api: openai}}\n"
+
+
+def setting(
+    tmp_path: Path, keys: Mapping[str, str], text: str = "", *, local: LocalModel | None = None
+) -> ChatConfig:
+    path = tmp_path / "foveate.yaml"
+    path.write_text(text or "# all by default\n")
+    live = load_live_config(path, keys, ServeFlags(local=local))
+    return ChatConfig(lambda: live.current().value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "meant"),
+    [
+        ({}, "", "local"),
+        ({"OPENAI_API_KEY": "k"}, "", "gpt-5.4"),
+        ({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "", "claude-sonnet-5-5"),
+        ({"DEEPSEEK_API_KEY": "k"}, "", "deepseek-chat"),
+        (
+            {"OPENAI_API_KEY": "k"},
+            f"{OWN}routes: [{{models: 'q*', upstream: mine}}, {{models: q, upstream: mine}}]",
+            "q",
+        ),
+    ],
+)
+def test_a_route_names_the_usual_model_or_a_key_does_or_else_it_is_on_this_machine(
+    tmp_path: Path, keys: dict[str, str], text: str, meant: str
+) -> None:
+    assert setting(tmp_path, keys, text).default_model() == meant
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "said"),
+    [
+        ({"OPENROUTER_API_KEY": "k"}, "", "--model openrouter/NAME"),
+        ({}, f"{OWN}routes: [{{models: '*', upstream: mine}}]", "--model NAME"),
+    ],
+)
+def test_where_no_model_can_be_meant_it_is_asked_for(
+    tmp_path: Path, keys: dict[str, str], text: str, said: str
+) -> None:
+    with pytest.raises(BadOption, match=said):
+        setting(tmp_path, keys, text).default_model()
+
+
+def test_a_model_is_spoken_to_as_its_upstream_wants_it(tmp_path: Path) -> None:
+    keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "DEEPSEEK_API_KEY": "d"}
+    found = setting(tmp_path, keys, OWN, local=LOCAL)
+    api_format = {
+        name: (found.select_model(name).upstream.name, found.select_model(name).api_format)
+        for name in ("claude-opus-5-5", "gpt-4o", "deepseek-chat", "mine/x/y", "local", "mine/[odd]*")
+    }
+
+    assert api_format == {
+        "claude-opus-5-5": ("anthropic", Format.ANTHROPIC),
+        "gpt-4o": ("openai", Format.CHAT),
+        "deepseek-chat": ("deepseek", Format.CHAT),
+        "mine/x/y": ("mine", Format.CHAT),
+        "local": ("local", Format.CHAT),
+        "mine/[odd]*": ("mine", Format.CHAT),
+    }
+
+
+def test_a_route_of_a_conversation_goes_with_its_model_and_takes_no_other(tmp_path: Path) -> None:
+    found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, OWN)
+    found.select_model("mine/x*")
+    routes = found.current_config().gateway.routing.routes
+    found.select_model("gpt-4o")
+
+    assert [(route.models, route.model) for route in routes] == [("mine/x[*]", "x*")]
+    assert found.current_config().gateway.routing.routes == []
+
+
+def test_the_model_on_this_machine_has_a_window_and_others_have_their_own(tmp_path: Path) -> None:
+    found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, local=LOCAL)
+    found.select_model("local")
+    local = found.current_config().agents("default").window_tokens
+    found.select_model("gpt-4o")
+
+    assert local == LOCAL_WINDOW_TOKENS
+    assert found.current_config().agents("default").window_tokens is None
+    assert found.has_local
+    assert found.list_models() == ["local", LOCAL.model, "gpt-5.4"]
+
+
+def test_folds_hold_from_when_they_are_asked_for(tmp_path: Path) -> None:
+    found = setting(tmp_path, {})
+    before = found.current_config().agents("default").compaction
+    found.enable_compaction()
+
+    assert (before, found.current_config().agents("default").compaction) == (False, True)
+
+
+def test_nothing_changes_where_a_model_cannot_be_reached(tmp_path: Path) -> None:
+    found = setting(tmp_path, {"OPENAI_API_KEY": "o"})
+    found.select_model("gpt-4o")
+    refused = {
+        "claude-opus-5-5": "ANTHROPIC_API_KEY",
+        "opnerouter/x": "there is no upstream 'opnerouter'",
+        "": "has a name",
+        "a\x1b": "has a name",
+    }
+    for name, said in refused.items():
+        with pytest.raises(BadOption, match=said):
+            found.select_model(name)
+
+    assert found.current_config().gateway.routing.routes == []
+
+
+def test_a_server_in_the_place_of_a_provider_may_have_slashes_in_its_names(tmp_path: Path) -> None:
+    found = setting(tmp_path, {}, "upstreams: {openai: {base_url: 'http://127.0.0.1:3/v1'}}\n")
+
+    assert found.select_model("meta-llama/Llama-3").upstream.name == "openai"

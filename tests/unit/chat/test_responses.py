@@ -1,0 +1,186 @@
+"""Answers as people read them, and requests as providers want them, in both formats."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.chat.failures import FailureKind, classify_failure
+from foveate.chat.requests import (
+    CUT_OFF_TEXT,
+    ModelTarget,
+    SessionIdentity,
+    assistant_turn,
+    build_body,
+    build_scope,
+    user_turn,
+)
+from foveate.chat.responses import FragmentKind, ResponseFragment, ResponseStream, read_response
+from foveate.gateway.auth.callers import identify_agent
+from foveate.gateway.auth.keys import NoKeys
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.request import parse_request
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
+from foveate.model import Format
+from foveate.tokens.tokenizers.bpe import split_into_tokens
+from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
+from tests.support.harness.example_limits import limit_examples
+
+ANTHROPIC = (
+    "event: content_block_start\n"
+    'data: {"type":"content_block_start","content_block":{"type":"thinking","thinking":""}}\n\n'
+    'data: {"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"Hm."}}\n\n'
+    'data: {"type":"content_block_start","content_block":{"type":"text","text":""}}\n\n'
+    'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"Hello 👩\u200d👧"}}\n\n'
+    'data: {"type":"content_block_start","content_block":{"type":"tool_use","name":"look_up","input":{}}}\n\n'
+    'data: {"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{}"}}\n\n'
+    'data: {"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":5}}\n\n'
+    'data: {"type":"message_stop"}\n\n'
+)
+CHAT = (
+    'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    'data: {"choices":[{"delta":{"reasoning_content":"Hm."}}]}\n\n'
+    ": a comment of the host\n\n"
+    'data: {"choices":[{"delta":{"content":"Hello 👩\u200d👧"}}]}\n\n'
+    'data: {"choices":[{"delta":{"tool_calls":[{"function":{"name":"look_up","arguments":""}}]}}]}\n\n'
+    'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}\n\n'
+    'data: {"choices":[{"delta":{},"finish_reason":"length"}]}\n\n'
+    'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":5}}\n\n'
+    "data: [DONE]\n\n"
+)
+EXPECTED = [
+    ResponseFragment(FragmentKind.THINKING, "Hm."),
+    ResponseFragment(FragmentKind.TEXT, "Hello 👩\u200d👧"),
+    ResponseFragment(FragmentKind.TOOL_CALL, "look_up"),
+]
+STREAMS = {Format.ANTHROPIC: (ANTHROPIC, "max_tokens"), Format.CHAT: (CHAT, "length")}
+
+
+@pytest.mark.parametrize("api_format", STREAMS)
+@given(cuts=st.lists(st.integers(0, 1200), max_size=12))
+@settings(max_examples=limit_examples(25))
+def test_an_answer_says_the_same_however_the_network_cuts_it(api_format: Format, cuts: list[int]) -> None:
+    text, stop = STREAMS[api_format]
+    data = text.encode()
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    stream = ResponseStream(api_format)
+    heard = [said for start, end in pairwise(places) for said in stream.feed(data[start:end])]
+    heard += stream.end()
+
+    assert heard == EXPECTED
+    assert stream.reader.stop_reason == stop
+    assert stream.reader.is_complete
+
+
+def test_an_answer_that_does_not_stream_is_read_too() -> None:
+    chat = {"choices": [{"message": {"content": "Hello", "tool_calls": [{"function": {"name": "look_up"}}]}}]}
+    blocks = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hello"}]
+
+    assert read_response(Format.CHAT, json.dumps(chat).encode()) == [
+        ResponseFragment(FragmentKind.TEXT, "Hello"),
+        ResponseFragment(FragmentKind.TOOL_CALL, "look_up"),
+    ]
+    assert read_response(Format.ANTHROPIC, json.dumps({"content": blocks}).encode()) == [
+        ResponseFragment(FragmentKind.THINKING, "Hm."),
+        ResponseFragment(FragmentKind.TEXT, "Hello"),
+    ]
+    assert read_response(Format.CHAT, b"<html>") == []
+    assert read_response(Format.CHAT, b'{"choices": []}') == []
+
+
+def speaking(name: str = "openai", api_format: Format = Format.CHAT, key: str | None = "sk-1") -> ModelTarget:
+    known = KNOWN_UPSTREAMS[name]
+    upstream = Upstream(
+        name=name, base_url=known.base_url, family=known.family, provider=known.provider, key=key
+    )
+    return ModelTarget(model="some-model", upstream=upstream, api_format=api_format)
+
+
+def test_a_conversation_is_sent_as_each_provider_wants_it() -> None:
+    turns = (user_turn("Hi"), assistant_turn("Hello, I", is_cut=True), user_turn("Go on"))
+    openai = json.loads(build_body(turns, speaking(), max_tokens=9))
+    others = json.loads(build_body(turns, speaking("vllm"), max_tokens=9))
+    anthropic = json.loads(build_body(turns, speaking("anthropic", Format.ANTHROPIC), max_tokens=9))
+
+    assert openai["max_completion_tokens"] == others["max_tokens"] == anthropic["max_tokens"] == 9
+    assert openai["messages"] == anthropic["messages"]
+    assert openai["messages"][1] == {"role": "assistant", "content": f"Hello, I {CUT_OFF_TEXT}"}
+    assert openai["stream"] is True
+
+
+@pytest.mark.parametrize("agent", ["ana", "Zoë", "日本 🦊", "50%25"])
+def test_an_agent_of_any_name_is_the_one_of_the_configuration(agent: str) -> None:
+    """Defect: one whose name is in other letters than Latin ones could not be talked as."""
+    ask = parse_request(build_scope(speaking(), SessionIdentity(agent=agent, session="s")))
+
+    assert identify_agent(ask, NoKeys()) == agent
+
+
+def test_the_key_goes_in_the_header_of_its_family_and_none_where_there_is_none() -> None:
+    whose = SessionIdentity(agent="ana", session="s", focus="the glasshouse, ü")
+    one = dict(build_scope(speaking(), whose)["headers"])
+    other = dict(build_scope(speaking("anthropic", Format.ANTHROPIC), whose)["headers"])
+    none = dict(build_scope(speaking(key=None), whose)["headers"])
+
+    assert one[b"authorization"] == b"Bearer sk-1"
+    assert other[b"x-api-key"] == b"sk-1"
+    assert other[b"anthropic-version"] == b"2023-06-01"
+    assert none.keys() == {b"content-type", b"x-foveate-agent", b"x-foveate-session", b"x-foveate-focus"}
+    assert one[b"x-foveate-focus"] == b"the%20glasshouse%2C%20%C3%BC"
+    assert speaking().upstream.family is ApiFamily.OPENAI
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "trouble", "said"),
+    [
+        (401, {}, b'{"error": {"message": "bad key."}}', FailureKind.KEY, "bad key; check OPENAI_API_KEY"),
+        (402, {}, b'{"error": {"message": "the cap on a day"}}', FailureKind.CAP, "the cap on a day"),
+        (429, {"retry-after": "12"}, b"", FailureKind.BUSY, "try again in 12 s"),
+        (429, {"retry-after": "soon"}, b"{}", FailureKind.BUSY, "try again in a moment"),
+        (400, {}, b'{"error": {"message": "prompt is too long: 9 > 8"}}', FailureKind.WINDOW, ":compact"),
+        (400, {}, b'{"error": "what?"}', FailureKind.REFUSED, "refused it (400): what?"),
+        (404, {}, b'{"error": {"message": "no such model"}}', FailureKind.REFUSED, ":model names another"),
+        (502, {}, b"<html>\nBad\ngateway", FailureKind.UNREACHABLE, "<html> Bad gateway"),
+        (500, {}, b"\xff" * 5000, FailureKind.UNREACHABLE, "failed (500)"),
+    ],
+)
+def test_a_refusal_is_one_line_that_says_what_to_do(
+    status: int, headers: dict[str, str], body: bytes, trouble: FailureKind, said: str
+) -> None:
+    failure = classify_failure(status, headers, body, speaking(), has_history=True)
+
+    assert failure.kind is trouble
+    assert said in failure.text
+    assert "\n" not in failure.text
+    assert len(failure.text) <= 500
+
+
+def test_what_to_do_stands_behind_however_much_a_provider_says() -> None:
+    body = json.dumps({"error": {"message": "there is no such model. " * 200}}).encode()
+
+    told = classify_failure(404, {}, body, speaking(), has_history=True).text
+
+    assert told.endswith("…; :model names another model")
+
+
+def test_a_question_that_is_too_long_by_itself_is_not_helped_by_a_fold() -> None:
+    body = b'{"error": {"message": "prompt is too long: 9 > 8"}}'
+
+    told = classify_failure(400, {}, body, speaking(), has_history=False).text
+
+    assert ":compact" not in told
+    assert "send less" in told
+
+
+@pytest.mark.parametrize("vocabulary", ["o200k_base", "llama3", "mistral_v3"])
+@given(text=st.text(max_size=60))
+@settings(max_examples=limit_examples(30))
+def test_tokens_that_are_shown_apart_are_the_text(vocabulary: str, text: str) -> None:
+    found = split_into_tokens(bundled_vocabulary(vocabulary), text)
+
+    if found is not None:  # a vocabulary may read some characters as others
+        assert b"".join(found) == text.encode("utf-8", "replace")
+        assert len(found) == bundled_vocabulary(vocabulary).count(text)
+    assert split_into_tokens(bundled_vocabulary(vocabulary), "Hello world") is not None

@@ -1,0 +1,382 @@
+"""Folds in lines for people, and as objects for programs."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from decimal import Decimal
+
+import pytest
+
+from foveate import formats
+from foveate.cli.compactions.output import (
+    CompactionFormatter,
+    compaction_details_object,
+    compaction_object,
+    compaction_row_object,
+    undo_object,
+)
+from foveate.cli.compactions.undo import UndoResult
+from foveate.cli.console import Display
+from foveate.cli.options import shorten_ids
+from foveate.compaction.inspection import CompactionContents
+from foveate.compaction.store import Compaction, CompactionOutcome
+from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
+from foveate.model import Format
+from tests.support.scenarios.compaction_sessions import claude_body
+from tests.support.stores.records import COMPACTED_MESSAGES, COMPACTION, make_compaction
+
+WIDE, NARROW = Display(columns=200), Display(columns=80)
+FAILED = replace(
+    COMPACTION, id="failed", outcome=CompactionOutcome.FAILED, summary="", carried=(), tokens_after=9_000
+)
+NO_PLACE = replace(
+    FAILED, id="none", outcome=CompactionOutcome.NO_BOUNDARY, messages=0, tokens_before=0, tokens_after=0
+)
+CUT = replace(
+    COMPACTION,
+    id="cut",
+    outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED,
+    summary="",
+    carried=(),
+    limit_tokens=700,
+)
+SAID = CompactionContents(
+    compaction=COMPACTION, messages=formats.parse_request(claude_body(2)).messages, api_format=Format.ANTHROPIC
+)
+
+
+@pytest.fixture(autouse=True)
+def clocks_in_utc() -> Iterator[None]:
+    """Times are shown as the clock on the wall does."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def listed(*folds: Compaction, look: Display = WIDE) -> list[str]:
+    return list(CompactionFormatter(look).list_lines(folds))
+
+
+def shown(unfolded: CompactionContents, *, look: Display = WIDE, full: bool = False) -> str:
+    return "\n".join(CompactionFormatter(look).detail_lines(unfolded, full=full))
+
+
+def told(undone: UndoResult, look: Display = WIDE) -> list[str]:
+    return list(CompactionFormatter(look).undo_lines(undone))
+
+
+def test_a_list_has_a_line_for_each_fold_with_all_that_is_asked_of_it() -> None:
+    made = replace(COMPACTION, id="0123456789abcdef", model="m")
+
+    assert listed(made, replace(FAILED, model="m")) == [
+        "id        when              agent  session  messages       tokens  saved    cost  model  outcome",
+        "01234567  1970-01-01 00:03  ana    s        1–4       9,000 → 700    92%  $0.012  m      ok",
+        "failed    1970-01-01 00:03  ana    s        1–4             9,000         $0.012  m      failed",
+    ]
+
+
+def test_a_list_says_why_a_fold_failed() -> None:
+    failed = replace(FAILED, model="m", reason="529:\n overloaded\x1b[31m")
+    long = replace(FAILED, model="m", reason="no " * 100)
+
+    assert listed(failed)[-1] == "          529: overloaded\\x1b[31m"
+    narrow = listed(long, look=NARROW)
+    assert len(narrow) == 3
+    assert narrow[-1].startswith("          no no no")
+    assert narrow[-1].endswith("…")
+    assert len(narrow[-1]) <= NARROW.columns
+
+
+def test_where_lines_are_narrow_a_fold_takes_two() -> None:
+    assert listed(COMPACTION, look=NARROW) == [
+        "fold-1  1970-01-01 00:03  messages 1–4  9,000 → 700 tokens, 92% saved",
+        "          ok  ana  session s  claude-opus-5-5  $0.012",
+    ]
+
+
+def test_nothing_is_a_list_without_a_heading() -> None:
+    assert listed() == []
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        (None, "unknown"),
+        (Decimal(0), "$0"),
+        (Decimal("0E-10"), "$0"),
+        (Decimal("0.000012"), "$0.000012"),
+        (Decimal("1234.5"), "$1,234.50"),
+    ],
+)
+def test_what_a_fold_cost_is_unknown_or_a_number_and_never_zero_by_chance(
+    cost: Decimal | None, said: str
+) -> None:
+    assert f" {said}  claude" in listed(replace(COMPACTION, cost=cost))[1]
+
+
+def test_an_undone_fold_says_so_and_one_without_a_place_has_no_span() -> None:
+    undone, without = listed(replace(COMPACTION, undone_at=1.0), NO_PLACE)[1:]
+
+    assert undone.endswith("  ok, undone")
+    assert without.split() == [
+        "none",
+        "1970-01-01",
+        "00:03",
+        "ana",
+        "s",
+        "$0.012",
+        COMPACTION.model,
+        "no_boundary",
+    ]
+
+
+def test_of_a_cut_the_message_is_named_that_it_is_in() -> None:
+    assert " s        4         9,000 → 700 " in listed(CUT)[1]
+    assert "limit     700 tokens of each result in that message" in shown(
+        CompactionContents(compaction=CUT, messages=(), api_format=None)
+    )
+
+
+def test_what_a_terminal_would_obey_is_escaped_wherever_it_stands() -> None:
+    evil = "\x1b]0;x\x07"
+    nasty = replace(
+        COMPACTION,
+        id=f"i{evil}",
+        agent=evil,
+        session_id=evil,
+        model=evil,
+        summary=f"a\n{evil}",
+        carried=(evil,),
+    )
+    turn = json.dumps({"role": f"user{evil}", "content": f"hello {evil}"}).encode()
+    unfolded = CompactionContents(compaction=nasty, messages=[turn, evil.encode()], api_format=None)
+
+    for text in (
+        *listed(nasty),
+        *listed(nasty, look=NARROW),
+        shown(unfolded, full=True),
+        *told(UndoResult(compaction=nasty, was_undone_before=False, restored=nasty)),
+        *told(UndoResult(compaction=nasty, was_undone_before=False, still_in_force=nasty)),
+    ):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+    assert r"\x1b]0;x\x07" in shown(unfolded, full=True)
+
+
+def test_colours_are_only_for_who_can_show_them() -> None:
+    plain, coloured = (
+        listed(COMPACTION, FAILED),
+        listed(COMPACTION, FAILED, look=Display(columns=200, colours=True)),
+    )
+
+    assert "\x1b[32mok\x1b[0m" in coloured[1]
+    assert "\x1b[31mfailed\x1b[0m" in coloured[2]
+    assert not any("\x1b" in line for line in plain)
+
+
+def test_an_encoding_without_arrows_gets_others() -> None:
+    assert " 1-4       9,000 -> 700 " in listed(COMPACTION, look=Display(columns=200, encoding="ascii"))[1]
+
+
+def test_a_time_that_no_calendar_has_is_shown_all_the_same() -> None:
+    assert "  1e+30  " in listed(replace(COMPACTION, compacted_at=1e30))[1]
+
+
+def test_long_names_are_cut() -> None:
+    assert f"  {'a' * 23}…  " in listed(replace(COMPACTION, agent="a" * 200))[1]
+
+
+def test_ids_are_as_long_as_it_takes_to_tell_them_apart() -> None:
+    assert shorten_ids(["0123456789a", "0123456789b", "x"]) == {
+        "0123456789a": "0123456789a",
+        "0123456789b": "0123456789b",
+        "x": "x",
+    }
+    assert shorten_ids(["0123456789a", "0123456789a"]) == {"0123456789a": "01234567"}
+    assert shorten_ids([]) == {}
+
+
+def test_why_a_fold_failed_is_shown_in_one_line() -> None:
+    failed = replace(COMPACTION, outcome=CompactionOutcome.FAILED, reason="529:\n overloaded\x1b[31m")
+
+    lines = shown(replace(SAID, compaction=failed)).splitlines()
+
+    assert [line for line in lines if line.startswith("reason")] == ["reason    529: overloaded\\x1b[31m"]
+
+
+def test_a_fold_is_shown_with_all_that_is_known_of_it() -> None:
+    made = replace(COMPACTION, earlier_id="before")
+
+    assert shown(replace(SAID, compaction=made)).splitlines() == [
+        "fold fold-1",
+        "outcome   ok: the summary is sent in the place of these messages",
+        "when      1970-01-01 00:03:20 +0000",
+        "agent     ana",
+        "session   s",
+        "messages  1–4 of 9 that there were then",
+        "took in   fold before",
+        "tokens    9,000 → 700, 8,300 saved (92%)",
+        "cost      $0.012",
+        "made by   claude-opus-5-5 in 2.5 s",
+        f"kept      9 folded messages, {sum(map(len, SAID.messages)):,} bytes, as they came",
+        "first     user: Find the slow parser. Never push to the main branch.",
+        "last      user: Which one was it?",
+        "",
+        "summary",
+        "  They looked at src/main.py.",
+        "",
+        "carried, since the summary left it out",
+        "  - src/main.py",
+        "  - port 8790",
+    ]
+
+
+def test_the_folded_messages_are_shown_where_they_are_asked_for() -> None:
+    text = shown(SAID, full=True)
+
+    assert "\nmessage 1 user\n  Find the slow parser." in text
+    assert (
+        '\nmessage 4 assistant\n  Step 0: I look into src/parsers/part_0.py.\n  [calls read_file] {"pa' in text
+    )
+    assert "\nmessage 5 user\n  [result] def parse_0_0(text)" in text
+    assert "message 1" not in shown(SAID)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            replace(COMPACTION, undone_at=86_400.0),
+            "undone    1970-01-02 00:00:00 +0000: the messages are sent as they came",
+        ),
+        (COMPACTION, "kept      none of the folded messages any longer"),
+        (FAILED, "outcome   failed: no summary could be had, so the messages are sent as they came"),
+        (FAILED, "kept      no messages, since none were folded"),
+        (FAILED, "tokens    9,000"),
+        (NO_PLACE, "tokens    none"),
+        (replace(COMPACTION, model=EXTRACTIVE_MODEL), "made by   rules, without a model, in 2.5 s"),
+        (replace(CUT, undone_at=0.0), "undone    1970-01-01 00:00:00 +0000: the tool result is sent whole"),
+    ],
+)
+def test_what_became_of_a_fold_is_said_in_words(made: Compaction, said: str) -> None:
+    assert said in shown(CompactionContents(compaction=made, messages=(), api_format=None)).splitlines()
+
+
+@pytest.mark.parametrize("outcome", CompactionOutcome)
+def test_every_outcome_has_its_meaning(outcome: CompactionOutcome) -> None:
+    text = shown(CompactionContents(compaction=replace(FAILED, outcome=outcome), messages=(), api_format=None))
+
+    assert f"outcome   {outcome}: " in text
+
+
+def test_an_undone_fold_says_what_the_next_request_will_be() -> None:
+    assert told(UndoResult(compaction=COMPACTION, was_undone_before=False)) == [
+        "fold fold-1 is undone",
+        "the next request of session s sends messages 1–4 again: about 8,300 tokens more",
+        "it may be folded anew when the next fold is due: turn compaction off to keep it so",
+    ]
+
+
+def test_what_stays_folded_by_an_earlier_one_is_not_counted() -> None:
+    beneath = replace(make_compaction("earlier"), messages=2, tokens_before=5_000, tokens_after=400)
+    undone = UndoResult(compaction=COMPACTION, was_undone_before=False, restored=beneath)
+
+    assert undone.more_tokens == 8_300 - 4_600
+    assert told(undone)[1:3] == [
+        "the next request of session s sends messages 3–4 again: about 3,700 tokens more",
+        "messages 1–2 stay folded by earlier, which is in force again",
+    ]
+
+
+def test_where_another_fold_reaches_farther_nothing_changes() -> None:
+    undone = UndoResult(
+        compaction=COMPACTION,
+        was_undone_before=False,
+        still_in_force=replace(make_compaction("farther"), messages=9),
+    )
+
+    assert undone.more_tokens == 0
+    assert told(undone)[1] == (
+        "fold farther of messages 1–9 is still in force, so the next request of session s goes out as before: "
+        "undo that one too"
+    )
+
+
+def test_a_cut_that_is_undone_is_sent_whole() -> None:
+    assert told(UndoResult(compaction=CUT, was_undone_before=False)) == [
+        "the cut cut is undone",
+        "the next request of session s sends the tool results in message 4 whole: about 8,300 tokens more",
+    ]
+
+
+def test_what_was_undone_before_says_when() -> None:
+    undone = UndoResult(compaction=replace(COMPACTION, undone_at=60.0), was_undone_before=True)
+
+    assert told(undone) == ["fold fold-1 was undone already (1970-01-01 00:01:00 +0000): nothing has changed"]
+    assert (undone.first_message, undone.more_tokens) == (0, 0)
+
+
+def test_a_fold_as_an_object_has_every_field_and_can_be_read_back() -> None:
+    made = replace(COMPACTION, summary="a \ud83d", carried=("\x00", "ü"))
+
+    read = json.loads(json.dumps(compaction_object(made)))
+
+    assert list(read) == [field.name for field in fields(Compaction)]
+    assert (
+        Compaction(
+            **read
+            | {
+                "boundary": bytes.fromhex(read["boundary"]),
+                "carried": tuple(read["carried"]),
+                "cost": Decimal(read["cost"]),
+                "outcome": CompactionOutcome(read["outcome"]),
+            }
+        )
+        == made
+    )
+
+
+def test_a_list_leaves_out_the_texts() -> None:
+    assert compaction_object(COMPACTION).keys() - compaction_row_object(COMPACTION).keys() == {
+        "summary",
+        "carried",
+    }
+
+
+def test_a_shown_fold_has_its_messages_as_an_object_where_they_are_asked_for() -> None:
+    raw = CompactionContents(compaction=COMPACTION, messages=COMPACTED_MESSAGES, api_format=None)
+    full = json.loads(json.dumps(compaction_details_object(raw, full=True)))
+
+    assert [turn.encode("utf-8", "surrogateescape") for turn in full["turns"]] == list(COMPACTED_MESSAGES)
+    assert full["turns_kept"] == 4
+    assert "turns" not in compaction_details_object(raw, full=False)
+    assert compaction_details_object(SAID, full=False)["first"] == {
+        "role": "user",
+        "line": "Find the slow parser. Never push to the main branch.",
+    }
+    assert (
+        compaction_details_object(
+            CompactionContents(compaction=COMPACTION, messages=(), api_format=None), full=False
+        )["last"]
+        is None
+    )
+
+
+def test_an_undone_fold_as_an_object_names_what_is_in_force_now() -> None:
+    farther = replace(make_compaction("farther"), messages=9)
+
+    assert undo_object(UndoResult(compaction=replace(COMPACTION, undone_at=9.0), was_undone_before=False)) == {
+        "id": "fold-1",
+        "session_id": "s",
+        "undone_at": 9.0,
+        "undone_before": False,
+        "first_message": 1,
+        "last_message": 4,
+        "more_tokens": 8_300,
+        "in_force": None,
+    }
+    hidden = undo_object(UndoResult(compaction=COMPACTION, was_undone_before=False, still_in_force=farther))
+    assert (hidden["first_message"], hidden["more_tokens"], hidden["in_force"]) == (None, 0, "farther")

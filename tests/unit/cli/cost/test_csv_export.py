@@ -1,0 +1,140 @@
+"""Calls and sums as CSV: read back as they were, and nothing that a spreadsheet would run."""
+
+import csv
+import io
+import re
+from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
+from math import nextafter
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from foveate.cli.cost.csv_export import CALL_COLUMNS, SUM_COLUMNS, csv_line, report_csv, write_calls
+from foveate.cost.caps import utc_day
+from foveate.cost.ledger import Charge, GroupBy
+from foveate.cost.report import CostReport, CostReportRow
+from foveate.model import Savings
+from tests.support.stores.ledger_records import CALL, CHARGE, make_call, make_charge
+
+
+async def exported(*entries: Charge) -> bytes:
+    async def each() -> AsyncIterator[Charge]:
+        for one in entries:
+            yield one
+
+    file = io.BytesIO()
+    assert await write_calls(each(), file) == len(entries)
+    return file.getvalue()
+
+
+def rows(data: bytes) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
+
+
+async def test_every_call_is_a_line_with_exact_dollars_and_a_time_in_utc() -> None:
+    data = await exported(CHARGE, make_charge(make_call("call-2", at=1.5), None))
+
+    heading, first, second = rows(data)
+    assert tuple(heading) == CALL_COLUMNS
+    told = dict(zip(heading, first, strict=True))
+    assert told["at"] == "2026-11-15T12:00:00.000000Z"
+    assert (told["agent"], told["category"], told["tier"]) == ("ana", "main", "batch")
+    assert (told["uncached"], told["read"], told["written_5m"], told["written_1h"]) == (
+        "12",
+        "34000",
+        "560",
+        "78",
+    )
+    assert (told["dollars"], told["said_dollars"]) == ("0.061234567891", "0.0612345678901234567890")
+    assert (told["comparison"], told["saved_by_compaction"]) == ("simulated", "-0.000000000001")
+    unknown = dict(zip(heading, second, strict=True))
+    assert (told["is_partial"], unknown["is_possibly_charged"], unknown["charged_dollars"]) == (
+        "true",
+        "false",
+        "",
+    )
+    assert (unknown["at"], unknown["dollars"]) == ("1970-01-01T00:00:01.500000Z", "")
+    assert data.count(b"\r\n") == 3
+
+
+async def test_a_time_that_no_calendar_has_is_told_in_seconds() -> None:
+    _, row = rows(await exported(replace(CHARGE, call=replace(CALL, at=1e18))))
+
+    assert row[0] == "1000000000000000000"
+
+
+async def test_a_call_just_before_midnight_is_exported_on_its_day() -> None:
+    """Was rounded into the next one."""
+    midnight = 1_793_577_600.0
+    late = nextafter(midnight, 0)
+
+    _, before, after = rows(
+        await exported(make_charge(make_call("a", at=late), 1), make_charge(make_call("b", at=midnight), 1))
+    )
+
+    assert (before[0], after[0]) == ("2026-11-01T23:59:59.999999Z", "2026-11-02T00:00:00.000000Z")
+    assert utc_day(late) == "2026-11-01"
+
+
+@pytest.mark.parametrize("first", "=+-@\t\r\n＝＋－＠")
+@pytest.mark.parametrize("before", ["", "  "])
+async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str) -> None:
+    name = f'{before}{first}HYPERLINK("http://example.com","x")'
+
+    _, row = rows(await exported(replace(CHARGE, call=replace(CALL, agent=name))))
+
+    assert row[2] == f"'{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("a; @x;-2", "a;' @x;'-2"),
+        ("a\n=1", "a\n'=1"),
+        ("a\t＝1", "a\t'＝1"),
+        ("a;'b", "a;''b"),
+        ("a;b-c", "a;b-c"),
+        ("a\r\nb", "a\r\nb"),
+    ],
+)
+def test_no_spreadsheet_that_splits_elsewhere_takes_the_rest_for_a_formula(name: str, written: str) -> None:
+    """Was one in countries that split at `;`."""
+    ((_, found),) = rows(csv_line(["first", name]))
+
+    assert found == written
+
+
+@pytest.mark.slow
+@given(st.lists(st.text(max_size=12).filter(lambda text: text.isprintable() or text.isascii()), min_size=2))
+@example(["\t=", "';'", ";; =", "\r\n'"])
+@example(["'=1", '"', "a,b", "\r\n", " '", "-1"])
+def test_taking_an_apostrophe_away_always_gives_the_texts_back(texts: Sequence[str]) -> None:
+    (found,) = rows(csv_line(texts))
+
+    assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", cell) for cell in found] == list(texts)
+    parts = [part for cell in found for part in re.split(r"[;\t\r\n]", cell)]
+    assert not any(part.lstrip(" ").startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) for part in parts)
+    assert not any(cell.lstrip(" ").startswith(("\t", "\r", "\n")) for cell in found)
+
+
+def test_numbers_stay_numbers_below_zero_too() -> None:
+    assert (
+        csv_line([-1, Decimal("-0.000000000001"), Decimal("1E+3"), None, True])
+        == b"-1,-0.000000000001,1000,,true\r\n"
+    )
+
+
+def test_a_report_is_its_rows_without_the_total() -> None:
+    row = CostReportRow(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(breakpoints=Decimal("-1.5")))
+    report = CostReport(by=(GroupBy.AGENT,), rows=(row,), total=row)
+
+    heading, only = rows(report_csv(report))
+
+    assert heading == ["agent", *SUM_COLUMNS]
+    told = dict(zip(heading, only, strict=True))
+    assert (told["agent"], told["calls"], told["dollars"]) == ("'@ana", "2", "")
+    assert told["saved_by_breakpoints"] == "-1.5"

@@ -1,0 +1,358 @@
+"""What calls cost and how caps stand, in lines for people and as objects for programs."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+
+import pytest
+
+from foveate.cli.console import Display
+from foveate.cli.cost.output import CapFormatter, ReportFormatter, cap_object, report_object
+from foveate.cli.cost.selection import CallSelection, parse_group_by
+from foveate.cost.cap_status import CallerSummary, CapLevel, CapStatus, CapUse, compute_cap_status
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import GroupBy
+from foveate.cost.report import CostReport, CostReportRow
+from foveate.errors import BadOption
+from foveate.model import Comparison, Savings
+from tests.support.stores.ledger_records import NOON, make_cap, make_standing
+
+WIDE, NARROW = Display(columns=260), Display(columns=60)
+MAIN = CostReportRow(
+    group=("claude-opus-5-5", "main"),
+    calls=41,
+    uncached=12_000,
+    read=1_204_331,
+    written_5m=88_000,
+    written_1h=112,
+    output_tokens=31_002,
+    dollars=Decimal("1.24"),
+    estimated_dollars=Decimal("1.9"),
+    compared_calls=40,
+    compared_dollars=Decimal("1.24"),
+    saved=Savings(
+        comparison=Comparison.SIMULATED,
+        without=Decimal("4.61"),
+        breakpoints=Decimal("3.1"),
+        compaction=Decimal("0.4"),
+        context=Decimal("-0.12"),
+        simulation_error=Decimal("0.01"),
+    ),
+)
+LOCAL = CostReportRow(group=("local", "main"), calls=3, unknown_calls=3, output_tokens=7)
+TOTAL = replace(MAIN, group=(), calls=44, unknown_calls=3)
+REPORT = CostReport(by=(GroupBy.MODEL, GroupBy.CATEGORY), rows=(MAIN, LOCAL), total=TOTAL)
+
+
+def lines(report: CostReport, look: Display = WIDE) -> list[str]:
+    return list(ReportFormatter(look).lines(report))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_a_table_has_a_row_for_each_group_and_a_total() -> None:
+    heading, main, local, total = lines(REPORT)
+
+    assert cells(heading) == [
+        "model", "category", "calls", "uncached", "read", "written", "output", "cost", "at most",
+        "without Foveate", "saved", "by breakpoints", "by compaction", "by injected context",
+        "simulation error",
+    ]  # fmt: skip
+    assert cells(main) == [
+        "claude-opus-5-5", "main", "41", "12,000", "1,204,331", "88,112", "31,002", "$1.24", "$1.90",
+        "$4.61 for 40 calls", "$3.38", "$3.10", "$0.40", "cost $0.12 more", "$0.01",
+    ]  # fmt: skip
+    assert cells(local)[-3:] == ["3 calls of unknown price", "unknown", "unknown"]
+    assert "$1.24 + 3 calls of unknown price" in cells(total)
+    assert total.startswith("total ")
+
+
+def test_where_a_line_is_too_narrow_a_row_takes_a_few() -> None:
+    assert lines(REPORT, NARROW) == [
+        "claude-opus-5-5  main  41 calls",
+        "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
+        "  $1.24 (at most $1.90)",
+        "  without Foveate $4.61 for 40 calls; saved $3.38",
+        "  by breakpoints $3.10; by compaction $0.40; by injected context cost $0.12 more",
+        "  simulation error $0.01",
+        "local  main  3 calls",
+        "  in 0 uncached, 0 read, 0 written; out 7",
+        "  3 calls of unknown price",
+        "total  44 calls",
+        "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
+        "  $1.24 + 3 calls of unknown price (at most $1.90)",
+        "  without Foveate $4.61 for 40 calls; saved $3.38",
+        "  by breakpoints $3.10; by compaction $0.40; by injected context cost $0.12 more",
+        "  simulation error $0.01",
+    ]
+
+
+def test_a_loss_is_said_in_words() -> None:
+    lost = replace(MAIN, saved=Savings(without=Decimal(0), keep_alive=Decimal("-0.2")))
+
+    shown = lines(replace(REPORT, rows=(lost,)), NARROW)
+
+    assert shown[-2:] == [
+        "  without Foveate $0.00 for 40 calls; cost $0.20 more",
+        "  by keep-alive cost $0.20 more",
+    ]
+
+
+def test_of_one_row_there_is_no_total_and_of_none_no_heading() -> None:
+    assert len(lines(replace(REPORT, rows=(MAIN,)))) == 2
+    assert lines(replace(REPORT, rows=())) == []
+
+
+def test_a_column_of_which_nothing_is_known_is_left_out_but_never_a_name() -> None:
+    unknown = replace(LOCAL, group=("unknown", "main"))
+
+    heading, row = lines(replace(REPORT, rows=(unknown,)))
+
+    assert cells(heading) == ["model", "category", "calls", "uncached", "read", "written", "output", "cost"]
+    assert cells(row)[0] == "unknown"
+
+
+def test_a_summary_of_unknown_price_is_told_beside_what_compaction_saved() -> None:
+    row = replace(MAIN, unknown_compactions=2)
+
+    _, line = lines(replace(REPORT, rows=(row,)))
+    nothing_else = replace(row, saved=Savings())
+    not_fitting = replace(row, would_not_fit_calls=2, would_not_fit_dollars=Decimal("0.5"))
+
+    assert "$0.40 less 2 calls of unknown price" in line
+    assert lines(replace(REPORT, rows=(nothing_else,)))[1].endswith("  2 calls of unknown price")
+    assert lines(replace(REPORT, rows=(not_fitting,)), Display(columns=300))[1].endswith("  2 calls, $0.50")
+
+
+def test_what_a_name_holds_cannot_disturb_a_terminal() -> None:
+    row = replace(MAIN, group=("a\x1b[31m\nb" + "x" * 100, ""))
+
+    shown = "\n".join(lines(replace(REPORT, rows=(row,)), replace(WIDE, encoding="ascii")))
+
+    assert shown.isascii()
+    assert "\x1b" not in shown
+    assert shown.count("\n") == 1
+    assert '  ""  ' in shown
+
+
+def test_ids_of_sessions_are_as_short_as_they_can_be() -> None:
+    rows = tuple(replace(MAIN, group=(id_,)) for id_ in ("0123456789abc", "0123456789abd", "f" * 32))
+
+    _, *shown, _ = lines(CostReport(by=(GroupBy.SESSION,), rows=rows, total=TOTAL))
+
+    assert [cells(line)[0] for line in shown] == ["0123456789abc", "0123456789abd", "f" * 13]
+
+
+def test_colours_are_for_who_can_see_them() -> None:
+    heading, *_, total = lines(REPORT, replace(WIDE, colours=True))
+
+    assert heading.startswith("\x1b[2m")
+    assert total.startswith("\x1b[1m")
+    assert not any("\x1b" in line for line in lines(REPORT))
+
+
+def test_an_object_has_every_number_and_money_as_a_string() -> None:
+    shown = json.loads(json.dumps(report_object(REPORT)))
+
+    first, second = shown["rows"]
+    assert (first["model"], first["category"], first["dollars"]) == ("claude-opus-5-5", "main", "1.24")
+    assert first["saved"] == {
+        "total": "3.38",
+        "breakpoints": "3.1",
+        "compaction": "0.4",
+        "context": "-0.12",
+        "keep_alive": None,
+    }
+    assert (second["dollars"], second["unknown_calls"]) == (None, 3)
+    assert (shown["by"], shown["total"]["calls"]) == (["model", "category"], 44)
+    assert set(first) - {"model", "category"} == set(shown["total"])
+
+
+CAPS = [
+    Cap(scope=CapScope.CALL, dollars=Decimal("0.5")),
+    make_cap(CapScope.SESSION, 5),
+    make_cap(CapScope.SESSION, 4, "bob"),
+    make_cap(CapScope.AGENT, 10),
+    make_cap(CapScope.AGENT, 20, "zoe"),
+    make_cap(CapScope.DAY, 30),
+    make_cap(CapScope.DAY, 40, "ana"),
+    make_cap(CapScope.TOTAL, 50),
+]
+SPENDING = CallerSummary(agents=("ana", "bob"), sessions=(("ana", "s" * 32), ("bob", "t" * 32)))
+STANDINGS = {
+    f"session {'s' * 32}": make_standing(4, "0.5"),
+    f"session {'t' * 32}": make_standing(1),
+    "agent ana": make_standing(10),
+    "agent bob": make_standing("11.5"),
+    "day 2026-11-15": make_standing(3),
+    "day 2026-11-15 of ana": make_standing(31, 1),
+    "total": make_standing("21.5"),
+}
+
+
+def held() -> list[CapStatus]:
+    return compute_cap_status(CAPS, now=NOON, callers=SPENDING, balances=STANDINGS)
+
+
+def test_every_cap_is_told_for_whom_it_is_on_now() -> None:
+    heading, *shown = CapFormatter(WIDE).lines(held())
+
+    assert cells(heading) == ["cap", "limit", "spent", "reserved", "left"]
+    assert [cells(line) for line in shown] == [
+        ["each call", "$0.50"],
+        ["session ssssssss of ana", "$5.00", "$4.00", "$0.50", "$0.50", "90% used, warned from 80% on"],
+        ["session tttttttt of bob", "$5.00", "$1.00", "$0.00", "$4.00", "20% used"],
+        ["session tttttttt of bob", "$4.00", "$1.00", "$0.00", "$3.00", "25% used"],
+        ["agent bob", "$10.00", "$11.50", "$0.00", "$0.00", "over by $1.50"],
+        ["agent ana", "$10.00", "$10.00", "$0.00", "$0.00", "nothing left"],
+        ["agent zoe", "$20.00", "$0.00", "$0.00", "$20.00", "0% used"],
+        ["day 2026-11-15", "$30.00", "$3.00", "$0.00", "$27.00", "10% used"],
+        ["day 2026-11-15 of ana", "$40.00", "$31.00", "$1.00", "$8.00", "80% used, warned from 80% on"],
+        ["all", "$50.00", "$21.50", "$0.00", "$28.50", "43% used"],
+    ]
+
+
+def test_narrow_lines_tell_the_same_of_caps() -> None:
+    shown = list(CapFormatter(NARROW).lines(held()))
+
+    assert shown[:3] == [
+        "each call  $0.50",
+        "session ssssssss of ana  $5.00  90% used, warned from 80% on",
+        "  $4.00 spent, $0.50 reserved, $0.50 left",
+    ]
+
+
+def test_where_nobody_has_called_caps_are_told_all_the_same() -> None:
+    shown = [cells(line) for line in CapFormatter(WIDE).lines(compute_cap_status(CAPS, now=NOON))]
+
+    assert ["each session", "$5.00", "nobody has called of late"] in shown
+    assert ["each session of bob", "$4.00", "nobody has called of late"] in shown
+    assert ["each agent", "$10.00", "nobody has called of late"] in shown
+    assert ["all", "$50.00", "$0.00", "$0.00", "$50.00", "0% used"] in shown
+
+
+def test_of_many_sessions_those_nearest_to_their_cap_are_told() -> None:
+    uses = CallerSummary(sessions=[("ana", f"s{number:02}") for number in range(25)])
+    spent = {f"session s{number:02}": make_standing(number) for number in range(25)}
+
+    _, *shown, last = CapFormatter(WIDE).lines(
+        compute_cap_status([make_cap(CapScope.SESSION, 30)], now=NOON, callers=uses, balances=spent)
+    )
+
+    assert [cells(line)[0] for line in shown] == [f"session s{24 - number:02} of ana" for number in range(20)]
+    assert cells(last) == ["…", "5 more sessions, farther from it; --json has them all"]
+
+
+@pytest.mark.parametrize(
+    ("spent", "reserved", "level"),
+    [
+        ("7.99", "0", CapLevel.FINE),
+        ("7.99", "0.01", CapLevel.NEAR),
+        ("9", "1", CapLevel.FULL),
+        ("11", "0", CapLevel.FULL),
+    ],
+)
+def test_a_cap_is_fine_near_or_full(spent: str, reserved: str, level: CapLevel) -> None:
+    assert CapUse(cap=make_cap(CapScope.TOTAL, 10), balance=make_standing(spent, reserved)).level is level
+
+
+def test_a_cap_of_nothing_is_full() -> None:
+    use = CapUse(cap=make_cap(CapScope.TOTAL, 0))
+
+    assert use.level is CapLevel.FULL
+    assert list(CapFormatter(WIDE).lines([CapStatus(cap=use.cap, uses=(use,))]))[1].endswith("nothing left")
+
+
+def test_calls_of_unknown_price_are_told_with_what_is_spent_since_it_holds_what_they_were_charged() -> None:
+    use = CapUse(cap=make_cap(CapScope.TOTAL, 10), balance=make_standing("1.24"), unknown_calls=3)
+
+    line = list(CapFormatter(WIDE).lines([CapStatus(cap=use.cap, uses=(use,))]))[1]
+
+    assert "$1.24 with 3 calls of unknown price" in line
+
+
+def test_a_cap_as_an_object_has_all_of_it() -> None:
+    shown = json.loads(json.dumps([cap_object(one) for one in held()]))
+
+    assert shown[0] == {
+        "scope": "call", "dollars": "0.5", "agent": None, "warn_at": "0.8", "unknown": "refuse", "uses": [],
+    }  # fmt: skip
+    assert shown[3]["uses"][0] == {
+        "agent": "bob", "session_id": None, "day": None, "spent": "11.5", "reserved": "0", "left": "-1.5",
+        "unknown_calls": 0, "level": "full",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def far_from_greenwich() -> Iterator[None]:
+    """A clock on the wall that shows another time, and at times another day."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", "Pacific/Auckland")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_greenwich")
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        ("2026-11-15", None, (NOON - 43_200, None)),
+        (None, "2026-11-14", (None, NOON - 43_200)),
+        ("1d", "2026-11-15T13:00", (NOON - 86_400, NOON + 3_600)),
+        ("2026-11-15T13:00+01:00", None, (NOON, None)),
+    ],
+)
+def test_times_are_those_of_utc_as_days_of_bills_are(
+    since: str | None, until: str | None, expected: tuple[float | None, float | None]
+) -> None:
+    asked = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
+
+    assert asked.since == expected[0]
+    assert asked.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
+
+
+def test_until_takes_in_what_was_made_just_then() -> None:
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON)
+
+    assert asked.until is not None
+    assert asked.until > NOON
+
+
+@pytest.mark.parametrize("day", ["2026-11-01", "2026-11-14", "2000-02-29"])
+def test_until_a_day_and_since_the_next_hold_every_moment_between_them(day: str) -> None:
+    """Was a quarter of a microsecond before midnight that nobody could ask for."""
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
+
+    midnight = datetime.fromisoformat(f"{day}T00:00+00:00").timestamp() + 86_400
+    assert asked.until == midnight
+
+
+def test_until_the_last_day_of_the_calendar_is_for_ever() -> None:
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
+
+    assert asked.until == 253_402_300_800.0
+
+
+def test_what_sums_are_by_is_read_in_its_order() -> None:
+    assert parse_group_by("Day, agent") == (GroupBy.DAY, GroupBy.AGENT)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [("", "not ''"), ("agent,", "not ''"), ("week", "not 'week'"), ("day,day", "--by has day twice")],
+)
+def test_what_sums_cannot_be_by_is_refused(said: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        parse_group_by(said)
+
+
+def test_calls_of_no_session_have_a_row_that_says_so() -> None:
+    report = CostReport(by=(GroupBy.SESSION,), rows=(replace(LOCAL, group=("",)),), total=TOTAL)
+
+    assert cells(lines(report)[1])[0] == "(no session)"

@@ -1,0 +1,250 @@
+"""The picture of a prompt: it fits where it is shown, and nothing that is there is left out of it."""
+
+import unicodedata
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
+from foveate.budget.sections import Priority, Stability
+from foveate.cli.assemble import draw_prompt
+from foveate.cli.console import Display
+from foveate.model import TokenCount
+from tests.support.harness.example_limits import limit_examples
+
+BLOCKS = "█", "░"
+# Two numbers of six digits, a gap, and something of a name.
+NARROWEST_COLUMNS = 26
+
+characters = st.one_of(
+    st.sampled_from("abz_- é日本語한❤📚👍🏽🇩🇪\ufe0f\u0301"),
+    st.characters(exclude_categories=("C", "Z")),
+)
+names = st.text(characters, min_size=1, max_size=60).filter(str.strip)
+
+
+def report(
+    name: str,
+    before: int,
+    after: int | None = None,
+    action: Action = Action.KEPT,
+    cap_tokens: int | None = None,
+    priority: Priority = Priority.MEDIUM,
+    upper: int | None = None,
+) -> SectionReport:
+    return SectionReport(
+        name=name,
+        priority=priority,
+        stability=Stability.TURN,
+        before=before,
+        after=before if after is None else after,
+        upper=upper or (before if after is None else after),
+        cap_tokens=cap_tokens,
+        action=action,
+        text="",
+    )
+
+
+def prompt(*sections: SectionReport, cuts: tuple[Cut, ...] = (), count: TokenCount | None = None) -> Prompt:
+    tokens = sum(section.after for section in sections)
+    return Prompt(
+        text="",
+        count=count or TokenCount(tokens, True, tokens),
+        limit_tokens=max(tokens, 1),
+        sections=sections,
+        cuts=cuts,
+    )
+
+
+def rows(shown: Prompt, columns: int = 80) -> list[str]:
+    """The row of each section."""
+    lines = draw_prompt(shown, model="gpt-4o", display=Display(columns=columns), explain=False).splitlines()
+    return lines[len(lines) - len(shown.sections) :]
+
+
+def cells(row: str) -> tuple[int, int]:
+    """How many cells of a row's bar are filled, and how many are light."""
+    return row.count(BLOCKS[0]), row.count(BLOCKS[1])
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> Prompt:
+    sections, cuts = [], []
+    for name in draw(st.lists(names, max_size=8)):
+        before = draw(st.integers(0, 99_999))
+        after = draw(st.integers(0, before))
+        action = draw(st.sampled_from(Action))
+        sections.append(report(name, before, after, action, priority=draw(st.sampled_from(Priority))))
+        reason = draw(st.text(characters, max_size=80))
+        cuts.append(Cut(section=name, rung="own: drop 日本", before=before, after=after, reason=reason))
+    exact = draw(st.booleans())
+    return prompt(*sections, cuts=tuple(cuts), count=TokenCount(123_456, exact, 234_567))
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(80))
+@given(shown=prompts(), columns=st.integers(NARROWEST_COLUMNS, 200), colours=st.booleans())
+def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: bool) -> None:
+    look = Display(columns=columns, colours=colours)
+    lines = draw_prompt(shown, model="gpt-4o 模型 " + "m" * 50, display=look, explain=True).splitlines()
+
+    for line in lines:
+        without_colours = line
+        for code in ("1", "2", "31", "32", "33", "0"):
+            without_colours = without_colours.replace(f"\x1b[{code}m", "")
+        assert cell_len(without_colours) <= columns
+        assert "\x1b" not in without_colours
+
+
+@settings(max_examples=limit_examples(80))
+@given(sizes=st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)), max_size=8))
+def test_a_bar_shows_whatever_is_kept_and_whatever_is_cut(sizes: list[tuple[int, int]]) -> None:
+    shown = prompt(*(report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))
+
+    for section, row in zip(shown.sections, rows(shown, columns=120), strict=True):
+        kept, cut = cells(row)
+        assert (kept + cut > 0) == (section.before > 0)
+        assert kept > 0 or section.after == 0
+        assert cut == 0 or section.after < section.before
+        assert cut > 0 or section.after == section.before or kept == 1
+
+
+def test_bars_are_as_long_as_the_sections_were_and_filled_as_far_as_they_are_kept() -> None:
+    shown = prompt(
+        report("a", 400), report("b", 200, 100, Action.TRUNCATED), report("c", 100, 0, Action.DROPPED)
+    )
+
+    assert [cells(row) for row in rows(shown, columns=200)] == [(40, 0), (10, 10), (0, 10)]
+
+
+def test_the_numbers_stand_below_each_other() -> None:
+    first, second = rows(prompt(report("a", 12_345), report("longer", 7)))
+
+    assert first.endswith("12,345 of 12,345")
+    assert second.endswith("     7 of      7")
+    assert len(first) == len(second)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cap_tokens", "note"),
+    [
+        (760, 800, "near cap"),
+        (759, 800, ""),
+        (19, 20, "near cap"),
+        (18, 20, ""),
+        (95, 100, "near cap"),
+        (94, 100, ""),
+        (760, None, ""),
+        (0, 0, ""),
+    ],
+)
+def test_from_95_percent_of_its_cap_a_section_is_near_it(
+    tokens: int, cap_tokens: int | None, note: str
+) -> None:
+    (row,) = rows(prompt(report("a", tokens, cap_tokens=cap_tokens)))
+
+    assert row.endswith(f"{tokens} of {tokens}" + (f"  {note}" if note else ""))
+
+
+def test_a_number_of_hundreds_of_digits_can_be_drawn() -> None:
+    """Was: an OverflowError, since no float is as large."""
+    huge = replace(prompt(report("a", 760, cap_tokens=10**400)), limit_tokens=10**400)
+
+    assert "tokens (0%), gpt-4o, exact" in draw_prompt(
+        huge, model="gpt-4o", display=Display(columns=2000), explain=False
+    )
+    assert rows(huge)[0].endswith("760 of 760")
+
+
+def test_what_was_only_cut_to_its_cap_is_told_from_what_the_ladder_cut() -> None:
+    def cut(section: str, rung: str) -> Cut:
+        return Cut(section=section, rung=rung, before=9, after=5, reason="")
+
+    sections = [report(name, 9, 5, Action.TRUNCATED) for name in ("a", "b", "c")]
+    gone = report("d", 9, 0, Action.DROPPED)
+    cuts = cut("a", "cap"), cut("b", "cap"), cut("b", "own: drop"), cut("c", "own: drop"), cut("d", "cap")
+
+    assert [row.split()[-1] for row in rows(prompt(*sections, gone, cuts=cuts))] == [
+        "capped",
+        "truncated",
+        "truncated",
+        "dropped",
+    ]
+
+
+def test_an_estimate_says_how_high_it_can_be() -> None:
+    shown = prompt(report("a", 10), count=TokenCount(8, False, 10))
+    heading, row = draw_prompt(shown, model="some-model", display=Display(), explain=False).splitlines()
+
+    assert heading == "~8 of 10 tokens (80%), some-model, estimated, at most 10 (100%)"
+    assert row.endswith("~10 of ~10")
+
+
+def test_an_estimate_is_near_its_cap_by_its_bound() -> None:
+    """Its tokens are what it probably takes, and its cap is kept by what it can take at most."""
+    estimates = report("a", 600, cap_tokens=800, upper=760), report("b", 600, cap_tokens=800, upper=759)
+    shown = prompt(*estimates, count=TokenCount(1200, False, 1519))
+
+    assert [row.partition("~600 of ~600")[2] for row in rows(shown)] == ["  near cap", ""]
+
+
+def test_a_cap_that_an_estimate_is_well_below_says_why() -> None:
+    cut = Cut(section="a", rung="cap", before=900, after=600, reason="its own cap is 800 tokens")
+    estimated = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,), count=TokenCount(600, False, 790))
+    exact = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,))
+    lines = [
+        draw_prompt(each, model="m", display=Display(), explain=True).splitlines()[3:]
+        for each in (estimated, exact)
+    ]
+
+    assert " ".join(" ".join(lines[0]).split()) == (
+        "a ~900 → ~600 cap: its own cap is 800 tokens, kept by the bound of an estimate"
+    )
+    assert lines[1] == ["a  900 → 600  cap: its own cap is 800 tokens"]
+
+
+def test_nothing_is_nothing_whoever_counts() -> None:
+    shown = prompt(report("a", 9, 0, Action.DROPPED), count=TokenCount(0, False, 1))
+
+    assert rows(shown)[0].endswith("  0 of ~9  dropped")
+
+
+def test_names_are_cut_between_characters_and_the_bar_stays_in_line() -> None:
+    long = "日本語" * 6
+    shown = prompt(report(long, 10), report("ascii", 10), report("e\u0301" * 30, 10))
+    bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in rows(shown)]
+
+    assert len(set(bars)) == 1
+    assert rows(shown)[0].startswith("日本語日本語日本語日本語日…")
+    assert unicodedata.normalize("NFC", rows(shown)[2]).startswith("é" * 27 + "…")
+
+
+def test_a_narrow_screen_loses_the_bar_before_the_numbers() -> None:
+    shown = prompt(report("a_rather_long_name", 99_999, 1_000, Action.TRUNCATED))
+
+    assert rows(shown, columns=40) == ["a_rather_lo…  1,000 of 99,999  truncated"]
+    assert rows(shown, columns=26) == ["a_rather…  1,000 of 99,999"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_where_there_are_no_blocks_bars_are_drawn_with_what_there_is(encoding: str) -> None:
+    shown = prompt(
+        report("naïve 📚" + "x" * 30, 10, 5, Action.TRUNCATED),
+        cuts=(Cut(section="naïve 📚", rung="cap", before=10, after=5, reason="why"),),
+    )
+    picture = draw_prompt(shown, model="gpt-4o", display=Display(encoding=encoding), explain=True)
+
+    assert picture.encode(encoding)
+    assert "###" in picture
+    assert "..." in picture
+    assert "10 -> 5  cap: why" in picture
+    assert "\\U0001f4da" in picture
+
+
+def test_with_nothing_cut_there_is_nothing_to_explain() -> None:
+    assert draw_prompt(prompt(), model="gpt-4o", display=Display(), explain=True) == (
+        "0 of 1 tokens (0%), gpt-4o, exact\n\nnothing was cut"
+    )

@@ -1,0 +1,134 @@
+"""What is said of a prompt beside its picture: only what its reader can do something about."""
+
+from time import process_time
+
+import pytest
+
+import foveate
+from foveate.budget import Budget, Priority, Section, SectionRule
+from foveate.cli.assemble import prompt_notes
+
+UNKNOWN_MODEL = "a-model-of-next-year"
+NOT_RESERVED = "nothing of the window is reserved for the answer: set output_reserve in the budget"
+ALL_THE_SAME = "all sections have the same priority, so the last are cut first: give the budget priorities"
+
+RULE = SectionRule(priority=Priority.HIGH)
+
+
+def said(
+    sections: list[Section], budget: Budget, *, model: str = "gpt-4o", explain: bool = False, show: bool = False
+) -> list[str]:
+    prompt = foveate.assemble(sections, budget, model, show_budget=show)
+    return list(prompt_notes(prompt, budget, model=model, explain=explain))
+
+
+def of(*names: str, priority: str = "medium") -> list[Section]:
+    return [Section(name, "one two three four five six seven eight", priority=priority) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
+
+
+def test_an_unknown_window_is_said_whole_also_where_some_of_it_is_reserved() -> None:
+    expected = [
+        f"the window of '{UNKNOWN_MODEL}' is not known: 16,384 tokens are assumed; say total_tokens in a budget"
+    ]
+
+    assert said(of("task"), Budget(), model=UNKNOWN_MODEL) == expected
+    assert said(of("task"), Budget(output_reserve=1000), model=UNKNOWN_MODEL) == expected
+
+
+def test_a_window_of_which_nothing_is_reserved_is_said() -> None:
+    assert said(of("task"), Budget()) == [NOT_RESERVED]
+    assert said(of("task"), Budget(output_reserve=1)) == []
+
+
+def test_a_number_of_ones_own_is_not_questioned() -> None:
+    assert said(of("task"), Budget(100)) == []
+    assert said(of("task"), Budget(100), model=UNKNOWN_MODEL) == []
+
+
+@pytest.mark.parametrize("name", ["Task_List", "task_lst", "TASKLIST", "tasks_list"])
+def test_a_rule_with_a_typo_in_its_name_is_said_with_what_was_meant(name: str) -> None:
+    budget = Budget(100, sections={name: RULE})
+
+    assert said(of("rules", "task_list"), budget) == [
+        f"the budget says something of '{name}', and there is no such section: did you mean 'task_list'?"
+    ]
+
+
+def test_a_rung_with_a_typo_in_its_name_is_said_also_where_the_section_has_a_rule() -> None:
+    budget = Budget(100, ladder=[{"drop": ["tsak"]}, {"truncate": "lowest"}], sections={"task": RULE})
+
+    assert said(of("rules", "task"), budget) == [
+        "the budget says something of 'tsak', and there is no such section: did you mean 'task'?"
+    ]
+
+
+def test_a_section_that_has_a_rule_is_not_what_another_rule_was_meant_for() -> None:
+    budget = Budget(100, sections={"history_1": RULE, "history_2": RULE})
+
+    assert said(of("history_1"), budget) == []
+
+
+def test_a_name_like_no_other_is_only_listed_where_all_is_explained() -> None:
+    one = Budget(100, sections={"mandates": RULE})
+    two = Budget(100, sections={"mandates": RULE, "Rules": RULE, "weather": RULE})
+
+    assert said(of("rules"), one) == []
+    assert said(of("rules"), one, explain=True) == [
+        "the budget says something of 'mandates', and there is no such section"
+    ]
+    assert said(of("rules"), two, explain=True) == [
+        "the budget says something of 'Rules', and there is no such section: did you mean 'rules'?",
+        "the budget says something of 'mandates', 'weather', and there are no such sections",
+    ]
+
+
+def test_thousands_of_names_are_compared_but_for_case_alone_and_so_in_no_time() -> None:
+    """All with all once took minutes."""
+    sections = [Section(f"a section with the number {i}", "") for i in range(2000)]
+    rules = {f"no section with the number {i}": RULE for i in range(1000)}
+    budget = Budget(100, sections=rules | {"A Section with the number 7": RULE})
+    prompt = foveate.assemble(sections, budget)
+
+    before = process_time()
+    (line,) = prompt_notes(prompt, budget, model="gpt-4o", explain=False)
+
+    assert "did you mean 'a section with the number 7'?" in line
+    assert process_time() - before < 2
+
+
+@pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", [{"truncate": "lowest"}]])
+@pytest.mark.parametrize("show", [False, True])
+def test_what_was_cut_only_for_its_place_is_said(ladder: str, show: bool) -> None:
+    tight = Budget(60 if show else 20, ladder=ladder)
+
+    assert said(of("a", "b", "c", "d", "e", "f"), tight, show=show) == [ALL_THE_SAME]
+
+
+@pytest.mark.parametrize(
+    ("sections", "budget"),
+    [
+        ([*of("a"), *of("b", priority="low")], Budget(12)),
+        (of("a", "b"), Budget(12, sections={"b": SectionRule(priority=Priority.LOW)})),
+        (of("a", "b"), Budget(12, ladder=[{"drop": ["b"]}])),
+        (of("a", "b"), Budget(100, sections={"b": SectionRule(max_tokens=5)})),
+        (of("a", "b"), Budget(100)),
+        (of("a"), Budget(5)),
+        ([*of("a"), Section("b", "", enabled=False)], Budget(5)),
+    ],
+    ids=["priorities", "rules", "by name", "own cap", "no cut", "one section", "one that is enabled"],
+)
+def test_where_priorities_would_change_nothing_they_are_not_asked_for(
+    sections: list[Section], budget: Budget
+) -> None:
+    assert said(sections, budget) == []
+
+
+def test_a_disabled_section_of_another_priority_changes_nothing_either() -> None:
+    sections = [*of("a", "b"), Section("c", "", priority="low", enabled=False)]
+
+    assert said(sections, Budget(12)) == [ALL_THE_SAME]

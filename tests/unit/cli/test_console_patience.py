@@ -1,0 +1,45 @@
+"""The line that tells a person to wait, and how it goes away."""
+
+import io
+import time
+from contextlib import redirect_stderr
+from threading import Event
+
+import pytest
+
+from foveate.cli.console import show_progress
+
+
+class SlowTerminal(io.StringIO):
+    """Takes a while for each text, and says when the first has begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_written_to = Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.is_written_to.set()
+        time.sleep(0.05)
+        return super().write(text)
+
+
+@pytest.mark.slow
+def test_it_goes_away_by_what_every_terminal_knows_though_the_end_comes_while_it_is_written() -> None:
+    """Defect: it stayed there, in the line of what came next."""
+    terminal = SlowTerminal()
+    with redirect_stderr(terminal), show_progress("counting"):
+        assert terminal.is_written_to.wait(30)
+
+    line = "foveate: counting …"
+    assert terminal.getvalue() == f"{line}\r{' ' * len(line)}\r"
+
+
+def test_who_need_not_wait_sees_nothing_of_it() -> None:
+    terminal = SlowTerminal()
+    with redirect_stderr(terminal), show_progress("counting"):
+        pass
+
+    assert terminal.getvalue() == ""

@@ -1,0 +1,155 @@
+"""Nodes and views in lines for people, and as objects for programs."""
+
+from pathlib import Path
+
+import pytest
+
+from foveate import count
+from foveate.cli.console import Display
+from foveate.cli.memory import node_lines, node_object, outline_lines, outline_object, view_object, view_summary
+from foveate.memory.library import Library
+from foveate.memory.nodes import Node
+from foveate.memory.privacy import Gate
+from foveate.memory.views.view import DetailLevel, View, ViewNode
+from foveate.model import TokenCount
+
+PLAIN = Display()
+NOTES = """\
+#+FILETAGS: :home:
+* TODO [#B] Paint the door :project:
+SCHEDULED: <2026-11-20 Fri 09:30> DEADLINE: <2026-11-27 Fri>
+:PROPERTIES:
+:ID: door
+:END:
+Green.
+** DONE Buy paint
+** Sand it down
+"""
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Node]:
+    return read(tmp_path, NOTES)
+
+
+def read(folder: Path, text: str) -> list[Node]:
+    (folder / "house.org").write_text(text, encoding="utf-8")
+    library = Library([folder], Gate())
+    library.refresh()
+    return [node for document in library.documents for node in document.nodes]
+
+
+def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[DetailLevel, ...] = ()) -> View:
+    shown = tuple(ViewNode(str(number), "A title", level, 0.5, 7) for number, level in enumerate(levels))
+    return View(text="…", count=count, limit_tokens=limit_tokens, nodes=shown)
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (
+            view(
+                TokenCount(1990, True, 1990),
+                2000,
+                (DetailLevel.FULL, DetailLevel.TITLE, DetailLevel.TITLE, DetailLevel.EXCERPT),
+            ),
+            "1,990 of 2,000 tokens, gpt-4o, exact; of 1,234 nodes 1 full, 1 excerpt, 2 title, 1,230 not shown",
+        ),
+        (
+            view(TokenCount(90, False, 99), 100, (DetailLevel.TITLE,)),
+            "~90 of 100 tokens, gpt-4o, estimated, at most 99; of 1,234 nodes 1 title, 1,233 not shown",
+        ),
+        (view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; of 1,234 nodes 1,234 not shown"),
+    ],
+    ids=["exact", "estimated", "no limit"],
+)
+def test_a_summary_says_how_long_a_view_is_and_how_much_it_shows(shown: View, said: str) -> None:
+    assert view_summary(shown, model="gpt-4o", nodes=1234) == said
+
+
+def test_a_view_as_an_object_has_its_numbers_first() -> None:
+    shown = view_object(view(TokenCount(90, False, 99), None, (DetailLevel.FULL,)), model="m", focus="0")
+
+    assert shown == {
+        "tokens": 90,
+        "limit_tokens": None,
+        "text": "…",
+        "nodes": [{"id": "0", "title": "A title", "level": "full", "score": 0.5, "tokens": 7}],
+        "count": {"tokens": 90, "exact": False, "upper": 99},
+        "model": "m",
+        "focus": "0",
+    }
+    assert list(shown)[:4] == ["tokens", "limit_tokens", "text", "nodes"]
+
+
+def test_nodes_are_a_line_each_with_ids_and_states_below_each_other(nodes: list[Node]) -> None:
+    file, door, paint, sand = nodes
+
+    assert list(node_lines([door, paint, sand], PLAIN)) == [
+        f"{'door':15}  TODO  Paint the door  :home:project:  house.org",
+        f"{paint.id}  DONE  Buy paint  :home:project:  house.org",
+        f"{sand.id}        Sand it down  :home:project:  house.org",
+    ]
+    assert list(node_lines([file], PLAIN)) == [f"{file.id}  house  :home:  house.org"]
+    assert list(node_lines([], PLAIN)) == []
+
+
+def test_a_node_as_an_object_tells_dates_with_a_time_only_where_they_have_one(nodes: list[Node]) -> None:
+    door = node_object(nodes[1])
+
+    assert (door["scheduled"], door["deadline"]) == ("2026-11-20T09:30", "2026-11-27")
+    assert (door["type"], door["todo"], door["is_done"], door["priority"]) == ("project", "TODO", False, "B")
+    assert (door["parent"], door["tags"]) == (nodes[0].id, ["home", "project"])
+    bought = node_object(nodes[2])
+    assert (bought["scheduled"], bought["deadline"], bought["is_done"]) == (None, None, True)
+    assert node_object(nodes[0])["parent"] is None
+
+
+def test_an_outline_is_indented_and_tells_what_a_file_holds(nodes: list[Node]) -> None:
+    assert list(outline_lines(nodes, None, PLAIN)) == [
+        f"house  <<{nodes[0].id}>>  :home:  house.org  4 nodes, {count(NOTES).tokens} tokens",
+        "  TODO [#B] Paint the door  <<door>>  :project:",
+        f"    DONE Buy paint  <<{nodes[2].id}>>",
+        f"    Sand it down  <<{nodes[3].id}>>",
+    ]
+
+
+@pytest.mark.parametrize(("depth", "lines"), [(0, 1), (1, 2), (2, 4), (9, 4), (None, 4)])
+def test_an_outline_ends_at_its_depth(nodes: list[Node], depth: int | None, lines: int) -> None:
+    listed = outline_object(nodes, depth)["nodes"]
+
+    assert isinstance(listed, list)
+    assert len(list(outline_lines(nodes, depth, PLAIN))) == len(listed) == lines
+    assert [node["depth"] for node in listed] == [0, 1, 2, 2][:lines]
+
+
+def test_what_is_counted_of_a_file_is_what_may_be_seen(tmp_path: Path) -> None:
+    public = next(outline_lines(read(tmp_path, "* Open\n"), None, PLAIN))
+    with_private = next(outline_lines(read(tmp_path, "* Open\n* Closed :private:\nMuch text.\n"), None, PLAIN))
+
+    assert public == with_private
+
+
+def test_a_long_title_is_cut_and_blanks_in_it_are_one(tmp_path: Path) -> None:
+    nodes = read(tmp_path, f"* {'x' * 121}\n* a \t b\n")
+
+    first, second = node_lines(nodes[1:], PLAIN)
+    assert f"  {'x' * 119}…  house.org" in first
+    assert "  a b  house.org" in second
+    assert not any("x" * 120 in line for line in outline_lines(nodes, None, PLAIN))
+
+
+def test_colours_are_put_around_what_was_made_plain(tmp_path: Path) -> None:
+    _, node = read(tmp_path, "* Odd\x1b[31m\n:PROPERTIES:\n:ID: i\x1bd\n:END:\n")
+    coloured = next(node_lines([node], Display(colours=True)))
+
+    assert coloured == "\x1b[2mi\\x1bd\x1b[0m  Odd\\x1b[31m  \x1b[2mhouse.org\x1b[0m"
+    assert next(node_lines([node], Display(encoding="ascii"))) == "i\\x1bd  Odd\\x1b[31m  house.org"
+
+
+@pytest.mark.slow
+def test_a_chain_of_thousands_of_headings_is_listed_quickly_and_without_recursion(tmp_path: Path) -> None:
+    nodes = read(tmp_path, "".join(f"{'*' * level} {level}\n" for level in range(1, 3001)))
+
+    assert sum(1 for _ in outline_lines(nodes, None, PLAIN)) == 3001
+    assert next(outline_lines(nodes, 0, PLAIN)).startswith("house")

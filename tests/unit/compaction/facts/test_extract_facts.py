@@ -1,0 +1,281 @@
+"""The facts of a conversation, found by rules."""
+
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.compaction.facts.extract import Fact, Speaker, extract_facts, message_texts
+from foveate.compaction.facts.rules import FactKind
+from foveate.model import Document, Format, MediaSource, Message, Text, Thinking, ToolCall
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.fact_conversations import (
+    conversations,
+    model_message,
+    result_message,
+    tool_call,
+    user_message,
+)
+
+
+def texts(messages: Sequence[Message], kind: FactKind) -> list[str]:
+    return [fact.text for fact in extract_facts(messages) if fact.kind is kind]
+
+
+def one(messages: Sequence[Message], text: str) -> Fact:
+    (found,) = [fact for fact in extract_facts(messages) if fact.text == text]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("see src/app/main.py, line 3", FactKind.PATH, ["src/app/main.py"]),
+        ("in /etc/hosts and ~/notes/a.md.", FactKind.PATH, ["/etc/hosts", "~/notes/a.md"]),
+        ("File main.py:12: in f", FactKind.PATH, ["main.py"]),
+        (r"at C:\Users\ana\app.exe now", FactKind.PATH, [r"C:\Users\ana\app.exe"]),
+        ("und/oder, 1/2, and/or, km/h", FactKind.PATH, []),
+        ("данные/отчёт.csv", FactKind.PATH, ["данные/отчёт.csv"]),
+        ("https://x.org/a?b=c, then", FactKind.URL, ["https://x.org/a?b=c"]),
+        (
+            "snake_case camelCase Pascal2Case CONSTANT run() plain",
+            FactKind.IDENTIFIER,
+            ["snake_case", "camelCase", "Pascal2Case", "CONSTANT", "run"],
+        ),
+        ("import @scope/some-pkg, or @scope/pkg/lib.", FactKind.PATH, ["@scope/some-pkg", "@scope/pkg/lib"]),
+        ("color: #88C0D0; or #fff", FactKind.IDENTIFIER, ["#88C0D0", "#fff"]),
+        ("commit 1a2b3c4d, issue #42, ABC-7", FactKind.IDENTIFIER, ["1a2b3c4d", "#42", "ABC-7"]),
+        (
+            "id 123e4567-e89b-12d3-a456-426614174000 --dry-run",
+            FactKind.IDENTIFIER,
+            ["123e4567-e89b-12d3-a456-426614174000", "--dry-run"],
+        ),
+        ("self.sent_bytes[0].maxSize", FactKind.IDENTIFIER, ["sent_bytes", "maxSize"]),
+        ("größeÄnderung", FactKind.IDENTIFIER, ["größeÄnderung"]),
+        ("took 15 ms, 20%, 1,234 rows and 7 apples", FactKind.NUMBER, ["15 ms", "20%", "1,234 rows"]),
+        (
+            "10 MB/s at 60 fps, 3.2GB, 1e-5, 1920x1080 since 2026-01-15",
+            FactKind.NUMBER,
+            ["10 MB/s", "60 fps", "3.2GB", "1e-5", "1920x1080", "2026-01-15"],
+        ),
+        ("3.2GB in 200ms", FactKind.IDENTIFIER, []),
+        ("Python 3.11.4 and v2", FactKind.VERSION, ["3.11.4", "v2"]),
+        ('it says "no luck here"', FactKind.QUOTED, ["no luck here"]),
+        ("ask Ana Lopez in Lisbon", FactKind.NAME, ["Ana Lopez", "Lisbon"]),
+        ("Never push to main. Thanks.", FactKind.CONSTRAINT, ["Never push to main."]),
+        ("必须使用中文。谢谢。", FactKind.CONSTRAINT, ["必须使用中文。"]),
+        ("нельзя удалять файлы", FactKind.CONSTRAINT, ["нельзя удалять файлы"]),
+        ("- [ ] write docs\n- [x] write code", FactKind.TASK, ["write docs"]),
+        ("Let's use Redis instead of files.", FactKind.DECISION, ["Let's use Redis instead of files."]),
+    ],
+)
+def test_a_user_s_text_holds(text: str, kind: FactKind, expected: list[str]) -> None:
+    assert texts([user_message(text)], kind) == expected
+
+
+def test_a_fact_says_who_said_it_how_often_and_when() -> None:
+    messages = [
+        user_message("look at a/b.py and a/b.py"),
+        model_message(Thinking("a/b.py is the one"), tool_call("Read", file_path="a/b.py")),
+        result_message("a/b.py\n" * 3),
+        model_message("done with load_all"),
+    ]
+
+    found = one(messages, "a/b.py")
+
+    assert (found.first_index, found.last_index, found.last_non_tool_index, found.occurrences) == (0, 2, 1, 7)
+    assert [found.count_messages_by(voice) for voice in Speaker] == [1, 1, 1, 0, 1]
+
+
+def test_what_a_tool_alone_says_was_never_spoken() -> None:
+    assert one([user_message("go"), result_message("x/y/z.py")], "x/y/z.py").last_non_tool_index == -1
+
+
+def test_long_arguments_are_what_was_written_and_short_ones_what_is_worked_with() -> None:
+    writing = tool_call("Write", path="a/b.py", content="def load_all(): pass\n" * 50)
+
+    assert one([model_message(writing)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
+    assert one([model_message(writing)], "load_all").count_messages_by(Speaker.WRITTEN_TEXT) == 1
+
+
+def test_arguments_that_are_no_json_are_read_as_they_are() -> None:
+    broken = ToolCall(name="run", arguments='{"path": "a/b.py', format=Format.CHAT)
+
+    assert one([model_message(broken)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
+
+
+def test_an_escaped_line_end_is_no_folder() -> None:
+    assert texts([result_message(r"first_name\nlast_name")], FactKind.IDENTIFIER) == ["first_name", "last_name"]
+    assert texts([result_message(r"first_name\nlast_name")], FactKind.PATH) == []
+
+
+def test_the_numbers_of_listed_lines_are_no_facts() -> None:
+    assert texts([result_message("  101→import os\n  102\tx = 4096")], FactKind.NUMBER) == ["4096"]
+
+
+def test_only_a_user_sets_constraints() -> None:
+    said = "You must never do this."
+
+    assert texts([user_message(said)], FactKind.CONSTRAINT) == [said]
+    assert texts([model_message(said), result_message(said)], FactKind.CONSTRAINT) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I don't want any new dependency",
+        "i really do not like this colour",
+        "don't you dare to touch main, ok?",
+        "can you make sure it works?",
+        "I don't know why, but never do that again",
+        "we don't use tabs",
+    ],
+)
+def test_a_wish_or_an_order_is_a_constraint_also_where_it_is_said_politely(said: str) -> None:
+    assert texts([user_message(said)], FactKind.CONSTRAINT) == [said]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "i don't understand, does it capture the theme?",
+        "I still don't know how it works",
+        "wait, do we only have a single link color?",
+        "why must it be so?",
+        "and is it always required?",
+    ],
+)
+def test_what_the_user_does_not_know_or_only_asks_is_no_constraint(said: str) -> None:
+    assert texts([user_message(said)], FactKind.CONSTRAINT) == []
+
+
+def test_of_a_todo_tool_s_lists_the_last_one_counts_and_of_it_what_is_open() -> None:
+    first = tool_call("TodoWrite", todos=[{"content": "write the code", "status": "in_progress"}])
+    last = tool_call(
+        "TodoWrite",
+        todos=[
+            {"content": "write the code", "status": "completed"},
+            {"content": "ship it", "status": "pending"},
+        ],
+    )
+
+    assert texts([model_message(first), model_message(last)], FactKind.TASK) == ["ship it"]
+
+
+def test_an_error_is_told_from_code_that_deals_with_errors() -> None:
+    shown = result_message(
+        "  12→    raise ValueError('x')\nexcept KeyError as error:\nif failed {\n"
+        "ModuleNotFoundError: No module named 'x'\nnpm error code 2"
+    )
+
+    assert texts([shown], FactKind.ERROR) == ["ModuleNotFoundError: No module named 'x'", "npm error code 2"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SyntaxError: invalid syntax (a.py, line 3)",
+        "E   KeyError: ('a', 'b')",
+        "Error: connect ECONNREFUSED (see https://x.org)",
+        "Segmentation fault (core dumped)",
+        "npm ERR! code ELIFECYCLE",
+        "Process exited with code 1",
+        "1 failed, 3 passed in 0.2s",
+    ],
+)
+def test_an_error_that_a_tool_tells_is_one_also_with_brackets_at_its_end(line: str) -> None:
+    assert texts([result_message(line)], FactKind.ERROR) == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "All tests passed, 0 failed",
+        "compiled with no error",
+        "Process exited with code 0",
+        "Error: 0",
+        "error: string;",
+        "handle(error)",
+        "Whenever the file holds an error the page shows it in red so that you can fix it at once",
+    ],
+)
+def test_what_says_that_there_was_no_error_or_speaks_about_errors_tells_of_none(line: str) -> None:
+    assert texts([result_message(line)], FactKind.ERROR) == []
+
+
+def test_the_text_of_a_document_is_read_as_a_tool_s() -> None:
+    document = Document(source=MediaSource.INLINE, media_type="text/plain", text="see load_all")
+
+    assert list(message_texts(Message(role="user", parts=(document,)))) == [
+        (Speaker.TOOL_RESULT, "see load_all")
+    ]
+
+
+@given(conversations)
+@settings(max_examples=limit_examples(60))
+def test_every_fact_stands_word_for_word_where_it_is_said_to_stand(messages: list[Message]) -> None:
+    for fact in extract_facts(messages):
+        for place in (fact.first_index, fact.last_index):
+            said = [text for _, text in message_texts(messages[place])]
+            assert any(fact.text in text or fact.text in " ".join(text.split()) for text in said), fact
+
+
+_PIECES = (
+    "a",
+    "1",
+    "/",
+    "\\",
+    " ",
+    ".",
+    "-",
+    "_",
+    "`",
+    '"',
+    "\n",
+    "#",
+    "A",
+    "必",
+    "must ",
+    "error ",
+    "- [ ] ",
+    "http://",
+)
+
+
+@given(
+    st.lists(st.sampled_from(_PIECES), min_size=1, max_size=3), st.sampled_from(("user", "assistant", "tool"))
+)
+@settings(max_examples=limit_examples(40))
+def test_twice_the_text_is_about_twice_the_work(pieces: list[str], role: str) -> None:
+    """Steps of the interpreter, not seconds; the patterns' own steps are bounded by the test below."""
+    piece = "".join(pieces)
+
+    once, twice = (_steps(Message(role=role, parts=(Text(piece * n),))) for n in (400, 800))
+
+    assert twice <= 2.2 * once + 2000
+
+
+def _steps(message: Message) -> int:
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        extract_facts([message])
+    finally:
+        sys.setprofile(before)
+    return steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", [*_PIECES, "a/", "a\\b", "1,", "A a ", "... "])
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_a_quarter_of_a_megabyte_of_anything_is_no_trouble(piece: str, role: str) -> None:
+    """A pattern whose work grows with the square of its text would take hours here."""
+    extract_facts([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])

@@ -1,0 +1,87 @@
+"""Which facts matter."""
+
+import pytest
+from hypothesis import given, settings
+
+from foveate.compaction.facts.extract import Fact, extract_facts
+from foveate.compaction.facts.ranking import default_weights, features, mention_probability, rank_facts
+from foveate.compaction.facts.rules import FactKind
+from foveate.model import Message
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.fact_conversations import (
+    conversations,
+    model_message,
+    result_message,
+    tool_call,
+    user_message,
+)
+
+
+def fact(text: str = "load_all", kind: FactKind = FactKind.IDENTIFIER, **known: object) -> Fact:
+    values = {
+        "first_index": 0,
+        "last_index": 0,
+        "last_non_tool_index": 0,
+        "occurrences": 1,
+        "messages_by_speaker": (0, 1, 0, 0, 0),
+    } | known
+    return Fact(kind=kind, text=text, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("likelier", "than"),
+    [
+        (fact(last_index=50), fact(last_index=10)),
+        (fact(occurrences=9), fact()),
+        (fact(), fact(last_non_tool_index=-1, messages_by_speaker=(0, 0, 0, 0, 1))),
+        (fact(messages_by_speaker=(0, 1, 3, 0, 0)), fact(messages_by_speaker=(0, 1, 0, 0, 0))),
+        (fact("a/b.py", FactKind.PATH), fact("123.45", FactKind.NUMBER)),
+    ],
+    ids=["over a longer time", "oftener", "said and not only shown", "in calls", "a path and not a number"],
+)
+def test_a_fact_comes_back_more_likely_if_it_was(likelier: Fact, than: Fact) -> None:
+    assert mention_probability(likelier, 60, default_weights()) > mention_probability(
+        than, 60, default_weights()
+    )
+
+
+def test_other_weights_can_be_tried() -> None:
+    facts = (fact("load_all"), fact("a/b.py", FactKind.PATH))
+
+    assert [one.fact.text for one in rank_facts(facts, 1, {"is_path": 9.0})] == ["a/b.py", "load_all"]
+    assert [one.fact.text for one in rank_facts(facts, 1, {"is_path": -9.0})] == ["load_all", "a/b.py"]
+
+
+def test_constraints_and_open_tasks_come_before_all_names() -> None:
+    messages = [
+        user_message("Never touch main."),
+        model_message(
+            tool_call("Edit", path="src/a.py"), tool_call("TodoWrite", todos=[{"content": "ship it now"}])
+        ),
+        result_message("src/a.py edited"),
+        model_message("src/a.py is done, src/a.py works"),
+    ]
+
+    ranked = [one.fact.text for one in rank_facts(extract_facts(messages), len(messages))]
+
+    assert ranked[:3] == ["Never touch main.", "ship it now", "src/a.py"]
+
+
+def test_every_feature_is_weighed_and_every_weight_is_a_feature_s() -> None:
+    known = {name for kind in FactKind for name in features(fact(kind=kind), 1)}
+    sentences = {
+        f"is_{kind}" for kind in (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR)
+    }
+
+    assert set(default_weights()) == known - sentences
+
+
+@given(conversations)
+@settings(max_examples=limit_examples(40))
+def test_a_chance_is_a_chance_and_the_order_is_always_the_same(messages: list[Message]) -> None:
+    facts = extract_facts(messages)
+    ranked = rank_facts(facts, len(messages))
+
+    assert all(0 < one.probability < 1 for one in ranked)
+    assert rank_facts(facts[::-1], len(messages)) == ranked
+    assert sorted(one.fact.text for one in ranked) == sorted(one.text for one in facts)

@@ -1,0 +1,188 @@
+"""Which sentences of a user's text hold the model to something, in whatever spelling and language."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.compaction.facts.extract import extract_facts
+from foveate.compaction.facts.rules import FactKind, rules
+from foveate.compaction.facts.sentences import normalize_letters, split_sentences
+from tests.support.strategies.fact_conversations import user_message
+
+
+def constraints(text: str) -> list[str]:
+    return [fact.text for fact in extract_facts([user_message(text)]) if fact.kind is FactKind.CONSTRAINT]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Don’t touch the prod database ever.",
+        "Please don’t use sudo here.",
+        "ＮＥＶＥＲ push to main",
+        "Don't push.",
+        "Never commit.",
+        "Avoid Redis.",
+        "English only.",
+        "No emojis in the code.",
+        "Write it in Go, no new dependencies please.",
+        "Use tabs and no emojis.",
+        "Use tabs, not spaces.",
+        "Please no mocks.",
+        "We cannot use GPL code.",
+        "You can't touch main.",
+        "The public API cannot be changed.",
+        "Under no circumstances delete backups.",
+        "Without any new dependency, please.",
+        "Stay under 80 columns.",
+        "You cannot use any interactive commands (e.g. vim) here.",
+        "Bitte keine externen Bibliotheken verwenden.",
+        "Lösche nicht die Datenbank.",
+        "Ändere die Tests bitte nicht.",
+        "Fass die Datenbank nicht an.",
+        "Löschen Sie keine Dateien.",
+        "Verwende kein Redis.",
+        "Keine neuen Abhängigkeiten!",
+        "Unter keinen Umständen pushen.",
+        "N'utilise pas Redis ici.",
+        "N’utilise jamais sudo.",
+        "S'il te plaît, ne supprime rien.",
+        "Pas de nouvelles dépendances.",
+        "Il ne faut pas toucher à main.",
+        "No toques la base de datos.",
+        "Por favor, no uses Redis.",
+        "En ningún caso borres la base.",
+        "Non usare Redis qui.",
+        "Per favore, non cancellare nulla.",
+        "Niente emoji.",
+        "Não use Redis aqui.",
+        "Не трогай базу.",
+        "请勿删除数据库。",
+        "别改这个文件。",
+        "千万别动数据库。",
+        "不能删除这个文件。",
+        "このファイルを変更してはいけない。",
+        "絶対に触らないでください。",
+        "이 파일을 수정하지 마세요.",
+        "테스트를 지우면 안 됩니다.",
+    ],
+)
+def test_an_order_is_a_constraint_in_any_spelling_and_language(said: str) -> None:
+    """Was: lost, for an apostrophe, for having two words, or for not being English."""
+    assert constraints(said) == [said]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "No idea why it fails.",
+        "No, that is wrong.",
+        "no that's not it",
+        "No problem, go on.",
+        "no, the block should stay as it was",
+        "summary=None,  # No summary",
+        "No description provided",
+        "No tests were run.",
+        "There are no emojis here.",
+        "I cannot find the file.",
+        "It cannot connect to the server.",
+        "The build does not work.",
+        "I don’t know.",
+        "i don’t understand, does it capture the theme?",
+        "Must it be so?",
+        "Das funktioniert nicht.",
+        "Ich weiß nicht, warum.",
+        "Es gibt keine Tests.",
+        "Keine Ahnung, warum.",
+        "Die Tests laufen nicht.",
+        "Ich kann die Datei nicht finden.",
+        "Warum darf nicht gelöscht werden?",
+        "Je ne sais pas.",
+        "Ça ne marche pas.",
+        "Pas de problème.",
+        "Pourquoi ne pas le faire toujours ?",
+        "No sé por qué.",
+        "No funciona.",
+        "¿Es siempre así?",
+        "Non so perché.",
+        "Non funziona.",
+        "Não sei.",
+        "O botão não funciona.",
+        "Не знаю почему.",
+        "这个特别好。",
+        "还有别的办法吗？",
+        "为什么必须这样？",
+        "程序不能运行。",
+        "別の方法はありますか？",
+        "なぜ必ず失敗しますか？",
+        "작동이 안 됩니다.",
+        "왜 항상 실패하나요?",
+    ],
+)
+def test_what_is_told_asked_or_not_known_is_no_constraint_in_any_language(said: str) -> None:
+    assert constraints(said) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("You must never\nforce-push to main.", "You must never force-push to main."),
+        ("Under no circumstances\ndrop the table users.", "Under no circumstances drop the table users."),
+        ("- Lösche niemals die\n  Datenbank von Ana.", "Lösche niemals die Datenbank von Ana."),
+        (
+            "The tests take long, so please never run them all\nbefore I say so, since others wait.",
+            "The tests take long, so please never run them all before I say so, since others wait.",
+        ),
+    ],
+)
+def test_a_sentence_goes_on_in_the_next_line_where_prose_was_wrapped(said: str, expected: str) -> None:
+    assert constraints(said) == [expected]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Never push to main\nuse tabs",
+        "Never push to main, not even when all of the tests are green\n- use tabs",
+        "Never push to main, not even when all of the tests are green\nUse tabs",
+        "Never push to main, not even when all of the tests are green:\nuse tabs",
+        "Never push to main, not even when all of the tests are green\nuse_tabs = True",
+    ],
+)
+def test_lines_of_their_own_stay_apart(said: str) -> None:
+    assert constraints(said) == [said.partition("\n")[0]]
+
+
+def test_lines_that_never_end_do_not_hide_each_other() -> None:
+    """However many lines go on and on, each rule is in some fact."""
+    lines = [f"and you must never change the column number {number} of it all" for number in range(60)]
+
+    found = constraints("\n".join(lines))
+
+    assert all(any(f"number {number} of" in fact for fact in found) for number in range(60))
+    assert max(map(len, found)) <= 400
+
+
+@given(
+    st.lists(st.sampled_from(("never ", "x", " ", "\n", ". ", "’", "的", "\r\n", "the\n", "Ｎ")), max_size=60)
+)
+def test_sentences_hold_all_words_once_and_plain_text_keeps_its_places(pieces: list[str]) -> None:
+    text = "".join(pieces)
+
+    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+    assert len(normalize_letters(text)) == len(text)
+
+
+def test_no_word_that_tells_a_constraint_may_be_left_out_of_one() -> None:
+    single = {"never", "must", "only", "always", "avoid", "nur", "nie", "immer", "jamais", "siempre", "必"}
+
+    assert not rules().small_words & (single | rules().negations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "piece", ["I don't ", "no ", "are e nicht ", "ne ", "the\n", "x, no, no ", "must I ? ", "e.g. "]
+)
+def test_a_long_text_of_what_begins_like_an_order_is_no_trouble(piece: str) -> None:
+    """Was: for each "I don't" all that stood before it was looked at, which took minutes."""
+    assert all(len(fact) <= 400 for fact in constraints(piece * (100_000 // len(piece))))

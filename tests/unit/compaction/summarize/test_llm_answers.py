@@ -1,0 +1,121 @@
+"""What a model answered: its text, and why that is no whole answer."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from foveate.compaction.summarize.llm import SummaryResponse, parse_response
+from foveate.model import Format
+
+SAID = "The user looks for the slow parser."
+
+
+def claude(text: str, stop: str) -> SummaryResponse:
+    return read(Format.ANTHROPIC, content=[{"type": "text", "text": text}], stop_reason=stop)
+
+
+def chat(finish: str = "stop", **message: Any) -> SummaryResponse:
+    return read(Format.CHAT, choices=[{"message": {"role": "assistant", **message}, "finish_reason": finish}])
+
+
+def read(api_format: Format, **reply: Any) -> SummaryResponse:
+    return parse_response(
+        api_format, {name: msgspec.Raw(json.dumps(value).encode()) for name, value in reply.items()}
+    )
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
+def test_what_had_no_more_room_is_cut_off(stop: str) -> None:
+    answer = claude(SAID, stop)
+
+    assert answer.is_truncated
+    assert answer.problem == "the summary was cut off"
+
+
+def test_a_chat_that_had_no_more_room_is_cut_off() -> None:
+    assert chat("length", content=SAID).is_truncated
+    assert not chat(content=SAID).is_truncated
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"content": SAID, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+    ],
+)
+def test_a_call_is_one_whatever_its_reason_to_stop(message: dict[str, Any]) -> None:
+    """Was: a call in the older way was read as an empty summary, and asked for four times."""
+    assert chat(**message).has_tool_calls
+
+
+def test_no_call_is_none() -> None:
+    answer = chat(content=SAID, function_call=None, tool_calls=[])
+
+    assert (answer.has_tool_calls, answer.problem, answer.text) == (False, None, SAID)
+
+
+def response(*items: Any, **more: Any) -> SummaryResponse:
+    return read(Format.RESPONSES, output=list(items), **more)
+
+
+def message_item(kind: str, **said: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": kind, **said}]}
+
+
+def test_a_response_is_read_without_its_reasoning() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "content": None}
+    usage = {"input_tokens": 9, "output_tokens": 3}
+    answer = response(thought, message_item("output_text", text=SAID), status="completed", usage=usage)
+
+    assert (answer.text, answer.problem, answer.has_tool_calls) == (SAID, None, False)
+    assert answer.usage is not None
+    assert answer.usage.output_tokens == 3
+
+
+@pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
+def test_an_incomplete_response_is_no_summary(reason: str) -> None:
+    said = message_item("output_text", text=SAID)
+    answer = response(said, status="incomplete", incomplete_details={"reason": reason})
+
+    assert answer.problem is not None
+    assert answer.is_truncated == (reason == "max_output_tokens")
+
+
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call", "local_shell_call", "web_search_call"])
+def test_a_response_that_calls_a_tool_calls_one(kind: str) -> None:
+    assert response(message_item("output_text", text=SAID), {"type": kind, "name": "f"}).has_tool_calls
+
+
+def test_a_response_that_refuses_failed_or_says_nothing_is_no_summary() -> None:
+    refused = response(message_item("refusal", refusal="I cannot."), status="completed")
+    failed = response(status="failed", error={"code": "server_error", "message": "no"})
+
+    assert refused.problem == "the answer is a refusal, not a summary"
+    assert failed.problem == "the response is failed"
+    assert response(status="completed").problem == "the response has no output"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>They want a summary.\n\nOf the parser.</think>\n\n{SAID}",
+        f"\n<thinking>Hm.</thinking>{SAID}",
+        f"They want a summary.\n</think>\n\n{SAID}",
+    ],
+)
+def test_what_a_local_model_thinks_first_is_no_part_of_its_summary(text: str) -> None:
+    assert chat(content=text).text == SAID
+
+
+@pytest.mark.parametrize("text", ["<think>They want a summary.</think>", "<think>They want a summ"])
+def test_an_answer_that_is_nothing_but_thought_is_empty(text: str) -> None:
+    assert chat(content=text).text == ""
+
+
+def test_a_summary_that_speaks_of_such_blocks_stays_whole() -> None:
+    said = "The parser strips `<think>` up to `</think>`.\nIt keeps <think>a</think> in quotes."
+
+    assert chat(content=said).text == said

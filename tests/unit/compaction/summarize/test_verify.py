@@ -1,0 +1,239 @@
+"""What is never taken for a summary, and what a summary leaves out."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from foveate.compaction.facts.extract import extract_facts
+from foveate.compaction.facts.ranking import rank_facts
+from foveate.compaction.summarize.verify import check_relevance, find_missing_facts, find_problem
+from foveate.model import Message, Text
+from tests.support.harness.example_limits import limit_examples
+
+SUMMARY = "The user wants a parser for src/main.py. Next was to run the tests."
+
+
+def count(text: str) -> int:
+    return len(text) // 4
+
+
+def problem(text: str, replaced_tokens: int = 10_000) -> str:
+    return find_problem(text, replaced_tokens=replaced_tokens, count=count) or ""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "empty"),
+        (" \n\t", "empty"),
+        ("<!DOCTYPE html><html><body>502 Bad Gateway</body></html>", "page"),
+        ("\n<HTML><head><title>nginx</title>" + "x" * 5_000, "page"),
+        ("```html\n<html>", "page"),
+        ("<?xml version='1.0'?><Error><Code>SlowDown</Code></Error>", "page"),
+        ('{"error": {"message": "Overloaded"}}', "JSON"),
+        ('```json\n{"error": "x"}\n```', "JSON"),
+        ("Internal Server Error", "error"),
+        ("502 Bad Gateway", "error"),
+        ("API Error: 529 {}", "error"),
+        ("Error: rate limit exceeded, please try again later", "error"),
+        ("upstream connect error or disconnect/reset before headers", "error"),
+        ("Service Unavailable", "error"),
+        ("Rate limit exceeded. Try again in 20 s.", "error"),
+        ("Traceback (most recent call last):\n  File", "error"),
+        ("I can't help with that.", "refusal"),
+        ("I’m sorry, but I can’t assist with that request.", "refusal"),
+        ("I cannot provide a summary of this conversation.", "refusal"),
+        ("Sorry, I am unable to summarize this.", "refusal"),
+        ("As an AI language model, I cannot do that.", "refusal"),
+        ("I won't be able to continue with this.", "refusal"),
+        ("I'm not able to help with this.", "refusal"),
+        ("Unfortunately, I cannot comply with this request.", "refusal"),
+        ("The model is currently overloaded with work.", "error"),
+        ("An error occurred while processing your request.", "error"),
+        ("Well. That model is busy. Please try again later.", "error"),
+        ("litellm.RateLimitError: too many requests at once", "error"),
+        ("Request failed with status code 503 for now", "error"),
+        ("You exceeded your current quota, so this has to wait.", "error"),
+        ("This model's maximum context length is 8192 tokens.", "error"),
+        ("prompt is too long: 213210 tokens > 200000 maximum", "error"),
+        ("Thank you for asking, but I must respectfully decline to do so.", "refusal"),
+        ("This content may violate our usage policies.", "refusal"),
+        ("Lo siento, pero no puedo ayudar con esa solicitud.", "refusal"),
+        ("Es tut mir leid, aber dabei kann ich nicht helfen.", "refusal"),
+        ("Je suis désolé, mais je ne peux pas vous aider.", "refusal"),
+        ("抱歉，我无法协助完成这个请求。", "refusal"),
+        ("申し訳ありませんが、お手伝いできません。", "refusal"),
+        ('{"message": "Internal server error", "code": 500}', "JSON"),
+        ('{"success": false, "message": "quota exceeded for this project"}', "JSON"),
+        ('{"goal": "a faster parser", "open_tasks": ["run the tests"], "path": "src/main.py"}', "JSON"),
+        ('[{"code": 500}]', "JSON"),
+        ("OK.", "nothing"),
+        ("Understood, going on.", "nothing"),
+    ],
+)
+def test_what_is_no_summary_is_named(text: str, why: str) -> None:
+    assert why in problem(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SUMMARY,
+        "500 files were moved to src/old, and the tests pass again.",
+        "404 pages now have a template of their own in templates/404.html.",
+        "Server error handling was rewritten in src/app.py.",
+        "Errors met: none. The user wants the parser to be faster.",
+        "Goal: fix `Error: rate limit exceeded` in src/client.py.",
+        "Sorry state of the tests: 12 of 40 fail in tests/test_api.py.",
+        "The assistant said that it cannot help with the invoice; the user went on with the parser.",
+        "Forbidden: touching /etc/hosts. Goal: a parser for logs.",
+        "[Summary] The user wants a parser for src/main.py, and no new dependency.",
+        "I decided with the user to decline the offer of src/vendor; the parser stays.",
+        "ユーザーは src/main.py のパーサーを速くしたい。次はテスト。",
+    ],
+)
+def test_a_summary_that_speaks_of_errors_is_one(text: str) -> None:
+    assert problem(text) == ""
+
+
+def test_a_summary_that_is_longer_than_what_it_replaces_is_none() -> None:
+    assert problem(SUMMARY, replaced_tokens=count(SUMMARY) + 1) == ""
+    assert "longer" in problem(SUMMARY, replaced_tokens=count(SUMMARY))
+
+
+def test_a_text_of_megabytes_is_refused_without_counting_it() -> None:
+    def never(text: str) -> int:
+        raise AssertionError(f"{len(text)} characters were counted")
+
+    assert "longer" in (find_problem("so it went on " * 100_000, replaced_tokens=1_000, count=never) or "")
+
+
+@settings(max_examples=limit_examples(60))
+@given(st.text(max_size=3_000))
+@example("I" + " a" * 1_500)
+@example("sorry" + " " * 3_000)
+def test_any_text_is_judged_at_once(text: str) -> None:
+    assert isinstance(problem(text), str)
+
+
+RULES = (
+    "Never push to the main branch.",
+    "You must keep Python 3.11 working.",
+    "Do not touch config/prod.yaml.",
+)
+HISTORY = [
+    Message(role="user", parts=(Text(f"Make the parser faster. {' '.join(RULES)}"),)),
+    Message(role="assistant", parts=(Text("I look into src/parser.py and src/lexer.py."),)),
+    Message(role="user", parts=(Text("Then src/parser.py first. The lexer later: src/lexer.py."),)),
+]
+RANKED = rank_facts(extract_facts(HISTORY), len(HISTORY))
+
+
+HOLLOW = (
+    "Rate limit reached for gpt-4.1 in organization org-x on tokens per min (TPM): Limit 30000",
+    "Your credit balance is too low to access the API. Go to Plans & Billing.",
+    "Incorrect API key provided: sk-xxx. You can find your API key at https://platform.openai.com",
+    "no healthy upstream to send this request to",
+    "context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+    "Something went wrong. If this issue persists, the help center has an answer.",
+    "Model runner has unexpectedly stopped, this may be due to resource limitations",
+    "Nie mogę pomóc w tej sprawie, bo jest to niezgodne z zasadami.",
+    "Ich kann bei diesem Anliegen bedauerlicherweise nicht behilflich sein.",
+    "この会話については回答を差し控えさせていただきます。",
+    "Sure! Let me go on and run the tests now.",
+    "Okay, I will continue with the parser now.",
+    "I understand. What would you like me to do next?",
+)
+LONG = [
+    *HISTORY,
+    Message(role="assistant", parts=(Text("The tokens are split twice: once by the lexer, again in `scan`."),)),
+    Message(role="user", parts=(Text("請保留舊的測試，不要刪除任何檔案。"),)),
+]
+
+
+@pytest.mark.parametrize("text", HOLLOW)
+def test_what_could_be_said_to_anybody_is_no_summary(text: str) -> None:
+    """Was: "The model is currently overloaded" became the whole history."""
+    assert "nothing" in (check_relevance(text, LONG) or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The user asked for a quicker parsing step and the lexer comes later.",
+        "Der Parser soll schneller werden, danach kommt der Lexer dran.",
+        "解析器要更快；請保留舊的測試，不要刪除檔案。",
+        "Work goes on in src/parser.py.",
+    ],
+)
+def test_a_short_summary_in_other_words_is_one(text: str) -> None:
+    assert check_relevance(text, LONG) is None
+
+
+def test_a_summary_of_an_earlier_summary_tells_of_that() -> None:
+    earlier = "The wizard has collected seven dragons, three potions, one sword and no horse."
+
+    assert check_relevance("So far: dragons, potions and swords.", LONG) is not None
+    assert check_relevance("So far: dragons, potions and swords.", LONG, earlier) is None
+
+
+def test_a_history_of_a_few_words_is_not_held_against_a_text() -> None:
+    assert (
+        check_relevance("They greeted each other.", [Message(role="user", parts=(Text("Hi there, Ana!"),))])
+        is None
+    )
+
+
+def test_a_constraint_that_a_summary_drops_is_important() -> None:
+    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=800)
+
+    assert set(RULES) <= set(missing.important)
+    assert set(missing.important) <= set(missing.listed)
+    assert missing.carried == missing.listed
+
+
+def test_all_constraints_that_are_missing_are_important_whatever_room_there_is() -> None:
+    """Was: of 60 constraints the list had room for 10, and nothing said that the others were missing."""
+    rules = [f"Never touch the table number {number} of the database." for number in range(60)]
+    asked = [Message(role="user", parts=(Text(" ".join(rules)),))]
+    missing = find_missing_facts(
+        SUMMARY,
+        rank_facts(extract_facts(asked), 1),
+        limit_tokens=60,
+        count=count,
+        max_tokens=count(SUMMARY) + 100,
+    )
+
+    assert set(rules) <= set(missing.important)
+    listed = len(set(rules) & set(missing.listed))
+    assert 0 < listed < 10
+    assert missing.unlisted == 60 - listed
+    assert missing.carried == (
+        *missing.listed,
+        f"and {60 - listed} more that may be needed, for which there is no room here",
+    )
+
+
+def test_a_summary_of_more_than_half_of_the_span_is_looked_at_too() -> None:
+    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=count(SUMMARY))
+
+    assert set(RULES) <= set(missing.important)
+    assert missing.listed == ()
+    assert missing.unlisted == len(missing.important)
+
+
+def test_what_a_summary_tells_is_not_missing() -> None:
+    told = f"{SUMMARY} {' '.join(RULES)} It is about src/parser.py and src/lexer.py."
+    missing = find_missing_facts(told, RANKED, limit_tokens=400, count=count, max_tokens=800)
+
+    assert not {*RULES, "src/parser.py", "src/lexer.py"} & set(missing.listed)
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_the_list_never_makes_a_summary_longer_than_it_may_be(limit_tokens: int, most_tokens: int) -> None:
+    missing = find_missing_facts(
+        SUMMARY, RANKED, limit_tokens=limit_tokens, count=count, max_tokens=most_tokens
+    )
+
+    listed = sum(count(fact) for fact in missing.listed)
+    assert listed == 0 or count(SUMMARY) + listed <= most_tokens

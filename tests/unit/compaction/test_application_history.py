@@ -1,0 +1,151 @@
+"""Which answers were given behind a fold and which were not, along a conversation and its forks."""
+
+import asyncio
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.compaction.application_history import (
+    ApplicationHistory,
+    invalidate_history,
+    load_application_history,
+    record_applications,
+)
+from foveate.compaction.store import Compaction
+from foveate.session.hash_chain import HashChain
+from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
+from tests.support.stores.records import COMPACTION, hash_word
+
+MODEL = "claude-opus-5-5"
+BOUNDARY = 4
+
+
+def chain_to(*words: str) -> HashChain:
+    """A conversation of these messages."""
+    hashes, tip = [], b""
+    for word in words:
+        tip = hash_word((tip, word))
+        hashes.append(tip)
+    return HashChain(leading_system_messages=0, hashes=tuple(hashes), spellings=b"")
+
+
+class Sender:
+    """Sends conversations through a journal, and remembers what each answer was given behind."""
+
+    def __init__(self) -> None:
+        self.journal = InMemoryCompactionStore()
+        self.fold: Compaction | None = None
+
+    def folded(self, words: list[str]) -> None:
+        tip = chain_to(*words).hashes[BOUNDARY - 1]
+        self.fold = replace(COMPACTION, boundary=tip, messages=BOUNDARY, seen_messages=len(words))
+
+    def undo(self) -> None:
+        if self.fold is not None:
+            self.fold = replace(self.fold, undone_at=1.0)
+
+    async def send(self, words: list[str], *, fails: bool = False) -> tuple[bool, set[int]]:
+        """Whether it went out with the fold, and the places of what was not said behind the same."""
+        chain = chain_to(*words)
+        line = await load_application_history(
+            chain, [self.fold] if self.fold else [], self.journal, model=MODEL
+        )
+        if line is None:
+            return False, set()
+        assert isinstance(line, ApplicationHistory)
+        is_applied = self.fold is not None and self.fold.undone_at is None and not fails
+        unbound = {place for some in line.invalid_thinking_ranges() for place in some}
+        await record_applications(line, self.journal, is_applied=is_applied)
+        return is_applied, unbound
+
+
+ACTS = st.lists(
+    st.sampled_from(["say", "say", "say", "fails", "undo", "fork", "doubt"]), min_size=1, max_size=25
+)
+
+
+@settings(max_examples=limit_examples(80))
+@given(acts=ACTS)
+def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_the_fold(
+    acts: list[str],
+) -> None:
+    """But for a fork that never had the fold, and for what is doubted: there it may be more."""
+
+    async def check() -> None:
+        sender = Sender()
+        words = [str(number) for number in range(6)]
+        behind: dict[str, bool] = dict.fromkeys(words, False)
+        sender.folded(words)
+        is_exact, number = True, 6
+        for act in acts:
+            if act == "undo":
+                sender.undo()
+                continue
+            if act == "doubt":
+                assert sender.fold
+                await invalidate_history(chain_to(*words), sender.fold, sender.journal)
+                is_exact = False
+                continue
+            if act == "fork":
+                words = words[: max(BOUNDARY + 1, len(words) - 3)]
+                is_exact = False
+            is_folded, unbound = await sender.send(words, fails=act == "fails")
+            wrong = {at for at, word in enumerate(words) if behind[word] is not is_folded}
+            if act != "fails":  # what could not be applied could not be left out either
+                assert wrong <= unbound
+                if is_exact and sender.fold and sender.fold.undone_at is None:
+                    assert wrong == unbound
+            number += 1
+            words = [*words, f"answer {number}", f"next {number}"]
+            behind |= {f"answer {number}": is_folded, f"next {number}": is_folded}
+
+    asyncio.run(check())
+
+
+async def test_after_an_undo_only_what_was_said_behind_the_summary_is_found() -> None:
+    sender = Sender()
+    words = [str(number) for number in range(6)]
+    await sender.send(words)
+    sender.folded(words)
+    words += ["a", "b"]
+    assert await sender.send(words) == (True, set(range(8)))
+    words += ["c", "d"]
+    assert await sender.send(words) == (True, set(range(8)))
+    words += ["e", "f"]
+    sender.undo()
+    assert await sender.send(words) == (False, {8, 9, 10, 11})
+    words += ["g", "h"]
+    assert await sender.send(words) == (False, {8, 9, 10, 11})
+
+
+async def test_where_nobody_said_when_it_came_into_use_all_since_it_was_made_is_found() -> None:
+    sender = Sender()
+    words = [str(number) for number in range(6)]
+    sender.folded(words)
+    sender.undo()
+    words += ["a", "b"]
+    assert await sender.send(words) == (False, {6, 7})
+    words += ["c", "d"]
+    assert await sender.send(words) == (False, {6, 7})
+
+
+async def test_what_cannot_be_kept_is_found_again_and_nothing_fails() -> None:
+    sender = Sender()
+    sender.journal = InMemoryCompactionStore(unavailable=["used"])
+    words = [str(number) for number in range(6)]
+    sender.folded(words)
+    for _ in range(3):
+        assert await sender.send(words) == (True, set(range(len(words))))
+        words += ["a", "b"]
+
+
+async def test_nothing_is_looked_up_for_a_model_that_takes_its_thoughts_back_anywhere() -> None:
+    store = InMemoryCompactionStore(unavailable=["uses"])
+    words = [str(number) for number in range(6)]
+    compaction = replace(COMPACTION, boundary=chain_to(*words).hashes[3], messages=4)
+    assert (
+        await load_application_history(chain_to(*words), [compaction], store, model="claude-opus-4-5") is None
+    )
+    assert await load_application_history(chain_to(*words), [], store, model=MODEL) is None

@@ -1,0 +1,144 @@
+"""What stays of a folded head stays where its provider takes it: system messages, the question of a turn."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.compaction.apply import ACKNOWLEDGEMENT, PROGRESS_NOTE, build_compaction_edits, summary_text
+from foveate.compaction.boundary import TurnStructure
+from foveate.compaction.thinking import required_betas
+from foveate.formats.json_text.parse import parse_json, to_json
+from foveate.model import Format, Request
+from foveate.sandbox import validate_request
+from foveate.session.hash_chain import compute_chain
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.tool_conversations import Body, any_requests, find_cuts, make_compaction_at
+
+TOOLS = [{"name": "read", "input_schema": {"type": "object"}}]
+
+
+def said(role: str, words: str) -> Body:
+    return {"role": role, "content": words}
+
+
+def step(given: str) -> list[Body]:
+    call = {"type": "tool_use", "id": given, "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": given, "content": "done"}
+    return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+
+def claude(*messages: Body) -> Request:
+    request = formats.parse_request(
+        {"model": "claude-opus-4-8", "max_tokens": 64, "tools": TOOLS, "messages": list(messages)},
+        Format.ANTHROPIC,
+    )
+    assert validate_request(request) is None
+    return request
+
+
+def folded(request: Request, cut: int) -> Request:
+    edits = build_compaction_edits(request, compute_chain(request), [make_compaction_at(request, cut)])
+    return formats.parse_request(formats.apply_edits(request, edits), request.format)
+
+
+def told(request: Request) -> list[str]:
+    """Who speaks, with the words of what is no call and no result."""
+    found: list[dict[str, Any]] = [parse_json(raw) for raw in request.messages]
+    return [
+        f"{one['role']}: {one['content']}" if isinstance(one["content"], str) else one["role"] for one in found
+    ]
+
+
+def test_system_messages_of_the_head_stand_between_the_summary_and_the_reply() -> None:
+    request = claude(
+        said("user", "old"),
+        said("system", "noon"),
+        said("assistant", "b"),
+        said("user", "c"),
+        said("system", "one"),
+        said("assistant", "d"),
+        said("user", "e"),
+    )
+    sent = folded(request, 6)
+    assert told(sent) == [
+        f"user: {summary_text(make_compaction_at(request, 6))}",
+        "system: noon",
+        "system: one",
+        f"assistant: {ACKNOWLEDGEMENT}",
+        "user: e",
+    ]
+    assert validate_request(sent) is None
+
+
+def test_system_messages_after_the_question_under_way_stay_behind_it() -> None:
+    """Recent Claude Code sends one after the first question."""
+    request = claude(
+        said("user", "old"),
+        said("system", "noon"),
+        *step("a"),
+        said("assistant", "b"),
+        said("user", "Q"),
+        said("system", "one"),
+        *step("b"),
+        said("system", "two"),
+        *step("c"),
+    )
+    sent = folded(request, 10)
+    assert told(sent)[1:] == [
+        "system: noon",
+        f"assistant: {ACKNOWLEDGEMENT}",
+        "user: Q",
+        "system: one",
+        "system: two",
+        "assistant",
+        "user",
+    ]
+    assert validate_request(sent) is None
+
+
+@pytest.mark.parametrize("system", [[], [said("system", "one")]])
+def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_tell(system: list[Body]) -> None:
+    """The defect: a user who interrupted between two steps lost the question, and every constraint in it."""
+    under_way = [said("user", "Port it. Never touch db-prod-7."), *system, *step("a"), *step("b")]
+    compaction = make_compaction_at(claude(*under_way, *step("c")), len(under_way))
+    fork = claude(*under_way, said("user", "Stop. How far are you?"))
+    sent = formats.parse_request(
+        formats.apply_edits(fork, build_compaction_edits(fork, compute_chain(fork), [compaction])), fork.format
+    )
+    assert told(sent) == [
+        f"user: {summary_text(compaction)}",
+        f"assistant: {ACKNOWLEDGEMENT}",
+        "user: Port it. Never touch db-prod-7.",
+        *(f"system: {one['content']}" for one in system),
+        f"assistant: {PROGRESS_NOTE}",
+        "user: Stop. How far are you?",
+    ]
+    assert validate_request(sent) is None
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(80))
+@given(any_requests(), st.data())
+def test_whoever_speaks_next_nothing_is_replaced_that_the_summary_does_not_tell(
+    body: Body, data: st.DataObject
+) -> None:
+    request = formats.parse_request(to_json(body))
+    assume(find_cuts(request))
+    cut = data.draw(st.sampled_from(find_cuts(request)))
+    history = TurnStructure([formats.parse_message(request.format, raw) for raw in request.messages])
+    field = "input" if "input" in body else "messages"
+    fork = formats.parse_request(
+        to_json({**body, field: [*body[field][:cut], said("user", "Stop.")]}), request.format
+    )
+    assume(validate_request(fork) is None)
+    edits = build_compaction_edits(fork, compute_chain(fork), [make_compaction_at(request, cut)])
+    sent = formats.parse_request(formats.apply_edits(fork, edits), fork.format)
+    assert validate_request(sent, betas=required_betas(edits)) is None
+    untold = Counter(
+        raw for place, raw in enumerate(request.messages[:cut]) if place not in history.replaced_messages(cut)
+    )
+    assert untold <= Counter(sent.messages)

@@ -1,0 +1,271 @@
+"""A history is cut before a question or a step, never through one, and the tail is as long as is asked for."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.compaction.boundary import (
+    TurnStructure,
+    compaction_threshold_tokens,
+    describe_head,
+    find_boundary,
+    is_compaction_due,
+)
+from foveate.errors import BadOption
+from foveate.model import Format, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.conversations import Talk, long_talk, new_orphans, talks
+
+limited = settings(max_examples=limit_examples(80))
+numbers = st.integers(0, 400)
+
+
+def asked() -> Message:
+    return Message(role="user", parts=(Text("And then?"),))
+
+
+def said(*parts: Part) -> Message:
+    return Message(role="assistant", parts=parts or (Text("So."),))
+
+
+def call(*ids: str) -> Message:
+    return said(*(ToolCall(name="read", arguments="{}", format=Format.CHAT, id=given) for given in ids))
+
+
+def result(given: str) -> Message:
+    return Message(role="tool", parts=(ToolResult(parts=(Text("done"),), id=given),))
+
+
+def system() -> Message:
+    return Message(role="system", parts=(Text("Be brief."),))
+
+
+def cut_of(
+    messages: list[Message], *, keep: int, trigger: int = 1000, each: int = 10, beyond: int = 0
+) -> int | None:
+    tokens = [each] * len(messages)
+    return find_boundary(
+        messages, tokens, tail_keep_tokens=keep, threshold_tokens=trigger, compacted_messages=beyond
+    )
+
+
+def test_the_tail_keeps_what_is_asked_for_and_is_the_shortest_that_does() -> None:
+    messages = [asked(), said(), asked(), said(), asked(), said(), asked()]
+    assert cut_of(messages, keep=20) == 5
+    assert cut_of(messages, keep=21) == 4
+    assert cut_of(messages, keep=30) == 4
+
+
+def test_the_tail_is_asked_for_never_more_than_half_of_what_triggers() -> None:
+    messages = [asked(), said()] * 10
+    assert cut_of(messages, keep=20_000, trigger=100) == 15
+
+
+def test_a_short_history_that_the_tail_would_keep_has_no_boundary() -> None:
+    assert cut_of([asked(), said(), asked()], keep=200) is None
+    assert cut_of([], keep=0) is None
+    assert cut_of([asked()], keep=0) is None
+
+
+def test_one_long_turn_is_cut_between_its_steps_and_keeps_its_question() -> None:
+    steps = [message for number in range(300) for message in (call(f"c{number}"), result(f"c{number}"))]
+    messages = [system(), asked(), *steps]
+    cut = cut_of(messages, keep=100)
+    assert cut == len(messages) - 10
+    history = TurnStructure(messages)
+    assert history.open_question(cut) == (1,)
+    assert history.replaced_messages(cut) == tuple(range(2, cut))
+
+
+def test_a_question_in_two_messages_is_kept_whole() -> None:
+    messages = [asked(), said(), asked(), asked(), call("a"), result("a"), call("b"), result("b")]
+    assert cut_of(messages, keep=10) == 6
+    assert TurnStructure(messages).open_question(6) == (2, 3)
+    assert cut_of(messages, keep=50) == 2  # not between the two
+
+
+def test_calls_side_by_side_stay_with_all_their_results() -> None:
+    messages = [asked(), call("a", "b", "c"), result("c"), result("a"), result("b"), call("d"), result("d")]
+    assert cut_of(messages, keep=30) is None  # all that could be folded is the question, which would stay
+    assert cut_of(messages, keep=20) == 5
+
+
+def test_a_late_result_holds_together_all_that_lies_between() -> None:
+    messages = [asked(), said(), asked(), call("a", "b"), result("a"), asked(), said(), result("b"), asked()]
+    assert TurnStructure(messages).cut_points() == [1, 2, 3, 8]
+
+
+def test_a_thought_is_not_cut_from_the_call_that_it_led_to() -> None:
+    thought = said(Thinking("", 40))
+    messages = [asked(), said(), asked(), thought, call("a"), call("b"), result("a"), result("b"), asked()]
+    assert TurnStructure(messages).cut_points() == [1, 2, 3, 8]
+
+
+def test_results_of_the_providers_own_tools_stay_with_their_calls() -> None:
+    computer = said(Opaque("computer_call", b"{}")), said(Opaque("computer_call_output", b"{}"))
+    messages = [asked(), said(), asked(), *computer, said()]
+    assert 4 not in TurnStructure(messages).cut_points()
+
+
+def test_a_step_that_is_more_than_half_of_what_triggers_is_folded_where_something_stands_after_it() -> None:
+    messages = [asked(), said(), asked(), call("a"), result("a"), call("b"), result("b")]
+    tokens = [10, 10, 10, 10, 700, 10, 10]
+    assert find_boundary(messages, tokens, tail_keep_tokens=100, threshold_tokens=1000) == 5
+    # Where it is the last step it has to stay, and what stands before it is folded.
+    assert find_boundary(messages[:5], tokens[:5], tail_keep_tokens=100, threshold_tokens=1000) == 3
+
+
+def test_a_later_fold_reaches_farther_than_the_one_before() -> None:
+    messages = [asked(), said()] * 6
+    first = cut_of(messages[:8], keep=20)
+    assert first == 6
+    assert cut_of(messages[:8], keep=20, beyond=first) is None
+    assert cut_of(messages, keep=20, beyond=first) == 10
+    assert TurnStructure(messages).replaced_messages(10, compacted_messages=6) == (6, 7, 8, 9)
+
+
+def test_a_later_fold_takes_in_the_question_that_an_earlier_one_had_kept() -> None:
+    messages = [asked(), call("a"), result("a"), call("b"), result("b"), said(), asked(), said()]
+    assert TurnStructure(messages).open_question(3) == (0,)
+    assert TurnStructure(messages).replaced_messages(6, compacted_messages=3) == (0, 3, 4, 5)
+
+
+def test_system_messages_are_never_folded() -> None:
+    messages = [system(), asked(), said(), system(), asked(), said(), system(), asked()]
+    cut = cut_of(messages, keep=10)
+    assert cut == 7
+    assert TurnStructure(messages).replaced_messages(cut) == (1, 2, 4, 5)
+
+
+def test_the_question_under_way_stays_whoever_speaks_next() -> None:
+    """A summary made between two steps does not tell it, and a fork may go on with another question."""
+    under_way = [asked(), call("a"), result("a")]
+    for following in (call("b"), asked()):
+        history = TurnStructure([*under_way, following])
+        assert (history.open_question(3), history.replaced_messages(3)) == ((0,), (1, 2))
+        junction = describe_head(under_way).join_tail([following])
+        assert junction is not None
+        assert (junction.kept_indexes, junction.replaced_indexes) == ((0,), (1, 2))
+    assert TurnStructure([*under_way, said(), asked()]).open_question(4) == ()
+
+
+def test_results_of_calls_that_the_provider_stores_stay() -> None:
+    messages = [result("stored"), said(), call("a"), result("a"), asked(), said(), asked()]
+    assert TurnStructure(messages).replaced_messages(4) == (1, 2, 3)
+    junction = describe_head(messages[:4]).join_tail(messages[4:])
+    assert junction is not None
+    assert junction.replaced_indexes == (1, 2, 3)
+
+
+def test_what_the_provider_has_folded_in_plain_words_is_folded_like_any_other() -> None:
+    told = said(Opaque("compaction", b'{"content":"A parser is wanted."}'), Text("So."))
+    messages = [told, asked(), said(), asked()]
+    assert TurnStructure(messages).replaced_messages(3) == (0, 1, 2)
+    assert describe_head(messages[:3]).turn_indexes == (0, 1, 2)
+    assert describe_head(messages[:3]).join_tail(messages[3:]) is not None
+    alone = said(Opaque("compaction", b'{"content":"A parser is wanted."}'))
+    assert TurnStructure([alone, asked(), said(), asked()]).replaced_messages(3) == (0, 1, 2)
+
+
+def test_what_the_provider_has_folded_stays_since_nobody_else_can_read_it() -> None:
+    messages = [said(Opaque("compaction", b"{}")), asked(), said(), asked()]
+    assert TurnStructure(messages).replaced_messages(3) == (1, 2)
+
+
+def test_what_triggers_is_a_share_of_what_the_answer_leaves_of_the_window() -> None:
+    assert compaction_threshold_tokens(200_000, 40_000) == 120_000
+    assert compaction_threshold_tokens(200_000, 0, 0.5) == 100_000
+    assert compaction_threshold_tokens(1000, 4000) == 0
+    with pytest.raises(BadOption, match="compact_at_pct"):
+        compaction_threshold_tokens(1000, 0, 75)
+
+
+def test_a_session_is_not_folded_again_before_the_model_has_spoken_a_few_times() -> None:
+    assert is_compaction_due(750, threshold_tokens=750)
+    assert not is_compaction_due(749, threshold_tokens=750)
+    assert not is_compaction_due(900, threshold_tokens=750, turns_since_compaction=3)
+    assert is_compaction_due(900, threshold_tokens=750, turns_since_compaction=4)
+    assert is_compaction_due(900, threshold_tokens=750, turns_since_compaction=1, min_turns_between=1)
+
+
+def test_one_count_is_needed_for_each_message() -> None:
+    with pytest.raises(BadOption, match="tokens"):
+        find_boundary([asked()], [], threshold_tokens=10)
+
+
+@pytest.mark.slow
+@limited
+@given(talks(), numbers, numbers)
+def test_a_cut_never_separates_a_call_from_its_result(talk: Talk, keep: int, trigger: int) -> None:
+    cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=trigger)
+    for place in {*TurnStructure(talk.messages).cut_points(), *([cut] if cut is not None else [])}:
+        assert all(asking >= place or answer < place for asking, answer in talk.pairs)
+        kept = (*TurnStructure(talk.messages).open_question(place), *range(place, len(talk.messages)))
+        assert not new_orphans(talk.messages, kept)
+
+
+@pytest.mark.slow
+@limited
+@given(talks(), numbers, numbers)
+def test_the_tail_is_long_enough_unless_a_long_step_stands_in_the_way(
+    talk: Talk, keep: int, trigger: int
+) -> None:
+    cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=trigger)
+    if cut is None:
+        return
+    wanted, half = min(keep, trigger // 2), trigger // 2
+    history = TurnStructure(talk.messages)
+    assert history.replaced_messages(cut)
+    if sum(talk.tokens[cut:]) < wanted:
+        earlier = [place for place in history.cut_points() if place < cut]
+        assert sum(talk.tokens[earlier[-1] :]) > half
+    for later in (place for place in history.cut_points() if place > cut):
+        assert sum(talk.tokens[later:]) < wanted or sum(talk.tokens[cut:]) < wanted
+
+
+@pytest.mark.slow
+@limited
+@given(talks())
+def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_message(talk: Talk) -> None:
+    history = TurnStructure(talk.messages)
+    for cut in history.cut_points():
+        last = max(place for place in talk.api_format if place < cut)
+        turn = next(turn for turn in talk.turns if last in turn)
+        if talk.is_model(last):
+            assert not history.open_question(cut)
+        elif talk.opens_with_question(turn):
+            assert history.open_question(cut)[0] == turn[0]
+        stays = {*history.open_question(cut), *range(cut, len(talk.lines))}
+        assert {*range(len(talk.lines))} - stays - set(talk.api_format).intersection(
+            history.replaced_messages(cut)
+        ) == {place for place in range(cut) if place not in talk.api_format}
+
+
+@pytest.mark.slow
+@limited
+@given(talks(), st.data())
+def test_what_is_known_of_a_head_tells_what_may_follow_it(talk: Talk, data: st.DataObject) -> None:
+    messages = talk.messages
+    place = data.draw(st.integers(0, len(messages)))
+    history, junction = TurnStructure(messages), describe_head(messages[:place]).join_tail(messages[place:])
+    if not history.is_cut_point(place) or not history.replaced_messages(place):
+        assert junction is None
+    else:
+        assert junction is not None
+        assert (junction.kept_indexes, junction.replaced_indexes) == (
+            history.open_question(place),
+            history.replaced_messages(place),
+        )
+
+
+@pytest.mark.slow
+def test_a_session_four_times_as_long_is_looked_through_in_about_four_times_the_time() -> None:
+    def seconds(turns: int) -> float:
+        talk = long_talk(20, turns)
+        begun = time.process_time()
+        assert find_boundary(talk.messages, talk.tokens, tail_keep_tokens=2_000, threshold_tokens=10_000)
+        return time.process_time() - begun
+
+    assert min(seconds(200) for _ in range(3)) < 12 * min(seconds(50) for _ in range(3))

@@ -1,0 +1,465 @@
+"""What becomes of a fold: when it is tried, what is kept of it, and that nothing is lost."""
+
+import asyncio
+import re
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.compaction.apply import build_compaction_edits, summary_text
+from foveate.compaction.boundary import MIN_TURNS_BETWEEN
+from foveate.compaction.plan import CompactionCandidate
+from foveate.compaction.store import CompactionOutcome
+from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL, SummaryFailure
+from foveate.compaction.thinking import required_betas
+from foveate.model import Edit
+from foveate.sandbox import validate_request
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.compaction_sessions import OPTIONS, RULE, claude_body, make_subject, require_fit
+from tests.support.scenarios.compactors import (
+    COMPLETE_SUMMARY,
+    INCOMPLETE_SUMMARY,
+    extend_conversation,
+    make_runner,
+    run_compaction,
+)
+from tests.support.stores.memory_compaction_store import (
+    InMemoryCompactionStore,
+    ScriptedSummarizer,
+    SlowCompactionStore,
+)
+from tests.support.strategies.claude_requests import claude_requests
+from tests.support.strategies.tool_conversations import Body, claude_tool_loops
+
+
+async def test_a_request_below_the_trigger_is_left_alone() -> None:
+    store = InMemoryCompactionStore()
+    candidate = replace(make_subject(claude_body(12)), window_tokens=10**6)
+
+    assert await make_runner(store, ScriptedSummarizer(COMPLETE_SUMMARY)).compact(candidate) is None
+    assert store.compactions == []
+
+
+async def test_a_fold_keeps_its_summary_and_all_that_it_folds() -> None:
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    result = await run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
+
+    assert result.outcome is CompactionOutcome.OK
+    assert store.compactions == [result.compaction]
+    row = store.compactions[0]
+    assert row.summary == COMPLETE_SUMMARY
+    assert row.model == "a model"
+    assert row.boundary == candidate.chain.hashes[row.messages - 1]
+    assert row.seen_messages == len(candidate.chain)
+    assert row.tokens_after < row.tokens_before
+    assert store.messages[row.id] == candidate.original.messages[: row.messages]
+    assert store.leases[candidate.session_id].holder == ""
+
+
+async def test_where_there_is_no_place_to_cut_nothing_changes() -> None:
+    store = InMemoryCompactionStore()
+    body = {**claude_body(1), "messages": [{"role": "user", "content": "x " * 3_000}]}
+    result = await run_compaction(make_subject(body), ScriptedSummarizer(), store)
+
+    assert result.outcome is CompactionOutcome.NO_BOUNDARY
+    assert [row.outcome for row in store.compactions] == [CompactionOutcome.NO_BOUNDARY]
+    assert store.leases == {}
+
+
+@pytest.mark.parametrize("failed", [True, False])
+async def test_a_fold_is_not_tried_again_before_the_model_has_spoken_some_times(failed: bool) -> None:
+    """Was, elsewhere: 111 folds in one turn."""
+    store, body = InMemoryCompactionStore(), claude_body(12)
+    await run_compaction(
+        make_subject(body),
+        ScriptedSummarizer() if failed else ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY),
+        store,
+    )
+    summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, COMPLETE_SUMMARY, COMPLETE_SUMMARY)
+    for answers in range(MIN_TURNS_BETWEEN):
+        candidate = make_subject(extend_conversation(body, answers), store.compactions)
+        assert await make_runner(store, summarizer).compact(candidate) is None, answers
+
+    candidate = make_subject(extend_conversation(body, MIN_TURNS_BETWEEN), store.compactions)
+    assert await make_runner(store, summarizer).compact(candidate) is not None
+
+
+async def test_where_there_was_no_place_to_cut_none_is_looked_for_at_each_step() -> None:
+    store = InMemoryCompactionStore()
+    body = {**claude_body(1), "messages": [{"role": "user", "content": "x " * 3_000}]}
+    await run_compaction(make_subject(body), ScriptedSummarizer(), store)
+
+    assert (
+        await make_runner(store, ScriptedSummarizer()).compact(make_subject(extend_conversation(body, 1)))
+        is None
+    )
+    assert len(store.compactions) == 1
+
+
+async def test_what_was_tried_beyond_the_end_of_what_is_sent_keeps_nobody_from_folding() -> None:
+    """As after a client went back in its conversation: something else was said there then."""
+    store, body = InMemoryCompactionStore(), claude_body(12)
+    await run_compaction(make_subject(extend_conversation(body, 2)), ScriptedSummarizer(), store)
+
+    assert (
+        await make_runner(store, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)).compact(
+            make_subject(body)
+        )
+        is not None
+    )
+
+
+async def test_a_request_that_would_not_fit_is_folded_however_soon_but_no_model_is_asked() -> None:
+    """Was: a model was asked at every step, 10 times in 10 steps."""
+    store, body = InMemoryCompactionStore(), claude_body(12)
+    await run_compaction(make_subject(body), ScriptedSummarizer(), store)
+    summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)
+    again = await run_compaction(require_fit(make_subject(extend_conversation(body, 1))), summarizer, store)
+
+    assert again.outcome is CompactionOutcome.OK
+    assert again.compaction is not None
+    assert (again.compaction.model, again.compaction.cost) == (EXTRACTIVE_MODEL, Decimal(0))
+    assert "just before" in again.reason
+    assert summarizer.inputs == []
+
+    later = await run_compaction(
+        require_fit(make_subject(extend_conversation(body, 1 + MIN_TURNS_BETWEEN), store.compactions)),
+        summarizer,
+        store,
+    )
+    assert later.compaction is not None
+    assert later.compaction.model == "a model", "after some turns it may be asked again"
+
+
+async def test_a_summary_that_drops_a_constraint_is_asked_for_once_more() -> None:
+    summarizer = ScriptedSummarizer(INCOMPLETE_SUMMARY, COMPLETE_SUMMARY)
+    result = await run_compaction(make_subject(claude_body(12)), summarizer, InMemoryCompactionStore())
+
+    assert result.compaction is not None
+    assert result.compaction.summary == COMPLETE_SUMMARY
+    assert len(summarizer.missing) == 1
+    assert RULE in summarizer.missing[0]
+    assert RULE not in result.compaction.carried
+
+
+async def test_what_it_drops_again_is_listed_after_the_first_one() -> None:
+    summarizer = ScriptedSummarizer(
+        INCOMPLETE_SUMMARY, "Another text on the slow parser that leaves it out just as well.", COMPLETE_SUMMARY
+    )
+    result = await run_compaction(make_subject(claude_body(12)), summarizer, InMemoryCompactionStore())
+
+    assert result.compaction is not None
+    assert result.compaction.summary == INCOMPLETE_SUMMARY
+    assert RULE in result.compaction.carried
+    assert f"- {RULE}" in summary_text(result.compaction)
+    assert len(summarizer.missing) == 1, "it is retried once"
+
+
+async def test_where_the_list_has_no_room_for_all_that_is_missing_it_says_how_many_more_there_are() -> None:
+    body = claude_body(12)
+    rules = [f"Never touch the table number {number} of the database." for number in range(60)]
+    asked = {"role": "user", "content": f"Find the slow parser. {' '.join(rules)}"}
+    summarizer = ScriptedSummarizer(INCOMPLETE_SUMMARY)
+    result = await run_compaction(
+        make_subject({**body, "messages": [asked, *body["messages"][1:]]}),
+        summarizer,
+        InMemoryCompactionStore(),
+    )
+
+    assert result.compaction is not None
+    *listed, last = result.compaction.carried
+    left = len(set(rules) - set(listed))
+    more = re.fullmatch(r"and (\d+) more that may be needed, for which there is no room here", last)
+    assert 0 < left < len(rules)
+    assert more is not None
+    assert int(more[1]) >= left
+    assert last in summary_text(result.compaction)
+    assert set(rules) <= set(summarizer.missing[0])
+
+
+@pytest.mark.parametrize("again", ["", "<html>", "I can't help with that.", SummaryFailure(reason="gone")])
+async def test_a_second_try_that_fails_leaves_the_first_one(again: str | SummaryFailure) -> None:
+    result = await run_compaction(
+        make_subject(claude_body(12)), ScriptedSummarizer(INCOMPLETE_SUMMARY, again), InMemoryCompactionStore()
+    )
+
+    assert result.outcome is CompactionOutcome.OK
+    assert result.compaction is not None
+    assert result.compaction.summary == INCOMPLETE_SUMMARY
+
+
+async def test_a_second_try_that_hangs_leaves_the_first_one() -> None:
+    options = replace(OPTIONS, limit_seconds=0.4)
+    result = await run_compaction(
+        make_subject(claude_body(12)),
+        ScriptedSummarizer(INCOMPLETE_SUMMARY, COMPLETE_SUMMARY, redraft_seconds=30),
+        InMemoryCompactionStore(),
+        options,
+    )
+
+    assert result.outcome is CompactionOutcome.OK
+    assert result.compaction is not None
+    assert result.compaction.summary == INCOMPLETE_SUMMARY
+    assert result.compaction.cost is None, "what the second try cost is not known"
+
+
+async def test_a_summary_that_takes_too_long_is_given_up() -> None:
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    result = await run_compaction(
+        candidate, ScriptedSummarizer(COMPLETE_SUMMARY, seconds=30), store, replace(OPTIONS, limit_seconds=0.1)
+    )
+
+    assert result.outcome is CompactionOutcome.FAILED
+    assert "within" in result.reason
+    assert [(row.outcome, row.cost) for row in store.compactions] == [(CompactionOutcome.FAILED, None)]
+    assert store.leases[candidate.session_id].holder == ""
+
+
+async def test_a_lease_is_renewed_while_a_summary_is_under_way() -> None:
+    store = InMemoryCompactionStore()
+    options = replace(OPTIONS, lock_ttl_seconds=0.03)
+    result = await run_compaction(
+        make_subject(claude_body(12)),
+        ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.2),
+        store,
+        options,
+    )
+
+    assert result.outcome is CompactionOutcome.OK
+    assert store.renewed >= 3
+
+
+async def test_a_lease_that_was_lost_at_the_end_writes_nothing() -> None:
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.2)
+    folding = asyncio.create_task(run_compaction(candidate, summarizer, store))
+    await summarizer.started.wait()
+    theirs = replace(store.leases[candidate.session_id], holder="another", fence=2)
+    store.leases[candidate.session_id] = theirs
+    result = await folding
+
+    assert (result.outcome, result.compaction) == (CompactionOutcome.LOCK_HELD, None)
+    assert store.compactions == []
+    assert store.leases[candidate.session_id] == theirs
+
+
+async def test_who_was_late_makes_no_second_fold_of_the_same() -> None:
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    first = await run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
+    late = await run_compaction(
+        require_fit(candidate), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
+    )
+
+    assert (late.outcome, late.compaction) == (CompactionOutcome.LOCK_HELD, first.compaction)
+    assert store.compactions == [first.compaction]
+
+
+async def test_a_request_that_must_fit_waits_for_the_fold_that_another_is_making() -> None:
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    slow = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.2)
+    first = asyncio.create_task(run_compaction(candidate, slow, store))
+    await slow.started.wait()
+    second = await run_compaction(
+        require_fit(candidate), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
+    )
+
+    assert second.compaction is not None
+    assert (second.outcome, second.compaction) == (CompactionOutcome.LOCK_HELD, (await first).compaction)
+
+
+@pytest.mark.parametrize("must", [False, True], ids=["it fits", "it must fit"])
+async def test_nobody_waits_long_for_who_folds_the_same(must: bool) -> None:
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    assert await store.acquire_lease(candidate.session_id, "another", ttl_seconds=300, now=100.0)
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    late = make_runner(store, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), sleep=sleep)
+    result = await late.compact(require_fit(candidate) if must else candidate)
+
+    assert result is not None
+    assert result.outcome is CompactionOutcome.LOCK_HELD
+    assert bool(waited) == must
+    assert sum(waited) < 2
+
+
+@pytest.mark.parametrize("what", ["listed", "lease", "folds", "record"])
+async def test_a_store_that_is_gone_is_a_failed_fold_and_no_error(what: str) -> None:
+    store = InMemoryCompactionStore(unavailable=[what])
+    result = await run_compaction(
+        make_subject(claude_body(12)), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
+    )
+
+    assert result.outcome is CompactionOutcome.FAILED
+    assert "it is gone" in result.reason
+    assert store.compactions == []
+
+
+@pytest.mark.parametrize("what", ["renew", "release"])
+async def test_a_store_that_is_gone_for_a_moment_does_not_stop_a_fold(what: str) -> None:
+    options = replace(OPTIONS, lock_ttl_seconds=0.03)
+    store = InMemoryCompactionStore(unavailable=[what])
+    result = await run_compaction(
+        make_subject(claude_body(12)),
+        ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.1),
+        store,
+        options,
+    )
+
+    assert result.outcome is CompactionOutcome.OK
+
+
+async def test_a_fold_that_is_cancelled_gives_its_lease_back() -> None:
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, seconds=30)
+    folding = asyncio.create_task(run_compaction(candidate, summarizer, store))
+    await summarizer.started.wait()
+    folding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await folding
+
+    assert store.leases[candidate.session_id].holder == ""
+    assert store.compactions == []
+
+
+async def test_a_fold_that_is_cancelled_while_it_takes_its_lease_gives_it_back() -> None:
+    store, candidate = SlowCompactionStore(), make_subject(claude_body(12))
+    folding = asyncio.create_task(
+        run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
+    )
+    await store.lease_requested.wait()
+    folding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await folding
+
+    assert store.leases[candidate.session_id].holder == ""
+
+
+async def test_a_summariser_that_raises_anything_is_a_failed_fold(caplog: pytest.LogCaptureFixture) -> None:
+    """Was: it went right through, there was no row, and it was tried again with each request."""
+    store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
+    result = await run_compaction(candidate, ScriptedSummarizer(RuntimeError("a bug of theirs")), store)
+
+    assert (result.outcome, result.reason) == (CompactionOutcome.FAILED, "a bug of theirs")
+    assert [row.outcome for row in store.compactions] == [CompactionOutcome.FAILED]
+    assert "RuntimeError: a bug of theirs" in caplog.text
+    assert store.leases[candidate.session_id].holder == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Internal Server Error",
+        "word " * 9_000,
+        "Sure! Let me go on with that now.",
+        '{"code": "slow_down"}',
+    ],
+)
+async def test_no_summarisers_error_becomes_the_history(text: str) -> None:
+    store = InMemoryCompactionStore()
+    result = await run_compaction(make_subject(claude_body(12)), ScriptedSummarizer(text), store)
+
+    assert result.outcome is CompactionOutcome.FAILED
+    assert [row.summary for row in store.compactions] == [""]
+
+
+async def test_rules_fold_where_no_model_does_and_it_is_wanted() -> None:
+    options = replace(OPTIONS, extractive=True)
+    result = await run_compaction(
+        make_subject(claude_body(12)), ScriptedSummarizer(), InMemoryCompactionStore(), options
+    )
+
+    assert result.outcome is CompactionOutcome.OK
+    assert result.compaction is not None
+    assert result.compaction.model == EXTRACTIVE_MODEL
+    assert RULE in result.compaction.summary
+    assert result.reason == "nothing more to say"
+
+
+async def test_without_any_model_rules_fold() -> None:
+    result = await run_compaction(make_subject(claude_body(12)), None, InMemoryCompactionStore())
+
+    assert result.compaction is not None
+    assert (result.outcome, result.compaction.model, result.compaction.cost) == (
+        CompactionOutcome.OK,
+        EXTRACTIVE_MODEL,
+        Decimal(0),
+    )
+
+
+async def test_the_model_is_told_the_facts_that_the_tail_does_not_tell() -> None:
+    body = claude_body(12)
+    named = {"role": "user", "content": "Which one was it, parse_9_0?"}
+    for last, is_told in ((body["messages"][-1], True), (named, False)):
+        summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)
+        await run_compaction(
+            make_subject({**body, "messages": [*body["messages"][:-1], last]}),
+            summarizer,
+            InMemoryCompactionStore(),
+        )
+        (summary_input,) = summarizer.inputs
+
+        assert RULE in summary_input.facts
+        assert ("parse_9_0" in summary_input.facts) is is_told
+
+
+async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> None:
+    body = claude_body(30)
+    store = InMemoryCompactionStore()
+    begun = {**body, "messages": body["messages"][:31]}
+    first = await run_compaction(
+        make_subject(begun), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
+    )
+    assert first.compaction is not None
+    summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)
+    second = await run_compaction(make_subject(body, store.compactions), summarizer, store)
+
+    assert second.outcome is CompactionOutcome.OK, second.reason
+    assert second.compaction is not None
+    assert second.compaction.messages > first.compaction.messages
+    (summary_input,) = summarizer.inputs
+    assert COMPLETE_SUMMARY in summary_input.earlier_summary
+    assert len(summary_input.new_messages) < len(summary_input.head)
+    assert second.compaction.earlier_id == first.compaction.id
+    messages = make_subject(body).original.messages[: second.compaction.messages]
+    assert store.messages[second.compaction.id] == messages[first.compaction.messages :]
+    assert await store.load_messages(second.compaction.id) == messages
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(40))
+@given(st.one_of(claude_tool_loops(), claude_requests()), st.integers(1, 60))
+def test_what_is_sent_after_a_fold_is_taken_and_undone_gives_all_of_it_back(body: Body, tail: int) -> None:
+    store = InMemoryCompactionStore()
+    candidate = require_fit(make_subject(body))
+    result = asyncio.run(run_compaction(candidate, None, store, replace(OPTIONS, tail_keep_tokens=tail)))
+
+    betas = required_betas(edits(candidate, store))
+    assert (
+        validate_request(formats.parse_request(sent(candidate, store), candidate.original.format), betas=betas)
+        is None
+    )
+    event(result.outcome)
+    if result.outcome is CompactionOutcome.OK:
+        assert result.compaction is not None
+        kept = candidate.original.messages[result.compaction.messages :]
+        assert store.messages[result.compaction.id] + kept == candidate.original.messages
+        asyncio.run(store.undo(result.compaction.id, now=1))
+    assert sent(candidate, store) == candidate.original.body
+
+
+def edits(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> tuple[Edit, ...]:
+    compactions = asyncio.run(store.find_compactions(candidate.agent, candidate.chain.hashes))
+    return tuple(build_compaction_edits(candidate.original, candidate.chain, compactions))
+
+
+def sent(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> bytes:
+    """The request as it goes out."""
+    return formats.apply_edits(candidate.original, edits(candidate, store))

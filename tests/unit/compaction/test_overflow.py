@@ -1,0 +1,301 @@
+"""What does not fit is folded, cleared, evicted, refused or passed, in this order and never silently."""
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.compaction.apply import ACKNOWLEDGEMENT, CONTINUE_REQUEST, build_compaction_edits
+from foveate.compaction.overflow import (
+    OnOverflow,
+    OverflowAction,
+    OverflowOptions,
+    OverflowPlan,
+    lower_bound_tokens,
+    plan_overflow,
+)
+from foveate.compaction.thinking import required_betas
+from foveate.compaction.tool_results import build_truncation_edits
+from foveate.errors import BadOption
+from foveate.formats.json_text.parse import parse_json, to_json
+from foveate.model import Request, TokenCount
+from foveate.sandbox import validate_request
+from foveate.session.hash_chain import compute_chain
+from foveate.tokens import counter_for
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.claude_requests import claude_requests
+from tests.support.strategies.tool_conversations import (
+    Body,
+    add_thinking_step,
+    any_requests,
+    claude_turn,
+    find_cuts,
+    make_compaction_at,
+)
+
+limited = settings(max_examples=limit_examples(80))
+
+FOLDS = OverflowOptions(compaction=True)
+PLAIN = OverflowOptions(compaction=False)
+MAKES_ROOM = OverflowOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM)
+PASSES = OverflowOptions(compaction=False, on_overflow=OnOverflow.PASS)
+
+
+def exact(tokens: int) -> TokenCount:
+    return TokenCount(tokens, True, tokens)
+
+
+def estimate(tokens: int, upper: int) -> TokenCount:
+    return TokenCount(tokens, False, upper)
+
+
+def chat(turns: int, *, steps: int = 1) -> Request:
+    messages: list[Body] = [{"role": "system", "content": "S"}]
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"Q{turn}"})
+        for step in range(steps):
+            given = f"c{turn}_{step}"
+            call = {"id": given, "type": "function", "function": {"name": "read", "arguments": "{}"}}
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": given, "content": "x" * 50})
+        if turn < turns - 1:
+            messages.append({"role": "assistant", "content": f"A{turn}"})
+    return formats.parse_request({"model": "gpt-4.1", "messages": messages})
+
+
+def planned(
+    request: Request,
+    limit: int,
+    options: OverflowOptions = MAKES_ROOM,
+    *,
+    each: int = 1000,
+    count: TokenCount | None = None,
+    can_fold: bool = False,
+) -> OverflowPlan:
+    messages = [formats.parse_message(request.format, raw) for raw in request.messages]
+    return plan_overflow(
+        request,
+        messages,
+        [each] * len(messages),
+        count or exact(each * len(messages)),
+        limit_tokens=limit,
+        options=options,
+        can_compact=can_fold,
+    )
+
+
+def sent(request: Request, plan: OverflowPlan) -> Request:
+    return formats.parse_request(formats.apply_edits(request, plan.edits), request.format)
+
+
+def test_what_fits_is_passed_as_it_came() -> None:
+    plan = planned(chat(2), 10**6, FOLDS, can_fold=True)
+    assert (plan.actions, plan.edits) == ((OverflowAction.PASS,), ())
+    assert plan.final_action is OverflowAction.PASS
+
+
+def test_what_probably_fits_is_passed_though_it_may_not() -> None:
+    assert planned(chat(2), 1000, count=estimate(990, 1200)).actions == (OverflowAction.PASS,)
+
+
+def test_a_fold_comes_first_where_compaction_is_on_and_one_would_reach_farther() -> None:
+    assert planned(chat(3), 5000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
+    assert planned(chat(3), 5000, PLAIN, can_fold=True).actions == (OverflowAction.REFUSE,)
+
+
+def test_stale_results_are_cleared_before_anything_is_evicted() -> None:
+    request = chat(4)  # 16 messages
+    plan = planned(request, 15_000, FOLDS)
+    assert plan.actions == (OverflowAction.CLEAR, OverflowAction.PASS)
+    assert plan.tokens_after <= 15_000
+    assert len(sent(request, plan).messages) == len(request.messages)
+
+
+def test_the_oldest_turns_are_evicted_where_clearing_does_not_do() -> None:
+    request = chat(4)
+    plan = planned(request, 8_500)
+    assert plan.actions == (OverflowAction.CLEAR, OverflowAction.EVICT, OverflowAction.PASS)
+    left = sent(request, plan)
+    assert plan.tokens_after <= 8_500
+    words = [parse_json(raw)["content"] for raw in left.messages]
+    assert words[0] == "S"
+    assert words[1] == "[left out: 8 earlier messages, 8,000 tokens]"
+    assert words[2] == ACKNOWLEDGEMENT
+    assert words[3] == "Q2"
+    assert words[-3:] == ["Q3", None, "x" * 50]
+
+
+def test_steps_of_the_turn_under_way_are_evicted_after_its_question() -> None:
+    request = chat(1, steps=6)
+    left = sent(request, planned(request, 8_000))
+    words = [parse_json(raw)["content"] for raw in left.messages]
+    assert words[:2] == ["S", "Q0"]
+    assert words[2].startswith("[left out: 8 earlier messages")
+    assert words[3] == CONTINUE_REQUEST
+    assert validate_request(left) is None
+
+
+def test_the_same_is_taken_out_of_many_requests_in_a_row() -> None:
+    """The history that is left is the same prefix while a session grows, so that it is read from the cache."""
+    before = chat(1, steps=60)
+    grown = [formats.parse_request(to_json(longer_by(before, steps))) for steps in range(2, 7)]
+    prefixes = {sent(one, planned(one, 100_000)).messages[:50] for one in grown}
+    assert len(prefixes) == 1
+
+
+def longer_by(request: Request, steps: int) -> Body:
+    body: Body = parse_json(request.body)
+    more: list[Body] = parse_json(chat(1, steps=100).body)["messages"][2 : 2 + 2 * steps]
+    renamed = to_json(more).replace(b'"c0_', b'"d_')
+    return {**body, "messages": [*body["messages"], *parse_json(renamed)]}
+
+
+def test_what_cannot_be_made_to_fit_is_refused_and_nothing_is_taken_out() -> None:
+    plan = planned(chat(1), 500)
+    assert (plan.actions, plan.edits, plan.tokens_after) == ((OverflowAction.REFUSE,), (), 4000)
+    assert "4,000 tokens" in plan.reason
+    assert "500 fit" in plan.reason
+
+
+def test_without_compaction_a_request_is_refused_and_with_pass_it_is_passed() -> None:
+    assert planned(chat(4), 8_000, PLAIN).actions == (OverflowAction.REFUSE,)
+    assert planned(chat(4), 8_000, PASSES).actions == (OverflowAction.PASS,)
+    assert planned(chat(4), 8_000, PASSES).edits == ()
+
+
+def test_a_refusal_needs_certainty() -> None:
+    assert planned(chat(4), 1000, PLAIN, count=estimate(1100, 1200)).actions == (OverflowAction.PASS,)
+    assert planned(chat(4), 1000, PLAIN, count=estimate(1100, 1199)).actions == (OverflowAction.REFUSE,)
+    assert planned(chat(4), 1000, PLAIN, count=exact(1001)).actions == (OverflowAction.REFUSE,)
+
+
+def test_an_estimate_may_be_as_much_too_high_as_too_low() -> None:
+    assert lower_bound_tokens(estimate(100, 130)) == 70
+    assert lower_bound_tokens(estimate(100, 300)) == 0
+    assert lower_bound_tokens(TokenCount(100, True, 104)) == 100
+
+
+def test_room_is_made_for_the_upper_bound_of_an_estimate() -> None:
+    request = chat(10)
+    sure, unsure = planned(request, 30_000), planned(request, 30_000, count=estimate(40_000, 60_000))
+    assert unsure.tokens_after <= 20_000 < sure.tokens_after
+
+
+def test_one_count_is_needed_for_each_message() -> None:
+    request = chat(1)
+    with pytest.raises(BadOption, match="4 messages"):
+        plan_overflow(request, [], [], exact(10), limit_tokens=1, options=PLAIN, can_compact=False)
+
+
+def test_thoughts_after_what_is_taken_out_are_left_out_where_a_model_binds_them() -> None:
+    body = claude_turn("claude-opus-5-5", {"type": "adaptive"}, steps=4)
+    body["messages"] += [{"role": "assistant", "content": "So."}, {"role": "user", "content": "Then?"}]
+    add_thinking_step(body, 4)
+    request = formats.parse_request(to_json(body))
+    plan = planned(request, 12_500)
+    left = sent(request, plan)
+    assert plan.actions == (OverflowAction.CLEAR, OverflowAction.PASS)
+    assert validate_request(left) is None
+    assert b"thinking" in left.messages[1]  # what stands before the first change is as it was
+    assert b'"thinking"' not in b"".join(left.messages[3:])
+
+
+STORED = [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"conversation": {"id": "conv_1"}}]
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_nothing_is_left_out_of_a_request_that_goes_on_from_what_the_provider_stores(stored: Body) -> None:
+    """The defect: the result of a stored call was left out, and OpenAI misses it."""
+    items: list[Body] = [{"type": "function_call_output", "call_id": "stored", "output": "x"}]
+    for number in range(6):
+        given = f"c{number}"
+        items.append({"type": "function_call", "call_id": given, "name": "read", "arguments": "{}"})
+        items.append({"type": "function_call_output", "call_id": given, "output": "x" * 50})
+    body = {"model": "gpt-5", "input": [*items, {"role": "user", "content": "So?"}]}
+    alone, going_on = formats.parse_request(body), formats.parse_request({**body, **stored})
+    assert planned(alone, 4_000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
+    assert OverflowAction.EVICT in planned(alone, 4_000).actions
+    for options in (FOLDS, MAKES_ROOM):
+        assert planned(going_on, 4_000, options, can_fold=True).actions == (OverflowAction.REFUSE,)
+    assert planned(going_on, 13_500).actions == (OverflowAction.CLEAR, OverflowAction.PASS)
+    compaction = make_compaction_at(going_on, 3)
+    assert build_compaction_edits(alone, compute_chain(alone), [compaction])
+    assert not build_compaction_edits(going_on, compute_chain(going_on), [compaction])
+
+
+def test_a_result_whose_call_is_not_to_be_seen_stays() -> None:
+    body = parse_json(chat(3).body)
+    body["messages"].insert(1, {"role": "tool", "tool_call_id": "elsewhere", "content": "y"})
+    request = formats.parse_request(body)
+    plan = planned(request, 6_000)
+    assert OverflowAction.EVICT in plan.actions
+    assert b"elsewhere" in sent(request, plan).messages[1]  # cleared, but there
+
+
+def test_nothing_is_taken_out_before_thoughts_that_can_be_neither_sent_nor_left_out() -> None:
+    body = parse_json(chat(4).body)
+    signed = [{"type": "reasoning.text", "text": "hm", "signature": "s"}]
+    body["messages"][-2]["reasoning_details"] = signed
+    free, bound = (
+        formats.parse_request(body),
+        formats.parse_request({**body, "model": "anthropic/claude-opus-5.5"}),
+    )
+    assert OverflowAction.EVICT in planned(free, 8_500).actions
+    assert planned(bound, 8_500).actions == (OverflowAction.REFUSE,)
+    assert planned(bound, 8_500).edits == ()
+
+
+@pytest.mark.slow
+@limited
+@given(st.one_of(any_requests(), claude_requests(max_calls=4)), st.integers(1, 12_000), st.booleans())
+def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit: int, sure: bool) -> None:
+    request = formats.parse_request(to_json(body))
+    total = 1000 * len(request.messages)
+    plan = planned(request, limit, count=exact(total) if sure else estimate(total, total + total // 5))
+    left = sent(request, plan)
+    assert validate_request(left, betas=required_betas(plan.edits)) is None
+    if plan.final_action is OverflowAction.PASS and sure:
+        assert plan.tokens_after <= limit
+    if plan.edits:
+        assert plan.tokens_after < plan.tokens_before
+        assert b"[left out: " in left.body or b"[cleared: " in left.body
+        assert all(edit.reason for edit in plan.edits)
+        # The last word is what the model answers to, and stays as it came.
+        assert left.messages[-1] == request.messages[-1]
+    else:
+        assert left.body == request.body
+
+
+@pytest.mark.slow
+@limited
+@given(any_requests(), st.data(), st.integers(1, 12_000))
+def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(
+    body: Body, data: st.DataObject, limit: int
+) -> None:
+    """All that can be done to a request, one after the other: cut a result, fold the head, clear and evict."""
+    came = formats.parse_request(to_json(body))
+    cuts = find_cuts(came)
+    assume(cuts)
+    cut = data.draw(st.sampled_from(cuts))
+    result = build_compaction_edits(came, compute_chain(came), [make_compaction_at(came, cut)])
+    shortened = build_truncation_edits(
+        came, counter_for("gpt-4.1"), dict.fromkeys(range(cut, len(came.messages)), 30)
+    )
+    request = formats.parse_request(formats.apply_edits(came, (*result, *shortened)), came.format)
+    betas = required_betas(result)
+    assert validate_request(request, betas=betas) is None
+    plan = planned(request, limit)
+    assert validate_request(sent(request, plan), betas=(*betas, *required_betas(plan.edits))) is None
+
+
+@limited
+@given(any_requests(), st.integers(1, 12_000), st.integers(0, 20_000), st.integers(0, 5_000))
+def test_what_could_fit_is_never_refused(body: Body, limit: int, tokens: int, spread: int) -> None:
+    request = formats.parse_request(to_json(body))
+    count = estimate(tokens, tokens + spread)
+    for options in (PLAIN, MAKES_ROOM, PASSES, FOLDS):
+        plan = planned(request, limit, options, count=count)
+        if plan.final_action is OverflowAction.REFUSE:
+            assert tokens - spread > limit
+            assert options is not PASSES
+            assert not plan.edits

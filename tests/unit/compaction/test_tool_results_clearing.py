@@ -1,0 +1,304 @@
+"""Long results are cut in the same way each time, stale ones are cleared, and both say what is missing."""
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.budget import graphemes
+from foveate.compaction.tool_results import build_truncation_edits, clear_stale_results, result_limit_tokens
+from foveate.errors import BadOption
+from foveate.formats.json_text.parse import parse_json, to_json
+from foveate.model import (
+    Area,
+    Edit,
+    Format,
+    Image,
+    MediaSource,
+    Message,
+    Place,
+    ReplaceText,
+    Request,
+    ToolResult,
+)
+from foveate.prompt_cache.rules import rules_for
+from foveate.sandbox import validate_request
+from foveate.tokens import counter_for, drop_caches
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.tool_conversations import Body, chat_requests, claude_tool_loops
+
+COUNTER = counter_for("gpt-4.1")
+LIMIT = 100
+PIXELS = b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x02\0\0\0\x01\x08\x02\0\0\0").decode()
+limited = settings(max_examples=limit_examples(60))
+MISSING = re.compile(r"\[\.\.\. ([\d,]+) tokens left out \.\.\.\]")
+
+
+def claude(*results: Body, question: str = "Then?", model: str = "claude-sonnet-4-5") -> Request:
+    """A turn with some results, and perhaps another question."""
+    calls = [{"type": "tool_use", "id": r["tool_use_id"], "name": "read_file", "input": {}} for r in results]
+    messages: list[Body] = [
+        {"role": "user", "content": "Read."},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": list(results)},
+    ]
+    if question:
+        messages += [{"role": "assistant", "content": "So."}, {"role": "user", "content": question}]
+    return formats.parse_request({"model": model, "max_tokens": 10, "system": "S", "messages": messages})
+
+
+def result(given: str, content: Any, **more: Any) -> Body:
+    return {"type": "tool_result", "tool_use_id": given, "content": content, **more}
+
+
+def written(request: Request, edits: Sequence[Edit]) -> Request:
+    return formats.parse_request(formats.apply_edits(request, edits), request.format)
+
+
+def results_of(request: Request) -> list[str]:
+    parts = [part for raw in request.messages for part in formats.parse_message(request.format, raw).parts]
+    found = [part for part in parts if isinstance(part, ToolResult)]
+    return ["".join(getattr(inner, "text", "?") for inner in part.parts) for part in found]
+
+
+def clear(request: Request, *, each: int = 1000, need: int = 10**9) -> tuple[ReplaceText, ...]:
+    messages = [formats.parse_message(request.format, raw) for raw in request.messages]
+    return clear_stale_results(request, messages, [each] * len(messages), need_tokens=need)
+
+
+def truncated(request: Request, limit_tokens: int = LIMIT) -> tuple[ReplaceText, ...]:
+    return build_truncation_edits(request, COUNTER, dict.fromkeys(range(len(request.messages)), limit_tokens))
+
+
+LINES = "\n".join(f"line {number} of the file" for number in range(500))
+
+
+def test_a_long_result_keeps_its_head_and_its_tail_and_names_what_is_missing() -> None:
+    request = claude(result("a", LINES), result("b", "short"))
+    edits = truncated(request)
+    (edit,) = edits
+    assert edit.place == Place(Area.MESSAGES, 2, 0)
+    short, other = results_of(written(request, edits))
+    assert other == "short"
+    assert short.startswith("line 0 of the file\n")
+    assert short.endswith("\nline 499 of the file")
+    missing = MISSING.search(short)
+    assert missing is not None
+    before, after = COUNTER.text(LINES).tokens, COUNTER.text(short).tokens
+    assert after <= LIMIT
+    assert edit.saved_tokens == before - after
+    assert abs(int(missing[1].replace(",", "")) - (before - after)) < 30
+
+
+def test_a_result_within_the_limit_is_sent_as_it_came() -> None:
+    request = claude(result("a", LINES))
+    assert truncated(request, COUNTER.text(LINES).tokens) == ()
+
+
+def test_the_same_is_cut_from_a_result_each_time_it_is_sent_also_after_a_restart() -> None:
+    first = truncated(claude(result("a", LINES)))
+    drop_caches()
+    longer = claude(result("a", LINES), question="Another question, later.")
+    assert build_truncation_edits(longer, counter_for("gpt-4.1"), {2: LIMIT}) == first
+
+
+def test_a_message_without_a_limit_is_left_alone() -> None:
+    assert build_truncation_edits(claude(result("a", LINES)), COUNTER, {1: LIMIT, 3: LIMIT}) == ()
+
+
+def test_an_error_that_is_cut_is_still_one() -> None:
+    request = claude(result("a", LINES, is_error=True))
+    sent = written(request, truncated(request))
+    assert parse_json(sent.messages[2])["content"][0]["is_error"] is True
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXELS}}
+
+
+def test_a_picture_beside_words_that_are_cut_is_named_with_its_tokens() -> None:
+    """Was: gone without a word where it stood between two texts."""
+    texts = [{"type": "text", "text": LINES}, IMAGE, {"type": "text", "text": LINES}]
+    request = claude(result("a", texts))
+    (edit,) = edits = truncated(request)
+    (short,) = results_of(written(request, edits))
+    image = Image(source=MediaSource.INLINE, width=2, height=1)
+    with_it, without = (
+        COUNTER.count_message(Message(role="user", parts=parts)).tokens for parts in ((image,), ())
+    )
+    picture = with_it - without
+
+    assert short.startswith("line 0 of the file\n")
+    assert short.endswith(f"line 499 of the file\n[image: 2x1 pixels: {picture:,} tokens left out]")
+    assert COUNTER.text(short).tokens <= LIMIT
+    whole = COUNTER.text(f"{LINES}\n{LINES}").tokens + picture
+    assert edit.saved_tokens == whole - COUNTER.text(short).tokens
+
+
+def test_many_pictures_beside_words_that_are_cut_are_one_line() -> None:
+    request = claude(result("a", [{"type": "text", "text": LINES}, *[IMAGE] * 40]))
+    for limit in range(60, 100):
+        (edit,) = truncated(request, limit)
+
+        assert re.search(r"\n\[40 images and files: [\d,]+ tokens left out\]$", edit.text)
+        assert COUNTER.text(edit.text).tokens <= limit
+
+
+def test_the_name_of_a_file_that_gives_way_takes_its_room_from_the_words() -> None:
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+    file = {"type": "document", "title": "q1 w2 e3 r4 t5 z6 u7 i8 " * 3, "source": source}
+    request = claude(result("a", [{"type": "text", "text": LINES}, file]))
+    (edit,) = truncated(request)
+
+    assert "q1 w2 e3" in edit.text
+    assert COUNTER.text(edit.text).tokens <= LIMIT
+
+
+def test_pictures_beside_words_that_fit_are_sent_as_they_came() -> None:
+    assert truncated(claude(result("a", [{"type": "text", "text": "Seen:"}, *[IMAGE] * 40]))) == ()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": LINES}},
+        {
+            "type": "search_result",
+            "source": "https://a/b",
+            "title": "T",
+            "content": [{"type": "text", "text": LINES}],
+        },
+    ],
+    ids=lambda block: str(block["type"]),
+)
+def test_the_words_of_documents_and_search_results_are_cut_too(block: Body) -> None:
+    """Was: 4,000 tokens of them were sent whole at a limit of 100."""
+    request = claude(result("a", [block]))
+    (short,) = results_of(written(request, truncated(request)))
+
+    assert MISSING.search(short)
+    assert short.endswith("line 499 of the file")
+    assert COUNTER.text(short).tokens <= LIMIT
+
+
+def test_where_nothing_fits_only_the_number_of_what_is_missing_is_left() -> None:
+    (edit,) = truncated(claude(result("a", LINES)), 5)
+    assert MISSING.fullmatch(edit.text)
+
+
+OTHERS: dict[Format, Body] = {
+    Format.CHAT: {"messages": [{"role": "tool", "tool_call_id": "a", "content": LINES}]},
+    Format.RESPONSES: {"input": [{"type": "function_call_output", "call_id": "a", "output": LINES}]},
+    Format.GEMINI: {
+        "contents": [
+            {
+                "role": "user",
+                "parts": [
+                    {"text": "x", "thoughtSignature": "s"},
+                    {"functionResponse": {"name": "f", "response": {"a": LINES}}},
+                ],
+            }
+        ]
+    },
+    Format.BEDROCK: {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"cachePoint": {"type": "default"}},
+                    {"toolResult": {"toolUseId": "a", "content": [{"text": LINES}]}},
+                ],
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("api_format", OTHERS)
+def test_results_are_cut_in_every_format(api_format: Format) -> None:
+    request = formats.parse_request(OTHERS[api_format], api_format)
+    (short,) = results_of(written(request, truncated(request)))
+    assert MISSING.search(short)
+    assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini's is an object around it
+
+
+def test_a_result_of_a_shape_that_nobody_knows_is_sent_as_it_came() -> None:
+    parts: list[Body] = [
+        {"functionResponse": {}},
+        {"functionResponse": {"name": "f", "response": {"a": LINES}}},
+    ]
+    request = formats.parse_request({"contents": [{"role": "user", "parts": parts}]}, Format.GEMINI)
+    assert truncated(request) == ()
+
+
+def test_the_limit_is_a_share_of_the_window() -> None:
+    assert result_limit_tokens(200_000) == 60_000
+    assert result_limit_tokens(1000, 0.5) == 500
+    with pytest.raises(BadOption, match="tool_result_max_pct"):
+        result_limit_tokens(1000, 30)
+
+
+_PIECES = st.sampled_from(
+    ("word ", "line\n", "👩‍👩‍👧", "e\u0301", "\U0001f1e9\U0001f1ea", "漢字", "x" * 50, "\r\n", " ")
+)
+
+
+@pytest.mark.slow
+@limited
+@given(st.lists(_PIECES, min_size=100, max_size=400).map("".join), st.integers(30, 200))
+def test_a_cut_result_fits_and_tears_no_character(text: str, limit: int) -> None:
+    request = claude(result("a", text))
+    edits = truncated(request, limit)
+    assert edits == truncated(request, limit)
+    assume(edits)
+    (edit,) = edits
+    assert COUNTER.text(edit.text).upper <= limit
+    head, marker, tail = re.split(r"(\[\.\.\. [\d,]+ tokens left out \.\.\.\])", edit.text, maxsplit=1)
+    assert marker
+    head, tail = head.removesuffix("\n"), tail.removeprefix("\n")
+    assert text.startswith(head)
+    assert text.rstrip().endswith(tail)
+    assert graphemes.boundary_at_or_before(text, len(head)) == len(head)
+    at = len(text.rstrip()) - len(tail)
+    assert graphemes.boundary_at_or_before(text, at) == at
+
+
+def test_stale_results_are_cleared_and_say_what_they_were() -> None:
+    request = claude(result("a", LINES), result("b", LINES * 3))
+    sent = written(request, clear(request, each=12_300))
+    assert results_of(sent) == [
+        "[cleared: 3,075 tokens of read_file output]",
+        "[cleared: 9,225 tokens of read_file output]",
+    ]
+    assert validate_request(sent) is None
+
+
+def test_the_oldest_are_cleared_first_and_no_more_than_it_takes() -> None:
+    request = claude(result("a", LINES), result("b", LINES), result("c", LINES))
+    edits = clear(request, each=3000, need=1100)
+    assert [edit.place.block for edit in edits] == [0, 1]
+    assert clear(request, each=3000, need=0) == ()
+
+
+def test_results_of_the_last_turn_errors_and_short_ones_are_not_cleared() -> None:
+    assert clear(claude(result("a", LINES), question="")) == ()
+    assert clear(claude(result("a", LINES, is_error=True))) == ()
+    assert clear(claude(result("a", LINES)), each=50) == ()
+
+
+def test_a_result_that_was_cleared_is_not_cleared_again() -> None:
+    request = claude(result("a", LINES))
+    sent = written(request, clear(request))
+    assert clear(sent) == ()
+
+
+@limited
+@given(st.one_of(claude_tool_loops(), chat_requests()), st.integers(0, 5000))
+def test_whatever_is_cleared_the_provider_takes_what_is_sent(body: Body, need: int) -> None:
+    assume(not rules_for(body["model"]).binds_thinking)  # overflow leaves out their thoughts
+    request = formats.parse_request(to_json(body))
+    assert validate_request(written(request, clear(request, need=need))) is None

@@ -1,0 +1,166 @@
+"""Budgets in files: the operator's, and the one that an agent writes itself."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from foveate.budget import DEFAULT_BUDGET, Budget, Keep, Priority, SectionRule
+from foveate.budget.ladder import DROP_LOW_PRIORITY
+from foveate.config import load_agent_budget, load_budget
+from foveate.errors import BadSetting, UnreadableInput
+from tests.support.oracles.setting_errors import refused
+
+
+def refusal(file: Path, text: str) -> BadSetting:
+    file.write_text(text, encoding="utf-8")
+    return refused(load_budget, file)
+
+
+def test_the_example_is_the_preset(root: Path) -> None:
+    assert load_budget(root / "examples" / "budget.yaml") == DEFAULT_BUDGET
+
+
+def test_a_budget_may_be_json(tmp_path: Path) -> None:
+    file = tmp_path / "budget.json"
+    file.write_text('{"total_tokens": 100, "sections": {"a": {"share": 0.5}}}', encoding="utf-8")
+
+    assert load_budget(file) == Budget(100, sections={"a": SectionRule(share=0.5)})
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("# mine\n5\n", 2, "", "a budget is a mapping of total_tokens"),
+        ("# mine\n- {drop: a}\n- a\n", 3, "1", "rung 2 of the ladder"),
+        ("total_tokens: 9\n\ntotal_token: 1\n", 3, "total_token", "did you mean total_tokens?"),
+        ("total_tokens: 4k\n", 1, "total_tokens", "0 or more, not '4k'"),
+        ("output_reserve: on\n", 1, "output_reserve", "not True"),
+        (
+            "sections:\n  a: {share: 1}\n  b:\n    keep: head\n    share: 2\n",
+            5,
+            "sections.b.share",
+            "0 to 1, not 2",
+        ),
+        ("sections:\n  a:\n    prio: low\n", 3, "sections.a.prio", "did you mean priority?"),
+        ("sections:\n  a: {}\n  no: {}\n", 3, "sections.no", "put it in quotes"),
+        ("sections:\n  a: {}\n  a: {}\n", 3, "sections.a", "a second time"),
+        ("ladder:\n  - {drop: a}\n  - {dorp: b}\n", 3, "ladder.1", "rung 2 of the ladder is not one of"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_file_line_and_key(
+    file: Path, text: str, line: int, key: str, words: str
+) -> None:
+    error = refusal(file, text)
+
+    assert str(error).startswith(f"{file}:{line}: ")
+    assert error.key == key
+    assert words in error.reason
+
+
+def test_a_value_that_is_a_megabyte_long_is_not_told_whole(file: Path) -> None:
+    assert len(str(refusal(file, "total_tokens: " + "x" * 900_000))) < 1000
+
+
+def test_an_agents_file_is_laid_over_the_defaults(file: Path) -> None:
+    file.write_text(
+        "total_tokens: 3000\noverflow_policy: drop_low_priority\n"
+        "sections:\n  recent_events: {max_tokens: 100}\n  diary: {priority: low}\n",
+        encoding="utf-8",
+    )
+    agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=DEFAULT_BUDGET)
+
+    assert agents.problem is None
+    assert agents.clamped == ()
+    assert agents.budget == Budget(
+        3000,
+        ladder=DROP_LOW_PRIORITY,
+        sections={
+            **DEFAULT_BUDGET.sections,
+            "recent_events": SectionRule(max_tokens=100, priority=Priority.LOW, keep=Keep.NEWEST),
+            "diary": SectionRule(priority=Priority.LOW),
+        },
+    )
+
+
+def test_a_file_that_is_not_there_is_no_problem(file: Path) -> None:
+    agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=None)
+
+    assert agents.budget == DEFAULT_BUDGET
+    assert agents.problem is None
+
+
+def test_without_a_file_the_defaults_are_held_to_what_is_allowed_and_nothing_is_told(file: Path) -> None:
+    allowed = Budget(4000, sections={"logs": SectionRule(max_tokens=50, enabled=False)})
+    defaults = Budget(9000, sections={"logs": SectionRule(max_tokens=90)})
+
+    for wrong in (False, True):
+        agents = load_agent_budget(file, defaults=defaults, allowed=allowed)
+
+        assert agents.budget == allowed
+        assert agents.clamped == ()
+        assert (agents.problem is not None) is wrong
+        file.write_text("what is this?\n", encoding="utf-8")
+
+
+def test_of_a_file_that_is_wrong_nothing_holds(file: Path) -> None:
+    file.write_text("total_tokens: 100\nsections: {recent_events: {max_tokens: -1}}\n", encoding="utf-8")
+    agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=DEFAULT_BUDGET)
+
+    assert agents.budget == DEFAULT_BUDGET
+    assert isinstance(agents.problem, BadSetting)
+    assert (agents.problem.line, agents.problem.key) == (2, "sections.recent_events.max_tokens")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("# none\ntotal_tokens: 0\n", 2, "total_tokens", "total_tokens is 0: nothing is left for the prompt"),
+        ("output_reserve: 9\ntotal_tokens: 0\n", 2, "total_tokens", "total_tokens is 0: nothing is left"),
+        (
+            "sections: {}\noutput_reserve: 4000\n",
+            2,
+            "output_reserve",
+            "is 4000, of which the answer reserves 4000",
+        ),
+        ("total_tokens: 9\noutput_reserve: 10\n", 2, "output_reserve", "is 9, of which the answer reserves 10"),
+        (
+            "ladder: progressive\ntotal_tokens: 500\n",
+            2,
+            "total_tokens",
+            "is 500, of which the answer reserves 500",
+        ),
+        ("total_tokens: null\noutput_reserve: 7000\n", 2, "output_reserve", "is 6000, of which the answer"),
+    ],
+)
+def test_a_file_that_leaves_nothing_for_a_prompt_is_a_problem(
+    file: Path, text: str, line: int, key: str, words: str
+) -> None:
+    file.write_text(text, encoding="utf-8")
+    defaults = Budget(4000, 500)
+    agents = load_agent_budget(file, defaults=defaults, allowed=Budget(6000))
+
+    assert agents.budget == defaults
+    assert agents.clamped == ()
+    assert isinstance(agents.problem, BadSetting)
+    assert (agents.problem.source, agents.problem.line, agents.problem.key) == (str(file), line, key)
+    assert words in agents.problem.reason
+
+
+def test_a_file_is_not_blamed_for_what_the_defaults_leave(file: Path) -> None:
+    file.write_text("total_tokens: 4000\n", encoding="utf-8")
+
+    assert load_agent_budget(file, defaults=Budget(), allowed=Budget(0)).problem is None
+
+
+def test_what_cannot_be_read_is_a_problem_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    pipe, loop = tmp_path / "pipe", tmp_path / "loop"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    below_a_file = tmp_path / "file" / "budget.yaml"
+    below_a_file.parent.write_text("", encoding="utf-8")
+    for path in (tmp_path, pipe, loop, below_a_file, tmp_path / "a\0b", below_a_file.parent):
+        agents = load_agent_budget(path, defaults=DEFAULT_BUDGET, allowed=None)
+
+        assert agents.budget == DEFAULT_BUDGET
+        assert isinstance(agents.problem, UnreadableInput)

@@ -1,0 +1,121 @@
+"""Every setting that holds, with where it is from."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from foveate.config.document import parse_document
+from foveate.config.effective import EffectiveSetting, SettingSource, list_effective_settings
+from foveate.config.load import Configuration, build_from_bytes, find_problems
+from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides
+
+
+def held_in(text: str, flags: ServeFlags = ServeFlags(), **environment: str) -> Mapping[str, EffectiveSetting]:  # noqa: B008 - frozen
+    """What holds by a file, by its key."""
+
+    def made(found: Configuration) -> Configuration:
+        return apply_overrides(found, environment, flags)
+
+    settings = build_from_bytes(text.encode(), "foveate.yaml", made).settings
+    return {
+        one.key: one
+        for one in list_effective_settings(
+            settings, parse_document(text.encode(), "foveate.yaml"), environment, {}
+        )
+    }
+
+
+def test_each_setting_says_from_which_line_it_is_and_what_it_would_be_by_default() -> None:
+    found = held_in("server:\n  port: 9000\nagents:\n  - id: ana\n    window_tokens: 5000\n")
+
+    assert found["server.port"] == EffectiveSetting(
+        key="server.port", value=9000, source=SettingSource.FILE, line=2, default=8090
+    )
+    assert found["agents.0.window_tokens"].line == 5
+    assert found["agents.0.id"].default is None
+    assert found["server.host"].source is SettingSource.DEFAULT
+    assert not found["server.host"].differs
+    assert found["server.port"].differs
+
+
+def test_what_the_file_says_as_it_is_by_default_is_from_the_file_and_does_not_differ() -> None:
+    port = held_in("server: {port: 8090}")["server.port"]
+
+    assert port.source is SettingSource.FILE
+    assert not port.differs
+
+
+def test_what_the_command_was_told_goes_over_the_file_and_is_said_to_be_from_there() -> None:
+    local = LocalModel(base_url="http://127.0.0.1:1", model="smollm2-135m")
+    text = "server: {port: 9000, host: 0.0.0.0}\nroutes: [{models: 'claude-*', upstream: anthropic}]\n"
+    found = held_in(text, ServeFlags(port=1, certificate="c.pem", key="k.pem", local=local))
+
+    assert found["server.port"].source is SettingSource.COMMAND
+    assert found["server.port"].line is None
+    assert found["server.tls.key"].source is SettingSource.COMMAND
+    assert found["server.host"].line == 1
+    assert found["upstreams.local.base_url"].source is SettingSource.COMMAND
+    assert found["routes.0.models"].source is SettingSource.FILE
+    assert found["routes.1.models"].source is SettingSource.COMMAND
+
+
+def test_a_password_or_a_key_in_an_address_is_not_shown() -> None:
+    text = (
+        "store: {url: 'postgresql://ana:hush@db/x?password=hush2'}\n"
+        "upstreams: {own: {base_url: 'http://ana:hush@host/v1?api_key=hush3&a=b', api: openai}}\n"
+    )
+    found = held_in(text)
+
+    assert found["store.url"].value == "postgresql://ana@db/x?password=…"
+    assert found["upstreams.own.base_url"].value == "http://ana@host/v1?api_key=…&a=b"
+
+
+def test_a_store_that_the_environment_names_is_from_there() -> None:
+    store = held_in("store: {url: 'sqlite:///a'}", FOVEATE_STORE="sqlite:///b")["store.url"]
+
+    assert (store.source, store.variable, store.line) == (SettingSource.ENVIRONMENT, "FOVEATE_STORE", None)
+
+
+def test_what_an_alias_stands_for_is_on_the_line_of_the_alias() -> None:
+    text = "agents:\n  - id: a\n    sections: &s\n      channel: true\n  - id: b\n    sections: *s\n"
+
+    assert held_in(text)["agents.1.sections.channel"].line == 6
+
+
+@pytest.mark.parametrize("ending", ["json", "yaml"])
+def test_all_lines_are_found_in_one_pass_as_they_are_one_by_one(ending: str) -> None:
+    text = b'{"a": [1,\n {"b": 2}],\n\n "c": {"d": null,\n "e": "x"}}'
+    document = parse_document(text, f"it.{ending}")
+    lines = document.lines()
+
+    assert len(lines) == 8
+    assert {place: document.find_line(document.text, place) for place in lines} == lines
+
+
+def test_a_key_that_stands_where_its_hash_belongs_is_not_told_to_anybody() -> None:
+    (problem,) = find_problems(b"agents: [{id: ana, keys: [fov-hush]}]", "foveate.yaml")
+
+    assert "hush" not in str(problem)
+    assert "foveate config key" in str(problem)
+
+
+def test_what_the_environment_says_of_an_agents_sections_is_what_is_shown() -> None:
+    text = "agents: [{id: ana, sections: {time: {format: iso}, limits: {ladder: progressive}}}]"
+    plain = held_in(text)
+    found = held_in(text, TIME_FORMAT="natural", TIME_AWARENESS="", CONTEXT_MAX_TOKENS="900")
+
+    form, limits = found["agents.0.sections.time.format"], found["agents.0.sections.limits"]
+    assert (form.value, form.variable) == ("natural", "TIME_FORMAT")
+    assert limits.value == {"ladder": "progressive", "total_tokens": 900}
+    assert limits.origin(None) == "CONTEXT_MAX_TOKENS"
+    assert found["agents.0.sections.time.enabled"] == plain["agents.0.sections.time.enabled"]
+    assert plain["agents.0.sections.time.format"].line == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("", '""'), ("a", "a"), (None, "-"), ([1, "ü"], '[1, "ü"]'), (True, "true")]
+)
+def test_a_value_is_written_so_that_nothing_and_an_empty_text_can_be_told_apart(
+    value: object, words: str
+) -> None:
+    assert EffectiveSetting(key="a", value=value, source=SettingSource.DEFAULT).value_text == words

@@ -1,0 +1,76 @@
+"""What goes over the file: the environment, and over both what the command was told."""
+
+from decimal import Decimal
+from pathlib import Path
+
+from foveate.config.cost import CostOptions
+from foveate.config.load import Configuration, parse_settings
+from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides, find_default_file
+from foveate.cost.pricing.price_book import PriceBook
+
+FILE = b"""
+server: {host: 0.0.0.0, port: 1, workers: 3, cors_origins: ['https://a.example']}
+store: {url: 'sqlite:///file.sqlite'}
+routes: [{models: 'local', upstream: openai}]
+"""
+
+
+def found() -> Configuration:
+    return Configuration(parse_settings(FILE, "foveate.yaml"), CostOptions())
+
+
+def test_nothing_said_leaves_all_as_the_file_says() -> None:
+    assert apply_overrides(found(), {"FOVEATE_STORE": ""}) == found()
+
+
+def test_the_environment_goes_over_the_file() -> None:
+    settings = apply_overrides(found(), {"FOVEATE_STORE": "postgresql://db/foveate"}).settings
+
+    assert settings.store.url == "postgresql://db/foveate"
+    assert settings.store.keep_days == 30
+
+
+def test_what_the_command_was_told_goes_over_both() -> None:
+    flags = ServeFlags(
+        host="::1", port=0, workers=1, certificate="a.pem", key="b.pem", cors_origins=("https://b.example",)
+    )
+
+    server = apply_overrides(found(), {}, flags).settings.server
+
+    assert (server.host, server.port, server.workers) == ("::1", 0, 1)
+    assert server.tls is not None
+    assert server.tls.certificate == Path("a.pem")
+    assert server.cors_origins == ["https://b.example"]
+
+
+def test_a_model_on_this_machine_is_one_more_upstream_that_costs_nothing() -> None:
+    local = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
+
+    made = apply_overrides(found(), {}, ServeFlags(local=local))
+
+    upstream = made.settings.upstreams["local"]
+    assert (upstream.base_url, upstream.api, upstream.provider) == ("http://127.0.0.1:1", "both", "llama.cpp")
+    assert [route.models for route in made.settings.routes] == [
+        "local",  # the user's own stays the first
+        "local",
+        "SmolLM2-135M-Instruct",
+        "smollm2*",
+    ]
+    assert [price.model for price in made.cost.prices] == ["SmolLM2-135M-Instruct"]
+    PriceBook(made.cost.prices)
+    assert all(
+        price.dollars_per_million.output == Decimal(0)
+        for price in made.cost.prices
+        if price.dollars_per_million
+    )
+
+
+def test_the_file_of_the_working_folder_goes_before_that_of_the_data_folder(tmp_path: Path) -> None:
+    folder, home = tmp_path / "work", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    assert find_default_file(folder, home) is None
+    (home / "foveate.yaml").write_text("agents: []")
+    assert find_default_file(folder, home) == home / "foveate.yaml"
+    (folder / "foveate.yaml").write_text("agents: []")
+    assert find_default_file(folder, home) == folder / "foveate.yaml"

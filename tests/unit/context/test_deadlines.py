@@ -1,0 +1,254 @@
+"""Which deadlines are told: those that are near or over, not done, in the time of whoever wrote them."""
+
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from foveate.context.deadlines import DueDeadlines, find_due_deadlines, next_occurrence
+from foveate.errors import BadOption
+from foveate.memory.nodes import Node
+from foveate.memory.parsing.outline import PlanningDate, PlanningKind
+from tests.support.scenarios.memory_nodes import NodeSpec, build_test_nodes, deadline_at
+
+VIENNA = ZoneInfo("Europe/Vienna")
+NOW = datetime(2026, 11, 15, 9, 12, 34, tzinfo=VIENNA)
+
+
+def due(
+    *stamps: PlanningDate, now: datetime = NOW, minutes: int = 60, zone: tzinfo | None = VIENNA
+) -> DueDeadlines:
+    nodes = build_test_nodes(
+        *(NodeSpec(title=f"task {number}", planning_dates=(stamp,)) for number, stamp in enumerate(stamps))
+    )
+    return find_due_deadlines(nodes, now=now, warning_minutes=minutes, zone=zone)
+
+
+def ahead(*stamps: PlanningDate, now: datetime = NOW, zone: tzinfo | None = VIENNA) -> list[int]:
+    """How many minutes there are to each, where they are told at all."""
+    found = due(*stamps, now=now, minutes=10**9, zone=zone)
+    return [each.minutes for each in (*found.near, *found.overdue)]
+
+
+@pytest.mark.parametrize(
+    ("at", "near", "overdue"),
+    [
+        (datetime(2026, 11, 15, 10, 13), [], []),
+        (datetime(2026, 11, 15, 10, 12), [60], []),
+        (datetime(2026, 11, 15, 9, 12), [0], []),
+        (datetime(2026, 11, 15, 9, 11), [], [-1]),
+    ],
+)
+def test_a_deadline_is_told_from_the_warning_on_and_overdue_after_its_minute(
+    at: datetime, near: list[int], overdue: list[int]
+) -> None:
+    found = due(deadline_at(at))
+
+    assert [each.minutes for each in found.near] == near
+    assert [each.minutes for each in found.overdue] == overdue
+
+
+def test_a_day_without_a_time_ends_with_its_last_minute() -> None:
+    day = deadline_at(datetime(2026, 11, 15), has_time=False)
+
+    assert ahead(day, now=datetime(2026, 11, 15, 23, 24, tzinfo=VIENNA)) == [35]
+    assert ahead(day, now=datetime(2026, 11, 16, 0, 0, tzinfo=VIENNA)) == [-1]
+    assert due(day).near == ()
+
+
+def test_what_is_done_has_no_deadline_and_what_is_only_scheduled_neither() -> None:
+    at = datetime(2026, 11, 15, 9, 30)
+    nodes = build_test_nodes(
+        NodeSpec(title="done", todo="CANCELLED", is_done=True, planning_dates=(deadline_at(at),)),
+        NodeSpec(
+            title="scheduled",
+            todo="TODO",
+            planning_dates=(PlanningDate(PlanningKind.SCHEDULED, at, has_time=True),),
+        ),
+        NodeSpec(title="open", todo="TODO", planning_dates=(deadline_at(at),)),
+        NodeSpec(title="no task", planning_dates=(deadline_at(at),)),
+    )
+
+    found = find_due_deadlines(nodes, now=NOW, warning_minutes=60)
+
+    assert [each.title for each in found.near] == ["open", "no task"]
+    assert [each.node_id for each in found.near] == [nodes[3].id, nodes[4].id]
+
+
+def test_private_deadlines_are_not_there_to_be_told() -> None:
+    nodes = build_test_nodes(
+        NodeSpec(
+            title="private", tags=("Private",), planning_dates=(deadline_at(datetime(2026, 11, 15, 9, 30)),)
+        ),
+        NodeSpec(title="below", level=2, planning_dates=(deadline_at(datetime(2026, 11, 15, 9, 30)),)),
+    )
+
+    assert find_due_deadlines(nodes, now=NOW, warning_minutes=60) == DueDeadlines()
+
+
+def test_the_soonest_come_first_and_of_the_overdue_the_latest() -> None:
+    times = [datetime(2026, 11, 15, 9, minute) for minute in (30, 20, 5, 10)]
+
+    found = due(*map(deadline_at, times))
+
+    assert [each.at.minute for each in found.near] == [20, 30]
+    assert [each.at.minute for each in found.overdue] == [10, 5]
+
+
+def test_no_more_are_told_than_are_of_use_and_the_others_counted() -> None:
+    near = [deadline_at(datetime(2026, 11, 15, 9, 12) + timedelta(minutes=number)) for number in range(30)]
+    overdue = [deadline_at(datetime(2026, 11, 1) + timedelta(days=number)) for number in range(12)]
+
+    found = due(*near, *overdue)
+
+    assert (len(found.near), found.more_near, len(found.overdue), found.more_overdue) == (20, 10, 5, 7)
+    assert found.overdue[0].at == datetime(2026, 11, 12)
+
+
+def test_dates_are_those_of_the_zone_that_is_given_whatever_zone_now_comes_in() -> None:
+    stamp = deadline_at(datetime(2026, 11, 15, 9, 47))
+
+    assert ahead(stamp, now=NOW.astimezone(UTC), zone=VIENNA) == [35]
+    assert ahead(stamp, now=NOW, zone=None) == [35]
+    assert ahead(stamp, now=NOW, zone=UTC) == [95]
+
+
+def test_minutes_are_those_that_pass_also_while_clocks_are_changed() -> None:
+    night = datetime(2026, 10, 25, 1, 30, tzinfo=VIENNA)  # at 03:00 it is 02:00 again
+    spring = datetime(2026, 3, 29, 1, 30, tzinfo=VIENNA)  # at 02:00 it is 03:00
+
+    assert ahead(deadline_at(datetime(2026, 10, 25, 3, 30)), now=night) == [180]
+    assert ahead(deadline_at(datetime(2026, 10, 25, 2, 30)), now=night) == [60]
+    assert ahead(deadline_at(datetime(2026, 3, 29, 3, 30)), now=spring) == [60]
+    assert ahead(deadline_at(datetime(2026, 3, 29, 2, 30)), now=spring) == [60]
+
+
+@pytest.mark.parametrize(
+    ("first", "repeater", "expected"),
+    [
+        (datetime(2026, 11, 15, 10, 0), "+1w", datetime(2026, 11, 15, 10, 0)),
+        (datetime(2026, 11, 8, 10, 0), "+1w", datetime(2026, 11, 15, 10, 0)),
+        (datetime(2026, 11, 15, 9, 0), "++1d", datetime(2026, 11, 16, 9, 0)),
+        (datetime(2026, 11, 15, 9, 12), ".+1d", datetime(2026, 11, 15, 9, 12)),
+        (datetime(2026, 11, 15, 1, 30), "+4h", datetime(2026, 11, 15, 9, 30)),
+        (datetime(1950, 1, 31, 10, 0), "+1m", datetime(2026, 11, 30, 10, 0)),
+        (datetime(2024, 2, 29, 10, 0), "+1y", datetime(2027, 2, 28, 10, 0)),
+        (datetime(2026, 11, 1, 10, 0), "+1m/2m", datetime(2026, 12, 1, 10, 0)),
+        (datetime(1, 1, 1), "+1h", datetime(2026, 11, 15, 10, 0)),
+        (datetime(2026, 11, 1, 10, 0), "+0d", datetime(2026, 11, 1, 10, 0)),
+        (datetime(2026, 11, 1, 10, 0), "+9999999999d", datetime(2026, 11, 1, 10, 0)),
+        (datetime(2026, 11, 1, 10, 0), "+999999w", datetime(2026, 11, 1, 10, 0)),
+        (datetime(2026, 11, 1, 10, 0), "+99999y", datetime(2026, 11, 1, 10, 0)),
+        (datetime(2026, 11, 1, 10, 0), "often", datetime(2026, 11, 1, 10, 0)),
+    ],
+)
+def test_of_a_deadline_that_repeats_the_next_one_counts(
+    first: datetime, repeater: str, expected: datetime
+) -> None:
+    found = due(deadline_at(first, repeater=repeater), minutes=10**9)
+
+    assert [each.at for each in (*found.near, *found.overdue)] == [expected]
+
+
+def test_a_repeated_day_ends_with_its_last_minute() -> None:
+    monthly = deadline_at(datetime(2026, 8, 31), has_time=False, repeater="+1m")
+
+    assert ahead(monthly, now=datetime(2026, 11, 30, 23, 0, tzinfo=VIENNA)) == [59]
+
+
+def test_an_occurrence_that_the_clock_skips_or_shows_twice_is_not_missed() -> None:
+    daily = deadline_at(datetime(2026, 1, 1, 2, 30), repeater="+1d")
+    skipped = datetime(2026, 3, 29, 3, 10, tzinfo=VIENNA)
+    second_time = datetime(2026, 10, 25, 2, 20, fold=1, tzinfo=VIENNA)
+
+    assert ahead(daily, now=skipped) == [20]
+    assert ahead(daily, now=second_time) == [24 * 60 + 10]
+
+
+def test_an_hourly_occurrence_is_not_missed_where_a_clock_skips_two_hours() -> None:
+    hourly = deadline_at(datetime(2026, 1, 1, 0, 30), repeater="+1h")
+    troll = ZoneInfo("Antarctica/Troll")  # at 01:00 it is 03:00
+
+    assert ahead(hourly, now=datetime(2026, 3, 29, 3, 10, tzinfo=troll), zone=troll) == [20]
+
+
+ZONES = st.timezones()
+MOMENTS = st.datetimes()
+
+
+@pytest.mark.slow
+@given(
+    now=st.datetimes(timezones=ZONES),
+    zone=ZONES,
+    at=MOMENTS,
+    has_time=st.booleans(),
+    minutes=st.integers(0, 10**9),
+)
+def test_always_a_deadline_is_told_if_and_only_if_it_lies_within_the_warning_or_behind(
+    now: datetime, zone: tzinfo, at: datetime, has_time: bool, minutes: int
+) -> None:
+    try:
+        end = at if has_time else datetime.combine(at.date(), datetime.max.time())
+        instant = end.replace(second=0, microsecond=0, tzinfo=zone).astimezone(UTC)
+        minute = now.astimezone(zone).replace(second=0, microsecond=0).astimezone(UTC)
+    except OverflowError:
+        # In the first and last hours of all, where there is nothing to compare with, it is only told somehow.
+        find_due_deadlines(
+            build_test_nodes(NodeSpec(planning_dates=(deadline_at(at, has_time=has_time),))),
+            now=now,
+            warning_minutes=minutes,
+            zone=zone,
+        )
+        assume(False)
+    found = due(deadline_at(at, has_time=has_time), now=now, minutes=minutes, zone=zone)
+
+    passed = (instant - minute) // timedelta(minutes=1)
+    assert [each.minutes for each in found.overdue] == ([passed] if passed < 0 else [])
+    assert [each.minutes for each in found.near] == ([passed] if 0 <= passed <= minutes else [])
+
+
+@given(
+    first=st.datetimes(datetime(2020, 1, 1), datetime(2027, 1, 1)),
+    wall=st.datetimes(datetime(2020, 1, 1), datetime(2027, 1, 1)),
+    kind=st.sampled_from(["+", "++", ".+"]),
+    number=st.integers(1, 40),
+    unit=st.sampled_from("hdwmy"),
+)
+def test_always_the_next_occurrence_is_the_first_that_is_not_over(
+    first: datetime, wall: datetime, kind: str, number: int, unit: str
+) -> None:
+    found = next_occurrence(
+        first, f"{kind}{number}{unit}", local_now=wall, is_over=lambda moment: moment < wall
+    )
+
+    at, count = first, 0
+    while at < wall:
+        count += 1
+        at = later(first, count * number, unit)
+    assert found == at
+
+
+def later(first: datetime, number: int, unit: str) -> datetime:
+    """One by one, as a person would count on a calendar."""
+    if unit in "hdw":
+        return first + number * {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}[unit]
+    year, month = first.year, first.month
+    for _ in range(number * (12 if unit == "y" else 1)):
+        month += 1
+        if month > 12:
+            year, month = year + 1, 1
+    for day in (first.day, 30, 29, 28):
+        try:
+            return datetime.combine(date(year, month, min(day, first.day)), first.time())
+        except ValueError:
+            continue
+    raise AssertionError
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    nodes: list[Node] = []
+
+    with pytest.raises(BadOption, match="a time has to have a zone"):
+        find_due_deadlines(nodes, now=datetime(2026, 11, 15), warning_minutes=60)

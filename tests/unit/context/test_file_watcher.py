@@ -1,0 +1,326 @@
+"""Changes on disk, as a real watcher sees them."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import enumerate as running
+
+import pytest
+
+from foveate.context.workspace_cache import Workspace, WorkspaceCache
+from tests.support.scenarios.workspaces import fill, until, watching
+
+
+def says(workspaces: WorkspaceCache, workspace: Workspace, text: str) -> Callable[[], bool]:
+    return lambda: workspaces.bundle(workspace).text == text
+
+
+def is_trusted(workspaces: WorkspaceCache, *roots: Path) -> Callable[[], bool]:
+    """Whether all bundles of these roots are watched."""
+    return lambda: not any(str(root) in folder for folder in workspaces.unwatched_folders() for root in roots)
+
+
+def overwrite(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def replace(path: Path, text: str) -> None:
+    """As editors and deployments do: a new file beside it, then a rename."""
+    beside = path.with_name("new.tmp")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def remake(path: Path, text: str) -> None:
+    path.unlink()
+    path.write_text(text, encoding="utf-8")
+
+
+def remake_folder(path: Path, text: str) -> None:
+    shutil.rmtree(path.parent)
+    fill(path.parent, {path.name: text})
+
+
+def swap_folder(path: Path, text: str) -> None:
+    beside = fill(path.parent.with_name("beside"), {path.name: text})
+    path.parent.rename(path.parent.with_name("gone"))
+    beside.rename(path.parent)
+
+
+@pytest.mark.parametrize("change", [overwrite, replace, remake, remake_folder, swap_folder])
+def test_a_changed_file_is_seen_again_and_again(change: Callable[[Path, str], None], tmp_path: Path) -> None:
+    path = fill(tmp_path / "ana", {"SOUL.md": "one"}) / "SOUL.md"
+    workspace = Workspace(path.parent)
+    with watching() as workspaces:
+        assert says(workspaces, workspace, "one")()
+        # In between plainly, for which what was made anew has to be watched anew.
+        for number, how in enumerate([change, overwrite] * 2):
+            until(is_trusted(workspaces, path.parent), "a watch")
+            how(path, f"text {number}")
+            until(says(workspaces, workspace, f"text {number}"), f"change {number} in the bundle")
+            shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+        assert workspaces.stats()[workspace.root].invalidations >= 4
+
+
+def test_a_change_between_the_reading_and_the_watching_is_seen(tmp_path: Path) -> None:
+    # As long as the text before, and changed before the clock of the file system has moved on.
+    with watching() as workspaces:
+        for number in range(30):
+            root = fill(tmp_path / str(number), {"SOUL.md": "one"})
+            workspaces.bundle(Workspace(root))
+            fill(root, {"SOUL.md": "two"})
+        for number in range(30):
+            until(says(workspaces, Workspace(tmp_path / str(number)), "two"), f"the change of {number}")
+
+
+def test_a_root_that_is_not_there_yet_is_seen_when_it_is_made(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "agents" / "ana", "support", ["docs/tone.txt"])
+    with watching() as workspaces:
+        assert workspaces.bundle(workspace).text == ""
+        for files, text in (
+            ({"SOUL.md": "Kind."}, "Kind."),
+            ({"support/SOUL.md": "Patient."}, "Patient."),
+            ({"docs/tone.txt": "Short."}, "Patient.\n\nShort."),
+        ):
+            fill(tmp_path / "agents" / "ana", files)
+            until(says(workspaces, workspace, text), text)
+        assert workspaces.bundle(workspace).warnings == ()
+
+
+def test_a_link_that_is_switched_is_seen(tmp_path: Path) -> None:
+    for release in ("1", "2", "3"):
+        fill(tmp_path / "releases" / release, {"SOUL.md": f"Release {release}."})
+    current = tmp_path / "current"
+    current.symlink_to("releases/1")
+    with watching() as workspaces:
+        for release in ("1", "2", "3"):
+            (tmp_path / "next").symlink_to(f"releases/{release}")
+            (tmp_path / "next").rename(current)
+            until(says(workspaces, Workspace(current), f"Release {release}."), release)
+            until(is_trusted(workspaces, tmp_path), "a watch")
+
+
+def test_files_that_are_switched_by_a_link_beside_them_are_seen(tmp_path: Path) -> None:
+    # As Kubernetes mounts a ConfigMap.
+    for version in ("..1", "..2"):
+        fill(tmp_path / version, {"SOUL.md": f"Version {version}."})
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "SOUL.md").symlink_to("..data/SOUL.md")
+    with watching() as workspaces:
+        assert says(workspaces, Workspace(tmp_path), "Version ..1.")()
+        until(is_trusted(workspaces, tmp_path), "a watch")
+        (tmp_path / "..next").symlink_to("..2")
+        (tmp_path / "..next").rename(tmp_path / "..data")
+        until(says(workspaces, Workspace(tmp_path), "Version ..2."), "the other version")
+
+
+@pytest.mark.slow
+def test_any_markdown_file_and_every_extra_counts_and_nothing_else_does(tmp_path: Path) -> None:
+    root = fill(
+        tmp_path / "ana", {"SOUL.md": "Kind.", "docs/tone.txt": "Short.", "notes.md": "", "other.txt": ""}
+    )
+    last = fill(tmp_path / "bea", {"SOUL.md": "Last."})
+    workspace, sentinel = Workspace(root, extras=["docs/tone.txt"]), Workspace(last)
+
+    def seen_after(change: Callable[[], object], number: int) -> bool:
+        """Whether a change drops the bundle; one that is made after it, of another, says when to look."""
+        first = workspaces.bundle(workspace)
+        workspaces.bundle(sentinel)
+        until(is_trusted(workspaces, root, last), "a watch")
+        change()
+        fill(last, {"SOUL.md": f"Last {number}."})
+        until(says(workspaces, sentinel, f"Last {number}."), "the other workspace")
+        return workspaces.bundle(workspace) is not first
+
+    with watching() as workspaces:
+        ignored = [
+            lambda: fill(root, {"other.txt": "new"}),
+            lambda: fill(root, {"docs/other.txt": "new"}),
+            lambda: fill(root, {"SOUL.md~": "new", ".SOUL.md.swp": "new", ".#SOUL.md": "new"}),
+            lambda: fill(root, {"deep/down/SOUL.md": "new"}),
+            lambda: os.utime(root),
+            lambda: (root / "SOUL.md").read_text(encoding="utf-8"),
+        ]
+        counted = [
+            lambda: fill(root, {"notes.md": "new"}),
+            lambda: fill(root, {"docs/tone.txt": "Shorter."}),
+            lambda: fill(root, {"docs/more.md": "new"}),
+            lambda: (root / "notes.md").unlink(),
+            lambda: fill(root, {"Memory.MD": "new"}),
+        ]
+        for number, change in enumerate(ignored):
+            assert not seen_after(change, number), f"ignored[{number}]"
+        assert workspaces.stats()[workspace.root].invalidations == 0
+        for number, change in enumerate(counted):
+            assert seen_after(change, 100 + number), f"counted[{number}]"
+        assert workspaces.stats()[workspace.root].invalidations == len(counted)
+
+
+def test_a_change_drops_every_bundle_of_its_root_and_of_no_other(tmp_path: Path) -> None:
+    ana = fill(tmp_path / "ana", {"SOUL.md": "Kind.", "support/USER.md": "Bob."})
+    bea = fill(tmp_path / "bea", {"SOUL.md": "Stern."})
+    with watching() as workspaces:
+        other = workspaces.bundle(Workspace(bea))
+        plain = workspaces.bundle(Workspace(ana))
+        workspaces.bundle(Workspace(ana, "support"))
+        until(is_trusted(workspaces, tmp_path), "a watch")
+        fill(ana, {"support/USER.md": "Bea."})
+        until(says(workspaces, Workspace(ana, "support"), "Kind.\n\nBea."), "the change")
+
+        assert workspaces.bundle(Workspace(ana)) is not plain
+        assert workspaces.bundle(Workspace(bea)) is other
+        assert workspaces.stats()[str(ana)].invalidations == 1
+
+
+@pytest.mark.slow
+def test_changes_that_come_together_drop_a_bundle_once(tmp_path: Path) -> None:
+    root = fill(tmp_path, {"SOUL.md": "0"})
+    with watching(debounce_ms=1500) as workspaces:
+        workspaces.bundle(Workspace(root))
+        until(is_trusted(workspaces, root), "a watch")
+        fill(root, {"noise.txt": ""})
+        time.sleep(0.75)  # half of the wait, which does not begin with what does not matter
+        began = time.monotonic()
+        for number in range(1, 101):
+            fill(root, {"SOUL.md": str(number), "USER.md": "", f"note{number}.md": ""})
+            while time.monotonic() < began + number / 100:
+                time.sleep(0.001)
+            workspaces.bundle(Workspace(root))
+        windows = (time.monotonic() - began) / 1.5  # more than one where the machine is busy
+        until(says(workspaces, Workspace(root), "100"), "the last change")
+
+        assert 1 <= workspaces.stats()[str(root)].invalidations <= 1 + windows
+
+
+@pytest.mark.slow
+def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
+    roots = [fill(tmp_path / str(number), {"SOUL.md": "Kind."}) for number in range(1000)]
+    before = set(running())
+    with watching() as workspaces:
+        for root in roots:
+            workspaces.bundle(Workspace(root))
+        until(is_trusted(workspaces, tmp_path), "a watch")
+        fill(roots[700], {"SOUL.md": "Kinder."})
+        until(says(workspaces, Workspace(roots[700]), "Kinder."), "the change")
+
+        counts = workspaces.stats()
+        assert [root for root in roots if counts[str(root)].invalidations] == [roots[700]]
+        assert [thread.name for thread in set(running()) - before] == ["foveate-watcher"]
+
+
+@pytest.mark.slow
+def test_a_name_that_is_no_text_beside_the_files_does_not_end_the_watching(tmp_path: Path) -> None:
+    root = fill(tmp_path, {"SOUL.md": "one"})
+    with watching() as workspaces:
+        workspaces.bundle(Workspace(root))
+        until(is_trusted(workspaces, root), "a watch")
+        Path(os.fsdecode(os.fsencode(root) + b"/\xff")).touch()
+        fill(root, {"SOUL.md": "two"})
+        until(says(workspaces, Workspace(root), "two"), "the change")
+        until(lambda: not workspaces.bundle(Workspace(root)).warnings, "a new watch")
+        until(is_trusted(workspaces, root), "a new watch")
+
+
+def test_no_thread_is_left_and_bundles_can_still_be_had(tmp_path: Path) -> None:
+    root = fill(tmp_path, {"SOUL.md": "one"})
+    before = set(running())  # other tests may have left theirs
+    with watching() as workspaces:
+        workspaces.bundle(Workspace(root))
+        assert "foveate-watcher" in {thread.name for thread in set(running()) - before}
+
+    assert "foveate-watcher" not in {thread.name for thread in set(running()) - before}
+    bundle = workspaces.bundle(Workspace(root))
+    assert bundle.text == "one"
+    assert "the watcher was closed" in str(bundle.warnings[-1])
+    assert "foveate-watcher" not in {thread.name for thread in set(running()) - before}
+    workspaces.close()
+
+
+BEGIN = """
+import os, resource, sys, time
+from pathlib import Path
+from foveate.memory.gate import Gate
+from foveate.prompt.workspace import Workspace, WorkspaceCacheOptions, Workspaces
+import watchfiles
+root = Path(sys.argv[1])
+workspace = Workspace(root)
+def until(holds):
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+"""
+
+
+def ran(script: str, root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BEGIN + script, str(root)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_process_ends_in_peace_that_did_not_close_anything(tmp_path: Path) -> None:
+    script = """
+workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
+workspaces.bundle(workspace)
+until(lambda: not workspaces.unwatched())
+print(workspaces.bundle(workspace).text)
+"""
+    done = ran(script, fill(tmp_path, {"SOUL.md": "one"}))
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_forked_process_sees_changes_too(tmp_path: Path) -> None:
+    script = """
+workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
+workspaces.bundle(workspace)
+until(lambda: not workspaces.unwatched())
+child = os.fork()
+if not child:
+    workspaces.bundle(workspace)
+    until(lambda: not workspaces.unwatched())
+    (root / "SOUL.md").write_text("two")
+    until(lambda: workspaces.bundle(workspace).text == "two")
+    workspaces.close()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+until(lambda: workspaces.bundle(workspace).text == "two")
+workspaces.close()
+"""
+    done = ran(script, fill(tmp_path, {"SOUL.md": "one"}))
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_where_nothing_can_be_watched_a_warning_says_so_until_something_can(tmp_path: Path) -> None:
+    script = """
+with Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20, max_age_seconds=600)) as workspaces:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    workspaces.bundle(workspace, enabled=False)
+    # As many as reading takes, and none to watch with.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))) + 2, hard))
+    workspaces.bundle(workspace)
+    until(lambda: workspaces.bundle(workspace).warnings)
+    print(workspaces.bundle(workspace).text, *workspaces.bundle(workspace).warnings, sep="|")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (root / "SOUL.md").write_text("two")
+    until(lambda: workspaces.bundle(workspace).text == "two")
+    print(*workspaces.bundle(workspace).warnings)
+"""
+    done = ran(script, fill(tmp_path, {"SOUL.md": "one"}))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    blind, seeing = done.stdout.splitlines()
+    assert blind.startswith(f"one|{tmp_path}: changes are not noticed (")
+    assert "Too many open files" in blind
+    assert blind.endswith("), so files are read again after 600 seconds")
+    assert seeing == ""

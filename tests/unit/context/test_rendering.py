@@ -1,0 +1,219 @@
+"""What the prefix and the context look like, and what stands where a part is missing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.budget import Keep, Priority, Stability
+from foveate.context import (
+    ContextInputs,
+    MissingPart,
+    PrefixInputs,
+    RenderedSections,
+    ToolText,
+    render_context,
+    render_prefix,
+)
+from foveate.errors import BadOption
+from tests.support.strategies.context_inputs import CONTEXT, PREFIX, READ, WRITE, any_inputs
+
+
+def texts(built: RenderedSections) -> dict[str, str]:
+    return {section.name: section.text for section in built.sections}
+
+
+def test_the_prefix_is_four_sections_whose_entries_say_what_they_are() -> None:
+    assert texts(render_prefix(PREFIX)) == {
+        "identity": "You are Ana.",
+        "mandates": "Mandate: Ask before you delete.\nMandate: Answer in English.",
+        "tools": 'Tool read_file: Reads a file.\n{"type": "object"}\nTool write_file: Writes a file.',
+        "feedback": "Feedback: Too long.\nFeedback: Better.",
+    }
+    assert render_prefix(PREFIX).warnings == ()
+
+
+def test_a_tool_without_description_and_schema_is_its_name() -> None:
+    assert texts(render_prefix(PrefixInputs(tools=(ToolText(name="ping"),))))["tools"] == "Tool ping"
+
+
+def test_who_it_is_and_what_it_can_do_is_required_and_feedback_goes_first() -> None:
+    sections = {section.name: section for section in render_prefix(PREFIX).sections}
+
+    assert {name: section.priority for name, section in sections.items()} == {
+        "identity": Priority.REQUIRED,
+        "mandates": Priority.HIGH,
+        "tools": Priority.REQUIRED,
+        "feedback": Priority.MEDIUM,
+    }
+    assert sections["feedback"].keep is Keep.NEWEST
+    assert sections["mandates"].keep is Keep.HEAD
+
+
+@given(inputs=any_inputs(PrefixInputs), feedback=st.tuples(st.text()))
+def test_new_feedback_leaves_all_that_stands_before_it_as_it_was(
+    inputs: PrefixInputs, feedback: tuple[str, ...]
+) -> None:
+    before = render_prefix(inputs).sections
+    after = render_prefix(replace(inputs, feedback=feedback)).sections
+
+    assert before[:-1] == after[:-1]
+    assert [section.stability for section in after] == [Stability.STATIC] * 3 + [Stability.SESSION]
+
+
+@given(data=st.data(), inputs=any_inputs(PrefixInputs))
+def test_the_order_in_which_tools_were_registered_changes_nothing(
+    data: st.DataObject, inputs: PrefixInputs
+) -> None:
+    reordered = replace(inputs, tools=tuple(data.draw(st.permutations(inputs.tools))))
+
+    assert reordered == inputs
+    assert render_prefix(reordered) == render_prefix(inputs)
+
+
+def test_tools_of_one_name_stand_once_each_and_in_one_order_too() -> None:
+    tools = tuple(replace(READ, description=letter) for letter in "abcdefghij")
+
+    assert PrefixInputs(tools=tools[::-1] + tools).tools == tools
+
+
+def test_a_mandate_that_is_given_twice_stands_once() -> None:
+    twice = render_prefix(PrefixInputs(mandates=("Ask.", "Answer.", "Ask.")))
+
+    assert texts(twice)["mandates"] == "Mandate: Ask.\nMandate: Answer."
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        PrefixInputs(),
+        PrefixInputs(identity=None),
+        PrefixInputs(identity=" \n", feedback=("",), mandates=("\t",)),
+    ],
+)
+def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(nothing: PrefixInputs) -> None:
+    built = render_prefix(nothing)
+
+    assert texts(built) == {
+        "identity": "[Identity not available]",
+        "mandates": "No standing mandates.",
+        "tools": "No tools available.",
+        "feedback": "No feedback yet.",
+    }
+    assert [str(warning) for warning in built.warnings] == [
+        "identity: none was given",
+        "mandates: none was given",
+        "tools: none was given",
+        "feedback: none was given",
+    ]
+
+
+@pytest.mark.slow
+@given(inputs=any_inputs(PrefixInputs))
+def test_no_section_of_the_prefix_is_ever_invisible(inputs: PrefixInputs) -> None:
+    assert all(section.text.strip() for section in render_prefix(inputs).sections)
+
+
+def test_the_context_is_one_section_that_its_limit_caps() -> None:
+    (section,) = render_context(CONTEXT, "* Garden\nRoses.").sections
+
+    assert (section.name, section.text, section.max_tokens) == ("context", "* Garden\nRoses.", 800)
+    assert section.stability is Stability.TURN
+
+
+@pytest.mark.parametrize("nothing", ["", " \n\t"])
+def test_a_memory_with_nothing_to_show_says_so(nothing: str) -> None:
+    built = render_context(CONTEXT, nothing)
+
+    assert texts(built) == {"context": "No active projects found."}
+    assert [warning.section for warning in built.warnings] == ["context"]
+
+
+def test_a_memory_that_is_not_there_is_a_visible_line_and_a_warning_that_says_why() -> None:
+    why = MissingPart("context", "notes.org: no such file")
+    built = render_context(CONTEXT, why)
+
+    assert texts(built) == {"context": "[Awareness not available]"}
+    assert built.warnings == (why,)
+
+
+@pytest.mark.slow
+@given(inputs=any_inputs(ContextInputs), text=st.text())
+def test_the_context_is_never_invisible(inputs: ContextInputs, text: str) -> None:
+    (section,) = render_context(inputs, text).sections
+
+    assert section.text == text if text.strip() else section.text.strip()
+
+
+@pytest.mark.parametrize("name", ["feedback", "mandates", "tools"])
+@pytest.mark.parametrize("wrong", ["a text", [WRITE]])
+def test_what_is_no_tuple_of_entries_is_refused_by_name(name: str, wrong: Any) -> None:
+    with pytest.raises(BadOption, match=f"^prefix.{name} is a tuple, not (str|list)$"):
+        PrefixInputs(**{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"identity": 5}, "prefix.identity is a text or None, not int"),
+        ({"feedback": ("fine", None)}, "prefix.feedback.1 is a text, not NoneType"),
+        ({"mandates": (["a"],)}, "prefix.mandates.0 is a text, not list"),
+        ({"tools": (READ, {"name": "read_file"})}, "prefix.tools.1 is a ToolText, not dict"),
+    ],
+)
+def test_what_is_no_entry_of_the_prefix_is_refused_with_the_way_to_it(wrong: Any, said: str) -> None:
+    """Was: a TypeError from deep inside, or an AttributeError when it was rendered."""
+    with pytest.raises(BadOption) as caught:
+        PrefixInputs(**wrong)
+
+    assert str(caught.value) == said
+    assert ".".join(map(str, caught.value.path)) == said.partition(" ")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("name", None), ("description", b"x"), ("schema", {"type": "object"})]
+)
+def test_a_tool_is_described_by_texts(name: str, value: Any) -> None:
+    with pytest.raises(BadOption, match=f"^tool.{name} is a text, not ") as caught:
+        replace(READ, **{name: value})
+
+    assert caught.value.path == ("tool", name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"agent": None}, "context.agent is a text, not NoneType"),
+        ({"format": 1}, "context.format is a text, not int"),
+        ({"model": None}, "context.model is a text, not NoneType"),
+        ({"semantic_threshold": 1.5}, "context.semantic_threshold is a number from 0 to 1, not 1.5"),
+        ({"semantic_threshold": "0.5"}, "context.semantic_threshold is a number from 0 to 1, not '0.5'"),
+        ({"focus": ["garden"]}, "context.focus is a text or None, not list"),
+        ({"scope": 5}, "context.scope is a text or None, not int"),
+        ({"query": b"roses"}, "context.query is a text or None, not bytes"),
+        ({"privacy_tags": frozenset({"private", 5})}, "context.privacy_tags is made of texts, not int"),
+        ({"memory_version": {"nodes": 3}}, "context.memory_version is a value that can be hashed, not dict"),
+        ({"memory_version": (1, [2])}, "context.memory_version is a value that can be hashed, not tuple"),
+    ],
+)
+def test_what_the_context_cannot_be_made_from_is_refused_by_name(wrong: Any, said: str) -> None:
+    """Was: a version that cannot be hashed was a TypeError when it was looked up."""
+    with pytest.raises(BadOption) as caught:
+        replace(CONTEXT, **wrong)
+
+    assert str(caught.value) == said
+    assert caught.value.path == ("context", next(iter(wrong)))
+
+
+def test_a_single_text_is_no_set_of_privacy_tags() -> None:
+    tag: Any = "private"
+
+    with pytest.raises(BadOption, match="privacy_tags is a frozenset of tags, not str"):
+        replace(CONTEXT, privacy_tags=tag)
+
+
+def test_a_limit_below_nothing_is_refused() -> None:
+    with pytest.raises(BadOption, match="limit_tokens is a number of tokens"):
+        replace(CONTEXT, limit_tokens=-1)

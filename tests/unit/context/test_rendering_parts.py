@@ -1,0 +1,283 @@
+"""The prefix and the context are built when one of their inputs changes, and only then."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate.budget import Budget
+from foveate.context import CallKind, ContextInputs, PrefixInputs, PromptParts, render_context, render_prefix
+from foveate.errors import BadOption, FoveateError, UnreadableInput
+from foveate.tokens import counter_for, drop_caches
+from tests.support.harness.example_limits import limit_examples
+from tests.support.oracles.reachable_objects import held
+from tests.support.strategies.context_inputs import (
+    CONTEXT,
+    FIELDS,
+    PREFIX,
+    FakeMemory,
+    any_inputs,
+    shown,
+    values,
+)
+
+
+def copied(inputs: Any) -> Any:
+    """Equal inputs, but another object."""
+    return type(inputs)(**{field.name: getattr(inputs, field.name) for field in fields(inputs)})
+
+
+@given(inputs=any_inputs(ContextInputs))
+def test_equal_inputs_build_the_context_once_and_give_the_same_bytes(inputs: ContextInputs) -> None:
+    parts, memory = PromptParts(), FakeMemory()
+
+    first = parts.context("user", inputs, memory)
+    again = parts.context("tool", copied(inputs), memory)
+
+    assert memory.asked == [inputs]
+    assert (first.fresh, again.fresh) == (True, False)
+    assert first.sections == again.sections
+    assert first.sections[0].text == shown(inputs)
+
+
+@given(inputs=any_inputs(PrefixInputs))
+def test_equal_inputs_render_the_prefix_once_and_give_the_same_bytes(inputs: PrefixInputs) -> None:
+    parts = PromptParts()
+
+    first, again = parts.prefix(inputs), parts.prefix(copied(inputs))
+
+    assert again.sections is first.sections
+    assert (first.fresh, again.fresh) == (True, False)
+    assert first == render_prefix(inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIELDS[ContextInputs])
+@settings(max_examples=limit_examples(50))
+@given(data=st.data(), inputs=any_inputs(ContextInputs))
+def test_any_single_input_of_the_context_that_differs_builds_it_anew(
+    name: str, data: st.DataObject, inputs: ContextInputs
+) -> None:
+    """Over all fields there are, so that one added later and left out of the key fails here."""
+    changed = replace(inputs, **{name: data.draw(values(ContextInputs, name))})
+    assume(getattr(changed, name) != getattr(inputs, name))
+    parts, memory = PromptParts(), FakeMemory()
+    parts.context("user", inputs, memory)
+
+    built = parts.context("user", changed, memory)
+
+    assert len(memory.asked) == 2
+    assert built.fresh
+    assert built.sections[0].text == shown(changed)
+    assert parts.context("user", inputs, memory).sections[0].text == shown(inputs)
+    assert len(memory.asked) == 2, "the way back is remembered too"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIELDS[PrefixInputs])
+@settings(max_examples=limit_examples(50))
+@given(data=st.data(), inputs=any_inputs(PrefixInputs))
+def test_any_single_input_of_the_prefix_that_differs_renders_it_anew(
+    name: str, data: st.DataObject, inputs: PrefixInputs
+) -> None:
+    changed = replace(inputs, **{name: data.draw(values(PrefixInputs, name))})
+    assume(getattr(changed, name) != getattr(inputs, name))
+    parts = PromptParts()
+    parts.prefix(inputs)
+
+    assert parts.prefix(changed) == render_prefix(changed)
+    assert parts.prefix(changed).sections == render_prefix(changed).sections
+    assert not parts.prefix(inputs).fresh
+
+
+POOL = [replace(CONTEXT, focus=focus) for focus in ("garden", "house", "car")]
+FAILING = UnreadableInput("notes.org", "no such file")
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["builds", "fails", "gives none", "is empty", "drop"]),
+            st.sampled_from(POOL),
+            st.sampled_from(CallKind),
+        ),
+        max_size=25,
+    )
+)
+def test_what_is_given_is_always_what_would_be_built_now_or_was_built_from_the_same(
+    steps: list[tuple[str, ContextInputs, CallKind]],
+) -> None:
+    parts, remembered = PromptParts(), dict[ContextInputs, str]()
+    for what, inputs, kind in steps:
+        if what == "drop":
+            parts.clear()
+            remembered.clear()
+            continue
+        answer = {"builds": shown(inputs), "is empty": "", "gives none": None, "fails": FAILING}[what]
+        memory = FakeMemory(answer)
+
+        built = parts.context(kind, inputs, memory)
+
+        if kind in ("heartbeat", "delegation"):
+            assert (built.sections, built.warnings, memory.asked) == ((), (), [])
+            continue
+        assert memory.asked == ([] if inputs in remembered else [inputs])
+        assert built.fresh == bool(memory.asked)
+        if isinstance(answer, str):
+            remembered.setdefault(inputs, answer)
+        if inputs in remembered:
+            assert built.sections == render_context(inputs, remembered[inputs]).sections
+        else:
+            assert built.sections[0].text == "[Awareness not available]"
+            assert len(built.warnings) == 1
+
+
+@pytest.mark.parametrize("kind", ["heartbeat", "delegation"])
+def test_heartbeats_and_delegations_skip_the_section_even_where_it_is_remembered(kind: str) -> None:
+    parts, memory = PromptParts(), FakeMemory()
+    parts.context("user", CONTEXT, memory)
+
+    assert parts.context(kind, CONTEXT, memory).sections == ()
+    assert len(memory.asked) == 1
+
+
+def test_a_kind_of_call_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with pytest.raises(BadOption, match="kind is one of user, tool, heartbeat, delegation, not 'cron'"):
+        PromptParts().context("cron", CONTEXT, shown)
+
+
+def test_a_failing_builder_leaves_no_trace_and_the_next_call_works() -> None:
+    parts, memory = PromptParts(), FakeMemory(FAILING)
+
+    failed = parts.context("user", CONTEXT, memory)
+    worked = parts.context("user", CONTEXT, memory)
+
+    assert failed.sections[0].text == "[Awareness not available]"
+    assert [str(warning) for warning in failed.warnings] == ["context: notes.org: no such file"]
+    assert worked.fresh
+    assert worked.sections[0].text == shown(CONTEXT)
+    assert worked.warnings == ()
+
+
+def test_an_error_without_words_is_named_by_its_code() -> None:
+    (warning,) = PromptParts().context("user", CONTEXT, FakeMemory(FoveateError())).warnings
+
+    assert warning.reason == "error"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            FileNotFoundError(2, "No such file or directory", "notes.org"),
+            "No such file or directory: 'notes.org'",
+        ),
+        (ConnectionResetError("the server is gone"), "the server is gone"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+    ids=["file", "server", "without words"],
+)
+def test_a_memory_that_cannot_be_reached_is_missing_and_asked_again(error: OSError, said: str) -> None:
+    """Was: it came through, and there was no prompt at all."""
+    parts, memory = PromptParts(), FakeMemory(error)
+
+    failed = parts.context("user", CONTEXT, memory)
+
+    assert failed.sections[0].text == "[Awareness not available]"
+    assert [said in warning.reason for warning in failed.warnings] == [True]
+    assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
+
+
+@pytest.mark.parametrize("wrong", [5, b"bytes", ["a", "b"]])
+def test_a_builder_that_gives_no_text_is_refused_by_what_it_gave(wrong: Any) -> None:
+    """Was: an AttributeError."""
+    parts = PromptParts()
+
+    with pytest.raises(BadOption, match=f"^context.text is a text, not {type(wrong).__name__}$") as caught:
+        parts.context("user", CONTEXT, lambda _: wrong)
+    assert caught.value.path == ("context", "text")
+    assert parts.context("user", CONTEXT, shown).fresh
+
+
+def test_an_error_that_is_not_foveates_comes_through_and_leaves_no_trace() -> None:
+    parts, memory = PromptParts(), FakeMemory(ZeroDivisionError())
+
+    with pytest.raises(ZeroDivisionError):
+        parts.context("user", CONTEXT, memory)
+    assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
+
+
+def test_no_memory_at_all_is_asked_for_again_and_an_empty_one_is_not() -> None:
+    parts, memory = PromptParts(), FakeMemory(None, "")
+
+    texts = [parts.context("user", CONTEXT, memory).sections[0].text for _ in range(3)]
+
+    assert len(memory.asked) == 2
+    assert texts == ["[Awareness not available]", "No active projects found.", "No active projects found."]
+
+
+def test_what_was_missing_is_said_of_remembered_parts_too() -> None:
+    parts = PromptParts()
+    for _ in range(2):
+        assert [warning.section for warning in parts.prefix(replace(PREFIX, identity="")).warnings] == [
+            "identity"
+        ]
+        assert len(parts.context("user", CONTEXT, FakeMemory("")).warnings) == 1
+
+
+def test_drop_forgets_everything() -> None:
+    parts, memory = PromptParts(), FakeMemory()
+    parts.prefix(PREFIX)
+    for inputs in POOL:
+        parts.context("user", inputs, memory)
+
+    parts.clear()
+
+    assert parts.prefix(PREFIX).fresh
+    assert all(parts.context("user", inputs, memory).fresh for inputs in POOL)
+    assert memory.asked == POOL * 2
+
+
+@pytest.mark.parametrize("capacity", [0, 256])
+def test_dropping_all_caches_leaves_no_text_of_a_prompt_behind(capacity: int) -> None:
+    """Was: the counter kept what it had measured, whatever was dropped, and where nothing was to be kept."""
+    parts, other = PromptParts(capacity), PromptParts()
+    secret = "a word that is nowhere else"
+    inputs = replace(CONTEXT, query=secret)
+    sections = (
+        *parts.prefix(replace(PREFIX, identity=f"You are {secret}.")).sections,
+        *parts.context("user", inputs, shown).sections,
+    )
+    other.context("user", inputs, shown)
+    foveate.assemble(sections, Budget(2000), "gpt-4o")
+    del sections, inputs
+
+    drop_caches()
+
+    assert [text for text in held(parts, other, counter_for("gpt-4o")) if secret in text] == []
+
+
+def test_the_least_recently_used_is_forgotten_first_where_there_is_no_more_room() -> None:
+    parts, memory = PromptParts(capacity=2), FakeMemory()
+    garden, house, car = POOL
+    for inputs in (garden, house, garden, car):
+        parts.context("user", inputs, memory)
+
+    assert not parts.context("user", garden, memory).fresh
+    assert not parts.context("user", car, memory).fresh
+    assert parts.context("user", house, memory).fresh
+
+
+def test_without_room_all_is_built_every_time() -> None:
+    parts, memory = PromptParts(capacity=0), FakeMemory()
+
+    assert [parts.context("user", CONTEXT, memory).fresh for _ in range(2)] == [True, True]
+    assert [parts.prefix(PREFIX).fresh for _ in range(2)] == [True, True]
+
+
+def test_there_is_no_room_below_none() -> None:
+    with pytest.raises(BadOption, match="capacity is a number, 0 or more, not -1"):
+        PromptParts(capacity=-1)

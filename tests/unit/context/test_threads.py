@@ -1,0 +1,111 @@
+"""Threads share the parts of a prompt, and none waits for what another builds."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from threading import Barrier, Event
+
+from foveate.context import ContextInputs, PromptParts
+from tests.support.strategies.context_inputs import CONTEXT, PREFIX, FakeMemory, shown
+
+PATIENCE_SECONDS = 10
+
+
+class SlowMemory:
+    """Answers when it is released."""
+
+    def __init__(self) -> None:
+        self.begun = Event()
+        self.released = Event()
+
+    def __call__(self, inputs: ContextInputs) -> str:
+        self.begun.set()
+        assert self.released.wait(PATIENCE_SECONDS)
+        return "what was true when it began"
+
+
+@contextmanager
+def threads(number: int, memory: SlowMemory) -> Iterator[ThreadPoolExecutor]:
+    """A pool that ends even where the test fails."""
+    with ThreadPoolExecutor(number) as pool:
+        try:
+            yield pool
+        finally:
+            memory.released.set()
+
+
+def test_threads_that_build_the_same_at_once_are_given_the_same_bytes() -> None:
+    """Even by a builder that never says the same twice: the first that is done holds."""
+    number = 8
+    parts, together, said = PromptParts(), Barrier(number), count()
+
+    def build(inputs: ContextInputs) -> str:
+        together.wait(PATIENCE_SECONDS)  # all of them are building now
+        return f"{inputs.focus}, rendering {next(said)}"
+
+    with ThreadPoolExecutor(number) as pool:
+        asked = [pool.submit(parts.context, "user", CONTEXT, build) for _ in range(number)]
+        built = [call.result() for call in asked]
+
+    assert next(said) == number
+    assert len({one.sections for one in built}) == 1
+    assert sum(one.fresh for one in built) == 1
+
+
+def test_a_long_build_holds_up_neither_a_hit_nor_another_build() -> None:
+    parts, slow, memory = PromptParts(), SlowMemory(), FakeMemory()
+    known, other = replace(CONTEXT, focus="known"), replace(CONTEXT, focus="other")
+    parts.context("user", known, memory)
+
+    with threads(2, slow) as pool:
+        pool.submit(parts.context, "user", CONTEXT, slow)
+        assert slow.begun.wait(PATIENCE_SECONDS)
+        hit = pool.submit(parts.context, "user", known, memory).result(PATIENCE_SECONDS)
+        built = pool.submit(parts.context, "user", other, memory).result(PATIENCE_SECONDS)
+
+    assert not hit.fresh
+    assert built.sections[0].text == shown(other)
+
+
+def test_what_was_being_built_when_all_was_dropped_is_not_remembered() -> None:
+    parts, slow, memory = PromptParts(), SlowMemory(), FakeMemory()
+
+    with threads(1, slow) as pool:
+        building = pool.submit(parts.context, "user", CONTEXT, slow)
+        assert slow.begun.wait(PATIENCE_SECONDS)
+        parts.clear()
+        slow.released.set()
+        assert building.result(PATIENCE_SECONDS).fresh
+
+    assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
+
+
+def test_a_builder_may_ask_for_other_parts_itself() -> None:
+    parts, memory = PromptParts(), FakeMemory()
+
+    def nested(inputs: ContextInputs) -> str:
+        parts.prefix(PREFIX)
+        return parts.context("user", replace(inputs, focus="house"), memory).sections[0].text
+
+    with ThreadPoolExecutor(1) as pool:
+        built = pool.submit(parts.context, "user", CONTEXT, nested).result(PATIENCE_SECONDS)
+    assert built.sections[0].text == shown(replace(CONTEXT, focus="house"))
+
+
+def test_threads_in_a_crowd_are_always_given_what_they_asked_for() -> None:
+    parts = PromptParts(capacity=3)
+    pool_of_inputs = [replace(CONTEXT, memory_version=version) for version in range(7)]
+
+    def work(seed: int) -> bool:
+        right = True
+        for turn in range(300):
+            inputs = pool_of_inputs[(seed * turn + turn // 5) % len(pool_of_inputs)]
+            if turn % 50 == seed:
+                parts.clear()
+            right &= parts.context("user", inputs, shown).sections[0].text == shown(inputs)
+        return right
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(1, 7)))

@@ -1,0 +1,209 @@
+"""Workspaces as values, and which bundle holds after a reading."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.budget import Priority, Stability
+from foveate.context.workspace import (
+    ROLE_FILES,
+    Bundle,
+    BundleFile,
+    Workspace,
+    WorkspaceReading,
+    WorkspaceWarning,
+    merge_reading,
+)
+from foveate.errors import BadOption
+
+HOME = Workspace("/srv/ana", "support", ["STYLE.md", "docs/tone.txt"])
+NAMES = st.text("abc", min_size=1, max_size=3)
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+TEXTS = st.sampled_from(["", "one", "two", "three\n\nfour"])
+
+
+def test_the_same_files_are_the_same_workspace_however_they_are_named() -> None:
+    assert Workspace("/srv/../srv/ana/", "./support//", ("docs/./tone.txt", "/srv/ana/STYLE.md")) == HOME
+    assert Workspace(Path("/srv/ana"), "support", ["STYLE.md", "docs/tone.txt", "STYLE.md", "user.md"]) == HOME
+
+
+@given(extras=st.lists(PATHS, unique=True), data=st.data())
+def test_the_order_of_extras_makes_no_other_workspace(extras: list[str], data: st.DataObject) -> None:
+    other = data.draw(st.permutations(extras))
+
+    assert Workspace("/srv", "a", extras) == Workspace("/srv", "a", other)
+    assert hash(Workspace("/srv", "a", extras)) == hash(Workspace("/srv", "a", other))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../bea/USER.md",
+        "docs/../../bea",
+        "/srv/bea/USER.md",
+        "/srv/anabel",
+        "/etc/passwd",
+        "/srv/ana",
+        ".",
+        " ",
+        "a\0b",
+    ],
+)
+def test_a_path_out_of_the_root_is_refused_by_name(path: str) -> None:
+    with pytest.raises(BadOption) as extra:
+        Workspace("/srv/ana", extras=["STYLE.md", path])
+    with pytest.raises(BadOption) as scope:
+        Workspace("/srv/ana", path)
+
+    assert (extra.value.path, scope.value.path) == (("extras", 1), ("scope",))
+
+
+@pytest.mark.parametrize("root", ["", "a\0b", "a\ud800b"])
+def test_a_root_that_is_none_is_refused(root: str) -> None:
+    with pytest.raises(BadOption, match="root"):
+        Workspace(root)
+
+
+def test_a_single_extra_is_not_taken_letter_by_letter() -> None:
+    with pytest.raises(BadOption, match=r"\['STYLE.md'\]"):
+        Workspace("/srv/ana", extras="STYLE.md")
+
+
+def test_a_bundle_gives_sections_in_a_fixed_order_that_stay_the_same() -> None:
+    files = tuple(BundleFile(name, name, f"This is {name}.") for name in HOME.file_names)
+    bundle = Bundle(workspace=HOME, files=files, warnings=())
+
+    assert [section.name for section in bundle.sections] == [
+        "workspace/IDENTITY.md",
+        "workspace/SOUL.md",
+        "workspace/USER.md",
+        "workspace/AGENTS.md",
+        "workspace/MEMORY.md",
+        "workspace/STYLE.md",
+        "workspace/docs/tone.txt",
+    ]
+    assert {section.stability for section in bundle.sections} == {Stability.STATIC}
+    assert [section.priority for section in bundle.sections] == [
+        Priority.REQUIRED,
+        *[Priority.HIGH] * 3,
+        *[Priority.MEDIUM] * 3,
+    ]
+    assert bundle.text == "\n\n".join(f"This is {name}." for name in HOME.file_names)
+
+
+@given(one=st.lists(TEXTS, min_size=7, max_size=7), other=st.lists(TEXTS, min_size=7, max_size=7))
+def test_the_version_is_another_one_for_other_texts_and_only_for_them(one: list[str], other: list[str]) -> None:
+    def version(texts: list[str], root: str) -> str:
+        files = tuple(map(BundleFile, HOME.file_names, HOME.file_names, texts))
+        return Bundle(workspace=Workspace(root, extras=HOME.extras), files=files, warnings=()).version
+
+    assert (version(one, "/a") == version(other, "/b")) == (one == other)
+
+
+def reading(*files: BundleFile, troubles: tuple[WorkspaceWarning, ...] = ()) -> WorkspaceReading:
+    return WorkspaceReading(files=files, warnings=troubles)
+
+
+def before(*files: BundleFile) -> Bundle:
+    return merge_reading(HOME, reading(*files), None, frozenset())
+
+
+USER = BundleFile("USER.md", "USER.md", "I am Bob.")
+SOUL = BundleFile("SOUL.md", "SOUL.md", "Kind.")
+EMPTY = BundleFile("USER.md", "USER.md", "", is_blank=True)
+
+
+def test_a_file_that_cannot_be_had_now_stays_as_it_was_and_the_others_are_new() -> None:
+    kinder = BundleFile("SOUL.md", "SOUL.md", "Kinder.")
+    trouble = WorkspaceWarning("USER.md", "is being written", "USER.md")
+
+    bundle = merge_reading(HOME, reading(kinder, troubles=(trouble,)), before(USER, SOUL), frozenset())
+
+    assert bundle.files == (kinder, USER)
+    assert [str(warning) for warning in bundle.warnings] == [
+        "USER.md: is being written; what it said before is still used"
+    ]
+
+
+def test_a_file_that_is_gone_stays_as_it_was() -> None:
+    bundle = merge_reading(HOME, reading(SOUL), before(USER, SOUL), frozenset())
+
+    assert bundle.version == before(USER, SOUL).version
+    assert [warning.name for warning in bundle.warnings] == ["USER.md"]
+
+
+def test_a_file_that_never_was_good_is_left_out() -> None:
+    trouble = WorkspaceWarning("USER.md", "is not UTF-8 (byte 3)", "USER.md")
+
+    for last in (None, before(SOUL), before(SOUL, EMPTY)):
+        bundle = merge_reading(HOME, reading(SOUL, troubles=(trouble,)), last, frozenset())
+        assert (bundle.files, bundle.warnings) == ((SOUL,), (trouble,))
+
+
+def test_a_file_that_is_suddenly_empty_is_believed_only_when_it_stays_so() -> None:
+    last = before(USER)
+
+    assert merge_reading(HOME, reading(EMPTY), last, frozenset()).version == last.version
+    assert merge_reading(HOME, reading(EMPTY), last, frozenset()).warnings
+    assert merge_reading(HOME, reading(EMPTY), last, {"USER.md"}).sections == ()
+    assert not merge_reading(HOME, reading(EMPTY), last, {"USER.md"}).warnings
+
+
+def test_a_file_of_which_all_has_become_private_is_gone_at_once() -> None:
+    hidden = BundleFile("USER.md", "USER.md", "")
+
+    bundle = merge_reading(HOME, reading(hidden), before(USER), frozenset())
+
+    assert (bundle.sections, bundle.warnings) == ((), ())
+
+
+def test_a_file_of_the_scope_stands_before_the_one_above_it_and_is_not_replaced_by_it_when_it_vanishes() -> (
+    None
+):
+    night = BundleFile("USER.md", "support/USER.md", "I am Bob, at night.")
+
+    assert merge_reading(HOME, reading(night), before(USER), frozenset()).files == (night,)
+    gone = merge_reading(HOME, reading(USER), before(night), frozenset())
+    assert gone.files == (night,)
+    assert [warning.path for warning in gone.warnings] == ["support/USER.md"]
+
+
+FILES = st.builds(
+    lambda name, depth, text: BundleFile(name, "s/" * depth + name, text, is_blank=not text),
+    st.sampled_from(ROLE_FILES),
+    st.integers(0, 1),
+    TEXTS,
+)
+TROUBLES = st.sampled_from(ROLE_FILES).map(lambda name: WorkspaceWarning(name, "is wrong", name))
+
+
+@pytest.mark.slow
+@given(
+    readings=st.lists(
+        st.builds(
+            lambda files, troubles: (
+                files,
+                [each for each in troubles if each.name not in {f.name for f in files}],
+            ),
+            st.lists(FILES, unique_by=lambda file: file.name),
+            st.lists(TROUBLES, unique=True),
+        ),
+        max_size=6,
+    )
+)
+def test_whatever_happens_to_files_nothing_that_was_said_is_lost_without_a_warning(
+    readings: list[tuple[list[BundleFile], list[WorkspaceWarning]]],
+) -> None:
+    last: Bundle | None = None
+    for files, troubles in readings:
+        bundle = merge_reading(HOME, reading(*files, troubles=tuple(troubles)), last, frozenset())
+        said = {file.name: file for file in bundle.files if file.text}
+        warned = {warning.name for warning in bundle.warnings}
+        for file in last.files if last else ():
+            assert not file.text or file.name in said
+        for name, file in said.items():
+            assert file in files or name in warned
+        assert all(trouble.name in warned for trouble in troubles)
+        last = bundle

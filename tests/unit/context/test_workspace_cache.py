@@ -1,0 +1,377 @@
+"""Bundles that are kept: read once, again when they must be, and never lost to a file that is half there."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier, active_count
+
+import pytest
+from hypothesis import given, settings
+
+from foveate.context.workspace_cache import (
+    Workspace,
+    WorkspaceCache,
+    WorkspaceCacheOptions,
+    WorkspaceCacheStats,
+    read_bundle,
+)
+from foveate.errors import BadOption
+from foveate.memory.privacy import Gate
+from foveate.tokens import drop_caches
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.workspaces import Clock, blind, fill
+from tests.support.strategies.notes import NoteFolder, note_folders
+
+FILES = {
+    "IDENTITY.md": "# Ana\n\nKeeps the garden.\n",
+    "SOUL.md": "Kind.\n",
+    "user.md": "Bob, who has roses.\n",
+    "Agents.MD": "Ask before you delete.\n",
+    "MEMORY.md": "Roses were watered.\n",
+    "README.md": "Nothing for a prompt.\n",
+    "docs/tone.md": "Short.\n",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return fill(tmp_path / "ana", FILES)
+
+
+def test_the_files_of_a_folder_are_a_bundle_whatever_the_case_of_their_names(root: Path) -> None:
+    bundle = read_bundle(Workspace(root, extras=["docs/tone.md"]), Gate())
+
+    assert [file.path for file in bundle.files] == [
+        "IDENTITY.md",
+        "SOUL.md",
+        "user.md",
+        "Agents.MD",
+        "MEMORY.md",
+        "docs/tone.md",
+    ]
+    assert bundle.text == (
+        "# Ana\n\nKeeps the garden.\n\nKind.\n\nBob, who has roses.\n\n"
+        "Ask before you delete.\n\nRoses were watered.\n\nShort."
+    )
+    assert bundle.warnings == ()
+
+
+def test_files_that_are_not_there_are_no_trouble(tmp_path: Path) -> None:
+    bundle = read_bundle(Workspace(fill(tmp_path, {"SOUL.md": "Kind."})), Gate())
+
+    assert (bundle.text, bundle.warnings) == ("Kind.", ())
+    assert read_bundle(Workspace(fill(tmp_path / "empty", {"other.txt": ""})), Gate()).sections == ()
+
+
+def test_a_root_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    bundle = read_bundle(Workspace(tmp_path / "nobody"), Gate())
+
+    assert bundle.sections == ()
+    assert [str(warning) for warning in bundle.warnings] == [f"{tmp_path}/nobody: is not there"]
+
+
+def test_a_scope_stands_before_what_is_above_it(root: Path) -> None:
+    fill(
+        root,
+        {"support/SOUL.md": "Patient.", "support/night/USER.md": "Sleepy.", "support/night/tone.md": "Soft."},
+    )
+
+    bundle = read_bundle(Workspace(root, "support/night"), Gate())
+
+    assert [file.path for file in bundle.files] == [
+        "IDENTITY.md",
+        "support/SOUL.md",
+        "support/night/USER.md",
+        "Agents.MD",
+        "MEMORY.md",
+    ]
+
+
+def test_a_scope_that_is_not_there_leaves_the_root_and_says_so(root: Path) -> None:
+    bundle = read_bundle(Workspace(root, "suport"), Gate())
+
+    assert bundle.version == read_bundle(Workspace(root), Gate()).version
+    assert [str(warning) for warning in bundle.warnings] == ["suport/: is not there"]
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(60))
+@given(forest=note_folders())
+def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: NoteFolder) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = fill(Path(folder), {file.path: file.text for file in forest.files})
+        names = [file.path for file in forest.files]
+
+        bundle = read_bundle(Workspace(root, extras=names), Gate())
+
+    everything = "\n".join([bundle.text, repr(bundle), *(section.text for section in bundle.sections)])
+    assert not forest.leaked_words(everything)
+    assert {word for word in forest.public if word not in bundle.text} == set()
+
+
+def test_an_edit_of_what_is_private_changes_nothing_that_is_sent(root: Path) -> None:
+    fill(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 1234.\n"})
+    first = read_bundle(Workspace(root), Gate())
+    fill(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 9876.\n"})
+
+    assert read_bundle(Workspace(root), Gate()).version == first.version
+
+
+def test_a_bundle_is_read_once_per_root_scope_and_extras(root: Path) -> None:
+    workspaces = blind(Clock())
+    first = workspaces.bundle(Workspace(root, extras=["docs/tone.md", "README.md"]))
+
+    assert workspaces.bundle(Workspace(root, extras=["README.md", "docs/tone.md"])) is first
+    assert workspaces.bundle(Workspace(root)) is not first
+    assert workspaces.stats() == {str(root): WorkspaceCacheStats(hits=1, misses=2)}
+
+
+def test_threads_that_ask_at_once_share_one_reading(root: Path) -> None:
+    fill(root, {"MEMORY.md": "A line of many.\n" * 20_000})
+    workspaces = blind(Clock())
+    together = Barrier(8)
+
+    def ask(_: int) -> object:
+        together.wait()
+        return workspaces.bundle(Workspace(root))
+
+    with ThreadPoolExecutor(8) as pool:
+        bundles = list(pool.map(ask, range(8)))
+
+    assert all(bundle is bundles[0] for bundle in bundles)
+    assert workspaces.stats() == {str(root): WorkspaceCacheStats(hits=7, misses=1)}
+
+
+def test_what_is_older_than_allowed_is_read_again(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock, max_age_seconds=30)
+    workspaces.bundle(Workspace(root))
+    fill(root, {"SOUL.md": "Kinder."})
+
+    clock.now += 29
+    assert "Kinder." not in workspaces.bundle(Workspace(root)).text
+    clock.now += 1
+    assert "Kinder." in workspaces.bundle(Workspace(root)).text
+
+
+def test_what_is_not_watched_is_not_trusted_for_long_also_without_an_age(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    workspaces.bundle(Workspace(root))
+    fill(root, {"SOUL.md": "Kinder."})
+
+    clock.now += 5
+    assert "Kinder." in workspaces.bundle(Workspace(root)).text
+
+
+def test_what_is_watched_is_trusted_unless_it_changed_before_it_was(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    first = workspaces.bundle(Workspace(root))
+    workspaces.on_watched(workspaces.unwatched_folders())
+    clock.now += 10_000
+    assert workspaces.bundle(Workspace(root)) is first
+
+    workspaces.on_lost("for a while")
+    workspaces.bundle(Workspace(root))
+    assert workspaces.stats()[str(root)].misses == 2
+
+    # As long as before, and within the same tick of the file system's clock.
+    path = root / "SOUL.md"
+    tick = path.stat().st_mtime_ns
+    path.write_text("Wild.\n", encoding="utf-8")
+    os.utime(path, ns=(tick, tick))
+    workspaces.on_watched(workspaces.unwatched_folders())
+
+    assert "Wild." in workspaces.bundle(Workspace(root)).text
+    assert workspaces.stats()[str(root)].invalidations == 1
+
+
+def test_a_file_that_vanishes_leaves_the_last_good_bundle_and_a_warning(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    good = workspaces.bundle(Workspace(root))
+    (root / "user.md").unlink()
+
+    for _ in range(4):
+        clock.now += 100
+        now = workspaces.bundle(Workspace(root))
+        assert (now.version, now.text, now.sections) == (good.version, good.text, good.sections)
+        assert [warning.path for warning in now.warnings] == ["user.md"]
+
+    fill(root, {"USER.md": "Bea.\n"})
+    clock.now += 100
+    assert "Bea." in workspaces.bundle(Workspace(root)).text
+    assert workspaces.bundle(Workspace(root)).warnings == ()
+
+
+def test_a_whole_root_that_vanishes_leaves_the_last_good_bundle(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    good = workspaces.bundle(Workspace(root, "support", ["docs/tone.md"]))
+    root.rename(root.with_name("elsewhere"))
+    clock.now += 100
+
+    now = workspaces.bundle(Workspace(root, "support", ["docs/tone.md"]))
+
+    assert now.version == good.version
+    assert {warning.name for warning in now.warnings} >= {file.name for file in good.files}
+
+
+@pytest.mark.process
+def test_a_writer_that_is_killed_halfway_leaves_the_last_good_bundle(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    good = workspaces.bundle(Workspace(root))
+    script = (
+        "import os, signal, sys\n"
+        "file = open(sys.argv[1], 'wb', buffering=0)\n"
+        "file.write('Bob, who has roses and a café'.encode()[:-1])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, root / "user.md"], check=False)
+    clock.now += 5
+
+    now = workspaces.bundle(Workspace(root))
+
+    assert killed.returncode == -signal.SIGKILL
+    assert now.version == good.version
+    assert [str(warning) for warning in now.warnings] == [
+        "user.md: ends in the middle of a character; what it said before is still used"
+    ]
+
+
+@pytest.mark.parametrize("end", [b"\xff", "é".encode()[:1], b"\0"])
+def test_a_file_that_has_become_private_is_not_shown_as_it_was_even_where_it_is_broken(
+    root: Path, end: bytes
+) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    before = workspaces.bundle(Workspace(root)).text
+    said = (root / "user.md").read_text(encoding="utf-8").strip()
+    (root / "user.md").write_bytes(b"---\ntags: private\n---\nBob.\n" + end)
+    clock.now += 100
+
+    now = workspaces.bundle(Workspace(root))
+
+    assert said in before
+    assert said not in now.text
+    assert [warning.path for warning in now.warnings] == ["user.md"]
+
+
+def test_a_file_that_is_emptied_to_be_written_is_not_believed_and_one_that_stays_empty_is(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    good = workspaces.bundle(Workspace(root))
+    fill(root, {"user.md": ""})
+    clock.now += 5
+
+    assert workspaces.bundle(Workspace(root)).version == good.version
+    clock.now += 0.9
+    assert workspaces.bundle(Workspace(root)).version == good.version
+    clock.now += 0.1
+    now = workspaces.bundle(Workspace(root))
+    assert "Bob" not in now.text
+    assert now.warnings == ()
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock, max_age_seconds=10_000)
+    (root / "user.md").write_bytes(b"caf\xe9 noir")
+    read_at = []
+    while clock.now < 1600:
+        before = workspaces.stats().get(str(root), WorkspaceCacheStats()).misses
+        workspaces.bundle(Workspace(root))
+        if workspaces.stats()[str(root)].misses > before:
+            read_at.append(clock.now - 1000)
+        clock.now += 0.5
+
+    assert read_at[:7] == [0, 1, 3, 7, 15, 31, 63]
+    assert read_at[7:10] == [123, 183, 243]
+    for _ in range(1200):  # so often that what doubles each time would be larger than any float
+        clock.now += 60
+        workspaces.bundle(Workspace(root))
+    assert workspaces.stats()[str(root)].misses >= 1200
+
+
+def test_what_is_odd_in_a_file_is_told_and_does_not_make_it_be_read_again(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock, max_age_seconds=10_000)
+    fill(root, {"MEMORY.md": "# Roses\nDEADLINE: <2026-02-31 Tue>\n"})
+    first = workspaces.bundle(Workspace(root))
+    clock.now += 5000
+
+    assert [warning.path for warning in first.warnings] == ["MEMORY.md"]
+    assert "DEADLINE" in first.text
+    assert workspaces.bundle(Workspace(root)) is first
+
+
+def test_a_workspace_without_the_cache_is_read_every_time(root: Path) -> None:
+    threads = active_count()
+    workspaces = WorkspaceCache(Gate(), WorkspaceCacheOptions(enabled=False))
+    first = workspaces.bundle(Workspace(root))
+    fill(root, {"SOUL.md": "Kinder."})
+
+    assert "Kinder." in workspaces.bundle(Workspace(root)).text
+    assert "Kinder." not in first.text
+    assert workspaces.stats() == {}
+    assert active_count() == threads
+
+
+def test_an_agent_can_be_without_the_cache_or_alone_have_it(root: Path) -> None:
+    workspaces = blind(Clock())
+    assert workspaces.bundle(Workspace(root), enabled=False) is not workspaces.bundle(
+        Workspace(root), enabled=False
+    )
+    assert workspaces.bundle(Workspace(root)) is workspaces.bundle(Workspace(root))
+
+
+@pytest.mark.parametrize("forget", [WorkspaceCache.clear, lambda _: drop_caches()], ids=["drop", "drop_caches"])
+def test_one_call_forgets_also_what_a_file_said_before(root: Path, forget: object) -> None:
+    workspaces = blind(Clock())
+    workspaces.bundle(Workspace(root))
+    (root / "user.md").unlink()
+
+    assert callable(forget)
+    forget(workspaces)
+
+    now = workspaces.bundle(Workspace(root))
+    assert "Bob" not in now.text
+    assert now.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"watch_debounce_ms": -1},
+        {"watch_debounce_ms": "500"},
+        {"max_age_seconds": float("nan")},
+        {"max_age_seconds": float("inf")},
+        {"max_age_seconds": True},
+        {"enabled": 1},
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadOption) as caught:
+        WorkspaceCacheOptions(**wrong)  # type: ignore[arg-type]
+    assert caught.value.path == tuple(wrong)
+
+
+def test_reading_takes_no_file_descriptor_for_good(root: Path) -> None:
+    (root / "SOUL.md").unlink()
+    (root / "SOUL.md").symlink_to("docs/tone.md")
+    os.mkfifo(root / "pipe")
+    workspace = Workspace(root, extras=["docs/tone.md", "pipe", "docs/none.md"])
+    read_bundle(workspace, Gate())
+    before = len(os.listdir("/dev/fd"))  # noqa: PTH208
+
+    for _ in range(50):
+        read_bundle(workspace, Gate())
+
+    assert len(os.listdir("/dev/fd")) == before  # noqa: PTH208

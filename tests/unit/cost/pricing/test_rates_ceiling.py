@@ -1,0 +1,158 @@
+"""The most that a call can cost: whatever its tokens turn out to be, wherever and however it is served."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind, compute_ceiling
+from foveate.formats.response.usage import BillableUnit, parse_usage
+from foveate.model import Format
+from tests.support.harness.example_limits import limit_examples
+
+AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
+BOOK = PriceBook()
+
+
+def most(
+    model: str, provider: str, *, tier: str | None = None, region: str | None = None, tokens: int = 1_000
+) -> Decimal | None:
+    return BOOK.ceiling(
+        model, provider=provider, input_tokens=tokens, output_tokens=tokens, at=AT, tier=tier, region=region
+    )
+
+
+def chat(prompt: dict[str, int], completion: dict[str, int]) -> dict[str, Any]:
+    return {
+        "prompt_tokens": 1_000,
+        "completion_tokens": 1_000,
+        "prompt_tokens_details": prompt,
+        "completion_tokens_details": completion,
+    }
+
+
+def gemini(modality: str) -> dict[str, Any]:
+    api_format = [{"modality": modality, "tokenCount": 1_000}]
+    return {
+        "promptTokenCount": 1_000,
+        "candidatesTokenCount": 1_000,
+        "promptTokensDetails": api_format,
+        "candidatesTokensDetails": api_format,
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "api_format", "numbers"),
+    [
+        ("gpt-audio", "openai", Format.CHAT, chat({"audio_tokens": 1_000}, {"audio_tokens": 1_000})),
+        ("gpt-audio", "openai", Format.CHAT, chat({}, {"audio_tokens": 1_000})),
+        ("gemini-2.5-flash", "google", Format.CHAT, gemini("AUDIO")),
+        ("gemini-2.5-flash-image", "google", Format.CHAT, gemini("IMAGE")),
+        (
+            "claude-opus-5-5",
+            "anthropic",
+            Format.ANTHROPIC,
+            {"cache_creation_input_tokens": 1_000, "output_tokens": 1_000, "inference_geo": "us"},
+        ),
+    ],
+)
+def test_no_bill_of_sound_pictures_or_one_region_is_above_it(
+    model: str, provider: str, api_format: Format, numbers: dict[str, Any]
+) -> None:
+    """Was below: only text, anywhere, was looked at."""
+    usage = parse_usage(api_format, json.dumps(numbers).encode())
+    assert usage is not None
+    price = BOOK.price(model, usage, provider=provider, at=AT)
+    ceiling = most(model, provider)
+
+    assert price is not None
+    assert ceiling is not None
+    assert ceiling >= price.dollars
+
+
+def test_a_tier_that_is_asked_for_is_taken_at_its_price_and_may_not_be_had() -> None:
+    usual = most("gpt-5", "openai")
+
+    assert usual == Decimal("0.01125")
+    assert most("gpt-5", "openai", tier="priority") == 2 * usual
+    assert most("gpt-5", "openai", tier="flex") == usual
+    assert most("gpt-5", "openai", tier="scale") is None
+
+
+def test_a_region_that_is_asked_for_is_taken_at_its_price_and_any_other_may_be_the_dearest() -> None:
+    anywhere = most("claude-opus-5-5", "anthropic", region="global")
+
+    assert anywhere == Decimal("0.025")
+    assert most("claude-opus-5-5", "anthropic", region="us") == anywhere * Decimal("1.1")
+    assert most("claude-opus-5-5", "anthropic") == anywhere * Decimal("1.1")
+    assert most("claude-sonnet-4-5", "anthropic") == most("claude-sonnet-4-5", "anthropic", region="global")
+    for region in (None, "us", "europe-west1"):
+        assert most("claude-opus-5-5", "vertex", region=region) == anywhere * Decimal("1.1")
+    assert most("claude-opus-5-5", "vertex", region="global") == anywhere
+
+
+@pytest.mark.parametrize(
+    ("unit", "dollars"),
+    [
+        *((unit, 1_000 * 9 + 10 * 2) for unit in BillableUnit if unit.startswith(("input_", "read_"))),
+        *((unit, 1_000 * 1 + 10 * 9) for unit in BillableUnit if unit.startswith("output_")),
+        *(
+            (unit, 1_000 * 1 + 10 * 2)
+            for unit in (BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS, BillableUnit.CITATIONS)
+        ),
+        (BillableUnit.REQUESTS, 1_000 * 1 + 10 * 2 + 9),
+    ],
+)
+def test_every_medium_is_among_the_ways_to_pay_and_what_is_counted_otherwise_is_not(
+    unit: BillableUnit, dollars: int
+) -> None:
+    rates = Rates(
+        by_kind={
+            TokenKind.UNCACHED: Rate(Decimal(1)),
+            TokenKind.OUTPUT: Rate(Decimal(2)),
+            unit: Rate(Decimal(9)),
+        },
+        source=PriceSource.TABLE,
+        origin="a table",
+    )
+
+    assert compute_ceiling(rates, input_tokens=1_000, output_tokens=10) == dollars
+    cheap = replace(rates, by_kind={**rates.by_kind, unit: Rate(Decimal(0))})
+    assert compute_ceiling(cheap, input_tokens=1_000, output_tokens=10) == 1_000 * 1 + 10 * 2
+
+
+AMOUNTS = st.decimals(min_value=0, max_value=100, places=2)
+SIZES = st.integers(0, 30)
+# A long input may be cheaper, and each kind may change at a size of its own.
+RATES = st.builds(
+    Rate,
+    AMOUNTS,
+    st.lists(st.tuples(SIZES, AMOUNTS), max_size=3, unique_by=lambda step: step[0]).map(
+        lambda steps: tuple(RateTier(size, dollars) for size, dollars in sorted(steps))
+    ),
+)
+
+
+@settings(max_examples=limit_examples(100))
+@given(SIZES, SIZES, RATES, RATES, RATES)
+def test_it_is_always_that_of_the_dearest_kind_at_any_size_up_to_the_largest(
+    input_tokens: int, output_tokens: int, uncached: Rate, written: Rate, output: Rate
+) -> None:
+    by_kind: dict[TokenKind | BillableUnit, Rate] = {
+        TokenKind.UNCACHED: uncached,
+        TokenKind.WRITTEN_5M: written,
+        TokenKind.OUTPUT: output,
+    }
+    rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin="a table")
+
+    dearest_in = max(rate.at(size) for rate in (uncached, written) for size in range(input_tokens + 1))
+    dearest_out = max(output.at(size) for size in range(input_tokens + 1))
+
+    ceiling = compute_ceiling(rates, input_tokens=input_tokens, output_tokens=output_tokens)
+    assert ceiling == dearest_in * input_tokens + dearest_out * output_tokens

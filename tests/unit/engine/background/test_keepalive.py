@@ -1,0 +1,249 @@
+"""Pings: what they send is what the provider takes, and no more of them are planned than is allowed."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from foveate import formats
+from foveate.compaction.summarize.llm import SummarizerEndpoint
+from foveate.cost.admission import Admission
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.background.keepalive import KeepAliveScheduler, apply_keep_alive, warm_session
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NO_OBSERVER
+from foveate.engine.options import AgentOptions, KeepAliveOptions, SpendingOptions
+from foveate.engine.prefix_logs import PrefixLogs
+from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.engine.session_state import SessionStates
+from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
+from foveate.http import JsonClient, JsonReply
+from foveate.model import Comparison, Format, Savings, TokenCount
+from foveate.prompt_cache.keepalive import KeepAlive
+from foveate.sandbox import validate_request
+from tests.support.harness.example_limits import limit_examples
+from tests.support.servers.sandbox import KEY, ManualClock
+from tests.support.stores.recording_ledger import InMemory
+
+MODEL = "claude-opus-4-5"
+PRICES = PriceBook()
+
+
+def body_of(turns: int, words: int = 4_000) -> bytes:
+    messages = [
+        {"role": "user" if turn % 2 == 0 else "assistant", "content": f"Turn {turn} goes on."}
+        for turn in range(2 * turns + 1)
+    ]
+    system = "You are a careful engineer. " * (words // 4)
+    return msgspec.json.encode({"model": MODEL, "max_tokens": 100, "system": system, "messages": messages})
+
+
+class Agent:
+    """Sessions of one agent in one process, without a gateway around."""
+
+    def __init__(self, options: KeepAliveOptions) -> None:
+        self.options = AgentOptions(keep_alive=options)
+        self.clock, self.remembered, self.client = ManualClock(), SessionStates(), Heard()
+        self.logs = PrefixLogs()
+        self._simulate = SimulateSavings(self.remembered, self.logs)
+        money = SpendingOptions(caps=(), prices=PRICES)
+        self.ledger = InMemory()
+        self.pings = KeepAliveScheduler(
+            self.client,
+            Admission(self.ledger, clock=self.clock),
+            lambda: money,
+            lambda _: self.options,
+            self.remembered,
+            clock=self.clock,
+        )
+
+    async def came(self, session: str, body: bytes) -> RequestContext:
+        """A request, up to where it is sent."""
+        incoming = RoutedRequest(
+            id=session,
+            agent="ana",
+            api_format=Format.ANTHROPIC,
+            provider="anthropic",
+            upstream="anthropic",
+            body=body,
+            find_endpoint=lambda: SummarizerEndpoint(
+                url="http://there/v1/messages", api_format=Format.ANTHROPIC, headers={"x-api-key": KEY}
+            ),
+        )
+        request = formats.parse_request(body, Format.ANTHROPIC)
+        context = RequestContext(
+            incoming=incoming, options=self.options, received_at=self.clock(), original=request, request=request
+        )
+        tokens = context.counter.count_request(request).total.tokens
+        context.token_count = TokenCount(tokens, True, tokens)
+        await PlaceBreakpoints(self.remembered, RejectionMemory(), self.logs).apply(context)
+        await ReadSimulatedPrompts().apply(context)
+        self.pings.cancel_planned(context)
+        return context
+
+    async def answered(self, context: RequestContext, *texts: str) -> Exchange:
+        """The rest of it."""
+        exchange = Exchange(
+            context.incoming,
+            context,
+            UpstreamRequest(body=context.write_body()),
+            background_hooks=(self._simulate, self.pings),
+            clock=self.clock,
+            observer=NO_OBSERVER,
+            completer=CompletionQueue(),
+        )
+        exchange.on_response_start(200, is_streaming=False)
+        usage = {"input_tokens": 10, "output_tokens": 10}
+        content = [{"type": "text", "text": text} for text in texts]
+        exchange.on_chunk(msgspec.json.encode({"content": content, "stop_reason": "end_turn", "usage": usage}))
+        exchange.flush()
+        exchange.finish()
+        await exchange.wait_until_completed()
+        return exchange
+
+
+class Heard(JsonClient):
+    """Takes every ping as a provider that has everything in its cache; or does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[bytes] = []
+        self.has_heard = asyncio.Event()
+        self.is_stuck = False
+        self.was_left = False
+
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
+        self.bodies.append(body)
+        self.has_heard.set()
+        if self.is_stuck:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.was_left = True
+        said = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 10**6, "output_tokens": 0}}
+        return msgspec.json.decode(msgspec.json.encode(said), type=JsonReply)
+
+
+async def until_sent(agent: Agent) -> None:
+    async with asyncio.timeout(10):
+        await agent.client.has_heard.wait()
+
+
+@pytest.mark.slow
+async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
+    agent = Agent(KeepAliveOptions(enabled=True, max_sessions=2))
+    for session, words in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
+        await agent.answered(await agent.came(session, body_of(0, words)), "Yes.")
+    waiting = agent.pings.planned_count
+    agent.clock.now += 291
+    await until_sent(agent)
+    await asyncio.sleep(0.3)
+    await agent.pings.close()
+
+    assert waiting == 2
+    assert sorted(map(len, agent.client.bodies))[0] > 30_000  # the smallest has none
+    assert len(agent.client.bodies) == 2
+    assert {entry.call.category for entry in agent.ledger.settled} == {"ping"}
+    assert all(-(entry.savings.keep_alive or 0) == entry.dollars != 0 for entry in agent.ledger.settled)
+
+
+async def test_keeping_a_session_alive_that_would_not_fit_without_foveate_is_no_loss() -> None:
+    agent = Agent(KeepAliveOptions(enabled=True))
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    state = agent.remembered.session("ana", "one")
+    agent.remembered.put("ana", "one", structs.replace(state, would_exceed_window=True))
+    agent.clock.now += 291
+    await until_sent(agent)
+    await asyncio.sleep(0.1)
+    await agent.pings.close()
+
+    assert [entry.savings for entry in agent.ledger.settled] == [Savings(comparison=Comparison.WOULD_NOT_FIT)]
+
+
+async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_session_plans_anew() -> None:
+    agent = Agent(KeepAliveOptions(enabled=True))
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    planned = agent.pings.planned_count
+    first = await agent.came("one", body_of(1))
+    second = await agent.came("one", body_of(2))
+    during = agent.pings.planned_count
+    await agent.answered(second, "Yes.")
+    beside = agent.pings.planned_count
+    await agent.answered(first, "Yes.")
+    await agent.pings.close()
+
+    assert (planned, during, beside) == (1, 0, 0)
+
+
+async def test_with_the_end_of_the_process_pings_end_also_the_one_that_is_under_way() -> None:
+    agent = Agent(KeepAliveOptions(enabled=True))
+    agent.client.is_stuck = True
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    await agent.answered(await agent.came("other", body_of(1)), "Yes.")
+    agent.clock.now += 291
+    await until_sent(agent)
+    async with asyncio.timeout(5):
+        await agent.pings.close()
+
+    assert agent.pings.planned_count == 0
+    assert agent.client.was_left
+
+
+@pytest.mark.slow
+async def test_switched_off_nothing_more_is_sent() -> None:
+    agent = Agent(KeepAliveOptions(enabled=True))
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    agent.options = AgentOptions()
+    agent.clock.now += 291
+    await asyncio.sleep(0.6)
+    await agent.pings.close()
+
+    assert agent.client.bodies == []
+
+
+@settings(max_examples=limit_examples(25), deadline=None)
+@given(
+    st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=3),
+    st.integers(0, 12),
+    st.booleans(),
+)
+def test_what_a_ping_sends_is_taken_by_the_provider_and_begins_as_the_request_did(
+    texts: list[str], turns: int, with_answer: bool
+) -> None:
+    async def sent() -> tuple[bytes, bytes]:
+        agent = Agent(KeepAliveOptions(enabled=True))
+        exchange = await agent.answered(await agent.came("one", body_of(turns)), *texts)
+        warm = warm_session(exchange)
+        assert warm is not None
+        ping = KeepAlive(
+            at=0.0, pieces=len(warm.prompt.pieces), includes_response=with_answer, saved_tokens=1.0
+        )
+        state = agent.remembered.session("ana", "one")
+        after = apply_keep_alive(warm, ping, state.cache, now=agent.clock())
+        await agent.pings.close()
+        return exchange.upstream_request.body, after.body
+
+    request, body = asyncio.run(sent())
+    asked, said = msgspec.json.decode(request), msgspec.json.decode(body)
+
+    assert validate_request(formats.parse_request(body, Format.ANTHROPIC)) is None
+    assert (said["max_tokens"], said["stream"]) == (0, False)
+    assert unmarked(said["messages"])[: 2 * turns + 1] == unmarked(asked["messages"])
+    assert len(said["messages"]) == len(asked["messages"]) + 2 * with_answer
+    assert body.count(b'"cache_control"') <= 4
+
+
+def unmarked(messages: list[dict[str, object]]) -> list[tuple[object, object]]:
+    """What messages say, a string as the one text block that means the same."""
+
+    def texts(content: object) -> object:
+        return [block["text"] for block in content] if isinstance(content, list) else [content]
+
+    return [(message["role"], texts(message["content"])) for message in messages]

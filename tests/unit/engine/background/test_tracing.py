@@ -1,0 +1,301 @@
+"""What was done to requests is kept behind their answers, without a word of them, and in nobody's way."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from foveate import formats
+from foveate.engine.background.tracing import (
+    MAX_EDITS,
+    SaveTraces,
+    break_down_window,
+    finished_request,
+    make_trace,
+)
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NO_OBSERVER
+from foveate.engine.options import AgentOptions
+from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.steps.names import SECTIONS
+from foveate.engine.steps.trail import NoteTrail
+from foveate.errors import StoreUnavailable
+from foveate.model import (
+    Area,
+    CacheBreakpoint,
+    Edit,
+    Format,
+    InsertParts,
+    Place,
+    ReorderTools,
+    ReplaceMessages,
+    ReplaceText,
+    SetParameter,
+    Text,
+    Ttl,
+)
+from foveate.session.traces import CacheMiss, ChargedTrace, Trace, TracedSession
+
+SECRET = "the garden gate is 4711"
+
+
+@dataclass
+class Shelf:
+    """Implements `Traces` in memory; while `gone`, all raises."""
+
+    kept: list[Trace] = field(default_factory=list)
+    calls: int = 0
+    gone: bool = False
+    has_kept: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
+        assert not cache_misses
+        self.calls += 1
+        if self.gone:
+            raise StoreUnavailable("the store", "is gone")
+        self.kept += traces
+        self.has_kept.set()
+
+    async def get(self, request_id: str) -> ChargedTrace | None:
+        raise NotImplementedError
+
+    async def list_traces(self, **asked: Any) -> Sequence[ChargedTrace]:
+        raise NotImplementedError
+
+    async def list_sessions(
+        self, *, limit: int, since: float | None = None, agent: str | None = None
+    ) -> Sequence[TracedSession]:
+        raise NotImplementedError
+
+    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
+        raise NotImplementedError
+
+
+def body(messages: Sequence[dict[str, Any]], **more: Any) -> bytes:
+    return json.dumps({"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages, **more}).encode()
+
+
+HELLO = body([{"role": "user", "content": SECRET}])
+
+
+async def work_of(sent: bytes, api_format: Format = Format.ANTHROPIC) -> RequestContext:
+    """A request as it is when all is decided."""
+    incoming = RoutedRequest(
+        id="req",
+        agent="ana",
+        api_format=api_format,
+        provider="anthropic",
+        upstream="http://upstream",
+        body=sent,
+    )
+    request = formats.parse_request(sent, api_format)
+    context = RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=5.0, original=request, request=request
+    )
+    await NoteTrail().apply(context)
+    context.token_count = context.counter.count_request(request).total
+    return context
+
+
+async def exchange_of(*edits: Edit, sent: bytes = HELLO, problems: Sequence[StepFailure] = ()) -> Exchange:
+    context = await work_of(sent)
+    outgoing = UpstreamRequest(
+        body=sent, applied_edits=tuple(AppliedEdit("step", edit) for edit in edits), problems=tuple(problems)
+    )
+    made = Exchange(
+        context.incoming,
+        context,
+        outgoing,
+        background_hooks=(),
+        clock=lambda: 7.0,
+        received_at=6.5,
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
+    )
+    made.on_response_start(200, is_streaming=False)
+    return made
+
+
+def traced_of(exchange: Exchange) -> Trace:
+    over = finished_request(exchange)
+    assert over is not None
+    return make_trace(over)
+
+
+async def test_what_came_within_a_moment_is_kept_together() -> None:
+    shelf = Shelf()
+    tracing = SaveTraces(shelf, interval_seconds=0.01)
+    for _ in range(3):
+        tracing(await exchange_of())
+    assert shelf.calls == 0
+    await asyncio.wait_for(shelf.has_kept.wait(), 30)
+
+    assert (shelf.calls, len(shelf.kept)) == (1, 3)
+    tracing(await exchange_of())
+    await tracing.close()
+    assert (shelf.calls, len(shelf.kept), tracing.dropped) == (2, 4, 0)
+    assert shelf.kept[0].added_seconds == 0.5
+
+
+async def test_a_store_that_is_away_or_slow_costs_traces_and_nothing_else() -> None:
+    tracing = SaveTraces(Shelf(gone=True), interval_seconds=9.0, max_waiting=2)
+    for _ in range(3):
+        tracing(await exchange_of())
+    await tracing.close()
+
+    assert tracing.dropped == 3
+
+
+async def test_bodies_that_wait_are_bounded() -> None:
+    shelf = Shelf()
+    tracing = SaveTraces(shelf, interval_seconds=9.0, max_waiting_bytes=len(HELLO) + 1)
+    for _ in range(2):
+        tracing(await exchange_of())
+    await tracing.close()
+
+    assert (len(shelf.kept), tracing.dropped) == (1, 1)
+
+
+async def test_what_was_never_sent_leaves_no_trace() -> None:
+    shelf = Shelf()
+    tracing = SaveTraces(shelf)
+    unsent = await exchange_of()
+    unsent.mark_unsent()
+    tracing(unsent)
+    await tracing.close()
+
+    assert shelf.calls == 0
+
+
+PLACE = Place(Area.MESSAGES, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("edit", "does", "place"),
+    [
+        (CacheBreakpoint(place=PLACE, reason="r", ttl=Ttl.ONE_HOUR), "mark 1h", "messages[3] block 1"),
+        (ReplaceText(place=PLACE, text=SECRET, reason="r"), "cut", "messages[3] block 1"),
+        (ReplaceMessages(start=2, end=9, messages=(), reason="r"), "drop", "messages[2-8]"),
+        (ReplaceMessages(start=2, end=2, messages=(), reason="r"), "drop", "messages[2]"),
+        (InsertParts(place=Place(Area.SYSTEM, 1), parts=(Text(SECRET),), reason="r"), "insert", "system[1]"),
+        (ReorderTools(order=(1, 0), reason="r"), "reorder", "tools"),
+        (SetParameter(path=("a", "b"), value=1, reason="r"), "set", "a.b"),
+    ],
+    ids=lambda given: type(given).__name__ if not isinstance(given, str) else "",
+)
+async def test_an_edit_is_told_by_what_it_does_and_where_and_not_by_what_it_writes(
+    edit: Edit, does: str, place: str
+) -> None:
+    trace = traced_of(await exchange_of(edit))
+
+    assert [(one.does, one.place, one.reason) for one in trace.edits] == [(does, place, "r")]
+    assert SECRET not in repr(trace)
+
+
+async def test_of_very_many_edits_the_first_are_told_and_how_many_more_there_were() -> None:
+    edits = [SetParameter(path=("a",), value=at, reason="r") for at in range(MAX_EDITS + 7)]
+    trace = traced_of(await exchange_of(*edits))
+
+    assert (len(trace.edits), trace.edits_left_out) == (MAX_EDITS, 7)
+
+
+async def test_keys_in_problems_are_not_told() -> None:
+    trace = traced_of(await exchange_of(problems=[StepFailure("memory", "401 for sk-ant-1234567890")]))
+
+    assert trace.problems == (("memory", "401 for [key]"),)
+
+
+async def test_of_an_error_that_is_not_ours_only_its_kind_is_kept() -> None:
+    """What it says may be words of the conversation."""
+    said = [
+        StepFailure("memory", "KeyError: 'my secret plan'"),
+        StepFailure("fold", "StoreUnavailable: no answer"),
+    ]
+    trace = traced_of(await exchange_of(problems=said))
+
+    assert trace.problems == (("memory", "KeyError"), ("fold", "StoreUnavailable: no answer"))
+
+
+def results(number: int) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = [{"role": "user", "content": "Find the slow parser."}]
+    for at in range(number):
+        call = {"type": "tool_use", "id": f"t{at}", "name": "read", "input": {"path": f"{at}.py"}}
+        result = {"type": "tool_result", "tool_use_id": f"t{at}", "content": "def parse(text):\n" * 40}
+        said += [
+            {"role": "assistant", "content": [{"type": "text", "text": "I look."}, call]},
+            {"role": "user", "content": [result]},
+        ]
+    return said
+
+
+TOOLS = [{"name": "read", "description": "Reads a file.", "input_schema": {"type": "object"}}]
+
+
+async def test_the_parts_of_a_window_add_up_to_its_count_and_are_what_the_counter_says() -> None:
+    context = await work_of(body(results(5), system="Be careful. " * 50, tools=TOOLS))
+    found = {section.name: section.tokens for section in break_down_window(context)}
+    parts = {part.name: part.tokens for part in context.counter.count_request(context.request).parts}
+
+    assert context.token_count is not None
+    assert sum(found.values()) == context.token_count.tokens
+    assert list(found) == ["tools", "system", "user", "assistant", "tool results"]
+    assert abs(found["system"] - parts["system"]) <= 2
+    assert abs(found["tools"] - parts["tools"]) <= 2
+    told = sum(parts[f"messages[{at}]"] for at in range(2, 11, 2))
+    assert abs(found["tool results"] - told) <= 5
+
+
+async def test_a_session_that_grew_has_the_same_parts_as_one_that_is_seen_for_the_first_time() -> None:
+    from foveate.caching import drop_caches
+
+    for rounds in (1, 2, 3):
+        grown = break_down_window(await work_of(body(results(rounds))))
+    drop_caches()
+
+    assert grown == break_down_window(await work_of(body(results(3))))
+
+
+async def test_injected_sections_stand_by_themselves() -> None:
+    context = await work_of(body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400))
+    plain = {section.name: section.tokens for section in break_down_window(context)}
+    stable = InsertParts(
+        place=Place(Area.SYSTEM, 1), parts=(), reason="section workspace, 300 tokens", saved_tokens=-300
+    )
+    turn = InsertParts(
+        place=Place(Area.MESSAGES, 0, 1), parts=(), reason="section time, 40 tokens", saved_tokens=-40
+    )
+    context.applied_edits += [AppliedEdit(SECTIONS, stable), AppliedEdit(SECTIONS, turn)]
+    found = {section.name: section.tokens for section in break_down_window(context)}
+
+    assert list(found) == ["system", "injected workspace", "user", "injected time"]
+    assert abs(found["injected workspace"] - 300) <= 2
+    assert abs(plain["system"] - found["system"] - 300) <= 2
+
+
+async def test_pictures_thoughts_and_a_chats_system_message_have_parts_of_their_own() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9000}}
+    thought = {"type": "thinking", "thinking": "Is it a parser? " * 20, "signature": "A" * 40}
+    said: list[dict[str, Any]] = [
+        {"role": "user", "content": [picture, {"type": "text", "text": "What is it? " * 50}]},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "A parser."}]},
+        {"role": "user", "content": "Go on."},
+    ]
+    names = {section.name for section in break_down_window(await work_of(body(said)))}
+    assert names == {"user", "assistant", "thinking", "images and files"}
+
+    chat = body([{"role": "system", "content": "Be careful. " * 40}, {"role": "user", "content": "Hello"}])
+    parts = break_down_window(await work_of(chat, Format.CHAT))
+    assert [section.name for section in parts] == ["system", "user"]
+    assert parts[0].tokens > 50
+
+
+async def test_of_what_nobody_has_counted_nothing_is_told() -> None:
+    context = await work_of(HELLO)
+    context.token_count = None
+
+    assert break_down_window(context) == ()

@@ -1,0 +1,219 @@
+"""Bills correct the counts that come after them, and no bill makes a count absurd."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.compaction.overflow import lower_bound_tokens
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext
+from foveate.engine.counting.calibration import MAX_CALIBRATIONS, Calibrate, Calibrations, calibration_key
+from foveate.engine.counting.offline import conservative_minimum
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NO_OBSERVER
+from foveate.engine.options import AgentOptions
+from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.engine.steps.count import CountReader
+from foveate.model import Area, Format, Place, TokenCount
+from foveate.prompt_cache.placement.arrivals import estimate_returns, forecast_next_request
+from foveate.prompt_cache.placement.breakpoints import place_breakpoints
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece
+from foveate.prompt_cache.rules import rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
+from foveate.tokens import RequestCount
+from tests.support.harness.example_limits import limit_examples
+
+MODEL = "claude-opus-4-5"
+BODY = msgspec.json.encode(
+    {"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
+)
+
+
+def work_of(calibrations: Calibrations, total: TokenCount, *unexplained: str) -> RequestContext:
+    """A request whose raw count is `total`."""
+    incoming = RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="there", body=BODY
+    )
+    request = formats.parse_request(BODY, Format.ANTHROPIC)
+    context = RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=0.0, original=request, request=request
+    )
+    counted = RequestCount(model=MODEL, backend="estimate", total=total, unexplained=unexplained)
+    CountReader(calibrations).use_raw_count(context, counted)
+    return context
+
+
+async def bill(
+    bills: Calibrations,
+    context: RequestContext,
+    tokens: int,
+    *,
+    status: int = 200,
+    is_broken: bool = False,
+    ends: bool = True,
+) -> None:
+    """Have a request billed."""
+    exchange = Exchange(
+        context.incoming,
+        context,
+        UpstreamRequest(body=BODY),
+        background_hooks=(Calibrate(bills),),
+        clock=lambda: 0.0,
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
+    )
+    exchange.on_response_start(status, is_streaming=True)
+    started = {"type": "message_start", "message": {"usage": {"input_tokens": tokens}}}
+    events = [started, {"type": "message_stop"}] if ends else [started]
+    for event in events:
+        exchange.on_chunk(b"data: " + msgspec.json.encode(event) + b"\n\n")
+    exchange.flush()
+    exchange.finish(is_interrupted=is_broken)
+    await exchange.wait_until_completed()
+
+
+RAW = TokenCount(1_000, False, 1_100)
+
+
+@pytest.fixture
+def bills() -> Calibrations:
+    """Nothing is known at first."""
+    return Calibrations()
+
+
+async def test_a_bill_says_how_far_the_count_was_off_and_corrects_the_next(bills: Calibrations) -> None:
+    first = work_of(bills, RAW)
+    await bill(bills, first, 1_300)
+    for _ in range(3):
+        await bill(bills, work_of(bills, RAW), 1_300)
+    later = work_of(bills, RAW)
+
+    assert (first.token_count, first.reported_tokens) == (RAW, 1_300)
+    assert first.drift_percent == pytest.approx(30)
+    assert later.token_count is not None
+    assert later.token_count.tokens == pytest.approx(1_300, rel=0.02)
+    assert later.token_count.upper >= 1_300
+    assert later.raw_count is not None
+    assert later.raw_count.total == RAW  # what is kept of turns stays raw
+    assert later.tokens_per_raw_token == pytest.approx(1.3, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "billed",
+    [
+        lambda bills: bill(bills, work_of(bills, RAW), 1_900, is_broken=True, ends=False),
+        lambda bills: bill(bills, work_of(bills, RAW), 1_900, status=400),
+        lambda bills: bill(bills, work_of(bills, RAW, "web_search"), 1_900),
+        lambda bills: bill(bills, work_of(bills, RAW), 0),
+        lambda bills: bill(bills, work_of(bills, TokenCount(1_000, True, 1_000)), 1_900),
+    ],
+    ids=["broke off", "refused", "server-side tool", "nothing", "exact"],
+)
+async def test_a_bill_that_cannot_be_compared_teaches_nothing(
+    bills: Calibrations, billed: Callable[[Calibrations], Awaitable[None]]
+) -> None:
+    await billed(bills)
+
+    assert work_of(bills, RAW).token_count == RAW
+
+
+async def test_each_upstream_teaches_of_itself_alone(bills: Calibrations) -> None:
+    _, counter = calibration_key(work_of(bills, RAW))
+    bills.observe(("poisoned", counter), 1_000, 2_000)
+
+    assert work_of(bills, RAW).token_count == RAW
+
+
+async def test_what_was_learnt_of_one_counter_is_not_said_of_another(bills: Calibrations) -> None:
+    """What is kept may be of a vocabulary or of rules of before."""
+    upstream, counter = calibration_key(work_of(bills, RAW))
+    bills.observe((upstream, f"{counter} of before"), 1_000, 2_000)
+
+    assert work_of(bills, RAW).token_count == RAW
+
+
+def test_models_that_were_heard_of_long_ago_are_forgotten(bills: Calibrations) -> None:
+    for number in range(1_000):
+        bills.observe(("there", f"model-{number}"), 100, 130)
+
+    assert bills.get(("there", "model-0")).responses == 0
+    assert bills.get(("there", "model-999")).responses == 1
+    assert len(bills.take_changes()) == MAX_CALIBRATIONS
+    assert not bills.has_changes
+
+
+@settings(max_examples=limit_examples(80), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-10, 10**7), st.integers(-10, 10**12)), max_size=30),
+    st.integers(1, 10**6),
+    st.integers(0, 10**6),
+    st.booleans(),
+)
+def test_no_bills_make_a_count_absurd(
+    pairs: list[tuple[int, int]], tokens: int, margin: int, exact: bool
+) -> None:
+    known = Calibrations()
+    for estimated, billed in pairs:
+        known.observe(("there", MODEL), estimated, billed)
+    raw = TokenCount(tokens, exact, tokens + margin)
+
+    found = known.correct(("there", MODEL), raw)
+
+    if exact:
+        assert found == raw
+    assert tokens // 2 <= found.tokens <= max(2 * tokens, raw.upper)
+    assert found.tokens <= found.upper <= 2 * max(2 * tokens, raw.upper)
+
+
+@settings(max_examples=limit_examples(80), deadline=None)
+@given(
+    st.lists(st.integers(1, 3_000), min_size=1, max_size=12),
+    st.floats(0.5, 2.0),
+    st.floats(1.0, 2.0),
+    st.sampled_from([MODEL, "claude-sonnet-4-5", "claude-opus-5", "claude-opus-4-7"]),
+)
+def test_no_mark_stands_where_the_prefix_may_be_below_the_minimum(
+    sizes: list[int], rate: float, spread: float, model: str
+) -> None:
+    rules = rules_for(model, "anthropic")
+    pieces = tuple(
+        PromptPiece(
+            digest=bytes((at,)),
+            tokens=tokens,
+            kind="text",
+            area=Area.MESSAGES,
+            place=Place(Area.MESSAGES, at, 0),
+        )
+        for at, tokens in enumerate(sizes)
+    )
+    raw = sum(sizes)
+    tokens = max(1, round(raw * rate))
+    count = TokenCount(tokens, False, round(tokens * spread))
+    kept = conservative_minimum(rules, model, "anthropic", blocks=raw, count=count)
+
+    marks = place_breakpoints(
+        CachedPrompt(model=model, pieces=pieces),
+        kept,
+        SimulatedCache(),
+        estimate_returns(forecast_next_request(), rules),
+        now=0.0,
+    )
+
+    for mark in marks:
+        prefix = sum(sizes[: mark.place.index + 1])
+        assert prefix * max(lower_bound_tokens(count), tokens / 2) / raw >= rules.minimum_tokens
+
+
+def test_of_very_many_models_those_are_remembered_whose_bills_came_last(bills: Calibrations) -> None:
+    for number in range(400):
+        bills.observe(("u", f"model {number}"), 1_000, 1_300)
+        bills.observe(("u", "the usual one"), 1_000, 1_300)
+
+    known = [number for number in range(400) if bills.get(("u", f"model {number}")).responses]
+    assert bills.get(("u", "the usual one")).responses == 400
+    assert known == list(range(400 - len(known), 400))
+    assert 100 < len(known) < 300

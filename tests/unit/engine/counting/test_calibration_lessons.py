@@ -1,0 +1,84 @@
+"""What bills teach is kept now and then, together, and a store that is away costs nothing but that."""
+
+from collections.abc import Mapping
+
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.counting.calibration import Calibrations, SaveCalibrations, load_calibrations
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NO_OBSERVER
+from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.errors import StoreUnavailable
+from foveate.model import Format
+from foveate.tokens.calibration import Calibration, CalibrationKey
+
+ONE = ("anthropic", "claude-opus-9")
+INCOMING = RoutedRequest(
+    id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
+)
+
+
+def an_exchange() -> Exchange:
+    return Exchange(
+        INCOMING,
+        None,
+        UpstreamRequest(body=b""),
+        background_hooks=(),
+        clock=lambda: 0.0,
+        observer=NO_OBSERVER,
+        completer=CompletionQueue(),
+    )
+
+
+class Shelf:
+    """Remembers what it is to keep, unless it is away."""
+
+    def __init__(self) -> None:
+        self.kept: list[Mapping[CalibrationKey, Calibration]] = []
+        self.is_away = False
+
+    async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
+        self._there()
+        return self.kept[-1]
+
+    async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
+        self._there()
+        self.kept.append(calibrations)
+
+    def _there(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the store", "it is away")
+
+
+async def test_what_was_learnt_since_is_kept_together_and_known_after_a_restart() -> None:
+    shelf, bills = Shelf(), Calibrations()
+    keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
+    for _ in range(3):
+        bills.observe(ONE, 1_000, 1_300)
+        keeping(an_exchange())
+    await keeping.close()
+
+    assert shelf.kept == [{ONE: bills.get(ONE)}]
+    assert (await load_calibrations(shelf)).get(ONE).responses == 3
+
+
+async def test_nothing_is_written_where_nothing_was_learnt() -> None:
+    shelf = Shelf()
+    keeping = SaveCalibrations(shelf, Calibrations(), clock=lambda: 1.0, interval_seconds=0)
+    keeping(an_exchange())
+    await keeping.close()
+
+    assert shelf.kept == []
+
+
+async def test_while_the_store_is_away_a_gateway_learns_on_and_keeps_it_later() -> None:
+    shelf, bills = Shelf(), Calibrations()
+    keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
+    shelf.is_away = True
+    assert (await load_calibrations(shelf)).get(ONE).responses == 0
+    bills.observe(ONE, 1_000, 1_300)
+    await keeping.close()
+    shelf.is_away = False
+    bills.observe(ONE, 1_000, 1_300)
+    await keeping.close()
+
+    assert [lessons[ONE].responses for lessons in shelf.kept] == [2]

@@ -1,0 +1,297 @@
+"""What is counted: under the names of the contract, with few labels, and nothing twice."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.compaction.compact import TOO_SOON, CompactionResult
+from foveate.compaction.store import Compaction, CompactionOutcome
+from foveate.context.workspace_cache import WorkspaceCacheStats
+from foveate.cost.admission import Settlement
+from foveate.cost.admission import SettlementOutcome as Bill
+from foveate.engine.metrics import definitions
+from foveate.engine.metrics.collector import MetricsCollector
+from foveate.engine.metrics.labels import MAX_LABEL_SETS, MAX_VALUES, OTHER, CardinalityLimiter, to_printable
+from foveate.engine.request import StepFailure
+from foveate.errors import DoesNotFit
+from foveate.model import TokenCount
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.finished_exchanges import ended, entry, numbers
+
+CALL = "agent=ana exact=%s model=claude-opus-4-5 provider=anthropic"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def metrics(now: float = 102.0) -> MetricsCollector:
+    return MetricsCollector(version="1.2.3", clock=lambda: now)
+
+
+async def test_an_exchange_is_counted_under_the_names_of_the_contract() -> None:
+    watch = metrics()
+
+    await ended(watch)
+
+    found = numbers(watch)
+    assert found["llm_cache_read_tokens_total " + CALL % "true"] == 80
+    assert found["llm_cache_creation_tokens_total " + CALL % "true"] == 10
+    assert found["llm_cache_hit_ratio agent=ana"] == 0.8
+    assert found["llm_prompt_tokens_estimated_count " + CALL % "false"] == 1
+    assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
+    assert found["llm_prompt_tokens_drift_count " + CALL % "false"] == 1
+    by_percent = (
+        "llm_prompt_tokens_drift_bucket agent=ana exact=false le=%s model=claude-opus-4-5 provider=anthropic"
+    )
+    assert (found[by_percent % "20.0"], found[by_percent % "50.0"]) == (0, 1)  # 100 billed, 80 counted: 25%
+    assert found["foveate_edits_total step=cache"] == 2
+    assert found["foveate_upstream_first_byte_seconds_sum provider=anthropic"] == pytest.approx(0.499)
+    assert found["foveate_request_duration_seconds_sum provider=anthropic"] == pytest.approx(2.0)
+    assert found["foveate_added_seconds_sum"] == pytest.approx(0.001)
+
+
+async def test_what_was_counted_exactly_is_never_mixed_with_estimates() -> None:
+    watch = metrics()
+
+    await ended(watch, counted=TokenCount(100, True, 100))
+    await ended(watch)
+
+    found = numbers(watch)
+    assert found["llm_prompt_tokens_estimated_sum " + CALL % "true"] == 100
+    assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
+
+
+async def test_a_request_that_the_provider_refused_has_no_tokens() -> None:
+    watch = metrics()
+
+    await ended(watch, status=529)
+
+    assert not [name for name in numbers(watch) if name.startswith("llm_")]
+
+
+async def test_the_hit_ratio_forgets_what_is_older_than_an_hour() -> None:
+    now = [102.0]
+    watch = MetricsCollector(version="1", clock=lambda: now[0])
+    await ended(watch)
+    assert numbers(watch)["llm_cache_hit_ratio agent=ana"] == 0.8
+
+    now[0] += 2 * 3600
+
+    assert "llm_cache_hit_ratio agent=ana" not in numbers(watch)
+
+
+def test_dollars_are_added_up_once_and_losses_are_apart_from_savings() -> None:
+    watch = metrics()
+
+    watch.on_charge(entry(), Settlement(outcome=Bill.BOOKED))
+    watch.on_charge(entry(), Settlement(outcome=Bill.KNOWN))
+    watch.on_charge(entry(dollars=None), Settlement(outcome=Bill.WAITING))
+
+    found = numbers(watch)
+    which = " agent=ana category=main model=claude-opus-4-5 provider=anthropic"
+    assert found["foveate_cost_dollars_total" + which] == 0.5
+    assert found["foveate_unpriced_calls_total" + which] == 1
+    assert found["foveate_saved_dollars_total agent=ana by=breakpoints"] == 0.25
+    assert found["foveate_overpaid_dollars_total agent=ana by=compaction"] == 0.125
+    costs = {"charged": 0.5, "simulated": 0.4375, "without": 0.5625}
+    for cost, dollars in costs.items():
+        assert found[f"foveate_compared_dollars_total agent=ana cost={cost}"] == dollars
+    assert [found[f"foveate_bills_total outcome={word}"] for word in ("booked", "known", "waiting")] == [
+        1,
+        1,
+        1,
+    ]
+
+
+def fold(outcome: CompactionOutcome, seconds: float) -> Compaction:
+    return Compaction(
+        id="f",
+        agent="ana",
+        session_id="s",
+        boundary=b"",
+        messages=1,
+        summary="",
+        carried=(),
+        tokens_before=1,
+        tokens_after=1,
+        model="m",
+        cost=None,
+        duration_seconds=seconds,
+        outcome=outcome,
+        compacted_at=0.0,
+    )
+
+
+async def test_folds_and_cuts_are_counted_by_what_became_of_them_with_their_own_time_only() -> None:
+    watch = metrics()
+
+    watch.on_compaction(
+        "ana", CompactionResult(outcome=CompactionOutcome.OK, compaction=fold(CompactionOutcome.OK, 3.0))
+    )
+    watch.on_compaction(
+        "ana", CompactionResult(outcome=CompactionOutcome.LOCK_HELD, compaction=fold(CompactionOutcome.OK, 9.0))
+    )
+    watch.on_compaction("ana", CompactionResult(outcome=CompactionOutcome.FAILED, reason="no store"))
+    await ended(watch, cut_results=2)
+
+    found = numbers(watch)
+    triggered = {
+        word: found[f"llm_compaction_triggered_total agent=ana outcome={word}"]
+        for word in CompactionOutcome
+        if f"llm_compaction_triggered_total agent=ana outcome={word}" in found
+    }
+    assert triggered == {"ok": 1, "lock_held": 1, "failed": 1, "tool_result_truncated": 2}
+    assert found["llm_compaction_duration_seconds_sum agent=ana outcome=ok"] == 3.0
+    assert "llm_compaction_duration_seconds_sum agent=ana outcome=lock_held" not in found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "failures"),
+    [
+        (CompactionOutcome.OK, "", {}),
+        (CompactionOutcome.OK, TOO_SOON, {}),
+        (CompactionOutcome.OK, "rules wrote it, since the model answered 529", {"compaction": 1}),
+        (CompactionOutcome.FAILED, "the answer is a refusal", {"compaction": 1}),
+        (CompactionOutcome.LOCK_HELD, "somebody else is folding it", {}),
+        (CompactionOutcome.NO_BOUNDARY, "there is no place to cut", {}),
+    ],
+)
+def test_a_summary_that_failed_is_among_the_recent_failures(
+    outcome: CompactionOutcome, reason: str, failures: dict[str, int]
+) -> None:
+    watch = metrics()
+
+    watch.on_compaction("ana", CompactionResult(outcome=outcome, reason=reason))
+
+    assert watch.recent_failures.count_by_step(102.0) == failures
+
+
+async def test_failures_and_refusals_are_counted_by_their_names() -> None:
+    watch = metrics()
+    exchange = await ended()
+
+    watch.on_failure(exchange.incoming, StepFailure("session", "no store"))
+    watch.on_rejected("ana", DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1))
+    watch.on_step("session", 0.002)
+    watch.count_response("ana", "anthropic", "claude-opus-4-5", 400)
+
+    found = numbers(watch)
+    assert found["foveate_step_failures_total step=session"] == 1
+    assert found["foveate_refusals_total agent=ana code=does_not_fit"] == 1
+    assert found["foveate_step_duration_seconds_sum step=session"] == 0.002
+    assert found["foveate_requests_total agent=ana model=other provider=anthropic status=400"] == 1
+    assert watch.recent_failures.count_by_step(102.0) == {"session": 1}
+    assert watch.recent_failures.count_by_step(102.0 + 301) == {}
+
+
+def test_what_steps_took_is_all_added_up_however_many_there_are() -> None:
+    watch = metrics()
+
+    for _ in range(2_000):
+        watch.on_step("session", 0.5)
+        watch.on_step("cache", -0.5)  # a clock that was set back
+
+    found = numbers(watch)
+    assert found["foveate_step_duration_seconds_sum step=session"] == 1_000
+    assert found["foveate_step_duration_seconds_count step=cache"] == 2_000
+    assert found["foveate_step_duration_seconds_sum step=cache"] == 0
+
+
+def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
+    watch = metrics()
+    lost = [0]
+    watch.add_poll(lambda: watch.set_charges(waiting=3, lost=lost[0], expired=0))
+    lost[0] = 2
+    watch.samples()
+    for hits in (5, 5, 7):
+        watch.set_workspace_counts({"/w": WorkspaceCacheStats(hits=hits, misses=1, invalidations=0)})
+
+    found = numbers(watch)
+    assert (found["foveate_bills_waiting"], found["foveate_bills_lost_total"]) == (3, 2)
+    assert found["workspace_cache_hits_total path=/w"] == 7
+    assert found["workspace_cache_misses_total path=/w"] == 1
+    assert found["workspace_cache_invalidations_total path=/w"] == 0
+
+
+def test_a_name_that_is_known_is_shown_after_any_number_of_others() -> None:
+    few = CardinalityLimiter(["ana"])
+    for number in range(10 * MAX_VALUES):
+        few.label(f"x{number}")
+
+    assert few.label("ana") == "ana"
+    assert few.label("x1") == "x1"
+    assert few.label("late") == OTHER
+
+
+@settings(max_examples=limit_examples(50))
+@given(st.lists(st.text(max_size=120), max_size=30), st.integers(0, 5))
+def test_a_label_never_has_more_values_than_it_may_and_each_can_be_written(
+    values: list[str], most: int
+) -> None:
+    few = CardinalityLimiter(max_values=most)
+
+    shown = {few.label(value) for value in values}
+
+    assert len(shown - {OTHER, ""}) <= most
+    assert all(value.encode() is not None and len(value) <= 80 for value in shown)
+
+
+@given(st.text(alphabet=st.characters(categories=("Cs", "Cc", "L", "Zl")), max_size=20))
+def test_any_text_can_be_written_as_a_label(value: str) -> None:
+    assert to_printable(value).encode() is not None
+    assert "\n" not in to_printable(value)
+
+
+@pytest.mark.slow
+async def test_any_number_of_agents_and_models_makes_a_bounded_number_of_series() -> None:
+    watch = metrics()
+    watch.add_known_agents(["ana"])
+    names = random.Random(7)
+    for number in range(600):
+        await ended(watch, agent=f"agent {number}", model=f"model-{names.randrange(500)}")
+    await ended(watch, agent="ana", model="model-0")
+
+    kinds = [name for name in numbers(watch) if name.startswith("llm_cache_read_tokens_total")]
+    assert len(kinds) <= MAX_LABEL_SETS + 1
+    assert len({re.findall("agent=(.*?) exact", name)[0] for name in kinds}) <= MAX_VALUES + 2
+    assert "agent=other" in "".join(kinds)
+
+
+def test_agents_and_models_together_make_a_bounded_number_of_series() -> None:
+    watch = metrics()
+    for number in range(60 * 60):
+        watch.count_response(f"agent {number % 60}", "anthropic", f"model {number // 60}", 200)
+
+    found = {name: count for name, count in numbers(watch).items() if name.startswith("foveate_requests_total")}
+    assert len(found) == MAX_LABEL_SETS + 1
+    assert sum(found.values()) == 60 * 60
+
+
+def test_every_series_of_the_contract_is_there_with_its_labels() -> None:
+    call = ("agent", "provider", "model", "exact")
+    wanted = {
+        "llm_cache_read_tokens_total": call,
+        "llm_cache_creation_tokens_total": call,
+        "llm_cache_hit_ratio": ("agent",),
+        "llm_compaction_triggered_total": ("agent", "outcome"),
+        "llm_compaction_duration_seconds": ("agent", "outcome"),
+        "llm_prompt_tokens_estimated": call,
+        "llm_prompt_tokens_drift": call,
+        "workspace_cache_hits_total": ("path",),
+        "workspace_cache_misses_total": ("path",),
+        "workspace_cache_invalidations_total": ("path",),
+    }
+    assert {each.name: each.labels for each in definitions.METRICS if each.name in wanted} == wanted
+
+
+def test_the_page_on_metrics_and_the_registry_have_the_same_series() -> None:
+    rows = re.findall(
+        r"^\| `([a-z_]+)` \| (counter|gauge|histogram) \| ([^|]*)\|",
+        DOCUMENT.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    said = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+    assert said == {each.name: (each.kind.value, each.labels) for each in definitions.METRICS}

@@ -1,0 +1,192 @@
+"""Texts that stay where a model has thought after them, and what is done where they cannot."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.compaction.thinking import required_betas
+from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.model import Format
+from tests.support.scenarios.injected_sections import (
+    HEADING,
+    SectionInjection,
+    garden_sections,
+    only_sections,
+    sent_body,
+)
+
+MODEL = "claude-opus-5-5"
+FIRST: dict[str, Any] = {"role": "user", "content": "When does bed 7 get water?"}
+CALL: dict[str, Any] = {
+    "role": "assistant",
+    "content": [
+        {"type": "thinking", "thinking": "", "signature": "c2ln"},
+        {"type": "tool_use", "id": "t1", "name": "look", "input": {}},
+    ],
+}
+RESULT: dict[str, Any] = {
+    "role": "user",
+    "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "dry"}],
+}
+ANSWER: dict[str, Any] = {"role": "assistant", "content": "On day 7."}
+AGAIN: dict[str, Any] = {"role": "user", "content": "And bed 9?"}
+
+
+@pytest.fixture
+def sections(tmp_path: Path) -> SectionOptions:
+    made = garden_sections(tmp_path)
+    return only_sections(made, workspace=made.workspace, memory=made.memory)
+
+
+def sent(
+    injecting: SectionInjection,
+    sections: SectionOptions | None,
+    *messages: Any,
+    model: str = MODEL,
+    **more: Any,
+) -> dict[str, Any]:
+    body = {"model": model, "max_tokens": 50, "messages": list(messages), **more}
+    return sent_body(injecting.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections)))
+
+
+def told(body: dict[str, Any]) -> list[int]:
+    """The messages behind which something was said."""
+    return [at for at, message in enumerate(body["messages"]) if HEADING in str(message)]
+
+
+def test_a_text_is_at_the_same_place_in_every_later_request(sections: SectionOptions) -> None:
+    injecting = SectionInjection()
+
+    first = sent(injecting, sections, FIRST)
+    then = sent(injecting, sections, FIRST, CALL, RESULT)
+    later = sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
+
+    assert (told(first), told(then), told(later)) == ([0], [0], [0, 4])
+    assert then["messages"][0] == later["messages"][0] == first["messages"][0]
+    assert then["system"] == later["system"] == first["system"]
+    assert later["messages"][1:4] == [CALL, RESULT, ANSWER]
+    assert "bed 9" in str(later["messages"][4]).lower()
+
+
+def test_the_same_request_once_more_has_the_same_bytes(sections: SectionOptions) -> None:
+    injecting = SectionInjection()
+    sent(injecting, sections, FIRST)
+
+    once, twice = (sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN) for _ in range(2))
+
+    assert once == twice
+
+
+def test_a_fork_has_what_was_said_before_it(sections: SectionOptions) -> None:
+    injecting = SectionInjection()
+    first = sent(injecting, sections, FIRST)
+    sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
+
+    fork = sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, {"role": "user", "content": "And bed 3?"})
+
+    assert fork["messages"][0] == first["messages"][0]
+    assert fork["messages"][1] == CALL
+
+
+def test_an_older_model_that_thinks_is_told_once_a_turn_too(sections: SectionOptions) -> None:
+    injecting = SectionInjection()
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+    first = sent(injecting, sections, FIRST, model="claude-opus-4-1", **thinking)
+    then = sent(injecting, sections, FIRST, CALL, RESULT, model="claude-opus-4-1", **thinking)
+    without = sent(injecting, sections, FIRST, CALL, RESULT, model="claude-opus-4-1")
+
+    assert then["messages"] == [first["messages"][0], CALL, RESULT]
+    assert told(without) == [2]
+
+
+def thoughts(body: dict[str, Any]) -> int:
+    return str(body["messages"]).count("'thinking':")
+
+
+def test_thoughts_after_what_is_not_known_are_left_out_and_all_since_are_kept(
+    sections: SectionOptions,
+) -> None:
+    sent(SectionInjection(), sections, FIRST)
+    another = SectionInjection()
+
+    cold = sent(another, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    call = {**CALL, "content": [CALL["content"][0], {**CALL["content"][1], "id": "t2"}]}
+    result = {"role": "user", "content": [{**RESULT["content"][0], "tool_use_id": "t2"}]}
+    warm = sent(another, sections, FIRST, CALL, RESULT, ANSWER, AGAIN, call, result)
+
+    assert thoughts(cold) == 0
+    assert warm["messages"][5] == call
+    assert warm["messages"][:5] == cold["messages"]
+
+
+def test_a_changed_system_prompt_has_earlier_thoughts_left_out(
+    tmp_path: Path, sections: SectionOptions
+) -> None:
+    unkept = replace(sections, workspace_cache=replace(sections.workspace_cache, enabled=False))
+    injecting = SectionInjection()
+    sent(injecting, unkept, FIRST)
+    same = sent(injecting, unkept, FIRST, CALL, RESULT, ANSWER, AGAIN)
+
+    (tmp_path / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
+    changed = sent(injecting, unkept, FIRST, CALL, RESULT, ANSWER, AGAIN, ANSWER, FIRST)
+
+    assert thoughts(same) == 1
+    assert thoughts(changed) == 0
+    assert "Has tulips." in str(changed["system"])
+
+
+def test_sections_that_are_turned_off_take_the_thoughts_after_them_along(sections: SectionOptions) -> None:
+    injecting = SectionInjection()
+    sent(injecting, sections, FIRST)
+
+    off = sent(injecting, None, FIRST, CALL, RESULT, ANSWER, AGAIN)
+
+    assert told(off) == []
+    assert thoughts(off) == 0
+
+
+@pytest.mark.parametrize("nothing", [None, SectionOptions()])
+def test_a_conversation_that_never_had_any_keeps_its_thoughts(
+    sections: SectionOptions, nothing: SectionOptions | None
+) -> None:
+    injecting = SectionInjection()
+    sent(injecting, sections, AGAIN)  # another one of the same agent
+
+    found = sent(injecting, nothing, FIRST, CALL, RESULT, ANSWER, AGAIN)
+
+    assert found["messages"] == [FIRST, CALL, RESULT, ANSWER, AGAIN]
+
+
+def test_a_turn_under_way_asks_the_provider_to_leave_thoughts_out(sections: SectionOptions) -> None:
+    sent(SectionInjection(), sections, FIRST)
+    another = SectionInjection()
+    body = {
+        "model": MODEL,
+        "max_tokens": 2000,
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "messages": [FIRST, CALL, RESULT],
+    }
+
+    context = another.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections))
+
+    found = sent_body(context)
+    assert found["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
+    assert found["messages"][1] == CALL
+    assert required_betas([done.edit for done in context.all_edits()])
+
+
+def test_what_there_is_no_room_to_repeat_is_given_up_with_the_thoughts_after_it(
+    sections: SectionOptions,
+) -> None:
+    injecting = SectionInjection()
+    sent(injecting, sections, FIRST)
+    body = {"model": MODEL, "max_tokens": 50, "messages": [FIRST, CALL, RESULT, ANSWER, AGAIN]}
+
+    context = injecting.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections, window_tokens=230))
+
+    assert thoughts(sent_body(context)) == 0
+    assert told(sent_body(context)) == []
+    assert "You are Ana" in str(sent_body(context)["system"])

@@ -1,0 +1,286 @@
+"""Where injected sections stand, in each of the formats."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.engine.options import AgentOptions, SectionInputs, SectionOptions
+from foveate.model import Area, Format, InsertParts, Place
+from tests.support.scenarios.injected_sections import (
+    HEADING,
+    SectionInjection,
+    garden_sections,
+    only_sections,
+    sent_body,
+)
+
+SLACK = SectionInputs(channel="slack", sender="U1")
+HELLO: dict[str, Any] = {"role": "user", "content": "When does bed 7 get water?"}
+CHAT_RESULT: list[dict[str, Any]] = [
+    HELLO,
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "dry"},
+]
+
+
+@pytest.fixture
+def sections(tmp_path: Path) -> SectionOptions:
+    return garden_sections(tmp_path)
+
+
+def test_anthropic_has_what_is_stable_behind_its_system_prompt_and_the_rest_behind_the_user(
+    sections: SectionOptions,
+) -> None:
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 100, "system": "Be kind.", "messages": [HELLO]}
+
+    context = SectionInjection().apply(body, Format.ANTHROPIC, AgentOptions(sections=sections), told=SLACK)
+
+    found = sent_body(context)
+    assert [block["text"] for block in found["system"]] == [
+        "Be kind.",
+        "You are Ana, who keeps the garden.",
+        "# Bob\n\nHas roses.",
+        "Skill water: waters a bed",
+        "Peer: Bob: likes roses",
+        "Be short.",
+        "Answer in German.",
+    ]
+    first, projects, memory, budget, channel, sender, time = (
+        b["text"] for b in found["messages"][0]["content"]
+    )
+    assert first == HELLO["content"]
+    assert projects == f"{HEADING}\n\nNo active projects found."
+    assert memory.startswith("## Memory\n\n")
+    assert "Bed 7 gets water on day 7." in memory
+    assert budget.startswith("## Context Budget\nUsing ")
+    assert (channel, sender) == ("Channel: slack", "Sender: U1")
+    assert time.startswith("Time: 2027-01-15T08:00+00:00\n")
+    assert "Deadline in 20 min: Prune" in time
+
+
+def test_texts_of_a_turn_come_after_the_results_of_tools(sections: SectionOptions) -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "dry"}
+    messages = [HELLO, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+
+    context = SectionInjection().apply(
+        {"model": "claude-sonnet-4-5", "messages": messages}, Format.ANTHROPIC, AgentOptions(sections=sections)
+    )
+
+    found = sent_body(context)["messages"]
+    assert found[:2] == messages[:2]
+    assert found[2]["content"][0] == result
+    assert "Bed 7 gets water on day 7." in found[2]["content"][2]["text"]  # the user's last words are the query
+    assert set(context.transient_places) == {
+        Place(Area.MESSAGES, 2, block) for block in range(1, len(found[2]["content"]))
+    }
+
+
+def test_a_chat_keeps_its_strings(sections: SectionOptions) -> None:
+    body = {"model": "gpt-4.1", "messages": [{"role": "system", "content": "Be kind."}, HELLO]}
+
+    found = sent_body(SectionInjection().apply(body, Format.CHAT, AgentOptions(sections=sections)))["messages"]
+
+    assert [message["role"] for message in found] == ["system", "user"]
+    assert found[0]["content"].startswith("Be kind.\n\nYou are Ana, who keeps the garden.\n\n# Bob")
+    assert found[1]["content"].startswith(
+        f"{HELLO['content']}\n\n{HEADING}\n\nNo active projects found.\n\n## Memory"
+    )
+
+
+def test_a_chat_without_a_system_prompt_gets_one_and_what_passes_is_found_behind_it(
+    sections: SectionOptions,
+) -> None:
+    context = SectionInjection().apply(
+        {"model": "gpt-4.1", "messages": [HELLO]}, Format.CHAT, AgentOptions(sections=sections)
+    )
+
+    assert [message["role"] for message in sent_body(context)["messages"]] == ["system", "user"]
+    assert context.transient_places == (Place(Area.MESSAGES, 1, 0),)
+
+
+def test_a_chat_that_ends_with_a_tool_gets_one_message_of_its_own_behind_it(sections: SectionOptions) -> None:
+    context = SectionInjection().apply(
+        {"model": "gpt-4.1", "messages": CHAT_RESULT}, Format.CHAT, AgentOptions(sections=sections)
+    )
+
+    found = sent_body(context)["messages"]
+    assert found[1:4] == CHAT_RESULT
+    assert [message["role"] for message in found[4:]] == ["user"]
+    assert found[4]["content"].startswith(HEADING)
+    assert "\n\nTime: " in found[4]["content"]
+    assert context.transient_places == (Place(Area.MESSAGES, 4, 0),)
+
+
+def test_a_chat_with_a_provider_of_marks_gets_blocks(sections: SectionOptions) -> None:
+    context = SectionInjection().apply(
+        {"model": "gpt-5.6", "messages": [{"role": "system", "content": "Be kind."}, HELLO]},
+        Format.CHAT,
+        AgentOptions(sections=sections),
+    )
+
+    found = sent_body(context)["messages"]
+    assert found[0]["content"][0] == {"type": "text", "text": "Be kind."}
+    assert found[1]["content"][0] == {"type": "text", "text": HELLO["content"]}
+    assert context.transient_places[0] == Place(Area.MESSAGES, 1, 1)
+
+
+def test_responses_have_instructions_and_a_longer_input(sections: SectionOptions) -> None:
+    context = SectionInjection().apply(
+        {"model": "gpt-4.1", "instructions": "Be kind.", "input": "Hello"},
+        Format.RESPONSES,
+        AgentOptions(sections=sections),
+    )
+
+    found = sent_body(context)
+    assert found["instructions"].startswith("Be kind.\n\nYou are Ana")
+    assert found["input"].startswith(f"Hello\n\n{HEADING}")
+
+
+def test_responses_that_end_with_a_tool_get_an_item_behind_it(sections: SectionOptions) -> None:
+    items = [
+        HELLO,
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "dry"},
+    ]
+
+    found = sent_body(
+        SectionInjection().apply(
+            {"model": "gpt-4.1", "input": items}, Format.RESPONSES, AgentOptions(sections=sections)
+        )
+    )["input"]
+
+    assert found[:3] == items
+    assert (len(found), found[3]["role"]) == (4, "user")
+
+
+def test_an_answer_that_was_begun_stays_last(sections: SectionOptions) -> None:
+    begun = {"role": "assistant", "content": "On day"}
+
+    context = SectionInjection().apply(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO, begun]},
+        Format.ANTHROPIC,
+        AgentOptions(sections=sections),
+    )
+
+    found = sent_body(context)["messages"]
+    assert found[1] == begun
+    assert HEADING in found[0]["content"][1]["text"]
+    assert Place(Area.MESSAGES, 1, 0) in context.transient_places
+
+
+@pytest.mark.parametrize("kind", ["heartbeat", "delegation"])
+def test_heartbeats_and_delegations_have_all_but_the_memory(sections: SectionOptions, kind: str) -> None:
+    context = SectionInjection().apply(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO]},
+        Format.ANTHROPIC,
+        AgentOptions(sections=sections),
+        kind=kind,
+    )
+
+    sent = context.request.body.decode()
+    assert "## Memory" not in sent
+    assert "You are Ana" in sent
+    assert "Time: " in sent
+
+
+def test_a_kind_that_there_is_not_is_told_and_taken_for_the_users(sections: SectionOptions) -> None:
+    injecting = SectionInjection()
+
+    context = injecting.apply(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO]},
+        Format.ANTHROPIC,
+        AgentOptions(sections=sections),
+        kind="hartbeat",
+    )
+
+    assert "## Memory" in context.request.body.decode()
+    assert [problem.step for problem in injecting.problems] == ["sections/kind"]
+
+
+def test_the_focus_of_a_header_is_shown_whole_and_one_that_there_is_not_is_told(tmp_path: Path) -> None:
+    sections = garden_sections(tmp_path, memory_limit_tokens=60)
+    options = AgentOptions(sections=only_sections(sections, memory=sections.memory))
+    injecting = SectionInjection()
+    body = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "And?"}]}
+
+    looking = injecting.apply(body, Format.ANTHROPIC, options, told=SectionInputs(focus="Bed 13"))
+    lost = injecting.apply(body, Format.ANTHROPIC, options, told=SectionInputs(focus="Bed 99"))
+
+    assert "Bed 13 gets water on day 13." in looking.request.body.decode()
+    assert "## Memory" in lost.request.body.decode()
+    assert "Bed 99" in injecting.problems[0].reason
+
+
+def test_nothing_outside_of_a_scope_is_shown(sections: SectionOptions) -> None:
+    context = SectionInjection().apply(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO]},
+        Format.ANTHROPIC,
+        AgentOptions(sections=only_sections(sections, memory=sections.memory)),
+        told=SectionInputs(scope="Bed 3"),
+    )
+
+    sent = context.request.body.decode()
+    assert "Bed 3 gets water" in sent
+    assert "Bed 7 gets water" not in sent
+
+
+def test_every_section_is_an_edit_with_its_name_and_tokens(sections: SectionOptions) -> None:
+    context = SectionInjection().apply(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO]},
+        Format.ANTHROPIC,
+        AgentOptions(sections=sections),
+        told=SLACK,
+    )
+
+    edits = [done.edit for done in context.applied_edits]
+    names = [edit.reason.split(",")[0] for edit in edits]
+    assert names == [
+        "section workspace/IDENTITY.md",
+        "section workspace/USER.md",
+        "section skills",
+        "section peers",
+        "section channel_prompt",
+        "section language",
+        "section awareness",
+        "section context",
+        "section budget",
+        "section channel",
+        "section sender",
+        "section time",
+    ]
+    assert all(isinstance(edit, InsertParts) and edit.saved_tokens < 0 for edit in edits)
+    assert {done.step for done in context.applied_edits} == {"sections"}
+
+
+def test_an_agent_without_sections_is_sent_as_it_came() -> None:
+    context = SectionInjection().apply(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO]}, Format.ANTHROPIC, AgentOptions()
+    )
+
+    assert context.request is context.original
+    assert context.applied_edits == []
+
+
+def test_a_provider_that_takes_no_blocks_is_warned_of_once(
+    sections: SectionOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: the warning was made by a function that nobody called."""
+    injecting = SectionInjection()
+    chat = {"model": "gemini-2.5-pro", "messages": [HELLO]}
+    for _ in range(2):
+        injecting.apply(chat, Format.CHAT, AgentOptions(sections=sections), provider="google")
+    assert [line for line in caplog.messages if "takes no blocks" in line] == [
+        "google takes no blocks: what Foveate adds is sent as one text, and cannot be marked for its cache"
+    ]
+    caplog.clear()
+    SectionInjection().apply(
+        {"model": "claude-sonnet-4-5", "messages": [HELLO]}, Format.ANTHROPIC, AgentOptions(sections=sections)
+    )
+    assert not caplog.messages

@@ -1,0 +1,291 @@
+"""Files that change, vanish and cannot be read: the request goes out, with what is left, and it is told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.budget.budget import Budget, SectionRule
+from foveate.budget.sections import Priority
+from foveate.context.workspace_cache import WorkspaceCacheOptions
+from foveate.engine.options import AgentOptions, MemoryOptions, SectionOptions
+from foveate.engine.sections import sources as rooms
+from foveate.engine.sections.sources import LoadedMemory, SectionSources
+from foveate.errors import BudgetExceeded
+from foveate.model import Format
+from tests.support.scenarios.injected_sections import SectionInjection, garden_sections, only_sections
+
+HELLO: dict[str, Any] = {
+    "model": "claude-sonnet-4-5",
+    "messages": [{"role": "user", "content": "When does bed 7 get water?"}],
+}
+QUICK = WorkspaceCacheOptions(watch_debounce_ms=10)
+
+
+def sent(injecting: SectionInjection, sections: SectionOptions) -> str:
+    return injecting.apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections)).request.body.decode()
+
+
+def until(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_edited_workspace_is_in_the_next_request_and_counted(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path)
+    sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
+    injecting = SectionInjection()
+    first = sent(injecting, sections)
+    again = sent(injecting, sections)
+    root = str(tmp_path / "workspace")
+    time.sleep(0.2)  # until it is watched
+
+    (tmp_path / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
+    until(lambda: "Has tulips." in sent(injecting, sections))
+
+    counts = injecting.sources.workspace_counts()[root]
+    injecting.sources.close()
+    assert first == again
+    assert "Has roses." in first
+    assert counts.hits >= 1
+    assert counts.misses >= 2
+    assert counts.invalidations >= 1
+
+
+def test_a_workspace_file_that_vanishes_stays_as_it_was_and_is_told(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path)
+    sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
+    injecting = SectionInjection()
+    before = sent(injecting, sections)
+    time.sleep(0.2)
+
+    (tmp_path / "workspace" / "USER.md").unlink()
+    until(lambda: bool(sent(injecting, sections) and injecting.problems))
+
+    assert sent(injecting, sections) == before
+    injecting.sources.close()
+    assert injecting.problems[0].step == "sections/workspace"
+    assert "no longer there" in injecting.problems[0].reason
+
+
+def test_a_memory_that_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+    sections = replace(garden_sections(tmp_path), memory=MemoryOptions(paths=(str(tmp_path / "nowhere"),)))
+    injecting = SectionInjection()
+
+    body = sent(injecting, sections)
+
+    injecting.sources.close()
+    assert "## Memory" not in body
+    assert "Time: " in body
+    assert {problem.step for problem in injecting.problems} == {"sections/memory"}
+    assert "nowhere" in injecting.problems[0].reason
+
+
+def test_a_memory_that_comes_back_is_shown_again_and_its_edits_too(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path / "garden")
+    notes = tmp_path / "late"
+    sections = only_sections(made, memory=MemoryOptions(paths=(str(notes),)))
+    clock = [0.0]
+    injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    assert "Bed 7" not in sent(injecting, sections)
+
+    notes.mkdir()
+    (notes / "a.md").write_text("# Bed 7\n\nGets water on Monday.\n")
+    clock[0] += rooms.REFRESH_SECONDS
+    assert "Gets water on Monday." in sent(injecting, sections)
+
+    (notes / "a.md").write_text("# Bed 7\n\nGets water on Sunday.\n")
+    clock[0] += rooms.REFRESH_SECONDS
+    assert "Gets water on Sunday." in sent(injecting, sections)
+
+
+def test_a_folder_of_skills_that_is_gone_takes_no_skills_away(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path)
+    sections = only_sections(made, skills=made.skills)
+    clock = [0.0]
+    injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    before = sent(injecting, sections)
+
+    (tmp_path / "skills").rename(tmp_path / "away")
+    clock[0] += rooms.REFRESH_SECONDS
+    after = sent(injecting, sections)
+
+    assert "Skill water: waters a bed" in before
+    assert after == before
+    assert injecting.problems[0].step == "sections/skills"
+
+
+def test_a_file_is_read_once_for_many_requests_at_once(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path)
+    injecting = SectionInjection()
+    assert made.memory is not None
+    memory = made.memory
+
+    async def ask() -> int:
+        looked = await asyncio.gather(*(injecting.sources.memory(memory, made.privacy_tags) for _ in range(20)))
+        await asyncio.gather(*(injecting.sources.workspace(made) for _ in range(20)))
+        return len({id(one) for one in looked})
+
+    assert asyncio.run(ask()) == 1
+    counts = injecting.sources.workspace_counts()[str(tmp_path / "workspace")]
+    injecting.sources.close()
+    assert counts.misses == 1
+
+
+class Stalled(SectionSources):
+    """Files on a disk that hangs, once it `hangs`."""
+
+    hangs = False
+
+    async def load_once(self, key: Any, load: Any, deadline: float | None) -> Any:
+        return await super().load_once(key, (lambda: asyncio.sleep(30)) if self.hangs else load, deadline)
+
+
+def test_a_disk_that_hangs_is_not_waited_for_and_the_workspace_is_as_it_was(tmp_path: Path) -> None:
+    unkept = WorkspaceCacheOptions(enabled=False)
+    sections = replace(garden_sections(tmp_path), budget=False, workspace_cache=unkept)
+    clock = [0.0]
+    sources = Stalled(clock=lambda: clock[0])
+    before = sent(SectionInjection(sources=sources), sections)
+
+    sources.hangs = True
+    clock[0] += rooms.REFRESH_SECONDS
+    stalled = SectionInjection(sources=sources, timeout_seconds=0.05)
+    after = sent(stalled, sections)
+
+    sources.close()
+    assert "## Memory" in before
+    assert "You are Ana" in after
+    assert "## Memory" not in after
+    assert [problem.step.removeprefix("sections/") for problem in stalled.problems] == [
+        *("limits", "workspace", "skills", "memory", "time")
+    ]
+    assert "takes too long" in stalled.problems[0].reason
+
+
+class Hung(SectionSources):
+    """A memory that is never read to its end."""
+
+    async def _load_memory(self, key: object, cached: LoadedMemory | None) -> LoadedMemory:
+        await asyncio.sleep(30)
+        raise AssertionError
+
+
+def test_what_others_have_waited_for_in_vain_is_not_waited_for_again(tmp_path: Path) -> None:
+    memory = garden_sections(tmp_path).memory
+    assert memory is not None
+    clock = [0.0]
+    sources = Hung(clock=lambda: clock[0])
+
+    async def ask() -> float:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sources.memory(memory, frozenset()), 0.05)
+        clock[0] += rooms.SOURCE_TIMEOUT_SECONDS + 1
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await sources.memory(memory, frozenset())
+        return time.monotonic() - started
+
+    assert asyncio.run(ask()) < 5
+
+
+def test_an_agent_limits_its_sections_in_its_workspace_and_never_beyond_what_is_allowed(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path)
+    sections = replace(only_sections(made, workspace=made.workspace, time=made.time), limits=Budget(5_000))
+    own = tmp_path / "workspace" / rooms.AGENT_BUDGET_FILE
+    clock = [0.0]
+    injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+
+    def now(text: str) -> str:
+        own.write_text(text)
+        clock[0] += rooms.REFRESH_SECONDS
+        return sent(injecting, sections)
+
+    whole = sent(injecting, sections)
+    without = now("sections: {time: {enabled: false}}\n")
+    asked = now("total_tokens: 9000\n")
+    broken = now("total_tokens: many\n")
+
+    injecting.sources.close()
+    assert "Time: " in whole
+    assert "Time: " not in without
+    assert asked == broken == whole
+    assert {problem.step for problem in injecting.problems} == {"sections/limits"}
+    assert "more than is allowed" in injecting.problems[0].reason
+
+
+def test_what_does_not_fit_is_told_with_its_tokens(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path)
+    sections = replace(made, limits=Budget(total_tokens=120, ladder="drop_low_priority"))
+
+    context = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
+
+    told = " ".join(problem.reason for problem in context.problems)
+    assert "context: left out, " in told
+    assert b"You are Ana" in context.request.body
+
+
+def test_no_room_leaves_out_all_but_what_is_required(tmp_path: Path) -> None:
+    context = SectionInjection().apply(
+        HELLO, Format.ANTHROPIC, AgentOptions(sections=garden_sections(tmp_path), window_tokens=30)
+    )
+
+    assert b"You are Ana" in context.request.body
+    assert b"Has roses" not in context.request.body
+    assert "workspace/USER.md" in context.problems[0].reason
+
+
+@pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", "progressive"])
+def test_required_sections_that_do_not_fit_in_the_limits_are_an_error_that_names_them(
+    tmp_path: Path, ladder: str
+) -> None:
+    sections = replace(garden_sections(tmp_path), limits=Budget(total_tokens=10, ladder=ladder))
+
+    with pytest.raises(BudgetExceeded, match=r"IDENTITY\.md \(required\)"):
+        SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
+
+
+def test_a_required_memory_goes_before_an_optional_file_of_the_workspace(tmp_path: Path) -> None:
+    made = garden_sections(tmp_path)
+    assert made.workspace is not None
+    (Path(made.workspace.root) / "MEMORY.md").write_text("A line of memory.\n" * 2_000)
+    rules = {
+        "context": SectionRule(priority=Priority.REQUIRED),
+        "workspace/MEMORY.md": SectionRule(priority=Priority.LOW),
+    }
+    sections = replace(made, limits=Budget(total_tokens=1_500, sections=rules))
+
+    context = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
+
+    assert b"## Memory" in context.request.body
+    assert 20 < context.request.body.count(b"A line of memory.") < 300
+
+
+def test_a_budget_section_with_a_priority_is_there_before_lower_ones(tmp_path: Path) -> None:
+    rules = {"budget": SectionRule(priority=Priority.REQUIRED)}
+    some = replace(garden_sections(tmp_path), limits=Budget(total_tokens=300))
+
+    without = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=some))
+    ruled = replace(some, limits=Budget(total_tokens=300, sections=rules))
+    context = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=ruled))
+
+    assert b"## Context Budget" not in without.request.body
+    assert b"## Context Budget" in context.request.body
+
+
+def test_a_request_that_nobody_has_counted_still_has_its_sections(tmp_path: Path) -> None:
+    def uncounted(context: Any) -> None:
+        context.token_count = context.raw_count = None
+
+    context = SectionInjection().apply(
+        HELLO, Format.ANTHROPIC, AgentOptions(sections=garden_sections(tmp_path)), count=uncounted
+    )
+
+    assert b"You are Ana" in context.request.body
+    assert context.token_count is None

@@ -1,0 +1,126 @@
+"""Bills are told, whatever becomes of them: one that is lost is in the log with all its numbers."""
+
+import asyncio
+import logging
+from decimal import Decimal
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.cost.admission import AdmissionOptions, Settlement, SettlementOutcome
+from foveate.cost.caps import Cap, CapScope
+from foveate.cost.ledger import Charge
+from foveate.engine.observer import NullObserver
+from foveate.engine.spending.admission import ObservedAdmission
+from foveate.errors import BadOption
+from tests.support.scenarios.finished_exchanges import entry
+from tests.support.stores.memory_ledger import Books, Naps
+
+
+class Watching(NullObserver):
+    """Remembers the bills that it is told of."""
+
+    def __init__(self) -> None:
+        self.bills: list[tuple[str, SettlementOutcome]] = []
+
+    def on_charge(self, charge: Charge, settled: Settlement) -> None:
+        self.bills.append((charge.call.id, settled.outcome))
+
+
+def admitting(books: Books, *, most_waiting: int = 10) -> tuple[ObservedAdmission, Watching, Naps]:
+    watching, naps = Watching(), Naps()
+    options = AdmissionOptions(max_waiting=most_waiting)
+    admission = ObservedAdmission(
+        books, clock=lambda: 0.0, options=options, observer=watching, sleep=naps.sleep
+    )
+    return admission, watching, naps
+
+
+def bill(call_id: str) -> Charge:
+    found = entry()
+    return replace(found, call=replace(found.call, id=call_id))
+
+
+async def test_every_bill_is_told_with_what_became_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    books = Books(never={"never": BadOption("no such call")}, unpriced={"odd"})
+    admission, watching, _ = admitting(books)
+
+    for call_id in ("good", "good", "never", "odd"):
+        await admission.settle(bill(call_id))
+    await admission.close()
+
+    assert watching.bills == [
+        ("good", SettlementOutcome.BOOKED),
+        ("good", SettlementOutcome.KNOWN),
+        ("never", SettlementOutcome.LOST),
+        ("odd", SettlementOutcome.BOOKED),
+    ]
+    (lost,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "never of ana, session s, anthropic claude-opus-4-5, main, 10 uncached, 80 read" in lost
+    assert "6 and 4 written, 7 out, 0.5 dollars (no such call)" in lost
+    assert "the bill of odd is booked: that is no price" in caplog.text
+
+
+async def test_a_bill_that_waits_and_then_can_never_be_kept_is_told_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    books = Books(gone=1, never={"late": BadOption("no such call")})
+    admission, watching, naps = admitting(books)
+
+    await admission.settle(bill("late"))
+    assert "the bill of late is waiting: /data/foveate.sqlite: is locked" in caplog.text
+    await naps.end()
+    await admission.close()
+
+    assert watching.bills == [("late", SettlementOutcome.WAITING)]
+    assert admission.lost == 1
+    assert "a bill is lost: late of ana" in caplog.text
+
+
+async def test_bills_that_nobody_could_book_before_the_end_are_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    books = Books(gone=float("inf"))
+    admission, watching, _ = admitting(books, most_waiting=1)
+
+    for call_id in ("one", "two"):
+        await admission.settle(bill(call_id))
+    left = await admission.close()
+
+    assert [one.call.id for one in left] == ["one"]
+    assert watching.bills == [("one", SettlementOutcome.WAITING), ("two", SettlementOutcome.LOST)]
+    assert "a bill is lost: two of ana" in caplog.text
+    assert "a bill could not be booked before the end: one of ana" in caplog.text
+
+
+async def test_a_bill_whose_exchange_is_cut_off_is_told_as_waiting() -> None:
+    books = Books(pause=asyncio.Event())
+    admission, watching, _ = admitting(books)
+
+    settling = asyncio.create_task(admission.settle(bill("cut")))
+    await asyncio.sleep(0)
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    assert watching.bills == [("cut", SettlementOutcome.WAITING)]
+
+    assert books.pause is not None
+    books.pause.set()
+    await admission.close()
+    assert books.booked == ["cut"]
+
+
+async def test_a_cap_that_is_near_is_told_once_for_each_account(caplog: pytest.LogCaptureFixture) -> None:
+    admission, _, _ = admitting(Books())
+    caps = [Cap(scope=CapScope.SESSION, dollars=Decimal(1)), Cap(scope=CapScope.CALL, dollars=Decimal(10))]
+    for number, (session_id, ceiling) in enumerate([("s", "0.5"), ("s", "0.4"), ("s", "0.05"), ("t", "0.9")]):
+        call = replace(entry().call, id=f"call {number}", session_id=session_id)
+        await admission.admit(call, Decimal(ceiling), caps)
+    await admission.close()
+
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" (")[2] for line in told] == [
+        "call call 1 of ana, session s)",
+        "call call 3 of ana, session t)",
+    ]
+    assert told[0].startswith("the cap on a session is $1.00, of which ")

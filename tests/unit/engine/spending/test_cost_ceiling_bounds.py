@@ -1,0 +1,320 @@
+"""How dear a call can be: whatever its request asks for, the provider bills no more."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from foveate import formats
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.context import RequestContext
+from foveate.engine.options import AgentOptions
+from foveate.engine.request import RoutedRequest
+from foveate.engine.spending.cost_ceiling import (
+    CostCeiling,
+    CostParameters,
+    compute_cost_ceiling,
+    max_breakpoint_ttl,
+    read_cost_parameters,
+)
+from foveate.model import Format, TokenCount, Ttl
+from foveate.tokens import counter_for
+
+COUNT = TokenCount(tokens=1_000, exact=False, upper=1_200)
+
+
+def asked(api_format: Format = Format.CHAT, **said: Any) -> CostParameters:
+    return read_cost_parameters(formats.parse_request(_body(api_format, said), api_format))
+
+
+def bound(window_tokens: int | None, api_format: Format = Format.CHAT, **said: Any) -> CostCeiling | None:
+    request = formats.parse_request(_body(api_format, said), api_format)
+    return compute_cost_ceiling(
+        request, COUNT, provider="openai", window_tokens=window_tokens, ttl=Ttl.ONE_HOUR, at=1.8e9
+    )
+
+
+def _body(api_format: Format, said: dict[str, Any]) -> bytes:
+    messages = "input" if api_format is Format.RESPONSES else "messages"
+    return json.dumps({"model": "gpt-5", messages: [{"role": "user", "content": "Hi"}], **said}).encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "limit_tokens"),
+    [
+        ({"max_tokens": 7}, 7),
+        ({"max_tokens": 100_000.0}, 100_000),
+        ({"max_tokens": "32000"}, 32_000),
+        ({"max_completion_tokens": 10, "max_tokens": 32_000}, 32_000),
+        ({"max_completion_tokens": 32_000, "max_tokens": 10}, 32_000),
+        ({"max_completion_tokens": None, "max_tokens": 10}, 10),
+        ({"max_completion_tokens": "many", "max_tokens": 10}, None),
+        ({"max_tokens": -1}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": 1.5}, None),
+        ({}, None),
+    ],
+)
+def test_the_largest_limit_counts_and_one_that_cannot_be_read_is_none(
+    said: dict[str, Any], limit_tokens: int | None
+) -> None:
+    assert asked(**said).output_tokens == limit_tokens
+    assert asked(Format.ANTHROPIC, **said).output_tokens == limit_tokens
+
+
+def test_how_and_where_a_request_is_to_be_served_is_told_in_its_own_words() -> None:
+    assert asked(service_tier="priority").tier == "priority"
+    assert asked(Format.ANTHROPIC, speed="fast", service_tier="auto").tier == "fast"
+    assert asked(Format.ANTHROPIC, inference_geo="us").region == "us"
+    assert (asked().tier, asked().region) == ("", None)
+
+
+def test_every_answer_that_is_asked_for_is_paid() -> None:
+    many, odd = bound(None, n=8, max_tokens=100), bound(None, n="all", max_tokens=100)
+
+    assert many is not None
+    assert many.output_tokens == 800
+    assert odd is None
+
+
+@pytest.mark.parametrize(
+    ("window_tokens", "output_tokens"), [(1_000_000, 999_200), (16_000, 16_000), (None, 128_000)]
+)
+def test_without_a_limit_an_answer_of_an_unknown_model_may_fill_the_window(
+    window_tokens: int | None, output_tokens: int
+) -> None:
+    found = bound(window_tokens, model="my-model")
+
+    assert found is not None
+    assert (found.input_tokens, found.output_tokens) == (1_200, output_tokens)
+
+
+@pytest.mark.parametrize(
+    ("model", "output_tokens"), [("gpt-5", 128_000), ("gpt-4.1-mini", 32_768), ("gpt-4o-2024-11-20", 16_384)]
+)
+def test_without_a_limit_an_answer_is_as_long_as_the_model_can_write(model: str, output_tokens: int) -> None:
+    """Was the rest of the window: a small cap had no room for one short question."""
+    found = bound(1_000_000, model=model)
+
+    assert found is not None
+    assert found.output_tokens == output_tokens
+
+
+def test_a_limit_beyond_the_longest_output_of_the_model_counts_as_that() -> None:
+    for limit, output_tokens in ((1_000_000, 128_000), (100, 100)):
+        said = {"model": "gpt-5", "max_completion_tokens": limit, "messages": []}
+        found = compute_cost_ceiling(
+            formats.parse_request(json.dumps(said).encode(), Format.CHAT),
+            TokenCount(1_000, True, 1_000),
+            provider="openai",
+            window_tokens=None,
+            ttl=None,
+            at=0.0,
+        )
+        assert found is not None
+        assert found.output_tokens == output_tokens
+
+
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation", "prompt"])
+def test_what_the_provider_adds_to_the_input_may_fill_the_window(name: str) -> None:
+    found = bound(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
+
+    assert found is not None
+    assert found.input_tokens == 50_000
+    assert bound(None, Format.RESPONSES, **{name: "kept_1"}) is None
+
+
+WINDOW_TOKENS = 200_000
+BY_URL = {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}}
+BY_ID = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
+FOUND = {"type": "web_search_tool_result", "content": [{"type": "web_search_result", "encrypted_content": "x"}]}
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
+CLEARS = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+SUMMARISES = {"edits": [{"type": "compact_20260112"}]}
+
+
+def windows(
+    model: str, api_format: Format, said: dict[str, Any], window_tokens: int | None = WINDOW_TOKENS
+) -> Any:
+    """How many windows of input are reserved; 0 where it is what is counted, None where nobody can say."""
+    request = formats.parse_request(_body(api_format, {"model": model, **said}), api_format)
+    count = counter_for(model).count_request(request)
+    found = compute_cost_ceiling(
+        request,
+        count.total,
+        provider="anthropic" if api_format is Format.ANTHROPIC else "openai",
+        window_tokens=window_tokens,
+        ttl=None,
+        at=1.8e9,
+        unexplained=count.unexplained,
+    )
+    return None if found is None else found.input_tokens // WINDOW_TOKENS
+
+
+def says(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [*blocks, {"type": "text", "text": "Sum it up."}]}]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, 0),
+        ({"messages": says(BY_URL)}, 1),
+        ({"messages": says(BY_ID)}, 1),
+        ({"messages": says(FOUND)}, 1),
+        ({"messages": says({"type": "image", "source": {"type": "url", "url": "https://example.com/a"}})}, 0),
+        ({"container": "container_1"}, 1),
+        ({"mcp_servers": []}, 0),
+        ({"mcp_servers": [{"type": "url", "url": "https://example.com", "name": "x"}]}, 11),
+        ({"tools": [{**SEARCH, "max_uses": 3}]}, 4),
+        ({"tools": [{**SEARCH, "max_uses": 3}, {**FETCH, "max_uses": 2}]}, 6),
+        ({"tools": [SEARCH, FETCH]}, 11),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 0),
+        ({"context_management": CLEARS}, 0),
+        ({"context_management": SUMMARISES}, 2),
+    ],
+)
+def test_what_the_provider_fetches_may_fill_the_window_each_time_it_is_read(
+    said: dict[str, Any], expected: int
+) -> None:
+    """Defect: for a document by its address, or for searches, the few tokens of the request were reserved."""
+    assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said) == expected
+    assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said, None) == (None if expected else 0)
+
+
+@pytest.mark.parametrize(
+    ("api_format", "said", "expected"),
+    [
+        (Format.CHAT, {"web_search_options": {}}, 1),
+        (Format.CHAT, {"web_search_options": None}, 0),
+        (Format.CHAT, {"plugins": [{"id": "web"}]}, 1),
+        (Format.CHAT, {"data_sources": [{"type": "azure_search"}]}, 1),
+        (Format.RESPONSES, {"tools": [{"type": "web_search"}, {"type": "file_search"}]}, 11),
+        (Format.RESPONSES, {"tools": [{"type": "web_search"}], "max_tool_calls": 2}, 3),
+        (Format.RESPONSES, {"tools": [{"type": "mcp", "server_url": "https://x"}], "max_tool_calls": 2}, 11),
+        (Format.RESPONSES, {"tools": [{"type": "local_shell"}, {"type": "apply_patch"}]}, 0),
+        (Format.RESPONSES, {"conversation": {}}, 1),
+        (Format.RESPONSES, {"previous_response_id": ""}, 0),
+    ],
+)
+def test_what_openai_adds_is_noticed_where_it_is_asked_for_by_an_empty_object_too(
+    api_format: Format, said: dict[str, Any], expected: int
+) -> None:
+    """Defect: `"web_search_options": {}` was taken for none."""
+    assert windows("gpt-5", api_format, said) == expected
+
+
+def test_a_tool_that_the_client_runs_has_room_for_the_providers_definition() -> None:
+    plain = bound(None, Format.RESPONSES, max_output_tokens=9)
+    with_tool = bound(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
+
+    assert plain is not None
+    assert with_tool is not None
+    assert 0 <= with_tool.input_tokens - plain.input_tokens < 5_000
+
+
+def test_searches_are_paid_by_the_piece() -> None:
+    def dollars(searches: int) -> Any:
+        return PriceBook().ceiling(
+            "claude-sonnet-4-6",
+            provider="anthropic",
+            input_tokens=10,
+            output_tokens=10,
+            at=1.8e9,
+            searches=searches,
+        )
+
+    found = bound(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
+    assert found is not None
+    assert found.searches == 3
+    assert dollars(3) - dollars(0) == 3 * Decimal("0.01")
+
+
+@pytest.mark.parametrize(
+    ("set_tokens", "betas", "widest_tokens"),
+    [
+        (None, "", 200_000),
+        (50_000, "", 200_000),
+        (300_000, "", 300_000),
+        (None, "context-1m-2025-08-07", 10**6),
+    ],
+)
+def test_the_provider_reads_as_much_as_its_own_window_holds(
+    set_tokens: int | None, betas: str, widest_tokens: int
+) -> None:
+    body = _body(Format.ANTHROPIC, {"model": "claude-sonnet-4-5"})
+    request = formats.parse_request(body, Format.ANTHROPIC)
+    incoming = RoutedRequest(
+        id="r", agent="a", api_format=request.format, provider="anthropic", upstream="a", body=body, betas=betas
+    )
+    options = AgentOptions(window_tokens=set_tokens)
+    context = RequestContext(
+        incoming=incoming, options=options, received_at=1.0, original=request, request=request
+    )
+
+    assert context.max_window_tokens == widest_tokens
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        rb'"cache_control":{"type":"ephemeral","ttl":"1h"}',
+        rb'"cache_control":{"type":"ephemeral","\u0074tl":"1h"}',
+        rb'"cache_control":{"type":"ephemeral","t\u0074\u006C":"1h"}',
+        rb'"cache\u005Fcontrol":{"\u0074ype":"ephemeral","tt\u006c":"\u0031h"}',
+    ],
+)
+def test_a_mark_is_found_however_its_name_is_spelled(mark: bytes) -> None:
+    """Defect: a mark for an hour was reserved as one for five minutes where its name had an escape in it."""
+    block = b'{"type":"text","text":"Hi",' + mark + b"}"
+    body = b'{"model":"claude-opus-4-5","messages":[{"role":"user","content":[' + block + b"]}]}"
+
+    assert max_breakpoint_ttl(formats.parse_request(body, Format.ANTHROPIC)) is Ttl.ONE_HOUR
+
+
+def test_tier_region_and_time_in_the_cache_are_in_the_price() -> None:
+    prices, usual = PriceBook(), bound(None, max_tokens=1_000)
+    dear = bound(None, max_tokens=1_000, service_tier="priority")
+
+    assert usual is not None
+    assert dear is not None
+    assert dear.ttl is Ttl.ONE_HOUR
+    at_usual, at_dear = usual.dollars(prices), dear.dollars(prices)
+    assert at_usual is not None
+    assert at_dear is not None
+    assert at_dear > at_usual > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "limit_tokens", "answers"),
+    [
+        ({"maxOutputTokens": 7}, 7, 1),
+        ({"max_output_tokens": 7, "candidateCount": 3}, 7, 3),
+        ({"maxOutputTokens": "many"}, None, 1),
+        ({"candidate_count": "many"}, None, None),
+        ({}, None, 1),
+    ],
+)
+def test_gemini_has_its_limits_inside_a_configuration(
+    config: dict[str, Any], limit_tokens: int | None, answers: int | None
+) -> None:
+    contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
+    body: dict[str, Any] = {"contents": contents, "generationConfig": config, "serviceTier": "flex"}
+    wrapped = {"generateContentRequest": body}
+
+    for said in (body, wrapped):
+        found = read_cost_parameters(
+            formats.parse_request(json.dumps(said).encode(), Format.GEMINI, model="gemini-3-pro")
+        )
+        assert (found.output_tokens, found.choices, found.tier) == (limit_tokens, answers, "flex")
+
+
+def test_bedrock_has_its_limit_inside_a_configuration() -> None:
+    body = {"messages": [{"role": "user", "content": [{"text": "Hi"}]}], "inferenceConfig": {"maxTokens": 7}}
+
+    assert (
+        read_cost_parameters(formats.parse_request(json.dumps(body).encode(), Format.BEDROCK)).output_tokens
+        == 7
+    )

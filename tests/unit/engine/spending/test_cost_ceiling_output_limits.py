@@ -1,0 +1,318 @@
+"""Requests without an output limit get one that the caps have room for."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.cost.admission import Admission
+from foveate.cost.caps import DEFAULT_MIN_OUTPUT_TOKENS, Cap, CapScope
+from foveate.cost.ledger import AccountBalance, AccountOverLimit, Reservation
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext
+from foveate.engine.engine import Engine
+from foveate.engine.exchange import Exchange
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.request import RoutedRequest
+from foveate.engine.session_state import SessionStates
+from foveate.engine.spending.admission import CapUncounted
+from foveate.engine.spending.charges import RecordCharges
+from foveate.engine.steps.caps import EnforceCaps
+from foveate.errors import BadEdit, CallRefused, CapExceeded
+from foveate.model import Area, CacheBreakpoint, Format, Place, SetParameter, TokenCount
+from tests.support.servers.sandbox import ManualClock
+from tests.support.stores.recording_ledger import InMemory
+from tests.unit.engine.test_engine import Watching
+
+INPUT_TOKENS = 10_000
+# gpt-6-sol: $2 and $10 for a million tokens, writes 1.25 times as much, at most 128,000 tokens of output.
+INPUT_DOLLARS, OUTPUT_PRICE = INPUT_TOKENS * Decimal("2.5e-6"), Decimal("10e-6")
+
+
+class YieldingLedger(InMemory):
+    """A ledger that other calls reach between the question and its answer."""
+
+    async def reserve(
+        self, reservation: Reservation, *, now: float
+    ) -> Mapping[str, AccountBalance] | AccountOverLimit:
+        await asyncio.sleep(0)
+        return await super().reserve(reservation, now=now)
+
+
+class CountTokens:
+    """Counts every request alike, and may place a breakpoint that cannot be written."""
+
+    name = "count"
+
+    def __init__(self, marks: Sequence[CacheBreakpoint]) -> None:
+        self._marks = tuple(marks)
+
+    async def apply(self, context: RequestContext) -> None:
+        context.token_count = TokenCount(INPUT_TOKENS, exact=True, upper=INPUT_TOKENS)
+        context.breakpoints = self._marks
+
+
+class CappedEngine:
+    """An engine that only holds caps."""
+
+    def __init__(
+        self,
+        *caps: Cap,
+        min_output_tokens: int = DEFAULT_MIN_OUTPUT_TOKENS,
+        marks: Sequence[CacheBreakpoint] = (),
+    ) -> None:
+        self.ledger, clock = YieldingLedger(), ManualClock()
+        admission = Admission(self.ledger, clock=clock)
+        money = SpendingOptions(caps=caps, prices=PriceBook(), min_output_tokens=min_output_tokens)
+        book = RecordCharges(admission, lambda: money, SessionStates())
+        self.engine = Engine(
+            steps=(CountTokens(marks), EnforceCaps(admission, lambda: money)),
+            background_hooks=(),
+            record_charge=book.record_charge,
+            session_hooks=(book,),
+            completion_queue=CompletionQueue(admission),
+            options=lambda _: AgentOptions(),
+            clock=clock,
+            observer=Watching(),
+            admit_uncounted=CapUncounted(admission, lambda: money, clock),
+        )
+        self._calls = 0
+
+    async def prepare(
+        self,
+        said: Mapping[str, Any] | None = None,
+        *,
+        api_format: Format = Format.RESPONSES,
+        provider: str = "openai",
+        agent: str = "codex",
+    ) -> Exchange:
+        self._calls += 1
+        asked = (
+            {"input": "Hi"}
+            if api_format is Format.RESPONSES
+            else {"messages": [{"role": "user", "content": "Hi"}]}
+        )
+        body = json.dumps({"model": "gpt-6-sol", **asked, **(said or {})}).encode()
+        return await self.engine.prepare(
+            RoutedRequest(
+                id=f"call {self._calls}",
+                agent=agent,
+                api_format=api_format,
+                provider=provider,
+                upstream="u",
+                body=body,
+            )
+        )
+
+
+def cap(dollars: str | Decimal, scope: CapScope = CapScope.DAY, agent: str | None = None) -> Cap:
+    return Cap(scope=scope, dollars=Decimal(dollars), agent=agent)
+
+
+def sent(exchange: Exchange) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(exchange.upstream_request.body)
+    return body
+
+
+def room_for(tokens: int) -> Decimal:
+    return INPUT_DOLLARS + tokens * OUTPUT_PRICE
+
+
+async def test_a_request_whose_worst_case_fits_is_sent_as_it_came() -> None:
+    exchange = await CappedEngine(cap("5")).prepare()
+
+    assert exchange.upstream_request.body == exchange.incoming.body
+    assert exchange.upstream_request.applied_edits == ()
+
+
+async def test_a_request_whose_worst_case_does_not_fit_gets_the_limit_that_fits() -> None:
+    engine = CappedEngine(cap(room_for(20_000)))
+    exchange = await engine.prepare()
+
+    assert sent(exchange)["max_output_tokens"] == 20_000
+    assert engine.ledger.reserved[0].dollars == room_for(20_000)
+    (done,) = exchange.upstream_request.applied_edits
+    assert (done.step, done.edit.reason) == (
+        "cost",
+        "the client sets no output limit, and the cap on a day has room for $0.225",
+    )
+
+
+@pytest.mark.parametrize(
+    ("scope", "fits", "limit"),
+    [
+        (CapScope.DAY, 100_000, 50_000),
+        (CapScope.DAY, 50_000, 32_000),
+        (CapScope.DAY, 20_000, 20_000),
+        (CapScope.CALL, 100_000, 100_000),
+    ],
+)
+async def test_a_long_limit_leaves_room_for_other_calls_under_a_shared_cap(
+    scope: CapScope, fits: int, limit: int
+) -> None:
+    exchange = await CappedEngine(cap(room_for(fits), scope)).prepare()
+
+    assert sent(exchange)["max_output_tokens"] == limit
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "name"),
+    [
+        ("gpt-6-sol", "openai", "max_completion_tokens"),
+        ("o3", "azure", "max_completion_tokens"),
+        ("openai/gpt-5.2", "openrouter", "max_tokens"),
+        ("deepseek-chat", "deepseek", "max_tokens"),
+    ],
+)
+async def test_a_chat_is_limited_by_the_parameter_that_its_model_takes(
+    model: str, provider: str, name: str
+) -> None:
+    engine = CappedEngine(cap("0.5", CapScope.CALL), cap("0.15"))
+    exchange = await engine.prepare({"model": model, "n": 2}, api_format=Format.CHAT, provider=provider)
+
+    limits = {key: value for key, value in sent(exchange).items() if key.startswith("max_")}
+    assert list(limits) == [name]
+    assert limits[name] >= DEFAULT_MIN_OUTPUT_TOKENS
+    assert engine.ledger.reserved[0].dollars <= Decimal("0.15")
+
+
+async def test_the_limit_holds_for_each_of_several_answers() -> None:
+    exchange = await CappedEngine(cap(room_for(30_000))).prepare({"n": 3}, api_format=Format.CHAT)
+
+    assert sent(exchange)["max_completion_tokens"] == 10_000
+
+
+@pytest.mark.parametrize(
+    ("api_format", "said"),
+    [
+        (Format.RESPONSES, {"max_output_tokens": 100_000}),
+        (Format.RESPONSES, {"max_output_tokens": "many"}),
+        (Format.CHAT, {"max_tokens": 100_000}),
+        (Format.ANTHROPIC, {"model": "claude-opus-4-5", "max_tokens": 60_000}),
+        (Format.ANTHROPIC, {"model": "claude-opus-4-5"}),  # the API requires a limit, and says so itself
+    ],
+)
+async def test_a_limit_of_the_client_and_a_required_one_are_never_set(
+    api_format: Format, said: Mapping[str, Any]
+) -> None:
+    provider = "anthropic" if api_format is Format.ANTHROPIC else "openai"
+    with pytest.raises(CapExceeded):
+        await CappedEngine(cap("0.3")).prepare(said, api_format=api_format, provider=provider)
+
+
+async def test_a_limit_of_null_is_no_limit() -> None:
+    exchange = await CappedEngine(cap(room_for(9_000))).prepare({"max_output_tokens": None})
+
+    assert sent(exchange)["max_output_tokens"] == 9_000
+
+
+async def test_a_call_is_refused_with_the_numbers_if_the_shortest_limit_does_not_fit() -> None:
+    assert sent(await CappedEngine(cap(room_for(4_000))).prepare())["max_output_tokens"] == 4_000
+    with pytest.raises(CapExceeded) as refused:
+        await CappedEngine(cap(room_for(3_999))).prepare()
+
+    said = str(refused.value)
+    assert (
+        "may cost $0.065 even if its output is limited to 4,000 tokens, and the cap on a day is $0.06499"
+        in said
+    )
+    assert "ask for fewer output tokens" in said
+
+
+async def test_the_shortest_limit_is_configurable() -> None:
+    exchange = await CappedEngine(cap(room_for(500)), min_output_tokens=500).prepare()
+
+    assert sent(exchange)["max_output_tokens"] == 500
+
+
+async def test_the_tightest_of_several_caps_decides() -> None:
+    caps = (
+        cap("5", CapScope.TOTAL),
+        cap(room_for(30_000), CapScope.CALL),
+        cap(room_for(20_000), CapScope.SESSION),
+        cap(room_for(7_000), agent="codex"),
+        cap(room_for(25_000), CapScope.AGENT),
+    )
+
+    assert sent(await CappedEngine(*caps).prepare())["max_output_tokens"] == 7_000
+    assert sent(await CappedEngine(*caps).prepare(agent="aider"))["max_output_tokens"] == 20_000
+
+
+class Spoil:
+    """A step that asks for a limit which cannot be written."""
+
+    name = "spoil"
+
+    async def apply(self, context: RequestContext) -> None:
+        context.output_limit = SetParameter(path=("input", "limit"), value=1, reason="")
+
+
+async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:
+    capped = CappedEngine(cap("1000"))
+    capped.engine = replace(capped.engine, steps=(*capped.engine.steps, Spoil()))
+    with pytest.raises(BadEdit):
+        await capped.prepare()
+    await capped.engine.completion_queue.close()
+
+    assert (len(capped.ledger.reserved), capped.ledger.open, capped.ledger.settled) == (1, {}, [])
+
+
+async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None:
+    nowhere = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="")
+    exchange = await CappedEngine(cap(room_for(9_000)), marks=[nowhere]).prepare()
+
+    assert sent(exchange)["max_output_tokens"] == 9_000
+
+
+@pytest.mark.slow
+@given(
+    dollars=st.lists(st.decimals("0.05", "3", places=3), min_size=4, max_size=4),
+    calls=st.lists(
+        st.tuples(st.sampled_from(("codex", "aider")), st.booleans(), st.floats(0, 1)), min_size=1, max_size=40
+    ),
+    at_once=st.integers(1, 20),
+)
+async def test_parallel_calls_without_limits_never_overshoot_a_cap(
+    dollars: list[Decimal], calls: list[tuple[str, bool, float]], at_once: int
+) -> None:
+    """Always: what is billed under each cap is within it, though every call may use all of its limit."""
+    day, total, agent, call = dollars
+    engine = CappedEngine(
+        cap(day), cap(total, CapScope.TOTAL), cap(agent, CapScope.AGENT, "codex"), cap(call, CapScope.CALL)
+    )
+    billed = {"codex": Decimal(0), "aider": Decimal(0)}
+
+    async def make(agent: str, streams: bool, share: float) -> None:
+        try:
+            exchange = await engine.prepare({"stream": streams}, agent=agent)
+        except CallRefused:
+            return
+        limit = sent(exchange).get("max_output_tokens", 128_000)
+        output_tokens = int(limit * share) if share < 0.5 else limit
+        usage = {"input_tokens": INPUT_TOKENS, "output_tokens": output_tokens}
+        cost = INPUT_TOKENS * Decimal("2e-6") + output_tokens * OUTPUT_PRICE
+        assert cost <= call
+        billed[agent] += cost
+        await asyncio.sleep(0)
+        exchange.on_response_start(200, is_streaming=streams)
+        completed = {"type": "response.completed", "response": {"object": "response", "usage": usage}}
+        body = json.dumps(completed if streams else completed["response"]).encode()
+        exchange.on_chunk(b"data: %b\n\n" % body if streams else body)
+        exchange.flush()
+        exchange.finish()
+        await exchange.wait_until_completed()
+
+    for start in range(0, len(calls), at_once):
+        await asyncio.gather(*(make(*each) for each in calls[start : start + at_once]))
+
+    assert sum(billed.values()) <= min(day, total)
+    assert billed["codex"] <= agent
+    assert engine.ledger.spent.get("total", Decimal(0)) == sum(billed.values())
+    assert engine.ledger.open == {}

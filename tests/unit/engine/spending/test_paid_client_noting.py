@@ -1,0 +1,228 @@
+"""A bill is jotted down before its client has all of the answer, once, whatever the call was for."""
+
+import asyncio
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.cost.admission import Admission, AdmittedCall
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext
+from foveate.engine.embeddings import EmbeddingsEngine
+from foveate.engine.engine import Engine
+from foveate.engine.exchange import Exchange
+from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.request import RoutedRequest
+from foveate.engine.session_state import SessionStates
+from foveate.engine.spending.admission import CapUncounted
+from foveate.engine.spending.charges import RecordCharges
+from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
+from foveate.engine.steps.caps import EnforceCaps
+from foveate.model import Format, Savings, TokenCount
+from tests.support.scenarios.compactors import COMPLETE_SUMMARY
+from tests.support.servers.sandbox import ManualClock
+from tests.support.stores.recording_ledger import InMemory
+from tests.unit.engine.background.test_compaction import BODY, MODEL, URL, Asked
+from tests.unit.engine.test_engine import Watching
+
+
+class Jotted:
+    """Remembers what was jotted down, and what is crossed out."""
+
+    def __init__(self) -> None:
+        self.bills: list[Charge] = []
+        self.crossed_out: list[str] = []
+        self.discarded: list[str] = []
+
+    def append(self, charge: Charge) -> None:
+        self.bills.append(charge)
+
+    def mark_recorded(self, call_id: str) -> None:
+        self.crossed_out.append(call_id)
+
+    def discard(self, call_id: str) -> None:
+        self.discarded.append(call_id)
+
+
+class Desk:
+    """An engine of nothing but money, embeddings beside it, and a ledger that both have."""
+
+    def __init__(self) -> None:
+        self.ledger, self.notes, clock = InMemory(), Jotted(), ManualClock()
+        self.admission = Admission(self.ledger, clock=clock, write_ahead_log=self.notes)
+        self.money = SpendingOptions(caps=(), prices=PriceBook())
+        uncounted = CapUncounted(self.admission, lambda: self.money, clock)
+        book = RecordCharges(self.admission, lambda: self.money, SessionStates())
+        self.engine = Engine(
+            steps=(EnforceCaps(self.admission, lambda: self.money),),
+            background_hooks=(),
+            record_charge=book.record_charge,
+            announce_call=book.announce_call,
+            session_hooks=(book,),
+            completion_queue=CompletionQueue(self.admission),
+            options=lambda _: AgentOptions(),
+            clock=clock,
+            observer=Watching(),
+            admit_uncounted=uncounted,
+        )
+        self.embeddings = EmbeddingsEngine(
+            admission=self.admission,
+            options=lambda: self.money,
+            admit_uncounted=uncounted,
+            clock=clock,
+            completion_queue=self.engine.completion_queue,
+        )
+
+    async def asked(
+        self, api_format: Format, *, is_embeddings: bool = False, provider: str = "p", **said: Any
+    ) -> Exchange:
+        prepare = self.embeddings.prepare if is_embeddings else self.engine.prepare
+        body = json.dumps(said).encode()
+        return await prepare(
+            RoutedRequest(
+                id="call", agent="ana", api_format=api_format, provider=provider, upstream="u", body=body
+            )
+        )
+
+
+def events(*said: dict[str, Any] | str) -> list[bytes]:
+    return [b"data: %b\n\n" % (one if isinstance(one, str) else json.dumps(one)).encode() for one in said]
+
+
+CLAUDE = events(
+    {"type": "message_start", "message": {"usage": {"input_tokens": 900, "output_tokens": 1}}},
+    {"type": "message_delta", "usage": {"output_tokens": 42}},
+    {"type": "message_stop"},
+)
+CHAT = events(
+    {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": {"prompt_tokens": 900, "completion_tokens": 42}},
+    "[DONE]",
+)
+RESPONSES = events(
+    {"type": "response.created", "response": {}},
+    {"type": "response.completed", "response": {"usage": {"input_tokens": 900, "output_tokens": 42}}},
+)
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("api_format", "stream"), [(Format.ANTHROPIC, CLAUDE), (Format.CHAT, CHAT), (Format.RESPONSES, RESPONSES)]
+)
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_the_bill_of_a_stream_is_jotted_down_before_its_last_event_is_passed_on(
+    api_format: Format, stream: list[bytes], is_broken: bool
+) -> None:
+    """Defect: it was when the connection to the provider was done, and a process killed until then lost it."""
+    desk = Desk()
+    said = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
+    exchange = await desk.asked(api_format, model="m", max_tokens=9, stream=True, **said)
+    (announced,) = desk.notes.bills
+    assert announced.is_possibly_charged
+    exchange.on_response_start(200, is_streaming=True)
+    for piece in stream[:-1]:
+        exchange.on_chunk(piece)
+        assert desk.notes.bills == [announced]
+    assert exchange.on_chunk(stream[-1]) == stream[-1]
+    (_, jotted) = desk.notes.bills
+    exchange.finish(is_interrupted=is_broken)
+    await exchange.wait_until_completed()
+
+    assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
+    (booked,) = desk.ledger.settled
+    assert replace(booked, savings=Savings()) == jotted  # the rest, which nobody waits for, is added behind it
+    assert desk.notes.bills == [announced, jotted]
+    assert desk.notes.crossed_out == ["call"]
+
+
+async def test_the_bill_of_embeddings_is_jotted_down_and_waited_for_as_any_other() -> None:
+    """Defect: it was in no file until it was booked, and a gateway could end before that."""
+    desk = Desk()
+    exchange = await desk.asked(Format.CHAT, is_embeddings=True, model="text-embedding-3-small", input="Hi")
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}')
+    exchange.flush()
+    exchange.finish()  # nobody waits for it
+    (announced, jotted) = desk.notes.bills
+    assert announced.is_possibly_charged
+    await desk.engine.close()
+
+    assert desk.ledger.settled == [jotted]
+    assert desk.notes.crossed_out == ["call"]
+
+
+async def test_the_bill_of_a_summary_is_jotted_down_until_it_is_booked() -> None:
+    """Defect: it was in no file until it was booked."""
+    desk = Desk()
+    call = Call(
+        id="call",
+        agent="ana",
+        session_id="s",
+        provider="anthropic",
+        model=MODEL,
+        category=Category.COMPACTION,
+        at=0.0,
+    )
+    payment = PaymentOptions(
+        admission=desk.admission,
+        options=lambda: desk.money,
+        make_call=lambda: call,
+        api_format=Format.ANTHROPIC,
+    )
+    await PaidClient(Asked(desk.ledger, COMPLETE_SUMMARY), payment, AdmittedCall(call=call)).post_json(
+        URL, BODY
+    )
+
+    announced, *bills = desk.notes.bills
+    assert announced.is_possibly_charged
+    assert bills == desk.ledger.settled
+    assert desk.notes.crossed_out == ["call"]
+
+
+@pytest.mark.parametrize("is_embeddings", [False, True])
+async def test_a_call_that_the_provider_refuses_is_not_noted_any_longer(is_embeddings: bool) -> None:
+    desk = Desk()
+    said: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
+    exchange = await desk.asked(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **said)
+    exchange.on_response_start(400, is_streaming=False)
+    exchange.on_chunk(b"{}")
+    exchange.finish()
+    await exchange.wait_until_completed()
+
+    assert desk.ledger.settled == []
+    assert desk.notes.discarded == ["call"]
+
+
+async def test_the_most_that_a_call_can_cost_is_noted_once_it_is_known() -> None:
+    desk = Desk()
+    desk.engine = dataclasses.replace(desk.engine, steps=(CountOne(), *desk.engine.steps))
+    exchange = await desk.asked(
+        Format.CHAT, provider="openai", model="gpt-5.4", max_completion_tokens=9, messages=HELLO
+    )
+    await asyncio.sleep(0)  # what is done while the provider answers
+    before, after = desk.notes.bills
+    assert (before.estimated_dollars, before.estimated_input_tokens) == (None, 7)
+    assert after.estimated_dollars is not None
+    assert after.charge == after.estimated_dollars
+    assert after.estimated_dollars > 0
+
+    exchange.mark_unsent()
+    exchange.finish(is_interrupted=True)
+    desk.admission.announce_ceiling("call", after.estimated_dollars)
+    await exchange.wait_until_completed()
+    assert len(desk.notes.bills) == 2  # what is over is not noted again
+    assert desk.notes.discarded == ["call"]
+
+
+class CountOne:
+    """A step that has counted the request."""
+
+    name = "count"
+
+    async def apply(self, context: RequestContext) -> None:
+        context.token_count = TokenCount(7, exact=True, upper=7)

@@ -1,0 +1,84 @@
+"""Marks for the provider's cache: what is much and new is read beside the event loop."""
+
+import json
+from typing import Any
+
+import pytest
+
+from foveate import formats
+from foveate.engine.context import RequestContext
+from foveate.engine.options import AgentOptions
+from foveate.engine.prefix_logs import PrefixLogs
+from foveate.engine.request import RoutedRequest
+from foveate.engine.session_state import SessionStates
+from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.steps.tools import OrderTools
+from foveate.model import Format
+from foveate.prompt_cache.rejections import Rejection
+from foveate.session.matching import SessionMatch
+from foveate.session.store import Session
+from foveate.tokens import drop_caches
+from tests.support.oracles.event_loop import turns_while
+
+
+def work_of(said: dict[str, Any]) -> RequestContext:
+    body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, **said}).encode()
+    request = formats.parse_request(body, Format.ANTHROPIC)
+    incoming = RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
+    )
+    return RequestContext(
+        incoming=incoming, options=AgentOptions(), received_at=1.0, original=request, request=request
+    )
+
+
+def many(messages: int, tools: int) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"path": {"type": "string", "description": "which file"}}}
+    roles = ("user", "assistant")
+    return {
+        "messages": [{"role": roles[number % 2], "content": f"{number}"} for number in range(messages)],
+        "tools": [
+            {"name": f"t{number}", "description": "It reads. " * 20, "input_schema": schema}
+            for number in range(tools)
+        ],
+    }
+
+
+@pytest.mark.parametrize(("tools", "is_beside"), [(20, False), (300, True)])
+async def test_many_tools_are_listed_beside_the_event_loop(tools: int, is_beside: bool) -> None:
+    """Defect: hundreds of tools held up all other requests while they were put into order."""
+    context = work_of(many(1, tools))
+    session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=0.0, seen_at=0.0)
+    context.session_match = SessionMatch(session=session, known_messages=0, is_new=True, is_fork=False)
+
+    assert (await turns_while(OrderTools(SessionStates()).apply(context)) > 0) == is_beside
+
+
+@pytest.mark.parametrize(("messages", "tools", "is_beside"), [(21, 3, False), (501, 3, True), (1, 100, True)])
+async def test_many_messages_or_tools_are_read_beside_the_event_loop_where_they_are_new(
+    messages: int, tools: int, is_beside: bool
+) -> None:
+    """Defect: a request with thousands of short messages, or hundreds of tools, held up all others."""
+    step = PlaceBreakpoints(SessionStates(), RejectionMemory(), PrefixLogs())
+    drop_caches()
+    first, again = (work_of(many(messages, tools)) for _ in range(2))
+
+    assert (await turns_while(step.apply(first)) > 0) == is_beside
+    assert await turns_while(step.apply(again)) == 0  # it is only looked at
+    assert again.prompt == first.prompt
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_breakpoints_of_a_client_are_replaced_only_if_ours_are_taken(is_refused: bool) -> None:
+    marked = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
+    context = work_of({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
+    context.options = AgentOptions(replace_breakpoints=True)
+    refusals = RejectionMemory()
+    if is_refused:
+        refusals.known = refusals.known.with_rejection(
+            Rejection.BREAKPOINTS, "a", context.model, session="r", at=0.0
+        )
+
+    await PlaceBreakpoints(SessionStates(), refusals, PrefixLogs()).apply(context)
+
+    assert (context.request is context.original) == is_refused

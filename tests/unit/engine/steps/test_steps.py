@@ -1,0 +1,167 @@
+"""Steps that have much to read leave the event loop to others meanwhile."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from foveate import formats
+from foveate.compaction.compact import CompactionResult
+from foveate.compaction.overflow import OnOverflow
+from foveate.compaction.plan import CompactionCandidate
+from foveate.engine.context import RequestContext
+from foveate.engine.counting.calibration import Calibrations
+from foveate.engine.options import AgentOptions
+from foveate.engine.request import RoutedRequest
+from foveate.engine.session_state import SessionStates
+from foveate.engine.steps.count import CountReader, CountTokens
+from foveate.engine.steps.history import ApplyCompactions
+from foveate.engine.steps.overflow import FitWindow
+from foveate.engine.steps.session import FindSession
+from foveate.errors import DoesNotFit, StoreUnavailable
+from foveate.model import Format, TokenCount
+from foveate.session.matching import SessionMatcher
+from foveate.tokens import drop_caches
+from tests.support.oracles.event_loop import turns_while
+from tests.support.stores.memory_compaction_store import InMemoryCompactionStore as Folds
+from tests.support.stores.memory_session_store import InMemory
+from tests.support.strategies.tool_conversations import make_compaction_at
+
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}
+
+
+def work_of(times: int) -> RequestContext:
+    """A long request that the upstream has counted, and that does not fit."""
+    messages = [{"role": "user", "content": f"{number} is said here. " * times} for number in range(10)]
+    body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
+    context = worked_on(body, AgentOptions(window_tokens=100, compaction=False))
+    context.token_count = TokenCount(1_000_000, exact=True, upper=1_000_000)
+    return context
+
+
+def find_session() -> FindSession:
+    turns = InMemory()
+    return FindSession(SessionMatcher(turns), turns, SessionStates())
+
+
+def worked_on(body: bytes, options: AgentOptions) -> RequestContext:
+    request = formats.parse_request(body, Format.ANTHROPIC)
+    incoming = RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
+    )
+    return RequestContext(
+        incoming=incoming, options=options, received_at=1.0, original=request, request=request
+    )
+
+
+async def no_fold(_work: RequestContext, _subject: CompactionCandidate) -> CompactionResult | None:
+    return None
+
+
+@pytest.mark.parametrize(("times", "is_beside"), [(2, False), (5_000, True)])
+async def test_a_long_request_is_counted_and_made_to_fit_beside_the_event_loop(
+    times: int, is_beside: bool
+) -> None:
+    """Defect: counting a request that did not fit, or was edited, held up all others meanwhile."""
+    count = CountTokens(InMemory(), CountReader(Calibrations()))
+    room = FitWindow(ApplyCompactions(Folds()), count, no_fold)
+
+    async def refused() -> None:
+        with pytest.raises(DoesNotFit):
+            await room.apply(sure)
+
+    drop_caches()
+    sure = work_of(times)
+    assert (await turns_while(count.confirm(sure)) > 0) == is_beside
+    assert (await turns_while(refused()) > 0) == is_beside
+    drop_caches()
+    assert (await turns_while(count.apply(work_of(times))) > 0) == is_beside
+
+
+@pytest.mark.parametrize(
+    ("last", "is_folded"),
+    [
+        ({"role": "user", "content": "And then? " * 5}, True),
+        ({"role": "user", "content": "Much is said here. " * 500}, False),
+        (
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}]},
+            True,
+        ),
+    ],
+    ids=["short", "longer than the window", "a result"],
+)
+async def test_nobody_pays_for_a_fold_that_cannot_make_room(last: dict[str, object], is_folded: bool) -> None:
+    folded: list[str] = []
+
+    async def fold_now(_work: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
+        folded.append(subject.session_id)
+        return None
+
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+    messages = [{"role": "user", "content": "Many words. " * 300}, call, last]
+    body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
+    count = CountTokens(InMemory(), CountReader(Calibrations()))
+    context = worked_on(body, AgentOptions(window_tokens=600, compaction=True))
+    await find_session().apply(context)
+    await count.apply(context)
+
+    with suppress(DoesNotFit):
+        await FitWindow(ApplyCompactions(Folds()), count, fold_now).apply(context)
+    assert bool(folded) == is_folded
+
+
+class Away(Folds):
+    """Answers until it is away."""
+
+    is_away = False
+
+    def _check_available(self, what: str) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the store", "it is gone")
+
+
+def talk_of(questions: int) -> bytes:
+    roles = ["user", "assistant"] * questions
+    messages = [{"role": role, "content": f"{at} is said here. " * 60} for at, role in enumerate(roles)]
+    asked = {"role": "user", "content": "And then?"}
+    return json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": [*messages, asked]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("is_folded", "is_away", "is_on", "steps"),
+    [
+        (True, False, True, {"fold"}),
+        (False, False, True, {"room"}),
+        (True, True, True, {"room"}),
+        (True, False, False, {"room"}),
+    ],
+    ids=["folded meanwhile", "not folded", "folded, but the store is away", "folded, but switched off since"],
+)
+async def test_before_room_is_made_a_fold_of_another_process_is_looked_for(
+    is_folded: bool, is_away: bool, is_on: bool, steps: set[str]
+) -> None:
+    """Was left out of the history for a second, in which nobody looked, though its summary was there."""
+    journal, turns = Away(), InMemory()
+    history, count = ApplyCompactions(journal), CountTokens(turns, CountReader(Calibrations()))
+    options = AgentOptions(window_tokens=2_000, compaction=True)
+    await history_of(talk_of(2), options, history)
+    options = replace(options, compaction=is_on, on_overflow=OnOverflow.MAKE_ROOM)
+    context = await history_of(talk_of(6), options, history)
+    await count.apply(context)
+    if is_folded:
+        await journal.record(make_compaction_at(context.original, 9, agent="ana"), (), lease=None)
+    journal.is_away = is_away
+
+    await FitWindow(history, count, no_fold).apply(context)
+
+    assert {done.step for done in context.applied_edits} == steps
+    assert context.token_count is not None
+    assert context.token_count.tokens <= 2_000
+
+
+async def history_of(body: bytes, options: AgentOptions, history: ApplyCompactions) -> RequestContext:
+    context = worked_on(body, options)
+    await find_session().apply(context)
+    await history.apply(context)
+    return context

@@ -1,0 +1,149 @@
+"""What the configuration says of sections, and what is wrong with it, with line and key."""
+
+import re
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from foveate.config.load import load_and_build
+from foveate.config.settings import MemorySettings, SectionsSettings, Settings
+from foveate.context.time_section import TimeFormat
+from foveate.engine.from_settings import options_by_agent
+from foveate.engine.options import DEFAULT_SECTION_TOKENS, MemoryOptions, SectionOptions
+from foveate.errors import BadOption, BadSetting
+from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
+
+PAGE = Path(__file__).parents[4] / "docs" / "injected.md"
+
+
+def options(folder: Path, sections: str, **environment: str) -> SectionOptions | None:
+    path = folder / "foveate.yaml"
+    path.write_text(f"agents:\n- id: ana\n  sections: {sections}\n")
+    return load_and_build(path, lambda found: options_by_agent(found.settings, environment))("ana").sections
+
+
+def test_an_agent_has_no_sections_unless_it_is_said(tmp_path: Path) -> None:
+    assert options(tmp_path, "null") is None
+    assert options(tmp_path, "{}") == SectionOptions()
+
+
+def test_paths_name_variables_and_homes(tmp_path: Path) -> None:
+    found = options(
+        tmp_path,
+        "{workspace: {root: $AGENTS/ana}, skills: ~/skills, memory: {paths: ['${AGENTS}/notes']}}",
+        AGENTS="/srv/agents",
+        HOME="/home/ana",
+    )
+
+    assert found is not None
+    assert found.workspace is not None
+    assert found.workspace.root == "/srv/agents/ana"
+    assert found.skills == "/home/ana/skills"
+    assert found.memory == MemoryOptions(paths=("/srv/agents/notes",))
+
+
+def test_the_environment_goes_over_the_file_for_the_time(tmp_path: Path) -> None:
+    found = options(
+        tmp_path, "{time: {zone: Europe/Berlin, warning_minutes: 5}}", TIME_FORMAT="natural", TIME_AWARENESS=""
+    )
+
+    assert found is not None
+    assert found.time is not None
+    assert (found.time.awareness, found.time.format, found.time.warning_minutes) == (
+        True,
+        TimeFormat.NATURAL,
+        5,
+    )
+    assert found.zone == ZoneInfo("Europe/Berlin")
+
+
+def test_the_environment_goes_over_the_file_for_the_limit(tmp_path: Path) -> None:
+    said = "{limits: {total_tokens: 900, ladder: drop_low_priority}}"
+
+    usual, less = options(tmp_path, said), options(tmp_path, said, CONTEXT_MAX_TOKENS="700")
+
+    assert usual is not None
+    assert less is not None
+    assert (usual.total_tokens, less.total_tokens) == (900, 700)
+    assert less.limits.ladder == usual.limits.ladder
+    with pytest.raises(BadSetting, match="CONTEXT_MAX_TOKENS"):
+        options(tmp_path, said, CONTEXT_MAX_TOKENS="many")
+
+
+def test_tags_are_added_to_those_that_always_hide(tmp_path: Path) -> None:
+    found = options(tmp_path, "{privacy_tags: [Draft]}")
+
+    assert found is not None
+    assert found.privacy_tags == {"private", "@personal", "draft"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ("{workspce: {}}", "did you mean workspace?"),
+        ("{workspace: {root: $NOWHERE}}", "there is no variable 'NOWHERE'"),
+        ("{workspace: {root: /a, scope: ../b}}", "does not lead to something in the workspace"),
+        ("{memory: {paths: []}}", "paths"),
+        ("{memory: {paths: [/a], limit_tokens: 0}}", "limit_tokens is more than 0"),
+        ("{time: {zone: Europe/Nowhere}}", "there is no time zone 'Europe/Nowhere'"),
+        ("{limits: {total: 5}}", "total"),
+        ("{limits: {output_reserve: 5}}", "max_tokens"),
+        ("{limits: {sections: {context: {max_tokens: many}}}}", "max_tokens"),
+        ("{channel: perhaps}", "channel is true or false"),
+        ("{privacy_tags: ['::']}", "tag"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, sections: str, said: str) -> None:
+    with pytest.raises(BadSetting, match=re.escape(said)) as raised:
+        options(tmp_path, sections)
+
+    assert "line 3" in str(raised.value) or ":3" in str(raised.value)
+
+
+def test_a_variable_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="TIME_FORMAT"):
+        options(tmp_path, "{time: {}}", TIME_FORMAT="roman")
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("CONTEXT_LOG_LIMIT", "abc"),
+        ("CONTEXT_SEMANTIC_THRESHOLD", "abc"),
+        ("CONTEXT_MAX_TOKENS", "abc"),
+        ("TIME_FORMAT", "abc"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_an_error_without_any_sections(variable: str, said: str) -> None:
+    """Defect: the gateway started, and each request with a memory failed."""
+    with pytest.raises(BadOption, match=variable):
+        options_by_agent(Settings(), {variable: said})
+
+
+def test_the_example_of_the_page_is_one_that_can_be_used(tmp_path: Path) -> None:
+    example = re.search(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert example
+    path = tmp_path / "foveate.yaml"
+    path.write_text(example[1])
+
+    found = load_and_build(path, lambda made: options_by_agent(made.settings, {"HOME": "/home/ana"}))(
+        "ana"
+    ).sections
+
+    assert found is not None
+    assert found.limits.total_tokens == 8000
+    assert found.memory is not None
+    assert found.memory.limit_tokens == 1500
+
+
+@pytest.mark.parametrize("setting", SectionsSettings.model_fields)
+def test_every_setting_is_in_the_page(setting: str) -> None:
+    assert f"`{setting}`" in PAGE.read_text(encoding="utf-8") or f"`{setting}." in PAGE.read_text(
+        encoding="utf-8"
+    )
+
+
+def test_the_page_tells_the_defaults() -> None:
+    assert f"`limits.total_tokens` ({DEFAULT_SECTION_TOKENS:,})" in PAGE.read_text(encoding="utf-8")
+    assert MemorySettings(paths=["a"]).limit_tokens == DEFAULT_LIMIT_TOKENS

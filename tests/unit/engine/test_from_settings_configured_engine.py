@@ -1,0 +1,78 @@
+"""What the configuration says of counting and pings, as the engine's options."""
+
+from pathlib import Path
+
+import pytest
+
+from foveate.config.load import load_and_build, parse_settings
+from foveate.engine.from_settings import options_by_agent
+from foveate.engine.options import AgentOptions, KeepAliveOptions
+from foveate.errors import BadSetting
+from foveate.tokens import Backend, CounterOptions
+
+COUNTER = b"context_optimization:\n  token_counter:\n    "
+
+
+def options(data: bytes, agent: str = "ana") -> AgentOptions:
+    return options_by_agent(parse_settings(data, "foveate.yaml"))(agent)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (b"enabled: true", CounterOptions()),
+        (b"backend: tiktoken", CounterOptions(backend=Backend.OFFLINE)),
+        (b"backend: estimate", CounterOptions(backend=Backend.ESTIMATE)),
+        (
+            b"{backend: anthropic_api, timeout_ms: 50}",
+            CounterOptions(backend=Backend.ANTHROPIC_API, timeout_ms=50),
+        ),
+        (
+            b"{backend: endpoint, use_endpoint: true}",
+            CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True),
+        ),
+        (b"cache_capacity: 7", CounterOptions(cache_capacity=7)),
+    ],
+)
+def test_each_way_of_counting_is_chosen_by_its_name(said: bytes, meant: CounterOptions) -> None:
+    told = b"context_optimization:\n  token_counter: " + said if said.startswith(b"{") else COUNTER + said
+
+    assert options(told + b"\n").counter == meant
+
+
+def test_an_agent_may_be_the_only_one_that_is_not_counted() -> None:
+    told = b"agents: [{id: ana, context_optimization: {token_counter: false}}]\n"
+
+    assert not options(told).token_counter
+    assert options(told, "bob").token_counter
+
+
+def test_a_server_that_is_to_count_and_may_not_be_asked_is_an_error_with_its_line(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    config.write_bytes(COUNTER + b"backend: endpoint\n")
+
+    with pytest.raises(BadSetting, match=r"foveate.yaml:3: .*use_endpoint: true"):
+        load_and_build(config, lambda found: options_by_agent(found.settings))
+
+
+def test_pings_are_off_until_they_are_asked_for() -> None:
+    told = (
+        b"context_optimization: {prompt_cache: {pings: {enabled: true, most_in_a_row: 2, most_sessions: 9}}}\n"
+    )
+
+    assert options(b"{}\n").keep_alive == KeepAliveOptions(enabled=False, max_in_a_row=3, max_sessions=64)
+    assert options(told).keep_alive == KeepAliveOptions(enabled=True, max_in_a_row=2, max_sessions=9)
+
+
+@pytest.mark.parametrize(
+    ("for_all", "for_ana", "replaces"),
+    [("keep", None, False), ("replace", None, True), ("replace", "keep", False), ("keep", "replace", True)],
+)
+def test_breakpoints_of_clients_are_kept_or_replaced_for_all_or_for_one_agent(
+    for_all: str, for_ana: str | None, replaces: bool
+) -> None:
+    own = f"agents: [{{id: ana, context_optimization: {{client_breakpoints: {for_ana}}}}}]\n" if for_ana else ""
+    told = f"context_optimization: {{prompt_cache: {{client_breakpoints: {for_all}}}}}\n{own}"
+
+    assert options(told.encode()).replace_breakpoints == replaces
+    assert options(told.encode(), "bo").replace_breakpoints == (for_all == "replace")

@@ -1,0 +1,149 @@
+"""What the engine tells its watch: nothing that it cannot do stays silent."""
+
+import asyncio
+
+import pytest
+
+from foveate.engine.completion import CompletionQueue
+from foveate.engine.context import RequestContext
+from foveate.engine.engine import Engine
+from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NullObserver
+from foveate.engine.options import AgentOptions
+from foveate.engine.request import RoutedRequest, StepFailure, UpstreamRequest
+from foveate.errors import DoesNotFit
+from foveate.model import Format
+from tests.support.stores.ledger_records import CHARGE
+from tests.support.stores.memory_ledger import Books, admission
+
+BODY = b'{"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}'
+
+
+class Watching(NullObserver):
+    """Remembers what it is told, in its order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
+        self.told.append(f"{problem.step} failed: {problem.reason}")
+
+    def on_step(self, step: str, seconds: float) -> None:
+        self.told.append(f"{step} took {seconds:g}")
+
+    def on_finished(self, exchange: Exchange) -> None:
+        self.told.append(f"ended with {exchange.status}")
+
+
+class Fails:
+    """A step, or something that is done at an end, that fails."""
+
+    name = "fails"
+
+    async def apply(self, context: RequestContext) -> None:
+        raise RuntimeError("no")
+
+    def __call__(self, exchange: Exchange) -> None:
+        raise RuntimeError("no")
+
+
+class Refuses:
+    """A step that refuses the request."""
+
+    name = "refuses"
+
+    async def apply(self, context: RequestContext) -> None:
+        raise DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1)
+
+
+class Notes:
+    """A step that goes on with something less."""
+
+    name = "notes"
+
+    async def apply(self, context: RequestContext) -> None:
+        context.problems.append(StepFailure("notes", "a cut could not be kept"))
+
+
+def incoming(body: bytes = BODY) -> RoutedRequest:
+    return RoutedRequest(
+        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
+    )
+
+
+async def allowed(request_id: str, agent: str, reason: str) -> None:
+    """Where no cap holds."""
+
+
+def engine(watching: Watching, *steps: Fails | Refuses | Notes) -> Engine:
+    times = iter(range(100))
+    return Engine(
+        steps=steps,
+        background_hooks=(Fails(),),
+        options=lambda _: AgentOptions(),
+        clock=lambda: float(next(times)),
+        observer=watching,
+        admit_uncounted=allowed,
+    )
+
+
+async def test_steps_that_fail_or_go_on_with_less_are_told_and_so_is_the_end_and_what_fails_then() -> None:
+    watching = Watching()
+
+    exchange = await engine(watching, Fails(), Notes()).prepare(incoming())
+    before = list(watching.told)
+    exchange.on_response_start(200, is_streaming=False)
+    exchange.finish()
+    await exchange.wait_until_completed()
+
+    assert [said for said in before if "failed" in said] == [
+        "fails failed: RuntimeError: no",
+        "notes failed: a cut could not be kept",
+    ]
+    assert watching.told[len(before) :] == ["Fails failed: RuntimeError: no", "ended with 200"]
+
+
+async def test_what_failed_before_a_refusal_is_told() -> None:
+    watching = Watching()
+
+    with pytest.raises(DoesNotFit):
+        await engine(watching, Fails(), Refuses()).prepare(incoming())
+
+    assert "fails failed: RuntimeError: no" in watching.told
+
+
+async def test_a_request_that_cannot_be_read_is_told_and_goes_out() -> None:
+    watching = Watching()
+
+    exchange = await engine(watching).prepare(incoming(b"{"))
+
+    assert exchange.upstream_request.body == b"{"
+    assert len(watching.told) == 1
+    assert watching.told[0].startswith("read failed: MalformedRequest")
+
+
+async def test_an_exchange_that_is_cut_off_is_still_told() -> None:
+    watching, books = Watching(), Books(pause=asyncio.Event())
+    behind = CompletionQueue(admission(books))
+    exchange = Exchange(
+        incoming(),
+        None,
+        UpstreamRequest(body=BODY),
+        background_hooks=(),
+        clock=lambda: 0.0,
+        observer=watching,
+        completer=behind,
+    )
+    exchange.charge = CHARGE
+    exchange.finish(is_interrupted=True)
+    settled = asyncio.ensure_future(exchange.wait_until_completed())
+    await asyncio.sleep(0)
+    settled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settled
+    assert watching.told == []
+    assert books.pause is not None
+    books.pause.set()
+    await behind.close()
+
+    assert (watching.told, books.entries_) == (["ended with 0"], [CHARGE])

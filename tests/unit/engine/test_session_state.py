@@ -1,0 +1,44 @@
+"""What a process remembers of sessions: the last ones, however many there were."""
+
+from foveate.engine.session_state import SessionState, SessionStates
+from foveate.model import SimulatedState, Ttl
+from foveate.prompt_cache.placement.arrivals import NO_GAPS
+from foveate.prompt_cache.simulator import CacheEntries, SimulatedCache, write_entry
+
+
+def test_of_very_many_sessions_those_are_remembered_that_were_heard_of_last() -> None:
+    remembered = SessionStates()
+    for number in range(6_000):
+        remembered.put("ana", f"session {number}", SessionState(last_request_at=float(number)))
+        remembered.put("ana", "the first", SessionState(last_request_at=0.0))
+
+    known = [n for n in range(6_000) if remembered.session("ana", f"session {n}").last_request_at is not None]
+    assert remembered.session("ana", "the first").last_request_at == 0.0
+    assert remembered.session("bo", "the first") == SessionState()
+    assert known == list(range(6_000 - len(known), 6_000))
+    assert 1_000 < len(known) < 5_000
+
+
+def test_of_very_many_agents_the_rhythms_of_the_last_are_remembered() -> None:
+    remembered = SessionStates()
+    for number in range(3_000):
+        remembered.add_gap(f"agent {number}", 5.0)
+
+    known = [number for number in range(3_000) if remembered.agent_rhythm(f"agent {number}") != NO_GAPS]
+    assert known == list(range(3_000 - len(known), 3_000))
+    assert 500 < len(known) < 2_000
+
+
+def test_of_very_many_cache_entries_those_of_the_last_sessions_are_remembered() -> None:
+    remembered, entry = SessionStates(max_entries=1_000), write_entry(9, Ttl.ONE_HOUR, at=0.0, readable_at=0.0)
+    cache = SimulatedCache(CacheEntries({bytes([number]): entry for number in range(60)}))
+    for number in range(5_000):
+        states = {SimulatedState.CLIENT: cache}
+        remembered.put(
+            "ana", f"session {number}", SessionState(last_request_at=1.0, cache=cache, simulated_caches=states)
+        )
+
+    found = [remembered.session("ana", f"session {number}") for number in range(4_000, 5_000)]
+    assert sum(state.entries for state in found) == 960
+    assert [state.is_complete for state in found] == [False] * 992 + [True] * 8
+    assert {state.last_request_at for state in found} == {1.0}

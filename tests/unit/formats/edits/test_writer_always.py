@@ -1,0 +1,97 @@
+"""What always holds of edits, for any request, any spelling and any set of them."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from foveate import formats
+from foveate.model import BreakpointStyle, CacheBreakpoint, Format, ReplaceText, Ttl
+from tests.support.harness.example_limits import limit_examples
+from tests.support.oracles.edited_tree import EditedTree
+from tests.support.oracles.json_tree import compare, scan
+from tests.support.strategies.request_edits import edit_cases, request_bodies
+
+in_every_format = pytest.mark.parametrize("spoken", list(Format))
+
+
+@in_every_format
+@given(st.data())
+@settings(max_examples=limit_examples(20))
+def test_no_edits_give_the_very_same_bytes(api_format: Format, data: st.DataObject) -> None:
+    body = data.draw(request_bodies(api_format))
+
+    assert formats.apply_edits(formats.parse_request(body, api_format), []) == body
+
+
+@pytest.mark.slow
+@in_every_format
+@given(st.data())
+@settings(max_examples=limit_examples(100))
+def test_edits_are_written_and_every_other_byte_stays(api_format: Format, data: st.DataObject) -> None:
+    """The oracle applies them to a tree of its own, and knows which bytes must be as they were."""
+    case = data.draw(edit_cases(api_format))
+    written = formats.apply_edits(case.request, case.edits, breakpoint_style=case.style)
+
+    json.loads(written)
+    node = scan(written)
+    expected = EditedTree(api_format, case.body, case.style).apply(case.edits)
+    compare(expected, node)
+    assert written[: node.start] == case.body[: expected.start]
+    assert written[node.end :] == case.body[expected.end :]
+
+
+@pytest.mark.slow
+@in_every_format
+@given(st.data())
+@settings(max_examples=limit_examples(40))
+def test_marks_are_read_back_as_they_were_written(api_format: Format, data: st.DataObject) -> None:
+    """And those that were there stay, whatever becomes of the texts that bear them."""
+    case = data.draw(edit_cases(api_format))
+    marks = {
+        edit.place: edit.ttl or Ttl.FIVE_MINUTES for edit in case.edits if isinstance(edit, CacheBreakpoint)
+    }
+    texts = {edit.place for edit in case.edits if isinstance(edit, ReplaceText)}
+    edits = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint | ReplaceText)]
+    written = formats.apply_edits(case.request, edits, breakpoint_style=case.style)
+
+    found = formats.request_blocks(formats.parse_request(written, api_format))
+    for old, new in zip(formats.request_blocks(case.request), found, strict=True):
+        if old.place in texts:
+            assert (new.place, new.kind, new.role) == (old.place, old.kind, old.role)
+        else:
+            assert replace(new, breakpoint_ttl=old.breakpoint_ttl) == old
+        if old.place not in marks:
+            assert new.breakpoint_ttl == old.breakpoint_ttl
+        elif (
+            case.style is BreakpointStyle.PROMPT_CACHE_BREAKPOINT
+        ):  # says nothing of time: the request does, for all of them
+            assert new.breakpoint_ttl in (old.breakpoint_ttl or Ttl.THIRTY_MINUTES, Ttl.THIRTY_MINUTES)
+        else:
+            assert new.breakpoint_ttl == marks[old.place]
+
+
+@in_every_format
+@given(st.data())
+@settings(max_examples=limit_examples(30))
+def test_no_more_marks_are_written_than_were_asked_for(api_format: Format, data: st.DataObject) -> None:
+    """Counted by their names alone, whatever these mean where they stand."""
+    case = data.draw(edit_cases(api_format))
+    marks = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint)]
+    written = formats.apply_edits(case.request, marks, breakpoint_style=case.style)
+
+    before, after = (_counted(json.loads(body)) for body in (case.body, written))
+    if case.style:
+        assert len(marks) <= after[case.style] <= before[case.style] + len(marks)
+
+
+def _counted(value: Any) -> Counter[str]:
+    """How often each name stands in it with a value."""
+    if isinstance(value, dict):
+        own = Counter(name for name, inner in value.items() if inner is not None)
+        return sum(map(_counted, value.values()), own)
+    return sum(map(_counted, value), Counter()) if isinstance(value, list) else Counter()

@@ -1,0 +1,113 @@
+"""Where parts of a JSON text lie, held against a scanner that goes byte by byte."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from foveate.errors import MalformedRequest
+from foveate.formats.json_text.offsets import (
+    ByteSpan,
+    find_items,
+    find_members,
+    find_members_and_lists,
+    find_value_end,
+    value_span,
+)
+from tests.support.harness.example_limits import limit_examples
+from tests.support.oracles.json_tree import TreeNode, scan, spell_oddly
+
+texts = st.text(st.sampled_from('ab"\\/{}[]:, \n\u00e9漢😀\ud83d\udfff'), max_size=6)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-20, 20) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def holds(data: bytes, node: TreeNode) -> None:
+    """Every object and list of the tree is found where the oracle has it."""
+    span = ByteSpan(node.start, node.end)
+    assert find_value_end(data, node.start) == node.end
+    if node.first_char == "{":
+        found = find_members(data, span)
+        assert found.values == {
+            entry.key: ByteSpan(entry.current.start, entry.current.end) for entry in node.entries
+        }
+        assert find_members_and_lists(data, span, {}) == (found, {})
+        assert found.last_end == (node.entries[-1].current.end if node.entries else node.start + 1)
+    elif node.first_char == "[":
+        expected = tuple(ByteSpan(inner.start, inner.end) for inner in node.items())
+        assert find_items(data, span) == expected
+        assert find_items(data, span, [one.read(data) for one in expected]) == expected
+        assert find_items(data, span, [b"1", b'"a"', b"{}"]) == expected  # known wrongly
+    for inner in node.items():
+        holds(data, inner)
+
+
+@given(values, st.integers(0, 2**32))
+@settings(max_examples=limit_examples(100))
+def test_every_part_is_found_where_it_lies(value: Any, seed: int) -> None:
+    data = b" \n" + spell_oddly(value, seed) + b"\t"
+    assert json.loads(data) == json.loads(json.dumps(value))
+    node = scan(data)
+
+    assert value_span(data) == ByteSpan(node.start, node.end)
+    holds(data, node)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":12,"a":1}',  # the first value begins with the last
+        '{"a":1,"a":12}',
+        '{"a":"a","b":"a"}',  # keys that equal values
+        '{"a\\u0062":1,"ab":2}',  # one name, spelled twice
+        '{"a":{"a":{"a":1}},"a":{"a":1}}',
+        '[1E5,-0,1.0,1e-7,0,"\\\\",""]',
+        '{"":{},"x":[]}',
+        '[{"a":"\\ud83d"},{"\\ude00":"\\\\ud83d"}]',  # surrogates that are alone, and one that is none
+        '{"a": [ ] , "b" :{ } }',
+    ],
+)
+def test_what_is_easily_taken_for_something_else_is_not(text: str) -> None:
+    holds(text.encode(), scan(text.encode()))
+
+
+def test_depth_is_no_obstacle() -> None:
+    data = b'{"a":' * 20_000 + b"1" + b"}" * 20_000
+
+    assert find_value_end(data, 0) == len(data)
+
+
+@given(st.binary(max_size=12) | st.text(st.sampled_from('{}[]":,a1\\ '), max_size=12).map(str.encode))
+@example(b'{"a":1')
+@example(b'{"a"')
+@example(b"[1")
+@example(b'["')
+@example(b'{"\\\x00"')
+@settings(max_examples=limit_examples(100))
+def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
+    for find in (find_members, find_items):
+        try:
+            find(data, ByteSpan(0, len(data)))
+        except MalformedRequest:
+            continue
+        assert data[:1] in (b"{", b"[")
+
+
+def test_one_long_gap_between_items_takes_no_more_memory_than_the_body() -> None:
+    """Defect: it was taken for the gap between all of them, and 400 KB took 1.3 GB."""
+    data = b"[1," + b" " * 20_000 + b",".join([b"1"] * 10_000) + b"]"
+    tracemalloc.start()
+    try:
+        found = find_items(data, value_span(data))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(found) == 10_001
+    assert most_bytes < 100 * len(data)

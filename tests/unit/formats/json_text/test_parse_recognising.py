@@ -1,0 +1,66 @@
+"""A body's format, told by its own signs and by as little of it as will do."""
+
+from typing import Any
+
+import pytest
+
+from foveate import formats
+from foveate.formats.json_text.parse import parse_fields
+from foveate.model import Format, SetParameter
+
+HI = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("body", "api_format"),
+    [
+        ({"messages": [HI]}, Format.CHAT),
+        ({"messages": []}, Format.CHAT),
+        ({"model": "gpt-4o", "messages": [HI], "max_tokens": 5}, Format.CHAT),
+        ({"model": "claude-sonnet-4-5", "messages": [HI], "max_tokens": 5}, Format.ANTHROPIC),
+        ({"model": "claude-sonnet-4-5", "messages": [HI], "response_format": {}}, Format.CHAT),
+        ({"model": "anthropic/claude-4", "messages": [{"role": "system", "content": "Be"}, HI]}, Format.CHAT),
+        ({"messages": [HI], "system": "Be brief"}, Format.ANTHROPIC),
+        ({"messages": [HI], "system": "Be brief", "n": 1}, Format.ANTHROPIC),
+        ({"messages": [HI], "tools": [{"name": "f", "input_schema": {}}]}, Format.ANTHROPIC),
+        ({"messages": [HI], "tools": [{"type": "function", "function": {"name": "f"}}]}, Format.CHAT),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, Format.ANTHROPIC),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, Format.CHAT),
+        ({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}, Format.BEDROCK),
+        ({"messages": [HI] * 50 + [{"role": "tool", "content": "r"}]}, Format.CHAT),
+        ({"messages": [HI] * 50 + [{"role": "user", "content": [{"type": "tool_result"}]}]}, Format.ANTHROPIC),
+        ({"messages": [HI], "inferenceConfig": {}}, Format.BEDROCK),
+        ({"messages": [HI], "toolConfig": {"tools": []}}, Format.BEDROCK),
+        ({"messages": [HI], "input": "Hi"}, Format.CHAT),
+        ({"input": "Hi"}, Format.RESPONSES),
+        ({"input": [HI], "instructions": "Be brief"}, Format.RESPONSES),
+        ({"contents": []}, Format.GEMINI),
+        ({"contents": [], "toolConfig": {}}, Format.GEMINI),
+        ({"generateContentRequest": {"contents": []}}, Format.GEMINI),
+    ],
+)
+def test_a_format_is_recognised_by_its_marks(body: dict[str, Any], api_format: Format) -> None:
+    assert formats.parse_request(body).format is api_format
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[{"role":"assistant","content":[{"type":"tool_use","input":{"n":1e999}}]}]}',
+        b'{"messages":[],"tools":[{"cache_control":1e999,"input_schema":{"maximum":1e999}}]}',
+        b'{"messages":[],"system":[{"type":"text","n":1e999,"text":"a"}]}',
+    ],
+)
+def test_a_number_that_is_too_large_for_us_is_passed_on(body: bytes) -> None:
+    """Nothing but the signs of a format is read to find out which it is."""
+    assert formats.detect_format(parse_fields(body)) is Format.ANTHROPIC
+
+
+def test_a_call_with_a_number_that_is_too_large_for_us_is_read_and_written() -> None:
+    body = b'{"messages":[{"role":"assistant","content":[{"type":"tool_use","input":{"n":1e999}}]}]}'
+    request = formats.parse_request(body)
+
+    assert request.format is Format.ANTHROPIC
+    assert (
+        formats.apply_edits(request, [SetParameter(path=("n",), value=1, reason="")]) == body[:-1] + b',"n":1}'
+    )

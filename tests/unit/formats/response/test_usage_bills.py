@@ -1,0 +1,253 @@
+"""What a bill says beside its tokens: its price, how it was served, other units, and calls within the call."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.formats.response.usage import (
+    BillableUnit,
+    UsagePart,
+    parse_usage,
+    read_response_usage,
+    split_usage,
+)
+from foveate.model import CacheUsage, Format, Usage
+from tests.support.harness.example_limits import limit_examples
+
+
+def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
+    usage = parse_usage(api_format, json.dumps(numbers).encode())
+    assert usage is not None
+    return usage
+
+
+def only_call(api_format: Format, numbers: dict[str, Any]) -> UsagePart:
+    (call,) = split_usage(read(api_format, numbers))
+    return call
+
+
+def test_the_price_that_openrouter_says_is_kept_to_the_last_digit() -> None:
+    bill = {"prompt_tokens": 1, "cost": 0.00341475, "is_byok": False}
+    own_key = {**bill, "cost": 0, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.0003253}}
+
+    assert read(Format.CHAT, bill).said_dollars == Decimal("0.00341475")
+    assert read(Format.CHAT, own_key).said_dollars == Decimal("0.0003253")
+    for odd in ({"cost": -1}, {"cost": "1"}, {"cost": None}, {"cost": True}, {"cost": 1, "is_byok": True}):
+        assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
+
+
+def test_the_price_that_other_providers_say_is_kept_too() -> None:
+    ticks = {"prompt_tokens": 1, "cost_in_usd_ticks": 37_756_001}
+    perplexity = {"prompt_tokens": 1, "cost": {"request_cost": 0.006, "total_cost": 0.00725}}
+
+    assert read(Format.CHAT, ticks).said_dollars == Decimal("0.0037756001")
+    assert read(Format.CHAT, perplexity).said_dollars == Decimal("0.00725")
+    odd: dict[str, Any]
+    for odd in ({"cost": {}}, {"cost": {"total_cost": "1"}}, {"cost_in_usd_ticks": -1}):
+        assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
+
+
+@pytest.mark.parametrize(
+    ("written", "dollars"),
+    [
+        ("0.1234567890123456789012345678901", "0.1234567890123456789012345678901"),
+        ("1.50e-3", "0.00150"),
+        ('{"total_cost": 0.1234567890123456789}', "0.1234567890123456789"),
+        (
+            '0.1234567890123456789, "is_byok": true, "cost_details": {"upstream_inference_cost": 1e-30}',
+            "0.123456789012345678900000000001",
+        ),
+        ("1e300", None),
+        ("1e-300", None),
+        ("1" + "0" * 60, None),
+        ("[1]", None),
+    ],
+)
+def test_the_price_that_is_said_never_goes_through_a_float(written: str, dollars: str | None) -> None:
+    usage = parse_usage(Format.CHAT, f'{{"prompt_tokens": 1, "cost": {written}}}'.encode())
+
+    assert usage is not None
+    assert usage.said_dollars == (None if dollars is None else Decimal(dollars))
+
+
+def test_how_a_call_was_served_is_told_wherever_the_provider_says_it() -> None:
+    chat, gemini = {"prompt_tokens": 1}, {"promptTokenCount": 1}
+    for reply, tier in (
+        ({"usage": chat, "service_tier": "flex"}, "flex"),
+        ({"usage": chat, "service_tier": None}, ""),
+        ({"usage": chat, "service_tier": ["flex"]}, ""),
+        ({"usage": {"input_tokens": 1, "service_tier": "batch"}}, "batch"),
+        ({"usage": {"input_tokens": 1, "service_tier": "standard", "speed": "fast"}}, "fast"),
+        ({"usageMetadata": {**gemini, "serviceTier": "priority"}}, "priority"),
+        ({"usageMetadata": {**gemini, "trafficType": "ON_DEMAND_FLEX"}}, "ON_DEMAND_FLEX"),
+    ):
+        usage = read_response_usage(Format.CHAT, json.dumps(reply).encode())
+        assert usage is not None
+        assert usage.tier == tier
+
+
+def test_a_usage_without_a_block_of_numbers_is_one_call() -> None:
+    usage = Usage(cache=CacheUsage(uncached=3), output_tokens=2)
+
+    assert split_usage(usage) == (UsagePart(usage=usage),)
+    assert split_usage(Usage(cache=CacheUsage(), raw=b"not json")) == (
+        UsagePart(usage=Usage(cache=CacheUsage(), raw=b"not json")),
+    )
+
+
+MAIN = {"input_tokens": 200, "output_tokens": 20, "cache_read_input_tokens": 1_000}
+ADVICE = {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 2_500, "output_tokens": 22}
+COMPACTION = {"type": "compaction", "input_tokens": 100, "output_tokens": 80, "cache_creation_input_tokens": 55}
+
+
+def test_calls_within_a_call_are_told_apart_and_together_are_all_of_it() -> None:
+    iterations = [{**MAIN, "type": "message"}, ADVICE, COMPACTION]
+    usage = read(Format.ANTHROPIC, {**MAIN, "iterations": iterations, "service_tier": "batch"})
+
+    main, advice, compaction = split_usage(usage)
+
+    assert main.usage.cache == CacheUsage(uncached=200, read=1_000)
+    assert (main.model, main.usage.output_tokens) == ("", 20)
+    assert (advice.model, advice.usage.cache.uncached) == ("claude-opus-4-8", 2_500)
+    assert (compaction.model, compaction.usage.cache.written_5m) == ("", 55)
+    assert {call.usage.tier for call in (main, advice, compaction)} == {"batch"}
+    assert sum(call.usage.output_tokens for call in (main, advice, compaction)) == usage.output_tokens
+    assert sum(call.usage.cache.input_tokens for call in (main, advice, compaction)) == usage.cache.input_tokens
+
+
+def test_a_call_that_another_model_answered_is_taken_out_of_the_totals_that_hold_it() -> None:
+    fallback = {"type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 150, "output_tokens": 5}
+
+    main, other = split_usage(read(Format.ANTHROPIC, {**MAIN, "iterations": [fallback]}))
+
+    assert (main.usage.cache.uncached, main.usage.output_tokens) == (50, 15)
+    assert (other.usage.cache.uncached, other.usage.output_tokens) == (150, 5)
+
+
+def test_what_cohere_bills_is_less_than_what_its_model_read() -> None:
+    call = only_call(
+        Format.CHAT,
+        {
+            "billed_units": {"input_tokens": 11, "output_tokens": 4, "search_units": 1},
+            "tokens": {"input_tokens": 507, "output_tokens": 9},
+        },
+    )
+
+    assert (call.usage.cache, call.usage.output_tokens) == (CacheUsage(uncached=11), 4)
+    assert call.units == ((BillableUnit.RERANKS, 1),)
+
+
+@pytest.mark.parametrize(
+    ("api_format", "numbers", "units"),
+    [
+        pytest.param(
+            Format.ANTHROPIC,
+            {"input_tokens": 9, "output_tokens": 1, "server_tool_use": {"web_search_requests": 2}},
+            {BillableUnit.WEB_SEARCHES: 2},
+            id="anthropic, searches",
+        ),
+        pytest.param(
+            Format.CHAT,
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 50,
+                "prompt_tokens_details": {"audio_tokens": 70, "cached_tokens": 40, "image_tokens": 0},
+                "completion_tokens_details": {"audio_tokens": 45},
+            },
+            {BillableUnit.INPUT_AUDIO: 60, BillableUnit.READ_AUDIO: 10, BillableUnit.OUTPUT_AUDIO: 45},
+            id="openai, sound; the cache is taken to have served text first",
+        ),
+        pytest.param(
+            Format.CHAT,
+            {
+                "input_tokens": 100,
+                "output_tokens": 50,
+                "input_token_details": {
+                    "audio_tokens": 70,
+                    "cached_tokens": 40,
+                    "cached_tokens_details": {"audio_tokens": 25, "text_tokens": 15},
+                },
+                "output_token_details": {"audio_tokens": 45, "text_tokens": 5},
+            },
+            {BillableUnit.INPUT_AUDIO: 45, BillableUnit.READ_AUDIO: 25, BillableUnit.OUTPUT_AUDIO: 45},
+            id="openai, speech",
+        ),
+        pytest.param(
+            Format.GEMINI,
+            {
+                "promptTokenCount": 1_000,
+                "cachedContentTokenCount": 300,
+                "toolUsePromptTokenCount": 20,
+                "candidatesTokenCount": 90,
+                "promptTokensDetails": [
+                    {"modality": "TEXT", "tokenCount": 100},
+                    {"modality": "AUDIO", "tokenCount": 500},
+                    {"modality": "DOCUMENT", "tokenCount": 150},
+                    {"modality": "IMAGE", "tokenCount": 250},
+                    {"modality": "VIDEO"},
+                ],
+                "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 300}],
+                "toolUsePromptTokensDetails": [{"modality": "AUDIO", "tokenCount": 20}],
+                "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 90}],
+            },
+            {
+                BillableUnit.INPUT_AUDIO: 220,
+                BillableUnit.INPUT_IMAGE: 400,
+                BillableUnit.READ_AUDIO: 300,
+                BillableUnit.OUTPUT_IMAGE: 90,
+            },
+            id="gemini, by modality",
+        ),
+        pytest.param(
+            Format.CHAT,
+            {"prompt_tokens": 9, "completion_tokens": 9, "num_search_queries": 3, "citation_tokens": 70},
+            {BillableUnit.CITATIONS: 70, BillableUnit.SEARCH_QUERIES: 3},
+            id="perplexity",
+        ),
+    ],
+)
+def test_other_units_are_found_where_each_provider_puts_them(
+    api_format: Format, numbers: dict[str, Any], units: dict[BillableUnit, int]
+) -> None:
+    assert dict(only_call(api_format, numbers).units) == units
+
+
+def test_where_a_call_was_served_is_told() -> None:
+    assert only_call(Format.ANTHROPIC, {"input_tokens": 9, "inference_geo": "us"}).region == "us"
+
+
+media = st.fixed_dictionaries(
+    {}, optional={f"{name}_tokens": st.integers(0, 50) for name in ("audio", "image")}
+)
+
+
+@settings(max_examples=limit_examples(80))
+@given(
+    prompt=st.integers(0, 100), cached=st.integers(0, 120), details=media, api_format=media, seed=st.randoms()
+)
+def test_media_are_never_more_than_the_tokens_that_hold_them_in_any_order(
+    prompt: int, cached: int, details: dict[str, int], api_format: dict[str, int], seed: Any
+) -> None:
+    numbers: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": 40,
+        "prompt_tokens_details": {**details, "cached_tokens": cached},
+        "completion_tokens_details": api_format,
+    }
+    names = list(numbers)
+    seed.shuffle(names)
+
+    call = only_call(Format.CHAT, numbers)
+
+    units = dict(call.units)
+    entered = sum(count for unit, count in units.items() if unit.startswith("input_"))
+    served = sum(count for unit, count in units.items() if unit.startswith("read_"))
+    assert entered <= call.usage.cache.uncached
+    assert served <= call.usage.cache.read
+    assert entered + served == min(sum(details.values()), prompt)
+    assert sum(count for unit, count in units.items() if unit.startswith("output_")) <= 40
+    assert only_call(Format.CHAT, {name: numbers[name] for name in names}).units == call.units

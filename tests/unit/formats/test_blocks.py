@@ -1,0 +1,250 @@
+"""The blocks of a request as a provider's cache sees them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.formats.blocks import BlockCache
+from foveate.model import Area, Block, Format, Place, Request, Ttl
+from tests.support.harness.example_limits import limit_examples
+from tests.support.oracles.json_tree import spell_oddly
+from tests.support.strategies.request_edits import BODIES, requests
+
+SHORT, LONG = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
+
+
+def blocks(body: dict[str, Any], api_format: Format | None = None) -> tuple[Block, ...]:
+    return formats.request_blocks(formats.parse_request(body, api_format))
+
+
+def kinds(body: dict[str, Any]) -> list[str]:
+    return [block.kind for block in blocks(body)]
+
+
+def said(block: Block) -> Any:
+    return json.loads(block.canonical_json)
+
+
+def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
+    found = blocks(
+        {
+            "messages": [
+                {"role": "user", "content": "a"},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "1"}],
+                },
+            ],
+            "system": [{"type": "text", "text": "s", "cache_control": LONG}],
+            "tools": [{"name": "f"}, {"name": "g", "cache_control": SHORT}],
+            "model": "claude-4",
+        }
+    )
+
+    assert [(block.place, block.kind, block.role, block.breakpoint_ttl) for block in found] == [
+        (Place(Area.TOOLS, 0), "tool", "", None),
+        (Place(Area.TOOLS, 1), "tool", "", Ttl.FIVE_MINUTES),
+        (Place(Area.SYSTEM, 0), "text", "", Ttl.ONE_HOUR),
+        (Place(Area.MESSAGES, 0, 0), "text", "user", None),
+        (Place(Area.MESSAGES, 1, 0), "thinking", "assistant", None),
+        (Place(Area.MESSAGES, 1, 1), "tool_use", "assistant", None),
+    ]
+    assert said(found[1]) == {"name": "g"}
+
+
+@pytest.mark.parametrize(
+    ("plain", "block"),
+    [
+        (
+            {"model": "claude-4", "system": "s", "messages": [{"role": "user", "content": "a"}]},
+            {
+                "model": "claude-4",
+                "system": [{"type": "text", "text": "s"}],
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+            },
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "a"}]},
+            {"messages": [{"role": "tool", "content": [{"type": "text", "text": "a"}]}]},
+        ),
+        ({"input": "a"}, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}),
+        (
+            {"input": [{"type": "function_call_output", "output": "a"}]},
+            {"input": [{"type": "function_call_output", "output": [{"type": "input_text", "text": "a"}]}]},
+        ),
+        (
+            {"contents": {"parts": {"text": "a"}}, "systemInstruction": "s"},
+            {"contents": [{"parts": [{"text": "a"}]}], "systemInstruction": {"parts": [{"text": "s"}]}},
+        ),
+    ],
+)
+def test_a_string_equals_the_block_that_means_the_same(plain: dict[str, Any], block: dict[str, Any]) -> None:
+    assert [(b.place, b.kind, b.canonical_json) for b in blocks(plain)] == [
+        (b.place, b.kind, b.canonical_json) for b in blocks(block)
+    ]
+
+
+@given(st.sampled_from(Format).flatmap(lambda f: st.tuples(st.just(f), BODIES[f])), st.integers(0, 2**32))
+@settings(max_examples=limit_examples(80))
+def test_blocks_are_the_same_in_any_spelling(given: tuple[Format, dict[str, Any]], seed: int) -> None:
+    """Numbers excepted: 1 and 1.0 are not the same to every provider."""
+    api_format, body = given
+    one, other = (
+        formats.request_blocks(formats.parse_request(raw, api_format))
+        for raw in (json.dumps(body).encode(), spell_oddly(body, seed))
+    )
+
+    assert [(b.place, b.kind, b.breakpoint_ttl, b.is_empty) for b in one] == [
+        (b.place, b.kind, b.breakpoint_ttl, b.is_empty) for b in other
+    ]
+    assert [said(b) for b in one] == [said(b) for b in other]
+
+
+@given(requests())
+@settings(max_examples=limit_examples(60))
+def test_what_is_remembered_is_what_is_read(request: Request) -> None:
+    moved = formats.parse_request(
+        json.dumps({**json.loads(request.body), "x": 1}).encode() + b" ", request.format
+    )  # other bytes around the same messages
+
+    assert formats.request_blocks(request) == formats.request_blocks(request)
+    assert [b.place for b in formats.request_blocks(moved)] == [
+        b.place for b in formats.request_blocks(request)
+    ]
+
+
+def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+    kept = BlockCache(capacity_bytes=3 * 1600)  # of which each takes 1000, and something for itself
+    keys = [(Format.CHAT, Area.MESSAGES, 0, Ttl.FIVE_MINUTES, bytes([number]) * 1000) for number in range(4)]
+    for key in keys[:3]:
+        kept.put(key, ())
+        kept.put(key, ())
+    kept.get(keys[0])
+    kept.put(keys[3], ())
+
+    assert [kept.get(key) is not None for key in keys] == [True, False, True, True]
+
+
+def test_the_same_message_at_another_place_is_another_block() -> None:
+    same = {"role": "user", "content": "again"}
+
+    found = blocks({"messages": [same, same]})
+
+    assert [block.place.index for block in found] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("mark", "ttl"),
+    [
+        ({"type": "ephemeral"}, Ttl.FIVE_MINUTES),
+        ({"type": "ephemeral", "ttl": "1h"}, Ttl.ONE_HOUR),
+        ({"type": "ephemeral", "ttl": "7 days"}, Ttl.FIVE_MINUTES),
+        ({"ttl": ["1h"]}, Ttl.FIVE_MINUTES),
+        ("odd", Ttl.FIVE_MINUTES),
+        (None, None),
+    ],
+)
+def test_a_mark_that_does_not_say_how_long_asks_for_the_usual_time(mark: Any, ttl: Ttl | None) -> None:
+    block = {"type": "text", "text": "a", "cache_control": mark}
+    body = {"model": "claude-4", "messages": [{"role": "user", "content": [block]}], "cache_control": mark}
+
+    (found,) = blocks(body)
+
+    assert found.breakpoint_ttl == ttl
+    assert said(found) == {"type": "text", "text": "a"}
+    assert formats.automatic_breakpoint(formats.parse_request(body)) == ttl
+
+
+def test_only_anthropic_marks_a_whole_request() -> None:
+    body = {"cache_control": SHORT, "messages": [{"role": "user", "content": "a"}]}
+
+    assert formats.automatic_breakpoint(formats.parse_request(body, Format.CHAT)) is None
+    assert formats.automatic_breakpoint(formats.parse_request(body, Format.ANTHROPIC)) is Ttl.FIVE_MINUTES
+
+
+def test_a_breakpoint_of_openai_lives_as_long_as_the_request_says() -> None:
+    part = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    body: dict[str, Any] = {"input": [{"role": "user", "content": [part]}]}
+
+    assert [block.breakpoint_ttl for block in blocks(body)] == [Ttl.THIRTY_MINUTES]
+    body["prompt_cache_options"] = {"mode": "explicit", "ttl": "12h"}
+    assert [block.breakpoint_ttl for block in blocks(body)] == [Ttl.TWELVE_HOURS]
+
+
+def test_bedrocks_cache_points_mark_what_stands_before_them() -> None:
+    point, long = {"cachePoint": {"type": "default"}}, {"cachePoint": {"type": "default", "ttl": "1h"}}
+    found = blocks(
+        {
+            "toolConfig": {"tools": [{"toolSpec": {"name": "cachePoint"}}, long, {"toolSpec": {}}]},
+            "system": [point, {"text": "s"}],
+            "messages": [{"role": "user", "content": [{"text": "a"}, point, {"toolResult": {}}]}],
+        }
+    )
+
+    assert [(block.kind, block.place.block, block.breakpoint_ttl) for block in found] == [
+        ("tool", None, Ttl.ONE_HOUR),
+        ("tool", None, None),
+        ("text", None, None),
+        ("text", 0, Ttl.FIVE_MINUTES),
+        ("toolResult", 1, None),
+    ]
+
+
+def test_what_a_chat_message_says_beside_its_content_are_blocks_too() -> None:
+    found = blocks(
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "content": "a",
+                    "reasoning_content": "r",
+                    "refusal": None,
+                    "tool_calls": [{"id": "1", "function": {"name": "f"}}, {"id": "2"}],
+                },
+                {"role": "tool", "tool_call_id": "1", "content": "b"},
+            ]
+        }
+    )
+
+    assert [(block.kind, block.place.block) for block in found] == [
+        ("text", 0),
+        ("tool_call", 1),
+        ("tool_call", 2),
+        ("reasoning_content", 3),
+        ("tool_result", 0),
+    ]
+    assert said(found[-1])["tool_call_id"] == "1"
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t\u00a0"])
+def test_a_text_that_says_nothing_is_empty(text: str) -> None:
+    for body in (
+        {"messages": [{"role": "user", "content": text}]},
+        {"messages": [{"role": "tool", "content": text}]},
+        {"contents": [{"parts": [{"text": text}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]},
+    ):
+        assert [block.is_empty for block in blocks(body)] == [True]
+
+
+def test_a_result_that_says_nothing_can_be_marked_all_the_same() -> None:
+    block = {"type": "tool_result", "tool_use_id": "1", "content": ""}
+
+    assert [b.is_empty for b in blocks({"messages": [{"role": "user", "content": [block]}]})] == [False]
+
+
+def test_blocks_that_nobody_knows_are_kept() -> None:
+    odd = {"type": "hologram", "depth": 1}
+
+    (found,) = blocks({"model": "claude-4", "messages": [{"role": "user", "content": [odd]}]})
+
+    assert (found.kind, said(found)) == ("hologram", odd)
+    assert kinds({"contents": [{"parts": [{"hologram": 1}, {"thought": True, "text": "t"}]}]}) == [
+        "hologram",
+        "thought",
+    ]
+    assert kinds({"input": [{"type": "hologram_call"}]}) == ["hologram_call"]

@@ -1,0 +1,51 @@
+"""Cache marks are no part of what a message says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from foveate import formats
+
+HI = {"role": "user", "content": "Hi"}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def test_cache_marks_are_removed_where_they_are_marks() -> None:
+    mark = {"type": "ephemeral"}
+    inner = {"type": "tool_result", "content": [{"type": "text", "text": "a", "cache_control": mark}]}
+    marked = {"role": "user", "cache_control": mark, "content": [{**inner, "cache_control": mark}]}
+    plain = {
+        "role": "user",
+        "content": [{"type": "tool_result", "content": [{"type": "text", "text": "a"}]}],
+    }
+
+    assert json.loads(formats.strip_breakpoints(json.dumps(marked).encode())) == plain
+
+
+def test_breakpoints_of_openai_are_marks_too() -> None:
+    part = {"type": "text", "text": "a"}
+    marked = {"role": "user", "content": [{**part, "prompt_cache_breakpoint": {"mode": "explicit"}}]}
+
+    assert json.loads(formats.strip_breakpoints(json.dumps(marked).encode())) == {
+        "role": "user",
+        "content": [part],
+    }
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": [{"type": "tool_use", "input": {"cache_control": {"type": "x"}}}]},
+        {"role": "user", "content": 'The field "cache_control" is a mark'},
+        {"role": "user", "content": [{"type": "text", "text": '{"cache_control": 1}'}]},
+    ],
+)
+def test_the_same_word_elsewhere_is_no_mark(message: dict[str, Any]) -> None:
+    assert json.loads(formats.strip_breakpoints(json.dumps(message).encode())) == message
+
+
+def test_what_bears_no_mark_keeps_its_bytes() -> None:
+    raw = b'{ "role":"user" , "content":"Hi"}'
+
+    assert formats.strip_breakpoints(raw) is raw

@@ -1,0 +1,239 @@
+"""Whatever is handed in is read, or refused with a clear error; nothing else ever comes out."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.errors import MalformedRequest
+from foveate.model import Format, SetParameter
+from tests.support.harness.example_limits import limit_examples
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.text(st.sampled_from("ab漢\ud83d\ude00\udfff")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+# Every field and every kind that a reader looks at, so that a wrong value is put where it hurts.
+_NAMES = """
+model modelId messages input contents system systemInstruction instructions tools toolConfig toolSpec
+tool_choice toolChoice functions function functionDeclarations function_declarations name description
+parameters input_schema inputSchema parametersJsonSchema json type role content parts text thinking signature
+data source media_type mimeType image image_url url detail document file file_data filename file_url file_id
+tool_use tool_result tool_use_id is_error id call_id tool_call_id tool_calls function_call functionCall
+functionResponse function_call_output output arguments args response inlineData inline_data fileData thought
+thoughtSignature toolUse toolResult toolUseId cachePoint reasoningContent reasoningText status format bytes
+response_format json_schema schema generationConfig responseSchema responseJsonSchema output_config
+output_format reasoning reasoning_effort effort summary encrypted_content refusal reasoning_content
+cachedContent generateContentRequest additionalModelRequestFields outputConfig textFormat structure jsonSchema
+title context mediaResolution level cache_control functionCallingConfig mode any defer_loading properties
+required enum anyOf items $ref $defs
+"""
+NAMES = _NAMES.split()
+_KINDS = """
+text input_text output_text image image_url input_image document file input_file base64 url content thinking
+tool_use redacted_thinking tool_result function custom message function_call function_call_output
+custom_tool_call reasoning refusal json_schema user assistant system tool image/png application/pdf text/plain
+pdf txt iVBORw0KGgo= object data:image/png;base64,iVBORw0KGgo= /9j/4AAQ UklGRg== string required auto
+web_search_20250305 web_search enabled
+"""
+KINDS = _KINDS.split()
+
+wire_values = st.recursive(
+    json_values | st.sampled_from(KINDS),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, min_size=1, max_size=5)
+    ),
+    max_leaves=25,
+)
+bodies = st.dictionaries(st.sampled_from(NAMES), wire_values, max_size=8)
+messages = st.lists(wire_values, min_size=1, max_size=3)
+LISTS = ("messages", "input", "contents")
+BESIDE = [name for name in NAMES if name not in (*LISTS, "generateContentRequest")]
+
+
+def read_all(body: Any, api_format: Format | None = None) -> None:
+    request = formats.parse_request(body, api_format)
+    for raw in request.messages:
+        formats.parse_message(request.format, raw)
+        formats.strip_breakpoints(raw)
+    for raw in request.tools:
+        formats.parse_tool(request.format, raw)
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(100))
+@given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, api_format=st.sampled_from(list(Format)))
+def test_any_json_in_any_field_is_read_or_refused(
+    body: dict[str, Any], listed: str, inner: list[Any], api_format: Format
+) -> None:
+    for whole in (body, {**body, listed: inner}):
+        for known in (None, api_format):
+            with suppress(MalformedRequest):
+                read_all(whole, known)
+
+
+@settings(max_examples=limit_examples(100))
+@given(value=wire_values, name=st.sampled_from(BESIDE), api_format=st.sampled_from(list(Format)))
+def test_any_value_in_a_body_of_the_right_shape_is_read(value: Any, name: str, api_format: Format) -> None:
+    body = {**SHAPES[api_format], name: value}
+    read_all(body, api_format)
+
+
+SHAPES: dict[Format, dict[str, Any]] = {
+    Format.ANTHROPIC: {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+    Format.CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
+    Format.RESPONSES: {"input": "Hi"},
+    Format.GEMINI: {"contents": [{"parts": [{"text": "Hi"}]}]},
+    Format.BEDROCK: {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]},
+}
+
+
+@settings(max_examples=limit_examples(100))
+@given(data=st.binary())
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        formats.parse_request(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(100))
+@given(body=bodies, at=st.integers(0, 400))
+def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> None:
+    data = json.dumps({**SHAPES[Format.CHAT], **body}).encode()
+
+    with pytest.raises(MalformedRequest):
+        formats.parse_request(data[: min(at, len(data) - 1)])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("", "not JSON"),
+        ("Hello!", "not JSON"),
+        ("[]", "not an object"),
+        ('"messages"', "not an object"),
+        ("null", "not an object"),
+        ("17", "not an object"),
+        ("{}", "no messages"),
+        ('{"prompt": "Hi"}', "no messages"),
+        ('{"messages": [}', "not JSON"),
+        ('{"messages": []} trailing', "not JSON"),
+        ('{"messages": [], "model": 1e999}', "Number out of range"),
+        ('{"messages": [], "model": 1' + "0" * 5000 + "}", "out of range"),
+        (b"\x89PNG\r\n\x1a\n", "not JSON"),
+        ({"messages": [object()]}, "object is not JSON"),
+        ({"messages": "hello " * 100}, "`messages` is a string, where a list is expected"),
+        ({"messages": None}, "`messages` is null"),
+        ({"messages": {"role": "user"}, "system": ""}, "`messages` is an object"),
+        ({"messages": "Hi", "inferenceConfig": {}}, "`messages` is a string"),
+        ({"messages": [{"role": "user"}, "a string", 5]}, r"`messages\[1\]` is a string, where an object"),
+        ({"messages": [5], "system": ""}, r"`messages\[0\]` is a number"),
+        ({"messages": [None], "modelId": "x"}, r"`messages\[0\]` is null"),
+        ({"input": {"role": "user", "content": "Hi"}}, "`input` is an object"),
+        ({"input": 5}, "`input` is a number"),
+        ({"input": ["Hi"]}, r"`input\[0\]` is a string"),
+        ({"contents": "Hi"}, "`contents` is a string"),
+        ({"contents": [True]}, r"`contents\[0\]` is a boolean"),
+        ({"generateContentRequest": "Hi"}, "`generateContentRequest` is not an object"),
+        ({"generateContentRequest": [{}, {}]}, "`generateContentRequest` is not an object"),
+    ],
+)
+def test_what_is_wrong_is_said(data: Any, reason: str) -> None:
+    with pytest.raises(MalformedRequest, match=reason):
+        formats.parse_request(data)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"content":'])
+@pytest.mark.parametrize("name", ["messages", "input", "contents", "tools", "system", "any"])
+@pytest.mark.parametrize("closed", [True, False])
+def test_deep_nesting_is_refused_and_not_followed_to_the_end_of_the_stack(
+    opening: str, name: str, closed: bool
+) -> None:
+    depth = 100_000
+    closing = "".join("}" if char == "{" else "]" for char in reversed(opening) if char in "[{")
+    inner = opening * depth + ("1" + closing * depth if closed else "")
+    whole = f'{{"contents":[],"{name}":{inner}' + ("}" if closed else "")
+
+    with pytest.raises(MalformedRequest, match="nested too deeply"):
+        read_all(whole)
+
+
+@pytest.mark.parametrize("depth", range(400, 1100, 50))
+def test_nesting_at_the_edge_of_the_stack_is_read_or_refused(depth: int) -> None:
+    lists = "[" * depth + "]" * depth
+    blocks = '{"type":"tool_result","content":[' * depth + "]}" * depth
+    for content in (lists, f"[{blocks}]", f'[{{"cache_control":{{}},"content":{lists}}}]'):
+        for beside in ("", '"system":"",', '"tools":[{"function":{"parameters":' + lists + "}}],"):
+            with suppress(MalformedRequest):
+                read_all(f'{{{beside}"messages":[{{"role":"user","content":{content}}}]}}')
+
+
+def test_what_is_not_utf_8_is_refused_where_it_is_read() -> None:
+    for body in (b'{"messages": [{"content": "\xff"}]}', b'{"messages": [{"content": "\xed\xa0\x80"}]}'):
+        with pytest.raises(MalformedRequest, match="not UTF-8"):
+            read_all(body)
+
+
+def test_a_body_that_holds_itself_is_refused() -> None:
+    body: dict[str, Any] = {"messages": []}
+    body["messages"].append(body)
+
+    with pytest.raises(MalformedRequest):
+        formats.parse_request(body)
+
+
+@pytest.mark.slow
+def test_a_body_nested_too_deep_for_python_is_refused() -> None:
+    inner: Any = "end"
+    for _ in range(50_000):
+        inner = [inner]
+
+    with pytest.raises(MalformedRequest):
+        formats.parse_request({"messages": inner})
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda body: body,
+        json.dumps,
+        lambda body: json.dumps(body, ensure_ascii=False),
+        lambda body: json.dumps(body).encode(),
+    ],
+    ids=["dict", "escapes", "str", "bytes"],
+)
+def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[Any], Any]) -> None:
+    content = "a\ud83db \\ud83d \U0001f600 \udc00"
+    request = formats.parse_request(
+        spell({"model": "gpt-4o", "messages": [{"role": "user", "content": content}]})
+    )
+
+    (message,) = (formats.parse_message(request.format, raw) for raw in request.messages)
+
+    assert message.parts[0].text == "a\ufffdb \\ud83d \U0001f600 \ufffd"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("spell", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])
+def test_a_byte_order_mark_before_the_body_is_passed_on_and_not_read(spell: Callable[[str], Any]) -> None:
+    """What Foveate did not change goes out as it came, and what it writes stands behind the mark."""
+    text = '{"messages":[{"role":"user","content":"Hi"}]}'
+    request = formats.parse_request(spell(text))
+    setting = SetParameter(path=("n",), value=1, reason="")
+
+    assert replace(request, body=b"") == replace(formats.parse_request(text), body=b"")
+    assert formats.apply_edits(request, []) == b"\xef\xbb\xbf" + text.encode()
+    assert formats.apply_edits(request, [setting]) == b"\xef\xbb\xbf" + text[:-1].encode() + b',"n":1}'
+    assert [block.kind for block in formats.request_blocks(request)] == ["text"]

@@ -1,0 +1,57 @@
+"""Who sends a request, of all that send requests with one agent's name."""
+
+from foveate.gateway.auth.callers import hash_caller, hash_name_scope
+from foveate.gateway.request import parse_request
+
+
+def caller(**headers: str) -> str:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return hash_caller(
+        parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+    )
+
+
+def test_callers_are_told_apart_by_their_key_and_their_program() -> None:
+    found = [
+        caller(x_api_key="sk-ant-1", user_agent="pi/0.73"),
+        caller(x_api_key="sk-ant-2", user_agent="pi/0.73"),
+        caller(authorization="Bearer sk-ant-1", user_agent="pi/0.73"),
+        caller(x_api_key="sk-ant-1", user_agent="OpenAI/Python 3.3"),
+        caller(),
+    ]
+
+    assert len(set(found)) == len(found)
+    assert not any("sk-ant" in one for one in found)
+
+
+def test_a_new_version_and_a_renewed_token_are_the_same_caller() -> None:
+    assert caller(x_api_key="k", user_agent="pi/0.73") == caller(x_api_key="k", user_agent="pi/0.74 (linux)")
+    for first, second in (("sk-ant-oat01-a", "sk-ant-oat01-b"), ("ya29.a", "ya29.b"), ("eyJhbGc", "eyJxyz")):
+        assert caller(authorization=f"Bearer {first}") == caller(authorization=f"Bearer {second}")
+
+
+def scope(**headers: str) -> str:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return hash_name_scope(
+        parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+    )
+
+
+def test_names_of_sessions_hold_for_one_key_in_any_header_and_from_any_program() -> None:
+    same = {
+        scope(x_api_key="k", user_agent="pi/0.73"),
+        scope(authorization="Bearer k", user_agent="OpenAI/Python 3.3"),
+        scope(x_api_key="k", authorization="Bearer k"),
+    }
+    other = {scope(x_api_key="k2", user_agent="pi/0.73"), scope(user_agent="pi/0.73"), scope()}
+
+    assert len(same) == 1
+    assert len(other | same) == 4
+
+
+def test_names_of_sessions_hold_for_one_program_if_its_keys_do_not_last() -> None:
+    tokens = ("sk-ant-oat01-a", "ya29.a", "eyJhbGc", "bedrock-api-key-YmVk", "tid=a;exp=1")
+    renewed = {scope(authorization=f"Bearer {token}", user_agent="pi/0.73") for token in tokens}
+
+    assert renewed == {scope(user_agent="pi/0.74")}
+    assert scope(authorization="Bearer ya29.a", user_agent="curl/8") not in renewed

@@ -1,0 +1,155 @@
+"""Bodies that come packed: each is unpacked, or known as one that cannot be read."""
+
+import gzip
+import random
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import brotli
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.gateway.body.encodings import (
+    decompress,
+    decompress_in_thread,
+    parse_content_encodings,
+    strip_content_encoding,
+)
+from foveate.gateway.body.errors import TooLarge
+
+BODY = b'{"model": "gpt-4.1"}' * 50
+RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+DEFLATED = RAW.compress(BODY) + RAW.flush()
+
+
+BROTLI = brotli.compress(BODY)
+ZSTD = zstandard.ZstdCompressor(write_checksum=True).compress(BODY)
+SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
+
+
+def zipped(data: bytes) -> bytes:
+    """The same bytes at any time, since they are part of a test's name."""
+    return gzip.compress(data, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("packed", "said"),
+    [
+        (BODY, []),
+        (BODY, [b"identity"]),
+        (zipped(BODY), [b"gzip"]),
+        (zipped(BODY), [b"identity", b"GZIP "]),
+        (zipped(BODY[:9]) + zipped(BODY[9:]), [b"x-gzip"]),
+        (zlib.compress(BODY), [b"deflate"]),
+        (DEFLATED, [b"deflate"]),
+        (zipped(zlib.compress(BODY)), [b"deflate, gzip"]),
+        (zipped(zlib.compress(BODY)), [b"deflate", b"gzip"]),
+        (BROTLI, [b"br"]),
+        (ZSTD, [b"zstd"]),
+        (SKIPPED + ZSTD, [b"zstd"]),
+        (zstandard.compress(BODY[:9]) + zstandard.compress(BODY[9:]), [b"ZSTD"]),
+        (zipped(ZSTD), [b"zstd, gzip"]),
+    ],
+)
+def test_a_body_is_unpacked_as_its_headers_say(packed: bytes, said: list[bytes]) -> None:
+    headers = [(b"content-encoding", value) for value in said]
+
+    assert decompress(packed, parse_content_encodings(headers), limit_bytes=len(BODY)) == BODY
+
+
+def test_a_body_of_many_parts_takes_no_longer_than_its_bytes_do() -> None:
+    """Defect: all that was left was copied for each of them, so that one small request froze the gateway."""
+    parts = gzip.compress(b"") * 1_000
+    behind = gzip.compress(random.Random(1).randbytes(16_000_000), 0)
+    began = time.process_time()
+
+    assert decompress(parts + behind, ("gzip",), limit_bytes=20_000_000) is not None
+    assert decompress(gzip.compress(b"") * 80_000, ("gzip",), limit_bytes=20_000_000) is None
+    assert decompress(gzip.compress(b"", 9), ("gzip",) * 5, limit_bytes=99) is None
+    assert time.process_time() - began < 1.5
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+async def test_what_is_read_beside_others_is_the_same(size: int) -> None:
+    body = random.Random(1).randbytes(size)
+    packed = gzip.compress(body)
+
+    assert await decompress_in_thread(packed, ("gzip",), limit_bytes=size) == body
+    assert await decompress_in_thread(body, (), limit_bytes=size) == body
+    assert await decompress_in_thread(body, ("gzip",), limit_bytes=size) is None
+    with pytest.raises(TooLarge):
+        await decompress_in_thread(packed, ("gzip",), limit_bytes=size - 1)
+
+
+@pytest.mark.parametrize(
+    ("packed", "encoding"),
+    [
+        (BODY, "br"),
+        (BODY, "zstd"),
+        (BODY, "gzip"),
+        (BODY, "deflate"),
+        (zipped(BODY)[:-4], "gzip"),
+        (zipped(BODY) + b"more", "gzip"),
+        (zlib.compress(BODY)[:-1], "deflate"),
+        (b"", "deflate"),
+        (BROTLI[:-1], "br"),
+        (BROTLI + b"more", "br"),
+        (b"", "br"),
+        (ZSTD[:-1], "zstd"),
+        (ZSTD[:-1] + b"x", "zstd"),
+        (ZSTD + b"more", "zstd"),
+    ],
+)
+def test_what_is_packed_otherwise_or_broken_cannot_be_read(packed: bytes, encoding: str) -> None:
+    assert decompress(packed, (encoding,), limit_bytes=10_000) is None
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": lambda data: bytes(brotli.compress(data, quality=1)),
+    "zstd": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_no_more_is_unpacked_than_a_body_may_have(encoding: str) -> None:
+    pack = PACKERS[encoding]
+    assert decompress(pack(bytes(1_000_000)), (encoding,), limit_bytes=1_000_000) == bytes(1_000_000)
+    with pytest.raises(TooLarge):
+        decompress(pack(bytes(1_000_001)), (encoding,), limit_bytes=1_000_000)
+    with pytest.raises(TooLarge):
+        decompress(gzip.compress(BODY) * 2, ("gzip",), limit_bytes=2 * len(BODY) - 1)
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_a_bomb_takes_little_more_memory_than_a_body_may_have(encoding: str) -> None:
+    bomb = PACKERS[encoding](bytes(40_000_000))
+    grown: list[int] = []
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            decompress(bomb, (encoding,), limit_bytes=1_000_000, grow=grown.append)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sum(grown) <= 1_000_000
+    assert peak_bytes < 20_000_000
+
+
+@given(data=st.binary(max_size=3_000), encoding=st.sampled_from(sorted(PACKERS)), cut=st.integers(0, 3_100))
+def test_a_body_is_unpacked_whole_or_not_at_all(data: bytes, encoding: str, cut: int) -> None:
+    packed = PACKERS[encoding](data)
+
+    assert decompress(packed, (encoding,), limit_bytes=3_000) == data
+    if 0 < cut < len(packed):
+        assert decompress(packed[:cut], (encoding,), limit_bytes=3_000) is None
+
+
+def test_an_unpacked_body_has_no_header_that_says_it_is_packed() -> None:
+    assert strip_content_encoding([(b"content-encoding", b"gzip"), (b"a", b"b")]) == [(b"a", b"b")]

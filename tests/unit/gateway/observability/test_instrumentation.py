@@ -1,0 +1,250 @@
+"""A gateway as it is watched: what changes while it runs is seen by its pages, its numbers and its log."""
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from foveate.config.live import LiveSettings
+from foveate.context.workspace_cache import WorkspaceCacheStats
+from foveate.engine.metrics import definitions
+from foveate.engine.metrics.registry import MetricsRegistry
+from foveate.errors import StoreUnavailable
+from foveate.gateway.config import ResolvedConfig, resolve_config
+from foveate.gateway.observability import worker_metrics
+from foveate.gateway.observability.access_log import LogWriter
+from foveate.gateway.observability.health import DETAILS_SCOPE_KEY, AsgiApp
+from foveate.gateway.observability.instrumentation import Instrumentation, ObservedParts
+from foveate.gateway.observability.otel import Telemetry
+
+
+class Store:
+    """A store that comes and goes."""
+
+    def __init__(self) -> None:
+        self.is_there = True
+
+    async def probe(self) -> object:
+        if not self.is_there:
+            raise StoreUnavailable("db.example/foveate", "no connection")
+        return None
+
+
+@pytest.fixture
+def level() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("foveate")
+    before = logger.level
+    yield logger
+    logger.setLevel(before)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("agents: [{id: ana}]\n")
+    return path
+
+
+def configure(path: Path, said: str) -> None:
+    path.write_text(said)
+
+
+def settings(path: Path) -> LiveSettings[ResolvedConfig]:
+    return LiveSettings(path, lambda found: resolve_config(found, {}), check_interval_seconds=0.0)
+
+
+def observing(path: Path, *, folder: Path | None = None) -> tuple[Instrumentation, LogWriter]:
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    return Instrumentation(settings(path), version="1.2.3", log=writer, folder=folder), writer
+
+
+def parts(store: Store) -> ObservedParts:
+    return ObservedParts(
+        store="db.example/foveate",
+        probe=store.probe,
+        count_charges=lambda: (2, 1, 3),
+        workspaces=lambda: {"/w": WorkspaceCacheStats(hits=4, misses=2, invalidations=1)},
+    )
+
+
+async def asked(page: AsgiApp) -> tuple[int, bytes]:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    await page({"method": "GET", "headers": [], DETAILS_SCOPE_KEY: True}, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+async def test_a_store_that_goes_and_comes_is_seen_by_every_page(config: Path) -> None:
+    watched, _ = observing(config)
+    store = Store()
+    async with watched.serve_pages(parts(store)) as pages:
+        assert (await asked(pages["/ready"]))[0] == 200
+
+        store.is_there = False
+        assert await asked(pages["/ready"]) == (
+            503,
+            b'{"ready":false,"problem":"db.example/foveate: no connection"}',
+        )
+        status, body = await asked(pages["/health"])
+        assert (status, json.loads(body)["store"]["reachable"]) == (200, False)
+        assert b"foveate_store_up 0.0" in (await asked(pages["/metrics"]))[1]
+
+        store.is_there = True
+        assert (await asked(pages["/ready"]))[0] == 200
+        assert b"foveate_store_up 1.0" in (await asked(pages["/metrics"]))[1]
+
+        watched.set_shutdown_check(lambda: True)
+        assert (await asked(pages["/ready"]))[0] == 503
+
+
+async def test_what_others_count_is_on_the_page(config: Path) -> None:
+    watched, _ = observing(config)
+    async with watched.serve_pages(parts(Store())) as pages:
+        _, body = await asked(pages["/metrics"])
+
+    for line in (
+        b"foveate_bills_waiting 2.0",
+        b"foveate_bills_lost_total 1.0",
+        b"foveate_reservations_lapsed_total 3.0",
+        b'workspace_cache_hits_total{path="/w"} 4.0',
+        b'workspace_cache_misses_total{path="/w"} 2.0',
+        b'workspace_cache_invalidations_total{path="/w"} 1.0',
+        b'foveate_build_info{version="1.2.3"} 1.0',
+    ):
+        assert line in body
+
+
+async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothing_but_is_told(
+    config: Path, level: logging.Logger
+) -> None:
+    watched, writer = observing(config)
+    async with watched.serve_pages(parts(Store())) as pages:
+        configure(config, "server: {log: json, log_level: warning}  # changed\n")
+        watched.current_config()
+        assert (writer.as_json, level.level) == (True, logging.WARNING)
+
+        configure(config, "server: {log: lines, log_level: loud}\n")
+        _, body = await asked(pages["/health"])
+        assert (writer.as_json, level.level) == (True, logging.WARNING)
+        said = json.loads(body)
+        assert (said["status"], said["config"]["line"]) == ("degraded", 1)
+        assert "log_level is one of" in said["config"]["problem"]
+        assert b"foveate_config_valid 0.0" in (await asked(pages["/metrics"]))[1]
+
+
+def test_what_is_chosen_changes_at_the_beginning_of_the_next_request(config: Path) -> None:
+    live = LiveSettings(config, lambda found: resolve_config(found, {}), check_interval_seconds=60.0)
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    watched = Instrumentation(live, version="1", log=writer)
+
+    configure(config, "server: {port: 9123}\n")
+    assert watched.last_config.settings.server.port != 9123
+    watched.reload_config()
+    assert watched.last_config.settings.server.port == 9123
+
+
+class Told(Telemetry):
+    """Telemetry that only knows whether it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+async def test_telemetry_is_switched_on_and_off_while_it_runs(config: Path) -> None:
+    made: list[Told] = []
+
+    def export(_version: str) -> Telemetry:
+        made.append(Told())
+        return made[-1]
+
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    watched = Instrumentation(settings(config), version="1", log=writer, export=export)
+    assert made == []
+    configure(config, "server: {opentelemetry: true}\n")
+    watched.current_config()
+    watched.current_config()
+    assert len(made) == 1
+    configure(config, "server: {opentelemetry: false}\n")
+    watched.current_config()
+    assert made[0].closed.wait(10)
+
+    configure(config, "server: {opentelemetry: true}  # again\n")
+    watched.current_config()
+    async with watched.serve_pages(parts(Store())):
+        assert not made[1].closed.is_set()
+    assert made[1].closed.is_set()
+
+
+def test_telemetry_that_cannot_be_set_up_is_told_and_stands_in_no_requests_way(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def export(_version: str) -> Telemetry:
+        raise ValueError("of a variable that makes no sense")
+
+    configure(config, "server: {opentelemetry: true}\n")
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    watched = Instrumentation(settings(config), version="1", log=writer, export=export)
+
+    assert watched.current_config().settings.server.opentelemetry
+    assert "there is no OpenTelemetry: it cannot be set up" in caplog.text
+
+
+async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_are_left_at_its_end(
+    config: Path,
+) -> None:
+    environment: dict[str, str] = {}
+    folder = worker_metrics.create_folder(environment)
+    try:
+        theirs = MetricsRegistry()
+        theirs.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value = 3
+        worker_metrics.write_samples(folder, theirs.samples())
+        (folder / f"{os.getpid()}.live").rename(folder / "1.live")  # as another process would have it
+
+        watched, _ = observing(config, folder=worker_metrics.find_folder(environment))
+        async with watched.serve_pages(parts(Store())) as pages:
+            watched.metrics.count_response("ana", "anthropic", "m", 200)
+            _, body = await asked(pages["/metrics"])
+        assert b'foveate_requests_total{agent="ana",model="m",provider="anthropic",status="200"} 4.0' in body
+        assert (folder / f"{os.getpid()}.live").exists()
+    finally:
+        worker_metrics.remove_folder(folder)
+
+
+async def test_numbers_that_cannot_be_written_are_told_of_once(
+    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: every worker warned every second."""
+    (tmp_path / "file").touch()
+    watched, _ = observing(config, folder=tmp_path / "file")
+    for _ in range(2):  # at the end of each, numbers are written
+        async with watched.serve_pages(parts(Store())):
+            pass
+
+    assert caplog.text.count("the numbers cannot be written") == 1
+
+
+async def test_an_agent_of_the_configuration_is_shown_after_any_number_of_others(config: Path) -> None:
+    watched, _ = observing(config)
+    for number in range(200):
+        watched.metrics.count_rejection(f"stranger {number}", "cap_exceeded")
+    watched.metrics.count_rejection("ana", "cap_exceeded")
+    async with watched.serve_pages(parts(Store())) as pages:
+        _, body = await asked(pages["/metrics"])
+
+    assert b'foveate_refusals_total{agent="ana",code="cap_exceeded"} 1.0' in body
+    assert b'foveate_refusals_total{agent="other",code="cap_exceeded"} 100.0' in body

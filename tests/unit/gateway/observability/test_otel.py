@@ -1,0 +1,142 @@
+"""OpenTelemetry by the conventions for generative AI, as its own exporters in memory see it."""
+
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from foveate.config.load import load_and_build
+from foveate.engine.exchange import Exchange
+from foveate.errors import BadSetting
+from foveate.gateway.config import resolve_config
+from foveate.gateway.observability import otel
+from foveate.gateway.observability.otel import Telemetry
+from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.response import ClientResponse
+from tests.support.scenarios.finished_exchanges import ended
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+class Exported:
+    """Telemetry whose exports can be looked at."""
+
+    def __init__(self) -> None:
+        self._spans = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        spans = TracerProvider()
+        spans.add_span_processor(SimpleSpanProcessor(self._spans))
+        self.telemetry = Telemetry(spans, MeterProvider([self._reader]))
+
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self._spans.get_finished_spans()
+
+    def points(self) -> dict[str, float]:
+        data = self._reader.get_metrics_data()
+        found: dict[str, float] = {}
+        for resource in data.resource_metrics if data else ():
+            for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+                for point in metric.data.data_points:
+                    found[metric.name] = float(getattr(point, "value", 0) or getattr(point, "sum", 0))
+        return found
+
+
+def asked(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
+    named = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", **headers}
+    raw = [(name.encode(), value.encode()) for name, value in named.items()]
+    return parse_request(
+        {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}
+    )
+
+
+def answered(
+    ask: IncomingRequest, exchange: Exchange | None, status: int = 200, refused: str = ""
+) -> ClientResponse:
+    async def send(_: object) -> None:
+        """Nobody is there."""
+
+    client = ClientResponse(ask, send)
+    client.exchange, client.status, client.error_code = exchange, status, refused
+    client.agent, client.provider = "ana", "anthropic"
+    return client
+
+
+async def test_a_call_is_a_span_in_the_trace_of_its_client_with_what_was_billed() -> None:
+    exported, ask = Exported(), asked()
+
+    exported.telemetry.on_request_end(ask, answered(ask, await ended()))
+
+    (span,) = exported.spans()
+    assert (span.name, span.kind) == ("chat claude-opus-4-5", SpanKind.CLIENT)
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert (span.start_time, span.end_time) == (100 * 10**9, 102 * 10**9)
+    assert span.attributes is not None
+    said = dict(span.attributes)
+    assert said["gen_ai.operation.name"] == "chat"
+    assert said["gen_ai.provider.name"] == "anthropic"
+    assert said["gen_ai.request.model"] == "claude-opus-4-5"
+    assert said["gen_ai.usage.input_tokens"] == 100
+    assert said["gen_ai.usage.output_tokens"] == 7
+    assert said["gen_ai.usage.cache_read.input_tokens"] == 80
+    assert said["gen_ai.usage.cache_write.input_tokens"] == 10
+    assert said["foveate.dollars"] == "0.5"
+    assert "SECRET TEXT" not in span.to_json()
+    assert exported.points() == {
+        "gen_ai.client.operation.duration": 2.0,
+        "gen_ai.client.inference.usage.input_tokens": 100,
+        "gen_ai.client.inference.usage.output_tokens": 7,
+        "gen_ai.client.inference.usage.cache_read.input_tokens": 80,
+        "gen_ai.client.inference.usage.cache_write.input_tokens": 10,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "refused", "kind"),
+    [(529, "", "529"), (0, "", "client_gone"), (502, "upstream_broken", "upstream_broken")],
+)
+async def test_a_call_that_failed_says_so(status: int, refused: str, kind: str) -> None:
+    exported, ask = Exported(), asked()
+
+    exported.telemetry.on_request_end(ask, answered(ask, await ended(status=status or 200), status, refused))
+
+    (span,) = exported.spans()
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == kind
+    assert span.status.status_code is StatusCode.ERROR
+
+
+async def test_what_asks_no_model_is_no_span() -> None:
+    exported = Exported()
+
+    for path in ("/v1/messages/count_tokens", "/v1/models", "/v1/messages"):
+        ask = asked(path)
+        exchange = None if path == "/v1/messages" else await ended()
+        exported.telemetry.on_request_end(ask, answered(ask, exchange))
+
+    assert exported.spans() == ()
+    assert exported.points() == {}
+
+
+async def test_an_odd_traceparent_makes_a_trace_of_its_own() -> None:
+    exported, ask = Exported(), asked(traceparent="nonsense")
+
+    exported.telemetry.on_request_end(ask, answered(ask, await ended()))
+
+    assert exported.spans()[0].parent is None
+
+
+def test_without_the_packages_the_setting_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    config.write_text("server:\n  opentelemetry: true\n")
+    assert load_and_build(config, lambda found: resolve_config(found, {})).settings.server.opentelemetry
+
+    with pytest.raises(BadSetting, match=r"foveate.yaml:2: .*pip install 'foveate\[otel\]'"):
+        load_and_build(
+            config, lambda _: otel.check_installed(("opentelemetry.sdk", "no_such_package_here.of_it"))
+        )

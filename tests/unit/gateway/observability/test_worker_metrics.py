@@ -1,0 +1,127 @@
+"""The numbers of several workers: counted together, and a dead one's gauges are gone."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.engine.metrics import definitions
+from foveate.engine.metrics.registry import MetricsRegistry, Sample, merge_samples
+from foveate.gateway.observability import worker_metrics
+from tests.support.harness.example_limits import limit_examples
+
+
+def counted(requests: int, *, open_requests: int, read: int, is_valid: bool) -> list[Sample]:
+    board = MetricsRegistry()
+    board.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value += requests
+    board.scalar(definitions.OPEN_REQUESTS).value = open_requests
+    board.scalar(definitions.CONFIG_VALID).value = int(is_valid)
+    board.scalar(definitions.WINDOW_READ, "ana").value = read
+    board.scalar(definitions.WINDOW_INPUT, "ana").value = 100
+    board.histogram(definitions.ADDED_SECONDS).observe(0.001 * requests)
+    return board.samples()
+
+
+def write(folder: Path, requests: int) -> None:
+    worker_metrics.write_samples(folder, counted(requests, open_requests=1, read=50, is_valid=True))
+
+
+def worker_that_wrote(folder: Path, requests: int) -> int:
+    process = multiprocessing.get_context("spawn").Process(target=write, args=(folder, requests))
+    process.start()
+    process.join()
+    assert process.pid is not None
+    assert process.exitcode == 0
+    return process.pid
+
+
+def values(samples: list[Sample]) -> dict[str, list[float]]:
+    return {sample.name: sample.values for sample in samples}
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_any_worker_shows_the_numbers_of_all_and_of_dead_ones_what_they_had_counted() -> None:
+    environment: dict[str, str] = {}
+    folder = worker_metrics.create_folder(environment)
+    try:
+        assert worker_metrics.find_folder(environment) == folder
+        one, two = worker_that_wrote(folder, 3), worker_that_wrote(folder, 4)
+        write(folder, 1000)  # our own file is not one of the others
+        own = counted(5, open_requests=2, read=90, is_valid=False)
+
+        found = values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
+        assert found["foveate_requests_total"] == [12]
+        assert found["foveate_open_requests"] == [4]
+        assert found["foveate_config_valid"] == [0]
+        assert found["foveate_cache_window_read_tokens"] == [190]
+        assert sum(found["foveate_added_seconds"][1:]) == 3
+
+        worker_metrics.mark_worker_dead(one, folder)
+        worker_metrics.mark_worker_dead(two, folder)
+        worker_metrics.mark_worker_dead(two, folder)
+        found = values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
+        assert found["foveate_requests_total"] == [12]
+        assert found["foveate_open_requests"] == [2]
+    finally:
+        worker_metrics.remove_folder(folder)
+    assert not folder.exists()
+
+
+def test_each_start_has_a_folder_of_its_own() -> None:
+    folders = [worker_metrics.create_folder({}) for _ in range(2)]
+    for folder in folders:
+        worker_metrics.remove_folder(folder)
+
+    assert folders[0] != folders[1]
+    assert worker_metrics.find_folder({}) is None
+
+
+def test_a_folder_that_was_cleaned_away_is_made_anew_by_whoever_writes_next(tmp_path: Path) -> None:
+    """Defect: /metrics was an error until a restart once somebody had cleaned up the folder."""
+    folder = worker_metrics.create_folder({}, parent=tmp_path)
+    worker_metrics.remove_folder(folder)
+
+    assert worker_metrics.read_other_workers(folder) == []
+    write(folder, 3)
+    assert [path.suffix for path in folder.iterdir()] == [".live"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def prepare_and_die(within: Path) -> None:
+    worker_metrics.create_folder({}, parent=within)
+    os._exit(0)
+
+
+@pytest.mark.process
+def test_what_a_killed_gateway_has_left_is_removed_and_what_another_uses_is_not(tmp_path: Path) -> None:
+    """Defect: the folder of a gateway that was killed stayed for ever."""
+    process = multiprocessing.get_context("spawn").Process(target=prepare_and_die, args=(tmp_path,))
+    process.start()
+    process.join()
+    (left,) = tmp_path.iterdir()
+    running = worker_metrics.create_folder({}, parent=tmp_path)
+    assert left.exists()  # it has only just been written to
+    for folder in (left, running):
+        os.utime(folder, (0, 0))
+
+    fresh = worker_metrics.create_folder({}, parent=tmp_path)
+
+    assert {*tmp_path.iterdir()} == {running, fresh}
+
+
+@settings(max_examples=limit_examples(50))
+@given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=6))
+def test_what_was_counted_is_never_lost_by_a_death_nor_counted_twice(workers: list[tuple[int, bool]]) -> None:
+    processes = [
+        (counted(number, open_requests=number, read=0, is_valid=True), is_alive) for number, is_alive in workers
+    ]
+
+    found = values(merge_samples(processes))
+
+    assert found["foveate_requests_total"] == [sum(number for number, _ in workers)]
+    alive = [number for number, is_alive in workers if is_alive]
+    assert found.get("foveate_open_requests", [0]) == [sum(alive)]

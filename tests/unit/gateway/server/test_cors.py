@@ -1,0 +1,158 @@
+"""Pages of other origins: only listed ones may read, and never with a browser's own credentials."""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.gateway.request import IncomingRequest, Receive, Scope, Send
+from foveate.gateway.response import ClientResponse
+from foveate.gateway.server.cors import CorsMiddleware, preflight_headers, response_headers
+
+HERE = "127.0.0.1"
+ASKS_BEFORE = (b"access-control-request-method", b"POST")
+ORIGINS = st.sampled_from(["https://a.example", "https://b.example", "null", "http://localhost:3000"])
+
+
+@given(origin=ORIGINS, allowed=st.lists(st.one_of(ORIGINS, st.just("*"))), asked=st.binary(max_size=20))
+def test_only_a_listed_origin_may_ever_read_and_never_with_credentials(
+    origin: str, allowed: list[str], asked: bytes
+) -> None:
+    answered, before = response_headers(origin, allowed), preflight_headers(origin, asked, allowed)
+
+    assert (answered is not None) == bool(before) == (origin in allowed or "*" in allowed)
+    for said in (answered or [], before):
+        named = dict(said)
+        assert named.get(b"access-control-allow-origin") in (None, origin.encode(), b"*")
+        assert b"access-control-allow-credentials" not in named
+
+
+async def answered(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
+    return dict((await sent_to(cors, *headers))["headers"])
+
+
+async def sent_to(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
+    """The head of the answer."""
+    return (await said_to(cors, *headers))[0]
+
+
+async def said_to(
+    cors: CorsMiddleware, *headers: tuple[bytes, bytes], method: str = "POST"
+) -> list[MutableMapping[str, Any]]:
+    """All that is answered."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": list(headers)}
+    await cors(scope, receive, send)
+    return sent
+
+
+async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """One that lets any page read its answers."""
+    said = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true")]
+    await send({"type": "http.response.start", "status": 200, "headers": said})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def test_what_a_provider_allows_does_not_hold_for_the_gateway() -> None:
+    closed, opened = (
+        CorsMiddleware(provider, list, host=HERE),
+        CorsMiddleware(provider, lambda: ["https://a.example"], host=HERE),
+    )
+
+    own = (b"origin", b"http://localhost:1"), (b"host", b"localhost:1")
+    assert await answered(closed, *own) == {b"vary": b"origin"}
+    headers = await answered(opened, (b"origin", b"https://a.example"))
+    assert headers[b"access-control-allow-origin"] == b"https://a.example"
+    assert b"access-control-allow-credentials" not in headers
+
+
+async def test_a_request_of_no_page_is_left_alone() -> None:
+    headers = await answered(CorsMiddleware(provider, lambda: ["*"], host=HERE))
+
+    assert headers[b"Access-Control-Allow-Origin"] == b"*"
+    assert b"vary" not in headers
+
+
+@pytest.mark.parametrize(
+    ("bound", "name", "origin", "status"),
+    [
+        ("127.0.0.1", b"127.0.0.1:8090", b"http://127.0.0.1:8090", 200),
+        ("127.0.0.1", b"LocalHost:8090", None, 200),
+        ("127.0.0.1", b"[::1]:8090", None, 200),
+        ("127.0.0.1", None, None, 200),  # HTTP/1.0
+        ("127.0.0.1", b"evil.example:8090", b"http://evil.example:8090", 403),  # leads to loopback all at once
+        ("127.0.0.1", b"evil.example:8090", None, 403),  # and asks for its own page
+        ("127.0.0.1", b"host.docker.internal:8090", None, 200),  # listed
+        ("127.0.0.1", b"localhost:8090", b"https://evil.example", 403),
+        ("127.0.0.1", b"localhost:8090", b"null", 403),
+        ("127.0.0.1", b"localhost:8090", b"http://localhost:3000", 403),  # another port of this machine
+        ("0.0.0.0", b"gateway.example", b"https://gateway.example", 200),
+        ("0.0.0.0", b"10.0.0.5:8090", b"https://evil.example", 403),
+        ("0.0.0.0", b"10.0.0.5:8090", None, 200),
+    ],
+)
+@pytest.mark.parametrize("site", [None, b"same-origin"])
+async def test_a_page_that_is_not_listed_spends_nobodys_key(
+    bound: str, name: bytes | None, origin: bytes | None, status: int, site: bytes | None
+) -> None:
+    """Defect: where a browser did not say whose page it was, as over plain HTTP, it was taken for none."""
+    cors = CorsMiddleware(provider, list, host=bound, host_names=lambda: ["host.docker.internal"])
+    said = {b"host": name, b"origin": origin, b"sec-fetch-site": site}
+
+    head = await sent_to(cors, *((named, value) for named, value in said.items() if value is not None))
+
+    assert head["status"] == status
+
+
+@dataclass
+class Remembered:
+    """Who came, and what they were told."""
+
+    here: int = 0
+    gone: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def on_start(self, _client: ClientResponse) -> None:
+        self.here += 1
+
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+        self.gone.append((request.id, response.status, response.error_code))
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "refused", "headers"),
+    [
+        ("POST", 403, "foreign_origin", [(b"origin", b"http://x")]),
+        (
+            "OPTIONS",
+            403,
+            "foreign_origin",
+            [(b"origin", b"http://x"), ASKS_BEFORE],
+        ),
+        ("OPTIONS", 204, "", [(b"origin", b"http://a"), ASKS_BEFORE]),
+        ("GET", 403, "foreign_host", [(b"host", b"evil.example")]),
+    ],
+)
+async def test_what_is_answered_before_the_doors_has_an_id_and_is_told(
+    method: str, status: int, refused: str, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """Defect: it had no id and no words, and neither log nor numbers knew of it."""
+    seen = Remembered()
+
+    head, body = await said_to(
+        CorsMiddleware(provider, lambda: ["http://a"], host=HERE, observer=seen), *headers, method=method
+    )
+
+    named = dict(head["headers"])
+    assert seen.gone == [(named[b"x-foveate-request-id"].decode(), status, refused)]
+    assert (seen.here, head["status"], named[b"vary"]) == (1, status, b"origin")
+    assert bool(refused) == (b"server." in body["body"])

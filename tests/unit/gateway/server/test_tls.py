@@ -1,0 +1,71 @@
+"""A renewed certificate is shown without a restart, and half of a new pair changes nothing."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import trustme
+
+from foveate.config.settings import TlsSettings
+from foveate.gateway.server.tls import create_tls_context, reload_certificates
+
+
+def written(authority: trustme.CA, tls: TlsSettings) -> trustme.LeafCert:
+    made = authority.issue_cert("localhost")
+    made.cert_chain_pems[0].write_to_path(tls.certificate)
+    made.private_key_pem.write_to_path(tls.key)
+    return made
+
+
+def shown(server: ssl.SSLContext, authority: trustme.CA) -> str:
+    """The certificate that a client is shown, by a real handshake in memory."""
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trust.wrap_bio(back, there, server_hostname="localhost")
+    other = server.wrap_bio(there, back, server_side=True)
+    waiting = [client, other]
+    while waiting:
+        for side in list(waiting):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            waiting.remove(side)
+    return ssl.DER_cert_to_PEM_cert(client.getpeercert(binary_form=True) or b"")
+
+
+async def test_what_the_files_hold_is_shown_to_new_connections_and_half_of_a_pair_to_none(
+    tmp_path: Path,
+) -> None:
+    authority = trustme.CA()
+    tls = TlsSettings(certificate=tmp_path / "a.pem", key=tmp_path / "a.key")
+    first = written(authority, tls)
+    context = create_tls_context(tls)
+    looks: asyncio.Queue[None] = asyncio.Queue()
+    looked = asyncio.Semaphore(0)
+
+    async def wait(_seconds: float) -> None:
+        looked.release()
+        await looks.get()
+
+    async def look() -> None:
+        looks.put_nowait(None)
+        await looked.acquire()
+
+    async with reload_certificates(context, tls, wait=wait):
+        await looked.acquire()
+        assert shown(context, authority) == first.cert_chain_pems[0].bytes().decode()
+
+        half = authority.issue_cert("localhost")
+        half.cert_chain_pems[0].write_to_path(tls.certificate)
+        await look()
+        assert shown(context, authority) == first.cert_chain_pems[0].bytes().decode()
+
+        half.private_key_pem.write_to_path(tls.key)
+        await look()
+        assert shown(context, authority) == half.cert_chain_pems[0].bytes().decode()
+
+        tls.certificate.unlink()
+        await look()
+        assert shown(context, authority) == half.cert_chain_pems[0].bytes().decode()

@@ -1,0 +1,39 @@
+"""What is old is forgotten while the gateway serves, and a failure is tried again."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from foveate.errors import StoreUnavailable
+from foveate.gateway.build import FIRST_DELAY_SECONDS, INTERVAL_SECONDS, run_retention
+from foveate.store import PruneResult
+
+
+@dataclass
+class Store:
+    """Fails the first time."""
+
+    asked: list[tuple[float, float]] = field(default_factory=list)
+
+    async def prune(self, *, keep_days: float, now: float) -> PruneResult:
+        self.asked.append((keep_days, now))
+        if len(self.asked) == 1:
+            raise StoreUnavailable("db", "is away")
+        return PruneResult(sessions=1)
+
+
+async def test_what_is_old_is_forgotten_now_and_then_and_after_a_failure_too() -> None:
+    store, waited = Store(), list[float]()
+    enough = asyncio.Event()
+    days = iter((30.0, 7.0, 7.0))
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 4:
+            enough.set()
+            await asyncio.Event().wait()
+
+    async with run_retention(store, lambda: next(days), clock=lambda: 1000.0, wait=wait):
+        await enough.wait()
+
+    assert store.asked == [(30.0, 1000.0), (7.0, 1000.0), (7.0, 1000.0)]
+    assert waited == [FIRST_DELAY_SECONDS, INTERVAL_SECONDS, INTERVAL_SECONDS, INTERVAL_SECONDS]

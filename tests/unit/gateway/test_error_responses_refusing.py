@@ -1,0 +1,87 @@
+"""What is told of an error: enough to mend it, and no key."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from foveate.errors import (
+    BadOption,
+    CapUncheckable,
+    DoesNotFit,
+    DuplicateKey,
+    FoveateError,
+    KeyRefused,
+    NoUpstream,
+    UpstreamUnreachable,
+)
+from foveate.formats.response.errors import error_body
+from foveate.gateway.error_responses import build_error_response, log_reason
+from foveate.model import Format
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://api.example/v1/messages?key=SECRET", "api.example: no connection"),
+        ("http://ana:SECRET@10.0.0.5:8000/v1", "10.0.0.5:8000: no connection"),
+        ("https://api.example?key=SECRET@x", "api.example: no connection"),
+        ("http://[::1]:8000", "[::1]:8000: no connection"),
+        ("the local model", "no connection"),
+    ],
+)
+def test_the_log_says_who_could_not_be_reached_and_nothing_else_of_the_address(url: str, said: str) -> None:
+    assert log_reason(UpstreamUnreachable(url, "no connection")) == said
+
+
+def test_any_other_error_is_told_as_it_is() -> None:
+    assert log_reason(BadOption("no")) == "no"
+
+
+def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
+    """Keys inside messages can be what a model or a user has written."""
+    inside = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
+
+    assert log_reason(inside) == "a key occurs twice in `messages`"
+    assert log_reason(DuplicateKey(("max_tokens",))).startswith("the key `max_tokens` occurs twice")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (KeyRefused("no"), 401, "AccessDeniedException"),
+        (NoUpstream("bedrock"), 400, "ValidationException"),
+        (UpstreamUnreachable("https://h", "no connection"), 502, "ServiceUnavailableException"),
+        (DoesNotFit(tokens=9, limit_tokens=8, window_tokens=8, reason="no"), 400, "ValidationException"),
+        (
+            CapUncheckable("no", "ask", cap="c", limit=Decimal(1), reason="r"),
+            402,
+            "ServiceQuotaExceededException",
+        ),
+    ],
+)
+def test_bedrock_clients_are_told_errors_as_aws_words_them(error: FoveateError, status: int, kind: str) -> None:
+    refusal = build_error_response(error, Format.BEDROCK)
+
+    assert (refusal.status, refusal.kind) == (status, kind)
+    assert json.loads(error_body(Format.BEDROCK, refusal, "req_1")) == {"message": refusal.message}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (KeyRefused("no"), 401, "UNAUTHENTICATED"),
+        (NoUpstream("gemini"), 400, "INVALID_ARGUMENT"),
+        (UpstreamUnreachable("https://h", "no connection"), 502, "UNAVAILABLE"),
+        (DoesNotFit(tokens=9, limit_tokens=8, window_tokens=8, reason="no"), 400, "INVALID_ARGUMENT"),
+        (CapUncheckable("no", "ask", cap="c", limit=Decimal(1), reason="r"), 402, "FAILED_PRECONDITION"),
+    ],
+)
+def test_gemini_clients_are_told_errors_as_google_words_them(
+    error: FoveateError, status: int, kind: str
+) -> None:
+    refusal = build_error_response(error, Format.GEMINI)
+    said = json.loads(error_body(Format.GEMINI, refusal, "req_1"))["error"]
+
+    assert (refusal.status, said["code"], said["status"]) == (status, status, kind)
+    assert said["message"]

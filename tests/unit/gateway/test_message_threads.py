@@ -1,0 +1,240 @@
+"""Message threads that the gateway keeps: limits of memory and time, claims, and who may continue them."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from foveate.config.settings import ServerSettings, Settings, StoreSettings, UpstreamSettings
+from foveate.errors import MalformedRequest, ThreadRefused
+from foveate.formats.message_threads import (
+    ALREADY_CONTINUED,
+    CONTINUE_IN_FLIGHT,
+    FINGERPRINT_MISMATCH,
+    NOT_FOUND,
+    UNSUPPORTED_REQUEST,
+    ThreadHistory,
+)
+from foveate.gateway.config import build_gateway_options
+from foveate.gateway.error_responses import build_error_response, may_retry
+from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn, hash_owner
+from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.routing import ThreadMode
+from foveate.model import Format
+
+OWNER, OTHER = b"owner", b"other"
+BETA = b"message-threads-2026-08-12"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def history(size_bytes: int = 10) -> ThreadHistory:
+    return ThreadHistory(b"", b"", b"m" * size_bytes)
+
+
+def code_of(call: Callable[[], object]) -> str:
+    with pytest.raises(ThreadRefused) as error:
+        call()
+    return error.value.thread_code
+
+
+def ask(
+    path: str = "/v1/messages", *, key: bytes = b"sk-1", agent: bytes = b"SDK", beta: bytes = BETA
+) -> IncomingRequest:
+    headers = [(b"x-api-key", key), (b"user-agent", agent), (b"anthropic-beta", beta)]
+    return parse_request(
+        {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    )
+
+
+def body(thread: object, **fields: object) -> bytes:
+    return json.dumps({"model": "m", "messages": [], "thread": thread} | fields).encode()
+
+
+async def turn_of(
+    threads: ThreadStore, said: bytes, *, claims: bool = True, asked: IncomingRequest | None = None
+) -> ThreadTurn:
+    turn = await begin_turn(threads, ThreadMode.HOLD, asked or ask(), "default", said, claims=claims)
+    assert turn is not None
+    return turn
+
+
+def test_a_thread_is_found_by_its_owner_alone() -> None:
+    threads = ThreadStore(Clock())
+    threads.store(OWNER, "msg_1", history())
+
+    assert threads.history(OWNER, "msg_1") == history()
+    assert code_of(lambda: threads.history(OTHER, "msg_1")) == NOT_FOUND
+    assert code_of(lambda: threads.history(OWNER, "msg_2")) == NOT_FOUND
+
+
+def test_owners_differ_by_agent_and_by_every_credential() -> None:
+    owners = {
+        hash_owner(ask(), "ana"),
+        hash_owner(ask(), "ben"),
+        hash_owner(ask(key=b"sk-2"), "ana"),
+        hash_owner(ask(key=b"sk-ant-oat-1"), "ana"),
+        hash_owner(ask(key=b"sk-ant-oat-2"), "ana"),
+    }
+
+    assert len(owners) == 5
+    assert hash_owner(ask(agent=b"other/2"), "ana") in owners
+
+
+def test_a_thread_is_gone_an_hour_after_its_last_request() -> None:
+    clock = Clock()
+    threads = ThreadStore(clock)
+    threads.store(OWNER, "msg_1", history())
+    clock.now += 3599
+    threads.claim(OWNER, "msg_1")
+    threads.release(OWNER, "msg_1")
+    clock.now += 3599
+    threads.claim(OWNER, "msg_1")
+    threads.release(OWNER, "msg_1")
+    clock.now += 3601
+
+    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == NOT_FOUND
+    assert (len(threads), threads.size_bytes) == (0, 0)
+
+
+def test_threads_that_were_not_used_for_longest_make_room() -> None:
+    threads = ThreadStore(Clock(), max_bytes=10_000)
+    for number in range(100):
+        threads.store(OWNER, f"msg_{number}", history(2_000))
+
+    assert threads.size_bytes <= 10_000
+    assert code_of(lambda: threads.history(OWNER, "msg_0")) == NOT_FOUND
+    assert threads.history(OWNER, "msg_99") == history(2_000)
+
+
+def test_a_long_thread_is_kept_once() -> None:
+    """Each response replaces the one before it, of which only the id is kept."""
+    threads = ThreadStore(Clock())
+    threads.store(OWNER, "msg_0", history())
+    for number in range(200):
+        threads.claim(OWNER, f"msg_{number}")
+        threads.mark_continued(OWNER, f"msg_{number}")
+        threads.store(OWNER, f"msg_{number + 1}", history(10_000 * number))
+
+    assert threads.size_bytes < 10_000 * 200 + 1024 * 201
+
+
+def test_a_response_is_continued_once() -> None:
+    threads = ThreadStore(Clock())
+    threads.store(OWNER, "msg_1", history())
+    threads.claim(OWNER, "msg_1")
+
+    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == CONTINUE_IN_FLIGHT
+    assert threads.history(OWNER, "msg_1") == history()
+    threads.release(OWNER, "msg_1")
+    threads.claim(OWNER, "msg_1")
+    threads.mark_continued(OWNER, "msg_1")
+    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == ALREADY_CONTINUED
+
+
+def test_an_id_that_two_responses_have_cannot_be_continued() -> None:
+    threads = ThreadStore(Clock())
+    threads.store(OWNER, "msg_1", history(1))
+    threads.store(OWNER, "msg_1", history(2))
+
+    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == NOT_FOUND
+
+
+async def test_a_turn_goes_out_whole_and_without_its_beta() -> None:
+    threads = ThreadStore(Clock())
+    threads.store(hash_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b'{"role":"user"}'))
+    asked = ask(beta=b"other-1," + BETA)
+    turn = await turn_of(threads, body({"type": "continue", "previous_message_id": "msg_1"}), asked=asked)
+
+    assert json.loads(turn.body) == {"model": "m", "messages": [{"role": "user"}], "system": "Be kind."}
+    assert dict(turn.request.raw_headers)[b"anthropic-beta"] == b"other-1"
+    assert turn.request.headers["anthropic-beta"] == "other-1"
+    created = await turn_of(threads, body({"type": "create"}))
+    assert b"anthropic-beta" not in dict(created.request.raw_headers)
+
+
+async def test_a_turn_that_ends_without_an_answer_can_be_repeated() -> None:
+    threads = ThreadStore(Clock())
+    threads.store(hash_owner(ask(), "default"), "msg_1", history())
+    said = body({"type": "continue", "previous_message_id": "msg_1"})
+    counted = await turn_of(threads, said, claims=False)
+    first = await turn_of(threads, said)
+    with pytest.raises(ThreadRefused):
+        await turn_of(threads, said)
+    first.close()
+
+    assert (await turn_of(threads, said)).body == counted.body
+
+
+async def test_fields_that_a_thread_fixes_cannot_change() -> None:
+    threads = ThreadStore(Clock())
+    threads.store(hash_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b"{}"))
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    with pytest.raises(ThreadRefused, match="`system` and `tools`") as error:
+        await turn_of(threads, body(thread, system="Be rude.", tools=[{}]))
+
+    assert error.value.thread_code == FINGERPRINT_MISMATCH
+    assert json.loads((await turn_of(threads, body(thread, system="Be kind."))).body)["system"] == "Be kind."
+
+
+async def test_other_requests_and_those_that_are_passed_are_left_alone() -> None:
+    threads, create = ThreadStore(Clock()), body({"type": "create"})
+    for mode, asked, said in (
+        (ThreadMode.PASS, ask(), create),
+        (ThreadMode.HOLD, ask(), b'{"messages":[]}'),
+        (ThreadMode.REFUSE, ask(), b'{"messages":[]}'),
+        (ThreadMode.HOLD, ask("/v1/chat/completions"), create),
+    ):
+        assert await begin_turn(threads, mode, asked, "default", said, claims=True) is None
+    with pytest.raises(ThreadRefused) as error:
+        await begin_turn(threads, ThreadMode.REFUSE, ask(), "default", create, claims=True)
+    assert error.value.thread_code == UNSUPPORTED_REQUEST
+    with pytest.raises(MalformedRequest):
+        await begin_turn(threads, ThreadMode.HOLD, ask(), "default", body("create"), claims=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [(NOT_FOUND, 404, "not_found_error")]
+    + [
+        (code, 400, "invalid_request_error")
+        for code in (ALREADY_CONTINUED, CONTINUE_IN_FLIGHT, FINGERPRINT_MISMATCH, UNSUPPORTED_REQUEST)
+    ],
+)
+def test_each_error_has_the_status_and_the_details_of_the_provider(code: str, status: int, kind: str) -> None:
+    error = ThreadRefused(code, "no")
+    refusal = build_error_response(error, Format.ANTHROPIC)
+
+    assert (refusal.status, refusal.kind, refusal.details) == (status, kind, {"error_code": code})
+    assert not may_retry(error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        (Settings(), ThreadMode.HOLD),
+        (Settings(server=ServerSettings(workers=2)), ThreadMode.REFUSE),
+        (Settings(store=StoreSettings(url="postgresql://db/foveate")), ThreadMode.REFUSE),
+        (Settings(store=StoreSettings(url="sqlite:///a.sqlite")), ThreadMode.HOLD),
+    ],
+)
+def test_threads_are_held_by_default_where_one_process_serves(settings: Settings, mode: ThreadMode) -> None:
+    upstreams = build_gateway_options(settings, {}).routing.upstreams
+
+    assert {upstream.threads for upstream in upstreams.values()} == {mode}
+
+
+def test_an_upstream_says_what_is_done_with_its_threads() -> None:
+    settings = Settings(
+        server=ServerSettings(workers=2), upstreams={"anthropic": UpstreamSettings(threads="pass")}
+    )
+    upstreams = build_gateway_options(settings, {}).routing.upstreams
+
+    assert upstreams["anthropic"].threads is ThreadMode.PASS
+    assert upstreams["vllm"].threads is ThreadMode.REFUSE

@@ -1,0 +1,88 @@
+"""Where the gateway's own calls for clients of Gemini and Azure go, and with which credential."""
+
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+
+from foveate.gateway.auth.keys import generate_key
+from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.own_calls import find_azure_endpoint, find_google_endpoint
+from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
+from foveate.model import Format
+
+GOOGLE = KNOWN_UPSTREAMS["google"]
+
+
+def asked(query: str = "", **headers: str) -> IncomingRequest:
+    return parse_request(
+        {
+            "method": "POST",
+            "path": "/v1beta/models/gemini-3-pro:generateContent",
+            "query_string": query.encode(),
+            "headers": [(name.replace("_", "-").encode(), said.encode()) for name, said in headers.items()],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask", "credential"),
+    [
+        (asked(x_goog_api_key="AIza1"), "Bearer AIza1"),
+        (asked("alt=sse&key=AIza%2B1"), "Bearer AIza+1"),
+        (asked(authorization="Bearer ya29.token"), "Bearer ya29.token"),
+        (asked(x_goog_api_key=generate_key()), "Bearer ours"),
+        (asked(), ""),
+    ],
+)
+def test_googles_endpoint_for_chats_gets_the_clients_credential_or_the_gateways(
+    ask: IncomingRequest, credential: str
+) -> None:
+    endpoint = find_google_endpoint(ask, replace(GOOGLE, key="ours"), "gemini-3-pro")
+
+    assert endpoint.url == "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
+    assert (endpoint.api_format, endpoint.headers["authorization"]) == (Format.CHAT, credential)
+    assert endpoint.model == "gemini-3-pro"
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "url", "api_format"),
+    [
+        (
+            "/openai/deployments/the house/chat/completions",
+            "api-version=1",
+            "/openai/deployments/the%20house/chat/completions?api-version=1",
+            Format.CHAT,
+        ),
+        ("/openai/v1/chat/completions", "", "/openai/v1/chat/completions", Format.CHAT),
+        (
+            "/openai/v1/responses/",
+            "api-version=preview",
+            "/openai/v1/responses?api-version=preview",
+            Format.RESPONSES,
+        ),
+        ("/openai/responses", "api-version=1", "/openai/responses?api-version=1", Format.RESPONSES),
+        ("/openai/v1/responses/input_tokens", "", "/openai/v1/responses", Format.RESPONSES),
+    ],
+)
+def test_azure_is_asked_where_its_client_asks_it_and_in_the_same_format(
+    path: str, query: str, url: str, api_format: Format
+) -> None:
+    azure = Upstream(
+        name="azure",
+        base_url="https://h.openai.azure.com",
+        family=ApiFamily.AZURE,
+        provider="azure",
+        key="ours",
+    )
+    raw_path = quote(path).encode()
+    scope = {"method": "POST", "path": path, "raw_path": raw_path, "query_string": query.encode()}
+    theirs = parse_request({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
+    ours = parse_request({**scope, "headers": [(b"api-key", generate_key().encode())]})
+    endpoints = [find_azure_endpoint(ask, azure, "house") for ask in (theirs, ours)]
+
+    for endpoint in endpoints:
+        assert endpoint.url == f"https://h.openai.azure.com{url}"
+        assert (endpoint.api_format, endpoint.model) == (api_format, "house")
+    assert [endpoint.headers for endpoint in endpoints] == [{"api-key": "theirs"}, {"api-key": "ours"}]

@@ -1,0 +1,126 @@
+"""Requests that are answered before their bodies are complete: clients get the answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from foveate.gateway.request import Receive, Scope, Send
+from foveate.gateway.server.protocol import PlainHttp
+
+MEGABYTE = 1024 * 1024
+
+
+class Impatient(PlainHttp):
+    """A server that drops little, and not for long."""
+
+    discard_bytes = 2 * MEGABYTE
+    discard_seconds = 0.2
+
+
+async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+@asynccontextmanager
+async def connected(
+    protocol: type[PlainHttp] = PlainHttp,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    config = uvicorn.Config(refuse, interface="asgi3", lifespan="off", log_config=None, ws="none")
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+    try:
+        async with asyncio.timeout(20):
+            yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        while state.connections:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+        server.close()
+
+
+def head(size: int, *more: str) -> bytes:
+    lines = ["POST / HTTP/1.1", "host: a", f"content-length: {size}", *more]
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readuntil(b"\r\n\r\nno")
+
+
+async def test_a_request_is_answered_before_its_body_comes() -> None:
+    async with connected() as (reader, writer):
+        writer.write(head(60 * MEGABYTE))
+
+        found = await answer(reader)
+
+        assert b" 401 " in found
+        assert b"connection: close" in found
+
+
+async def test_a_client_that_sends_all_of_a_large_body_first_still_gets_the_answer() -> None:
+    async with connected() as (reader, writer):
+        writer.write(head(20 * MEGABYTE))
+        for _ in range(20):
+            writer.write(bytes(MEGABYTE))
+            await writer.drain()
+
+        assert b" 401 " in await answer(reader)
+        assert await reader.read() == b""
+
+
+async def test_the_connection_goes_on_after_a_small_body() -> None:
+    async with connected() as (reader, writer):
+        for _ in range(3):
+            writer.write(head(100_000))
+            found = await answer(reader)
+            assert b"connection: close" not in found
+            writer.write(bytes(100_000))
+
+
+async def test_a_client_that_waits_to_be_told_to_go_on_is_not() -> None:
+    async with connected() as (reader, writer):
+        writer.write(head(100, "expect: 100-continue"))
+
+        found = await answer(reader)
+
+        assert found.startswith(b"HTTP/1.1 401 ")
+        assert b"connection: close" in found
+
+
+async def test_no_more_than_a_limit_is_dropped() -> None:
+    async with connected(Impatient) as (reader, writer):
+        writer.write(head(50 * MEGABYTE))
+        await answer(reader)
+
+        assert await sent(writer, bytes(MEGABYTE)) < 50
+
+
+@pytest.mark.parametrize("size", [1_000, 50 * MEGABYTE])
+async def test_a_body_that_does_not_come_is_not_waited_for_long(size: int) -> None:
+    async with connected(Impatient) as (reader, writer):
+        writer.write(head(size))
+        await answer(reader)
+
+        assert await reader.read() == b""
+        await sent(writer, b"x", pause_seconds=0.01)
+
+
+async def sent(writer: asyncio.StreamWriter, piece: bytes, *, pause_seconds: float = 0.0) -> int:
+    """How many pieces could be sent until the other side closed the connection."""
+    for number in range(10_000):
+        try:
+            writer.write(piece)
+            await writer.drain()
+        except ConnectionError:
+            return number
+        await asyncio.sleep(pause_seconds)
+    raise AssertionError("the connection stays open")

@@ -1,0 +1,27 @@
+"""What a URL says of whom to ask."""
+
+import pytest
+
+from foveate.errors import UpstreamUnreachable
+from foveate.http.pool import parse_url
+
+
+@pytest.mark.parametrize(
+    ("url", "authority", "path"),
+    [
+        ("https://api.example", b"api.example", b"/"),
+        ("https://api.example:8443/v1?a=b%20c", b"api.example:8443", b"/v1?a=b%20c"),
+        ("http://[::1]:80/x", b"[::1]", b"/x"),
+        ("http://bücher.example/", b"xn--bcher-kva.example", b"/"),
+    ],
+)
+def test_a_url_says_where_to_ask_for_what(url: str, authority: bytes, path: bytes) -> None:
+    assert (parse_url(url).authority, parse_url(url).path) == (authority, path)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "x", "ftp://a/b", "http://", "http://a:99999", "http://a/ b", "http://a/ü"]
+)
+def test_what_is_no_url_of_a_server_is_told(url: str) -> None:
+    with pytest.raises(UpstreamUnreachable):
+        parse_url(url)

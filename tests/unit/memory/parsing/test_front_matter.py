@@ -1,0 +1,241 @@
+"""What a Markdown file says of itself at its top."""
+
+from datetime import datetime
+
+import pytest
+
+from foveate.memory.parsing.markdown import parse_markdown
+from foveate.memory.parsing.outline import Outline, OutlineEntry, PlanningKind
+from foveate.memory.privacy import Gate
+
+GATE = Gate()
+
+
+def outline(text: str) -> Outline:
+    parsed = parse_markdown(text, GATE, name="name")
+    assert parsed.to_text() == text
+    return parsed
+
+
+def file(text: str) -> OutlineEntry:
+    return outline(text).entries[0]
+
+
+def is_private(front: str) -> bool:
+    return "secret" not in GATE.redact(outline(f"{front}\nsecret\n\n# A\nsecret\n")).text
+
+
+def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
+    text = (
+        "---\n# comment\ntitle: >\n  The\n  file\nid: some-id\ntags: [a, '#b', \"c d\"]\nkeywords: e, f\n"
+        "deadline: 2026-11-20 17:00\nscheduled: '<2026-11-19 Thu>'\nclosed:\n"
+        "date: 2026-02-31\npublished: no\nlist:\n- 1\n- x: [é]\nmap: {a: {b: 1}}\n---\nText\n"
+    )
+    found = file(text)
+
+    assert (found.title, found.tags) == ("The file", ("a", "b", "c d", "e", "f"))
+    assert [(stamp.kind, stamp.at) for stamp in found.planning_dates] == [
+        (PlanningKind.DEADLINE, datetime(2026, 11, 20, 17)),
+        (PlanningKind.SCHEDULED, datetime(2026, 11, 19)),
+    ]
+    assert found.properties["ID"] == "some-id"
+    assert found.properties["DATE"] == "2026-02-31"
+    assert found.properties["PUBLISHED"] == "no"
+    assert found.properties["LIST"] == '1, {"x": ["é"]}'
+    assert found.properties["MAP"] == '{"a": {"b": "1"}}'
+    assert text[found.content :] == "Text\n"
+
+
+def test_toml_gives_the_same() -> None:
+    said = 'title = "T"\ntags = ["a"]\ndeadline = 2026-11-20T17:00:00\ndraft = true\nday = 2026-01-02'
+    found = file(f"+++\n{said}\nn = 1.5\n[x]\ny = 1\n+++\n")
+
+    assert (found.title, found.tags) == ("T", ("a",))
+    assert found.planning_dates[0].at == datetime(2026, 11, 20, 17)
+    assert found.properties["DAY"] == "2026-01-02"
+    assert (found.properties["DRAFT"], found.properties["N"], found.properties["X"]) == (
+        "true",
+        "1.5",
+        '{"y": "1"}',
+    )
+
+
+def test_json_gives_the_same() -> None:
+    said = '"title": "T",\n"tags": ["a", "#b"], "deadline": "2026-11-20 17:00", "n": 1.50, "no": null'
+    text = f"{{\n{said}}}\n\nText\n"
+    found = file(text)
+
+    assert (found.title, found.tags) == ("T", ("a", "b"))
+    assert found.planning_dates[0].at == datetime(2026, 11, 20, 17)
+    assert (found.properties["N"], found.properties["NO"]) == ("1.50", "")
+    assert text[found.content :] == "\nText\n"
+
+
+def test_json_that_is_broken_or_a_text_that_begins_with_a_brace_stays_in_the_content() -> None:
+    for text in ('{"a": }\nText\n', '{"a": 1} Text\n', "{a}\nText\n", '{"a": ' + "[" * 100 + "]" * 100 + "}\n"):
+        assert file(text).content == 0
+    assert outline('{"a": }\n').problems[0].startswith("line 1: the front matter is broken: ")
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "tags: #a @b",
+        "tags: [#a, @b]",
+        "tags:\n- #a\n- @b",
+        "tags: a, @b",
+        "tag: a\nTags: '@b'",
+        "tags: 'a;#@b'",
+    ],
+)
+def test_tags_are_understood_as_people_write_them(tags: str) -> None:
+    found = outline(f"---\ntitle: T\n{tags}\n---\n")
+
+    assert found.entries[0].tags == ("a", "@b")
+    assert (found.entries[0].title, found.problems) == ("T", ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\n\nText\n\n---\n# A\n",
+        "---\n# A\n---\n",
+        "--- x\ntitle: T\n---\n",
+        "---\n- a\n---\n# A\n",
+        "---",
+        "---\n",
+        "---\n\n",
+        "+++\n",
+        "x\n---\ntitle: T\n---\n",
+        "---\ntitle: T\n" + "a: b\n" * 20_000 + "---\n",
+    ],
+)
+def test_a_line_at_the_top_is_not_always_front_matter(text: str) -> None:
+    found = file(text)
+
+    assert (found.title, found.content) == ("name", 0)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "title: T\nbad: [",
+        "title: T\nbad: *alias",
+        "a: &a [*a]",
+        "a: " + "[" * 5000,
+        "\ttitle: T",
+        "title: \0",
+        "title: \ud800",
+        "title: a: b",
+        "- a\nb: c",
+    ],
+)
+def test_broken_front_matter_is_told_and_stays_in_the_content(broken: str) -> None:
+    parsed = outline(f"---\n{broken}\n---\n# A\n")
+
+    assert parsed.problems[0].startswith("line 1: the front matter is broken: ")
+    assert parsed.entries[0].content == 0
+    assert [entry.title for entry in parsed.entries] == ["name", "A"]
+
+
+def test_broken_toml_is_told_too() -> None:
+    assert outline("+++\ntitle = T\n+++\n").problems
+    assert outline(f"+++\na = {'[' * 9000}\n+++\n").problems
+
+
+def test_broken_front_matter_with_headings_in_it_is_a_text_between_two_lines() -> None:
+    assert [entry.title for entry in outline("---\na: b: c\n\n# A\n\n---\n").entries] == ["name", "A"]
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "---\ntags: private\n---",
+        "---\ntags: [a, Private]\n---",
+        "---\nTags:\n  - '@personal'\n---",
+        "---\ntags: #private\n---",
+        "---\ntags: [#private]\n---",
+        "---\ntags: a, #private\n---",
+        "---\ntags: [@personal, a]\n---",
+        "---\ntags:\n- #private\n---",
+        "---\ntags: private/bank\n---",
+        "---\ntags: a\ntags: private\n---",
+        "---\nprivate: true\n---",
+        "---\nprivate: 1\n---",
+        "---\nPrivate:\n---",
+        "---\nvisibility: private\n---",
+        "---\ncategories: [a, private]\n---",
+        "---\nx: {y: [private]}\n---",
+        "---\ntitle: T\n# :private:\n---",
+        "---\ntags:private\n---",
+        "---\ntags private\n---",
+        "---\n- private\n---",
+        "---\nbad: [\ntags: private\n---",
+        "---\ntags: private\nbad: [\n...",
+        "---\ntitle: T\ntags: private\n",
+        "---\ntitle: T\n\ntags: private\n--\n",
+        "---\r\ntags: private\r\n---\r\n",
+        "---\rtags: private\r---\r",
+        "\ufeff---\ntags: private\n---",
+        "+++\ntags = ['private']\n+++",
+        "+++\nprivate = true\n+++",
+        "+++\ntags = [private]\n+++",
+        '{ "tags": ["private"] }',
+        '{\n  "title": "T",\n  "private": true\n}\n',
+        '\ufeff{"x": {"visibility": "Private"}}',
+        '{"tags": ["a"], "tags": ["private"]}',
+        '{"tags": ["private"], "bad": }',
+        '{"tags": ["private"]} and more',
+        '{"tags": ["private"]',
+        "+++\n[extra]\nvisibility = 'private'\n+++",
+        "---\ncategories: private, health\n---",
+        "---\nlabels: work private\n---",
+        "---\nlabels: [work, '(private)']\n---",
+        "---\ntags: private equity\n---",
+        "---\ntags: [ｐｒｉｖａｔｅ]\n---",
+        "\n \n---\nprivate: true\n---",
+        "<!-- made\nby x -->\n---\nvisibility: private\n---",
+        " ---\nprivate: true\n ---",
+        "----\nprivate: true\n----",
+        "---\u00a0\nprivate: true\n---",
+        "\ufeff\ufeff---\nprivate: true\n---",
+        "\n+++\nprivate = true\n+++",
+        "\n---\ntitle: T\nvisibility: private\n",
+        "---\nabout: " + "x " * 40_000 + "\ntags: private\n---",
+        '{"about": "' + "x " * 40_000 + '", "tags": ["private"]}',
+    ],
+)
+def test_front_matter_that_may_be_meant_as_private_is(front: str) -> None:
+    assert is_private(front)
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "---\ntitle: Private\n---",
+        "---\nprivate: false\n---",
+        "---\nprivate: no\n---",
+        "---\nabout: a private talk\n---",
+        "---\nurl: https://x.example/private\n---",
+        "---\nbad: [\ntags: privateer\n---",
+        "---\ntags: [privateer, not-private]\n---",
+        "---\ntags: [private equity, private subnet]\n---",
+        "---\nkeywords:\n- Private Equity\n- work\n---",
+        "---\ncategories: [private equity]\n---",
+        "---\nkeywords: private equity, subnets\n---",
+        "---\n\nText\n",
+        '{"title": "Private", "private": false}',
+        "\n---\ntitle: Private\nabout: a private talk\n---",
+        "\n---\nThe private beach\n---",
+        "{{ private }}",
+    ],
+)
+def test_front_matter_that_only_has_the_word_is_not_private(front: str) -> None:
+    assert not is_private(front)
+
+
+def test_a_privacy_tag_of_several_words_counts_where_tags_may_have_them() -> None:
+    gate = Gate.with_tags(["eyes only"])
+
+    for tags in ("[Eyes Only]", "eyes only", "[a, eyes only"):
+        assert not gate.redact(parse_markdown(f"---\ntags: {tags}\n---\nx", gate)).text

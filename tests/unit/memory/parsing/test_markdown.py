@@ -1,0 +1,285 @@
+"""What a Markdown file says: headings, states, tags, planning, ids."""
+
+from datetime import datetime
+
+import pytest
+
+from foveate.memory.parsing.markdown import parse_markdown
+from foveate.memory.parsing.outline import Outline, OutlineEntry, PlanningKind
+from foveate.memory.privacy import Gate
+
+GATE = Gate()
+
+
+def outline(text: str) -> Outline:
+    parsed = parse_markdown(text, GATE, name="name")
+    assert parsed.to_text() == text
+    return parsed
+
+
+def entry(text: str) -> OutlineEntry:
+    """What a heading says that is not the title of its file."""
+    return outline(f"Text before it.\n\n{text}").entries[1]
+
+
+def content(text: str, number: int = 1) -> str:
+    parsed = outline(text)
+    return parsed.text[parsed.entries[number].content : parsed.entries[number].end]
+
+
+def titles(text: str) -> list[str]:
+    return [entry.title for entry in outline(text).entries[1:]]
+
+
+def test_headings_are_those_of_commonmark() -> None:
+    text = (
+        "# A\n## B ##\nC\nc\n===\n D\n---\n#\n  ### E\n\n"
+        "    # code\n```\n# fenced\n```\n> # quoted\n- # listed\n\n"
+        "<div>\n# html\n</div>\n\n<!--\n# comment\n-->\n#F\n"
+    )
+
+    assert [(entry.level, entry.title) for entry in outline(text).entries[1:]] == [
+        (1, "A"), (2, "B"), (1, "C c"), (2, "D"), (1, ""), (3, "E"),
+    ]  # fmt: skip
+
+
+def test_a_list_of_any_depth_hides_no_heading_below_it() -> None:
+    deep = "".join(f"{'  ' * depth}- x\n" for depth in range(60))
+
+    assert titles(f"# A\n{deep}\n ---\n\n# B\nC\n===\n") == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "tags"),
+    [
+        ("# A :a:b:", "A", ("a", "b")),
+        ("# A #a #b/c", "A", ("a", "b/c")),
+        ("# A #a, #b", "A", ("a", "b")),
+        ("# A :a: #b", "A", ("a", "b")),
+        ("# A #a ##", "A", ("a",)),
+        ("# Fix #123", "Fix #123", ()),
+        ("# C# and F#", "C# and F#", ()),
+        ("# #a", "", ("a",)),
+        ("# A {#id .class k=v} :a:", "A", ("a",)),
+        ("# A {.class}", "A", ()),
+        ("# A {b}", "A {b}", ()),
+        ("# A }", "A }", ()),
+        ("# See [the *page*](https://x.example 'x') and ![one](a.png)", "See the *page* and one", ()),
+        ("# [[Page]] or [[Page|alias]] at <https://x.example>", "Page or alias at https://x.example", ()),
+        ("# `[a](b)` **bold** [a][b] a[1](x", "`[a](b)` **bold** [a][b] a[1](x", ()),
+        ("A :a:\n===", "A", ("a",)),
+    ],
+)
+def test_a_heading_is_cut_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
+    found = entry(line)
+
+    assert (found.title, found.tags) == (title, tags)
+
+
+@pytest.mark.parametrize(
+    ("line", "todo", "priority", "title"),
+    [
+        ("# TODO A", "TODO", "", "A"),
+        ("# DONE [#a] A", "DONE", "A", "A"),
+        ("# [ ] A", "TODO", "", "A"),
+        ("## [x] A", "DONE", "", "A"),
+        ("# [x](y) A", "", "", "x A"),
+        ("# Todo A", "", "", "Todo A"),
+    ],
+)
+def test_a_heading_may_have_a_state(line: str, todo: str, priority: str, title: str) -> None:
+    found = entry(line)
+
+    assert (found.todo, found.priority, found.title) == (todo, priority, title)
+    assert found.is_done == (todo == "DONE")
+
+
+def test_an_id_stands_in_braces_at_the_end() -> None:
+    assert entry("# A {#some-id}").properties == {"ID": "some-id"}
+    assert entry("# A :a: {: #some-id #other}").properties == {"ID": "some-id"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "DEADLINE: 2026-11-20 17:00",
+        "DEADLINE: <2026-11-20 Fri 17:00 -2d>",
+        "**Deadline:** 2026-11-20T17:00:00+02:00",
+        "  Deadline: [2026-11-20 17:00]",
+    ],
+)
+def test_planning_stands_below_a_heading_with_or_without_brackets(line: str) -> None:
+    text = f"# A\n\n{line}\n\nText\n"
+
+    for (stamp,) in (entry(text).planning_dates, outline(text).entries[0].planning_dates):
+        assert (stamp.kind, stamp.at, stamp.has_time) == (
+            PlanningKind.DEADLINE,
+            datetime(2026, 11, 20, 17),
+            True,
+        )
+    assert content(text, 0) == content(f"x\n\n{text}") == "\nText\n"
+
+
+def test_several_dates_and_impossible_ones_are_read_as_in_org() -> None:
+    parsed = outline("x\n\n# A\nSCHEDULED: 2026-11-20 +1w DEADLINE: 2026-02-31\nCLOSED: 2026-01-02\n")
+
+    assert [stamp.kind for stamp in parsed.entries[1].planning_dates] == [
+        PlanningKind.SCHEDULED,
+        PlanningKind.CLOSED,
+    ]
+    assert parsed.entries[1].planning_dates[0].repeater == "+1w"
+    assert parsed.problems == ("line 4: DEADLINE is on a day that does not exist: 2026-02-31",)
+
+
+@pytest.mark.parametrize("below", ["DEADLINE: soon\n", "Deadline: 2026-11-20, ask Bob\n", "Text #a\n", "#1\n"])
+def test_what_is_not_understood_whole_stays_in_the_content(below: str) -> None:
+    assert content(f"# A\n{below}", 0) == content(f"x\n# A\n{below}") == below
+
+
+def test_a_line_of_tags_counts_for_the_heading_above_or_at_the_top_for_the_file() -> None:
+    text = "#a #b\n\nText\n# A\n\n#c #d/e\n#f\nText\n#g\n"
+    file, heading = outline(text).entries
+
+    assert (file.tags, heading.tags) == (("a", "b"), ("c", "d/e", "f"))
+    assert (content(text, 0), content(text)) == ("\nText\n", "Text\n#g\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A\n\nText\n## B\nb\n### C\n## D\n",
+        "\n \n\n# A\n## B\n### C\n## D\n",
+        "A\n===\n## B\n### C\n## D\n",
+        "---\nname: x\n---\n\n# A\n## B\n### C\n## D\n",
+        "#tag\nDEADLINE: 2026-11-20\n\n# A\n## B\n### C\n## D\n",
+        "# A\n```\n# fenced\n```\n## B\n### C\n## D\n",
+    ],
+)
+def test_the_only_heading_of_the_first_level_is_the_title_of_its_file(text: str) -> None:
+    assert [(entry.level, entry.title) for entry in outline(text).entries] == [
+        (0, "A"), (2, "B"), (3, "C"), (2, "D"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("---\ntitle: name\n---\n# A\n", [0, 1]),
+        ("Text\n\n# A\n", [0, 1]),
+        ("<!-- x -->\n# A\n", [0, 1]),
+        ("Text #a\n\n# A\n", [0, 1]),
+        ("DEADLINE: 2026-11-20, ask Bob\n\n# A\n", [0, 1]),
+        ("# A\n# B\n", [0, 1, 1]),
+        ("# A\n## B\nC\n===\n", [0, 1, 2, 1]),
+        ("## A\n", [0, 2]),
+        ("## A\n# B\n", [0, 2, 1]),
+        ("---\na: [\n---\n# A\n", [0, 1]),
+        ("", [0]),
+        ("Text\n", [0]),
+    ],
+)
+def test_otherwise_a_file_is_called_as_its_front_matter_or_its_name_says(text: str, levels: list[int]) -> None:
+    parsed = outline(text)
+
+    assert parsed.entries[0].title == "name"
+    assert [entry.level for entry in parsed.entries] == levels
+
+
+def test_a_file_takes_over_all_that_the_heading_says_which_is_its_title() -> None:
+    text = (
+        "---\ntags: [a, b]\nkey: value\nscheduled: 2026-11-18\n---\n#c\n\n"
+        "# TODO [#B] A :b:d: {#some-id}\n#e\nDEADLINE: 2026-11-20\n\nText\n"
+    )
+    (file,) = outline(text).entries
+
+    assert (file.title, file.todo, file.priority, file.is_done) == ("A", "TODO", "B", False)
+    assert file.tags == ("a", "b", "c", "d", "e")
+    assert (file.properties["ID"], file.properties["KEY"]) == ("some-id", "value")
+    assert [stamp.kind for stamp in file.planning_dates] == [PlanningKind.SCHEDULED, PlanningKind.DEADLINE]
+    assert (file.start, file.end, content(text, 0)) == (0, len(text), "\nText\n")
+
+
+@pytest.mark.parametrize(("said", "id_"), [("id: front", "front"), ("id:", "heading"), ("id: ' '", "heading")])
+def test_an_id_in_the_front_matter_is_before_that_of_the_title(said: str, id_: str) -> None:
+    assert outline(f"---\n{said}\n---\n# A {{#heading}}\n").entries[0].properties["ID"] == id_
+
+
+def test_a_title_of_nothing_but_tags_leaves_a_file_its_name() -> None:
+    (file,) = outline("# #a\n").entries
+
+    assert (file.title, file.tags) == ("name", ("a",))
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("front", [(), ("---", "a: b", "---", "")])
+def test_a_title_is_one_whatever_the_ends_of_lines_and_a_mark_before_it(
+    line_end: str, mark: str, front: tuple[str, ...]
+) -> None:
+    text = mark + line_end.join((*front, "# A :a:", "DEADLINE: 2026-11-20", "Text", "## B", "b", ""))
+    file, below = outline(text).entries
+
+    assert (file.title, file.tags, len(file.planning_dates), below.title) == ("A", ("a",), 1, "B")
+    assert (content(text, 0), content(text)) == (f"Text{line_end}", f"b{line_end}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A :private:\n## B\nText\n",
+        "---\nname: x\n---\n#a\n\n# A\n#private\n## B\nText\n",
+        "> # A :private:\n\n## B\nText\n",
+    ],
+)
+def test_a_private_title_hides_the_file(text: str) -> None:
+    assert list(GATE.redact(outline(text)).entries) == []
+
+
+def test_what_is_private_below_a_title_hides_only_itself() -> None:
+    seen = GATE.redact(outline("# A\nText\n## B :private:\n### C\n## D\n"))
+
+    assert ([entry.title for entry in seen.entries], seen.text) == (["A", "D"], "# A\nText\n## D\n")
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str) -> None:
+    lines = (
+        "---",
+        "title: T",
+        "---",
+        "#x",
+        "# A :a:",
+        "DEADLINE: 2026-11-20",
+        "",
+        "b\u2028# c\x0c# d",
+        "-",
+        "e",
+        "",
+    )
+    text = mark + line_end.join(lines)
+    parsed = outline(text)
+
+    assert [(entry.level, entry.title) for entry in parsed.entries] == [
+        (0, "T"), (1, "A"), (2, "b\u2028# c\x0c# d"),
+    ]  # fmt: skip
+    assert parsed.entries[0].tags == ("x",)
+    assert len(parsed.entries[1].planning_dates) == 1
+    assert content(text, 2) == f"e{line_end}"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_heading_that_says_the_title_of_the_front_matter_again_is_no_node_beside_the_file(end: str) -> None:
+    text = "---\ntitle: Tea time\ntags: a\n---\n\n# Tea  time :b:\n#c\nText\n## Green\n".replace("\n", end)
+    file, below = outline(text).entries
+
+    assert (" ".join(file.title.split()), file.tags, below.title) == ("Tea time", ("a", "b", "c"), "Green")
+    assert content(text, 0) == f"Text{end}"
+    assert [entry.level for entry in outline("---\ntitle: Tea\n---\n# Tea\n# Tea\n").entries] == [0, 1, 1]
+
+
+def test_what_only_looks_like_a_heading_ends_where_a_real_one_begins() -> None:
+    _, like, real = outline("    A :private:\n===\n=\nB").entries
+
+    assert (like.title, like.tags, like.body, like.end) == ("A", ("private",), real.start, real.start)
+    assert real.title == "==="

@@ -1,0 +1,315 @@
+"""What always holds of parsing: nothing lost, nothing raised, nothing private let through, no text too slow."""
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from orgparse import loadi
+
+from foveate.memory.parsing.markdown_headings import find_headings, parse_headings
+from foveate.memory.parsing.outline import Outline, PlanningDate, PlanningKind
+from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.privacy import Gate
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.notes import (
+    NoteFolder,
+    each_line,
+    markdown_texts,
+    note_folders,
+    note_texts,
+    org_texts,
+)
+
+GATE = Gate()
+paths = st.sampled_from(("a.org", "a.ORG", "a.org_archive", "a.md", "a.markdown", "a.txt", "a"))
+
+
+def check(outline: Outline, text: str) -> None:
+    """That the entries are all of the text, one after the other."""
+    assert outline.to_text() == outline.text == text
+    first, *rest = outline.entries
+    assert (first.start, first.level) == (0, 0)
+    assert outline.entries[-1].end == len(text)
+    assert all(before.end == after.start for before, after in pairwise(outline.entries))
+    assert all(entry.start <= entry.body <= entry.content <= entry.end for entry in outline.entries)
+    assert all(entry.level >= 1 for entry in rest)
+    assert all(start < end for start, end in outline.private_ranges)
+    assert all(before[1] <= after[0] for before, after in pairwise(outline.private_ranges))
+    assert all(
+        any(entry.content <= start and end <= entry.end for entry in outline.entries)
+        for start, end in outline.private_ranges
+    )
+
+
+@settings(max_examples=limit_examples(120))
+@given(text=note_texts, path=paths)
+def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
+    outline = parse_notes(text, GATE, path=path)
+
+    check(outline, text)
+    event(f"{min(len(outline.entries), 5)} entries")
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(120))
+@given(forest=note_folders())
+def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest: NoteFolder) -> None:
+    seen = [GATE.redact(parse_notes(file.text, GATE, path=file.path)) for file in forest.files]
+    said = "".join(outline.text for outline in seen)
+
+    assert not forest.leaked_words(said + repr(seen))
+    assert not {word for word in forest.public if word not in said}
+    assert {ident for ident in forest.ids if ident in forest.public} == {
+        entry.properties["ID"] for outline in seen for entry in outline.entries if "ID" in entry.properties
+    }
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(120))
+@given(text=org_texts)
+def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(text: str) -> None:
+    seen = GATE.redact(parse_notes(text, GATE, path="a.org")).text
+
+    assert not [line for line in each_line(seen) if re.match(r"\*+ (.*\s)?:private[:\s]", line)]
+
+
+@settings(max_examples=limit_examples(120))
+@given(text=markdown_texts)
+def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_markdown(text: str) -> None:
+    seen = GATE.redact(parse_notes(text, GATE, path="a.md")).text
+
+    assert not [line for line in each_line(seen) if re.match(r"#+ (.*\s)?:private[:\s]", line)]
+
+
+_BLOCKS = (
+    "# a", "## b ##", "#", "#\tt", "####### no", "#x", " # i", "   ## i", "    # code", "\t# tab", "text",
+    "more", "===", "---", "--", "-", "- - -", "- item", "- # li", "  more", "    deep", "1. one", "2) two",
+    "> q", "> # q", "```", "```py", "``` a`b", "~~~", "~~~~", "  ```", "    ```", "<div>", "</div>", "<!--",
+    "-->", "<!-- x -->", "<b>bold</b>", "<b>", "  <div>", "<pre>", "</pre>", "<?php", "?>", "<!DOCTYPE x>",
+    "<![CDATA[", "]]>", "<x-y>", "[a]: b", "[a]: b 'title", "title'", "[a]:", "", "", "", "", " ", "\t",
+    "\xa0# n", "\x0c# f", "# t \x0b", "# \0", "\\# e", "|a|b|", "|-|-|", "   ---", "    ---", "+", "<script>",
+    "</script>", "<img src=x>",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(500))
+@given(
+    lines=st.lists(st.sampled_from(_BLOCKS), max_size=25),
+    end=st.sampled_from(("", "\n")),
+    stretch_chars=st.sampled_from((1, 10, 40, 4096)),
+)
+def test_the_headings_of_markdown_are_what_the_library_finds(
+    lines: list[str], end: str, stretch_chars: int
+) -> None:
+    text = "\n".join(lines) + end
+    found, _ = parse_headings(text)
+
+    assert find_headings(text, chunk_chars=stretch_chars) == found
+    event(f"{min(len(found), 5)} headings")
+
+
+def test_a_definition_of_a_link_that_goes_on_behind_the_stretch_takes_no_heading_for_real() -> None:
+    text = " # a\n[b]: c 'd\n===\ne\nf\nd'\n\n# g\n"
+    found, _ = parse_headings(text)
+
+    assert [heading.title for heading in found] == ["a", "g"]
+    for stretch_chars in range(1, 40):
+        assert find_headings(text, chunk_chars=stretch_chars) == found
+
+
+def members(archive: Path) -> Iterator[tuple[str, bytes]]:
+    if not archive.is_file():
+        pytest.skip(f"no {archive}")
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if file := opened.extractfile(member) if member.isfile() else None:
+                yield member.name, file.read()
+
+
+@pytest.mark.slow
+def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(shared_data: Path) -> None:
+    count = 0
+    for name, data in members(shared_data / "knowledge" / "worg.tar.gz"):
+        if not name.endswith(".org"):
+            continue
+        text = data.decode()
+        outline = parse_notes(text, GATE, path=name)
+        check(outline, text)
+        nodes = list(loadi(text.split("\n"), name))[1:]
+        assert len(nodes) == len(outline.entries) - 1
+        for node, entry in zip(nodes, outline.entries[1:], strict=True):
+            count += 1
+            assert (node.level, node.todo or "", node.priority or "") == (
+                entry.level,
+                entry.todo,
+                entry.priority,
+            )
+            # It does not know # in a tag, and leaves such tags in the title.
+            if not any("#" in tag for tag in entry.tags):
+                assert (node.heading, node.shallow_tags) == (entry.title, set(entry.tags))
+            theirs = {"scheduled": node.scheduled, "deadline": node.deadline, "closed": node.closed}
+            assert {kind: date.start for kind, date in theirs.items() if date} == {
+                stamp.kind: stamp.at if stamp.has_time else stamp.at.date() for stamp in entry.planning_dates
+            }
+    assert count == 6669
+
+
+@pytest.mark.slow
+def test_a_real_collection_of_markdown_is_read_whole_and_as_the_library_reads_it(shared_data: Path) -> None:
+    count, titled = 0, False
+    for name, data in members(shared_data / "knowledge" / "tau2_banking.tar.gz"):
+        if name.endswith(".md"):
+            text = data.decode()
+        elif "/documents/" in name:
+            text = json.loads(data)["content"]
+        else:
+            continue
+        outline = parse_notes(text, GATE, path=name)
+        check(outline, text)
+        found, _ = parse_headings(text)
+        # The only heading of the first level is the title of its file.
+        is_titled = len(outline.entries) == len(found)
+        titled |= is_titled
+        assert [entry.start for entry in outline.entries[1:]] == [
+            heading.start for heading in found[is_titled:]
+        ]
+        count += len(found)
+    assert count > 2000
+    assert titled
+
+
+_LONG = 200_000
+_KILLERS = {
+    "blanks in a heading": "* a" + " " * _LONG + "b :x:",
+    "colons": "* " + ":" * _LONG,
+    "half tags": "* " + "a:" * (_LONG // 2),
+    "privacy tags in one heading": "# " + ":private#" * (_LONG // 9),
+    "links": "* " + "[[" * (_LONG // 2),
+    "stars": "*" * _LONG,
+    "blanks in a line": "* a\nx" + " " * _LONG + "y",
+    "planning that does not end": "* a\n" + "SCHEDULED: <2020-01-01 " * (_LONG // 23),
+    "planning on one line": "# a\n" + "SCHEDULED: <2020-01-01> " * (_LONG // 24),
+    "planning on many lines": "# a\n" + "SCHEDULED: 2020-01-01\n" * (_LONG // 22),
+    "drawers that do not end": "* a\n" + ":PROPERTIES:\n" * (_LONG // 13),
+    "properties": "* a\n:PROPERTIES:\n" + ":A+: b\n" * (_LONG // 8) + ":END:\n",
+    "private properties": "* a\n" + ":TAGS: private\n" * (_LONG // 15),
+    "half properties": "* private\n" + ":a" * (_LONG // 2) + "x\n",
+    "settings": "#+KEYWORDS: privately\n" * (_LONG // 22),
+    "private items": "- [ ] a #private\n" * (_LONG // 17),
+    "private paragraphs": "a #private\n" * (_LONG // 11) + "\n\n" + "b\n" * (_LONG // 4) + "c #private\n",
+    "ticks and links": "private #" + "` `` [[ a:// b=' =c " * (_LONG // 20),
+    "an item of tags": "- " + "#privately " * (_LONG // 11) + "\n- " + "#private:" * (_LONG // 9),
+    "HTML headings": "<h1>:private\n" * (_LONG // 13),
+    "half HTML headings": "private <h1" * (_LONG // 11),
+    "lists of tags": "Tags:\n- privately\n\n" * (_LONG // 19),
+    "an endless list of tags": "private\nTags:\n" + "- Tags:\n \n" * (_LONG // 10),
+    "lines of tags": "Tags: private\n:private:\n" * (_LONG // 24),
+    "signs before tags": "private\n" + "- > [ ] * %% <!-- " * (_LONG // 18) + "\n" + ": : " * (_LONG // 4),
+    "marks": "private\n" + "@a :b #c " * (_LONG // 9) + "d\n# " + "@a " * (_LONG // 3),
+    "fences and tags": "```\n:private:\n```\n" * (_LONG // 18),
+    "signs before stars": "private\n" + ", \x0c" * (_LONG // 3) + "x\n" + " ,* :private\n" * (_LONG // 13),
+    "settings with no colon": "private\n#+" + "a" * _LONG + "\n" + "#+FILETAGS a\n" * (_LONG // 13),
+    "nested JSON": '{"tags": ' + "[" * 60_000,
+    "open JSON": "{" * 60_000 + "private",
+    "blocks that do not end": "#+begin_src\n* x :private:\n" * (_LONG // 27),
+    "deep": "\n".join("*" * level + " x" for level in range(1, 2001)),
+    "blank lines": " \n" * (_LONG // 2),
+    "hashtags": "# " + "#a :b: " * (_LONG // 7),
+    "lines of hashtags": "#a\n" * (_LONG // 3),
+    "attributes": "# " + "{#a} " * (_LONG // 5),
+    "fences": " ```\n# x\n" * (_LONG // 9),
+    "html": "<x-y>\n\ntext\n" * (_LONG // 12),
+    "an endless tag": "<a" + " b" * (_LONG // 2),
+    "comments": "<!-- x\n" * (_LONG // 7),
+    "quotes": ">" * _LONG,
+    "quotes in quotes": ("> " * 100 + "# x :private:\n") * (_LONG // 214),
+    "lists in lists": "".join(" " * 2 * depth + "- # a\n" for depth in range(400)),
+    "brackets": "# " + "[a](b " * (_LONG // 6),
+    "ticks": ("# [" + " ".join("`" * size for size in range(1, 30)) + "\n") * (_LONG // 470),
+    "front matter": "---\n" + "a: b\n" * 12_000 + "---\n",
+    "nested front matter": "---\na: " + "[" * 60_000 + "\n---\n",
+    "nested toml": "+++\na = " + "{a=" * 20_000 + "\n+++\n",
+    "long front matter": "---\nprivate : no\n" + "a: b\n" * (_LONG // 5) + "---\n",
+    "comments before front matter": "<!-- x -->\n" * (_LONG // 11) + "---\nprivate: no\n",
+    "odd front matter": "\n----\n" * (_LONG // 6) + "private: no\n",
+    "a comment in front matter": "---\na: #x" + " " * 60_000 + "\n---\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _KILLERS)
+@pytest.mark.parametrize("path", ["a.org", "a.md"])
+def test_no_text_takes_longer_than_its_length_explains(name: str, path: str) -> None:
+    text = _KILLERS[name]
+    started = time.process_time()
+
+    check(parse_notes(text, GATE, path=path), text)
+
+    # What is quadratic takes minutes, so a slow machine may take its time.
+    assert time.process_time() - started < 10
+
+
+def test_two_thousand_levels_are_two_thousand_entries() -> None:
+    outline = parse_notes(_KILLERS["deep"], GATE, path="a.org")
+
+    assert [entry.level for entry in outline.entries] == list(range(2001))
+
+
+def test_the_suffix_says_what_a_file_is_and_the_stem_what_it_is_called() -> None:
+    text = "* Star\n# Hash\n"
+
+    for path, title in (
+        ("/x/My notes.org", "Star"),
+        ("a.ORG", "Star"),
+        ("a.org_archive", "Star"),
+        ("a.md", "Hash"),
+    ):
+        assert parse_notes(text, GATE, path=path).entries[1].title == title
+    assert parse_notes(text, GATE, path="README").entries[1].title == "Hash"
+    assert parse_notes(text, GATE, path="/x/My notes.org").entries[0].title == "My notes"
+
+
+def test_problems_are_told_by_line_and_not_by_the_thousand() -> None:
+    problems = parse_notes(
+        "x\r\n\r* A\nDEADLINE: <2026-02-31>\n" + "* A\nCLOSED: [x]\n" * 1000, GATE, path="a.org"
+    ).problems
+
+    assert problems[0] == "line 4: DEADLINE is on a day that does not exist: 2026-02-31"
+    assert problems[-1] == "and 981 more"
+    assert len(problems) == 21
+
+
+def test_a_stamp_is_in_the_time_of_its_writer() -> None:
+    (stamp,) = (
+        parse_notes("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", GATE, path="a.md").entries[0].planning_dates
+    )
+
+    assert isinstance(stamp, PlanningDate)
+    assert (stamp.kind, stamp.at.isoformat(), stamp.at.tzinfo) == (
+        PlanningKind.DEADLINE,
+        "2026-11-20T17:00:00",
+        None,
+    )
+
+
+@pytest.mark.process
+def test_a_library_is_loaded_only_for_what_it_reads() -> None:
+    script = (
+        "import sys; from foveate.memory.privacy import Gate; from foveate.memory.parsing import parse\n"
+        "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
+        "parse('* A', Gate(), path='a.org')\n"
+        "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.splitlines() == ["[]", "['orgparse']"]

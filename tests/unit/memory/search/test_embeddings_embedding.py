@@ -1,0 +1,69 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.memory.search.embeddings import default_embedder, normalize_rows
+
+
+def test_texts_about_the_same_are_nearer_than_others() -> None:
+    fees, costs, cats = default_embedder().embed(
+        ["Fees of a savings account", "What the bank charges for a deposit", "A black cat sleeps in the garden"]
+    )
+    assert fees @ costs > fees @ cats + 0.2
+
+
+@given(st.lists(st.text(st.characters(), max_size=40), max_size=5))
+def test_every_text_has_a_row_of_length_one_or_none(texts: list[str]) -> None:
+    rows = default_embedder().embed(texts)
+    assert rows.shape == (len(texts), 256)
+    assert rows.dtype == np.float32
+    lengths = np.linalg.norm(rows, axis=1)
+    assert all(length == pytest.approx(1, abs=1e-5) or length == 0 for length in lengths)
+
+
+def test_a_text_without_words_has_zeros() -> None:
+    assert not default_embedder().embed([""]).any()
+
+
+def test_what_stands_beside_a_text_does_not_change_its_row() -> None:
+    embedder = default_embedder()
+    texts = [f"note {number} about gardens" for number in range(1200)]
+    together = embedder.embed(texts)
+    np.testing.assert_array_equal(together[[0, 700, 1199]], embedder.embed([texts[0], texts[700], texts[1199]]))
+
+
+def test_rows_without_a_direction_stay_zeros() -> None:
+    assert normalize_rows(np.array([[3, 4], [0, 0]], np.float32)).tolist() == [
+        [pytest.approx(0.6), pytest.approx(0.8)],
+        [0, 0],
+    ]
+
+
+@pytest.mark.process
+def test_the_package_itself_is_not_imported_and_logging_stays_as_it_is() -> None:
+    code = (
+        "import logging, sys; from foveate.memory.embedding import default_embedder; "
+        "default_embedder().embed(['a note']); "
+        "sys.exit('wordllama' in sys.modules or 'requests' in sys.modules or len(logging.root.handlers))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_its_vectors_are_those_of_the_package() -> None:
+    code = """
+import sys
+from pathlib import Path
+import numpy as np, wordllama
+from foveate.memory.embedding import default_embedder
+theirs = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+texts = ["Fees of a savings account", "A black cat sleeps in the garden. " * 20, "黒い猫"]
+same = (theirs.embed(texts, norm=True) * default_embedder().embed(texts)).sum(axis=1)
+sys.exit(0 if (same > 0.9999).all() else str(same))
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, stderr=subprocess.PIPE).returncode == 0

@@ -1,0 +1,296 @@
+import re
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from foveate.errors import UpstreamTimeout
+from foveate.memory.nodes import Document
+from foveate.memory.search.embeddings import Embedder, SqliteVectorCache, embed_with_cache
+from foveate.memory.search.relevance import Index, default_weights
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.memory_nodes import LONG_AGO, NodeSpec, build_test_nodes
+
+_JUNK = "quuxly zorbing flimflam"
+
+
+def _file(*sown: NodeSpec, title: str = "notes", modified: datetime = LONG_AGO) -> Document:
+    return build_test_nodes(*sown, file=NodeSpec(title=title, level=0), modified=modified)[0].document
+
+
+def _index() -> Index:
+    return Index(vector_cache=None)
+
+
+def _relevance(index: Index, documents: Sequence[Document], query: str) -> dict[str, float]:
+    nodes = [node for document in documents for node in document.nodes]
+    found = index.score_query(documents, query).relevance
+    assert len(found) == len(nodes)
+    return {
+        f"{node.parent.title}/{node.title}" if node.parent else node.title: float(one)
+        for node, one in zip(nodes, found, strict=True)
+    }
+
+
+def _bank() -> Document:
+    return _file(
+        NodeSpec(title="Savings account", content="Money rests here."),
+        NodeSpec(title="Fees", content="Three percent a month.", level=2),
+        NodeSpec(title="Loans", content="Borrow what you need."),
+        NodeSpec(title="Fees", content="Two percent a month.", level=2),
+        NodeSpec(title="Branches", content="Open from nine to five."),
+        title="Bank",
+    )
+
+
+class Recording:
+    """An embedder whose vectors tell whether a text is about cats, and that keeps what it was asked."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fails = False
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if self.fails:
+            raise UpstreamTimeout("http://127.0.0.1", 1)
+        self.asked += texts
+        return np.array([[1, 0] if "cat" in text else [0, 1] for text in texts], np.float32)
+
+
+def test_a_child_is_found_by_its_own_title_and_that_of_its_parent() -> None:
+    found = _relevance(_index(), [_bank()], "savings account fees")
+    assert max(found, key=found.__getitem__) == "Savings account/Fees"
+    assert found["Savings account/Fees"] > 1.5 * found["Loans/Fees"] > 0
+
+
+def test_a_title_counts_more_than_a_word_in_the_text() -> None:
+    document = _file(
+        NodeSpec(title="Falcons", content="A note."), NodeSpec(title="A note", content="Of falcons.")
+    )
+    found = _relevance(_index(), [document], "falcons")
+    assert found["notes/Falcons"] > found["notes/A note"] > 0
+
+
+def test_words_that_mean_the_same_are_found_without_being_the_same() -> None:
+    document = _file(
+        *(NodeSpec(title=title) for title in ("Automobile repair", "Sourdough bread", "Tax returns"))
+    )
+    found = _relevance(_index(), [document], "fixing my car")
+    assert max(found, key=found.__getitem__) == "notes/Automobile repair"
+
+
+def test_what_stands_beside_a_match_is_more_relevant_than_what_stands_elsewhere() -> None:
+    near = _file(
+        NodeSpec(title="Falcons", content="Where falcons nest."),
+        NodeSpec(title="Other", content="Some words."),
+        title="a",
+    )
+    far = _file(
+        NodeSpec(title="Other", content="Some words."),
+        NodeSpec(title="Another", content="More words."),
+        title="b",
+    )
+    found = _relevance(_index(), [near, far], "falcons")
+    assert found["a/Falcons"] > found["a/Other"] > found["b/Other"] + 0.1
+
+
+@pytest.mark.parametrize("query", ["", "  \n", "?!", "\0"])
+def test_a_query_without_words_finds_nothing(query: str) -> None:
+    scores = _index().score_query([_bank()], query)
+    assert not scores.relevance.any()
+    assert len(scores.similarity) == 6
+
+
+def test_a_query_of_stop_words_finds_them() -> None:
+    document = _file(
+        NodeSpec(title="Bands", content="The Who are one."), NodeSpec(title="Birds", content="Falcons fly.")
+    )
+    found = _relevance(Index(None), [document], "the who")
+    assert found["notes/Bands"] > found["notes/Birds"]
+
+
+def test_where_nothing_matches_nothing_is_relevant() -> None:
+    assert max(_relevance(_index(), [_bank()], _JUNK).values()) < 0.02
+    assert max(_relevance(Index(None), [_bank()], _JUNK).values()) == 0
+
+
+def test_a_word_of_many_that_matches_is_not_much() -> None:
+    found = _relevance(Index(None), [_bank()], f"{_JUNK} month")
+    assert 0 < max(found.values()) < 0.5
+
+
+def test_a_memory_without_nodes_has_no_scores() -> None:
+    assert len(_index().score_query([], "fees").relevance) == 0
+    assert len(_index().score_query([_file(title="", modified=LONG_AGO)], "fees").relevance) == 1
+
+
+def test_a_file_without_nodes_is_passed_over() -> None:
+    empty = _file()
+    empty.nodes.clear()
+    index = _index()
+    assert len(index.score_query([empty], "fees").relevance) == 0
+    assert _relevance(index, [empty, _bank(), empty], "fees") == _relevance(_index(), [_bank()], "fees")
+
+
+def test_of_equal_matches_the_newer_goes_first_and_age_never_beats_a_match() -> None:
+    old = _file(NodeSpec(title="Falcons", content="They nest."), title="old")
+    new = _file(
+        NodeSpec(title="Falcons", content="They nest."), title="new", modified=LONG_AGO + timedelta(days=900)
+    )
+    newest = _file(
+        NodeSpec(title="Cats", content="They sleep, a falcon too."),
+        title="newest",
+        modified=LONG_AGO + timedelta(days=999),
+    )
+    found = _relevance(Index(None), [old, new, newest], "falcons")
+    assert found["new/Falcons"] > found["old/Falcons"] > found["newest/Cats"]
+
+
+def test_a_query_of_a_megabyte_is_answered_at_once() -> None:
+    index = _index()
+    index.score_query([_bank()], "warm")
+    before = process_time()
+    found = index.score_query([_bank()], "what are the fees of a loan and of a savings account? " * 20_000)
+    assert process_time() - before < 2
+    assert found.relevance.max() > 0.5
+
+
+def test_a_node_has_most_to_do_with_itself() -> None:
+    document = _bank()
+    scores = _index().score_node([document], document.nodes[2])
+    assert int(scores.relevance.argmax()) == 2
+    assert scores.relevance[2] == 1
+    assert scores.similarity[2] == pytest.approx(1, abs=1e-3)
+    assert scores.relevance[4] > scores.relevance[5]
+
+
+def test_a_node_can_be_asked_about_that_is_not_among_the_documents() -> None:
+    scores = _index().score_node([_bank()], _bank().nodes[2])
+    assert int(scores.relevance.argmax()) == 2
+
+
+def test_without_an_embedder_words_alone_decide() -> None:
+    scores = Index(None).score_query([_bank()], "fees")
+    assert not scores.similarity.any()
+    assert scores.relevance.max() == pytest.approx(1, abs=0.3)
+
+
+def test_only_what_has_changed_is_embedded_again() -> None:
+    embedder = Recording()
+    index = Index(lambda: embedder, vector_cache=None)
+    files = [_file(NodeSpec(title=f"Note {number}"), title=f"file {number}") for number in range(20)]
+    index.score_query(files, "cat")
+    assert len(embedder.asked) == 41
+    embedder.asked.clear()
+    files[7] = _file(NodeSpec(title="A cat"), title="file 7")
+    found = _relevance(index, files, "cat")
+    assert embedder.asked == ["file 7\n", "A cat\n", "cat"]
+    assert max(found, key=found.__getitem__) == "file 7/A cat"
+
+
+def test_of_what_is_asked_nothing_is_kept_with_the_vectors(tmp_path: Path) -> None:
+    vectors, embedder = SqliteVectorCache(tmp_path / "v.sqlite"), Recording()
+    document = _bank()
+    Index(lambda: embedder, vector_cache=lambda: vectors).score_query([document], "fees of a cat")
+    Index(lambda: embedder, vector_cache=lambda: vectors).score_node(
+        [document], _file(NodeSpec(title="Fees, a cat")).nodes[1]
+    )
+    asked_first = [*embedder.asked]
+    assert {"fees of a cat", "Fees, a cat\n"} <= {*asked_first}, "both were embedded"
+    embedder.asked.clear()
+    embed_with_cache(embedder, vectors, list(dict.fromkeys(asked_first)))
+    assert embedder.asked == ["fees of a cat", "Fees, a cat\n"], "and all else is there"
+
+
+def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
+    embedder = Recording()
+    index = Index(lambda: embedder, vector_cache=None)
+    files = [_bank()]
+    before = index.score_query(files, "fees").relevance
+    embedder.fails = True
+    with pytest.raises(UpstreamTimeout):
+        index.score_query([*files, _file(NodeSpec(title="A cat"))], "fees")
+    embedder.fails = False
+    np.testing.assert_array_equal(index.score_query(files, "fees").relevance, before)
+
+
+_words = st.lists(st.sampled_from(["anchor", "basket", "copper", "the", "ember", "falcons"]), max_size=6).map(
+    " ".join
+)
+_sown = st.builds(NodeSpec, title=_words, content=_words, level=st.integers(1, 3))
+_files = st.builds(
+    lambda sown, days: _file(*sown, modified=LONG_AGO + timedelta(days=days)),
+    st.lists(_sown, max_size=6),
+    st.integers(0, 90),
+)
+
+
+@pytest.mark.slow
+@given(st.lists(_files, max_size=8), st.data())
+@settings(max_examples=limit_examples(60))
+def test_scores_depend_on_the_files_and_not_on_how_they_came_to_be(
+    pool: list[Document], data: st.DataObject
+) -> None:
+    index = Index(None)
+    for _ in range(6):
+        files = data.draw(st.lists(st.sampled_from(pool), unique_by=id)) if pool else []
+        for query in (
+            "anchor falcon",
+            "basket",
+            "The. anchor copper ember basket falcon falcon anchor basket. Copper",
+        ):
+            found, expected = index.score_query(files, query), Index(None).score_query(files, query)
+            np.testing.assert_array_equal(found.relevance, expected.relevance)
+            assert ((found.relevance >= 0) & (found.relevance <= 1)).all()
+
+
+def test_threads_get_the_scores_of_the_files_that_they_ask_about() -> None:
+    index = Index(None)
+    versions = [
+        [_file(NodeSpec(title="Falcons"), *(NodeSpec(title=f"n{n}") for n in range(size)))]
+        for size in range(12)
+    ]
+    expected = [Index(None).score_query(files, "falcons").relevance for files in versions]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda files: index.score_query(files, "falcons").relevance, versions * 20))
+    for number, scores in enumerate(found):
+        np.testing.assert_array_equal(scores, expected[number % 12])
+
+
+def test_texts_of_any_characters_can_be_asked_about() -> None:
+    document = _file(NodeSpec(title="\ud800 falcon\0", content="黒い猫がいる"))
+    assert _relevance(_index(), [document], "猫 \udfff")["notes/\ud800 falcon\0"] > 0.3
+
+
+def test_every_weight_is_said_and_explained(root: Path) -> None:
+    text = (root / "src/foveate/memory/search/weights.toml").read_text("utf-8")
+    assert {**tomllib.loads(text)["relevance"]} == {
+        name: getattr(default_weights(), name) for name in default_weights().__slots__
+    }
+    for name in default_weights().__slots__:
+        assert re.search(rf"^#.*\n{name} = ", text, re.MULTILINE), f"no comment above {name}"
+    weights = default_weights()
+    assert weights.words + weights.meaning + weights.title == pytest.approx(1)
+
+
+def test_the_default_embedder_is_only_made_when_asked() -> None:
+    made: list[Embedder] = []
+
+    def embedder() -> Embedder:
+        made.append(Recording())
+        return made[-1]
+
+    index = Index(embedder, vector_cache=None)
+    assert not made
+    index.score_query([_bank()], "fees")
+    assert made

@@ -1,0 +1,44 @@
+"""A memory that several threads use while its files change."""
+
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from foveate import Memory
+from foveate.memory.search.relevance import Index
+
+
+@pytest.mark.slow
+def test_a_view_is_of_one_moment_whatever_is_read_meanwhile(tmp_path: Path) -> None:
+    """Was: a node was looked up in the new files, and its place in the old ones."""
+    for number in range(20):
+        (tmp_path / f"{number}.org").write_text(
+            f":PROPERTIES:\n:ID: file-{number}\n:END:\nold\n" + "* x\n" * 50
+        )
+    memory = Memory.load(tmp_path, index=Index(embedder=None))
+    failures: list[BaseException] = []
+    is_over = Event()
+
+    def look() -> None:
+        try:
+            while not is_over.is_set():
+                memory.render("file-7", limit_tokens=200)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(40):
+        (tmp_path / "7.org").write_text(
+            f":PROPERTIES:\n:ID: file-7\n:END:\nnew {turn}\n" + "* x\n" * (turn + 1)
+        )
+        memory.refresh()
+        assert f"new {turn}" in memory.render("file-7", limit_tokens=200).text
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+    assert not failures

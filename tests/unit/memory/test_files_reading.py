@@ -1,0 +1,102 @@
+"""Files read whole, as they are at one moment."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from foveate.errors import UnreadableInput
+from foveate.memory.files import FileState, InvalidUtf8, decode_text, is_settled, read_stable
+from tests.support.scenarios.note_folders import load_library, opened_files, write_files
+
+SECOND_NS = 1_000_000_000
+
+
+def changed_at(time_ns: int) -> FileState:
+    return FileState(device=1, inode=2, size_bytes=3, modified_ns=0, changed_ns=time_ns)
+
+
+def test_all_bytes_come_with_the_state_that_they_were_read_in(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_bytes(b"\xff\0text\r\n")
+    read = read_stable(str(path))
+
+    assert read == (b"\xff\0text\r\n", FileState.from_stat(path.stat()))
+
+
+def test_a_pipe_that_has_taken_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.md")
+
+    with pytest.raises(UnreadableInput, match="is not a file"):
+        read_stable(str(tmp_path / "a.md"))
+
+
+def test_a_file_that_is_gone_by_now_is_told_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match=r"a\.md: No such file"):
+        read_stable(str(tmp_path / "a.md"))
+
+
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    path = write_files(tmp_path, {"a.md": "text"}) / "a.md"
+    before = [number for number in range(256) if is_open(number)]
+    read_stable(str(path))
+    with pytest.raises(UnreadableInput, match="is not a file"):
+        read_stable(str(tmp_path))
+
+    assert [number for number in range(256) if is_open(number)] == before
+
+
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", ""),
+        ("\ufeffBOM\r\n\0\N{EURO SIGN}".encode(), "\ufeffBOM\r\n\0\N{EURO SIGN}"),
+        (b"abc\xe9def", InvalidUtf8(3, is_truncated=False)),
+        (b"abc\xff", InvalidUtf8(3, is_truncated=False)),
+        (b"abc\xe2\x82", InvalidUtf8(3, is_truncated=True)),
+        (b"a\xe9bc\xe2\x82", InvalidUtf8(1, is_truncated=False)),
+        (b"\xff\xfea\0", InvalidUtf8(0, is_truncated=False)),
+        (b"\xed\xa0\x80", InvalidUtf8(0, is_truncated=False)),
+    ],
+)
+def test_bytes_are_text_or_it_is_known_from_where_on_they_are_not(
+    data: bytes, expected: str | InvalidUtf8
+) -> None:
+    assert decode_text(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed_ns", "read_ns", "expected"),
+    [
+        (SECOND_NS + 1, SECOND_NS + 1, False),
+        (SECOND_NS + 1, SECOND_NS + 10_000_000, False),
+        (SECOND_NS + 1, SECOND_NS + 100_000_000, True),
+        (SECOND_NS + 1, SECOND_NS - 1, False),  # the clock of a server that is ahead
+        (SECOND_NS, 2 * SECOND_NS, False),  # a clock of whole seconds
+        (SECOND_NS, 4 * SECOND_NS, True),
+    ],
+)
+def test_what_was_read_within_a_tick_of_its_change_can_change_again_unseen(
+    changed_ns: int, read_ns: int, expected: bool
+) -> None:
+    assert is_settled(changed_at(changed_ns), read_ns) == expected
+
+
+def test_a_file_that_was_read_within_a_tick_of_its_change_is_looked_into_once_more(tmp_path: Path) -> None:
+    def is_opened_again(turn: int) -> bool:
+        library = load_library(write_files(tmp_path / str(turn), {"a.md": "text"}))
+        with opened_files() as opened:
+            changes = library.refresh()
+        assert changes.read == ()
+        return bool(opened)
+
+    # Not each time, since on a busy machine more than a tick can pass before it is read.
+    assert any(is_opened_again(turn) for turn in range(100))

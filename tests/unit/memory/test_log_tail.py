@@ -1,0 +1,210 @@
+"""The newest lines of a log are those that `tail -n` has, however the file is made."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.errors import BadOption
+from foveate.memory.log_tail import LogTail, log_limit_lines, read_log_tail, read_tail
+from foveate.memory.privacy import Gate
+
+KB = 1024
+GATE = Gate()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "agent.log"
+
+
+def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
+    log.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
+
+    assert read_log_tail(log, gate=GATE) == LogTail(tuple(f"line {number}" for number in range(80, 100)))
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        (b"", ()),
+        (b"\n", ("",)),
+        (b"one", ("one",)),
+        (b"one\ntwo\nthr", ("two", "thr")),
+        (b"one\r\ntwo\r\n", ("one", "two")),
+        (b"one\n\n", ("one", "")),
+        (b"10%\r20%\n", ("10%\r20%",)),
+        ("a\u2028b\x85c\n".encode(), ("a\u2028b\x85c",)),
+        (b"caf\xe9\n", ("caf\ufffd",)),
+    ],
+)
+def test_lines_end_where_they_do_and_nowhere_else(log: Path, written: bytes, lines: tuple[str, ...]) -> None:
+    log.write_bytes(written)
+
+    assert read_log_tail(log, 2, gate=GATE) == LogTail(lines)
+
+
+def test_no_lines_are_shown_where_none_are_wanted(log: Path) -> None:
+    log.write_bytes(b"one\n")
+
+    assert read_log_tail(log, 0, gate=GATE) == LogTail()
+
+
+@pytest.mark.slow
+@given(
+    lines=st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\n\r")).map(lambda line: line * 9000)
+    ),
+    limit=st.integers(1, 5),
+    ended=st.booleans(),
+)
+def test_always_the_newest_lines_come_whole_whatever_block_they_are_cut_by(
+    lines: list[str], limit: int, ended: bool
+) -> None:
+    written = "\n".join([*lines, ""] if ended else lines).encode()
+    expected = lines[:-1] if not ended and lines and not lines[-1] else lines
+
+    tail = read_tail(lambda start, size: written[start : start + size], len(written), limit, name="log")
+
+    if sum(len(line.encode()) + 1 for line in expected[-limit:]) < KB * KB:
+        assert tail == LogTail(tuple(expected[-limit:]))
+
+
+def test_of_a_long_log_only_the_end_is_read() -> None:
+    size = 10**15
+    asked = []
+
+    def read(_start: int, length: int) -> bytes:
+        asked.append(length)
+        return b"a line of a very long log\n" * (length // 26 + 1)
+
+    assert len(read_tail(read, size, 20, name="log").lines) == 20
+    assert sum(asked) <= 64 * KB
+
+
+def test_a_file_with_a_gigabyte_before_its_last_lines_is_read_from_the_end(log: Path) -> None:
+    with log.open("wb") as file:
+        file.truncate(1_000_000_000)  # takes no room on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nlast but one\nlast\n")
+
+    assert read_log_tail(log, 2, gate=GATE) == LogTail(("last but one", "last"))
+
+
+def test_a_line_without_an_end_brings_only_its_own_end_along(log: Path) -> None:
+    log.write_bytes("ä".encode() * 2_000_000 + b"x\nlast\n")
+
+    tail = read_log_tail(log, gate=GATE)
+
+    assert tail.lines[1] == "last"
+    assert 500 * KB < len(tail.lines[0]) <= 1024 * KB
+    assert set(tail.lines[0]) == {"ä", "x"}, "no half of a character is left"
+    assert tail.warnings == (f"{log}: lines so long that the oldest shown may lack its beginning",)
+
+
+def test_what_is_not_there_or_no_file_gives_no_lines_and_says_why(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+
+    assert read_log_tail(tmp_path / "gone.log", gate=GATE) == LogTail(
+        warnings=(f"{tmp_path / 'gone.log'}: No such file or directory",)
+    )
+    assert read_log_tail(tmp_path, gate=GATE).warnings == (f"{tmp_path}: this is no file",)
+    assert read_log_tail(tmp_path / "pipe", gate=GATE).warnings == (f"{tmp_path / 'pipe'}: this is no file",)
+    assert "loop" in read_log_tail(tmp_path / "loop", gate=GATE).warnings[0]
+    assert read_log_tail("a\0b", gate=GATE).warnings == ("'a\\x00b': no file can have this name",)
+    assert read_log_tail("a\ud800b", gate=GATE).lines == ()
+
+
+def test_a_log_that_is_emptied_while_it_is_read_gives_no_lines_and_says_so() -> None:
+    tail = read_tail(lambda _start, _size: b"", 5000, 20, name="agent.log")
+
+    assert tail == LogTail(warnings=("agent.log: it became shorter while it was read",))
+
+
+@pytest.mark.parametrize(
+    ("environment", "limit"),
+    [
+        ({}, 20),
+        ({"CONTEXT_LOG_LIMIT": " "}, 20),
+        ({"CONTEXT_LOG_LIMIT": "5"}, 5),
+        ({"CONTEXT_LOG_LIMIT": '"0"'}, 0),
+    ],
+)
+def test_the_environment_says_how_many_lines(environment: dict[str, str], limit: int) -> None:
+    assert log_limit_lines(environment) == limit
+
+
+@pytest.mark.parametrize("said", ["many", "-1", "1.5", "9" * 5000])
+def test_a_number_of_lines_that_cannot_be_read_is_an_error_that_names_the_variable(said: str) -> None:
+    with pytest.raises(
+        BadOption, match="CONTEXT_LOG_LIMIT is a whole number of lines, 0 or more, not"
+    ) as caught:
+        log_limit_lines({"CONTEXT_LOG_LIMIT": said})
+
+    assert len(str(caught.value)) < 150
+
+
+def test_a_number_of_lines_below_0_is_refused(log: Path) -> None:
+    with pytest.raises(BadOption, match="limit_lines is a number of lines, 0 or more, not -1"):
+        read_log_tail(log, -1, gate=GATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "private"),
+    [
+        ("log.org", "* %s", " :private:"),
+        ("log.ORG_ARCHIVE", "* %s", " :private:"),
+        ("log.md", "# %s", " #private"),
+        ("log.Markdown", "# %s", " #private"),
+        ("log.org.1", "* %s", " :private:"),
+        ("log.md.old~", "# %s", " :private:"),
+    ],
+)
+def test_of_a_log_in_notes_only_what_is_public_is_shown(
+    tmp_path: Path, name: str, heading: str, private: str
+) -> None:
+    log = tmp_path / name
+    text = f"{heading % 'Monday'}\r\nrain\r\n{heading % ('Bank' + private)}\r\nsecret\r\n"
+    log.write_text(f"{text}{heading % 'Tuesday'}\nsun\n", encoding="utf-8", newline="")
+    (tmp_path / "link").symlink_to(log)
+
+    for path in (log, str(log), tmp_path / "link"):
+        assert read_log_tail(path, 3, gate=GATE) == LogTail(("rain", heading % "Tuesday", "sun"))
+    assert read_log_tail(log, gate=Gate.with_tags(["x"], base=["y"])).lines[-3:] == (
+        "secret",
+        heading % "Tuesday",
+        "sun",
+    )
+
+
+def test_a_log_that_is_private_far_above_its_newest_lines_is_so_to_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log.org"
+    log.write_bytes(b"* A\nshown\n* Bank :private:\n" + b"secret\n" * 200_000)
+
+    assert read_log_tail(log, gate=GATE) == LogTail(("* A", "shown"))
+    log.write_bytes(b"#+FILETAGS: :private:\n" + log.read_bytes())
+    assert read_log_tail(log, gate=GATE) == LogTail()
+
+
+def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_say_so(tmp_path: Path) -> None:
+    large, other, cut = tmp_path / "large.org", tmp_path / "other.md", tmp_path / "cut.md"
+    with large.open("wb") as file:
+        file.truncate(64 * KB * KB + 1)
+    other.write_bytes("# A :private:\nsecret\n".encode("utf-16"))
+    cut.write_bytes("# A\nb\u00e4".encode()[:-1])
+
+    assert read_log_tail(large, gate=GATE) == LogTail(
+        warnings=(f"{large}: more than 67,108,864 bytes of notes, which are read whole",)
+    )
+    assert read_log_tail(other, gate=GATE) == LogTail(warnings=(f"{other}: not UTF-8 from byte 0 on",))
+    assert read_log_tail(cut, gate=GATE) == LogTail(("# A", "b\ufffd"))
+
+
+def test_a_log_that_is_no_notes_is_shown_as_it_is(tmp_path: Path) -> None:
+    log = tmp_path / "example.org.log"
+    log.write_bytes(b"* A :private:\nshown\n")
+
+    assert read_log_tail(log, gate=GATE) == LogTail(("* A :private:", "shown"))

@@ -1,0 +1,61 @@
+"""Privacy tags by the documented grammar: what is a tag hides, wherever it stands, and prose hides nothing."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import Memory
+from foveate.memory.parsing.markdown import parse_markdown
+from foveate.memory.parsing.org import parse_org
+from foveate.memory.privacy import Gate
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.privacy_notes import Note, prose_notes, tagged_notes
+
+GATE = Gate()
+
+
+def admitted(note: Note) -> str:
+    parse = parse_org if note.suffix == ".org" else parse_markdown
+    return GATE.redact(parse(note.text, GATE, name="name")).text
+
+
+@settings(max_examples=limit_examples(400))
+@given(tagged_notes())
+def test_a_tag_in_any_documented_position_hides_what_it_is_a_tag_of_and_no_other_heading(note: Note) -> None:
+    text = admitted(note)
+
+    assert [word for word in sorted(note.hidden) if word in text] == []
+    assert [word for word in sorted(note.shown) if word not in text] == []
+
+
+@settings(max_examples=limit_examples(200))
+@given(prose_notes())
+def test_prose_that_speaks_of_what_is_private_hides_nothing(note: Note) -> None:
+    assert admitted(note) == note.text
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(80), deadline=None)
+@given(notes=st.lists(tagged_notes(), min_size=1, max_size=3), form=st.sampled_from(("org", "markdown")))
+def test_nothing_that_a_tag_hides_is_rendered_listed_or_found(notes: list[Note], form: str) -> None:
+    with TemporaryDirectory() as folder:
+        words = set[str]()
+        for number, note in enumerate(notes):
+            mark = f"n{number}word"  # each note has words of its own
+            words |= {word.replace("word", mark) for word in note.hidden}
+            path = Path(folder) / f"note{number}{note.suffix}"
+            path.write_text(note.text.replace("word", mark), encoding="utf-8", newline="")
+        memory = Memory.load(folder)
+        shown = [
+            memory.render(None, query, limit, form)
+            for query in (None, *sorted(words)[:2])
+            for limit in (None, 300)
+        ]
+        listed = [(node.id, node.title, node.tags) for node in memory.nodes]
+
+        told = repr(shown) + "".join(view.text for view in shown) + repr(listed) + repr(memory.problems)
+        assert [word for word in sorted(words) if word in told] == []
+        assert memory.has_private

@@ -1,0 +1,300 @@
+"""Which nodes a view shows and how much of each: without a limit, for a query, for a focus, and for neither."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from foveate import Memory
+from foveate.memory.views.view import DetailLevel, View
+from tests.support.scenarios.note_folders import write_files
+
+ROSES = (
+    "#+TITLE: Roses\n* Pruning\nPrune the roses in March.\n** Tools\nSharp shears.\n"
+    "*** Shears\nOiled.\n**** Oil\nLinseed.\n***** Tin\nBlue.\n"
+)
+KITCHEN = "#+TITLE: Kitchen\n* Bread\nFlour, water and salt.\n* Pruning roses\nPrune the roses in March.\n"
+FILLER = "The committee went on about the hedge and the gate and the parking of cars near the pond.\n"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Memory:
+    return Memory.load(write_files(tmp_path, {"a.org": ROSES, "b.org": KITCHEN}))
+
+
+def levels(view: View) -> dict[str, DetailLevel]:
+    return {node.title: node.level for node in view.nodes}
+
+
+def at(level: DetailLevel, view: View) -> list[str]:
+    return [node.title for node in view.nodes if node.level is level]
+
+
+def test_without_a_limit_titles_are_shown_two_levels_below_the_files(memory: Memory) -> None:
+    view = memory.render(limit_tokens=None)
+
+    assert levels(view) == dict.fromkeys(
+        ["Roses", "Pruning", "Tools", "Kitchen", "Bread", "Pruning roses"], DetailLevel.TITLE
+    )
+    assert len(view.text.splitlines()) == 6
+
+
+def test_without_a_limit_a_deep_focus_is_whole_with_its_path_and_its_children_as_titles(memory: Memory) -> None:
+    view = memory.render("Shears", limit_tokens=None)
+
+    assert at(DetailLevel.FULL, view) == ["Shears"]
+    assert "\nOiled.\n***** Oil <<" in view.text
+    assert "Tin" not in levels(view)
+    assert list(levels(view))[:5] == ["Roses", "Pruning", "Tools", "Shears", "Oil"]
+
+
+def test_without_a_limit_levels_are_counted_from_the_scope(memory: Memory) -> None:
+    view = memory.render(limit_tokens=None, scope="Tools")
+
+    assert list(levels(view)) == ["Tools", "Shears", "Oil"]
+
+
+def test_what_is_similar_to_the_focus_is_whole_and_says_how_similar(memory: Memory) -> None:
+    view = memory.render("Pruning", limit_tokens=None)
+
+    assert at(DetailLevel.FULL, view) == ["Pruning", "Pruning roses"]
+    node = memory.node("Pruning roses")
+    start = f"** Pruning roses\n:PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: 0."
+    _, told = view.text.split(start)
+    assert told[2:] == "\n:END:\nPrune the roses in March."
+    assert told[:2].isdigit()
+    assert view.text.count(":SEMANTIC_SCORE:") == 1
+
+
+def test_what_is_similar_to_a_query_says_so_too_and_in_markdown_in_braces(memory: Memory) -> None:
+    view = memory.render(query="Prune the roses in March", limit_tokens=None, format="markdown")
+
+    assert at(DetailLevel.FULL, view) == ["Pruning", "Pruning roses"]
+    assert view.text.count(" score=0.") == 2
+    assert "## Bread {#" in view.text
+
+
+def test_how_similar_it_must_be_is_a_setting(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", "1")
+
+    assert at(DetailLevel.FULL, memory.render("Pruning", limit_tokens=None)) == ["Pruning"]
+
+
+def test_the_best_match_is_shown_where_there_is_room_for_little_else(tmp_path: Path) -> None:
+    texts = {
+        "fees": "Fees stay at forty a year, payable to the treasurer.",
+        "hose": "A timer for the hose was agreed on, up to sixty.",
+        "frost": "Water is off until the frosts are over.",
+    }
+    memory = Memory.load(
+        write_files(tmp_path, {f"{name}.org": f"* On {name}\n{text}\n" for name, text in texts.items()})
+    )
+
+    for query, name in (("what do fees cost a year", "fees"), ("a timer for the hose", "hose")):
+        view = memory.render(query=query, limit_tokens=75)
+        assert f"On {name}" in at(DetailLevel.FULL, view)
+        assert texts[name] in view.text
+
+
+def test_a_short_file_that_matches_is_shown_whole_under_one_id(tmp_path: Path) -> None:
+    other = {f"{number}.org": f"* Meeting {number}\n{FILLER * 20}" for number in range(5)}
+    heater = (
+        "#+TITLE: Heater\nIn the glasshouse.\n* Thermostat\nIt trips.\n** Button\nRed.\n* Fuse\nTen amperes.\n"
+    )
+    memory = Memory.load(write_files(tmp_path, {**other, "h.org": heater}))
+    view = memory.render(query="glasshouse heater thermostat", limit_tokens=200)
+
+    assert {"Heater", "Thermostat", "Button", "Fuse"} <= set(at(DetailLevel.FULL, view))
+    assert [memory.node(title).id in view.text for title in ("Heater", "Thermostat", "Button", "Fuse")] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.org", "* Minutes\nDEADLINE: <2026-11-20 Fri>\n{}"),
+        ("a.md", "# Notes\n\n## Minutes\n**Deadline:** 2026-11-20\n\n{}"),
+    ],
+)
+def test_of_a_long_node_the_best_lines_are_shown_and_its_deadline(tmp_path: Path, name: str, text: str) -> None:
+    body = FILLER * 100 + "The walrus was sighted at noon.\n" + FILLER * 100
+    memory = Memory.load(write_files(tmp_path, {name: text.format(body)}))
+    view = memory.render(query="walrus sighted", limit_tokens=200)
+
+    assert levels(view)["Minutes"] is DetailLevel.EXCERPT
+    assert "The walrus was sighted at noon." in view.text
+    assert "2026-11-20" in view.text
+    assert view.text.index("2026-11-20") < view.text.index("walrus")
+
+
+def test_of_a_focus_that_is_too_long_the_beginning_is_shown_and_its_deadline(tmp_path: Path) -> None:
+    text = f"* Minutes\nDEADLINE: <2026-11-20 Fri>\nFirst of all.\n{FILLER * 100}"
+    view = Memory.load(write_files(tmp_path, {"a.org": text})).render("Minutes", limit_tokens=100)
+
+    assert levels(view)["Minutes"] is DetailLevel.EXCERPT
+    assert "\nDEADLINE: <2026-11-20 Fri>\nFirst of all.\n" in view.text
+    assert view.tokens > 60
+
+
+PARAGRAPH = " ".join(f"On day {day} we walk to the mill." for day in range(40))
+
+
+@pytest.mark.parametrize("limit_tokens", [40, 100, 200, 300, 400])
+def test_a_focus_of_one_line_that_is_too_long_is_cut_inside_it(tmp_path: Path, limit_tokens: int) -> None:
+    """Was: its title alone, since a title is a line that fits, and the room went to titles of no interest."""
+    others = {f"{number}.org": f"* Other {number}\nWords.\n" for number in range(50)}
+    memory = Memory.load(write_files(tmp_path, {**others, "plan.org": f"* Plan\n{PARAGRAPH}\n"}))
+    view = memory.render("Plan", limit_tokens=limit_tokens)
+
+    assert levels(view)["Plan"] is DetailLevel.EXCERPT
+    assert limit_tokens - 8 <= view.tokens <= limit_tokens
+    assert set(levels(view)) == {"plan", "Plan"}
+    assert "\nOn day 0 we walk" in view.text
+    assert view.text.endswith("\n[...truncated]")
+
+
+def test_a_focus_that_fits_to_the_token_is_whole_and_with_a_token_less_still_has_its_deadline(
+    tmp_path: Path,
+) -> None:
+    """Was: a token too many was counted for each line that it takes, and of one that did not fit the title."""
+    text = "#+TITLE: House\n* Roof\n** TODO Tiles\nDEADLINE: <2026-11-20 Fri>\nForty of them, red.\n"
+    memory = Memory.load(write_files(tmp_path, {"a.org": text}))
+    whole = memory.render("Tiles", limit_tokens=None)
+    assert "Forty of them, red." in whole.text
+
+    assert levels(memory.render("Tiles", limit_tokens=whole.tokens))["Tiles"] is DetailLevel.FULL
+    assert memory.render("Tiles", limit_tokens=whole.tokens).text == whole.text
+    for less in (1, 4):
+        view = memory.render("Tiles", limit_tokens=whole.tokens - less)
+        assert levels(view)["Tiles"] is DetailLevel.EXCERPT
+        assert "DEADLINE: <2026-11-20 Fri>" in view.text
+
+
+def test_of_planning_that_does_not_fit_what_fits_is_shown(tmp_path: Path) -> None:
+    lines = "DEADLINE: <2026-11-20 Fri>\nSCHEDULED: <2026-11-10 Tue>\n"
+    memory = Memory.load(write_files(tmp_path, {"a.md": f"# Notes\n\n## Tiles\n{lines}\nForty of them.\n"}))
+    view = memory.render("Tiles", limit_tokens=45)
+
+    assert levels(view)["Tiles"] is DetailLevel.EXCERPT
+    assert "DEADLINE: <2026-11-20 Fri>" in view.text
+
+
+def test_a_node_of_which_every_line_is_shown_is_whole_and_says_nothing_of_truncation(tmp_path: Path) -> None:
+    """Was: what many characters made seem too long was an excerpt of all its lines."""
+    body = "\n\n".join(f"{'walrus ' * 20}\n{'=' * 64}" for _ in range(6))
+    memory = Memory.load(write_files(tmp_path, {"a.org": f"* Sea\n{body}\n", "b.org": "* Land\nNothing.\n"}))
+    view = memory.render(query="walrus", limit_tokens=420)
+
+    assert levels(view)["Sea"] is DetailLevel.FULL
+    assert body in view.text
+    assert "truncated" not in view.text
+
+
+@pytest.mark.parametrize("limit_tokens", [None, 40, 2000])
+@pytest.mark.parametrize("query", [None, "flour and salt for bread"])
+@pytest.mark.parametrize("focus", [None, "Oil", "Tools"])
+def test_nothing_outside_a_scope_is_shown(
+    memory: Memory, limit_tokens: int | None, query: str | None, focus: str | None
+) -> None:
+    view = memory.render(focus, query, limit_tokens, scope="Tools")
+
+    assert set(levels(view)) <= {"Tools", "Shears", "Oil", "Tin"}
+    assert view.nodes
+
+
+def test_with_neither_titles_are_shown_the_least_deep_and_newest_first(tmp_path: Path) -> None:
+    for day in range(1, 31):
+        write_files(tmp_path, {f"{day:02}.org": f"#+TITLE: Day {day}\n{FILLER}* Inside {day}\n"})
+        os.utime(tmp_path / f"{day:02}.org", (day * 86_400, day * 86_400))
+    memory = Memory.load(tmp_path)
+    few, more = memory.render(limit_tokens=100), memory.render(limit_tokens=450)
+
+    shown = [title for title in levels(few) if title.startswith("Day")]
+    assert 3 < len(shown) < 30
+    assert shown == [f"Day {day}" for day in range(31 - len(shown), 31)]
+    assert {f"Day {day}" for day in range(1, 31)} < set(levels(more))
+    assert "Inside 30" in levels(more)
+    assert "Inside 1" not in levels(more)
+
+
+def test_with_neither_of_one_long_line_the_beginning_is_shown(tmp_path: Path) -> None:
+    view = Memory.load(write_files(tmp_path, {"a.org": f"* Plan\n{PARAGRAPH}\n"})).render(limit_tokens=100)
+
+    assert levels(view)["Plan"] is DetailLevel.EXCERPT
+    assert "\nOn day 0 we walk" in view.text
+
+
+def test_the_nearest_to_the_focus_come_first(tmp_path: Path) -> None:
+    branch = "* {0}\n** {0} one\n*** {0} one deep\n** {0} two\n** {0} three\n"
+    text = "".join(branch.format(name) for name in ("Apple", "Berry", "Cherry", "Damson"))
+    memory = Memory.load(write_files(tmp_path, {"a.org": f"#+TITLE: Fruit\n{text}"}))
+    distance = {"Fruit": 2, "Cherry": 1, "Cherry two": 0, "Cherry one": 2, "Cherry three": 2}
+    distance |= {"Apple": 3, "Berry": 3, "Damson": 3, "Cherry one deep": 3}
+
+    sizes = set()
+    for limit_tokens in range(40, 130, 5):
+        shown = levels(memory.render("Cherry two", limit_tokens=limit_tokens))
+        sizes.add(len(shown))
+        farthest = max(distance.get(title, 4) for title in shown)
+        assert {title for title, steps in distance.items() if steps < farthest} <= shown.keys()
+    assert len(sizes) > 5
+
+
+def test_where_there_is_room_for_everything_everything_is_shown(memory: Memory) -> None:
+    for view in (memory.render(), memory.render("Bread"), memory.render(query="flour")):
+        assert at(DetailLevel.FULL, view) == [node.title for node in memory.nodes]
+
+
+def test_a_step_to_the_next_heading_leaves_the_other_files_as_they_are(tmp_path: Path) -> None:
+    """Nothing in them is so similar to one of the two that it would be shown for that."""
+    about = {
+        "File a": "anchor basket copper dolphin ember falcon harvest island jacket kettle lantern",
+        "File b": "marble needle orchid pepper quarry river saddle timber umbrella violet walnut",
+        "File c": "zephyr bishop cactus drum eagle fiddle goblet hammer igloo jungle kitten",
+        "File d": "ladder mirror nutmeg oyster piano quilt ribbon sponge tunnel velvet wagon",
+    }
+    texts = {
+        title: "".join(f"* {word}\n" + f"About the {word}.\n" * 8 for word in words.split())
+        for title, words in about.items()
+    }
+    memory = Memory.load(
+        write_files(tmp_path, {f"{title}.org": f"#+TITLE: {title}\n{text}" for title, text in texts.items()})
+    )
+
+    def parts(focus: str) -> dict[str, str]:
+        text = memory.render(focus, limit_tokens=350).text
+        return {part[:6]: part for part in f"\n{text}".split("\n* ")[1:]}
+
+    for one, other in pairwise(about["File c"].split()):
+        first, second = parts(one), parts(other)
+        assert f"\nAbout the {one}." in first["File c"]
+        assert f"\nAbout the {other}." in second["File c"]
+        assert first.keys() == second.keys() == about.keys()
+        assert {name for name in about if first[name] != second[name]} == {"File c"}
+
+
+def test_with_a_focus_and_a_query_both_are_there(tmp_path: Path) -> None:
+    files = {f"{number}.org": f"* Heading {number}\n{FILLER * 5}" for number in range(20)}
+    memory = Memory.load(write_files(tmp_path, {**files, "x.org": "* Sea\nThe walrus was sighted at noon.\n"}))
+    view = memory.render("Heading 3", "walrus sighted", 250)
+
+    assert {"Heading 3", "Sea"} <= set(at(DetailLevel.FULL, view))
+    assert list(levels(view)).index("Heading 3") < list(levels(view)).index("Sea")
+
+
+def test_of_what_matches_alike_the_nearer_to_the_focus_is_shown(tmp_path: Path) -> None:
+    branch = "* {0} branch\n** {0} notes\nThe kettle whistles at noon.\n** {0} other\nNothing of the kind.\n"
+    filler = "".join(f"* Filler {number}\nwords that fill the file, line by line\n" for number in range(200))
+    (tmp_path / "a.org").write_text(filler + branch.format("First") + branch.format("Second"), encoding="utf-8")
+    memory = Memory.load(tmp_path)
+
+    for focus, other in (("First", "Second"), ("Second", "First")):
+        view = memory.render(f"{focus} other", "when does the kettle whistle?", 130)
+        scores = {node.title: node.score for node in view.nodes}
+        assert scores[f"{focus} notes"] > scores[f"{other} notes"] > scores["a"]
+
+        view = memory.render(f"{focus} other", "when does the kettle whistle?", 80)
+        assert f"{focus} notes" in at(DetailLevel.FULL, view)
+        assert f"{other} notes" not in levels(view)

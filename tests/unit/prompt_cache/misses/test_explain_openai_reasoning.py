@@ -1,0 +1,177 @@
+"""OpenAI's cache for conversations with developer messages and reasoning items, mostly before GPT-5.6."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.model import CacheUsage, Format, Request
+from foveate.prompt_cache.misses.causes import MissCause
+from foveate.prompt_cache.misses.explain import ExplainedMiss, NoMiss, explain_miss
+from foveate.prompt_cache.misses.snapshot import take_snapshot
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prefix_keys
+from foveate.prompt_cache.prompt.incremental import block_tokens_for, build_cached_prompt
+from foveate.prompt_cache.rules import CachingMode, rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
+
+Item = dict[str, Any]
+
+TOOLS = [
+    {
+        "type": "function",
+        "name": f"tool_{number}",
+        "description": "Reads a file, and says what is in it. " * 20,
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+    }
+    for number in range(8)
+]
+DEVELOPER: Item = {"role": "developer", "content": "You are a careful engineer. " * 300}
+USER: Item = {"role": "user", "content": "Find the slow parser. " * 20}
+
+
+def step(number: int) -> list[Item]:
+    call = f"call_{number}"
+    return [
+        {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": f"gAAA{number}" * 200},
+        {"type": "function_call", "call_id": call, "name": "tool_1", "arguments": f'{{"path": "{number}"}}'},
+        {"type": "function_call_output", "call_id": call, "output": f"def part_{number}(): return 1\n" * 20},
+    ]
+
+
+def request(model: str, items: list[Item]) -> Request:
+    said = {"model": model, "tools": TOOLS, "input": items, "reasoning": {"effort": "medium"}}
+    return formats.parse_request(json.dumps(said).encode(), Format.RESPONSES)
+
+
+def prompt(model: str, items: list[Item]) -> CachedPrompt:
+    return build_cached_prompt(request(model, items), rules_for(model, "openai"), block_tokens_for(model))
+
+
+def verdict(model: str, before: list[Item], after: list[Item]) -> ExplainedMiss | NoMiss:
+    rules, tokens = rules_for(model, "openai"), block_tokens_for(model)
+    first, second = (take_snapshot(request(model, items), rules, tokens) for items in (before, after))
+    return explain_miss(first, second, rules, gap_seconds=10.0)
+
+
+@pytest.mark.parametrize("model", ["gpt-5.2", "gpt-5.5", "o3", "gpt-6-sol"])
+def test_what_was_sent_is_read_when_the_first_reasoning_item_comes(model: str) -> None:
+    """Defect: 1,536 of 5,071 tokens were expected to be read, and the reason was a missing breakpoint."""
+    before, after = [DEVELOPER, USER], [DEVELOPER, USER, *step(0)]
+    rules = rules_for(model, "openai")
+    cache = SimulatedCache().serve(prompt(model, before), rules, at=0.0).cache
+
+    read = cache.serve(prompt(model, after), rules, at=10.0).usage.read
+
+    sent = prompt(model, before).tokens
+    assert sent - rules.step_tokens < read <= sent
+    assert isinstance(verdict(model, before, after), NoMiss)
+
+
+@pytest.mark.parametrize(
+    ("model", "drops"), [("gpt-5.2", True), ("o4-mini", True), ("gpt-5.4", False), ("gpt-6-sol", False)]
+)
+def test_reasoning_of_earlier_turns_is_left_out_once_the_user_speaks_again(model: str, drops: bool) -> None:
+    before = [DEVELOPER, USER, *step(0), *step(1)]
+    after = [*before, {"role": "assistant", "content": "That one."}, {"role": "user", "content": "And now?"}]
+    rules = rules_for(model, "openai")
+    cache = SimulatedCache().serve(prompt(model, before), rules, at=0.0).cache
+
+    read = cache.serve(prompt(model, after), rules, at=10.0).usage.read
+
+    kept = prompt(model, [DEVELOPER, USER] if drops else before).tokens
+    assert kept - rules.step_tokens < read <= kept
+    found = verdict(model, before, after)
+    assert isinstance(found, ExplainedMiss if drops else NoMiss)
+    if isinstance(found, ExplainedMiss):
+        assert found.cause is MissCause.THINKING_REMOVED
+        assert found.because == "the reasoning that stood at messages[2] was left out"
+        assert any("never shown the reasoning of earlier turns" in also for also in found.also)
+
+
+items = st.lists(
+    st.sampled_from(
+        [
+            [{"role": "developer", "content": "Say which."}],
+            [USER],
+            [{"role": "assistant", "content": "I look."}],
+            *(step(number) for number in range(3)),
+        ]
+    ),
+    max_size=8,
+).map(lambda groups: [item for group in groups for item in group])
+
+
+@given(items=items, model=st.sampled_from(["gpt-5.2", "gpt-5.5", "gpt-4.1", "gpt-6-sol"]))
+def test_a_prompt_has_the_same_prefixes_however_it_is_read(items: list[Item], model: str) -> None:
+    """Always: reasoning, which has a request read as a whole, changes no prefix before it."""
+    plain = [DEVELOPER, *(item for item in items if item.get("type") != "reasoning")]
+    thinking = [*plain, *step(7)]
+
+    short, long = prefix_keys(prompt(model, plain)), prefix_keys(prompt(model, thinking))
+
+    assert list(long[: len(short)]) == list(short)
+
+
+MECHANISMS = ("mark", "breakpoint", "positions")
+
+
+@given(
+    before=items,
+    after=items,
+    model=st.sampled_from(
+        [
+            "gpt-5.2",
+            "gpt-4o",
+            "o3",
+            "gpt-4",
+            "deepseek-chat",
+            "grok-4.6",
+            "mistral-large-latest",
+            "who-knows-it",
+        ]
+    ),
+    mode=st.sampled_from([None, "implicit", "explicit"]),
+    gap_seconds=st.sampled_from([1.0, 4_000.0]),
+    keys=st.tuples(st.sampled_from(["", "a"]), st.sampled_from(["", "b"])),
+    share=st.none() | st.floats(0, 1),
+)
+def test_an_explanation_names_no_mechanism_that_the_model_does_not_have(
+    before: list[Item],
+    after: list[Item],
+    model: str,
+    mode: str | None,
+    gap_seconds: float,
+    keys: tuple[str, str],
+    share: float | None,
+) -> None:
+    """Always: a model whose provider caches by itself, or not at all, is not told to lack breakpoints."""
+    rules, tokens = rules_for(model), block_tokens_for(model)
+    assert rules.caching in (CachingMode.AUTOMATIC, CachingMode.NONE)
+    remembered = []
+    for said, key in zip((before, [*before, *after]), keys, strict=True):
+        options = {"prompt_cache_options": {"mode": mode}} if mode else {}
+        body = {
+            "model": model,
+            "tools": TOOLS,
+            "input": [DEVELOPER, USER, *said],
+            "prompt_cache_key": key,
+            **options,
+        }
+        read = formats.parse_request(json.dumps(body).encode(), Format.RESPONSES)
+        remembered.append(take_snapshot(read, rules, tokens))
+    billed = None
+    if share is not None:
+        total = remembered[1].prompt.tokens
+        billed = CacheUsage(read=int(total * share), uncached=total - int(total * share))
+
+    previous, current = remembered
+    found = explain_miss(previous, current, rules, gap_seconds=gap_seconds, usage=billed)
+
+    if isinstance(found, ExplainedMiss):
+        told = " ".join((found.because, *found.also))
+        assert not any(word in told for word in MECHANISMS)
+        assert found.cause not in (MissCause.BREAKPOINT_MISSING, MissCause.BREAKPOINT_TOO_FAR)
+        assert rules.key_parameter or "prompt_cache_key" not in told

@@ -1,0 +1,188 @@
+"""What is told where the requests are the same, or nearly: marks, times, sizes, bills and what a loss costs."""
+
+import copy
+import json
+from decimal import Decimal
+from typing import Any
+
+from foveate.model import CacheUsage
+from foveate.prompt_cache.misses.causes import MissCause
+from foveate.prompt_cache.misses.explain import NoMiss
+from tests.support.scenarios.cached_sessions import (
+    MARK,
+    SESSIONS,
+    Body,
+    broken,
+    changed,
+    claude,
+    next_of,
+    responses,
+    verdict,
+)
+
+
+def test_what_changes_behind_the_last_mark_breaks_nothing() -> None:
+    before = claude()
+    before["messages"][-1]["content"][0].pop("cache_control")
+    after = changed(lambda b: b["messages"][2].update(content="Something else."), before)
+    found = verdict(before, after)
+
+    assert isinstance(found, NoMiss)
+    assert "nothing that was kept stands behind it" in found.remarks[0]
+
+
+def test_spaces_and_escapes_of_the_json_do_no_harm_and_are_named() -> None:
+    before, after = claude(), next_of(claude())
+    body: Any = json.dumps(after, indent=2).replace("Is it", "\\u0049s it")
+    found = verdict(before, body)
+
+    assert isinstance(found, NoMiss)
+    assert "spelled differently" in found.remarks[0]
+
+
+def test_a_pause_that_outlives_the_entry_is_told_with_both_times() -> None:
+    body = claude()
+    found = broken(body, next_of(body), gap_seconds=400)
+
+    assert found.cause is MissCause.EXPIRED
+    assert "5 min" in found.because
+    assert "6.67 min" in found.because
+    assert isinstance(verdict(body, next_of(body), gap_seconds=290), NoMiss)
+
+
+def test_an_entry_of_an_hour_outlives_one_of_five_minutes() -> None:
+    body = claude()
+    body["system"][0]["cache_control"] = MARK | {"ttl": "1h"}
+    found = broken(body, next_of(body), gap_seconds=400)
+
+    assert found.cause is MissCause.EXPIRED
+    assert 0 < found.read_tokens < found.kept_tokens
+
+
+def test_a_change_and_a_pause_are_both_told() -> None:
+    found = broken(claude(), changed(lambda b: b["tools"].reverse()), gap_seconds=400)
+
+    assert found.cause is MissCause.TOOLS_REORDERED
+    assert "ran out" in found.also[0]
+
+
+def test_a_request_without_marks_keeps_nothing_and_finds_nothing() -> None:
+    def without(body: Body) -> Body:
+        return json.loads(json.dumps(body).replace('"cache_control": {"type": "ephemeral"}', '"x": 1'))  # type: ignore[no-any-return]
+
+    bare = without(claude())
+    assert broken(bare, next_of(bare)).cause is MissCause.BREAKPOINT_MISSING
+    found = broken(bare, changed(lambda b: b["tools"].reverse(), bare))
+    assert (found.cause, found.lost_tokens) == (MissCause.TOOLS_REORDERED, 0)
+    assert "no cache mark" in found.also[0]
+
+
+def test_a_mark_that_is_missing_or_too_far_away_is_told() -> None:
+    body = claude()
+    bare = changed(
+        lambda b: [b["system"][0].pop("cache_control"), b["messages"][-1]["content"][0].pop("cache_control")]
+    )
+    assert broken(body, bare).cause is MissCause.BREAKPOINT_MISSING
+
+    far = next_of(body)
+    far["system"][0].pop("cache_control")
+    turns = [{"role": role, "content": f"Turn {n}."} for n in range(15) for role in ("assistant", "user")]
+    far["messages"][-1:-1] = turns
+    found = broken(body, far)
+    assert found.cause is MissCause.BREAKPOINT_TOO_FAR
+    assert "20 positions" in found.because
+
+
+def test_a_last_mark_before_what_was_kept_is_not_told_to_be_too_far_behind_it() -> None:
+    body = claude()
+    early = changed(lambda b: b["messages"][-1]["content"][0].pop("cache_control"))
+    found = broken(body, early)
+
+    assert found.cause is MissCause.BREAKPOINT_MISSING
+    assert found.because == "no cache mark of this request stands where something was kept, or behind it"
+    assert broken(body, early, gap_seconds=400).cause is MissCause.EXPIRED
+
+
+def test_a_prefix_below_the_minimum_is_told_with_the_numbers() -> None:
+    body = claude() | {"tools": [], "system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}]}
+    body["messages"] = [{"role": "user", "content": "Hi"}]
+    found = broken(body, next_of(body))
+
+    assert found.cause is MissCause.BELOW_MINIMUM
+    assert "1,024" in found.because
+    assert found.lost_tokens == 0
+
+
+def test_a_model_without_a_cache_is_told() -> None:
+    body = SESSIONS["openai-chat"]() | {"model": "gpt-4"}
+
+    assert broken(body, next_of(body)).cause is MissCause.NOT_CACHED
+
+
+def test_a_request_that_stops_short_is_told() -> None:
+    body = claude()
+    shorter = copy.deepcopy(body)
+    del shorter["messages"][-2:]
+    shorter["messages"][-1]["content"][-1]["cache_control"] = MARK
+    found = broken(body, shorter)
+
+    assert found.cause is MissCause.CUT_BACK
+    assert found.lost_tokens < found.kept_tokens
+
+
+def test_another_cache_key_is_told_where_nothing_else_changed() -> None:
+    body = responses() | {"prompt_cache_key": "ana"}
+    found = broken(body, next_of(body) | {"prompt_cache_key": "ben"})
+
+    assert found.cause is MissCause.CACHE_KEY
+    assert "from ana to ben" in found.because
+    assert (found.read_tokens, found.lost_tokens) == (0, found.kept_tokens)
+    assert found.lost_tokens > 0
+    assert "the bill would tell" in found.also[0]
+    read = CacheUsage(read=found.kept_tokens)
+    assert isinstance(verdict(body, next_of(body) | {"prompt_cache_key": "ben"}, billed=read), NoMiss)
+
+
+def test_a_bill_has_the_last_word() -> None:
+    body = claude()
+    kept = verdict(body, next_of(body)).kept_tokens
+    reordered = changed(lambda b: b["tools"].reverse())
+
+    assert isinstance(verdict(body, reordered, billed=CacheUsage(read=kept)), NoMiss)
+    missed = broken(body, next_of(body), billed=CacheUsage(read=0, written_5m=kept))
+    assert (missed.cause, missed.lost_tokens) == (MissCause.UNEXPLAINED, kept)
+    partly = broken(body, reordered, billed=CacheUsage(read=100))
+    assert partly.lost_tokens == partly.kept_tokens - 100
+
+
+def test_a_loss_is_told_in_tokens_and_where_the_price_is_known_in_dollars() -> None:
+    found = broken(claude(), changed(lambda b: b["tools"].reverse()), price_per_token=Decimal("0.000003"))
+
+    assert found.read_tokens == 0
+    assert found.lost_uncached_tokens == round(
+        found.lost_tokens * Decimal("1.15")
+    )  # written for 1.25, not read for 0.1
+    assert found.lost_dollars == found.lost_tokens * Decimal("1.15") * Decimal("0.000003")
+    assert broken(claude(), changed(lambda b: b["tools"].reverse())).lost_dollars is None
+
+
+def test_what_is_kept_for_an_hour_costs_more_to_write_again() -> None:
+    body = json.loads(json.dumps(claude()).replace('"ephemeral"', '"ephemeral", "ttl": "1h"'))
+    after = json.loads(json.dumps(next_of(claude())).replace('"ephemeral"', '"ephemeral", "ttl": "1h"'))
+    after["tools"].reverse()
+    found = broken(body, after)
+
+    assert found.lost_uncached_tokens == round(found.lost_tokens * Decimal("1.9"))
+
+
+def test_a_provider_that_leaves_out_earlier_thinking_ends_the_prefix_there() -> None:
+    body = claude() | {"model": "claude-sonnet-4-5"}
+    del body["messages"][5:]
+    body["messages"][4]["content"] = [body["messages"][4]["content"][0] | {"cache_control": MARK}]
+    found = broken(body, next_of(body))
+
+    assert found.cause is MissCause.THINKING_REMOVED
+    assert "never shown the reasoning of earlier turns" in found.also[0]
+    assert found.read_tokens > 1000  # up to the mark on the system prompt
+    kept = body | {"model": "claude-sonnet-4-6"}
+    assert isinstance(verdict(kept, next_of(kept)), NoMiss)

@@ -1,0 +1,168 @@
+"""What changed between two texts is told by its looks, and the place that is named is where it changed."""
+
+import secrets
+import string
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.prompt_cache.misses.field_diff import (
+    TextChangeKind,
+    common_prefix_length,
+    compare_texts,
+    make_excerpt,
+)
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.request_mutations import CHANGING
+
+FRAMES = (
+    "Now: {}\nBe kind.",
+    "[{}] a line of the log",
+    "<env>\n  it: {}\n</env>",
+    "({})",
+    '{{"it": "{}", "a": 1}}',
+)
+FORMS = ("%Y-%m-%dT%H:%M:%S.%fZ", "%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M:%S", "%b %d, %Y %I:%M:%S %p",
+         "%A, %d %B %Y, %H:%M", "%m/%d/%Y, %I:%M %p", "%a %b %d %H:%M:%S UTC %Y", "%Y-%m-%d_%H-%M-%S",
+         "%Y%m%dT%H%M%SZ")  # fmt: skip
+DATES = ("%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%B %d, %Y", "%d %b %Y", "%A", "%B %Y", "%Y-%m", "%Y年%m月%d日")
+moments = st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1)).map(
+    lambda moment: moment.replace(tzinfo=UTC)
+)
+lengths = st.integers(12, 40)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_what_changes_from_one_request_to_the_next_is_told(name: str, frame: str) -> None:
+    before, after, expected = CHANGING[name]
+
+    assert compare_texts(frame.format(before), frame.format(after)).kind == expected
+
+
+@settings(max_examples=limit_examples(60))
+@given(one=moments, other=moments, form=st.sampled_from(FORMS), frame=st.sampled_from(FRAMES))
+def test_a_timestamp_is_told_however_it_is_written(
+    one: datetime, other: datetime, form: str, frame: str
+) -> None:
+    before, after = (frame.format(moment.strftime(form)) for moment in (one, other))
+
+    assert before == after or compare_texts(before, after).kind is TextChangeKind.TIMESTAMP
+
+
+@settings(max_examples=limit_examples(60))
+@given(one=moments, days=st.integers(1, 900), form=st.sampled_from(DATES), frame=st.sampled_from(FRAMES))
+def test_a_date_is_told_however_it_is_written(one: datetime, days: int, form: str, frame: str) -> None:
+    before, after = (frame.format(moment.strftime(form)) for moment in (one, one + timedelta(days=days)))
+
+    assert before == after or compare_texts(before, after).kind is TextChangeKind.DATE
+
+
+@given(one=st.uuids(), other=st.uuids(), frame=st.sampled_from(FRAMES))
+def test_a_uuid_is_told(one: uuid.UUID, other: uuid.UUID, frame: str) -> None:
+    if one != other:
+        assert compare_texts(frame.format(one), frame.format(other)).kind is TextChangeKind.UUID
+
+
+def test_a_random_id_of_letters_and_digits_is_told_nearly_always() -> None:
+    alphabet = string.ascii_letters + string.digits
+    told = [
+        compare_texts(frame.format(one), frame.format(other)).kind
+        for frame in FRAMES
+        for _ in range(60)
+        for one, other in [["".join(secrets.choice(alphabet) for _ in range(12)) for _ in range(2)]]
+    ]
+
+    assert told.count(TextChangeKind.RANDOM_ID) >= 0.95 * len(told)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wording"),
+    [
+        ("config_v1_prod is set", "config_v1_test is set", TextChangeKind.EDITED),
+        ("May I come in", "June I come in", TextChangeKind.DATE),
+        ("I may come in", "I will come in", TextChangeKind.EDITED),
+        ("On 2026-11-15 we met Ana", "On 2026-11-16 we saw Ben", TextChangeKind.EDITED),
+        ("see section 4.2.1 of it", "see section 4.2.2 of it", TextChangeKind.NUMBER),
+        ("there are 1,200 left", "there are 1,250 left", TextChangeKind.NUMBER),
+        ("there are 1,200 so far", "there are 1,202 so far", TextChangeKind.COUNTER),
+        ("it costs 40 euros", "it costs 45 euros", TextChangeKind.NUMBER),
+        ("it costs 40 euros", "it costs 41 euros", TextChangeKind.NUMBER),
+        ("it costs $40", "it costs $41", TextChangeKind.NUMBER),
+        ("at 98 % of it", "at 99 % of it", TextChangeKind.NUMBER),
+        ("turn 5 of it, 12 lamps", "turn 6 of it, 13 lamps", TextChangeKind.NUMBER),
+        ("turn 6 of it", "turn 5 of it", TextChangeKind.NUMBER),
+        ("id " + "aB3" * 42 + "Q7", "id " + "aB3" * 42 + "R8", TextChangeKind.RANDOM_ID),
+        ("id " + "aB3" * 43 + "Q7", "id " + "aB3" * 43 + "R8", TextChangeKind.EDITED),
+        ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}', TextChangeKind.JSON_SPELLING),
+        ("a b\n", "a  b", TextChangeKind.WHITESPACE),
+        ("café", "cafe\u0301", TextChangeKind.UNICODE),
+        ("lamp " * 100, "[cleared]", TextChangeKind.SHORTENED),
+        ("lamp " * 100 + "end", "lamp " * 20 + "[...truncated]" + "end", TextChangeKind.SHORTENED),
+        ("Be brief.", "Be brief. Please.", TextChangeKind.EXTENDED),
+        ("Be brief. Please.", "Be brief.", TextChangeKind.EDITED),
+        ("", "now", TextChangeKind.EXTENDED),
+        ("Ana", "Ben", TextChangeKind.EDITED),
+    ],
+)
+def test_what_is_no_timestamp_is_told_as_what_it_is(before: str, after: str, wording: TextChangeKind) -> None:
+    assert compare_texts(before, after).kind is wording
+
+
+def test_the_whole_timestamp_is_named_and_not_the_digit_that_changed() -> None:
+    before, after = "Now: 2026-11-15T10:00:00Z.", "Now: 2026-11-15T10:00:07Z."
+    found = compare_texts(before, after)
+
+    assert before[found.start : found.end_before] == "2026-11-15T10:00:00Z"
+    assert after[found.start : found.end_after] == "2026-11-15T10:00:07Z"
+
+
+texts = st.text(alphabet="ab1 :-\n2é\u0301,.", max_size=60)
+
+
+@settings(max_examples=limit_examples(100))
+@given(one=texts, other=texts)
+def test_what_stands_before_the_place_is_always_the_same_and_inside_it_something_is_not(
+    one: str, other: str
+) -> None:
+    if one == other:
+        return
+    found = compare_texts(one, other)
+
+    assert one[: found.start] == other[: found.start]
+    assert 0 <= found.start <= found.end_before <= len(one)
+    assert found.start <= found.end_after <= len(other)
+    assert one[found.start : found.end_before] != other[found.start : found.end_after]
+
+
+@given(start=texts, one=texts, other=texts, times=st.integers(1, 300))
+def test_the_common_prefix_is_what_a_plain_loop_finds(start: str, one: str, other: str, times: int) -> None:
+    one, other = start * times + one, start * times + other
+    plain = next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+    assert common_prefix_length(one, other) == plain
+
+
+def test_letters_with_endless_marks_are_compared_in_little_time() -> None:
+    one, other = "a" + "\u0301\u0316" * 200_000, "a" + "\u0316\u0301" * 200_000
+
+    assert compare_texts(one, other).kind is TextChangeKind.EDITED
+
+
+def test_an_excerpt_of_an_endless_row_of_flags_takes_little_time() -> None:
+    flags = "\U0001f1e9\U0001f1ea" * 200_000
+
+    assert make_excerpt(flags, 300_000, 300_002).strip("…") in flags
+
+
+@pytest.mark.parametrize("unit", ["a", "1", " ", "-", "word 12 ", "12:30 ", "1,", "A/+", "Mon "])
+def test_long_texts_without_seams_are_compared_in_little_time(unit: str) -> None:
+    long = unit * (300_000 // len(unit))
+    found = compare_texts(f"step 5 {long}", f"step 6 {long}{unit}.")
+
+    assert found.start == 5

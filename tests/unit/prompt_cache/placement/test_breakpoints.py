@@ -1,0 +1,222 @@
+"""Marks stand where they pay, and never where a provider would refuse them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.model import Area, CacheBreakpoint, Ttl
+from foveate.prompt_cache.placement.arrivals import (
+    NO_GAPS,
+    GapHistogram,
+    ReturnProbabilities,
+    estimate_returns,
+    forecast_next_request,
+)
+from foveate.prompt_cache.placement.breakpoints import PlacementOptions, apply_breakpoints, place_breakpoints
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece
+from foveate.prompt_cache.rules import rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.cache_prompts import MODEL, opening, piece, prompt, results, turns, with_marks
+
+SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
+RULES = rules_for(MODEL)
+USUAL = estimate_returns(forecast_next_request(), RULES)
+
+
+def marks(
+    row: CachedPrompt,
+    cache: SimulatedCache | None = None,
+    *,
+    now: float = 0.0,
+    weights: ReturnProbabilities = USUAL,
+) -> list[CacheBreakpoint]:
+    return list(place_breakpoints(row, rules_for(row.model), cache or SimulatedCache(), weights, now=now))
+
+
+def ends(row: CachedPrompt, found: Sequence[CacheBreakpoint]) -> list[int]:
+    """The pieces that bear `found`."""
+    places = [mark.place for mark in found]
+    return [at for at, each in enumerate(row.pieces) if each.place in places]
+
+
+def after(row: CachedPrompt, *, at: float = 0.0, cache: SimulatedCache | None = None) -> SimulatedCache:
+    """The cache once `row` was sent with the marks that it is given."""
+    kept = cache or SimulatedCache()
+    return kept.serve(apply_breakpoints(row, marks(row, kept, now=at)), rules_for(row.model), at=at).cache
+
+
+def test_a_first_request_is_marked_at_its_tools_its_system_prompt_and_its_end() -> None:
+    row = prompt(*opening(), *turns(500))
+    assert ends(row, marks(row)) == [0, 1, 2]
+
+
+def test_the_next_request_reads_all_that_the_last_one_sent() -> None:
+    first = prompt(*opening(), *turns(500))
+    cache = after(first)
+    second = prompt(*first.pieces, *turns(200, 900, start=1))
+    served = cache.serve(apply_breakpoints(second, marks(second, cache, now=20.0)), RULES, at=20.0)
+    assert served.usage.read == first.tokens
+    assert served.usage.uncached == 0
+
+
+def test_a_long_lived_mark_on_the_small_answer_keeps_the_whole_history_for_its_price() -> None:
+    first = prompt(*opening(), *turns(60_000))
+    cache = after(first)
+    second = prompt(*first.pieces, *turns(100, 5_000, start=1))
+    found = marks(second, cache, now=20.0)
+    assert {second.pieces.index(each) for each in second.pieces if each.place == found[-2].place} == {3}
+    assert [mark.ttl for mark in found] == [LONG, LONG, LONG, SHORT]
+    served = cache.serve(apply_breakpoints(second, found), RULES, at=20.0)
+    assert served.usage.written_1h == 100
+    third = prompt(*second.pieces, *turns(100, start=3))
+    late = served.cache.serve(
+        apply_breakpoints(third, marks(third, served.cache, now=1500.0)), RULES, at=1500.0
+    )
+    assert late.usage.read == first.tokens + 100
+
+
+def test_thirty_results_in_one_turn_do_not_lose_the_history_before_them() -> None:
+    """The last mark looks back 20 positions only; where runs are not one position, another one has to help."""
+    rules = replace(RULES, runs_are_one_position=False)
+    first = prompt(*opening(), *turns(30_000))
+    cache = (
+        SimulatedCache()
+        .serve(
+            apply_breakpoints(first, place_breakpoints(first, rules, SimulatedCache(), USUAL, now=0.0)),
+            rules,
+            at=0.0,
+        )
+        .cache
+    )
+    second = prompt(*first.pieces, *results(30, 50, index=1, kind="tool_use"), *results(30, 200, index=2))
+    found = place_breakpoints(second, rules, cache, USUAL, now=20.0)
+    served = cache.serve(apply_breakpoints(second, found), rules, at=20.0)
+    assert served.usage.read == first.tokens
+    assert served.usage.uncached == 0
+
+
+def test_what_is_too_short_to_be_cached_is_not_marked() -> None:
+    row = prompt(*opening(400, 300), *turns(100))
+    assert marks(row) == []
+    row = prompt(*opening(400, 300), *turns(400))
+    assert ends(row, marks(row)) == [2]
+
+
+def test_a_block_that_takes_no_mark_gets_none() -> None:
+    row = prompt(*opening(), *turns(500), piece("thought", 200, kind="thinking", index=1, markable=False))
+    assert ends(row, marks(row)) == [0, 1, 2]
+
+
+def test_the_clients_own_marks_are_counted_and_left_alone() -> None:
+    own = with_marks([*opening(), *turns(500, 200, 300)], [(0, SHORT), (1, SHORT), (2, SHORT), (4, SHORT)])
+    assert marks(prompt(*own)) == []
+    three = with_marks([*opening(), *turns(500, 200, 300)], [(0, SHORT), (1, SHORT), (2, SHORT)])
+    assert ends(prompt(*three), marks(prompt(*three))) == [4]
+
+
+def test_no_long_lived_mark_is_put_behind_a_short_lived_one_of_the_clients() -> None:
+    first = prompt(*opening(), *turns(60_000))
+    cache = after(first)
+    own = with_marks([*first.pieces, *turns(100, 5_000, start=1)], [(1, SHORT)])
+    assert LONG not in {mark.ttl for mark in marks(prompt(*own), cache, now=20.0)}
+
+
+@pytest.mark.parametrize("ttl", [SHORT, LONG])
+def test_a_lifetime_that_is_asked_for_is_everybodys(ttl: Ttl) -> None:
+    row = prompt(*opening(), *turns(500))
+    found = place_breakpoints(row, RULES, SimulatedCache(), USUAL, now=0.0, options=PlacementOptions(ttl=ttl))
+    assert {mark.ttl for mark in found} == {ttl}
+
+
+def test_tools_are_not_marked_where_that_is_switched_off() -> None:
+    row = prompt(*opening(), *turns(500))
+    found = place_breakpoints(
+        row, RULES, SimulatedCache(), USUAL, now=0.0, options=PlacementOptions(cache_tools=False)
+    )
+    assert Area.TOOLS not in {mark.place.area for mark in found}
+
+
+def test_a_session_that_rests_often_is_kept_longer() -> None:
+    resting = NO_GAPS
+    for _ in range(20):
+        resting = resting.with_gap(1200.0)
+    weights = estimate_returns(forecast_next_request(resting), RULES)
+    row = prompt(*opening(), *turns(50_000))
+    assert {mark.ttl for mark in marks(row, weights=weights)} == {LONG}
+    assert {mark.ttl for mark in marks(row)} == {SHORT}
+
+
+def test_models_that_cache_by_themselves_or_not_at_all_get_no_marks() -> None:
+    for model in ("gpt-4o", "claude-2.1", "deepseek-chat", "a-model-that-nobody-knows"):
+        assert marks(prompt(*opening(), *turns(5_000), model=model)) == []
+
+
+def test_a_model_that_marks_the_end_itself_gets_what_is_stable_marked_and_no_more_than_four() -> None:
+    row = prompt(*opening(), *turns(5_000), model="gpt-5.6")
+    found = marks(row)
+    assert len(row.pieces) - 1 not in ends(row, found)
+    assert 1 in ends(row, found)
+    assert len(found) <= 3
+
+
+def test_every_mark_says_why_it_is_there() -> None:
+    row = prompt(*opening(), *turns(500))
+    assert all(mark.reason and mark.saved_tokens for mark in marks(row))
+
+
+KINDS = ("text", "tool_use", "tool_result", "image", "thinking")
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> CachedPrompt:
+    """Any tools, system and messages, with marks of the client's own that a provider takes."""
+    pieces: list[PromptPiece] = []
+    for area, most in ((Area.TOOLS, 3), (Area.SYSTEM, 3), (Area.MESSAGES, 30)):
+        for index in range(draw(st.integers(0, most))):
+            kind = "tool" if area is Area.TOOLS else draw(st.sampled_from(KINDS))
+            tokens = draw(st.one_of(st.integers(0, 40), st.integers(0, 30_000)))
+            said = f"{area} {index} {draw(st.integers(0, 1))}"
+            allowed = kind != "thinking" and tokens > 0
+            pieces.append(piece(said, tokens, kind=kind, area=area, index=index, markable=allowed))
+    places = [at for at, each in enumerate(pieces) if each.accepts_breakpoint]
+    own = sorted(draw(st.sets(st.sampled_from(places), max_size=4))) if places else []
+    long_lived = draw(st.integers(0, len(own)))
+    lives = [(at, LONG if number < long_lived else SHORT) for number, at in enumerate(own)]
+    return prompt(*with_marks(pieces, lives))
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(80))
+@given(
+    st.lists(st.tuples(rows(), st.floats(0, 5000)), min_size=1, max_size=3),
+    st.lists(st.floats(1, 9000), max_size=9),
+)
+def test_marks_are_at_most_four_in_order_and_on_allowed_blocks(
+    sent: list[tuple[CachedPrompt, float]], gaps: list[float]
+) -> None:
+    """CACHE 2, whatever the conversation, the client's marks, what is warm and how the session goes."""
+    cache, now, rhythm = SimulatedCache(), 0.0, NO_GAPS
+    for gap in gaps:
+        rhythm = rhythm.with_gap(gap)
+    for row, gap in sent:
+        now += gap
+        weights = estimate_returns(forecast_next_request(rhythm, GapHistogram()), RULES)
+        found = place_breakpoints(row, RULES, cache, weights, now=now)
+        assert found == place_breakpoints(row, RULES, cache, weights, now=now)
+        whole = apply_breakpoints(row, found)
+        lives = [each.breakpoint_ttl for each in whole.pieces if each.breakpoint_ttl is not None]
+        assert len(lives) <= 4
+        assert lives == sorted(lives, key=lambda ttl: ttl is not LONG)
+        length = 0
+        for before, each in zip(row.pieces, whole.pieces, strict=True):
+            length += each.tokens
+            assert before.breakpoint_ttl in (None, each.breakpoint_ttl)
+            if each.breakpoint_ttl and not before.breakpoint_ttl:
+                assert each.accepts_breakpoint
+                assert each.tokens
+                assert length >= RULES.minimum_tokens
+        cache = cache.serve(whole, RULES, at=now).cache

@@ -1,0 +1,28 @@
+"""What is known of blocks, by which they are."""
+
+from collections.abc import Iterable, Sequence
+
+from foveate import formats
+from foveate.model import Block
+from foveate.prompt_cache.prompt.blocks import BlockFactsCache
+
+
+def blocks(texts: Iterable[str]) -> Sequence[Block]:
+    said = [{"role": "user", "content": text} for text in texts]
+    return formats.request_blocks(
+        formats.parse_request({"model": "claude-sonnet-4-5", "max_tokens": 10, "messages": said})
+    )
+
+
+def test_blocks_are_known_by_which_they_are_and_forgotten_in_time() -> None:
+    known = BlockFactsCache(max_blocks=40)
+    first = blocks(map(str, range(30)))
+    facts = known.look_up(first)
+
+    assert all(one is other for one, other in zip(facts, known.look_up(first), strict=True))
+    for round_ in range(9):
+        known.look_up(blocks(f"{round_} {n}" for n in range(30)))
+        assert len(known) <= 80
+    assert known.look_up(first)[0] is not facts[0]
+    known.clear()
+    assert len(known) == 0

@@ -1,0 +1,392 @@
+"""A request as a cache sees it: pieces that add up, told by what they say and by whom, and what breaks them."""
+
+import copy
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import formats
+from foveate.errors import MalformedRequest
+from foveate.formats.blocks import BLOCK_CACHE
+from foveate.model import Area, Request, TokenCount, Ttl
+from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
+from foveate.prompt_cache.prompt.incremental import block_tokens_for, build_cached_prompt
+from foveate.prompt_cache.prompt.parameters import read_cache_options
+from foveate.prompt_cache.rules import rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
+from foveate.tokens import RequestCount, counter_for, drop_caches, with_model
+from tests.support.harness.example_limits import limit_examples
+
+MODEL = "claude-sonnet-4-5"
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAoAAAAKCAYAAACNMs+9AAAAFUlEQVR42mNk+M9Qz0AEYBxVSF+FABJADveWkH6oAAAAAElFTkSuQmCC"
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+
+
+def request_of(body: dict[str, Any], model: str | None = None) -> Request:
+    return with_model(formats.parse_request(body), model)
+
+
+def prompt_of(body: dict[str, Any]) -> CachedPrompt:
+    request = request_of(body)
+    return build_cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
+
+
+def claude(*messages: Any, **fields: Any) -> dict[str, Any]:
+    given = [
+        message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages
+    ]
+    return {"model": MODEL, "max_tokens": 10, "messages": given or [{"role": "user", "content": "Hi"}]} | fields
+
+
+class Counting:
+    """A counter that is the real one, and knows how often it was asked about a text."""
+
+    def __init__(self, model: str = MODEL) -> None:
+        self._counter = counter_for(model)
+        self.texts = 0
+
+    def text(self, text: str) -> TokenCount:
+        self.texts += 1
+        return self._counter.text(text)
+
+    def count_request(self, request: Request) -> RequestCount:
+        return self._counter.count_request(request)
+
+
+words = st.text(alphabet="ab c.é漢", max_size=40)
+blocks = st.one_of(
+    st.builds(lambda text: {"type": "text", "text": text}, words),
+    st.just(IMAGE).map(copy.deepcopy),
+    st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, words),
+    st.builds(lambda text: {"type": "tool_use", "id": "t", "name": "look", "input": {"at": text}}, words),
+    st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "s" * 40}, words),
+)
+contents = st.one_of(words, st.lists(blocks, max_size=4))
+turns = st.builds(
+    lambda role, content: {"role": role, "content": content}, st.sampled_from(["user", "assistant"]), contents
+)
+tools = st.builds(
+    lambda name, text: {"name": name, "description": text, "input_schema": {"type": "object"}}, words, words
+)
+bodies = st.builds(
+    lambda messages, system, found: claude(*messages, system=system, tools=found),
+    st.lists(turns, min_size=1, max_size=5),
+    contents.filter(
+        lambda content: isinstance(content, str) or all(block["type"] == "text" for block in content)
+    ),
+    st.lists(tools, max_size=3),
+)
+
+
+@settings(max_examples=limit_examples(60))
+@given(body=bodies)
+def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> None:
+    prompt = prompt_of(body)
+    total = counter_for(MODEL).count_request(request_of(body)).total.tokens
+
+    assert prompt.tokens == (total if prompt.pieces else 0)
+    assert all(piece.tokens >= 0 for piece in prompt.pieces)
+
+
+@settings(max_examples=limit_examples(40))
+@given(body=bodies, data=st.data())
+def test_a_mark_changes_no_digest_and_no_tokens(body: dict[str, Any], data: st.DataObject) -> None:
+    marked = copy.deepcopy(body)
+    blocks = [b for m in marked["messages"] if isinstance(m["content"], list) for b in m["content"]]
+    found = [
+        block for block in blocks if block["type"] != "thinking"
+    ]  # which takes no mark, and may be left out
+    if found:
+        data.draw(st.sampled_from(found))["cache_control"] = {"type": "ephemeral"}
+    plain, other = prompt_of(body), prompt_of(marked)
+
+    assert [(p.digest, p.tokens) for p in plain.pieces] == [(p.digest, p.tokens) for p in other.pieces]
+    assert [p.breakpoint_ttl for p in other.pieces].count(Ttl.FIVE_MINUTES) == bool(found)
+
+
+def test_recorded_requests_of_every_format_add_up(shared_data: Path) -> None:
+    formats = set()
+    with gzip.open(shared_data / "usage_pairs.jsonl.gz") as rows:
+        for line in list(rows)[::25]:
+            row = json.loads(line)
+            try:
+                request = request_of(row["request"], row["model"])
+            except MalformedRequest:
+                continue
+            prompt = build_cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
+            total = counter_for(request.model).count_request(request).total.tokens
+            assert prompt.tokens == (total if prompt.pieces else 0)
+            formats.add(request.format)
+    assert len(formats) >= 4
+
+
+def test_a_string_and_its_text_block_are_one_piece_and_the_same() -> None:
+    one = prompt_of(claude("Hello", system="Be brief."))
+    other = prompt_of(
+        claude([{"type": "text", "text": "Hello"}], system=[{"type": "text", "text": "Be brief."}])
+    )
+
+    assert [piece.digest for piece in one.pieces] == [piece.digest for piece in other.pieces]
+
+
+def test_the_same_words_of_somebody_else_are_another_piece() -> None:
+    one = prompt_of(claude({"role": "user", "content": "Hello"}))
+    other = prompt_of(claude({"role": "assistant", "content": "Hello"}))
+
+    assert one.pieces[0].digest != other.pieces[0].digest
+
+
+def test_a_message_is_shared_by_what_its_blocks_say() -> None:
+    short, long = {"type": "text", "text": "word"}, {"type": "text", "text": "word " * 300}
+    pieces = prompt_of(claude([short, long])).pieces
+
+    assert pieces[0].tokens < 0.1 * pieces[1].tokens
+
+
+def test_a_picture_is_billed_where_it_stands() -> None:
+    text = {"type": "text", "text": "What is on the first one? " * 5}
+    pieces = prompt_of(claude([IMAGE, IMAGE, text], system="Look.")).pieces[1:]
+    linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/lamp.png"}}
+    large = prompt_of(claude([linked, text])).pieces
+
+    assert abs(pieces[0].tokens - pieces[1].tokens) <= 1
+    assert abs(pieces[2].tokens - prompt_of(claude([text])).tokens) <= 8
+    assert large[0].tokens > 10 * large[1].tokens
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_message_without_blocks_is_paid_with_the_next_or_else_the_last(place: int) -> None:
+    messages: list[Any] = ["Hello"]
+    messages.insert(place, {"role": "user", "content": []})
+    body = claude(*messages)
+
+    assert prompt_of(body).tokens == counter_for(MODEL).count_request(request_of(body)).total.tokens
+
+
+def test_what_may_be_marked_is_what_the_rules_say_and_is_not_empty() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    empty = {"type": "text", "text": ""}
+    prompt = prompt_of(
+        claude({"role": "assistant", "content": [thought, {"type": "text", "text": "Hi"}, empty]})
+    )
+
+    assert [piece.accepts_breakpoint for piece in prompt.pieces] == [False, True, False]
+
+
+def test_a_mark_for_the_whole_request_stands_on_the_last_block_that_takes_one() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    turn = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}, thought]}
+    prompt = prompt_of(claude("Hello", turn, cache_control={"type": "ephemeral", "ttl": "1h"}))
+
+    assert [piece.breakpoint_ttl for piece in prompt.pieces] == [None, Ttl.ONE_HOUR, None]
+
+
+def test_thinking_of_earlier_turns_is_no_piece_where_the_provider_leaves_it_out() -> None:
+    thought = {"type": "thinking", "thinking": "Hm. " * 50, "signature": "s"}
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "green"}
+    looping = claude(
+        "Which lamp?",
+        {"role": "assistant", "content": [thought, call]},
+        {"role": "user", "content": [result]},
+    )
+    asking = claude(*looping["messages"], {"role": "assistant", "content": "The green one."}, "Sure?")
+    kinds = [[piece.kind for piece in prompt_of(body).pieces] for body in (looping, asking)]
+    newer = prompt_of(asking | {"model": "claude-opus-4-6"})
+
+    assert "thinking" in kinds[0]
+    assert "thinking" not in kinds[1]
+    assert "thinking" in [piece.kind for piece in newer.pieces]
+    assert prompt_of(asking).tokens == counter_for(MODEL).count_request(request_of(asking)).total.tokens
+
+
+def test_what_is_asked_of_openai_as_a_whole_is_heeded() -> None:
+    body = {"model": "gpt-5.6", "input": "Hi", "prompt_cache_options": {"mode": "explicit", "ttl": "12h"}}
+
+    assert prompt_of(body).explicit_only
+    assert prompt_of(body).ttl is Ttl.TWELVE_HOURS
+    assert not prompt_of(body | {"prompt_cache_options": {"ttl": "9h"}}).explicit_only
+    assert read_cache_options(request_of(body | {"prompt_cache_key": "ana"})).key == "ana"
+
+
+CHANGES: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
+    "tool_choice": (MODEL, lambda body: body.update(tool_choice={"type": "any"})),
+    "parallel_tool_use": (
+        MODEL,
+        lambda body: body.update(tool_choice={"type": "auto", "disable_parallel_tool_use": True}),
+    ),
+    "thinking": (MODEL, lambda body: body.update(thinking={"type": "enabled", "budget_tokens": 1024})),
+    "effort": (MODEL, lambda body: body.update(output_config={"effort": "low"})),
+    "images": (MODEL, lambda body: body["messages"][0]["content"].append(IMAGE)),
+    "citations": (
+        MODEL,
+        lambda body: body["messages"][0]["content"].append(
+            {
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "x"},
+                "citations": {"enabled": True},
+            }
+        ),
+    ),
+    "web_search": (
+        MODEL,
+        lambda body: body["tools"].append({"type": "web_search_20250305", "name": "web_search"}),
+    ),
+    "speed": (MODEL, lambda body: body.update(speed="fast")),
+    "schema": (
+        "gpt-5",
+        lambda body: body.update(
+            response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_parameter_that_breaks_the_prefix_does_so_from_its_area_on(name: str) -> None:
+    model, change = CHANGES[name]
+    body: dict[str, Any] = claude([{"type": "text", "text": "Hi"}], tools=[]) | {"model": model}
+    changed = copy.deepcopy(body)
+    change(changed)
+    one, other = prompt_of(body).settings, prompt_of(changed).settings
+    area = rules_for(model).invalidating_parameters[name]
+
+    assert one.get(area) != other.get(area)
+    for earlier in list(Area)[: list(Area).index(area)]:
+        assert one.get(earlier) == other.get(earlier)
+
+
+def test_every_name_that_the_rules_give_is_known() -> None:
+    models = (MODEL, "gpt-4o", "gpt-5", "gpt-5.6", "gemini-2.5-pro", "deepseek-chat", "grok-4", "mistral-large")
+    names = {name for model in models for name in rules_for(model).invalidating_parameters}
+
+    assert names <= CHANGES.keys()
+
+
+def test_a_parameter_that_breaks_nothing_leaves_the_settings_alone() -> None:
+    one, other = prompt_of(claude("Hi")), prompt_of(claude("Hi", temperature=0.3, max_tokens=77, stream=True))
+
+    assert one.settings == other.settings
+
+
+def test_the_spelling_of_a_parameter_does_not_matter() -> None:
+    one = claude("Hi", thinking={"type": "enabled", "budget_tokens": 1024})
+    other = claude("Hi", thinking={"budget_tokens": 1024, "type": "enabled"})
+
+    assert prompt_of(one).settings == prompt_of(other).settings
+
+
+def test_the_word_image_in_a_tools_arguments_is_no_picture() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "draw", "input": {"type": "image", "image": {"source": "x"}}}
+    tool = {
+        "name": "draw",
+        "input_schema": {"type": "object", "properties": {"image": {"type": "string"}, "source": {}}},
+    }
+    plain = claude("Hi", {"role": "assistant", "content": "ok"}, tools=[tool])
+    calling = claude("Hi", {"role": "assistant", "content": [call]}, tools=[tool])
+
+    assert prompt_of(plain).settings == prompt_of(calling).settings
+
+
+def test_a_session_that_grows_counts_the_texts_of_its_new_turn_alone() -> None:
+    counter = Counting()
+    tokens = BlockTokens(counter)
+    turn = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    messages: list[Any] = []
+    asked = []
+    for number in range(40):
+        new = copy.deepcopy(turn)
+        new["content"][0]["text"] += str(number)  # type: ignore[index]
+        messages.append(new)
+        request = request_of(claude(*messages))
+        build_cached_prompt(request, rules_for(MODEL), tokens)
+        asked.append(counter.texts)
+
+    assert asked[-1] - asked[-2] == 1
+    assert asked[-1] <= 41
+
+
+def test_a_block_of_many_long_texts_is_counted_at_once() -> None:
+    """Defect: each of its texts was counted alone, which took three times as long."""
+    counter = Counting()
+    rows = [f"{number} {'word ' * 20}" for number in range(1_000)]
+    call = {"type": "tool_use", "id": "t", "name": "put", "input": {"rows": rows}}
+    said = [{"type": "text", "text": "Now."}, call]
+    build_cached_prompt(
+        request_of(claude("Hi", {"role": "assistant", "content": said})), rules_for(MODEL), BlockTokens(counter)
+    )
+
+    assert counter.texts == 2
+
+
+def test_what_blocks_weigh_is_forgotten_with_everything_else() -> None:
+    counter = Counting()
+    tokens = BlockTokens(counter)
+    texts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    tool = {"name": "t", "description": "three", "input_schema": {"type": "object"}}
+    request = request_of(claude(texts, tools=[tool]))
+    drop_caches()
+    build_cached_prompt(request, rules_for(MODEL), tokens)
+    before = counter.texts
+    assert BLOCK_CACHE.held_bytes
+    drop_caches()
+    assert not BLOCK_CACHE.held_bytes
+    build_cached_prompt(request, rules_for(MODEL), tokens)
+
+    assert counter.texts == 2 * before > 0
+
+
+def test_a_body_that_is_nested_too_deeply_is_told_as_that() -> None:
+    deep = (
+        '{"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": '
+        + "[" * 5000
+        + "]" * 5000
+        + "}]}"
+    )
+    with pytest.raises(MalformedRequest):
+        prompt_of(deep)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", [MODEL, "claude-opus-5-5", "gpt-4o", "gpt-5.6", "deepseek-chat"])
+def test_what_a_growing_session_has_sent_keeps_its_tokens(model: str) -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "green " * 90}
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "the lamp"}}
+    messages: list[Any] = []
+    known: list[int] = []
+    cache, rules = SimulatedCache(), rules_for(model)
+    written = 0
+    for number in range(12):
+        text = {"type": "text", "text": f"Turn {number}, " + "and a word or two " * 40}
+        messages.append({"role": "user", "content": [result, text] if number else [text]})
+        messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+        request = request_of(claude(*messages, system="Be brief. " * 300) | {"model": model})
+        prompt = build_cached_prompt(request, rules, block_tokens_for(model))
+        tokens = [piece.tokens for piece in prompt.pieces]
+        usage = cache.serve(prompt, rules, at=number).usage
+
+        assert tokens[1 : len(known)] == known[1:]
+        assert abs(tokens[0] - (known or tokens)[0]) <= 1  # a sum may be rounded up or down
+        if rules.step_tokens == 1:
+            assert abs(usage.read - written) <= 1
+        known, cache = tokens, cache.serve(prompt, rules, at=number).cache
+        written = prompt.tokens
+        messages[-1] = copy.deepcopy(messages[-1])
+        del messages[-1]["content"][-1]["cache_control"]
+        messages.append({"role": "assistant", "content": [call]})
+
+
+def test_tools_of_one_size_that_changed_are_shared_anew() -> None:
+    def pieces(*texts: str) -> list[int]:
+        found = [{"name": "t", "description": text, "input_schema": {"type": "object"}} for text in texts]
+        return [piece.tokens for piece in prompt_of(claude("Hi", tools=found)).pieces]
+
+    short, long = "one two", "one two three four five six seven eight nine ten " * 3
+    assert pieces("a", short, long)[1] < pieces("a", short, long)[2]
+    assert pieces("a", long, short)[1] > pieces("a", long, short)[2]

@@ -1,0 +1,158 @@
+"""What is put together from notes is what the whole request is to a cache."""
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from foveate import formats
+from foveate.model import Area, Format, Request, TokenCount
+from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, find_layout, prefix_keys
+from foveate.prompt_cache.prompt.incremental import build_cached_prompt
+from foveate.prompt_cache.rules import rules_for
+from foveate.tokens import RequestCount, counter_for, drop_caches
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.claude_requests import claude_requests
+from tests.support.strategies.request_edits import BODIES
+
+
+class AtOnce:
+    """A counter that counts requests only as a whole."""
+
+    def __init__(self, model: str) -> None:
+        self._counter = counter_for(model)
+
+    def text(self, text: str) -> TokenCount:
+        return self._counter.text(text)
+
+    def count_request(self, request: Request) -> RequestCount:
+        return self._counter.count_request(request)
+
+
+def check(request: Request, model: str) -> None:
+    rules = rules_for(model)
+    whole = build_cached_prompt(request, rules, BlockTokens(AtOnce(model)))
+    trailed = build_cached_prompt(request, rules, BlockTokens(counter_for(model)))
+
+    def told(prompt: Any) -> list[Any]:
+        return [structs.replace(piece, tokens=0) for piece in prompt.pieces]
+
+    assert told(trailed) == told(whole)
+    assert trailed.tokens == whole.tokens
+    assert (trailed.settings, trailed.ttl, trailed.explicit_only, trailed.duplicate_breakpoints) == (
+        whole.settings, whole.ttl, whole.explicit_only, whole.duplicate_breakpoints
+    )  # fmt: skip
+    places = {piece.place.index for piece in whole.pieces if piece.place and piece.area is Area.MESSAGES}
+    # Images are shared out message by message, and what an empty one takes goes elsewhere.
+    is_plain = b"image" not in request.body and len(places) == len(request.messages)
+    for one, other in zip(trailed.pieces[1:], whole.pieces[1:], strict=True):
+        assert not is_plain or abs(one.tokens - other.tokens) <= 2
+    assert trailed.layout is None or trailed.layout == find_layout(tuple(trailed.pieces))
+    assert trailed.ends is None or list(trailed.ends) == list(
+        accumulate(each.tokens for each in trailed.pieces)
+    )
+    if trailed.keys is not None and formats.message_history(request).leading_system_messages == 0:
+        assert list(trailed.keys) == list(prefix_keys(replace(trailed, keys=None)))
+
+
+@pytest.mark.slow
+@given(body=claude_requests(max_turns=4, max_calls=2, breakpoints=True), forgets=st.booleans(), data=st.data())
+@settings(max_examples=limit_examples(60))
+def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
+    body: dict[str, Any], forgets: bool, data: st.DataObject
+) -> None:
+    if forgets:
+        drop_caches()
+    lengths = st.integers(1, len(body["messages"]))
+    for length in data.draw(st.lists(lengths, min_size=1, max_size=4)):
+        check(
+            formats.parse_request({**body, "messages": body["messages"][:length]}, Format.ANTHROPIC),
+            body["model"],
+        )
+
+
+@given(
+    api_format=st.sampled_from(Format).flatmap(
+        lambda api_format: st.tuples(st.just(api_format), BODIES[api_format])
+    ),
+    model=st.sampled_from(["claude-opus-4-5", "claude-sonnet-4-5", "gpt-5.6", "gpt-4o"]),
+)
+@settings(max_examples=limit_examples(60))
+def test_any_request_is_to_a_cache_what_it_is_at_once(api_format: tuple[Format, Any], model: str) -> None:
+    check(formats.parse_request(api_format[1], api_format[0]), model)
+
+
+def all_of(prompt: CachedPrompt) -> object:
+    return (
+        list(prompt.pieces), list(prefix_keys(prompt)), list(prompt.ends or ()), prompt.layout, prompt.settings
+    )  # fmt: skip
+
+
+@given(body=claude_requests(max_turns=4, max_calls=2, breakpoints=True), data=st.data())
+@settings(max_examples=limit_examples(40))
+def test_a_request_is_the_same_to_a_cache_after_its_compacted_version_was_read(
+    body: dict[str, Any], data: st.DataObject
+) -> None:
+    rules, summary = rules_for(body["model"]), {"role": "user", "content": "Summary of what was said."}
+    kept = body["messages"][data.draw(st.integers(0, len(body["messages"]))) :]
+    compacted = formats.parse_request({**body, "messages": [summary, *kept]}, Format.ANTHROPIC)
+    request = formats.parse_request(body, Format.ANTHROPIC)
+    drop_caches()
+    alone = all_of(build_cached_prompt(request, rules, BlockTokens(counter_for(body["model"]))))
+    drop_caches()
+    tokens = BlockTokens(counter_for(body["model"]))
+    build_cached_prompt(compacted, rules, tokens)
+
+    assert all_of(build_cached_prompt(request, rules, tokens)) == alone
+
+
+def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> None:
+    drop_caches()
+    model, rules = "claude-opus-4-5", rules_for("claude-opus-4-5")
+
+    def prompt(*said: str) -> CachedPrompt:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+        body = {"model": model, "max_tokens": 9, "system": "Be brief.", "messages": messages}
+        return build_cached_prompt(
+            formats.parse_request(body, Format.ANTHROPIC), rules, BlockTokens(counter_for(model))
+        )
+
+    def told(*prompts: CachedPrompt) -> list[object]:
+        return [
+            (tuple(one.pieces), tuple(one.keys or ()), tuple(one.ends or ()), one.layout) for one in prompts
+        ]
+
+    first = prompt("Hello", "Hi", "Go on")
+    before = told(first)
+    longer, fork = (prompt("Hello", "Hi", "Go on", *more) for more in (("So", "And"), ("No", "Then")))
+    after = told(longer, fork)
+
+    assert told(first) == before
+    drop_caches()
+    assert after == told(
+        prompt("Hello", "Hi", "Go on", "So", "And"), prompt("Hello", "Hi", "Go on", "No", "Then")
+    )
+    for one in (first, longer, fork):
+        assert list(one.ends or ()) == list(accumulate(piece.tokens for piece in one.pieces))
+        assert one.layout == find_layout(tuple(one.pieces))
+
+
+def test_another_system_message_makes_other_prefixes() -> None:
+    def keys(system: str) -> set[bytes]:
+        body = {
+            "model": "gpt-5.6",
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": "Hi"}],
+        }
+        prompt = build_cached_prompt(
+            formats.parse_request(body, Format.CHAT), rules_for("gpt-5.6"), BlockTokens(counter_for("gpt-5.6"))
+        )
+        return set(prefix_keys(prompt))
+
+    assert keys("noon") == keys("noon")
+    assert not keys("noon") & keys("evening")

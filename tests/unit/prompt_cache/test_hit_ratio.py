@@ -1,0 +1,157 @@
+"""Hit ratios are those of the last hour, for each agent, in little room."""
+
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.model import CacheUsage
+from foveate.prompt_cache.hit_ratio import (
+    BUCKET_SECONDS,
+    WINDOW_SECONDS,
+    HitRatio,
+    HitRatioLevel,
+    HitRatios,
+    HitRatioThresholds,
+)
+from tests.support.harness.example_limits import limit_examples
+
+
+def usage(read: int, uncached: int = 0, written: int = 0) -> CacheUsage:
+    return CacheUsage(uncached=uncached, read=read, written_5m=written)
+
+
+def fed(*events: tuple[float, int, int], agent: str = "ana") -> HitRatios:
+    hits = HitRatios()
+    for at, read, uncached in events:
+        hits.add(agent, usage(read, uncached), at=at)
+    return hits
+
+
+def test_the_ratio_is_of_all_input_tokens_written_ones_too() -> None:
+    hits = HitRatios()
+    hits.add("ana", CacheUsage(uncached=10, read=60, written_5m=20, written_1h=10), at=0)
+
+    assert hits.ratio("ana", at=0).ratio == 0.6
+
+
+def test_agents_have_their_own() -> None:
+    hits = fed((0, 9, 1))
+    hits.add("ben", usage(1, 9), at=0)
+
+    assert [(name, found.ratio) for name, found in hits.ratios(at=10).items()] == [("ana", 0.9), ("ben", 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("read", "sent", "level"),
+    [
+        (70, 100, HitRatioLevel.HEALTHY),
+        (699, 1000, HitRatioLevel.FAIR),
+        (30, 100, HitRatioLevel.FAIR),
+        (299, 1000, HitRatioLevel.FLAGGED),
+        (0, 5, HitRatioLevel.FLAGGED),
+        (0, 0, HitRatioLevel.UNKNOWN),
+    ],
+)
+def test_a_ratio_is_healthy_fair_flagged_or_unknown(read: int, sent: int, level: HitRatioLevel) -> None:
+    assert HitRatio(read, sent).level() is level
+
+
+def test_what_is_healthy_can_be_said() -> None:
+    assert (
+        HitRatio(5, 10).level(HitRatioThresholds(healthy_from=0.5, flagged_below=0.1)) is HitRatioLevel.HEALTHY
+    )
+
+
+def test_what_is_older_than_an_hour_no_longer_counts() -> None:
+    hits = fed((0, 10, 0), (1800, 0, 10))
+
+    assert hits.ratio("ana", at=3599).ratio == 0.5
+    assert hits.ratio("ana", at=3600).ratio == 0.0
+    assert hits.ratio("ana", at=1800 + 3600).level() is HitRatioLevel.UNKNOWN
+    assert not hits.ratios(at=1800 + 3600)
+
+
+def test_an_agent_that_nobody_knows_is_unknown() -> None:
+    assert HitRatios().ratio("nobody", at=0).level() is HitRatioLevel.UNKNOWN
+
+
+def test_what_arrives_late_counts_where_it_belongs() -> None:
+    hits = fed((7200, 10, 0), (4000, 0, 10), (0, 0, 1000))
+
+    assert hits.ratio("ana", at=7200).ratio == 0.5
+    assert hits.ratio("ana", at=0).input_tokens == 1000
+
+
+def test_a_clock_that_is_put_back_loses_nothing() -> None:
+    hits = fed(*((at, 1, 0) for at in range(108_000, 111_600, 30)))
+    for at in range(54_000, 57_600, 30):
+        hits.add("ana", usage(0, 1), at=at)
+
+    assert hits.ratio("ana", at=57_599) == HitRatio(0, 120)
+    assert hits.ratio("ana", at=111_599) == HitRatio(120, 120)
+
+
+@settings(max_examples=limit_examples(80))
+@given(
+    events=st.lists(
+        st.tuples(st.integers(-8000, 8000), st.integers(0, 50), st.integers(0, 50)),
+        max_size=60,
+    ),
+    at=st.integers(-9000, 12_000),
+)
+def test_always_it_is_what_adding_up_every_request_would_give(
+    events: list[tuple[int, int, int]], at: int
+) -> None:
+    last = at // BUCKET_SECONDS
+    first = last - WINDOW_SECONDS // BUCKET_SECONDS
+    inside = [event for event in events if first < event[0] // BUCKET_SECONDS <= last]
+
+    assert fed(*events).ratio("ana", at=at) == HitRatio(
+        sum(read for _, read, _ in inside), sum(read + uncached for _, read, uncached in inside)
+    )
+
+
+@pytest.mark.slow
+def test_a_busy_day_takes_no_more_room_than_a_busy_hour() -> None:
+    tracemalloc.start()
+    try:
+        hits = fed(*((second * 3, 9, 1) for second in range(3 * 1200)))
+        hours = tracemalloc.get_traced_memory()[0]
+        for second in range(3 * 1200, 24 * 1200):
+            hits.add("ana", usage(9, 1), at=second * 3)
+        day = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert day < hours * 1.5
+    assert hits.ratio("ana", at=24 * 3600 - 1).input_tokens == 1200 * 10
+
+
+def test_the_agent_that_was_silent_for_longest_is_forgotten_first() -> None:
+    hits = HitRatios(max_agents=2)
+    for agent in ("ana", "ben", "ana", "cleo"):
+        hits.add(agent, usage(1), at=0)
+
+    assert list(hits.ratios(at=0)) == ["ana", "cleo"]
+
+
+def test_threads_lose_nothing() -> None:
+    hits = HitRatios()
+
+    def feed(start: int) -> None:
+        for at in range(start, start + 2000):
+            hits.add("ana", usage(1, 1), at=at % 60)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # or they hardly ever get in each other's way
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(feed, range(0, 8000, 2000)))
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert hits.ratio("ana", at=60) == HitRatio(8000, 16_000)

@@ -1,0 +1,155 @@
+"""Pings are sent while they are expected to pay, and not once longer."""
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.model import Ttl
+from foveate.prompt_cache.keepalive import MARGIN_SECONDS, KeepAlive, build_keepalive_prompt, plan_keepalive
+from foveate.prompt_cache.placement.arrivals import (
+    NO_GAPS,
+    ArrivalForecast,
+    estimate_returns,
+    forecast_next_request,
+)
+from foveate.prompt_cache.placement.breakpoints import apply_breakpoints, place_breakpoints, readable_entries
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
+from foveate.prompt_cache.rules import rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
+from tests.support.scenarios.cache_prompts import MODEL, opening, piece, prompt, turns
+
+RULES = rules_for(MODEL)
+SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
+WEIGHTS = estimate_returns(forecast_next_request(), RULES)
+ANSWER = piece("answer", 200, index=9)
+
+
+def sent(row: CachedPrompt) -> tuple[CachedPrompt, SimulatedCache]:
+    whole = apply_breakpoints(row, place_breakpoints(row, RULES, SimulatedCache(), WEIGHTS, now=0.0))
+    return whole, SimulatedCache().serve(whole, RULES, at=0.0).cache
+
+
+def returning(*gaps: float) -> ArrivalForecast:
+    rhythm = NO_GAPS
+    for gap in gaps:
+        rhythm = rhythm.with_gap(gap)
+    return forecast_next_request(rhythm)
+
+
+def test_a_large_prompt_that_is_kept_for_five_minutes_is_prolonged_before_they_are_over() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    ping = plan_keepalive(row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=0.0)
+    assert ping is not None
+    assert ping.includes_response
+    assert ping.at == SHORT.seconds - MARGIN_SECONDS
+    asks = build_keepalive_prompt(row, ping, ANSWER, RULES, readable_entries(row, cache, ping.at))
+    served = cache.serve(asks, RULES, at=ping.at)
+    assert (served.usage.read, served.usage.written_1h, served.usage.uncached) == (row.tokens, 200, 0)
+    goes_on = prompt(*(opening()), *turns(50_000), ANSWER, piece("more", 500, index=10, mark=SHORT))
+    late = served.cache.serve(goes_on, RULES, at=ping.at + 3000)
+    assert late.usage.read == row.tokens + 200
+
+
+def test_nothing_is_sent_where_nobody_is_expected_to_return() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    gone = returning(*[float("inf")] * 200)
+    assert plan_keepalive(row, RULES, cache, gone, response_tokens=200, last_at=0.0, now=0.0) is None
+
+
+def test_an_answer_as_long_as_the_prompt_is_not_written_again() -> None:
+    row, cache = sent(prompt(*opening(), *turns(2_000)))
+    ping = plan_keepalive(
+        row, RULES, cache, forecast_next_request(), response_tokens=60_000, last_at=0.0, now=0.0
+    )
+    assert ping is None or not ping.includes_response
+
+
+def test_what_is_kept_for_an_hour_is_refreshed_where_the_session_has_come_back_so_late_before() -> None:
+    long_lived = prompt(*opening(), *turns(50_000))
+    whole = apply_breakpoints(
+        long_lived, place_breakpoints(long_lived, RULES, SimulatedCache(), WEIGHTS, now=0.0)
+    )
+    pieces = tuple(replace(each, breakpoint_ttl=LONG) if each.breakpoint_ttl else each for each in whole.pieces)
+    whole = CachedPrompt(model=MODEL, pieces=pieces)
+    cache = SimulatedCache().serve(whole, RULES, at=0.0).cache
+    assert (
+        plan_keepalive(whole, RULES, cache, forecast_next_request(), response_tokens=9, last_at=0.0, now=0.0)
+        is None
+    )
+    ping = plan_keepalive(
+        whole, RULES, cache, returning(20, 5000, 20, 5000), response_tokens=9, last_at=0.0, now=0.0
+    )
+    assert ping is not None
+    assert ping.at == LONG.seconds - MARGIN_SECONDS
+    served = cache.serve(
+        build_keepalive_prompt(whole, ping, ANSWER, RULES, readable_entries(whole, cache, ping.at)),
+        RULES,
+        at=ping.at,
+    )
+    assert served.usage.read == served.usage.input_tokens == whole.tokens
+    assert readable_entries(whole, served.cache, ping.at + LONG.seconds - 1)
+
+
+def test_there_are_no_more_pings_than_allowed() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+
+    def ping_after(sent: int) -> KeepAlive | None:
+        return plan_keepalive(
+            row,
+            RULES,
+            cache,
+            forecast_next_request(),
+            response_tokens=200,
+            last_at=0.0,
+            now=0.0,
+            sent=sent,
+            max_keepalives=3,
+        )
+
+    assert ping_after(2) is not None
+    assert ping_after(3) is None
+
+
+def test_what_has_died_is_not_pinged() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    assert (
+        plan_keepalive(row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=301.0)
+        is None
+    )
+
+
+def test_a_ping_has_no_more_marks_than_a_request_may_have_however_long_the_session() -> None:
+    """A session leaves a long-lived entry behind with every turn; only the last of them are used."""
+    said, cache, now = [*opening(), *turns(20_000)], SimulatedCache(), 0.0
+    for turn in range(12):
+        row = prompt(*said)
+        whole = apply_breakpoints(row, place_breakpoints(row, RULES, cache, WEIGHTS, now=now))
+        cache = cache.serve(whole, RULES, at=now).cache
+        live = readable_entries(whole, cache, now)
+        ping = KeepAlive(at=now + 290, pieces=max(live) + 1, includes_response=turn % 2 == 0, saved_tokens=1.0)
+        asks = build_keepalive_prompt(whole, ping, ANSWER, RULES, live)
+        lives = [each.breakpoint_ttl for each in asks.pieces if each.breakpoint_ttl]
+        assert 1 <= len(lives) <= 4
+        assert lives == sorted(lives, key=lambda ttl: ttl is not LONG)
+        assert cache.serve(asks, RULES, at=now + 1).usage.read == sum(each.tokens for each in said)
+        said = [*said, *turns(300, 4_000, start=2 * turn + 1)]
+        now += 200.0
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "deepseek-chat", "gpt-5.6", "claude-2.1", "nobody-knows-it"])
+def test_providers_that_keep_things_unasked_are_not_pinged(model: str) -> None:
+    rules = rules_for(model)
+    row = prompt(*opening(), *turns(50_000), model=model)
+    cache = SimulatedCache().serve(row, rules, at=0.0).cache
+    assert (
+        plan_keepalive(row, rules, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=0.0)
+        is None
+    )
+
+
+def test_a_ping_that_is_due_is_due_now_and_not_before() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    ping = plan_keepalive(
+        row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=296.0
+    )
+    assert ping is not None
+    assert ping.at == 296.0

@@ -1,0 +1,324 @@
+"""Who refuses cache marks is understood, in the words of each provider, and remembered for a while."""
+
+import json
+from time import thread_time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.prompt_cache.rejections import (
+    REMEMBERED_SECONDS,
+    KnownRejections,
+    Rejection,
+    classify_rejection,
+    find_rejected_parameters,
+)
+from tests.support.harness.example_limits import limit_examples
+
+DAY = 86_400.0
+
+
+def anthropic(message: str) -> dict[str, Any]:
+    return {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": message},
+        "request_id": "req_1",
+    }
+
+
+def read(body: object, status: int = 400) -> Rejection | None:
+    return classify_rejection(status, body.encode() if isinstance(body, str) else json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Anthropic, and Vertex, which knows no mark on the request itself
+        anthropic("cache_control: Extra inputs are not permitted"),
+        anthropic("system.2.cache_control.ephemeral.scope: Extra inputs are not permitted"),
+        # OpenRouter: the provider's own error is a text within
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {
+                    "raw": json.dumps(anthropic("messages.0.content.0.cache_control: Extra inputs …")),
+                    "provider_name": "Google",
+                },
+            },
+            "user_id": "user_1",
+        },
+        # Bedrock
+        {"message": "#/messages/6/content/0: extraneous key [cachePoint] is not permitted, please reformat"},
+        {"Message": "You invoked an unsupported model or your request did not allow prompt caching."},
+        # OpenAI, and servers that speak as it does
+        {"error": {"message": "Unknown parameter: 'messages[0].content[0].prompt_cache_breakpoint'."}},
+        {
+            "error": {
+                "message": "Unsupported value",
+                "param": "prompt_cache_options",
+                "code": "invalid_parameter",
+            }
+        },
+        {"detail": "Unsupported parameter(s): `prompt_cache_key`"},
+        # Google
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "Invalid JSON payload received. Unknown name \"cache_control\" at 'contents[0]'",
+                    "status": "INVALID_ARGUMENT",
+                }
+            }
+        ],
+        # pydantic as JSON (Mistral) and as Python writes it (vLLM)
+        {
+            "detail": [
+                {
+                    "type": "extra_forbidden",
+                    "loc": ["body", "messages", 0, "user", "content", 0, "text", "cache_control"],
+                    "msg": "Extra inputs are not permitted",
+                    "input": {"type": "ephemeral"},
+                }
+            ]
+        },
+        {
+            "object": "error",
+            "message": "[{'type': 'missing', 'loc': ('body', 'model'), 'msg': 'x', 'input': {'a': 'b c'}}, "
+            "{'type': 'extra_forbidden', 'loc': ('body', 'cache_control'), 'msg': 'Extra inputs'}]",
+        },
+        # a proxy that puts the error into a sentence, into quotes, or into no JSON at all
+        {
+            "error": {
+                "message": f"BadRequestError: {json.dumps(anthropic('x.cache_control: Extra inputs'))}. Group=a"
+            }
+        },
+        {"error": {"message": 'Provider said: "cache_control: Extra inputs are not permitted"'}},
+        "cache_control is not supported",
+    ],
+)
+def test_an_error_that_names_the_mark_refuses_it(body: object) -> None:
+    assert read(body) is Rejection.BREAKPOINTS
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_providers_refuse_with_several_statuses(status: int) -> None:
+    assert read(anthropic("cache_control: no"), status) is Rejection.BREAKPOINTS
+
+
+@pytest.mark.parametrize("status", [200, 401, 404, 429, 500, 529])
+def test_what_is_no_refusal_of_the_request_is_none_of_its_marks(status: int) -> None:
+    assert read(anthropic("cache_control: no"), status) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "tools.20.custom.cache_control.ephemeral.ttl: Extra inputs are not permitted",
+        "#/system/1/cachePoint: extraneous key [ttl] is not permitted",
+    ],
+)
+def test_a_mark_may_be_known_and_not_how_long_it_lasts(message: str) -> None:
+    assert (
+        read({"error": {"message": json.dumps({"message": message}) + ". Received Model Group=x"}})
+        is Rejection.TTL
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "A maximum of 4 blocks with cache_control may be provided. Found 5.",
+        "system.1.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m' one",
+        "messages.3.content.0.text: cache_control cannot be set for empty text blocks",
+        "messages.13.content.0.thinking.cache_control: Extra inputs are not permitted",
+        "Cache point cannot be inserted after reasoning block. Please remove the invalid cache point.",
+    ],
+)
+def test_marks_may_be_known_and_not_in_this_place(message: str) -> None:
+    assert read(anthropic(message)) is Rejection.PLACEMENT
+
+
+def test_what_one_part_of_an_error_names_another_may_explain() -> None:
+    body = {"error": {"message": "At most 4 are allowed", "param": "messages[3].prompt_cache_breakpoint"}}
+
+    assert read(body) is Rejection.PLACEMENT
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        anthropic("messages.0.role: Input should be 'user' or 'assistant'"),
+        anthropic("prompt is too long: 210000 tokens > 200000 maximum"),
+        {"error": {"message": "Invalid value: 'please explain cache_control to me'. Supported values are …"}},
+        {"error": {"message": "Invalid value", "input": "cache_control"}},
+        {"detail": [{"loc": ["body", "messages"], "msg": "Field required", "input": {"cache_control": {}}}]},
+        {"message": "role\n  Input should be 'user' [type=enum, input_value={'cache_control': 1}]"},
+        {"message": "[{'type': 'x', 'loc': ('body', 'model'), 'msg': 'no', 'input': {'cache_control': {}}}]"},
+        {"error": {"message": 'cannot parse {"messages": [{"content": "cache_control"}]}'}},
+        {"error": {"message": "bad", "metadata": {"raw": json.dumps({"request": {"cache_control": {}}})}}},
+        {},
+        [],
+        "",
+        "<html>Bad Request</html>",
+    ],
+)
+def test_an_error_that_only_shows_what_was_sent_refuses_no_mark(body: object) -> None:
+    assert read(body) is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["error", "message", "detail", "loc", "msg", "raw"]), inner, max_size=3
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=limit_examples(100))
+@given(body=st.binary() | json_values.map(lambda found: json.dumps(found).encode()))
+def test_any_body_is_read(body: bytes) -> None:
+    classify_rejection(400, body)
+
+
+@pytest.mark.parametrize(
+    "text", ["'a " * 100_000, "{" * 100_000, '{"error":' * 50_000, "input_value=" * 50_000]
+)
+def test_an_odd_body_is_read_in_no_time(text: str) -> None:
+    begun = thread_time()
+
+    assert classify_rejection(400, text.encode()) is None
+    assert thread_time() - begun < 5
+
+
+def refused(kind: Rejection, at: float = 0.0) -> KnownRejections:
+    return KnownRejections().with_rejection(kind, "vertex", "claude", session="s", at=at)
+
+
+def takes(known: KnownRejections, at: float, *, model: str = "claude", session: str = "s") -> tuple[bool, bool]:
+    marks = known.accepts_breakpoints("vertex", model, session=session, at=at)
+    return marks, known.accepts_ttl("vertex", model, at=at)
+
+
+def test_nobody_refuses_anything_at_first() -> None:
+    assert takes(KnownRejections(), 0.0) == (True, True)
+
+
+def test_who_refuses_marks_gets_none_for_a_day_in_any_session() -> None:
+    known = refused(Rejection.BREAKPOINTS)
+
+    assert takes(known, DAY - 1, session="other")[0] is False
+    assert takes(known, DAY)[0] is True
+    assert takes(known, 1, model="other") == (True, True)
+    assert known.accepts_breakpoints("anthropic", "claude", session="s", at=1)
+
+
+def test_who_refuses_how_long_marks_last_still_gets_marks() -> None:
+    known = refused(Rejection.TTL)
+
+    assert takes(known, DAY - 1) == (True, False)
+    assert takes(known, DAY) == (True, True)
+    assert (
+        takes(known.with_rejection(Rejection.BREAKPOINTS, "vertex", "claude", session="s", at=1), 2)[0] is False
+    )
+
+
+def test_marks_in_the_wrong_place_are_left_out_of_their_own_session_only() -> None:
+    known = refused(Rejection.PLACEMENT)
+
+    assert takes(known, 599) == (False, True)
+    assert takes(known, 599, session="other") == (True, True)
+    assert takes(known, 600) == (True, True)
+
+
+def test_a_clock_that_is_put_back_keeps_a_refusal_for_no_longer_than_it_is_remembered() -> None:
+    known = refused(Rejection.BREAKPOINTS, at=10 * DAY)
+
+    assert takes(known, 10 * DAY - 60)[0] is False
+    assert takes(known, 8 * DAY)[0] is True
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Unknown parameter: 'prompt_cache_key'.", "param": "prompt_cache_key"}},
+        {"error": {"message": "Unrecognized request argument supplied: prompt_cache_key"}},
+        {"detail": "Unsupported parameter(s): `prompt_cache_key`"},
+        {
+            "detail": [
+                {"type": "extra_forbidden", "loc": ["body", "prompt_cache_key"], "msg": "Extra", "input": "k"}
+            ]
+        },
+        {"error": {"message": "json: unknown field `prompt_cache_key`, expected one of `model`, `messages`"}},
+        "prompt_cache_key is not supported",
+    ],
+)
+def test_an_error_that_names_a_parameter_refuses_it(body: object) -> None:
+    said = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    names = {"prompt_cache_key", "stream_options"}
+
+    assert find_rejected_parameters(400, said, names) == {"prompt_cache_key"}
+    assert find_rejected_parameters(422, said, {"stream_options"}) == frozenset()
+    assert find_rejected_parameters(500, said, names) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "my_prompt_cache_keys: no",
+        'messages.0: "what does prompt_cache_key do?" is not a list',
+        "max_tokens: too large",
+    ],
+)
+def test_an_error_that_only_shows_a_parameter_refuses_none(message: str) -> None:
+    assert (
+        find_rejected_parameters(400, json.dumps(anthropic(message)).encode(), {"prompt_cache_key"})
+        == frozenset()
+    )
+
+
+def test_who_refuses_a_parameter_does_not_get_it_for_a_day() -> None:
+    known = KnownRejections().with_rejected_parameter("prompt_cache_key", "vllm", "qwen", at=0.0)
+
+    assert not known.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY - 1)
+    assert known.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY)
+    assert known.accepts_parameter("vllm", "qwen", "stream_options", at=1)
+    assert known.accepts_parameter("vllm", "other", "prompt_cache_key", at=1)
+    assert known.accepts_parameter("other", "qwen", "prompt_cache_key", at=1)
+    assert takes(known, 1) == (True, True)
+
+
+def test_a_bounded_number_of_refused_parameters_is_remembered() -> None:
+    known = KnownRejections(limit=2)
+    for number in range(5):
+        known = known.with_rejected_parameter("p", "up", str(number), at=0.0)
+
+    assert list(known.parameters) == [("up", "3", "p"), ("up", "4", "p")]
+
+
+events = st.tuples(st.sampled_from(Rejection), st.integers(0, 6), st.integers(0, 2), st.integers(0, 200_000))
+
+
+@settings(max_examples=limit_examples(100))
+@given(happened=st.lists(events, max_size=20), most=st.integers(1, 4))
+def test_no_more_is_remembered_than_may_be_and_the_latest_always_is(
+    happened: list[tuple[Rejection, int, int, int]], most: int
+) -> None:
+    known = KnownRejections(limit=most)
+    for kind, model, session, at in happened:
+        known = known.with_rejection(kind, "up", str(model), session=str(session), at=at)
+
+        assert len(known.remembered) <= most
+        if kind is Rejection.TTL:
+            assert not known.accepts_ttl("up", str(model), at=at)
+        else:
+            assert not known.accepts_breakpoints("up", str(model), session=str(session), at=at)
+        assert known.accepts_breakpoints(
+            "up", str(model), session=str(session), at=at + max(REMEMBERED_SECONDS.values()) + 200_000
+        )

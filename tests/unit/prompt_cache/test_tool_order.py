@@ -1,0 +1,185 @@
+"""The same tools go out in the same order; a client that keeps its order is left alone."""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.model import Tool, Ttl
+from foveate.prompt_cache.tool_order import MAX_TOOL_SETS, ListedTool, ToolList, ToolOrders, sort_tools
+from tests.support.harness.example_limits import limit_examples
+
+
+def listed(names: Sequence[str]) -> list[ListedTool]:
+    return [ListedTool(name=name, content=f'{{"name":"{name}"}}'.encode()) for name in names]
+
+
+def sent(lists: Sequence[Sequence[ListedTool]]) -> list[list[ListedTool]]:
+    """What goes out for each list of a session, one after the other."""
+    orders = ToolOrders()
+    found = []
+    for tools in lists:
+        edit, orders = orders.stabilize(ToolList.from_tools(tools))
+        found.append([tools[place] for place in edit.order] if edit else list(tools))
+    return found
+
+
+def sent_names(*lists: str) -> list[str]:
+    return ["".join(tool.name for tool in tools) for tools in sent([listed(names) for names in lists])]
+
+
+def test_a_list_that_foveate_builds_is_sorted_by_name() -> None:
+    def tool(name: str, raw: bytes = b"{}") -> Tool:
+        return Tool(kind="function", name=name, description="", parameters=b"", raw=raw)
+
+    built = [tool("b"), tool("a", b"2"), tool(""), tool("a", b"1")]
+
+    assert [(each.name, each.raw) for each in sort_tools(built)] == [
+        ("", b"{}"),
+        ("a", b"1"),
+        ("a", b"2"),
+        ("b", b"{}"),
+    ]
+
+
+def test_the_first_list_is_left_alone() -> None:
+    edit, _ = ToolOrders().stabilize(ToolList.from_tools(listed("cab")))
+
+    assert edit is None
+
+
+def test_the_same_tools_in_another_order_get_the_order_they_had_first() -> None:
+    assert sent_names("cab", "abc", "bca", "cab") == ["cab", "cab", "cab", "cab"]
+
+
+def test_an_edit_says_why() -> None:
+    _, orders = ToolOrders().stabilize(ToolList.from_tools(listed("ab")))
+    edit, _ = orders.stabilize(ToolList.from_tools(listed("ba")))
+
+    assert edit is not None
+    assert edit.order == (1, 0)
+    assert "same tools first" in edit.reason
+
+
+def test_tools_that_are_added_or_left_out_are_not_moved() -> None:
+    assert sent_names("ac", "abc", "acd", "c", "") == ["ac", "abc", "acd", "c", ""]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("ab", "bac"), ("abc", "ca"), ("abc", "xcbya"), ("abcd", "dca"), ("ab", "ba c")]
+)
+def test_a_set_that_was_not_sent_before_is_left_as_the_client_has_it(first: str, then: str) -> None:
+    assert sent_names(first, then, then) == [first, then, then]
+
+
+def test_a_set_that_comes_back_gets_its_own_order_again() -> None:
+    # Plan mode has no x; the prefix with x can still be warm.
+    assert sent_names("axb", "ab", "abx") == ["axb", "ab", "axb"]
+
+
+def test_no_tools_in_between_change_nothing() -> None:
+    assert sent_names("ab", "", "ba") == ["ab", "", "ab"]
+
+
+def test_a_tool_whose_description_changed_keeps_its_place() -> None:
+    first = listed("abc")
+    changed = [ListedTool(name="c", content=b"other"), *first[:2]]
+
+    assert sent([first, changed])[1] == [*first[:2], changed[0]]
+
+
+def test_tools_without_a_name_and_of_the_same_name_are_told_apart_by_what_they_say() -> None:
+    tools = [
+        ListedTool(name=name, content=said)
+        for name, said in [("", b"web"), ("", b"code"), ("a", b"1"), ("a", b"2")]
+    ]
+
+    assert sent([tools, tools[::-1]])[1] == tools
+
+
+def test_a_tool_that_stands_twice_stays_twice() -> None:
+    tools = listed("aba")
+
+    assert sent([tools, listed("baa")])[1] == tools
+
+
+def test_marks_that_would_get_out_of_order_leave_the_list_alone() -> None:
+    def marked(name: str, mark: Ttl) -> ListedTool:
+        return ListedTool(name=name, content=name.encode(), breakpoint_ttl=mark)
+
+    first = listed("ab")
+    turned = [marked("b", Ttl.ONE_HOUR), marked("a", Ttl.FIVE_MINUTES)]
+    alike = [marked("b", Ttl.ONE_HOUR), marked("a", Ttl.ONE_HOUR)]
+
+    assert sent([first, turned])[1] == turned
+    assert sent([first, alike])[1] == alike[::-1]
+
+
+def test_five_hundred_tools_are_put_in_order() -> None:
+    tools = listed([f"tool_{number}" for number in range(500)])
+    shuffled = tools[:]
+    Random(5).shuffle(shuffled)
+
+    assert sent([tools, shuffled])[1] == tools
+
+
+def test_a_name_that_no_bytes_can_carry_is_a_name() -> None:
+    tools = [ListedTool(name="\ud83d", content=b"1"), ListedTool(name="a", content=b"2")]
+
+    assert sent([tools, tools[::-1]])[1] == tools
+
+
+any_tools = st.lists(
+    st.builds(ListedTool, name=st.sampled_from(["", *"abcd"]), content=st.sampled_from([b"1", b"2", b"3"])),
+    max_size=7,
+)
+
+
+@settings(max_examples=limit_examples(80))
+@given(lists=st.lists(any_tools, max_size=6))
+def test_always_every_tool_is_sent_and_none_twice(lists: list[list[ListedTool]]) -> None:
+    def told(tools: Sequence[ListedTool]) -> list[tuple[str, bytes]]:
+        return sorted((tool.name, tool.content) for tool in tools)
+
+    assert list(map(told, sent(lists))) == list(map(told, lists))
+
+
+@settings(max_examples=limit_examples(80))
+@given(tools=any_tools, data=st.data())
+def test_always_the_same_tools_have_the_same_order(tools: list[ListedTool], data: st.DataObject) -> None:
+    lists = [tools, *data.draw(st.lists(st.permutations(tools), max_size=4))]
+
+    for again in sent(lists):
+        assert again == tools
+
+
+@settings(max_examples=limit_examples(80))
+@given(lists=st.lists(st.lists(st.sampled_from("abcd"), unique=True), max_size=8))
+def test_always_a_list_is_touched_only_where_the_same_set_was_sent_in_another_order(
+    lists: list[list[str]],
+) -> None:
+    orders = ToolOrders()
+    before: list[list[str]] = []
+    for names in lists:
+        edit, orders = orders.stabilize(ToolList.from_tools(listed(names)))
+        if edit is not None:
+            assert any(set(known) == set(names) and known != names for known in before)
+        before.append(names)
+
+
+@settings(max_examples=limit_examples(80))
+@given(
+    tools=st.lists(st.sampled_from("abcdefgh"), unique=True),
+    data=st.data(),
+)
+def test_always_a_session_that_keeps_its_order_is_left_alone(tools: list[str], data: st.DataObject) -> None:
+    subsets = data.draw(st.lists(st.sets(st.sampled_from(tools)) if tools else st.just(set()), max_size=8))
+    lists = [listed([name for name in tools if name in subset]) for subset in subsets]
+    orders = ToolOrders()
+    for each in lists:
+        edit, orders = orders.stabilize(ToolList.from_tools(each))
+
+        assert edit is None
+        assert len(orders.sent) <= MAX_TOOL_SETS

@@ -1,0 +1,402 @@
+"""Claude Code's logs: a request is what stood before its answer, and the answer's last line is its bill."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cache_simulator import run
+from foveate.model import CacheUsage
+from foveate.replay.recording import MissingPart, RecordedCall, Recording
+from foveate.replay.recording_files import read_recordings
+from tests.support.scenarios.claude_code_log import (
+    SESSION,
+    Line,
+    answer,
+    call,
+    clock,
+    line,
+    result,
+    text,
+    write_log,
+)
+
+
+def recording(folder: Path, *lines: Line | str) -> Recording:
+    (one,) = read_recordings(write_log(folder, *lines))
+    return one
+
+
+def calls(folder: Path, *lines: Line | str) -> tuple[RecordedCall, ...]:
+    return recording(folder, *lines).calls
+
+
+def sent(asked: RecordedCall) -> list[tuple[str, list[Any]]]:
+    """The messages of a request: who speaks, and of each block its text or the call that it belongs to."""
+    found = []
+    for said in asked.last_message.history():
+        blocks = json.loads(said.raw)["content"]
+        names = [block.get("text") or block.get("tool_use_id") or block.get("id") for block in blocks]
+        found.append((said.role, names))
+    return found
+
+
+def test_a_request_is_billed_by_the_last_line_of_its_answer(tmp_path: Path) -> None:
+    first, second = calls(tmp_path, *SESSION)
+
+    assert first.usage is not None
+    assert second.usage is not None
+    assert first.usage.cache == CacheUsage(uncached=4, written_5m=5_000)
+    assert second.usage.cache == CacheUsage(uncached=4, read=5_000, written_5m=200)
+    assert (first.id, second.id, first.model) == ("r1", "r2", "claude-sonnet-4-5")
+
+
+def test_a_request_holds_what_stands_before_its_answer(tmp_path: Path) -> None:
+    first, second = calls(tmp_path, *SESSION)
+
+    assert sent(first) == [("user", ["list the files"])]
+    assert [role for role, _ in sent(second)] == ["user", "assistant", "user"]
+    assert (second.at - first.at, second.response_at - second.at) == (7, 2)
+    assert [block["type"] for block in json.loads(first.response)["content"]] == [
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
+
+
+def test_two_requests_share_what_their_histories_share(tmp_path: Path) -> None:
+    first, second = calls(tmp_path, *SESSION)
+
+    assert second.last_message.history()[0] is first.last_message
+
+
+def test_results_stand_in_the_order_of_their_calls_also_from_a_side_branch(tmp_path: Path) -> None:
+    *_, second = calls(tmp_path, *SESSION)
+
+    assert sent(second)[-1] == ("user", ["one", "two"])
+    assert second.last_message.last_logged_block == 1
+
+
+def test_calls_on_a_side_branch_are_of_the_answer_all_the_same(tmp_path: Path) -> None:
+    """The result that came last hangs on the first of two calls, so the second is not on the way up."""
+    *_, second = calls(tmp_path, *SESSION[:-1], answer("a4", "u2", 9, "r2", 5_000, 200, text("Two files.")))
+
+    assert sent(second)[1:] == [("assistant", ["I look.", "one", "two"]), ("user", ["one", "two"])]
+
+
+def test_an_answer_that_went_on_while_a_tool_ran_is_one_message(tmp_path: Path) -> None:
+    lines = (
+        line("user", "u1", None, 0, text("go")),
+        answer("a1", "u1", 3, "r1", 0, 5_000, call("one")),
+        line("user", "u2", "a1", 4, result("one")),
+        answer("a2", "u2", 5, "r1", 0, 5_000, call("two")),
+        line("user", "u3", "a2", 6, result("two")),
+        answer("a3", "u3", 7, "r2", 5_000, 100, text("done")),
+    )
+    first, second = calls(tmp_path, *lines)
+
+    assert sent(first) == [("user", ["go"])]
+    assert sent(second)[1:] == [("assistant", ["one", "two"]), ("user", ["one", "two"])]
+
+
+def test_lines_of_one_request_without_its_id_are_known_by_their_message(tmp_path: Path) -> None:
+    lines = [
+        one | {"requestId": None, "message": one["message"] | {"id": f"msg_{one['requestId']}"}}
+        if one["type"] == "assistant"
+        else one
+        for one in SESSION
+    ]
+
+    assert [one.id for one in calls(tmp_path, *lines)] == ["msg_r1", "msg_r2"]
+
+
+def test_a_host_that_gives_every_answer_one_id_has_made_several_calls(tmp_path: Path) -> None:
+    lines = (
+        line("user", "u1", None, 0, text("go")),
+        answer("a1", "u1", 3, "", 0, 5_000, call("one"), message={"id": "msg"}),
+        line("user", "u2", "a1", 4, result("one")),
+        answer("a2", "u2", 5, "", 5_000, 300, text("done"), message={"id": "msg"}),
+    )
+    first, second = calls(tmp_path, *lines)
+
+    assert first.id != second.id
+    assert sent(second)[1:] == [("assistant", ["one"]), ("user", ["one"])]
+
+
+def test_lines_of_one_request_that_tell_its_input_only_in_the_end_are_one_call(tmp_path: Path) -> None:
+    unknown = {"usage": {"input_tokens": 0, "output_tokens": 0}, "id": "msg"}
+    lines = (
+        line("user", "u1", None, 0, text("go")),
+        answer("a1", "u1", 3, "", 0, 0, call("one"), message=unknown),
+        line("user", "u2", "a1", 4, result("one")),
+        answer("a2", "u2", 5, "", 0, 300, text("done"), message={"id": "msg"}),
+    )
+    (only,) = calls(tmp_path, *lines)
+
+    assert only.usage is not None
+    assert only.usage.cache.written_5m == 300
+
+
+def test_what_a_user_says_twice_is_sent_twice(tmp_path: Path) -> None:
+    lines = (
+        line("user", "u1", None, 0, text("go on")),
+        line("user", "u2", "u1", 1, text("go on")),
+        answer("a1", "u2", 3, "r", 0, 300, text("yes")),
+    )
+
+    assert sent(calls(tmp_path, *lines)[0]) == [("user", ["go on", "go on"])]
+
+
+def test_what_the_agent_said_in_the_models_name_is_no_call(tmp_path: Path) -> None:
+    usage = {"input_tokens": 0, "output_tokens": 0}
+    synthetic = {"model": "<synthetic>", "usage": usage}
+    lines = (
+        *SESSION,
+        line("assistant", "e1", "a4", 10, text("API Error: 529"), message=synthetic, isApiErrorMessage=True),
+        line("user", "u9", "e1", 11, text("again")),
+        answer("a9", "u9", 12, "r9", 5_200, 10, text("yes")),
+    )
+    *_, last = calls(tmp_path, *lines)
+
+    assert [one.id for one in calls(tmp_path, *lines)] == ["r1", "r2", "r9"]
+    assert sent(last)[-2:] == [("assistant", ["Two files."]), ("user", ["again"])]
+
+
+def test_after_a_compaction_a_request_begins_with_the_summary(tmp_path: Path) -> None:
+    boundary = {
+        "type": "system",
+        "subtype": "compact_boundary",
+        "uuid": "b",
+        "parentUuid": None,
+        "logicalParentUuid": "a4",
+        "sessionId": "s",
+        "timestamp": clock(20),
+        "compactMetadata": {"trigger": "auto", "preTokens": 9_000},
+    }
+    lines = (
+        *SESSION,
+        boundary,
+        line("user", "u5", "b", 21, text("the summary"), isCompactSummary=True),
+        answer("a5", "u5", 22, "r3", 0, 700, text("on we go")),
+    )
+    *_, last = calls(tmp_path, *lines)
+
+    assert sent(last) == [("user", ["the summary"])]
+
+
+def test_what_a_compaction_left_standing_follows_the_summary(tmp_path: Path) -> None:
+    kept = {"headUuid": "a4", "anchorUuid": "u5", "tailUuid": "a4"}
+    boundary = {
+        "type": "system",
+        "subtype": "compact_boundary",
+        "uuid": "b",
+        "parentUuid": None,
+        "sessionId": "s",
+        "timestamp": clock(20),
+        "compactMetadata": {"preservedSegment": kept},
+    }
+    lines = (
+        *SESSION,
+        boundary,
+        line("user", "u5", "b", 21, text("the summary"), isCompactSummary=True),
+        line("user", "u6", "u5", 22, text("go on")),
+        answer("a5", "u6", 23, "r3", 0, 700, text("on we go")),
+    )
+    *_, last = calls(tmp_path, *lines)
+
+    assert sent(last) == [
+        ("user", ["the summary"]),
+        ("assistant", ["Two files."]),
+        ("user", ["go on"]),
+    ]
+
+
+def test_lines_that_a_compaction_names_are_hung_up_anew_and_were_asked_for_before_it(tmp_path: Path) -> None:
+    """A kept line is logged once more behind the summary, under it, or only there."""
+    named = {"anchorUuid": "u5", "uuids": ["u7", "a7"]}
+    boundary = {
+        "type": "system",
+        "subtype": "compact_boundary",
+        "uuid": "b",
+        "parentUuid": None,
+        "sessionId": "s",
+        "compactMetadata": {"preservedSegment": {"headUuid": "u7"}, "preservedMessages": named},
+    }
+    lines = (
+        *SESSION,
+        line("user", "u7", "a4", 15, text("and now?")),
+        boundary,
+        line("user", "u5", "b", 21, text("the summary"), isCompactSummary=True),
+        answer("a7", "u5", 16, "r3", 0, 700, text("wait")),
+        line("user", "u8", "a7", 30, text("go on")),
+        answer("a8", "u8", 31, "r4", 0, 500, text("on we go")),
+    )
+    *_, kept, last = calls(tmp_path, *lines)
+
+    assert sent(kept)[-2:] == [("assistant", ["Two files."]), ("user", ["and now?"])]
+    assert sent(last) == [("user", ["the summary", "and now?"]), ("assistant", ["wait"]), ("user", ["go on"])]
+
+
+def test_a_rewound_session_forks_where_it_was_rewound_to(tmp_path: Path) -> None:
+    lines = (
+        *SESSION,
+        line("user", "u6", "a4", 30, text("wrong way")),
+        answer("a6", "u6", 31, "r3", 5_200, 10, text("so?")),
+        line("user", "u7", "a4", 40, text("right way")),
+        answer("a7", "u7", 41, "r4", 5_200, 12, text("yes")),
+    )
+    *_, wrong, right = calls(tmp_path, *lines)
+
+    assert sent(right)[-1] == ("user", ["right way"])
+    assert wrong.last_message.previous is right.last_message.previous
+
+
+def test_a_sub_agent_in_the_log_is_a_conversation_of_its_session(tmp_path: Path) -> None:
+    lines = (
+        *SESSION,
+        line("user", "x1", None, 6, text("look there"), isSidechain=True),
+        answer("x2", "x1", 7, "r7", 0, 3_000, text("seen"), isSidechain=True),
+    )
+    found = recording(tmp_path, *lines)
+
+    assert {one.id: one.conversation for one in found.calls} == {"r1": "s", "r2": "s", "r7": "x1"}
+
+
+def test_lines_between_that_say_nothing_to_the_model_change_nothing(tmp_path: Path) -> None:
+    progress = {"type": "progress", "uuid": "p", "parentUuid": "u3", "sessionId": "s", "data": {"message": 1}}
+    others: tuple[Line | str, ...] = (
+        {"type": "file-history-snapshot", "messageId": "u1", "snapshot": {}},
+        {"type": "queue-operation", "operation": "enqueue", "sessionId": "s"},
+        {"type": "something-new", "uuid": 7, "parentUuid": ["odd"]},
+        progress,
+    )
+    *_, plain = calls(tmp_path, *SESSION)
+    *_, among = calls(tmp_path, *others[:3], *SESSION[:-1], progress, SESSION[-1] | {"parentUuid": "p"})
+
+    assert sent(among) == sent(plain)
+
+
+def test_a_broken_line_is_skipped_and_told_by_its_number(tmp_path: Path) -> None:
+    lines = (*SESSION, '{"type": "user", "uu', "[1]", "", '{"a": "\x00"}')
+    found = recording(tmp_path, *lines)
+
+    assert len(found.calls) == 2
+    assert [(one.line, one.reason) for one in found.unreadable] == [
+        (8, "is cut off"),
+        (9, "is JSON, but no object"),
+        (11, "has NUL bytes in it, as a crash leaves them"),
+    ]
+
+
+def test_a_cut_emoji_is_no_broken_line(tmp_path: Path) -> None:
+    cut = json.dumps(line("user", "u0", None, 0, text("see "))).replace("see ", "see \\ud83d")
+    found = recording(tmp_path, cut, answer("a0", "u0", 1, "r0", 0, 9, text("ok")))
+
+    assert found.unreadable == ()
+    assert sent(found.calls[0]) == [("user", ["see �"])]
+
+
+def test_a_line_that_is_there_twice_is_said_once(tmp_path: Path) -> None:
+    again = [one for one in SESSION for _ in range(2)]
+
+    assert [sent(one) for one in calls(tmp_path, *again)] == [sent(one) for one in calls(tmp_path, *SESSION)]
+
+
+def test_thinking_in_one_answer_of_a_turn_is_thinking_in_all_of_it(tmp_path: Path) -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    lines = (
+        *SESSION[:1],
+        answer("a0", "u1", 2, "r1", 0, 5_000, thought),
+        *SESSION[1:],
+        line("user", "u9", "a4", 20, text("thanks")),
+        answer("a9", "u9", 21, "r9", 5_200, 10, text("sure")),
+    )
+
+    assert [one.has_thinking for one in calls(tmp_path, *lines)] == [True, True, False]
+
+
+def test_an_output_that_is_too_small_for_its_answer_is_not_believed(tmp_path: Path) -> None:
+    long = "a sentence of some length, and nothing in it. " * 40
+    user = line("user", "u1", None, 0, text("tell me"))
+    whole, begun, ended = (
+        calls(tmp_path, user, answer("a1", "u1", 3, "r1", 0, 900, text(long), output=output, message=message))[
+            0
+        ]
+        for output, message in ((450, {}), (3, {}), (450, {"stop_reason": "end_turn"}))
+    )
+
+    assert (whole.output_is_known, begun.output_is_known, ended.output_is_known) == (True, False, True)
+
+
+def test_where_a_log_never_tells_the_last_number_none_is_believed(tmp_path: Path) -> None:
+    lines = (
+        line("user", "u1", None, 0, text("tell me")),
+        answer("a1", "u1", 3, "r1", 0, 900, text("long words " * 90), output=3),
+        line("user", "u2", "a1", 5, text("and?")),
+        answer("a2", "u2", 6, "r2", 900, 5, text("short"), output=3),
+    )
+
+    assert [one.output_is_known for one in calls(tmp_path, *lines)] == [False, False]
+
+
+def test_writes_for_an_hour_are_told_from_those_for_five_minutes(tmp_path: Path) -> None:
+    split = {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 800}
+    usage = {"input_tokens": 4, "cache_creation_input_tokens": 900, "cache_creation": split, "output_tokens": 5}
+    lines = (
+        line("user", "u1", None, 0, text("hi")),
+        answer("a1", "u1", 3, "r1", 0, 900, text("ho"), message={"usage": usage}),
+    )
+    (one,) = calls(tmp_path, *lines)
+
+    assert one.usage is not None
+    assert one.usage.cache == CacheUsage(uncached=4, written_5m=100, written_1h=800)
+
+
+def test_what_the_log_does_not_hold_is_said(tmp_path: Path) -> None:
+    bare = [{key: value for key, value in one.items() if key != "timestamp"} for one in SESSION]
+
+    assert recording(tmp_path, *SESSION).missing == {MissingPart.SYSTEM, MissingPart.TOOLS}
+    assert recording(tmp_path, *bare).missing == {MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.TIME}
+
+
+def test_what_an_old_version_said_of_its_cost_is_kept(tmp_path: Path) -> None:
+    lines = [one | {"costUSD": 0.25} if one["type"] == "assistant" else one for one in SESSION]
+
+    assert recording(tmp_path, *lines).reported_dollars == Decimal("0.5")
+
+
+def test_a_log_of_two_sessions_is_two_recordings(tmp_path: Path) -> None:
+    later = answer("a5", "u5", 22, "r3", 5_200, 7, text("back"), sessionId="t")
+    lines = (*SESSION, line("user", "u5", "a4", 20, text("resumed"), sessionId="t"), later)
+    found = list(read_recordings(write_log(tmp_path, *lines)))
+
+    assert [(one.name, len(one.calls)) for one in found] == [("s", 2), ("t", 1)]
+    assert len(sent(found[1].calls[0])) == 5
+
+
+def test_what_the_agent_prints_as_it_goes_on_is_read_too(tmp_path: Path) -> None:
+    """As `--output-format stream-json` writes it: without parents, and for the lines of a user without ids."""
+    begun: Line = {"type": "system", "subtype": "init", "session_id": "s", "uuid": "i"}
+    main = [
+        {
+            key: value
+            for key, value in one.items()
+            if key not in ("parentUuid", "sessionId", "uuid", "requestId")
+        }
+        | {"session_id": "s", "parent_tool_use_id": None}
+        for one in (*SESSION[:6], SESSION[6] | {"message": SESSION[6]["message"] | {"id": "msg_2"}})
+    ]
+    for one in main[1:4]:
+        one["message"] = one["message"] | {"id": "msg_1"}
+    inside = main[0] | {"parent_tool_use_id": "tool"}
+    found = recording(tmp_path, begun, *main[:4], inside, *main[4:], {"type": "result", "session_id": "s"})
+
+    assert [(one.id, one.conversation) for one in found.calls] == [("msg_1", "s"), ("msg_2", "s")]
+    assert sent(found.calls[1])[1:] == [("assistant", ["I look.", "one", "two"]), ("user", ["one", "two"])]
+
+
+def test_the_simulator_is_held_against_any_log_of_that_form(tmp_path: Path) -> None:
+    write_log(tmp_path, *SESSION)
+    figures = run(tmp_path).figures
+
+    assert (figures["requests"], figures["scored"], figures["within_2pct"]) == (2, 1, 1.0)

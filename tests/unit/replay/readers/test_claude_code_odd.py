@@ -1,0 +1,91 @@
+"""Answers in Claude Code's logs that are none of a model, or whose bills say less than they should."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+from foveate.replay.recording import MissingPart, RecordedCall
+from foveate.replay.recording_files import read_recordings
+from tests.support.scenarios.claude_code_log import SESSION, Line, answer, call, line, result, text, write_log
+
+
+def calls(folder: Path, *lines: Line) -> tuple[RecordedCall, ...]:
+    (one,) = read_recordings(write_log(folder, *lines))
+    return one.calls
+
+
+def test_what_the_agent_says_for_the_model_is_sent_but_was_never_asked_for(tmp_path: Path) -> None:
+    usage = {"input_tokens": 0, "output_tokens": 0}
+    own = line(
+        "assistant", "e1", "a4", 10, text("No response."), message={"model": "<synthetic>", "usage": usage}
+    )
+    later = (line("user", "u9", "e1", 11, text("again")), answer("a9", "u9", 12, "r9", 5_200, 10, text("yes")))
+    *_, last = calls(tmp_path, *SESSION, own, *later)
+
+    assert last.id == "r9"
+    assert last.last_message.previous is not None
+    assert json.loads(last.last_message.previous.raw)["content"][-1] == text("No response.")
+
+
+def test_an_answer_for_which_nothing_was_counted_is_no_call(tmp_path: Path) -> None:
+    nothing = {"usage": {"input_tokens": 0, "output_tokens": 0}}
+    refused = answer("a5", "a4", 10, "r5", 0, 0, text("x"), message=nothing)
+
+    assert [one.id for one in calls(tmp_path, *SESSION, refused)] == ["r1", "r2"]
+
+
+def test_a_host_that_counts_only_what_it_writes_has_sent_no_bill(tmp_path: Path) -> None:
+    half = {"usage": {"input_tokens": 0, "output_tokens": 9}}
+    path = write_log(tmp_path, SESSION[0], answer("a1", "u1", 3, "r1", 0, 0, text("hi"), message=half))
+    (found,) = read_recordings(path)
+
+    assert [one.usage for one in found.calls] == [None]
+    assert MissingPart.USAGE in found.missing
+
+
+def test_an_answer_whose_question_is_not_in_the_log_is_a_call_all_the_same(tmp_path: Path) -> None:
+    (only,) = calls(tmp_path, answer("a1", None, 3, "r1", 0, 900, text("warm")))
+
+    assert json.loads(only.last_message.raw) == {"role": "user", "content": ""}
+    assert only.at == only.response_at
+
+
+def test_lines_of_one_answer_without_any_id_are_one_call(tmp_path: Path) -> None:
+    lines = [
+        {key: value for key, value in one.items() if key != "requestId"}
+        for one in (
+            line("user", "u1", None, 0, text("go")),
+            answer("a1", "u1", 3, "", 0, 5_000, text("I look."), output=1),
+            answer("a2", "a1", 4, "", 0, 5_000, call("one"), output=40),
+            line("user", "u2", "a2", 5, result("one")),
+            answer("a3", "u2", 7, "", 5_000, 300, text("done")),
+            answer("a4", "a3", 9, "", 5_300, 20, text("and again")),
+        )
+    ]
+    found = calls(tmp_path, *lines)
+
+    assert [one.usage.cache.read for one in found if one.usage] == [0, 5_000, 5_300]
+    assert [one.usage.output_tokens for one in found if one.usage] == [40, 9, 9]
+
+
+def test_the_sum_that_the_agent_prints_in_the_end_is_what_it_says(tmp_path: Path) -> None:
+    """A total grows from question to question, and begins anew in another process."""
+    ends = [{"type": "result", "sessionId": "s", "total_cost_usd": total} for total in (0.1, 0.25, 0.05, 0.3)]
+    (one,) = read_recordings(write_log(tmp_path, *SESSION, *ends))
+
+    assert one.reported_dollars == Decimal("0.55")
+    assert len(one.calls) == 2
+
+
+def test_what_a_command_printed_is_sent_as_the_users(tmp_path: Path) -> None:
+    printed: Line = {
+        "type": "system",
+        "subtype": "local_command",
+        "uuid": "c",
+        "parentUuid": None,
+        "sessionId": "s",
+        "content": "<local-command-stdout>ok</local-command-stdout>",
+    }
+    (only,) = calls(tmp_path, printed, answer("a1", "c", 3, "r1", 0, 900, text("fine")))
+
+    assert b"local-command-stdout" in only.last_message.raw

@@ -1,0 +1,81 @@
+"""The blocks of recorded messages: what the wire says of them, read for less."""
+
+import json
+from typing import Any
+
+import pytest
+
+from foveate import formats
+from foveate.model import Area, Format, Place
+from foveate.prompt_cache.prompt.blocks import BlockFacts
+from foveate.replay.recording import RecordedMessage
+from foveate.replay.simulator.message_sizes import read_blocks
+
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk" * 90}}
+CONTENTS: list[Any] = [
+    "hello",
+    "",
+    None,
+    [],
+    [{"type": "text", "text": " \n"}, {"type": "text", "text": "a cut 🙂"}],
+    [{"type": "text", "text": "marked", "cache_control": {"type": "ephemeral"}}],
+    [
+        {
+            "type": "tool_result",
+            "tool_use_id": "t",
+            "content": [{"type": "text", "text": "x", "cache_control": {}}],
+        }
+    ],
+    [{"type": "tool_result", "tool_use_id": "t", "content": [PICTURE, {"type": "text", "text": "an image"}]}],
+    [{"type": "tool_use", "id": "t", "name": "Read", "input": {"cache_control": 1, "at": 1.50, "image": None}}],
+    [
+        {"type": "thinking", "thinking": "hm" * 40, "signature": "c2Vhb" * 60},
+        "bare",
+        7,
+        None,
+        {"text": "no type"},
+    ],
+    {"type": "text", "text": "alone"},
+    12,
+]
+
+
+def said(raw: bytes) -> RecordedMessage:
+    return RecordedMessage(previous=None, role="user", raw=raw, depth=3)
+
+
+@pytest.mark.parametrize("number", range(len(CONTENTS)))
+@pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT, Format.BEDROCK])
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_a_message_has_the_blocks_that_the_wire_reads_of_it(
+    api_format: Format, number: int, *, is_ascii: bool
+) -> None:
+    message = said(json.dumps({"role": "user", "content": CONTENTS[number]}, ensure_ascii=is_ascii).encode())
+    blocks = formats.message_blocks(api_format, message.raw, message.depth)
+
+    parts = read_blocks(api_format, message)
+
+    if not blocks:
+        assert [part.kind for part in parts] == ["opaque"]
+        return
+    told = [(BlockFacts(block).digest, block.kind, block.place, block.is_empty) for block in blocks]
+    assert [(part.digest, part.kind, part.place, part.is_empty) for part in parts] == told
+
+
+def test_what_a_block_only_carries_weighs_nothing() -> None:
+    sealed = {"type": "thinking", "thinking": "hm", "signature": "s" * 40_000}
+    seen = {"type": "tool_result", "tool_use_id": "t", "content": [PICTURE | {"more": "m" * 90_000}]}
+    message = said(json.dumps({"role": "user", "content": [sealed, seen]}).encode())
+
+    thought, picture = read_blocks(Format.ANTHROPIC, message)
+
+    assert thought.approximate_tokens < 30
+    assert picture.approximate_tokens == 1_500
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[" * 5_000, b'{"content": "image', b'"\xff"'])
+def test_a_message_that_cannot_be_read_is_one_block_that_takes_no_mark(raw: bytes) -> None:
+    (part,) = read_blocks(Format.ANTHROPIC, said(raw))
+
+    assert (part.kind, part.place) == ("opaque", Place(Area.MESSAGES, 3, 0))
+    assert part.approximate_tokens == 8 + len(raw) // 4

@@ -1,0 +1,199 @@
+"""What calls had sent, told from a recording and its bills."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.model import CacheUsage, Ttl, Usage
+from foveate.replay.policies import Policy
+from foveate.replay.recording import Recording
+from foveate.replay.run import ReplayOptions, replay_recording
+from foveate.replay.simulator.reconstruct import UsageFinding, reconstruct_calls
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.recorded_sessions import PREFIX_TOKENS, PlannedTurn, make_recording
+
+BOOK = PriceBook()
+TURNS = st.lists(
+    st.builds(
+        PlannedTurn,
+        result_chars=st.integers(0, 9_000),
+        asks=st.booleans(),
+        gap_seconds=st.sampled_from((0.5, 10.0, 40.0, 299.0, 320.0, 2_000.0, 4_000.0)),
+        changes=st.sampled_from((False, False, False, True)),
+        back=st.sampled_from((0, 0, 0, 1, 2)),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def off_by(recording: Recording) -> float:
+    """How far the simulated bill is from the logged one, as a share of that."""
+    check = replay_recording(recording, BOOK, ReplayOptions(policies=(Policy.RECORDED,))).check
+    assert check.off is not None
+    return check.off
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(40), deadline=None)
+@given(turns=TURNS, ttl=st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)))
+def test_the_bill_of_what_was_really_done_is_always_within_three_percent(
+    turns: list[PlannedTurn], ttl: Ttl
+) -> None:
+    assert abs(off_by(make_recording(turns, ttl=ttl))) <= 0.03
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(40), deadline=None)
+@given(turns=TURNS)
+def test_the_parts_of_a_call_always_add_up_to_what_was_billed_for_it(turns: list[PlannedTurn]) -> None:
+    recording = make_recording([replace(turn, steps_back=0) for turn in turns])
+
+    for sent in reconstruct_calls(recording):
+        assert sent.call.usage is not None
+        assert sent.input_tokens == sent.call.usage.cache.input_tokens
+        assert sent.recorded.input_tokens == sent.input_tokens
+
+
+def test_a_session_in_which_all_is_shown_needs_nothing_from_its_bills_but_the_sums() -> None:
+    sent = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
+
+    assert {one.finding for one in sent} == {UsageFinding.NOTHING}
+    assert all(abs(one.expected.read - one.recorded.read) == 0 for one in sent)
+
+
+def test_the_system_prompt_is_what_the_first_bill_has_beyond_its_messages() -> None:
+    first, *_ = reconstruct_calls(make_recording([PlannedTurn(), PlannedTurn()]))
+
+    assert first.front.tokens == pytest.approx(PREFIX_TOKENS, rel=0.01)
+
+
+def test_what_a_first_call_reads_is_what_sessions_before_it_have_left() -> None:
+    recording = make_recording([PlannedTurn() for _ in range(4)])
+    first, *rest = recording.calls
+    assert first.usage is not None
+    usage = first.usage.cache
+    warm = CacheUsage(read=PREFIX_TOKENS, written_5m=usage.input_tokens - PREFIX_TOKENS)
+    recording = replace(recording, calls=(replace(first, usage=Usage(cache=warm)), *rest))
+
+    sent = reconstruct_calls(recording)
+
+    assert sent[0].recorded.read == pytest.approx(PREFIX_TOKENS, rel=0.01)
+    assert sent[0].finding is UsageFinding.NOTHING
+
+
+def test_a_system_prompt_that_changed_unseen_is_told_by_the_bill_and_counted() -> None:
+    turns = [PlannedTurn(changes_system=number == 10) for number in range(20)]
+
+    sent = reconstruct_calls(make_recording(turns))
+
+    assert [number for number, one in enumerate(sent) if one.finding is UsageFinding.PREFIX_CHANGED] == [10]
+    assert sent[10].expected.read > 0 == sent[10].recorded.read
+
+
+def test_an_entry_that_outlives_its_time_unseen_is_told_by_the_bill_and_counted() -> None:
+    recording = make_recording([PlannedTurn(gap_seconds=400.0 if number == 5 else 20.0) for number in range(8)])
+    late = recording.calls[5]
+    assert late.usage is not None
+    total = late.usage.cache.input_tokens
+    found = replace(late, usage=Usage(cache=CacheUsage(read=PREFIX_TOKENS, written_5m=total - PREFIX_TOKENS)))
+    recording = replace(recording, calls=(*recording.calls[:5], found, *recording.calls[6:]))
+
+    sent = reconstruct_calls(recording)
+
+    assert sent[5].finding is UsageFinding.ALREADY_CACHED
+    assert sent[5].recorded.read == pytest.approx(PREFIX_TOKENS, rel=0.01)
+
+
+def test_a_history_that_became_shorter_unseen_has_the_size_that_is_billed() -> None:
+    """Agents clear old results of tools without a word in their logs."""
+    recording = make_recording([PlannedTurn(result_chars=9_000) for _ in range(12)])
+    cleared = []
+    for number, call in enumerate(recording.calls):
+        assert call.usage is not None
+        total = call.usage.cache.input_tokens
+        if number >= 8:
+            total -= 9_000
+        usage = (
+            CacheUsage(read=PREFIX_TOKENS, written_5m=total - PREFIX_TOKENS)
+            if number == 8
+            else call.usage.cache
+        )
+        usage = structs.replace(usage, read=usage.read - 9_000) if number > 8 else usage
+        cleared.append(replace(call, usage=Usage(cache=usage)))
+    recording = replace(recording, calls=tuple(cleared))
+
+    sent = reconstruct_calls(recording)
+
+    for one in sent[8:]:
+        assert one.call.usage is not None
+        assert one.input_tokens == pytest.approx(one.call.usage.cache.input_tokens, rel=0.005)
+    assert abs(off_by(recording)) < 0.03
+
+
+def test_marks_for_an_hour_are_told_from_what_was_billed_as_written() -> None:
+    sent = reconstruct_calls(
+        make_recording([PlannedTurn(), PlannedTurn(gap_seconds=1_200.0), PlannedTurn()], ttl=Ttl.ONE_HOUR)
+    )
+
+    assert {one.ttls for one in sent} == {(Ttl.ONE_HOUR, Ttl.ONE_HOUR)}
+    assert all(one.recorded.written_1h and not one.recorded.written_5m for one in sent)
+
+
+def test_a_call_that_neither_read_nor_wrote_had_no_marks() -> None:
+    recording = make_recording([PlannedTurn(), PlannedTurn()])
+    first, second = recording.calls
+    assert second.usage is not None
+    usage = CacheUsage(uncached=second.usage.cache.input_tokens)
+    recording = replace(recording, calls=(first, replace(second, usage=Usage(cache=usage))))
+
+    sent = reconstruct_calls(recording)
+
+    assert sent[1].ttls is None
+    assert sent[1].recorded == usage
+
+
+@pytest.mark.parametrize("words", [200, 30_000])
+def test_a_system_prompt_that_was_recorded_is_as_long_as_the_bill_leaves_room_for(words: int) -> None:
+    """What is counted offline of it is an estimate; the sum of a bill is not."""
+    around = b'{"model": "claude-sonnet-4-6", "max_tokens": 900, "system": "' + b"word " * words + b'"}'
+    recording = make_recording([PlannedTurn() for _ in range(6)])
+    calls = tuple(replace(call, envelope=around) for call in recording.calls)
+
+    sent = reconstruct_calls(replace(recording, calls=calls))
+
+    for one in sent:
+        assert one.call.usage is not None
+        assert one.input_tokens == pytest.approx(one.call.usage.cache.input_tokens, abs=2)
+        assert one.reserve_tokens == 900
+    assert abs(off_by(replace(recording, calls=calls))) < 0.03
+
+
+def test_calls_without_bills_are_counted() -> None:
+    sent = reconstruct_calls(
+        make_recording([PlannedTurn(result_chars=4_000) for _ in range(3)], has_usage=False)
+    )
+
+    assert sent[0].front.tokens == 0
+    assert 600 < sent[1].last_node.end_tokens - sent[0].last_node.end_tokens < 1_600
+    assert all(one.output_tokens > 0 for one in sent)
+
+
+def test_a_message_that_cannot_be_read_is_weighed_by_its_bytes() -> None:
+    recording = make_recording([PlannedTurn()], has_usage=False)
+    (call,) = recording.calls
+    broken = replace(
+        call, last_message=replace(call.last_message, raw=b'{"role": "user", "content": ' + b"[" * 5_000)
+    )
+
+    (sent,) = reconstruct_calls(replace(recording, calls=(broken,)))
+
+    assert sent.input_tokens > 1_000
+
+
+def test_an_empty_recording_has_sent_nothing() -> None:
+    assert reconstruct_calls(make_recording([])) == []

@@ -1,0 +1,197 @@
+"""Reading always: no bytes make it fail otherwise than it says, and a cut or foreign line costs but itself."""
+
+import gzip
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from foveate.errors import StoreUnavailable, UnreadableInput
+from foveate.replay.recording import RecordedCall, Recording, RecordingSource
+from foveate.replay.recording_files import peek_file, read_recordings
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.agent_logs import CODEX, GEMINI_CLI, OPENCODE, OPENHANDS, QWEN_CODE, TAU_BENCH
+from tests.support.scenarios.claude_code_log import SESSION, answer, line, text
+
+_FEW = settings(max_examples=limit_examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_FILES = [source for source in RecordingSource if source is not RecordingSource.STORE]
+
+PI: list[Any] = [
+    {"type": "session", "id": "x", "timestamp": "2026-01-05T10:00:00Z"},
+    {"type": "message", "id": "1", "parentId": None, "message": {"role": "user", "content": "hi"}},
+    {
+        "type": "message",
+        "id": "2",
+        "parentId": "1",
+        "message": {"role": "assistant", "content": [text("ho")], "usage": {"input": 5, "output": 2}},
+    },
+]
+USER = {"role": "user", "content": "hi"}
+BODIES: list[Any] = [
+    {"model": "gpt-5.1", "messages": [USER], "temperature": 0},
+    {
+        "request": {"model": "gpt-5.1", "messages": [USER, {"role": "assistant", "content": "ho"}, USER]},
+        "usage": {},
+    },
+]
+LISTS: list[Any] = [{"messages": [USER, {"role": "assistant", "content": "ho"}]}] * 2
+RUNS: list[Any] = [{"history": [USER, {"role": "assistant", "content": "ho"}], "info": {"model_stats": {}}}] * 2
+LOGS: dict[RecordingSource, Sequence[Any]] = {
+    RecordingSource.CLAUDE_CODE: SESSION,
+    RecordingSource.PI: PI,
+    RecordingSource.REQUESTS: BODIES,
+    RecordingSource.MESSAGES: LISTS,
+    RecordingSource.SWE_AGENT: RUNS,
+    RecordingSource.CODEX: CODEX,
+    RecordingSource.GEMINI_CLI: GEMINI_CLI,
+    RecordingSource.QWEN_CODE: QWEN_CODE,
+    RecordingSource.OPENCODE: [OPENCODE],
+    RecordingSource.OPENHANDS: OPENHANDS,
+    RecordingSource.TAU_BENCH: TAU_BENCH,
+}
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "message", "role", "content", "usage", "id", "uuid", "text"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def dumped(lines: Sequence[Any]) -> bytes:
+    return b"\n".join(json.dumps(one).encode() for one in lines) + b"\n"
+
+
+def recordings(content: bytes, source: RecordingSource | None = None) -> list[Recording]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
+        path.write_bytes(content)
+        return list(read_recordings(path, source=source))
+
+
+def calls(content: bytes, source: RecordingSource) -> list[RecordedCall]:
+    return [call for one in recordings(content, source) for call in one.calls]
+
+
+def told(asked: RecordedCall) -> tuple[Any, ...]:
+    return asked.model, asked.usage, [one.raw for one in asked.last_message.history()], asked.response
+
+
+@given(st.binary(max_size=300), st.sampled_from(_FILES))
+@_FEW
+def test_no_bytes_make_reading_fail_otherwise_than_it_says(content: bytes, source: RecordingSource) -> None:
+    recordings(content, source)
+    recordings(gzip.compress(content), source)
+    with suppress(UnreadableInput, StoreUnavailable):
+        recordings(content)
+
+
+@pytest.mark.slow
+@given(st.sampled_from(_FILES), st.data())
+@_FEW
+def test_no_odd_value_anywhere_in_a_log_makes_reading_fail(
+    source: RecordingSource, data: st.DataObject
+) -> None:
+    lines = [json.loads(json.dumps(one)) for one in LOGS[source]]
+    for _ in range(data.draw(st.integers(1, 4))):
+        here: Any = data.draw(st.sampled_from(lines))
+        while isinstance(here, dict) and here:
+            key = data.draw(st.sampled_from(sorted(here)))
+            if isinstance(here[key], dict) and data.draw(st.booleans()):
+                here = here[key]
+                continue
+            here[key] = data.draw(_VALUES)
+            break
+    for one in calls(dumped(lines), source):
+        told(one)
+
+
+@given(st.sampled_from(_FILES), st.floats(0, 1))
+@example(RecordingSource.CODEX, 0.451171875)
+@_FEW
+def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: RecordingSource, share: float) -> None:
+    """A line is whole without its line break too: then it belongs to the response that the log ends with."""
+    content = dumped(LOGS[source])
+    at = round(share * len(content))
+    lines = content[:at].count(b"\n") + content.startswith(b"\n", at)
+    whole = dumped(LOGS[source][:lines])
+    kept, cut = calls(whole, source), calls(content[:at], source)
+
+    assert [told(one) for one in cut][: len(kept)] == [told(one) for one in kept]
+
+
+@pytest.mark.slow
+@given(st.sampled_from(_FILES), st.lists(st.tuples(st.integers(0, 9), _VALUES), max_size=4))
+@example(RecordingSource.CODEX, [(0, None)])
+@_FEW
+def test_lines_that_are_unknown_change_nothing(source: RecordingSource, others: list[tuple[int, Any]]) -> None:
+    lines = list(LOGS[source])
+    for at, other in others:
+        lines.insert(min(at, len(lines)), {"type": "never-heard-of", "payload": other})
+
+    assert [told(one) for one in calls(dumped(lines), source)] == [
+        told(one) for one in calls(dumped(LOGS[source]), source)
+    ]
+
+
+@given(st.lists(st.sampled_from("uar"), min_size=1, max_size=30), st.data())
+@_FEW
+def test_any_tree_of_lines_is_read_and_each_history_is_a_way_up(kinds: list[str], data: st.DataObject) -> None:
+    """Parents may stand anywhere, also behind their children, be missing, or go round in a circle."""
+    names = [f"n{number}" for number in range(len(kinds))]
+    lines = []
+    for number, kind in enumerate(kinds):
+        parent = data.draw(st.sampled_from([*names, None, "gone"]))
+        if kind == "u":
+            lines.append(line("user", names[number], parent, number, text(f"said {number}")))
+        else:
+            request = f"r{data.draw(st.integers(0, 5))}" if kind == "r" else f"r-{number}"
+            lines.append(answer(names[number], parent, number, request, 9, 9, text(f"told {number}")))
+    found = calls(dumped(lines), RecordingSource.CLAUDE_CODE)
+
+    assert len({one.id for one in found}) == len(found)
+    for one in found:
+        history = one.last_message.history()
+        assert [said.depth for said in history] == list(range(len(history)))
+
+
+@pytest.mark.slow
+def test_no_depth_of_nesting_makes_reading_fail() -> None:
+    """Was: what could just be read was too deep to be written again, a few calls further down."""
+    for depth in range(100, 1_300, 60):
+        nested = b"[" * depth + b"]" * depth
+        for source, lines in LOGS.items():
+            content = dumped(lines).replace(b'"hi"', nested).replace(b'"ho"', nested)
+            for one in calls(content, source):
+                told(one)
+
+
+@pytest.mark.slow
+def test_a_long_session_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
+    """2,000 turns, each with a line of the agent's own between; what is shared is held once."""
+    lines: list[Any] = []
+    parent = None
+    for turn in range(2_000):
+        lines.append(line("user", f"u{turn}", parent, 0, text("x" * 50)))
+        lines.append({"type": "progress", "uuid": f"p{turn}", "parentUuid": f"u{turn}", "sessionId": "s"})
+        lines.append(answer(f"a{turn}", f"p{turn}", 1, f"r{turn}", 9, 9, text("y" * 50)))
+        parent = f"a{turn}"
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(dumped(lines))
+    (found,) = read_recordings(path)
+
+    assert peek_file(path).source is RecordingSource.CLAUDE_CODE
+    assert [call.last_message.depth for call in found.calls[:3]] == [0, 2, 4]
+    assert (
+        len({one for call in found.calls for one in (call.last_message, call.last_message.previous)})
+        == 2 * 2_000
+    )

@@ -1,0 +1,324 @@
+"""Logs of requests: bodies that go on from one another share what they share, whoever wrapped them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.model import CacheUsage, Format, Ttl
+from foveate.replay.recording import MissingPart, Recording, RecordingSource
+from foveate.replay.recording_files import read_recordings
+from foveate.replay.simulator.reconstruct import reconstruct_calls
+
+USER = {"role": "user", "content": "hello"}
+ANSWER = {"role": "assistant", "content": "hi"}
+MORE = {"role": "user", "content": "more"}
+BODY: dict[str, Any] = {"model": "gpt-5.1", "temperature": 0, "messages": [USER]}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}}
+REPLY = {"id": "chatcmpl-1", "choices": [{"message": ANSWER, "finish_reason": "stop"}], "usage": USAGE}
+
+
+def body(*messages: Any, **more: Any) -> dict[str, Any]:
+    return BODY | {"messages": list(messages)} | more
+
+
+def recordings(folder: Path, *rows: Any) -> list[Recording]:
+    path = folder / "log.jsonl"
+    path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in rows))
+    return list(read_recordings(path))
+
+
+def test_bodies_that_go_on_from_one_another_share_their_messages(tmp_path: Path) -> None:
+    (found,) = recordings(tmp_path, body(USER), body(USER, ANSWER, MORE))
+    first, second = found.calls
+
+    assert found.source is RecordingSource.REQUESTS
+    assert second.last_message.history()[0] is first.last_message
+    assert first.conversation == second.conversation
+    assert json.loads(first.envelope) == {"model": "gpt-5.1", "temperature": 0}
+    assert first.envelope is second.envelope
+    assert found.missing == {MissingPart.USAGE, MissingPart.TIME}
+
+
+def test_marks_that_moved_on_and_other_spellings_are_the_same_message(tmp_path: Path) -> None:
+    marked = {"type": "text", "text": "hällo", "cache_control": {"type": "ephemeral"}}
+    plain = {"role": "user", "content": "hällo"}
+    bare = {"model": "claude-opus-5", "max_tokens": 9, "system": "s"}
+    rows = (
+        json.dumps(bare | {"messages": [{"role": "user", "content": [marked]}]}),
+        json.dumps(bare | {"messages": [plain, ANSWER, MORE]}, ensure_ascii=False, separators=(",", ":")),
+    )
+    (found,) = recordings(tmp_path, *rows)
+    first, second = found.calls
+
+    assert found.format is Format.ANTHROPIC
+    assert second.last_message.history()[0] is first.last_message
+    assert b"cache_control" not in first.last_message.raw
+
+
+def test_each_conversation_is_a_recording_and_lone_requests_are_one_together(tmp_path: Path) -> None:
+    other = {"role": "user", "content": "something else"}
+    lone = [body({"role": "user", "content": f"number {number}"}) for number in range(3)]
+    found = recordings(
+        tmp_path, body(USER), body(other), *lone, body(USER, ANSWER, MORE), body(other, ANSWER, MORE)
+    )
+
+    assert sorted((len(one.calls), len({call.conversation for call in one.calls})) for one in found) == [
+        (2, 1),
+        (2, 1),
+        (3, 3),
+    ]
+
+
+def test_a_session_that_the_log_names_is_one_recording(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "s", "request": body({"role": "user", "content": text}), "timestamp": at}
+        for at, text in enumerate(("one", "two"), start=1_767_607_200)
+    ]
+    (found,) = recordings(tmp_path, *rows)
+
+    assert (found.name, len(found.calls)) == ("s", 2)
+    assert [call.at for call in found.calls] == [1_767_607_200.0, 1_767_607_201.0]
+
+
+STREAM = (
+    'data: {"id":"x","choices":[{"delta":{"content":"hi"}}]}\n\n'
+    f'data: {{"id":"x","choices":[],"usage":{json.dumps(USAGE)}}}\n\ndata: [DONE]\n\n'
+)
+WRAPPED = {
+    "request and response": {"request": BODY, "response": REPLY, "timestamp": "2026-01-05T10:00:00Z"},
+    "bodies inside": {"request": {"method": "POST", "body": BODY}, "response": {"status": 200, "body": REPLY}},
+    "JSON in strings": {"request": json.dumps(BODY), "response": json.dumps(REPLY)},
+    "a stream": {"request": BODY, "response": STREAM},
+    "usage alone": {"provider": "openai-chat", "model": "gpt-5.1", "usage": USAGE, "request": BODY, "uri": "u"},
+    "beside the messages": BODY | {"response": REPLY, "startTime": 1_767_607_200.5, "response_cost": 0.1},
+    "helicone": {"request_body": BODY, "response_body": REPLY, "request_created_at": "2026-01-05T10:00:00Z"},
+    "helicone, async": {"providerRequest": {"json": BODY, "url": "u"}, "providerResponse": {"json": REPLY}},
+    "openpipe": {"requestedAt": 1_767_607_200_000, "reqPayload": json.dumps(BODY), "respPayload": REPLY},
+    "langfuse": {
+        "traceId": "t",
+        "model": "gpt-5.1",
+        "input": [USER],
+        "output": ANSWER,
+        "startTime": "2026-01-05T10:00:00.000Z",
+        "usageDetails": {"input": 36, "input_cached_tokens": 64, "output": 5},
+    },
+    "counts beside": {"body": BODY, "prompt_tokens": 100, "completion_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("row", WRAPPED.values(), ids=WRAPPED.keys())
+def test_a_row_is_read_however_it_is_wrapped(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = recordings(tmp_path, row)
+    (call,) = found.calls
+
+    assert found.source is RecordingSource.REQUESTS
+    assert (call.model, json.loads(call.last_message.raw)) == ("gpt-5.1", USER)
+    assert call.usage is not None
+    assert call.usage.cache.input_tokens == 100
+    assert call.usage.output_tokens == 5
+    if row is not WRAPPED["counts beside"]:
+        assert call.usage.cache == CacheUsage(uncached=36, read=64)
+    if "response" in row and isinstance(row["response"], dict):
+        assert json.loads(call.response) == ANSWER
+
+
+FORMATS = {
+    Format.ANTHROPIC: {"model": "claude-opus-5", "max_tokens": 5, "system": "s", "messages": [USER]},
+    Format.CHAT: BODY,
+    Format.RESPONSES: {"model": "gpt-5.1", "instructions": "s", "input": "hello"},
+    Format.GEMINI: {"contents": [{"role": "user", "parts": [{"text": "hello"}]}], "generationConfig": {}},
+    Format.BEDROCK: {"messages": [{"role": "user", "content": [{"text": "hello"}]}], "inferenceConfig": {}},
+}
+
+
+@pytest.mark.parametrize(("api_format", "bare"), FORMATS.items(), ids=list(FORMATS))
+def test_bare_bodies_of_every_format_are_read(tmp_path: Path, api_format: Format, bare: dict[str, Any]) -> None:
+    (found,) = recordings(tmp_path, bare)
+    (call,) = found.calls
+
+    assert (found.format, call.last_message.role, call.last_message.depth) == (api_format, "user", 0)
+
+
+TEXT = {"type": "output_text", "text": "hi"}
+REPLIES: dict[Format, tuple[dict[str, Any], Any]] = {
+    Format.ANTHROPIC: (
+        {"content": [{"type": "text", "text": "hi"}], "usage": {"input_tokens": 7, "output_tokens": 2}},
+        {"role": "assistant", "content": [{"type": "text", "text": "hi"}]},
+    ),
+    Format.RESPONSES: (
+        {
+            "output": [
+                {"type": "message", "content": [TEXT]},
+                {"type": "function_call", "name": "ls", "arguments": "{}"},
+            ],
+            "usage": {"input_tokens": 7, "output_tokens": 2},
+        },
+        {"type": "message", "role": "assistant", "content": [TEXT, {"type": "output_text", "text": "{}"}]},
+    ),
+    Format.GEMINI: (
+        {
+            "candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}}],
+            "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 2},
+        },
+        {"role": "model", "parts": [{"text": "hi"}]},
+    ),
+    Format.BEDROCK: (
+        {
+            "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+            "usage": {"inputTokens": 7, "outputTokens": 2},
+        },
+        {"role": "assistant", "content": [{"text": "hi"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("api_format", REPLIES, ids=list(REPLIES))
+def test_answers_of_every_format_are_told_as_messages_with_their_bills(
+    tmp_path: Path, api_format: Format
+) -> None:
+    reply, said = REPLIES[api_format]
+    (found,) = recordings(tmp_path, {"request": FORMATS[api_format], "response": reply})
+    (call,) = found.calls
+
+    assert json.loads(call.response) == said
+    assert call.usage is not None
+    assert (call.usage.cache.input_tokens, call.usage.output_tokens) == (7, 2)
+
+
+def test_the_model_is_told_from_the_address_where_the_body_does_not_name_it(tmp_path: Path) -> None:
+    uri = "https://host/v1beta/models/gemini-3-pro:generateContent"
+    (found,) = recordings(tmp_path, {"uri": uri, "request": FORMATS[Format.GEMINI], "usage": {}})
+
+    assert found.calls[0].model == "gemini-3-pro"
+
+
+def test_whether_a_model_was_to_think_is_told_by_the_body(tmp_path: Path) -> None:
+    asked = [
+        body(USER, thinking={"type": "enabled", "budget_tokens": 1024}),
+        body(USER, thinking={"type": "disabled"}),
+        body(USER, reasoning={"effort": "high"}),
+        body(USER),
+    ]
+    (found,) = recordings(tmp_path, *asked)
+
+    assert [call.has_thinking for call in found.calls] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("mark", "asked"),
+    [
+        ({"type": "ephemeral"}, Ttl.FIVE_MINUTES),
+        ({"type": "ephemeral", "ttl": "1h"}, Ttl.ONE_HOUR),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("where", ["message", "body"])
+def test_marks_in_a_body_without_a_bill_are_seen(
+    tmp_path: Path, where: str, mark: dict[str, str] | None, asked: Ttl | None
+) -> None:
+    block: dict[str, Any] = {"type": "text", "text": 'no "cache_control": {} of mine'}
+    body: dict[str, Any] = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": []}
+    if mark is not None:
+        (block if where == "message" else body)["cache_control"] = mark
+    body["messages"] = [{"role": "user", "content": [block]}]
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(body))
+    (one,) = read_recordings(path)
+
+    assert [call.breakpoint_ttl for call in one.calls] == [asked]
+    assert [sent.ttls for sent in reconstruct_calls(one)] == [(asked, asked) if asked else None]
+
+
+@pytest.mark.parametrize("name", ["data", "observations", "requests"])
+def test_rows_that_stand_in_an_object_as_an_api_gives_them_are_read(tmp_path: Path, name: str) -> None:
+    rows = [{"request": BODY, "response": REPLY}, {"request": body(USER, ANSWER, MORE), "response": REPLY}]
+    (one,) = recordings(tmp_path, {name: rows, "meta": {"page": 1}})
+
+    assert one.source is RecordingSource.REQUESTS
+    assert [call.usage is not None for call in one.calls] == [True, True]
+
+
+def test_a_spend_log_of_litellm_that_keeps_the_request_apart_is_read(tmp_path: Path) -> None:
+    row = {"request_id": "r", "messages": {}, "proxy_server_request": json.dumps(BODY), "response": REPLY}
+    (one,) = recordings(tmp_path, row)
+
+    assert [call.model for call in one.calls] == ["gpt-5.1"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"status": 529},
+        {"status": "failure"},
+        {"response_status": 400},
+        {"response": {"type": "error", "error": {"type": "overloaded_error"}}},
+    ],
+)
+def test_a_request_that_was_refused_is_no_call(tmp_path: Path, told: dict[str, Any]) -> None:
+    (one,) = recordings(
+        tmp_path, {"request": BODY, "response": REPLY, "status": 200}, {"request": BODY, **told}
+    )
+
+    assert [call.usage is not None for call in one.calls] == [True]
+
+
+def test_what_an_observer_notes_around_calls_is_no_call(tmp_path: Path) -> None:
+    span = {"type": "SPAN", "traceId": "t", "input": [USER], "output": ANSWER}
+    call = {
+        "type": "GENERATION",
+        "traceId": "t",
+        "input": [USER],
+        "output": ANSWER,
+        "providedModelName": "gpt-5.1",
+    }
+    (one,) = recordings(tmp_path, call, span)
+
+    assert [found.model for found in one.calls] == ["gpt-5.1"]
+
+
+def test_a_row_without_a_time_has_that_of_its_answer(tmp_path: Path) -> None:
+    (one,) = recordings(tmp_path, {"request": BODY, "response": {**REPLY, "created": 1_762_000_000}})
+
+    assert [(call.at, call.response_at) for call in one.calls] == [(1_762_000_000, 1_762_000_000)]
+    assert MissingPart.TIME not in one.missing
+
+
+def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
+    vectors = {"request": {"model": "text-embedding-3-small", "input": "hello"}, "usage": {"prompt_tokens": 1}}
+    (found,) = recordings(tmp_path, {"request": BODY, "usage": USAGE}, vectors)
+
+    assert len(found.calls) == 1
+    assert found.unreadable == ()
+
+
+def test_what_cannot_be_read_is_told_by_its_line(tmp_path: Path) -> None:
+    (found,) = recordings(tmp_path, BODY, '{"model": "gpt', "5", body(USER, ANSWER, MORE))
+
+    assert [(one.line, one.reason) for one in found.unreadable] == [
+        (2, "is cut off"),
+        (3, "is JSON, but no object"),
+    ]
+    assert len(found.calls) == 2
+
+
+def test_a_list_of_rows_is_read_like_rows(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_text(
+        json.dumps([WRAPPED["request and response"], {"request": body(USER, ANSWER, MORE)}], indent=1)
+    )
+    (found,) = read_recordings(path)
+
+    assert len(found.calls) == 2
+
+
+@pytest.mark.slow
+def test_recorded_calls_of_all_providers_are_read(shared_data: Path) -> None:
+    found = list(read_recordings(shared_data / "usage_pairs.jsonl.gz"))
+    calls = [call for one in found for call in one.calls]
+
+    assert len(calls) > 1_500
+    assert {one.format for one in found} == set(Format)
+    assert sum(call.usage is None for call in calls) < 10
+    assert all(call.model for call in calls)

@@ -1,0 +1,184 @@
+"""Reports of replayed sessions, as people and programs read them."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from foveate.cli.console import Display
+from foveate.cli.replay_output import ReplayFormatter, report_object
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.replay.outcomes import Outcome, Placeholders, ReplayedSession
+from foveate.replay.parallel import SessionResult
+from foveate.replay.policies import Policy
+from foveate.replay.recording import MissingPart
+from foveate.replay.recording_files import SessionFiles
+from foveate.replay.report import ReplayReport, build_report, compare_to_recorded
+from foveate.replay.run import ReplayOptions, replay_recording
+from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
+
+BOOK = PriceBook()
+
+
+def replayed(name: str = "talk", calls: int = 6) -> ReplayedSession:
+    return replay_recording(
+        make_recording([PlannedTurn() for _ in range(calls)], name=name), BOOK, ReplayOptions()
+    )
+
+
+def reported(*sessions: ReplayedSession) -> ReplayReport:
+    return ReplayReport(
+        policies=tuple(Policy), sessions=sessions, unpriced={}, unread=(), unreadable=(), repeated=0
+    )
+
+
+def lines(
+    report: ReplayReport, columns: int = 100, encoding: str = "utf-8", *, each: bool = False
+) -> list[str]:
+    return list(ReplayFormatter(Display(columns=columns, encoding=encoding)).lines(report, each=each))
+
+
+@pytest.mark.parametrize("columns", [60, 72, 80, 100, 140])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    names = [f"a session with a long name, number {number}" for number in range(5)]
+    report = reported(*map(replayed, names))
+
+    assert max(map(len, lines(report, columns))) <= columns
+    assert any("adaptive" in line for line in lines(report, columns))
+
+
+def test_a_terminal_that_knows_few_characters_gets_those() -> None:
+    report = reported(
+        replayed("ein Gespräch über 👩‍👩‍👧‍👦 und mehr, das kein Ende nimmt, bis es abgeschnitten wird")
+    )
+
+    text = "\n".join(lines(report, encoding="ascii"))
+
+    assert text.isascii()
+    assert ".." in text
+
+
+def test_what_would_be_obeyed_by_a_terminal_is_escaped() -> None:
+    assert "\x1b" not in "\n".join(lines(reported(replayed("\x1b[31mred"))))
+
+
+def test_a_policy_that_costs_more_saves_less_than_nothing() -> None:
+    found = replayed().outcomes
+    saved = compare_to_recorded(found[Policy.NONE], found[Policy.RECORDED])
+
+    assert saved is not None
+    assert saved.dollars < 0
+    assert saved.share is not None
+    assert saved.share < 0
+
+
+def test_nothing_is_saved_where_nobody_knows_the_price() -> None:
+    assert (
+        compare_to_recorded(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
+    )
+    assert "unknown" in "\n".join(
+        lines(reported(replace(replayed(), outcomes={p: Outcome(policy=p, dollars=None) for p in Policy})))
+    )
+
+
+def test_what_has_to_be_known_is_said_below() -> None:
+    session = replace(
+        replayed(),
+        missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.TIME, MissingPart.USAGE)),
+        placeholders=Placeholders(calls=3, tokens=1_234, dollars=Decimal("0.02")),
+    )
+    report = replace(reported(session), repeated=7, model="claude-opus-4-8")
+
+    text = " ".join(lines(report))
+
+    assert "taken from the first bill (14," in text
+    assert "an estimate" in text
+    assert "does not run out" in text
+    assert "1,234 output tokens ($0.02)" in text
+    assert "7 calls stand in two files" in text
+    assert "claude-opus-4-8" in text
+
+
+def test_an_object_holds_money_whole_and_is_the_same_each_time() -> None:
+    report = reported(replayed("a"), replayed("b"))
+
+    told = json.dumps(report_object(report))
+
+    assert told == json.dumps(report_object(reported(replayed("a"), replayed("b"))))
+    found = json.loads(told)
+    total = sum(Decimal(one["outcomes"][0]["dollars"]) for one in found["sessions"])
+    assert Decimal(found["total"][0]["dollars"]) == total
+    assert [one["policy"] for one in found["total"]] == list(Policy)
+    assert found["check"]["off"] == pytest.approx(0, abs=0.005)
+
+
+def test_a_session_of_one_call_without_a_token_does_not_divide_by_nothing() -> None:
+    empty = replace(replayed(), outcomes={policy: Outcome(policy=policy) for policy in Policy})
+
+    assert lines(reported(empty))
+    assert report_object(reported(empty))
+
+
+def test_models_of_unknown_price_are_not_taken_for_the_one_that_was_asked_for() -> None:
+    one = replace(replayed(), unpriced={"nobody-knows": 2})
+    done = SessionResult(session=SessionFiles(files=(), source=None), replayed=(one,))
+
+    assert build_report([done], tuple(Policy)).model is None
+    assert build_report([done], tuple(Policy), model="gpt-4o").model == "gpt-4o"
+
+
+def test_every_policy_is_explained_in_a_line() -> None:
+    found = " ".join(lines(reported(replayed())))
+
+    for policy in Policy:
+        assert f"{policy}: {policy.meaning}" in found
+
+
+def test_sending_without_a_cache_is_not_shown_as_a_loss() -> None:
+    none = next(line for line in lines(reported(replayed())) if line.startswith("none "))
+
+    assert "-" not in none
+
+
+def test_sub_agents_that_were_merged_are_named() -> None:
+    text = " ".join(lines(reported(replace(replayed(), sub_agents=2))))
+
+    assert "the calls of 2 sub-agents are counted in the session that started them" in text
+
+
+def test_the_output_ends_with_a_conclusion_and_the_yaml_to_apply() -> None:
+    costs = {Policy.RECORDED: "40", Policy.GATEWAY: "38.07", Policy.GATEWAY_COMPACTION: "31.38"}
+    outcomes = {
+        policy: Outcome(policy=policy, dollars=Decimal(costs.get(policy, "50")), calls=1) for policy in Policy
+    }
+
+    found = lines(reported(replace(replayed(), outcomes=outcomes)))
+
+    assert found[-7:] == [
+        "With Foveate's defaults: $1.93 (5%) less.",
+        "With compaction: $8.62 (22%) less.",
+        "To apply it, put this into foveate.yaml:",
+        "",
+        "  context_optimization:",
+        "    compaction:",
+        "      enabled: true",
+    ]
+
+
+def test_the_best_of_a_session_is_something_that_the_gateway_can_do() -> None:
+    costs = {
+        Policy.RECORDED: "40",
+        Policy.GATEWAY: "38",
+        Policy.GATEWAY_COMPACTION: "36",
+        Policy.MARKERS: "20",
+    }
+    outcomes = {
+        policy: Outcome(policy=policy, dollars=Decimal(costs.get(policy, "50")), calls=1) for policy in Policy
+    }
+    several = [replace(replayed(name), outcomes=outcomes) for name in "abcd"]
+
+    rows = [line for line in lines(reported(*several)) if line.endswith("10%") and "2026" in line]
+
+    assert len(rows) == 4
+    assert all(" gateway-compaction " in row for row in rows)

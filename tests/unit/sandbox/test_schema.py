@@ -1,0 +1,76 @@
+"""The tables of shapes: each can be read, leads nowhere that there is not, and means what it says."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.sandbox import schema
+from foveate.sandbox.schema import RequestSchemas, Violation
+
+TABLES = sorted(Path(schema.__file__).parent.glob("*_shapes.toml"))
+
+SMALL: dict[str, dict[str, Any]] = {
+    "box": {"name": "string!", "size": "number 1..9", "tags": "[= red blue] 1..2", "lid": "string / @lid"},
+    "lid": {"default": "flat", "flat": {"*": "any"}, "round high": {"width": "integer!"}},
+    "big_box": {"...": "box", "name": "string", "floor": "@lid: round"},
+}
+
+
+def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
+    """Where what is wrong, by the table above."""
+    said = RequestSchemas(SMALL).find_errors(name, found)
+    return [
+        (".".join(str(step) for step in fault.path if not isinstance(step, schema.TypeTag)), fault.violation)
+        for fault in said
+    ]
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_table_can_be_read_and_leads_nowhere_that_there_is_not(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    RequestSchemas(table)
+
+    meant = set(re.findall(r"@(\w+)", text)) | set(re.findall(r'"\.\.\." = "(\w+)"', text))
+    assert len(TABLES) == 4
+    assert meant - table.keys() == set()
+    assert table.keys() - meant == {"request"}, "a shape that nothing leads to"
+    tags = re.findall(r"@(\w+): ([\w ]+)\]", text)
+    for name, said in tags:
+        known = {tag for names in table[name] for tag in names.split()}
+        assert set(said.split()) <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "faults"),
+    [
+        ("box", {"name": "a", "size": 9, "tags": ["red"], "lid": "x"}, []),
+        ("box", {"name": "a", "size": None, "lid": {"any": "thing"}}, []),
+        ("box", {}, [("name", Violation.MISSING)]),
+        ("box", {"name": None}, [("name", Violation.TYPE)]),
+        ("box", {"name": "a", "size": True}, [("size", Violation.TYPE)]),
+        ("box", {"name": "a", "size": 0.5}, [("size", Violation.LOW)]),
+        ("box", {"name": "a", "size": 9.5}, [("size", Violation.HIGH)]),
+        ("box", {"name": "a", "tags": []}, [("tags", Violation.SHORT)]),
+        ("box", {"name": "a", "tags": ["red"] * 3}, [("tags", Violation.LONG)]),
+        ("box", {"name": "a", "tags": ["red", "tin"]}, [("tags.1", Violation.VALUE)]),
+        ("box", {"name": "a", "lid": 5}, [("lid", Violation.TYPE)]),
+        ("box", {"name": "a", "lid": {"type": "square"}}, [("lid", Violation.TAG)]),
+        ("box", {"name": "a", "lid": {"type": ["round"]}}, [("lid", Violation.TAG)]),
+        ("box", {"name": "a", "lid": {"type": "high"}}, [("lid.width", Violation.MISSING)]),
+        (
+            "box",
+            {"b": 1, "name": 5, "a": 2},
+            [("name", Violation.TYPE), ("b", Violation.UNKNOWN), ("a", Violation.UNKNOWN)],
+        ),
+        ("big_box", {"size": 0}, [("size", Violation.LOW)]),
+        ("big_box", {"floor": {"type": "high", "width": 1}}, [("floor", Violation.TAG)]),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(
+    name: str, found: dict[str, Any], faults: list[tuple[str, Violation]]
+) -> None:
+    assert wrong(name, found) == faults

@@ -1,0 +1,136 @@
+"""No request stalls the sandbox for the others, and none makes it keep more than it can."""
+
+import asyncio
+import json
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from foveate.errors import CannotListen
+from foveate.formats.json_text.parse import to_json
+from foveate.sandbox.accounts import StoredResponses, hash_api_key
+from foveate.sandbox.http import SandboxRequest
+from foveate.sandbox.sandbox import Sandbox
+from foveate.sandbox.schema_examples import build_example
+from foveate.sandbox.server import SandboxApp, open_listening_socket
+from tests.support.scenarios.valid_requests import BINDING, Json, claude, response, user
+from tests.support.servers.sandbox import ManualClock
+
+OWNER, OTHER = hash_api_key("a key"), hash_api_key("another")
+OPENAI = {"authorization": "Bearer a key"}
+SCOPE: dict[str, Any] = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/messages",
+    "headers": [(b"x-api-key", b"k"), (b"anthropic-version", b"2023-06-01")],
+}
+
+
+def nested(depth: int) -> Json:
+    schema: Json = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "minItems": 100, "items": schema}
+    return schema
+
+
+NAMES = [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": 20_000_000},
+        nested(8),
+        {"type": "object", "properties": {name: {"$ref": "#"} for name in NAMES}, "required": NAMES},
+        {"type": "array", "minItems": 100, "items": {"allOf": [{}] * 100_000}},
+        {"type": "object", "required": [str(number) for number in range(100_000)]},
+        {"type": "array", "minItems": 100, "items": {"const": "x" * 100_000}},
+    ],
+    ids=["a long string", "lists in lists", "itself, ten times", "many parts", "many names", "a long constant"],
+)
+def test_a_value_is_short_whatever_its_schema_wants(schema: Json) -> None:
+    begun = time.thread_time()
+    value = build_example(schema)
+
+    assert len(to_json(value)) < 64 * 1024
+    assert time.thread_time() - begun < 5
+
+
+async def posted(app: SandboxApp, body: Json) -> int:
+    waiting = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        if not waiting:
+            await asyncio.Event().wait()
+        return waiting.pop()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await app(SCOPE, receive, send)
+    return int(sent[0]["status"])
+
+
+async def test_a_short_request_does_not_wait_for_a_long_one() -> None:
+    app = SandboxApp(Sandbox(clock=ManualClock(), seed=b"x"))
+    long = asyncio.create_task(posted(app, claude(user("some words of a tale " * 200_000), model=BINDING)))
+    await asyncio.sleep(0)  # so that the long one is begun
+
+    assert await posted(app, claude(model=BINDING)) == 200
+    assert not long.done()
+    assert await long in (200, 400)
+
+
+def test_stored_responses_are_forgotten_by_their_bytes() -> None:
+    stored = StoredResponses(limit_bytes=1_000)
+    for number in range(10):
+        stored.store(OWNER, f"resp_{number}", [{"id": f"msg_{number}", "text": "x" * 300}])
+
+    kept = [number for number in range(10) if stored.find(OWNER, f"resp_{number}") is not None]
+    assert kept == [8, 9] or kept == [7, 8, 9]
+    assert stored.find_item(OWNER, "msg_9") == {"id": "msg_9", "text": "x" * 300}
+    assert stored.find_item(OWNER, "msg_0") is None
+    assert stored.find(OTHER, "resp_9") is None
+    assert stored.find_item(OTHER, "msg_9") is None
+
+
+def test_an_item_lives_as_long_as_any_response_that_has_it() -> None:
+    stored = StoredResponses(limit_bytes=1_000)
+    item = {"id": "msg", "text": "x" * 300}
+    for number in range(4):
+        stored.store(OWNER, f"resp_{number}", [item])
+
+    assert stored.find(OWNER, "resp_0") is None
+    assert stored.find_item(OWNER, "msg") == item
+
+
+def test_an_item_can_be_referred_to_where_it_was_stored() -> None:
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x")
+
+    def asked(body: Json, headers: dict[str, str] = OPENAI) -> tuple[int, Json]:
+        ask = SandboxRequest(
+            method="POST", path="/v1/responses", headers=headers, body=json.dumps(body).encode()
+        )
+        reply = sandbox.reply(ask)
+        return reply.status, json.loads(reply.chunks[0])
+
+    _, first = asked(response())
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    again = response({"role": "user", "content": "Hello"}, reference, {"role": "user", "content": "And?"})
+
+    status, second = asked(again)
+    assert status == 200
+    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"] + 10
+    status, problem = asked(again, {"authorization": "Bearer another"})
+    assert status == 404
+    assert problem["error"]["message"] == f"Item with id '{reference['id']}' not found."
+
+
+def test_a_port_in_use_is_said_to_be() -> None:
+    with open_listening_socket("127.0.0.1", 0) as where, pytest.raises(CannotListen) as found:
+        open_listening_socket("127.0.0.1", where.getsockname()[1])
+
+    assert found.value.reason == "Address already in use"

@@ -1,0 +1,208 @@
+"""Thoughts that are sent back: signed here, and on some models only after what they were thought after."""
+
+import base64
+import copy
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.formats.json_text.parse import to_json
+from foveate.model import Format
+from foveate.sandbox import thinking_signatures
+from foveate.sandbox.http import SandboxRequest
+from foveate.sandbox.sandbox import Sandbox
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.valid_requests import (
+    BINDING,
+    CLAUDE,
+    LONG_MARK,
+    MARK,
+    Json,
+    assistant,
+    call,
+    claude,
+    refusal,
+    result,
+    takes,
+    text,
+    tool,
+    user,
+    verdict,
+)
+from tests.support.servers.sandbox import ManualClock
+
+BOUND = ("claude-fable-5-1", "claude-opus-5-5", "claude-sonnet-5-5")
+TOOLS = [tool()]
+SYSTEM = [text("Be brief."), text("Be kind.")]
+
+
+def thought(asked: Json, said: str = "Hm.") -> Json:
+    """A thought that answers a request."""
+    signature = thinking_signatures.sign_thinking(
+        asked["model"], thinking_signatures.hash_prefix(asked).digest(), said
+    )
+    return {"type": "thinking", "thinking": said, "signature": signature}
+
+
+def continued(model: str = BINDING) -> Json:
+    """A request of four turns, with a thought in each of the assistant's."""
+    body = claude(user("Look at it."), model=model, tools=TOOLS, system=SYSTEM)
+    body["messages"].append(assistant(thought(body), call("a")))
+    body["messages"].append(user(result("a")))
+    body["messages"].append(assistant(thought(body, "Aha."), "It is there."))
+    body["messages"].append(user("Thanks."))
+    return copy.deepcopy(body)
+
+
+@pytest.mark.parametrize("model", [*BOUND, CLAUDE])
+def test_a_history_that_is_sent_back_as_it_was_is_taken(model: str) -> None:
+    assert takes(Format.ANTHROPIC, continued(model))
+
+
+EDITS: dict[str, Callable[[Json], object]] = {
+    "the system prompt": lambda body: body["system"][0].update(text="Be very brief."),
+    "another block in it": lambda body: body["system"].append(text("It is noon.")),
+    "a tool's description": lambda body: body["tools"][0].update(description="Looks around."),
+    "another tool": lambda body: body["tools"].insert(0, tool("listen")),
+    "the first message": lambda body: body["messages"][0]["content"][0].update(text="Look away."),
+    "a message put before": lambda body: body["messages"].insert(0, user("Once.")),
+    "a tool's result": lambda body: body["messages"][2]["content"][0].update(content="[...truncated]"),
+    "a call's input": lambda body: body["messages"][1]["content"][1].update(input={"deep": True}),
+    "the first thought left out": lambda body: body["messages"][1]["content"].pop(0),
+    "the first turns folded": lambda body: body.update(messages=[user("Summary."), *body["messages"][3:]]),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+@pytest.mark.parametrize("model", BOUND)
+def test_an_edit_before_a_bound_thought_is_noticed(model: str, edit: Callable[[Json], object]) -> None:
+    body = continued(model)
+    edit(body)
+    found = refusal(Format.ANTHROPIC, body)
+
+    assert "prefix_mismatch" in found.message
+    assert found.message.startswith("messages.")
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+def test_models_that_do_not_bind_take_an_edited_history(edit: Callable[[Json], object]) -> None:
+    body = continued(CLAUDE)
+    edit(body)
+
+    assert takes(Format.ANTHROPIC, body)
+
+
+def test_who_asks_for_it_has_thoughts_after_an_edit_dropped() -> None:
+    body = continued()
+    body["messages"][0]["content"][0]["text"] = "Look away."
+    binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    asking = body | {"thinking": {"type": "adaptive"} | binding}
+
+    assert takes(Format.ANTHROPIC, asking, betas=["thinking-binding-controls-2026-08-01"])
+    says = "thinking.adaptive.block_binding: Extra inputs are not permitted"
+    assert refusal(Format.ANTHROPIC, asking, betas=["another-2026-01-01"]).message == says
+
+
+def test_a_history_without_its_thoughts_may_be_edited() -> None:
+    body = continued()
+    for message in body["messages"]:
+        message["content"] = [block for block in message["content"] if block["type"] != "thinking"]
+    body["messages"][0]["content"][0]["text"] = "Look away."
+
+    assert takes(Format.ANTHROPIC, body)
+
+
+def test_marks_that_move_are_no_edit() -> None:
+    body = continued()
+    body["system"][1]["cache_control"] = LONG_MARK
+    body["messages"][2]["content"][0]["cache_control"] = MARK
+
+    assert takes(Format.ANTHROPIC, body)
+
+
+def test_a_string_and_its_text_block_are_the_same_history() -> None:
+    body = continued()
+    body["messages"][0]["content"] = "Look at it."
+
+    assert takes(Format.ANTHROPIC, body)
+
+
+def test_fields_that_say_nothing_are_no_edit() -> None:
+    body = continued()
+    body["messages"][3]["content"][1]["citations"] = None
+
+    assert takes(Format.ANTHROPIC, body)
+
+
+def test_a_thought_of_another_model_is_left_out_without_a_word() -> None:
+    body = continued("claude-opus-5-5") | {"model": "claude-fable-5-1"}
+    body["messages"][0]["content"][0]["text"] = "Look away."
+
+    assert takes(Format.ANTHROPIC, body)
+
+
+@pytest.mark.parametrize("model", [CLAUDE, BINDING])
+@pytest.mark.parametrize("signature", ["", "forged", "AAAA", base64.b64encode(b"x" * 80).decode(), "ü"])
+def test_a_forged_signature_is_refused_on_every_model(model: str, signature: str) -> None:
+    body = continued(model)
+    body["messages"][1]["content"][0]["signature"] = signature
+
+    assert (
+        refusal(Format.ANTHROPIC, body).message
+        == "messages.1.content.0: Invalid `signature` in `thinking` block"
+    )
+
+
+def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
+    """The prefix's digest is in the signature for all to see, but only the sandbox can seal it."""
+    body = continued()
+    body["messages"][0]["content"][0]["text"] = "Look away."
+    block = body["messages"][1]["content"][0]
+    sealed = bytearray(base64.b64decode(block["signature"]))
+    before = body | {"messages": body["messages"][:1]}
+    sealed[16:32] = thinking_signatures.hash_prefix(before).digest()
+    block["signature"] = base64.b64encode(sealed).decode()
+
+    assert "Invalid `signature`" in refusal(Format.ANTHROPIC, body).message
+
+
+def test_a_thought_whose_words_were_changed_is_refused() -> None:
+    body = continued(CLAUDE)
+    body["messages"][3]["content"][0]["thinking"] = "Oho."
+
+    assert refusal(Format.ANTHROPIC, body).message.startswith("messages.3.content.0: Invalid `signature`")
+
+
+@settings(max_examples=limit_examples(60))
+@given(
+    turns=st.lists(st.text(st.characters(categories=["L"]), min_size=1), min_size=2, max_size=6),
+    data=st.data(),
+)
+def test_every_edit_of_any_earlier_message_is_noticed(turns: list[str], data: st.DataObject) -> None:
+    body = claude(*(user(turn) for turn in turns), model=BINDING)
+    body["messages"].append(assistant(thought(body), "Done."))
+    body["messages"].append(user("And now?"))
+    assert verdict(Format.ANTHROPIC, body) is None
+    edited = data.draw(st.integers(0, len(turns) - 1))
+    body["messages"][edited]["content"][0]["text"] += data.draw(
+        st.text(st.characters(categories=["L"]), min_size=1)
+    )
+
+    found = verdict(Format.ANTHROPIC, body)
+    assert found is not None
+    assert "prefix_mismatch" in found.message
+
+
+def test_the_beta_is_read_from_the_header_of_a_request() -> None:
+    body = claude(model=BINDING, thinking={"type": "adaptive", "block_binding": {}}, max_tokens=2_000)
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    sandbox = Sandbox(clock=ManualClock(), seed=b"x")
+
+    def status(betas: dict[str, str]) -> int:
+        ask = SandboxRequest(method="POST", path="/v1/messages", headers=headers | betas, body=to_json(body))
+        return sandbox.reply(ask).status
+
+    assert status({}) == 400
+    assert status({"anthropic-beta": "one-2026-01-01, thinking-binding-controls-2026-08-01"}) == 200

@@ -1,0 +1,256 @@
+"""What Anthropic takes for a request, and what it says no to."""
+
+import pytest
+
+from foveate.model import Format
+from foveate.sandbox.models import find_model, list_model_names
+from tests.support.scenarios.valid_requests import (
+    BINDING,
+    CLAUDE,
+    MARK,
+    Json,
+    assistant,
+    call,
+    claude,
+    refusal,
+    result,
+    takes,
+    text,
+    tool,
+    user,
+    verdict,
+)
+
+ANTHROPIC = Format.ANTHROPIC
+PLAIN = claude()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PLAIN,
+        claude({"role": "user", "content": "Hello"}),
+        claude(assistant("I speak first."), user("So you do.")),
+        claude(user("One"), user("Two"), assistant("Three"), assistant("Four"), user("Five")),
+        claude(user("Complete:"), assistant("The answer is")),
+        claude(user("Go on:"), {"role": "assistant", "content": ""}),
+        claude(system=""),
+        claude(system="Be brief."),
+        claude(system=[text("Be brief.")]),
+        claude(max_tokens=0),
+        claude(user("Look"), assistant("I will.", call()), user(result(), "And?"), tools=[tool()]),
+        claude(
+            user("Look"), assistant(call("a"), call("b")), user(result("b"), result("a", content=[text("x")]))
+        ),
+        claude(assistant(call("a")), user(result("a")), tools=[tool()]),
+        claude(assistant(call("a")), assistant(call("b")), user(result("a")), user(result("b"), "And?")),
+        claude(assistant(call("a")), user(result("a")), assistant(call("a")), user(result("a"))),
+        claude(user("x"), thinking={"type": "adaptive"}, tools=[tool()], tool_choice={"type": "any"}),
+        claude(tools=[tool(), {"type": "web_search_20250305", "name": "web_search"}]),
+        claude(tools=[tool()], tool_choice={"type": "tool", "name": "look"}),
+        claude(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1025),
+        claude(thinking={"type": "disabled"}, temperature=0.2),
+        claude(stop_sequences=["END"], metadata={"user_id": "x"}, stream=True),
+    ],
+)
+def test_what_is_allowed_is_taken(body: Json) -> None:
+    assert takes(ANTHROPIC, body)
+
+
+def test_every_model_on_the_list_is_known() -> None:
+    for name in list_model_names(ANTHROPIC):
+        assert takes(ANTHROPIC, PLAIN | {"model": name})
+        model = find_model(ANTHROPIC, name)
+        assert model is not None
+        assert model.most_output_tokens >= 32_000
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"model": CLAUDE, "max_tokens": 5}, "messages: Field required"),
+        ({"model": CLAUDE, "messages": [user("x")]}, "max_tokens: Field required"),
+        ({"max_tokens": 5, "messages": [user("x")]}, "model: Field required"),
+        (PLAIN | {"foveate": 1}, "foveate: Extra inputs are not permitted"),
+        (PLAIN | {"model": 5}, "model: Input should be a valid string"),
+        (PLAIN | {"messages": []}, "messages: at least one message is required"),
+        (PLAIN | {"max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
+        (PLAIN | {"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
+        (PLAIN | {"max_tokens": 64_001}, "max_tokens: 64001 > 64000, which is the maximum allowed"),
+        (PLAIN | {"max_tokens": 0, "stream": True}, "max_tokens: 0 is not supported with streaming"),
+        (PLAIN | {"temperature": 1.5}, "temperature: range: 0..1"),
+        (PLAIN | {"stream": "yes"}, "stream: Input should be a valid boolean"),
+        (PLAIN | {"stop_sequences": [" "]}, "stop_sequences: each stop sequence must contain non-whitespace"),
+        (PLAIN | {"system": [text("")]}, "system: text content blocks must be non-empty"),
+        (PLAIN | {"system": [{"type": "image"}]}, "system.0.type: Input should be 'text'"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_named(body: Json, says: str) -> None:
+    assert refusal(ANTHROPIC, body).message.startswith(says)
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "claude", "mistral-large", ""])
+def test_a_model_that_there_is_not_is_not_found(name: str) -> None:
+    found = refusal(ANTHROPIC, PLAIN | {"model": name})
+
+    assert (found.status, found.kind, found.message) == (404, "not_found_error", f"model: {name}")
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"role": "tool", "content": "x"}, 'messages: Unexpected role "tool"'),
+        ({"role": "user"}, "messages.0.content: Field required"),
+        ({"content": "x"}, "messages.0.role: Field required"),
+        ({"role": "user", "content": 5}, "messages.0.content: Input should be a valid list"),
+        ({"role": "user", "content": "x", "name": "Ana"}, "messages.0.name: Extra inputs are not permitted"),
+        ({"role": "user", "content": ""}, "messages.0: all messages must have non-empty content"),
+        ({"role": "user", "content": []}, "messages.0: all messages must have non-empty content"),
+        ({"role": "user", "content": " \n"}, "messages: text content blocks must contain non-whitespace text"),
+        (user(""), "messages: text content blocks must be non-empty"),
+        (user(text("", MARK)), "messages.0.content.0.text: cache_control cannot be set for empty text blocks"),
+        (user({"type": "song"}), "messages.0.content.0: Input tag 'song' found using 'type' does not match"),
+        (user({"type": "text"}), "messages.0.content.0.text.text: Field required"),
+        (user(text("x") | {"lang": "en"}), "messages.0.content.0.text.lang: Extra inputs are not permitted"),
+        (user(call()), "messages.0.content.0: `tool_use` blocks can only be in `assistant` messages"),
+        (assistant(result()), "messages.0.content.0: `tool_result` blocks can only be in `user` messages"),
+        (assistant(call("no spaces")), "messages.0.content.0.tool_use.id: String should match pattern"),
+        (assistant(call(input="{}")), "messages.0.content.0.tool_use.input: Input should be a valid dict"),
+        (user(result(content=[call()])), "messages.0.content.0.tool_result.content.0: Input tag 'tool_use'"),
+        (user(result(is_error=True, content="")), "messages.0.content.0: tool_result: content cannot be empty"),
+        (assistant("Trailing "), "messages: final assistant content cannot end with trailing whitespace"),
+    ],
+)
+def test_a_message_that_cannot_be_is_named(message: Json, says: str) -> None:
+    assert refusal(ANTHROPIC, claude(message)).message.startswith(says)
+
+
+def test_only_the_last_message_may_be_an_empty_assistant() -> None:
+    empty = {"role": "assistant", "content": []}
+
+    assert takes(ANTHROPIC, claude(user("x"), empty))
+    assert "messages.1: all messages" in refusal(ANTHROPIC, claude(user("x"), empty, user("y"))).message
+
+
+LONELY = "`tool_use` ids were found without `tool_result` blocks immediately after: toolu_1. Each"
+ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([user("x"), assistant(call())], f"messages.1: {LONELY}"),
+        ([user("x"), assistant(call()), user("no answer")], f"messages.1: {LONELY}"),
+        ([user("x"), assistant(call()), user("first", result())], f"messages.1: {LONELY}"),
+        ([user(result())], f"messages.0.content.0: {ORPHAN}"),
+        ([user("x"), assistant("y"), user("z", result())], f"messages.2.content.1: {ORPHAN}"),
+        (
+            [assistant(call()), user(result()), assistant("so"), user(result())],
+            f"messages.3.content.0: {ORPHAN}",
+        ),
+        ([assistant(call(), call()), user(result())], "messages.0: `tool_use` ids must be unique"),
+        ([assistant(call()), assistant(call()), user(result())], "messages.1: `tool_use` ids must be unique"),
+        (
+            [assistant(call()), user(result(), result())],
+            "messages.1.content.1: each tool_use must have a single result",
+        ),
+    ],
+)
+def test_a_call_and_its_result_stand_next_to_each_other(messages: list[Json], says: str) -> None:
+    assert refusal(ANTHROPIC, claude(*messages)).message.startswith(says)
+
+
+def test_all_calls_without_a_result_are_named() -> None:
+    messages = [assistant(call("a"), call("b"), call("c")), user(result("b"))]
+
+    assert "immediately after: a, c. Each" in refusal(ANTHROPIC, claude(*messages)).message
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"tools": [{"name": "look"}]}, "tools.0.custom.input_schema: Field required"),
+        ({"tools": [{"input_schema": {"type": "object"}}]}, "tools.0.custom.name: Field required"),
+        ({"tools": [tool("no spaces")]}, "tools.0.custom.name: String should match pattern"),
+        ({"tools": [tool(), tool()]}, "tools: Tool names must be unique."),
+        ({"tools": [tool(input_schema={})]}, "tools.0.custom.input_schema.type: Field required"),
+        ({"tools": [tool()], "tool_choice": {"type": "tool", "name": "y"}}, "tool_choice: Tool 'y' not found"),
+        ({"tools": [tool()], "tool_choice": {"type": "most"}}, "tool_choice: Input tag 'most'"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice: tool_choice may only be specified while"),
+    ],
+)
+def test_a_tool_that_cannot_be_is_named(more: Json, says: str) -> None:
+    assert refusal(ANTHROPIC, claude(**more)).message.startswith(says)
+
+
+THINKING = {"type": "enabled", "budget_tokens": 1024}
+MUST_START = "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (claude(thinking={"type": "hard"}), "thinking: Input tag 'hard'"),
+        (claude(thinking={"type": "enabled"}), "thinking.enabled.budget_tokens: Field required"),
+        (
+            claude(thinking=THINKING | {"budget_tokens": 1023}),
+            "thinking.enabled.budget_tokens: Input should be",
+        ),
+        (claude(thinking=THINKING, max_tokens=1024), "`max_tokens` must be greater than `thinking.budget_tok"),
+        (claude(thinking={"type": "adaptive"}, max_tokens=0), "max_tokens: 0 is not supported when thinking"),
+        (claude(thinking=THINKING, max_tokens=2048, temperature=0.5), "`temperature` may only be set to 1"),
+        (
+            claude(thinking=THINKING, max_tokens=2048, tools=[tool()], tool_choice={"type": "any"}),
+            "Thinking may not be enabled when tool_choice forces tool use.",
+        ),
+        (
+            claude(user("x"), assistant("Prefilled"), thinking={"type": "adaptive"}),
+            "Prefilling assistant messages is not supported when `thinking` is enabled.",
+        ),
+        (
+            claude(user("x"), assistant(call()), user(result()), thinking=THINKING, max_tokens=2048),
+            MUST_START,
+        ),
+        (
+            claude(user("x"), assistant("Prefilled"), model=BINDING),
+            "This model does not support assistant message prefill.",
+        ),
+    ],
+)
+def test_thinking_and_what_goes_with_it(body: Json, says: str) -> None:
+    assert refusal(ANTHROPIC, body).message.startswith(says)
+
+
+def test_a_model_that_thinks_when_it_likes_may_call_a_tool_without_a_thought() -> None:
+    loop = [user("x"), assistant(call()), user(result())]
+
+    assert takes(ANTHROPIC, claude(*loop, thinking={"type": "adaptive"}))
+
+
+def test_a_prompt_over_the_window_is_too_long() -> None:
+    assert takes(ANTHROPIC, PLAIN, prompt_tokens=200_000)
+    assert (
+        refusal(ANTHROPIC, PLAIN, prompt_tokens=200_001).message
+        == "prompt is too long: 200001 tokens > 200000 maximum"
+    )
+    assert takes(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_000)
+    assert verdict(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_001)
+
+
+def test_older_models_want_room_for_their_answer_too() -> None:
+    old = PLAIN | {"model": "claude-opus-4-1", "max_tokens": 32_000}
+
+    assert takes(ANTHROPIC, old, prompt_tokens=168_000)
+    assert refusal(ANTHROPIC, old, prompt_tokens=168_001).message.startswith(
+        "input length and `max_tokens` exceed context limit: 168001 + 32000 > 200000"
+    )
+
+
+def test_counting_wants_no_limit_of_the_answer_and_takes_none() -> None:
+    body = {name: said for name, said in PLAIN.items() if name != "max_tokens"}
+
+    assert takes(ANTHROPIC, body, counting=True)
+    assert takes(ANTHROPIC, body, counting=True, prompt_tokens=5_000_000)
+    assert refusal(ANTHROPIC, PLAIN, counting=True).message.startswith("max_tokens: Extra inputs")
+    orphan = body | {"messages": [user(result())]}
+    assert "unexpected `tool_use_id`" in refusal(ANTHROPIC, orphan, counting=True).message

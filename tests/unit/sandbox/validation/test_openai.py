@@ -1,0 +1,238 @@
+"""What OpenAI takes for a chat completion and for a response, and what it says no to."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.model import Format
+from foveate.sandbox.models import list_model_names
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.valid_requests import GPT, Json, chat, refusal, response, takes, verdict
+
+HELLO = {"role": "user", "content": "Hello"}
+FUNCTION = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+CODEX_NOTE = {"internal_chat_message_metadata_passthrough": {"turn_id": "t"}}
+FLAT = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+
+
+def calling(*ids: str) -> Json:
+    inner = {"name": "look", "arguments": "{}"}
+    calls = [{"id": call_id, "type": "function", "function": inner} for call_id in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def answered(call_id: str) -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": "found"}
+
+
+def called(call_id: str = "c1") -> Json:
+    return {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"}
+
+
+def output(call_id: str = "c1") -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": "found"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat(),
+        chat({"role": "developer", "content": "Be brief."}, HELLO, max_tokens=16_384),
+        chat(HELLO, calling("a", "b"), answered("b"), answered("a"), HELLO),
+        chat(HELLO, calling("a"), answered("a"), calling("a"), answered("a")),
+        chat(tools=[FUNCTION], tool_choice={"type": "function", "function": {"name": "look"}}),
+        chat(stream=True, stream_options={"include_usage": True}),
+        chat({"role": "user", "content": ""}),
+        chat(model="gpt-5.4", max_completion_tokens=100),
+        chat(model="o3", reasoning_effort="high"),
+        chat(search_parameters={"mode": "auto"}),
+        chat(HELLO, {**calling("a"), "provider_specific_fields": {"refusal": None}}, answered("a")),
+    ],
+)
+def test_a_chat_that_is_allowed_is_taken(body: Json) -> None:
+    assert takes(Format.CHAT, body)
+
+
+@pytest.mark.parametrize("name", list_model_names(Format.CHAT))
+def test_every_model_on_the_list_is_known_to_both_formats(name: str) -> None:
+    assert takes(Format.CHAT, chat(model=name))
+    assert takes(Format.RESPONSES, response(model=name))
+
+
+@pytest.mark.parametrize(
+    ("body", "says", "param", "code"),
+    [
+        ({"messages": [HELLO]}, "Missing required parameter: 'model'.", "model", "missing_required_parameter"),
+        ({"model": GPT}, "Missing required parameter: 'messages'.", "messages", "missing_required_parameter"),
+        (chat() | {"messages": []}, "Invalid 'messages': empty array.", "messages", "empty_array"),
+        (chat(foveate=1), "Unknown parameter: 'foveate'.", "foveate", "unknown_parameter"),
+        (chat({"role": "king", "content": "x"}), "Invalid value: 'king'.", "messages[0].role", "invalid_value"),
+        (
+            chat({"role": "user"}),
+            "Invalid value for 'content': expected a string",
+            "messages.[0].content",
+            None,
+        ),
+        (chat({"role": "user", "content": 5}), "Invalid type for", "messages[0].content", "invalid_type"),
+        (
+            chat({"role": "user", "content": [{"type": "song"}]}),
+            "Invalid value: 'song'.",
+            "messages[0].content[0].type",
+            "invalid_value",
+        ),
+        (chat(HELLO | {"mood": "good"}), "Unknown parameter", "messages[0].mood", "unknown_parameter"),
+        (
+            chat(stream_options={"include_usage": True}),
+            "The 'stream_options' parameter",
+            "stream_options",
+            None,
+        ),
+        (chat(max_tokens=16_385), "max_tokens is too large: 16385.", "max_tokens", "invalid_value"),
+        (chat(max_tokens=0), "Invalid 'max_tokens': integer below", "max_tokens", "integer_below_min_value"),
+        (chat(model="gpt-5.4", max_tokens=5), "Unsupported parameter", "max_tokens", "unsupported_parameter"),
+        (chat(tools=[]), "Invalid 'tools': empty array.", "tools", "empty_array"),
+        (chat(tool_choice="required"), "Invalid value for 'tool_choice'", "tool_choice", None),
+        (
+            chat(tools=[{"type": "function", "function": {"name": "no spaces"}}]),
+            "Invalid 'tools[0].function.name'",
+            "tools[0].function.name",
+            "invalid_value",
+        ),
+        (
+            chat(response_format={"type": "json_object"}),
+            "'messages' must contain the word 'json'",
+            "messages",
+            None,
+        ),
+    ],
+)
+def test_a_chat_that_cannot_be_names_the_parameter(body: Json, says: str, param: str, code: str | None) -> None:
+    found = refusal(Format.CHAT, body)
+
+    assert found.message.startswith(says)
+    assert (found.status, found.kind, found.param, found.code) == (400, "invalid_request_error", param, code)
+
+
+def test_a_model_that_there_is_not_is_not_found() -> None:
+    found = refusal(Format.CHAT, chat(model="claude-opus-5-5"))
+
+    assert (found.status, found.code) == (404, "model_not_found")
+
+
+FOLLOW = "An assistant message with 'tool_calls' must be followed by tool messages"
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([HELLO, answered("a")], "Invalid parameter: messages with role 'tool' must be a response"),
+        ([calling("a"), HELLO, answered("a")], FOLLOW),
+        ([calling("a")], FOLLOW),
+        ([calling("a", "b"), answered("a"), HELLO], FOLLOW),
+        ([calling("a"), answered("b")], "Invalid parameter: 'tool_call_id' of 'b' not found in 'tool_calls'"),
+        ([calling("a"), answered("a"), answered("a")], "Duplicate value for 'tool_call_id' of 'a'"),
+        ([calling("a", "a"), answered("a")], "Duplicate value for 'tool_call_id' in 'tool_calls'"),
+        ([{"role": "tool", "content": "x"}], "Missing required parameter: 'messages[0].tool_call_id'."),
+    ],
+)
+def test_a_call_is_followed_by_its_tool_messages(messages: list[Json], says: str) -> None:
+    assert refusal(Format.CHAT, chat(*messages)).message.startswith(says)
+
+
+def test_the_calls_without_an_answer_are_named() -> None:
+    found = refusal(Format.CHAT, chat(calling("a", "b", "c"), answered("b"), HELLO))
+
+    assert found.message.endswith("did not have response messages: a, c")
+
+
+@pytest.mark.parametrize("api_format", [Format.CHAT, Format.RESPONSES])
+def test_a_prompt_over_the_window_is_too_long(api_format: Format) -> None:
+    body: Any = chat() if api_format is Format.CHAT else response()
+
+    assert takes(api_format, body, prompt_tokens=128_000)
+    found = refusal(api_format, body, prompt_tokens=128_001)
+    assert found.code == "context_length_exceeded"
+    assert "maximum context length is 128000 tokens" in found.message
+    assert "128001" in found.message
+
+
+def test_prompt_and_answer_have_to_fit_together() -> None:
+    body = chat(max_tokens=1000)
+
+    assert takes(Format.CHAT, body, prompt_tokens=127_000)
+    assert (
+        "(127001 in the messages, 1000 in the completion)"
+        in refusal(Format.CHAT, body, prompt_tokens=127_001).message
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        response(),
+        response(HELLO, called(), output()),
+        response(HELLO, called("a"), called("b"), output("b"), output("a"), tools=[FLAT]),
+        response({"role": "assistant", "content": [{"type": "output_text", "text": "x"}]}, HELLO),
+        response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, called(), output()),
+        response(output(), previous_response_id="resp_1"),
+        response(max_output_tokens=16, store=False, include=["reasoning.encrypted_content"]),
+        response(client_metadata={"x-codex-installation-id": "i"}),
+        response(HELLO | CODEX_NOTE, called() | CODEX_NOTE, output() | CODEX_NOTE),
+    ],
+)
+def test_a_response_that_is_allowed_is_taken(body: Json) -> None:
+    assert takes(Format.RESPONSES, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"model": GPT}, "One of 'input', 'previous_response_id'"),
+        (response(messages=[HELLO]), "Unknown parameter: 'messages'."),
+        (response(HELLO, output()), "No tool call found for function call output with call_id c1."),
+        (response(output(), called()), "No tool call found for function call output with call_id c1."),
+        (response(HELLO, called()), "No tool output found for function call c1."),
+        (response(called(), called(), output()), "Duplicate call_id c1 in input."),
+        (response(called(), output(), output()), "Duplicate output for function call c1"),
+        (response({"type": "song"}), "Invalid value: 'song'."),
+        (response({"role": "tool", "content": "x"}), "Invalid value: 'tool'."),
+        (response({"role": "user", "content": [{"type": "text", "text": "x"}]}), "Invalid value: 'text'."),
+        (response(max_output_tokens=15), "Invalid 'max_output_tokens': integer below minimum value."),
+        (
+            response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, HELLO),
+            "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+        ),
+        (
+            response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}),
+            "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+        ),
+        (response(previous_response_id="a", conversation="b"), "Mutually exclusive parameters"),
+    ],
+)
+def test_a_response_that_cannot_be_is_named(body: Json, says: str) -> None:
+    assert refusal(Format.RESPONSES, body).message.startswith(says)
+
+
+Turn = tuple[list[str], list[str]]
+
+
+@settings(max_examples=limit_examples(100))
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from("abc"), max_size=3, unique=True),
+            st.lists(st.sampled_from("abc"), max_size=3, unique=True),
+        ),
+        max_size=4,
+    )
+)
+def test_a_chat_is_taken_just_where_each_turn_answers_its_own_calls(turns: list[Turn]) -> None:
+    messages: list[Json] = [HELLO]
+    for calls, answers in turns:
+        messages.append(calling(*calls) if calls else {"role": "assistant", "content": "x"})
+        messages += [answered(call_id) for call_id in answers]
+
+    matches = all(sorted(calls) == sorted(answers) for calls, answers in turns)
+    assert (verdict(Format.CHAT, chat(*messages)) is None) == matches

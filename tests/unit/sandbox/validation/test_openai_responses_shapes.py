@@ -1,0 +1,209 @@
+"""What stands in each place of a request for a response: tables of what is refused and of what is taken."""
+
+from typing import Any
+
+import pytest
+
+from foveate.model import Format
+from tests.support.scenarios.valid_requests import Json, refusal, response, takes
+
+CALLED = {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "found"}
+SAID = {"type": "output_text", "text": "x", "annotations": [], "logprobs": []}
+CLOSED = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+
+def tool(**more: Any) -> Json:
+    return {"type": "function", "name": "look", "parameters": {"type": "object"}} | more
+
+
+def told(*parts: Any, **more: Any) -> Json:
+    return response({"role": "user", "content": list(parts)} | more)
+
+
+REFUSED: dict[str, tuple[Json, str, str]] = {
+    # parameters
+    "temperature over 2": (response(temperature=3), "decimal above maximum value", "temperature"),
+    "temperature on o3": (
+        response(model="o3", temperature=0.2),
+        "'temperature' is not supported",
+        "temperature",
+    ),
+    "unknown inclusion": (response(include=["foo"]), "Invalid value: 'foo'.", "include[0]"),
+    "inclusion a string": (response(include="x"), "expected an array of strings", "include"),
+    "unknown truncation": (response(truncation="maybe"), "Invalid value: 'maybe'.", "truncation"),
+    "reasoning a string": (response(model="o3", reasoning="x"), "expected an object", "reasoning"),
+    "effort a list": (response(model="o3", reasoning={"effort": []}), "expected a string", "reasoning.effort"),
+    "unknown effort": (response(model="o3", reasoning={"effort": "huge"}), "Invalid value", "reasoning.effort"),
+    "text a list": (response(text=[]), "expected an object", "text"),
+    "unknown format": (
+        response(text={"format": {"type": "yaml"}}),
+        "Invalid value: 'yaml'.",
+        "text.format.type",
+    ),
+    "format without name": (
+        response(text={"format": {"type": "json_schema", "schema": {}}}),
+        "Missing required parameter",
+        "text.format.name",
+    ),
+    "strict format that is open": (
+        response(text={"format": {"type": "json_schema", "name": "a", "schema": CLOSED, "strict": True}}),
+        "'additionalProperties' is required",
+        "text.format.schema",
+    ),
+    "effort without reasoning": (response(reasoning={"effort": "low"}), "is not supported", "reasoning.effort"),
+    "JSON that nobody spoke of": (
+        response(text={"format": {"type": "json_object"}}),
+        "must contain the word 'json'",
+        "input",
+    ),
+    "parameter of chat": (response(response_format={"type": "text"}), "Unknown parameter", "response_format"),
+    # tools
+    "unknown tool": (response(tools=[{"type": "zz"}]), "Invalid value: 'zz'.", "tools[0].type"),
+    "tool of chat": (
+        response(tools=[{"type": "function", "function": {"name": "look"}}]),
+        "Missing required parameter",
+        "tools[0].name",
+    ),
+    "tool with more": (response(tools=[tool(color="red")]), "Unknown parameter", "tools[0].color"),
+    "parameters a list": (response(tools=[tool(parameters=[])]), "expected an object", "tools[0].parameters"),
+    "strict and open": (
+        response(tools=[tool(parameters=CLOSED, strict=True)]),
+        "Invalid schema for function 'look': In context=(), 'additionalProperties'",
+        "tools[0].parameters",
+    ),
+    "choice a number": (response(tools=[tool()], tool_choice=3), "one of a string or object", "tool_choice"),
+    "choice empty": (
+        response(tools=[tool()], tool_choice={}),
+        "Missing required parameter",
+        "tool_choice.type",
+    ),
+    "choice of another": (
+        response(tools=[tool()], tool_choice={"type": "function", "name": "write"}),
+        "Tool choice 'function' not found in 'tools' parameter: 'write'.",
+        "tool_choice",
+    ),
+    # items
+    "text missing": (told({"type": "input_text"}), "Missing required parameter", "input[0].content[0].text"),
+    "text a number": (told({"type": "input_text", "text": 5}), "expected a string", "input[0].content[0].text"),
+    "part with more": (
+        told({"type": "input_text", "text": "x", "cache_control": {"type": "ephemeral"}}),
+        "Unknown parameter",
+        "input[0].content[0].cache_control",
+    ),
+    "part a string": (told("x"), "expected an object", "input[0].content[0]"),
+    "image from nowhere": (told({"type": "input_image"}), "Missing", "input[0].content[0].image_url"),
+    "file from nowhere": (told({"type": "input_file"}), "Missing", "input[0].content[0].file_id"),
+    "part without type": (told({"text": "x"}), "Missing required parameter", "input[0].content[0].type"),
+    "the model's own words by the user": (
+        told(SAID),
+        "Invalid value: 'output_text'.",
+        "input[0].content[0].type",
+    ),
+    "words of the user by the model": (
+        told({"type": "input_text", "text": "x"}, role="assistant"),
+        "Invalid value: 'input_text'.",
+        "input[0].content[0].type",
+    ),
+    "message with more": (told({"type": "input_text", "text": "x"}, mood="good"), "Unknown", "input[0].mood"),
+    "message without role": (response({"content": "x"}), "Missing required parameter", "input[0].role"),
+    "message without content": (response({"role": "user"}), "Missing required parameter", "input[0].content"),
+    "content a number": (response({"role": "user", "content": 5}), "expected one of", "input[0].content"),
+    "call without arguments": (
+        response({"type": "function_call", "call_id": "a", "name": "look"}, OUTPUT),
+        "Missing required parameter",
+        "input[0].arguments",
+    ),
+    "arguments an object": (
+        response(CALLED | {"arguments": {}}, OUTPUT),
+        "expected a string, but got an object",
+        "input[0].arguments",
+    ),
+    "call with more": (
+        response(CALLED | {"parsed_arguments": {}}, OUTPUT),
+        "Unknown",
+        "input[0].parsed_arguments",
+    ),
+    "output without a call's id": (
+        response({"type": "function_call_output", "output": "x"}),
+        "Missing required parameter",
+        "input[0].call_id",
+    ),
+    "output missing": (
+        response(CALLED, {"type": "function_call_output", "call_id": "a"}),
+        "Missing required parameter",
+        "input[1].output",
+    ),
+    "output an object": (
+        response(CALLED, OUTPUT | {"output": {}}),
+        "expected one of a string",
+        "input[1].output",
+    ),
+    "text missing in an output": (
+        response(CALLED, OUTPUT | {"output": [{"type": "input_text"}]}),
+        "Missing required parameter",
+        "input[1].output[0].text",
+    ),
+    "the model's own words in an output": (
+        response(CALLED, OUTPUT | {"output": [SAID]}),
+        "Invalid value: 'output_text'.",
+        "input[1].output[0].type",
+    ),
+    "reference to nothing": (response({"type": "item_reference"}), "Missing required parameter", "input[0].id"),
+}
+
+TAKEN: dict[str, Json] = {
+    "JSON that is spoken of": response(
+        instructions="Answer in JSON.", text={"format": {"type": "json_object"}}
+    ),
+    "a warm cache": response(model="gpt-5.6-sol", prompt_cache_options={"prewarm": True, "ttl": "12h"}),
+    "bounds": response(temperature=2, top_p=0, top_logprobs=20),
+    "nulls where nothing has to be": response(
+        temperature=None, tools=None, reasoning=None, text=None, include=None
+    ),
+    "tools of the provider": response(
+        tools=[
+            {"type": "web_search", "search_context_size": "low"},
+            {"type": "mcp", "server_label": "files", "server_url": "https://example.com"},
+            {"type": "code_interpreter", "container": {"type": "auto"}},
+        ]
+    ),
+    "tool without description": response(tools=[tool(description=None, strict=None)]),
+    "custom tool": response(
+        tools=[{"type": "custom", "name": "write"}], tool_choice={"type": "custom", "name": "write"}
+    ),
+    "choice of a tool of the provider": response(
+        tools=[{"type": "web_search"}], tool_choice={"type": "web_search"}
+    ),
+    "parallel without tools": response(parallel_tool_calls=True),
+    "format": response(
+        text={"format": {"type": "json_schema", "name": "a", "schema": CLOSED}, "verbosity": "low"}
+    ),
+    "image and file": told(
+        {"type": "input_text", "text": "Look"},
+        {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "low"},
+        {"type": "input_file", "file_id": "file_1"},
+    ),
+    "output in parts": response(CALLED, OUTPUT | {"output": [{"type": "input_text", "text": "found"}]}),
+    "answer as it came": response(
+        {"role": "user", "content": "x"},
+        {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm"}]},
+        {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": [SAID]},
+        CALLED | {"id": "fc", "status": "completed"},
+        OUTPUT,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_with_the_name_of_the_parameter(name: str) -> None:
+    body, says, param = REFUSED[name]
+    problem = refusal(Format.RESPONSES, body)
+
+    assert says in problem.message
+    assert (problem.status, problem.kind, problem.param) == (400, "invalid_request_error", param)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_it_is_taken(name: str) -> None:
+    assert takes(Format.RESPONSES, TAKEN[name])

@@ -1,0 +1,79 @@
+"""Where Anthropic takes system messages among the others: between a user's turn and the assistant's."""
+
+import pytest
+
+from foveate.model import Format
+from tests.support.scenarios.valid_requests import (
+    BINDING,
+    CLAUDE,
+    Json,
+    assistant,
+    call,
+    claude,
+    refusal,
+    result,
+    takes,
+    text,
+    tool,
+    user,
+)
+
+ANTHROPIC = Format.ANTHROPIC
+DIRECTIVE: Json = {"role": "system", "content": [], "output_config": {"effort": "low"}}
+SEARCH: Json = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+FOUND: Json = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+FOLLOWS = "role 'system' must follow a 'user' message or an 'assistant' message ending in a server tool result"
+PRECEDES = "role 'system' must precede an 'assistant' message or end the array"
+FIRST = "use the top-level 'system' parameter for the initial system prompt"
+
+
+def system(*said: str) -> Json:
+    return {"role": "system", "content": [text(one) for one in said]}
+
+
+def asked(*messages: Json) -> Json:
+    return claude(*messages, model=BINDING, tools=[tool()])
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [user("x"), system("a")],
+        [user("x"), system("a"), assistant("y"), user("z")],
+        [user("x"), system("a"), system("b"), assistant("y"), user("z"), system("c")],
+        [user("x"), assistant(call()), user(result()), system("a"), assistant("y"), user("z")],
+        [user("x"), assistant(SEARCH, FOUND), system("a"), assistant("y"), user("z")],
+        [user("x"), {"role": "system", "content": [{"type": "tool_addition", "tool": {}}]}],
+        [user("x"), {**system("a"), "clear_at": "next_user_message"}, assistant("y"), user("z")],
+        [DIRECTIVE, user("x"), assistant("y"), DIRECTIVE, user("z")],
+        [user("x"), system("a"), DIRECTIVE, assistant("y"), user("z")],
+    ],
+)
+def test_a_system_message_stands_between_the_user_and_the_assistant(messages: list[Json]) -> None:
+    assert takes(ANTHROPIC, asked(*messages))
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([system("a"), user("x")], f"messages.0: {FIRST}; the directive-only form"),
+        ([user("x"), assistant("y"), system("a"), user("z")], f"messages.2: {FOLLOWS}; the directive-only"),
+        ([user("x"), assistant("y"), system("a"), assistant("b"), user("z")], f"messages.2: {FOLLOWS}"),
+        ([user("x"), assistant("y"), system("a"), system("b"), user("z")], f"messages.2: {FOLLOWS}"),
+        ([user("x"), system("a"), user("z")], f"messages.1: {PRECEDES}; the directive-only form"),
+        ([user("x"), system("a"), system("b"), user("z")], f"messages.2: {PRECEDES}"),
+        ([user("x"), assistant(call()), system("a"), user(result())], f"messages.2: {FOLLOWS}"),
+        ([user("x"), system()], "messages.1: system content must contain at least one block"),
+        ([user("x"), system("")], "messages: text content blocks must be non-empty"),
+    ],
+)
+def test_a_system_message_anywhere_else_is_refused(messages: list[Json], says: str) -> None:
+    assert refusal(ANTHROPIC, asked(*messages)).message.startswith(says)
+
+
+@pytest.mark.parametrize("model", [CLAUDE, "claude-opus-4-7", "claude-opus-4-6", "claude-3-7-sonnet-latest"])
+def test_models_before_opus_4_8_take_no_system_messages(model: str) -> None:
+    body = claude(user("x"), system("a"), model=model)
+
+    assert refusal(ANTHROPIC, body).message == "role 'system' is not supported on this model"
+    assert takes(ANTHROPIC, body | {"model": "claude-opus-4-8"})

@@ -1,0 +1,435 @@
+"""Which session a request belongs to."""
+
+import pytest
+
+from foveate.model import Format
+from tests.support.scenarios.conversations import (
+    Message,
+    SentRequest,
+    Worker,
+    model,
+    request_body,
+    tool_call,
+    tool_result,
+    user,
+)
+from tests.support.stores.memory_session_store import InMemory
+
+LONG = "The port is set in src/settings.py, line 12, and it is read again by the server when it starts. " * 2
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker(InMemory())
+
+
+async def test_a_conversation_that_grows_is_one_session(worker: Worker) -> None:
+    first = await worker.send_and_answer(user("hello"), answer="Hi.")
+    second = await worker.send_and_answer(user("hello"), model("Hi."), user("more"), answer="Sure.")
+    third = await worker.send_and_answer(
+        user("hello"), model("Hi."), user("more"), model("Sure."), user("thanks")
+    )
+
+    assert first.id == second.id == third.id
+    assert (first.session_match.is_new, second.session_match.is_new, third.session_match.is_new) == (
+        True,
+        False,
+        False,
+    )
+    assert (third.session_match.session.messages, third.session_match.known_messages) == (5, 3)
+
+
+async def test_a_session_that_goes_on_in_one_process_asks_the_store_nothing() -> None:
+    store = InMemory()
+    worker = Worker(store)
+    await worker.send_and_answer(user("hello"), answer="Hi.")
+    await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
+
+    assert store.asked == 0
+
+
+async def test_a_request_with_history_that_is_repeated_asks_the_store_once_and_begins_a_session_each_time() -> (
+    None
+):
+    store = InMemory()
+    worker = Worker(store)
+    first = await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
+    asked = store.asked
+    second = await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
+
+    assert store.asked == asked
+    assert second.id != first.id
+    assert (second.session_match.known_messages, second.session_match.known_from_session_id) == (3, first.id)
+
+
+async def test_conversations_with_the_same_first_words_are_different_sessions(worker: Worker) -> None:
+    one = await worker.send(request_body([user("hello")]))
+    other = await worker.send(request_body([user("hello")]))
+    await one.answer("Hi.")
+    await other.answer("Good day.")
+    other_goes_on = await worker.send_and_answer(user("hello"), model("Good day."), user("more"))
+    one_goes_on = await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
+
+    assert one.id != other.id
+    assert (one_goes_on.id, other_goes_on.id) == (one.id, other.id)
+
+
+async def test_the_same_first_request_after_an_answer_begins_another_session(worker: Worker) -> None:
+    first = await worker.send_and_answer(user("hello"))
+    again = await worker.send_and_answer(user("hello"))
+
+    assert first.id != again.id
+    assert again.session_match.session.parent_id is None
+
+
+RETRY = {"x-stainless-retry-count": "1"}
+
+
+async def test_a_first_request_that_failed_is_retried_in_the_same_session(worker: Worker) -> None:
+    first = await worker.send(request_body([user("hello")]))
+    await first.fail()
+    other = await worker.send(request_body([user("hello")]))
+    again = await worker.send_and_answer(user("hello"), headers=RETRY)
+
+    assert again.id == first.id != other.id
+
+
+async def test_a_retry_with_other_tools_or_another_prompt_is_of_another_session(worker: Worker) -> None:
+    first = await worker.send(request_body([user("hello")], system="You are terse.", tools=["read"]))
+    await first.fail()
+
+    for body in (
+        request_body([user("hello")]),
+        request_body([user("hello")], system="You are terse.", tools=["write"]),
+    ):
+        assert (await worker.send(body, headers=RETRY)).id != first.id
+
+
+async def test_callers_and_agents_never_share_a_session(worker: Worker) -> None:
+    first = await worker.send_and_answer(user("hello"), answer="Hi.")
+    for who in ({"caller": "another key"}, {"agent": "another"}):
+        assert (await worker.send_and_answer(user("hello"), model("Hi."), user("more"), **who)).id != first.id
+    assert (await worker.send_and_answer(user("hello"), model("Hi."), user("more"))).id == first.id
+
+
+async def test_a_conversation_whose_tools_and_prompt_change_stays_one_session(worker: Worker) -> None:
+    first = await worker.send(request_body([user("hello")], tools=["read"]))
+    await first.answer("Hi.")
+    messages = [user("hello"), model("Hi."), user("more")]
+    second = await worker.send(request_body(messages, tools=["read", "write"], system="It is noon."))
+
+    assert second.id == first.id
+
+
+async def test_an_answer_that_the_client_trims_is_recognised(worker: Worker) -> None:
+    first = await worker.send_and_answer(user("hello"), answer="  Hi there.\n\n")
+
+    assert (await worker.send_and_answer(user("hello"), model("Hi there."), user("more"))).id == first.id
+
+
+async def test_an_answer_that_the_client_rewrites_is_followed_if_only_one_session_is_possible(
+    worker: Worker,
+) -> None:
+    first = await worker.send_and_answer(user("hello"), answer="Hi.")
+    second = await worker.send_and_answer(user("hello"), model("(an answer)"), user("more"))
+
+    assert second.id == first.id
+
+
+async def test_if_several_sessions_are_possible_none_is_taken(worker: Worker) -> None:
+    one, other = (
+        await worker.send_and_answer(user("hello"), answer="a"),
+        await worker.send_and_answer(user("hello"), answer="b"),
+    )
+    third = await worker.send_and_answer(user("hello"), model("(an answer)"), user("more"))
+
+    assert third.id not in (one.id, other.id)
+    assert (await worker.send_and_answer(user("hello"), model("a"), user("more"))).id == one.id
+
+
+async def test_going_on_from_an_earlier_answer_is_a_child(worker: Worker) -> None:
+    first = await worker.send_and_answer(user("a"), answer="b")
+    await worker.send_and_answer(user("a"), model("b"), user("c"), answer="d")
+    fork = await worker.send_and_answer(user("a"), model("b"), user("x"), answer="y")
+    grown = await worker.send_and_answer(user("a"), model("b"), user("x"), model("y"), user("z"))
+    back = await worker.send_and_answer(user("a"), model("b"), user("c"), model("d"), user("e"))
+
+    assert fork.session_match.is_fork
+    assert (fork.session_match.session.parent_id, back.id) == (first.id, first.id)
+    assert grown.id == fork.id
+
+
+async def test_branches_that_run_at_once_are_a_session_and_its_child(worker: Worker) -> None:
+    first = await worker.send_and_answer(user("a"), answer="b")
+    one = await worker.send(request_body([user("a"), model("b"), user("c")]))
+    other = await worker.send(request_body([user("a"), model("b"), user("x")]))
+    same = await worker.send(request_body([user("a"), model("b"), user("c")]))
+
+    assert one.id == first.id
+    assert len({one.id, other.id, same.id}) == 3
+    assert {other.session_match.session.parent_id, same.session_match.session.parent_id} == {first.id}
+
+
+async def test_a_later_request_that_is_repeated_stays_in_its_session(worker: Worker) -> None:
+    first = await worker.send_and_answer(user("a"), answer="b")
+    for _ in range(2):
+        again = await worker.send_and_answer(user("a"), model("b"), user("c"), answer="d")
+        assert again.id == first.id
+
+
+async def test_examples_before_the_first_question_do_not_join_sessions(worker: Worker) -> None:
+    examples = [user("2+2"), model("4"), user("3+3"), model("6")]
+    found = [await worker.send_and_answer(*examples, user(question)) for question in ("1+1", "5+5", "1+1")]
+
+    assert len({one.id for one in found}) == 3
+    assert {one.session_match.session.parent_id for one in found} == {None}
+
+
+async def test_files_that_a_client_puts_behind_its_history_do_not_split_a_session(worker: Worker) -> None:
+    """As aider does."""
+    files, shown = (
+        [user("These are the files: main.py ..."), model("Ok.")],
+        [user("Files, edited"), model("Ok.")],
+    )
+    first = await worker.send_and_answer(*files, user("fix the bug"), answer=LONG)
+    history = [user("fix the bug"), model(LONG)]
+    second = await worker.send_and_answer(*history, *shown, user("and the tests"), answer=LONG + "Tests too.")
+    history += [user("and the tests"), model(LONG + "Tests too.")]
+    third = await worker.send_and_answer(*history, *files, user("thanks"))
+
+    assert first.id == second.id == third.id
+
+
+async def test_a_history_that_the_client_compacts_stays_one_session(worker: Worker) -> None:
+    call = "toolu_01A09q90qw90lq917835lq9"
+    first = await worker.send(request_body([user("look")]))
+    await first.answer(calls=[call])
+    compacted = [user("Summary: looked at a file."), tool_call(call), tool_result(call, "text")]
+
+    assert (await worker.send_and_answer(*compacted)).id == first.id
+
+
+async def test_a_resumed_conversation_whose_first_words_changed_stays_one_session(worker: Worker) -> None:
+    """As Qwen Code does, which lists the files of its folder there."""
+    call = "call_430645ad9930898bc6c62235"
+    first = await worker.send(request_body([user("The folder is empty."), user("look")]))
+    await first.answer(calls=[call])
+    history = [user("look"), tool_call(call), tool_result(call, "text")]
+    await worker.send_and_answer(user("The folder is empty."), *history, answer="Done.")
+    resumed = await worker.send_and_answer(
+        user("The folder has a file."), *history, model("Done."), user("again")
+    )
+
+    assert resumed.id == first.id
+
+
+async def test_a_short_answer_that_two_sessions_got_leads_to_none(worker: Worker) -> None:
+    call = "call_430645ad9930898bc6c62235"
+    history = [user("look"), tool_call(call), tool_result(call, "text")]
+    first = await worker.send(request_body(history[:1]))
+    await first.answer(calls=[call])
+    await worker.send_and_answer(*history, answer="Done.")
+    other = await worker.send_and_answer(*history[:2], tool_result(call, "another text"), answer="Done.")
+    resumed = await worker.send_and_answer(
+        user("The folder has a file."), *history, model("Done."), user("again")
+    )
+
+    assert first.id != other.id
+    assert resumed.id not in (first.id, other.id)
+
+
+async def test_numbered_ids_of_tool_calls_do_not_merge_conversations(worker: Worker) -> None:
+    first = await worker.send(request_body([user("look")]))
+    await first.answer(calls=["functions.read:0"])
+    other = [user("other words"), tool_call("functions.read:0"), tool_result("functions.read:0", "text")]
+
+    assert (await worker.send_and_answer(*other)).id != first.id
+
+
+async def test_a_name_wins_over_everything_else(worker: Worker) -> None:
+    unnamed = await worker.send_and_answer(user("hello"), answer="Hi.")
+    named = await worker.send_and_answer(user("hello"), model("Hi."), user("more"), name="mine")
+    other = await worker.send_and_answer(
+        user(
+            "quite",
+        ),
+        name="mine",
+    )
+
+    assert named.id == other.id != unnamed.id
+    assert named.session_match.session.parent_id is None
+    assert (await worker.send_and_answer(user("hello"), model("Hi."), user("on"))).id == unnamed.id
+
+
+async def test_what_a_named_session_was_answered_leads_nobody_else_to_it(worker: Worker) -> None:
+    named = await worker.send_and_answer(user("hello"), answer=LONG, name="mine")
+
+    assert (await worker.send_and_answer(user("hello"), model(LONG), user("more"))).id != named.id
+
+
+async def test_a_named_session_keeps_its_id_after_a_restart_and_in_every_process() -> None:
+    store = InMemory()
+    found = [await Worker(store).send_and_answer(user(text), name="mine") for text in ("a", "b")]
+
+    assert found[0].id == found[1].id
+    assert (found[0].session_match.is_new, found[1].session_match.is_new) == (True, False)
+
+
+async def test_a_request_with_another_prompt_and_history_is_aside_in_its_named_session(worker: Worker) -> None:
+    async def sent(*messages: Message, system: str) -> SentRequest:
+        return await worker.send(request_body(messages, system=system), name="mine")
+
+    main = await sent(user("hello"), system="You write code.")
+    title = await sent(user("hello"), system="You write titles.")
+    grown = await sent(user("hello"), model("Hi."), user("more"), system="You write code.")
+    changed = await sent(user("hello"), model("Hi."), user("more"), model("."), user("x"), system="It is noon.")
+
+    found = [main, title, grown, changed]
+    assert len({one.id for one in found}) == 1
+    assert [one.session_match.is_side_request for one in found] == [False, True, False, False]
+    assert (title.session_match.session.tip, grown.session_match.known_messages) == (
+        main.session_match.session.tip,
+        1,
+    )
+
+
+async def test_sub_agents_are_children_of_the_session_that_started_them(worker: Worker) -> None:
+    claude = {"x-claude-code-session-id": "s"}
+    main = await worker.send_and_answer(user("hello"), headers=claude)
+    sub = await worker.send_and_answer(user("look"), headers={**claude, "x-claude-code-agent-id": "a"})
+    deeper = await worker.send_and_answer(
+        user("look"),
+        headers={**claude, "x-claude-code-agent-id": "b", "x-claude-code-parent-agent-id": "a"},
+    )
+
+    assert (sub.session_match.session.parent_id, deeper.session_match.session.parent_id) == (main.id, sub.id)
+    assert not sub.session_match.is_fork
+
+
+async def test_a_response_that_is_named_as_previous_leads_to_its_session(worker: Worker) -> None:
+    def body(text: str, previous: str = "") -> dict[str, object]:
+        more = {"previous_response_id": previous} if previous else {}
+        return {"model": "gpt-5.2", "input": text, **more}
+
+    first = await worker.send(body("hello"), api_format=Format.RESPONSES)
+    await first.answer("Hi.", response="resp_1")
+    second = await worker.send(body("more", "resp_1"), api_format=Format.RESPONSES)
+    await second.answer("Sure.", response="resp_2")
+    third = await worker.send(body("more", "resp_2"), api_format=Format.RESPONSES, caller="a new key")
+    fork = await worker.send(body("other", "resp_1"), api_format=Format.RESPONSES)
+    unknown = await worker.send(body("more", "resp_9"), api_format=Format.RESPONSES)
+
+    assert first.id == second.id == third.id
+    assert fork.session_match.session.parent_id == first.id
+    assert unknown.id not in (first.id, fork.id)
+
+
+async def test_a_request_without_messages_is_a_session_of_which_nothing_is_stored(worker: Worker) -> None:
+    one, other = await worker.send_and_answer(), await worker.send_and_answer()
+
+    assert one.id != other.id
+    assert not one.session_match.is_changed
+
+
+async def test_a_session_is_found_by_another_process_once_it_is_stored() -> None:
+    store = InMemory()
+    first = await Worker(store, has_others=True).send_and_answer(user("hello"), answer="Hi.")
+    second = await Worker(store, has_others=True).send_and_answer(
+        user("hello"), model("Hi."), user("more"), answer="Sure."
+    )
+    restarted = await Worker(store).send_and_answer(
+        user("hello"), model("Hi."), user("more"), model("(an answer)"), user("x")
+    )
+
+    assert first.id == second.id == restarted.id
+
+
+async def test_a_fork_is_found_by_another_process() -> None:
+    store = InMemory()
+    first = await Worker(store).send_and_answer(user("a"), answer="(b)")
+    await Worker(store).send_and_answer(user("a"), model("b"), user("c"), answer="(d)")
+    fork = await Worker(store).send_and_answer(user("a"), model("b"), user("x"), model("y"), user("z"))
+
+    assert fork.session_match.session.parent_id == first.id
+
+
+async def test_a_worker_waits_once_only_for_an_answer_that_another_one_may_be_about_to_store() -> None:
+    store = InMemory()
+    alone, shared = Worker(store), Worker(store, has_others=True)
+    for number in range(3):
+        for worker in (alone, shared):
+            await worker.send_and_answer(user("2+2"), model("4"), user(f"{number}"), answer="?")
+
+    assert (alone.waited, shared.waited) == (0, 2)
+
+
+async def test_a_conversation_whose_client_changes_the_answers_stays_one_session_with_several_workers() -> None:
+    store = InMemory()
+    workers = [Worker(store, has_others=True) for _ in range(2)]
+    messages, ids = [user("hello")], set()
+    for number in range(6):
+        sent = await workers[number // 2 % 2].send_and_answer(
+            *messages, answer=f"<think>Hm.</think> Answer {number}"
+        )
+        ids.add(sent.id)
+        messages += [model(f"Answer {number}"), user("more")]
+
+    assert len(ids) == 1
+
+
+async def test_a_session_that_is_stored_while_a_worker_waits_is_taken_before_one_with_another_answer() -> None:
+    store = InMemory()
+    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
+    other = await here.send_and_answer(user("hello"), answer="Hi.")
+    sent = await there.send(request_body([user("hello")]))
+    here.while_waiting = lambda: sent.answer("Good morning.")
+    more = await here.send_and_answer(user("hello"), model("Good morning."), user("more"))
+
+    assert other.id != sent.id
+    assert more.id == sent.id
+
+
+async def test_a_session_that_went_on_in_another_process_is_not_taken_for_its_old_end() -> None:
+    store = InMemory()
+    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
+    first = await here.send_and_answer(user("hello"), answer="Hi.", now=1.0)
+    await there.send_and_answer(user("hello"), model("Hi."), user("more"), now=2.0)
+    changed = await here.send_and_answer(user("hello"), model("(an answer)"), user("else"), now=3.0)
+
+    assert changed.id != first.id
+
+
+async def test_of_sessions_with_the_same_answer_the_one_with_the_same_prompt_is_repeated(
+    worker: Worker,
+) -> None:
+    sent = {system: await worker.send(request_body([user("hello")], system=system)) for system in "xy"}
+    for each in sent.values():
+        await each.answer("Done.")
+    for _ in range(2):
+        again = await worker.send(request_body([user("hello"), model("Done."), user("go on")], system="x"))
+        await again.fail()
+        assert again.id == sent["x"].id
+
+
+async def test_a_worker_that_knows_one_of_two_sessions_with_the_same_answer_asks_the_store() -> None:
+    store = InMemory()
+    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
+    known, better = [
+        await worker.send(request_body([user("hello")], system=system))
+        for worker, system in ((here, "x"), (there, "y"))
+    ]
+    for each in (known, better):
+        await each.answer("Done.")
+    more = [user("hello"), model("Done."), user("go on")]
+    await (await here.send(request_body(more, system="x"))).answer("Yes.")
+
+    assert (await here.send(request_body(more, system="y"))).id == better.id
+
+
+async def test_a_session_that_was_just_seen_is_not_stored_again_without_news(worker: Worker) -> None:
+    await worker.send_and_answer(user("a"), name="mine", now=100.0)
+
+    for now, is_changed in ((101.0, False), (161.0, True), (162.0, False)):
+        assert (
+            await worker.send_and_answer(user("a"), name="mine", now=now)
+        ).session_match.is_changed is is_changed

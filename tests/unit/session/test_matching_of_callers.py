@@ -1,0 +1,153 @@
+"""Names and response ids that are not unique hold for one caller; a caller may renew its token or its key."""
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.gateway.auth.callers import hash_caller, hash_name_scope
+from foveate.gateway.request import parse_request
+from foveate.model import Format
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.conversations import SentRequest, Worker, model, request_body, user
+from tests.support.stores.memory_session_store import InMemory
+
+PROGRAMS = ("cline", "pi")
+KEYS = ("sk-1", "sk-2", None)  # those without a key send a token that they renew
+CLIENTS = ("x-task-id", "x-session-affinity", "session-id", "x-foveate-session", "response", "uuid")
+
+
+@dataclass
+class Talk:
+    """One conversation. `number` counts those of its caller, so that other callers use the same names."""
+
+    client: str
+    program: str
+    key: str | None
+    number: int
+    uuid: str
+    turns: int = 0
+    previous: str = ""
+    sent: SentRequest | None = None
+    sessions: set[str] = field(default_factory=set)
+
+    def credential(self, chance: Random) -> tuple[str, str]:
+        if self.client == "uuid":  # the client names it uniquely, and changes its key
+            return "x-api-key", f"sk-{chance.random()}"
+        return "authorization", f"Bearer {self.key or f'sk-ant-oat01-{chance.random()}'}"
+
+    def name(self) -> dict[str, str]:
+        if self.client == "uuid":
+            return {"x-session-id": self.uuid}
+        return {self.client: str(self.number)} if self.client != "response" else {}
+
+    def body(self) -> dict[str, Any]:
+        if self.client == "response":
+            more = {"previous_response_id": self.previous} if self.previous else {}
+            return {"model": "gpt-5.6", "input": [{"role": "user", "content": f"turn {self.turns}"}], **more}
+        return request_body(
+            [user("hello"), *(m for _ in range(self.turns) for m in (model("Yes."), user("go on")))]
+        )
+
+    async def ask(self, worker: Worker, chance: Random, now: float) -> None:
+        headers = dict([("user-agent", f"{self.program}/{chance.random()}"), self.credential(chance)])
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        ask = parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+        names = self.name()
+        self.sent = await worker.send(
+            self.body(),
+            caller=hash_caller(ask),
+            scope=hash_name_scope(ask),
+            name=names.pop("x-foveate-session", None),
+            headers=names,
+            now=now,
+            api_format=Format.RESPONSES if self.client == "response" else Format.ANTHROPIC,
+        )
+        self.sessions.add(self.sent.id)
+
+    async def end(self, chance: Random) -> None:
+        assert self.sent is not None
+        if chance.random() < 0.1:
+            await self.sent.fail()
+            if self.client == "response" and not self.previous:  # nothing names the conversation yet
+                self.sessions.clear()
+        else:
+            self.turns += 1
+            self.previous = f"resp_{self.number}_{self.turns}" if self.client == "response" else ""
+            await self.sent.answer("Yes.", response=self.previous)
+        self.sent = None
+
+
+async def run(seed: int, size: int, workers: int) -> list[Talk]:
+    chance = Random(seed)
+    store = InMemory()
+    gateway = [Worker(store, has_others=workers > 1) for _ in range(workers)]
+    talks: list[Talk] = []
+    for _ in range(size):
+        key, program = chance.choice(KEYS), chance.choice(PROGRAMS)
+        number = sum(one.key == key and (key is not None or one.program == program) for one in talks)
+        uuid = str(UUID(int=chance.getrandbits(128)))
+        talks.append(Talk(chance.choice(CLIENTS), program, key, number, uuid))
+    for step in range(8 * size):
+        talk = chance.choice(talks)
+        if talk.sent is None:
+            await talk.ask(chance.choice(gateway), chance, float(step))
+        else:
+            await talk.end(chance)
+    return talks
+
+
+@pytest.mark.slow
+@given(seed=st.integers(0, 2**32), size=st.integers(2, 12), workers=st.integers(1, 3))
+@settings(max_examples=limit_examples(200))
+def test_callers_with_the_same_names_never_share_a_session_and_none_of_theirs_is_split(
+    seed: int, size: int, workers: int
+) -> None:
+    talks = asyncio.run(run(seed, size, workers))
+
+    assert all(len(one.sessions) <= 1 for one in talks)
+    found = [id_ for one in talks for id_ in one.sessions]
+    assert len(found) == len(set(found))
+
+
+async def say(worker: Worker, key: str, **more: Any) -> SentRequest:
+    return await worker.send_and_answer(user("hello"), caller=key, scope=key, **more)
+
+
+@pytest.mark.parametrize("name", ["1", "main", "garden-2026-11-15", "conversation20261115", "1763373000000"])
+async def test_a_plain_name_of_two_callers_names_two_sessions(name: str) -> None:
+    worker = Worker(InMemory())
+    for more in ({"name": name}, {"headers": {"x-task-id": name}}, {"headers": {"session-id": name}}):
+        first, other, again = [await say(worker, key, **more) for key in ("a", "b", "a")]
+
+        assert first.id == again.id != other.id
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "69247677-d38f-483f-bfd0-64031bf6f175",
+        "ses_5c8f2a1b9ffeKq3ZxY7mN2pQrS",
+        "run-01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        "9f1c4ad2b7e84c03a6d5e2f190b34c7d",
+    ],
+)
+async def test_a_session_with_a_unique_name_goes_on_with_another_key(name: str) -> None:
+    worker = Worker(InMemory())
+    for more in ({"name": name}, {"headers": {"x-session-id": name}}, {"headers": {"thread-id": name}}):
+        first, second = [await say(worker, key, **more) for key in ("a", "b")]
+
+        assert first.id == second.id
+
+
+async def test_a_child_and_its_parent_have_the_scope_of_their_caller() -> None:
+    worker = Worker(InMemory())
+    parent = await say(worker, "a", headers={"x-session-id": "1"})
+    child = await say(worker, "a", headers={"x-session-id": "2", "x-parent-session-id": "1"})
+
+    assert child.session_match.session.parent_id == parent.id

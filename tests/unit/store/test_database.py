@@ -1,0 +1,93 @@
+"""Reads of pages leave room for those of requests."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from foveate.errors import StoreUnavailable
+from foveate.session.rollups import Totals
+from foveate.store.database import (
+    MAX_CONCURRENT_READS,
+    LowPriorityReader,
+    Reader,
+    T,
+    Transaction,
+    TransactionCallback,
+)
+from foveate.store.repositories.rollups import SqlRollupStore
+from foveate.store.sqlite import SQLiteDatabase
+
+NO_ROWS = cast("Transaction", None)
+
+
+class Slow:
+    """A database that counts how many read at once."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.most = 0
+
+    async def read(self, callback: TransactionCallback[T]) -> T:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0)
+            return callback(NO_ROWS)
+        finally:
+            self.now -= 1
+
+
+async def test_however_much_a_page_asks_few_of_its_reads_are_under_way() -> None:
+    database = Slow()
+    aside = LowPriorityReader(database)
+
+    assert await asyncio.gather(*(aside.read(lambda _: "found") for _ in range(20))) == ["found"] * 20
+
+    assert database.most == MAX_CONCURRENT_READS
+
+
+async def test_a_read_that_fails_or_is_given_up_leaves_its_turn_to_the_next() -> None:
+    def fail(_: Transaction) -> int:
+        raise StoreUnavailable("here", "is gone")
+
+    aside = LowPriorityReader(Slow(), max_concurrent=1)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await aside.read(fail)
+    given_up = asyncio.ensure_future(aside.read(lambda _: 1))
+    await asyncio.sleep(0)
+    given_up.cancel()
+
+    assert await asyncio.wait_for(aside.read(lambda _: 2), 5) == 2
+
+
+def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
+    aside = LowPriorityReader(Slow(), max_concurrent=1)
+
+    async def read() -> list[int]:
+        return await asyncio.gather(*(aside.read(lambda _: 3) for _ in range(3)))
+
+    assert [asyncio.run(read()), asyncio.run(read())] == [[3] * 3] * 2
+
+
+async def test_sums_are_made_where_they_are_read_and_not_on_the_event_loop(tmp_path: Path) -> None:
+    made: list[object] = []
+
+    class Seen:
+        def __init__(self, database: Reader) -> None:
+            self._database = database
+
+        async def read(self, work: TransactionCallback[T]) -> T:
+            found = await self._database.read(work)
+            made.append(found)
+            return found
+
+    database = SQLiteDatabase.open(tmp_path / "store.sqlite", wait_seconds=5)
+    try:
+        told = await SqlRollupStore(Seen(database)).sum_totals()
+    finally:
+        await database.close()
+
+    assert made == [told] == [[((), Totals())]]

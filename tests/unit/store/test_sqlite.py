@@ -1,0 +1,60 @@
+"""Processes that write one SQLite file take turns, and nobody is kept from writing by the locks for that."""
+
+from pathlib import Path
+from threading import Event, Thread
+
+from foveate.store.sqlite import WriterQueue
+from tests.support.oracles.system_state import wait_until
+
+
+def is_queued(database: Path) -> bool:
+    """Whether a writer is first in line."""
+    import fcntl
+
+    with Path(f"{database}-next").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_a_process_that_writes_again_at_once_lets_the_one_in_line_go_first(tmp_path: Path) -> None:
+    """Defect: a busy process starved the others for seconds: SQLite's waiting writers poll ever less often."""
+    database = tmp_path / "store.sqlite"
+    busy, waiting = WriterQueue(database), WriterQueue(database)
+    order: list[str] = []
+
+    def write() -> None:
+        with waiting.hold_turn():
+            order.append("waiting")
+
+    other = Thread(target=write)
+    with busy.hold_turn():
+        order.append("busy")
+        other.start()
+        wait_until(lambda: is_queued(database), bool, 30)
+    with busy.hold_turn():
+        order.append("busy again")
+    other.join()
+    busy.close()
+    waiting.close()
+
+    assert order == ["busy", "waiting", "busy again"]
+
+
+def test_a_writer_goes_on_without_a_turn_that_somebody_keeps(tmp_path: Path) -> None:
+    database = tmp_path / "store.sqlite"
+    stuck, other = WriterQueue(database), WriterQueue(database)
+    wrote = Event()
+    with stuck.hold_turn(), other.hold_turn():
+        wrote.set()
+
+    assert wrote.is_set()
+
+
+def test_a_writer_goes_on_if_the_locks_cannot_be_opened(tmp_path: Path) -> None:
+    turns = WriterQueue(tmp_path / "no such folder" / "store.sqlite")
+    with turns.hold_turn():
+        pass
+    turns.close()

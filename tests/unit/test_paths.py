@@ -1,0 +1,93 @@
+"""Paths as people write them, and which they mean."""
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.errors import BadOption
+from foveate.paths import data_folder, expand_path
+
+ENVIRON = {"HOME": "/home/ana", "NOTES": "~/notes", "DATA": '"/data"', "EMPTY": "", "DEEP": "$NOTES"}
+# What stands in a path without meaning anything there.
+PLAIN = st.text(st.characters(exclude_characters="$~'\"\0", exclude_categories=["Z", "Cc"]), min_size=1)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("~", "/home/ana"),
+        ("~/", "/home/ana/"),
+        ("~/notes", "/home/ana/notes"),
+        ("/srv/~/notes", "/srv/~/notes"),
+        ("$HOME/notes", "/home/ana/notes"),
+        ("${HOME}s/notes", "/home/anas/notes"),
+        ("$NOTES/garden", "/home/ana/notes/garden"),
+        ("$DATA/notes", "/data/notes"),
+        ("$EMPTY/notes", "/notes"),
+        ("$DEEP", "$NOTES"),
+        ("/cost/$ 5/$", "/cost/$ 5/$"),
+        ('"~/notes"', "/home/ana/notes"),
+        ("'~/notes'", "/home/ana/notes"),
+        ("'~/notes", "/home/ana/notes"),
+        ('~/notes"', "/home/ana/notes"),
+        ("\"'~/my notes'\" \n", "/home/ana/my notes"),
+        ("~/ana's notes", "/home/ana/ana's notes"),
+    ],
+)
+def test_a_path_is_the_one_that_is_meant(written: str, meant: str) -> None:
+    assert expand_path(written, ENVIRON) == meant
+
+
+def test_a_path_can_be_given_as_one() -> None:
+    assert expand_path(Path("~/notes"), ENVIRON) == "/home/ana/notes"
+
+
+def test_a_user_is_at_home_where_the_system_says() -> None:
+    me = pwd.getpwuid(os.getuid())
+
+    assert expand_path(f"~{me.pw_name}/notes", {}) == f"{me.pw_dir.rstrip('/')}/notes"
+    assert expand_path("~", {}) == expand_path("~", {"HOME": ""}) == me.pw_dir
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("$NOPE/notes", "no variable 'NOPE'"),
+        ("${}/notes", "no variable ''"),
+        ("~nobody-of-that-name/notes", "no user 'nobody-of-that-name'"),
+        ("~\udc80/notes", "no user"),
+        (" '' ", "names no file or folder"),
+        ("$EMPTY", "names no file or folder"),
+        ("/a\0b", "zero byte"),
+    ],
+)
+def test_a_path_that_cannot_be_is_refused_by_name(written: str, said: str) -> None:
+    with pytest.raises(BadOption, match="(?s)" + said) as caught:
+        expand_path(written, ENVIRON, key=("memory", "paths", 0))
+    assert caught.value.path == ("memory", "paths", 0)
+
+
+@given(path=PLAIN)
+def test_a_path_without_anything_to_expand_stays_as_it_is(path: str) -> None:
+    assert expand_path(path, ENVIRON) == path
+
+
+@given(
+    path=PLAIN,
+    before=st.text(" \t\"'", max_size=4),
+    after=st.text(" \t\"'", max_size=4),
+    by=st.sampled_from(["~", "$HOME", "${HOME}", "/home/ana"]),
+)
+def test_however_a_path_is_quoted_and_begun_it_is_the_same(path: str, before: str, after: str, by: str) -> None:
+    assert expand_path(f"{before}{by}/{path}{after}", ENVIRON) == f"/home/ana/{path}"
+
+
+def test_the_environment_names_the_data_folder_or_the_platform_does() -> None:
+    assert data_folder({"FOVEATE_HOME": "/data"}, "linux") == Path("/data")
+    assert data_folder({"XDG_DATA_HOME": "/x"}, "linux") == Path("/x/foveate")
+    assert data_folder({"FOVEATE_HOME": ""}, "linux") == Path.home() / ".local/share/foveate"
+    assert data_folder({}, "darwin") == Path.home() / "Library/Application Support/foveate"

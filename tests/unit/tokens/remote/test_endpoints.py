@@ -1,0 +1,289 @@
+"""COUNT-4, 5: what a process learns of an endpoint, what it asks, and what it makes of odd answers."""
+
+import json
+import threading
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import foveate
+from foveate import formats
+from foveate.errors import UpstreamStatus
+from foveate.http import JsonClient
+from foveate.model import Request, TokenCount
+from foveate.tokens import Backend, ConnectedCounter, CounterOptions
+from foveate.tokens.families import counter_for
+from foveate.tokens.remote.anthropic import ANTHROPIC_URL, AnthropicCounter
+from foveate.tokens.remote.endpoints import CountQuery, EndpointRegistry, shared_endpoint_registry
+from foveate.tokens.remote.fallback import FallbackCounter
+from foveate.tokens.remote.tokenize import TokenizeCounter
+from tests.support.servers.counting_apis import (
+    always_reply,
+    anthropic_api,
+    gemini_api,
+    http_response,
+    llama_tokenize,
+    ok_response,
+    raw_server,
+    vllm,
+)
+
+TEXT = "a text of six words here"
+CHAT: dict[str, Any] = {"model": "gpt-4o", "messages": [{"role": "user", "content": "four words of content"}]}
+MESSAGES: dict[str, Any] = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 100,
+    "messages": [{"role": "user", "content": "three more words"}],
+}
+RESPONSES: dict[str, Any] = {"model": "gpt-4o", "input": "three more words"}
+GEMINI: dict[str, Any] = {
+    "model": "models/gemini-2.5-pro",
+    "contents": [{"role": "user", "parts": [{"text": "three more words"}]}],
+}
+ASKED = {
+    Backend.ANTHROPIC_API: (MESSAGES, b"input_tokens"),
+    Backend.OPENAI_API: (RESPONSES, b"input_tokens"),
+    Backend.GEMINI_API: (GEMINI, b"totalTokens"),
+    Backend.ENDPOINT: (CHAT, b"count"),
+}
+ODD_NUMBERS = {
+    "a string that is no UTF-8": b'"\xff"',
+    "five thousand digits": b"9" * 5000,
+    "more than anything holds": b"1000000001",
+    "too deep": b"[" * 5000 + b"]" * 5000,
+    "half a pair": b'"\\ud800"',
+}
+
+
+def asking(backend: Backend, url: str, key: str = "k") -> CounterOptions:
+    return CounterOptions(backend=backend, endpoint_url=url, api_key=key)
+
+
+@pytest.mark.parametrize("backend", ASKED)
+@pytest.mark.parametrize("number", ODD_NUMBERS.values(), ids=ODD_NUMBERS)
+async def test_an_odd_number_from_an_endpoint_is_garbled_and_no_error_of_the_request(
+    number: bytes, backend: Backend
+) -> None:
+    """It was once raised as `MalformedRequest`, as if the request had been at fault."""
+    body, name = ASKED[backend]
+
+    def behave(path: str, sent: bytes) -> bytes:
+        is_llamas = path == "/tokenize" and b'"content"' in sent
+        return http_response(400) if is_llamas else http_response(200, b'{"' + name + b'":' + number + b"}")
+
+    endpoints = EndpointRegistry()
+    request = formats.parse_request(body)
+    async with raw_server(behave) as api, ConnectedCounter(asking(backend, api.url), endpoints) as cascade:
+        count = await cascade.count_request(request)
+
+    assert count == foveate.count_request(body)
+    assert endpoints.unsupported_reason(api.url, request.format)
+
+
+async def test_an_odd_template_from_llama_cpp_is_garbled_too() -> None:
+    def behave(path: str, body: bytes) -> bytes:
+        return (
+            http_response(200, b'{"prompt":"\xff"}')
+            if path == "/apply-template"
+            else llama_tokenize(path, body)
+        )
+
+    async with (
+        raw_server(behave) as server,
+        ConnectedCounter(asking(Backend.ENDPOINT, server.url), EndpointRegistry()) as cascade,
+    ):
+        assert await cascade.count_request(formats.parse_request(CHAT)) == foveate.count_request(CHAT)
+
+
+@pytest.mark.parametrize("backend", ASKED)
+async def test_half_a_pair_in_a_models_name_is_asked_about_all_the_same(backend: Backend) -> None:
+    """Gemini's route once could not be written with it."""
+    body, name = ASKED[backend]
+    reply = {name.decode(): 7, "tokens": [1]}
+    async with (
+        raw_server(always_reply(ok_response(reply))) as api,
+        ConnectedCounter(asking(backend, api.url), EndpointRegistry()) as cascade,
+    ):
+        text = await cascade.count_text(TEXT, "gemini-\ud83d")
+        whole = await cascade.count_request(formats.parse_request({**body, "model": "gemini-\ud83d"}))
+
+    assert text.total.tokens > 0
+    assert whole.total.tokens > 0
+
+
+async def test_the_key_of_a_server_of_ones_own_never_goes_to_anthropic() -> None:
+    """With `use_endpoint` off, `auto` once took it for Anthropic's."""
+    mine = CounterOptions(endpoint_url="http://127.0.0.1:9", api_key="my-secret")
+
+    assert not mine.uses_network
+    async with ConnectedCounter(
+        mine, EndpointRegistry()
+    ) as cascade:  # reaching for Anthropic would fail this test
+        count = await cascade.count_text(TEXT, "claude-sonnet-4-5")
+    assert count.backend == "estimate"
+    assert ANTHROPIC_URL not in str(count)
+
+
+def test_with_a_key_and_no_address_auto_may_ask_anthropic() -> None:
+    assert CounterOptions(api_key="sk-ant").uses_network
+
+
+@pytest.mark.slow
+async def test_models_that_a_client_makes_up_do_not_fill_the_memory() -> None:
+    """Each was once kept for ever, whole."""
+    endpoints = EndpointRegistry()
+    name = "m" * 10_000
+
+    async def not_found() -> TokenCount:
+        raise UpstreamStatus("http://x", 404, "model: none of ours")
+
+    tracemalloc.start()
+    try:
+        for i in range(3000):
+            await endpoints.try_call("http://x", "text", f"{name}{i}", not_found)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert endpoints.unsupported_reason("http://x", "text", f"{name}2999")
+    assert endpoints.unsupported_reason("http://x", "text", f"{name}0") is None
+    assert kept_bytes < 3_000_000
+
+
+async def test_what_a_message_of_each_model_costs_is_not_kept_for_ever() -> None:
+    async with raw_server(always_reply(ok_response({"input_tokens": 8}))) as api, JsonClient() as client:
+        counter = AnthropicCounter(client, "k", api.url)
+        for i in range(3):
+            await counter.fetch_count(counter.text_query(TEXT, f"model-{i}"))
+
+        assert counter._frame_tokens_by_model.capacity < 10_000
+        assert len(counter._frame_tokens_by_model) == 3
+
+
+async def test_a_new_counting_of_the_same_address_does_not_probe_again() -> None:
+    """What was learnt was once forgotten with each `Counting`, or with each counter."""
+    endpoints = EndpointRegistry()
+    async with raw_server(llama_tokenize) as server:
+        for i in range(3):
+            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
+                await cascade.count_text(f"{TEXT} {i}", "gpt-4o")
+                await cascade.count_request(formats.parse_request({**RESPONSES, "input": f"words {i}"}))
+
+    asked = [path if path != "/tokenize" else body["content"] for path, body in server.sent]
+    assert asked.count("a") == 1
+    assert asked.count("/v1/responses/input_tokens") == 1
+    assert len(asked) == 2 + 3
+
+
+async def test_countings_share_what_the_process_knows_unless_they_are_given_their_own() -> None:
+    async with raw_server(always_reply(http_response(404))) as server:
+        for endpoints in (None, None, EndpointRegistry(), None):
+            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
+                await cascade.count_text(TEXT, "gpt-4o")
+
+    assert server.requests == 2
+    assert shared_endpoint_registry().unsupported_reason(server.url, "text")
+
+
+async def test_whether_a_server_names_models_as_we_do_is_learnt_once() -> None:
+    endpoints = EndpointRegistry()
+    async with vllm() as server:
+        for text in ("one", "two words"):
+            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
+                await cascade.count_text(text, "gpt-4o")
+
+    assert sum("model" in body for _, body in server.sent) == 1
+
+
+EQUAL_QUESTIONS: dict[Backend, Callable[[], Any]] = {
+    Backend.ANTHROPIC_API: anthropic_api,
+    Backend.GEMINI_API: gemini_api,
+    Backend.ENDPOINT: vllm,
+}
+
+
+@pytest.mark.parametrize("backend", EQUAL_QUESTIONS)
+async def test_equal_questions_share_an_answer_whatever_the_request_says_beside_them(backend: Backend) -> None:
+    """Answers were once kept by the whole body, so another `max_tokens` was asked for anew."""
+    body, _ = ASKED[backend]
+    key = {Backend.ANTHROPIC_API: "sk-ant-good", Backend.GEMINI_API: "good"}.get(backend, "")
+    turned = dict(reversed(body.items()))
+    async with (
+        EQUAL_QUESTIONS[backend]() as api,
+        ConnectedCounter(asking(backend, api.url, key), EndpointRegistry()) as cascade,
+    ):
+        first = await cascade.count_request(formats.parse_request(body))
+        asked = api.requests
+        others = [
+            await cascade.count_request(formats.parse_request({**other, "temperature": i, "max_tokens": i}))
+            for i, other in enumerate((body, turned))
+        ]
+
+    assert first.backend == backend
+    assert others == [first, first]
+    assert api.requests == asked
+
+
+async def test_another_order_inside_a_tool_is_another_question() -> None:
+    """A chat template may print a tool in the order in which its fields come."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    turned = dict(reversed(tool.items()))
+    async with (
+        vllm() as server,
+        ConnectedCounter(asking(Backend.ENDPOINT, server.url), EndpointRegistry()) as cascade,
+    ):
+        await cascade.count_request(formats.parse_request({**CHAT, "tools": [tool]}))
+        asked = server.requests
+        await cascade.count_request(formats.parse_request({**CHAT, "tools": [turned]}))
+
+    assert server.requests == asked + 1
+    assert json.dumps(server.body()["tools"]) == json.dumps([turned])
+
+
+class Threads:
+    """A counter that notes by which thread it is asked to write its question."""
+
+    name, url = "threads", "http://127.0.0.1:9"
+
+    def __init__(self) -> None:
+        self.on_loop: list[bool] = []
+
+    def text_query(self, text: str, model: str) -> CountQuery:
+        self.on_loop.append(threading.current_thread() is threading.main_thread())
+        return CountQuery(subject="text", model=model, body=text.encode())
+
+    def request_query(self, request: Request) -> CountQuery:
+        raise AssertionError("not asked here")
+
+    async def fetch_count(self, query: CountQuery) -> TokenCount:
+        return TokenCount(1, True, 1)
+
+
+async def test_a_long_question_is_written_and_hashed_off_the_event_loop() -> None:
+    """Eleven megabytes once took the loop fifty milliseconds."""
+    counter = Threads()
+    cascade = FallbackCounter(counter_for, endpoint_for=lambda _: counter)
+    await cascade.count_text("short", "gpt-4o")
+    await cascade.count_text("long " * 100_000, "gpt-4o")
+
+    assert counter.on_loop == [True, False]
+
+
+async def test_a_counter_that_stands_alone_learns_for_itself() -> None:
+    async with raw_server(llama_tokenize) as server, JsonClient() as client:
+        for _ in range(2):
+            await TokenizeCounter(client, server.url).detect_server()
+
+    assert server.requests == 2
+
+
+async def test_what_an_endpoint_does_not_count_is_told() -> None:
+    endpoints = EndpointRegistry()
+    async with ConnectedCounter(asking(Backend.OPENAI_API, "http://127.0.0.1:9"), endpoints) as cascade:
+        await cascade.count_text(TEXT, "gpt-4o")
+
+    assert endpoints.last_errors == {
+        "http://127.0.0.1:9": "http://127.0.0.1:9: it counts Responses requests only"
+    }

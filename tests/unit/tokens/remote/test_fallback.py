@@ -1,0 +1,418 @@
+"""COUNT-3, 4, 7, 8: whatever an endpoint does, a count comes back and says how far it can be trusted."""
+
+import asyncio
+import json
+import socket
+from dataclasses import replace
+
+import pytest
+
+import foveate
+from foveate import formats
+from foveate.http import JsonClient
+from foveate.model import Request, TokenCount
+from foveate.tokens import Backend, ConnectedCounter, CounterOptions, drop_caches
+from foveate.tokens.families import counter_for
+from foveate.tokens.remote.endpoints import CountQuery, EndpointRegistry, Unsupported
+from foveate.tokens.remote.fallback import FallbackCounter
+from foveate.tokens.remote.tokenize import TokenizeCounter
+from tests.support.servers.counting_apis import (
+    Behaviour,
+    always_reply,
+    http_response,
+    llama_tokenize,
+    ok_response,
+    raw_server,
+    vllm,
+)
+
+TEXT = "a text of six words here"
+OFFLINE = foveate.count(TEXT)
+CHAT = {"model": "gpt-4o", "messages": [{"role": "user", "content": "four words of content"}]}
+HUGE = 100 * 1024 * 1024
+
+
+class Clock:
+    """A time that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def options(url: str, timeout_ms: int = 2000) -> CounterOptions:
+    return CounterOptions(endpoint_url=url, use_endpoint=True, timeout_ms=timeout_ms)
+
+
+CUT = http_response(200, b'{"tokens": [1, 2, 3').replace(b"content-length: 19", b"content-length: 400")
+HANGS = always_reply(None)
+DEFINITE_NO = {
+    "404": always_reply(http_response(404)),
+    "405": always_reply(http_response(405)),
+    "501": always_reply(http_response(501)),
+    "HTML with 200": always_reply(http_response(200, b"<!doctype html><title>Welcome</title>", "text/html")),
+    "another shape": always_reply(ok_response({"result": 3})),
+    "tokens that are no list": always_reply(ok_response({"tokens": 6})),
+    "tokens with pieces": always_reply(ok_response({"tokens": [{"id": 1, "piece": "a"}]})),
+    "a list": always_reply(ok_response([1, 2, 3])),
+    "nothing": always_reply(http_response(200, b"")),
+    "JSON that is nested too deeply": always_reply(http_response(200, b"[" * 100_000)),
+    "100 MB, announced": always_reply(
+        http_response(200, b"").replace(b"length: 0", f"length: {HUGE}".encode())
+    ),
+    "neither dialect": always_reply(http_response(422, b'{"error": "inputs: missing field"}')),
+}
+FAILING = {
+    "500": always_reply(http_response(500)),
+    "503": always_reply(http_response(503, b"Loading model", "text/plain")),
+    "429": always_reply(http_response(429)),
+    "401": always_reply(http_response(401)),
+    "a redirect": always_reply(http_response(302, b"", "text/plain", "location: http://127.0.0.1:1/")),
+    "a reply cut in the middle": always_reply(CUT),
+    "no HTTP": always_reply(b"SSH-2.0-OpenSSH_9.9\r\n"),
+    "a closed connection": always_reply(b""),
+}
+
+
+@pytest.mark.parametrize("behave", DEFINITE_NO.values(), ids=DEFINITE_NO)
+async def test_a_definite_no_is_remembered_and_the_offline_count_stands_as_it_is(behave: Behaviour) -> None:
+    async with (
+        raw_server(behave) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        first = await cascade.count_text(TEXT, "gpt-4o")
+        probes = server.requests
+        again = await cascade.count_text("other words", "gpt-4o")
+        other_model = await cascade.count_text(TEXT, "gpt-4")
+        whole = await cascade.count_request(formats.parse_request(CHAT))
+
+    assert first.total == OFFLINE
+    assert first.backend == "offline"
+    assert again.total.exact
+    assert other_model.total == foveate.count(TEXT, "gpt-4")
+    assert whole == foveate.count_request(CHAT)
+    assert server.requests == probes <= 2
+
+
+@pytest.mark.parametrize("behave", FAILING.values(), ids=FAILING)
+async def test_a_failing_endpoint_is_asked_three_times_and_never_called_exact(behave: Behaviour) -> None:
+    async with (
+        raw_server(behave) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        counts = [await cascade.count_text(TEXT, "gpt-4o") for _ in range(5)]
+        whole = await cascade.count_request(formats.parse_request(CHAT))
+
+    assert {count.total for count in counts} == {replace(OFFLINE, exact=False)}
+    assert {count.backend for count in counts} == {"offline"}
+    assert whole.total == replace(foveate.count_request(CHAT).total, exact=False)
+    assert server.requests == 3
+
+
+async def test_an_endpoint_that_hangs_delays_three_counts_by_its_time_out() -> None:
+    async with (
+        raw_server(HANGS) as server,
+        ConnectedCounter(options(server.url, timeout_ms=50), EndpointRegistry()) as cascade,
+    ):
+        counts = [await cascade.count_text(TEXT, "gpt-4o") for _ in range(5)]
+
+    assert {count.total for count in counts} == {replace(OFFLINE, exact=False)}
+    assert server.requests == 3
+
+
+@pytest.mark.slow
+async def test_a_reply_of_100_mb_that_nobody_announced_is_not_read_to_its_end() -> None:
+    chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+    endless = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunk * 100 + b"0\r\n\r\n"
+    async with (
+        raw_server(always_reply(endless)) as server,
+        ConnectedCounter(options(server.url, timeout_ms=30_000), EndpointRegistry()) as cascade,
+    ):
+        count = await cascade.count_text(TEXT, "gpt-4o")
+
+    assert count.total == OFFLINE
+
+
+async def test_a_closed_port_is_a_failure_and_not_a_no() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    endpoints = EndpointRegistry()
+    async with ConnectedCounter(options(url), endpoints) as cascade:
+        counts = [await cascade.count_text(TEXT, "gpt-4o") for _ in range(3)]
+
+    assert {count.total for count in counts} == {replace(OFFLINE, exact=False)}
+    assert endpoints.unsupported_reason(url, "text") is None
+    assert not endpoints.breaker(url).is_closed
+    assert url in endpoints.last_errors[url]
+
+
+async def test_without_use_endpoint_no_probe_is_ever_sent() -> None:
+    async with raw_server(llama_tokenize) as server:
+        for backend in (Backend.AUTO, Backend.OFFLINE, Backend.ESTIMATE):
+            if backend is Backend.ESTIMATE:
+                continue
+            asked_nothing = CounterOptions(backend=backend, endpoint_url=server.url, use_endpoint=False)
+            async with ConnectedCounter(asked_nothing, EndpointRegistry()) as cascade:
+                assert (await cascade.count_text(TEXT, "gpt-4o")).total == OFFLINE
+                await cascade.count_request(formats.parse_request(CHAT))
+        async with ConnectedCounter(
+            CounterOptions(backend=Backend.OFFLINE, endpoint_url=server.url, use_endpoint=True),
+            EndpointRegistry(),
+        ):
+            pass
+
+    assert server.requests == 0
+
+
+async def test_after_the_wait_one_trial_closes_the_breaker_again() -> None:
+    well = False
+
+    def behave(path: str, body: bytes) -> bytes:
+        return llama_tokenize(path, body) if well else http_response(500)
+
+    clock = Clock()
+    endpoints = EndpointRegistry(clock)
+    async with raw_server(behave) as server, ConnectedCounter(options(server.url), endpoints) as cascade:
+        for _ in range(4):
+            await cascade.count_text(TEXT, "gpt-4o")
+        assert server.requests == 3
+        clock.now += 29.9
+        await cascade.count_text(TEXT, "gpt-4o")
+        assert server.requests == 3
+        clock.now += 0.1
+        still_ill = await cascade.count_text(TEXT, "gpt-4o")
+        assert server.requests == 4
+        assert not still_ill.total.exact
+        well = True
+        clock.now += 59.9
+        assert not (await cascade.count_text(TEXT, "gpt-4o")).total.exact
+        clock.now += 0.1
+        healed = await cascade.count_text(TEXT, "gpt-4o")
+
+    assert healed.total == TokenCount(6, True, 6)
+    assert healed.backend == "endpoint"
+    assert endpoints.breaker(server.url).is_closed
+    assert not endpoints.last_errors
+
+
+async def test_two_counts_at_once_while_half_open_send_one_trial() -> None:
+    clock = Clock()
+    endpoints = EndpointRegistry(clock)
+    async with (
+        raw_server(always_reply(http_response(500))) as server,
+        ConnectedCounter(options(server.url), endpoints) as cascade,
+    ):
+        for _ in range(3):
+            await cascade.count_text(TEXT, "gpt-4o")
+        clock.now += 30
+        await asyncio.gather(*(cascade.count_text(f"{TEXT} {i}", "gpt-4o") for i in range(5)))
+
+    assert server.requests == 4
+
+
+async def test_ten_time_outs_at_once_open_the_breaker_for_half_a_minute() -> None:
+    clock = Clock()
+    endpoints = EndpointRegistry(clock)
+    async with (
+        raw_server(HANGS) as server,
+        ConnectedCounter(options(server.url, timeout_ms=50), endpoints) as cascade,
+    ):
+        await asyncio.gather(*(cascade.count_text(f"{TEXT} {i}", "gpt-4o") for i in range(10)))
+
+    assert endpoints.breaker(server.url).wait_seconds == 30.0
+
+
+async def test_a_trial_that_is_cancelled_leaves_the_next_one_free() -> None:
+    clock = Clock()
+    endpoints = EndpointRegistry(clock)
+    async with (
+        raw_server(HANGS) as server,
+        ConnectedCounter(options(server.url, timeout_ms=50), endpoints) as cascade,
+    ):
+        for _ in range(3):
+            await cascade.count_text(TEXT, "gpt-4o")
+        clock.now += 30
+        trial = asyncio.create_task(cascade.count_text(TEXT, "gpt-4o"))
+        await asyncio.sleep(0.01)
+        trial.cancel()
+        await asyncio.gather(trial, return_exceptions=True)
+
+        assert endpoints.breaker(server.url).allows(clock.now)
+
+
+async def test_an_answer_is_kept_and_not_asked_for_again() -> None:
+    async with (
+        raw_server(llama_tokenize) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        first = await cascade.count_text(TEXT, "gpt-4o")
+        asked = server.requests
+        again = await cascade.count_text(TEXT, "gpt-4o")
+
+    assert first == again
+    assert first.total == TokenCount(6, True, 6)
+    assert server.requests == asked == 2  # what it speaks, then the text
+
+
+async def test_a_kept_answer_is_given_while_the_breaker_is_open() -> None:
+    ill = False
+
+    def behave(path: str, body: bytes) -> bytes:
+        return http_response(500) if ill else llama_tokenize(path, body)
+
+    async with (
+        raw_server(behave) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        await cascade.count_text(TEXT, "gpt-4o")
+        ill = True
+        for i in range(4):
+            await cascade.count_text(f"{TEXT} {i}", "gpt-4o")
+        kept = await cascade.count_text(TEXT, "gpt-4o")
+
+    assert kept.total == TokenCount(6, True, 6)
+
+
+async def test_kept_answers_are_bounded() -> None:
+    bounded = CounterOptions(backend=Backend.ENDPOINT, cache_capacity=2)
+    async with (
+        raw_server(llama_tokenize) as server,
+        ConnectedCounter(replace(bounded, endpoint_url=server.url), EndpointRegistry()) as cascade,
+    ):
+        for text in ("one", "two", "three", "one"):
+            await cascade.count_text(text, "gpt-4o")
+
+    assert [body["content"] for _, body in server.sent] == ["a", "one", "two", "three", "one"]
+
+
+async def test_answers_are_forgotten_with_all_else_that_is_remembered() -> None:
+    async with (
+        raw_server(llama_tokenize) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        first = await cascade.count_text(TEXT, "gpt-4o")
+        asked = server.requests
+        drop_caches()
+        again = await cascade.count_text(TEXT, "gpt-4o")
+
+    assert first == again
+    assert server.requests == asked + 1  # the text, and not what it speaks
+
+
+async def test_another_model_is_counted_anew_though_the_body_is_the_same() -> None:
+    """The body's own model was once the only one in the key, so a switch of model read a stale count."""
+    request = formats.parse_request(CHAT)
+    async with vllm() as server, ConnectedCounter(options(server.url), EndpointRegistry()) as cascade:
+        await cascade.count_request(request)
+        asked = server.requests
+        await cascade.count_request(replace(request, model="gpt-4"))
+
+    assert server.requests == asked + 1
+
+
+async def test_a_switch_of_model_switches_the_offline_counter() -> None:
+    async with ConnectedCounter(CounterOptions(), EndpointRegistry()) as cascade:
+        counts = [await cascade.count_text("Привет, мир", model) for model in ("gpt-4o", "gpt-4", "gpt-4o")]
+
+    assert [count.model for count in counts] == ["gpt-4o", "gpt-4", "gpt-4o"]
+    assert [count.total for count in counts] == [
+        foveate.count("Привет, мир", model) for model in ("gpt-4o", "gpt-4", "gpt-4o")
+    ]
+    assert counts[0].total != counts[1].total
+
+
+async def test_a_refusal_of_one_text_is_held_against_nothing_else() -> None:
+    def behave(path: str, body: bytes) -> bytes:
+        return http_response(413) if len(body) > 1000 else llama_tokenize(path, body)
+
+    endpoints = EndpointRegistry()
+    async with raw_server(behave) as server, ConnectedCounter(options(server.url), endpoints) as cascade:
+        long = [await cascade.count_text("long " * 1000 + str(i), "gpt-4o") for i in range(4)]
+        short = await cascade.count_text(TEXT, "gpt-4o")
+
+    assert not any(count.total.exact for count in long)
+    assert short.backend == "endpoint"
+    assert endpoints.breaker(server.url).is_closed
+
+
+class CountsNothing:
+    """A counter of a protocol: no subject is its own."""
+
+    name, url = "nothing", "http://127.0.0.1:9"
+
+    def text_query(self, text: str, model: str) -> CountQuery:
+        raise Unsupported
+
+    def request_query(self, request: Request) -> CountQuery:
+        raise Unsupported
+
+    async def fetch_count(self, query: CountQuery) -> TokenCount:
+        raise AssertionError("nobody has a question")
+
+
+async def test_what_an_endpoint_does_not_count_is_as_exact_as_the_offline_counter_says() -> None:
+    """A text was once called inexact because OpenAI's endpoint counts requests only."""
+    cascade = FallbackCounter(counter_for, endpoint_for=lambda _: CountsNothing())
+
+    assert (await cascade.count_text(TEXT, "gpt-4o")).total == OFFLINE
+    assert (await cascade.count_request(formats.parse_request(CHAT))) == foveate.count_request(CHAT)
+
+
+async def test_an_empty_text_is_nothing_and_nobody_is_asked() -> None:
+    async with (
+        raw_server(llama_tokenize) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        count = await cascade.count_text("", "gpt-4o")
+
+    assert count.total == TokenCount(0, True, 0)
+    assert server.requests == 0
+
+
+async def test_a_text_that_no_encoding_can_hold_is_counted_all_the_same() -> None:
+    async with (
+        raw_server(llama_tokenize) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        count = await cascade.count_text("half a pair \ud83d and on", "gpt-4o")
+
+    assert count.backend == "endpoint"
+    assert count.total.tokens == 6
+
+
+async def test_a_llama_server_that_cannot_count_a_chat_counts_its_template() -> None:
+    def behave(path: str, body: bytes) -> bytes:
+        if path == "/apply-template":
+            said = json.loads(body)["messages"][0]["content"]
+            return ok_response({"prompt": f"<start> {said} <end>"})
+        return llama_tokenize(path, body)
+
+    async with (
+        raw_server(behave) as server,
+        ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
+    ):
+        first = await cascade.count_request(formats.parse_request(CHAT))
+        await cascade.count_request(formats.parse_request({**CHAT, "user": "other"}))
+
+    assert first.total == TokenCount(6, True, 6)
+    routes = [path for path, _ in server.sent]
+    assert routes.count("/v1/chat/completions/input_tokens") == 1
+
+
+async def test_endpoints_that_are_known_already_are_not_learnt_again() -> None:
+    endpoints = EndpointRegistry()
+    async with raw_server(always_reply(http_response(404))) as server:
+        for _ in range(3):
+            async with ConnectedCounter(options(server.url), endpoints) as cascade:
+                await cascade.count_text(TEXT, "gpt-4o")
+
+    assert server.requests == 1
+    assert "404" in (endpoints.unsupported_reason(server.url, "text") or "")
+
+
+async def test_whether_an_endpoint_can_tokenise_can_be_asked() -> None:
+    async with raw_server(llama_tokenize) as llama, vllm() as other, JsonClient() as client:
+        assert await TokenizeCounter(client, llama.url).detect_server() == "llama.cpp"
+        assert await TokenizeCounter(client, f"{other.url}/v1/").detect_server() == "vLLM"

@@ -1,0 +1,256 @@
+"""Whatever a schema says, every family counts it, in about the time that its size suggests."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate import formats
+from foveate.errors import MalformedRequest
+from foveate.model import Format, Tool
+from foveate.tokens.rendering.chat_templates import ChatTemplateRules, find_template
+from foveate.tokens.rendering.gemini import build_gemini_rules
+from foveate.tokens.rendering.json_schema import write_function_type
+from foveate.tokens.rendering.openai import build_openai_rules
+from tests.support.harness.example_limits import limit_examples
+
+FAMILIES = (
+    "gpt-4o",
+    "gpt-5",
+    "gpt-oss-20b",
+    "claude-sonnet-4-5",
+    "gemini-2.0-flash",
+    "gemini-2.5-flash",
+    "gemini-3-pro",
+    "qwen3",
+    "llama-3.1-8b",
+    "deepseek-chat",
+    "mistral-large",
+    "glm-4.6",
+    "unknown",
+)
+HI = {"role": "user", "content": "Hi"}
+
+
+def tool(parameters: Any) -> Tool:
+    raw = json.dumps(parameters).encode()
+    return Tool(kind="function", name="f", description="", parameters=raw, raw=b"{}")
+
+
+def written_chars(model: str, parameters: Any) -> int:
+    """How much text one family makes of a tool."""
+    rules = (
+        build_gemini_rules(model, "")
+        if "gemini" in model
+        else build_openai_rules(model)
+        if model in ("gpt-4o", "gpt-5")
+        else ChatTemplateRules(find_template(model, ""))
+    )
+    return sum(map(len, rules.render_tool(tool(parameters), 0).texts))
+
+
+def chat(parameters: Any) -> dict[str, Any]:
+    function = {"name": "f", "parameters": parameters}
+    return {"n": 1, "messages": [HI], "tools": [{"type": "function", "function": function}]}
+
+
+def referring(*names: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: {"$ref": "#/$defs/node"} for name in names}}
+
+
+def nested(
+    inner: dict[str, Any], outer: Callable[[dict[str, Any]], dict[str, Any]], times: int
+) -> dict[str, Any]:
+    for _ in range(times):
+        inner = outer(inner)
+    return inner
+
+
+def nested_list(inner: list[Any], times: int) -> list[Any]:
+    for _ in range(times):
+        inner = [inner]
+    return inner
+
+
+def doubled(definitions: int) -> dict[str, Any]:
+    """A chain of definitions, each of which names the next one twice."""
+    chain = {
+        f"d{i}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/d{i + 1}"} for side in "lr"}}
+        for i in range(definitions)
+    }
+    return {"type": "object", "properties": {"top": {"$ref": "#/$defs/d0"}}, "$defs": chain}
+
+
+WIDE = {
+    "type": "object",
+    "properties": {f"p{i}": {"$ref": "#/$defs/node"} for i in range(260)},
+    "$defs": {"node": {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(250)}}},
+}
+HOSTILE: dict[str, dict[str, Any]] = {
+    "refers to itself twice": {**referring("left", "right"), "$defs": {"node": referring("left", "right")}},
+    "refers to itself in a choice": {
+        **referring("value"),
+        "$defs": {"node": {"anyOf": [{"$ref": "#/$defs/node"}, {"$ref": "#/$defs/node"}, {"type": "string"}]}},
+    },
+    "refers to its own root twice": {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}},
+    "a chain of doubles": doubled(40),
+    "one definition used often": WIDE,
+    "several types at every level": nested(
+        {"type": "string"}, lambda inner: {"type": ["object", "x", "y", "z"], "properties": {"a": inner}}, 12
+    ),
+    "one type often at every level": nested(
+        {"type": "string"}, lambda inner: {"type": ["object"] * 8, "properties": {"a": inner}}, 12
+    ),
+    "three names for a choice": nested(
+        {"type": "string", "description": "word " * 500},
+        lambda inner: {"anyOf": [inner], "any_of": [], "oneOf": []},
+        12,
+    ),
+    "a long list deep down": {
+        "type": "object",
+        "properties": {"a": {"enum": nested_list([1] * 4000, 250)}},
+    },
+}
+
+
+@pytest.mark.parametrize("model", [name for name in FAMILIES if not name.startswith("claude")])
+@pytest.mark.parametrize("parameters", HOSTILE.values(), ids=HOSTILE)
+def test_no_small_schema_makes_a_large_text(model: str, parameters: dict[str, Any]) -> None:
+    size = len(json.dumps(parameters))
+
+    assert size < 16 * 1024
+    assert written_chars(model, parameters) < 40 * size + 20_000
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize("parameters", HOSTILE.values(), ids=HOSTILE)
+def test_a_request_with_a_hostile_schema_is_counted(model: str, parameters: dict[str, Any]) -> None:
+    count = foveate.count_request(chat(parameters), model)
+
+    assert 0 < count.total.tokens < 500_000
+    assert not count.total.exact
+
+
+def test_a_definition_is_followed_wherever_a_schema_of_ordinary_size_names_it() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}}
+    line = {"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}
+    written = write_function_type(tool({"type": "object", "properties": line, "$defs": {"point": point}}))
+
+    assert (
+        written == "type f = (_: { from?: { x?: number, y?: number }, to?: { x?: number, y?: number } }) => any"
+    )
+
+
+@pytest.mark.slow
+def test_a_definition_used_thousands_of_times_is_written_in_proportion_to_the_schema() -> None:
+    definition = {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(500)}}
+    used = {f"p{i}": {"$ref": "#/$defs/node"} for i in range(3_000)}
+    parameters = {"type": "object", "properties": used, "$defs": {"node": definition}}
+
+    for model in ("gpt-4o", "gpt-oss-20b", "gemini-2.5-flash", "gemini-3-pro"):
+        assert written_chars(model, parameters) < 40 * len(json.dumps(parameters))
+
+
+@pytest.mark.parametrize("required", [True, 5, "city", None, {"city": 1}, [["city"], {}, 5]])
+@pytest.mark.parametrize("model", FAMILIES)
+def test_required_need_not_be_a_list_of_names(model: str, required: Any) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": required}
+
+    assert foveate.count_request(chat(parameters), model).total.tokens > 0
+
+
+_KEYS = """type properties required items anyOf oneOf allOf enum const default description title format $ref
+$defs definitions additionalProperties pattern minimum node"""
+_WORDS = ("object", "array", "string", "integer", "null", "#", "#/$defs/node", "#/properties/node", "node", "")
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(10**300, 10**301)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(_WORDS),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(_KEYS.split()), inner, max_size=5)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=20,
+)
+
+
+def bodies(value: Any) -> dict[Format, dict[str, Any]]:
+    """A body of each format with `value` for a tool's schema and for the answer's."""
+    named = {"name": "f", "schema": value}
+    return {
+        Format.CHAT: {**chat(value), "response_format": {"type": "json_schema", "json_schema": named}},
+        Format.RESPONSES: {
+            "input": "Hi",
+            "tools": [{"type": "function", "name": "f", "parameters": value}],
+            "text": {"format": {"type": "json_schema", **named}},
+        },
+        Format.ANTHROPIC: {
+            "messages": [HI],
+            "tools": [{"name": "f", "input_schema": value}],
+            "output_config": {"format": {"type": "json_schema", "schema": value}},
+        },
+        Format.GEMINI: {
+            "contents": [{"parts": [{"text": "Hi"}]}],
+            "tools": [{"functionDeclarations": [{"name": "f", "parameters": value, "response": value}]}],
+            "generationConfig": {"responseSchema": value},
+        },
+        Format.BEDROCK: {
+            "messages": [{"role": "user", "content": [{"text": "Hi"}]}],
+            "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": value}}}]},
+            "outputConfig": {"textFormat": {"structure": {"jsonSchema": named}}},
+        },
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", FAMILIES)
+@settings(max_examples=limit_examples(80))
+@given(value=json_values, api_format=st.sampled_from(list(Format)))
+def test_any_json_for_a_schema_is_counted_or_refused(model: str, value: Any, api_format: Format) -> None:
+    body = bodies(value)[api_format]
+    assert (
+        formats.detect_format(formats.json_text.parse.parse_fields(formats.json_text.parse.to_bytes(body)))
+        is api_format
+    )
+    with suppress(MalformedRequest):
+        assert foveate.count_request(body, model).total.tokens > 0
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize("schema", ["no JSON", "", "[1", '"text"', "\ud83d", '{"a":' * 3000])
+def test_an_answers_schema_that_is_a_string_and_no_json_is_counted_as_it_is(model: str, schema: str) -> None:
+    """Bedrock takes the schema as a string, which can hold anything."""
+    structure = {"jsonSchema": {"name": "City", "schema": schema}}
+    body = {**bodies({})[Format.BEDROCK], "outputConfig": {"textFormat": {"structure": structure}}}
+
+    count = foveate.count_request(body, model)
+
+    assert count.total.tokens > 0
+    assert not count.total.exact
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_arguments_that_break_off_are_counted_as_the_text_they_are(model: str) -> None:
+    """An answer that reaches its limit ends in the middle of a call."""
+    said = "All work and no play makes Jack a dull boy. " * 400
+    whole = {"name": "write", "arguments": json.dumps({"path": "a.txt", "text": said})}
+    broken = {**whole, "arguments": whole["arguments"][:-2]}
+
+    def counted(function: dict[str, str]) -> foveate.TokenCount:
+        call = {"id": "c", "type": "function", "function": function}
+        body = {"messages": [HI, {"role": "assistant", "content": None, "tool_calls": [call]}]}
+        return foveate.count_request(body, model).total
+
+    assert abs(counted(broken).tokens - counted(whole).tokens) < 40
+    assert counted(broken).upper > counted(broken).tokens
+    assert not counted(broken).exact

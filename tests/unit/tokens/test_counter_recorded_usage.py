@@ -1,0 +1,124 @@
+"""Counts by rules against recorded bills: what share is met, and how far a claim can be trusted."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from foveate.model import Format, TokenCount
+from tests.support.oracles.offline_count import counted
+
+# Models with rules of their own elsewhere, routes that are no conversation, models that call others.
+OTHERS = re.compile(r"claude|gpt-[45]|openai/o\d|embed|compound")
+OTHER_PROVIDERS = re.compile(r"^anthropic$|^openai-|azure|voyageai")
+MODEL_IN_PATH = re.compile(r"/models?/([^/]+?)(?::\w+)?(?:/|$)")
+# The order in which people write a schema; the recordings have it sorted.
+WRITTEN = ("type", "properties", "required", "title", "additionalProperties", "description")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    provider: str
+    has_tools: bool
+    billed: int
+    total: TokenCount
+
+
+def rows(path: Path) -> Iterator[Row]:
+    with gzip.open(path / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
+        found = [json.loads(line) for line in lines]
+    for row in found:
+        body, uri = row["request"], urlsplit(row["uri"])
+        named = MODEL_IN_PATH.search(unquote(uri.path))
+        model = named[1] if named else body.get("model") or row["model"] or ""
+        billed = bill(row["usage"])
+        if not billed or OTHER_PROVIDERS.search(row["provider"]) or OTHERS.search(model + row["uri"]):
+            continue
+        wire_format = format_of(body, uri.path)
+        if wire_format is None or body.get("models") or body.get("preset"):
+            continue
+        count = counted(written(body), model, uri.hostname or "", wire_format)
+        if not count.unexplained:
+            tools = body.get("tools") or body.get("toolConfig")
+            yield Row(provider=row["provider"], has_tools=bool(tools), billed=billed, total=count.total)
+
+
+def format_of(body: dict[str, Any], path: str) -> Format | None:
+    if "contents" in body:
+        return Format.GEMINI
+    if "messages" in body:
+        return Format.BEDROCK if path.endswith(("/converse", "/converse-stream")) else Format.CHAT
+    return Format.RESPONSES if "input" in body else None
+
+
+def bill(usage: dict[str, Any]) -> int:
+    if "billed_units" in usage:
+        usage = usage["billed_units"]
+    if "inputTokens" in usage:
+        cached = ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
+        return sum(usage.get(name) or 0 for name in cached)
+    names = ("promptTokenCount", "prompt_tokens", "input_tokens")
+    return next((usage[name] for name in names if usage.get(name)), 0)
+
+
+def written(entry: Any) -> Any:
+    if isinstance(entry, list):
+        return [written(inner) for inner in entry]
+    if not isinstance(entry, dict):
+        return entry
+    if isinstance(entry.get("properties"), dict) and "type" in entry:
+        names = sorted(entry, key=lambda name: WRITTEN.index(name) if name in WRITTEN else len(WRITTEN))
+        return {name: written(entry[name]) for name in names}
+    return {name: written(inner) for name, inner in entry.items()}
+
+
+@pytest.fixture(scope="module")
+def recorded(shared_data: Path) -> list[Row]:
+    return list(rows(shared_data))
+
+
+@pytest.mark.parametrize(
+    ("providers", "has_tools", "at_least", "exact_share", "upper_share"),
+    [
+        ("google", False, 60, 0.97, 0.97),
+        ("google", True, 250, 0.75, 0.98),
+        ("bedrock", False, 30, 0.78, 0.95),
+        ("bedrock", True, 25, 0.38, 0.97),
+        ("", False, 110, 0.80, 0.95),
+        ("", True, 90, 0.60, 0.97),
+    ],
+)
+def test_recorded_bills_are_met(
+    recorded: list[Row],
+    providers: str,
+    has_tools: bool,
+    at_least: int,
+    exact_share: float,
+    upper_share: float,
+) -> None:
+    """The shares are what was measured in November 2026, less a little."""
+    named = ("google", "bedrock")
+    rows = [
+        row
+        for row in recorded
+        if row.has_tools == has_tools and (row.provider if row.provider in named else "") == providers
+    ]
+
+    assert len(rows) >= at_least
+    assert sum(row.total.tokens == row.billed for row in rows) >= exact_share * len(rows)
+    assert sum(row.total.upper >= row.billed for row in rows) >= upper_share * len(rows)
+
+
+def test_what_is_called_exact_is_what_was_billed(recorded: list[Row]) -> None:
+    """Seven are not: three hand-edited, two older than today's rule, two with what a server added unseen."""
+    claimed = [row for row in recorded if row.total.exact]
+    wrong = [row for row in claimed if row.total.tokens != row.billed]
+
+    assert len(claimed) >= 370
+    assert len(wrong) <= 7

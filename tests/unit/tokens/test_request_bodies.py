@@ -1,0 +1,108 @@
+"""COUNT-5: a session counted turn by turn is the session counted whole."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate import formats
+from foveate.errors import MalformedRequest
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.families import counter_for
+from foveate.tokens.request_bodies import Conversation, with_model
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies
+
+COUNT, APPEND = "count", "append"
+
+steps = st.lists(
+    st.tuples(st.just(COUNT), st.sampled_from((None, *MODELS))) | st.tuples(st.just(APPEND), st.integers(1, 3)),
+    max_size=14,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(120))
+@given(
+    body=chat_bodies | anthropic_bodies,
+    start=st.integers(0, 8),
+    steps=steps,
+    model=st.sampled_from(MODELS),
+)
+def test_a_session_grown_turn_by_turn_counts_as_a_recount_from_scratch(
+    body: dict[str, Any], start: int, steps: list[tuple[str, Any]], model: str
+) -> None:
+    """Whatever the order of turns, counts and switches of model."""
+    waiting = body["messages"][start:]
+    there = {**body, "model": model, "messages": body["messages"][:start]}
+    session = Conversation(there)
+    for step, argument in (*steps, (COUNT, None)):
+        if step == APPEND:
+            more, waiting = waiting[:argument], waiting[argument:]
+            session.append(*more)
+            there = {**there, "messages": there["messages"] + more}
+        else:
+            asked = argument or model
+            assert session.count(argument) == _afresh(there, asked)
+
+
+def _afresh(body: dict[str, Any], model: str) -> foveate.TokenCount:
+    """By a counter that has never seen anything."""
+    known = counter_for(model)
+    fresh = RequestCounter(model=model, backend=known.backend, tokenizer=known._tokenizer, rules=known._rules)
+    request = foveate.count_request(body, model=model)
+    from_scratch = fresh.count_request(with_model(formats.parse_request(body), model))
+    assert request == from_scratch
+    return from_scratch.total
+
+
+def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
+    session = Conversation({"model": "gpt-4o", "messages": [{"role": "user", "content": "Grüße aus Köln"}]})
+    first = session.count()
+    session.append({"role": "assistant", "content": "Grüße zurück!"})
+    other = session.count("gpt-4")
+    session.append({"role": "user", "content": "Wie geht's?"})
+
+    assert first.tokens < session.count().tokens
+    assert session.count("gpt-4").tokens > other.tokens
+    assert session.count("gpt-4") != session.count("gpt-4o")
+
+
+def test_a_session_that_begins_with_nothing_is_counted_right_once_it_has_a_system_message() -> None:
+    """OpenAI renders tools into the first message where that is a system message."""
+    body = {"model": "gpt-4o", "messages": [], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    session = Conversation(body)
+    session.count()
+    messages = [{"role": "system", "content": "Be brief"}]
+    session.append(*messages)
+
+    assert session.count() == foveate.count_request({**body, "messages": messages}).total
+
+
+def test_counting_twice_is_counting_once() -> None:
+    session = Conversation({"model": "gpt-4o", "messages": []})
+    session.append({"role": "user", "content": "Hello!"})
+
+    assert session.count() == session.count() == session.count("gpt-4o")
+
+
+def test_a_message_that_cannot_be_read_adds_nothing() -> None:
+    session = Conversation({"model": "gpt-4o", "messages": []})
+    before = session.count()
+
+    with pytest.raises(MalformedRequest):
+        session.append({"role": "user", "content": "Hello!"}, b"{")
+    assert session.count() == before
+
+
+def test_a_session_without_a_model_is_counted_as_its_request_is() -> None:
+    body = {"messages": [{"role": "user", "content": "Hello!"}]}
+
+    assert Conversation(body).count() == foveate.count_request(body).total
+
+
+def test_a_request_that_cannot_be_read_is_no_session() -> None:
+    with pytest.raises(MalformedRequest):
+        Conversation("[]")

@@ -1,0 +1,179 @@
+"""What is joined from parts of measured texts is as long as it is when it is counted whole."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.model import TokenCount
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.families import counter_for, estimating_counter_for
+from foveate.tokens.measured_text import MeasuredText
+from foveate.tokens.text_meter import TextMeter, TextSpan, text_meter_for
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.texts import any_texts, texts
+
+MODELS = (
+    "gpt-4o", "gpt-4", "claude-sonnet-4-5", "claude-opus-4-7", "gemini-2.5-flash", "llama-3.3-70b", "qwen3-32b",
+    "deepseek-chat", "mistral-7b", "mixtral-8x7b", "nobody/knows-this",
+)  # fmt: skip
+
+
+ESTIMATED = {"estimated gpt-4o": "gpt-4o", "estimated x": "x"}
+
+
+@cache
+def counter_named(name: str) -> RequestCounter:
+    return estimating_counter_for(ESTIMATED[name]) if name in ESTIMATED else counter_for(name)
+
+
+# Long enough to have seams in the middle, repeated so that Hypothesis need not make all of it.
+long_texts = st.builds(lambda text, times: text * times, texts, st.integers(1, 60))
+stretches = st.sampled_from(
+    ("x" * 9000, "漢字" * 5000, "😀" * 9000, "e\u0301" * 5000, "12" * 5000, "- " * 5000)
+)
+pieces = st.one_of(any_texts, long_texts, stretches)
+
+
+@st.composite
+def joined(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
+    """Texts, and parts of texts."""
+    found: list[str | tuple[str, int, int]] = []
+    for text in draw(st.lists(pieces, min_size=1, max_size=4)):
+        start, end = sorted((draw(st.integers(0, len(text))), draw(st.integers(0, len(text)))))
+        found.append(draw(st.sampled_from((text, (text, 0, len(text)), (text, 0, end), (text, start, end)))))
+        found.append(draw(st.sampled_from(("\n\n", "\n", "", "\n[...truncated]"))))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, *ESTIMATED])
+def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
+    counter = counter_named(name)
+
+    @settings(max_examples=limit_examples(60), deadline=None)
+    @given(parts=joined())
+    def holds(parts: list[str | tuple[str, int, int]]) -> None:
+        gauge = counter.text_meter
+        whole = "".join(part if isinstance(part, str) else part[0][part[1] : part[2]] for part in parts)
+        measured = [
+            part if isinstance(part, str) else TextSpan(gauge.measure(part[0]), part[1], part[2])
+            for part in parts
+        ]
+
+        assert gauge.count(measured) == counter.text(whole)
+        assert gauge.count([gauge.join(measured[:2]), gauge.join(measured[2:])]) == counter.text(whole)
+
+    holds()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, *ESTIMATED])
+def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
+    counter = counter_named(name)
+    ends = st.sampled_from((".", "):", "...", "'", "!\n", "}", "word", "7", "漢", " "))
+    long_enough = (
+        "and so it went on, day after day, until somebody came and looked, and there was nothing to be seen"
+    )
+    some_words = st.builds(lambda text, end: f"{text} {long_enough}{end}", texts, ends)
+
+    @settings(max_examples=limit_examples(60), deadline=None)
+    @given(
+        some=st.lists(some_words | some_words | pieces, max_size=4),
+        separator=st.sampled_from(("\n\n", "\n", "")),
+    )
+    def holds(some: list[str], separator: str) -> None:
+        some = [text for text in some if text]
+        tapes = counter.text_meter.measure_many(some)
+
+        assert counter.text_meter.count_joined(tapes, separator) == counter.text(separator.join(some))
+
+    holds()
+
+
+@settings(max_examples=limit_examples(50), deadline=None)
+@given(text=pieces)
+def test_a_text_alone_counts_as_it_does(text: str) -> None:
+    counter = counter_for("gpt-4o")
+
+    assert counter.text_meter.count([counter.text_meter.measure(text)]) == counter.text(text)
+
+
+class Odd:
+    """A counter that nothing can be said of: no sum of parts is its count of the whole."""
+
+    def text(self, text: str) -> TokenCount:
+        return TokenCount(len(text) // 3 + 7, False, len(text) // 2 + 13)
+
+
+@settings(max_examples=limit_examples(50), deadline=None)
+@given(texts=st.lists(pieces, max_size=4))
+def test_a_counter_that_nothing_is_known_of_is_asked_about_the_whole(texts: list[str]) -> None:
+    gauge = text_meter_for(Odd())
+    whole = "".join(texts)
+
+    count = gauge.count([gauge.measure(text) for text in texts])
+
+    assert count == (Odd().text(whole) if whole else TokenCount(0, True, 0))
+
+
+@pytest.mark.parametrize(
+    "beside", ["End every turn with <|im_end|> please.", " \t" * 200, "<start_of_turn>user"]
+)
+def test_a_tag_is_one_token_for_gemini_also_beside_what_wants_care(beside: str) -> None:
+    """Was: 475 tokens as sections and 876 as the prompt that they make, so that a prompt could be too long."""
+    counter = counter_for("gemini-2.5-flash")
+    page = "<table><tr><td>one</td><td>two</td></tr></table>" * 40
+    tapes = counter.text_meter.measure_many([page, beside])
+
+    assert counter.text(page).tokens <= 10 * 40
+    assert counter.text_meter.count_joined(tapes, "\n\n") == counter.text(f"{page}\n\n{beside}")
+    assert (
+        counter.text(f"{page} {beside}").tokens <= counter.text(page).tokens + counter.text(beside).tokens + 2
+    )
+
+
+def test_a_counters_own_gauge_is_used_and_remembers() -> None:
+    counter = counter_for("gpt-4o")
+    gauge = text_meter_for(counter)
+
+    assert gauge is counter.text_meter
+    assert gauge.measure("some text " * 100) is gauge.measure("some text " * 100)
+
+
+def test_of_a_text_that_was_measured_only_what_meets_is_tokenised_again() -> None:
+    scale = counter_for("gpt-4o")._tokenizer
+    asked: list[str] = []
+
+    class Spy:
+        safe_boundary, to_token_count, count_steps = (
+            scale.safe_boundary,
+            scale.to_token_count,
+            scale.count_steps,
+        )
+
+        def additive_counts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+            asked.extend(texts)
+            return scale.additive_counts(texts)
+
+    gauge = TextMeter(Spy())
+    tapes = [gauge.measure(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
+    measured_chars = sum(map(len, asked))
+    asked.clear()
+
+    gauge.count([part for tape in tapes for part in (tape, "\n\n")])
+
+    assert measured_chars == sum(len(tape.text) for tape in tapes)
+    assert 0 < sum(map(len, asked)) < measured_chars / 200
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    gauge = TextMeter(counter_for("gpt-4o")._tokenizer)
+    for i in range(40):
+        gauge.measure(f"{i} " + "words " * 200_000)
+
+    assert 1 < len(gauge._measured_texts) < 40
+    assert gauge._cached_chars == sum(len(text) for text in gauge._measured_texts)
+    assert isinstance(gauge.measure("more"), MeasuredText)

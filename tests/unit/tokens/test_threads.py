@@ -1,0 +1,68 @@
+"""Long counts let other threads in, and leave the interpreter as it was."""
+
+import gc
+import sys
+from threading import Barrier, Thread
+
+import pytest
+
+import foveate
+from foveate.tokens.threads import frequent_thread_switches
+
+LONG = 1_000_000
+LARGE = 2 * 1024 * 1024
+
+
+def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
+    before = sys.getswitchinterval()
+
+    with frequent_thread_switches(LONG), frequent_thread_switches(LONG):
+        assert sys.getswitchinterval() <= 0.001
+
+    assert sys.getswitchinterval() == before
+
+
+def test_what_is_short_changes_nothing() -> None:
+    before = sys.getswitchinterval()
+
+    with frequent_thread_switches(100):
+        assert sys.getswitchinterval() == before
+
+
+def test_an_error_leaves_the_interval_as_it_was() -> None:
+    before = sys.getswitchinterval()
+
+    with pytest.raises(ValueError, match="oh"), frequent_thread_switches(LONG):
+        raise ValueError("oh")
+
+    assert sys.getswitchinterval() == before
+
+
+def test_several_threads_that_count_leave_the_interval_as_it_was() -> None:
+    before = sys.getswitchinterval()
+    start = Barrier(6)
+
+    def count(number: int) -> None:
+        start.wait()
+        foveate.count(f"{number} and some more words. " * 4000)
+
+    threads = [Thread(target=count, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sys.getswitchinterval() == before
+
+
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_garbage_is_collected_after_large_work_only_if_it_was_before(*, is_collected: bool) -> None:
+    """Defect: it was switched on in programs that had switched it off."""
+    before = gc.isenabled()
+    (gc.enable if is_collected else gc.disable)()
+    try:
+        with frequent_thread_switches(LARGE), frequent_thread_switches(LARGE):
+            assert not gc.isenabled()
+        assert gc.isenabled() is is_collected
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -1,0 +1,113 @@
+"""The estimate is near where it was fitted, and nobody gets a text for nothing."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.tokens.rendering.rendering import TextLength
+from foveate.tokens.tokenizers.estimate import (
+    TEXT_FEATURES,
+    CharacterClassEstimator,
+    CharacterCountEstimator,
+    build_estimator,
+    count_text_features,
+)
+from foveate.tokens.tokenizers.vocabularies import BUNDLED_VOCABULARIES, bundled_vocabulary
+from tests.support.strategies.texts import any_texts
+
+PROSE = """
+The estimate is for the day on which there is no tokenizer: a wheel that was not built for this machine, a model
+whose vocabulary nobody published. It should be near enough that a budget made with it is kept, and honest about
+how far off it can be. It is never the first choice, and it never pretends to be exact.
+"""
+CODE = '''
+def climb(ladder: Ladder, prompt: Prompt, *, limit_tokens: int) -> Prompt:
+    """The first prompt on `ladder` that fits in `limit_tokens`."""
+    for rung in ladder.rungs:
+        if (count := prompt.count()).upper <= limit_tokens:
+            return prompt
+        prompt = rung.apply(prompt, excess=count.upper - limit_tokens)
+    raise BudgetExceeded(sections={s.name: s.tokens for s in prompt.sections})
+'''
+JSON = (
+    '{"type": "object", "properties": {"city": {"type": "string", "description": "Which city"}}, "n": 20261115}'
+)
+CHINESE = (
+    "我们先计算每一段文字需要多少个词元，然后再决定保留哪些内容。预算不够的时候，旧的对话会被压缩成一行摘要。"
+)
+
+
+def length(ruler: CharacterClassEstimator | CharacterCountEstimator, text: str) -> TextLength:
+    (found,) = ruler.measure_many([text])
+    return found
+
+
+@pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
+def test_there_is_an_estimate_for_every_bundled_vocabulary(name: str) -> None:
+    assert isinstance(build_estimator(name), CharacterClassEstimator)
+
+
+def test_a_vocabulary_nobody_fitted_gets_the_last_resort() -> None:
+    ruler = build_estimator("unheard of")
+
+    assert isinstance(ruler, CharacterCountEstimator)
+    assert length(ruler, "12345678").tokens == 2
+    assert length(ruler, "1").tokens == 1
+    assert length(ruler, "").tokens == 0
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "llama3", "gemma3"])
+@pytest.mark.parametrize(("text", "off"), [(PROSE, 0.15), (CODE, 0.2), (JSON, 0.35), (CHINESE, 0.35)])
+def test_the_estimate_is_near_the_count(name: str, text: str, off: float) -> None:
+    found, counted = length(build_estimator(name), text), bundled_vocabulary(name).count(text)
+
+    assert found.tokens == pytest.approx(counted, rel=off)
+    assert found.tokens + found.margin_tokens >= counted
+
+
+@pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
+@pytest.mark.parametrize(
+    "unit", ["?", "\n", " ", "a", "A", "1", "_", "\t", "é", "я", "漢", "ก", "😀", "\x00", "\r\n", ". "]
+)
+def test_a_run_of_one_character_is_not_estimated_at_nothing(name: str, unit: str) -> None:
+    text = unit * (100_000 // len(unit))
+    tokens = length(build_estimator(name), text).tokens
+
+    assert tokens >= len(text) / 128
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "gemma3"])
+@given(text=any_texts)
+def test_every_text_has_a_length(name: str, text: str) -> None:
+    found = length(build_estimator(name), text)
+
+    assert (found.tokens >= 1) if text else (found == TextLength(0.0, 0.0))
+    assert found.margin_tokens >= 0
+
+
+@given(text=any_texts)
+def test_features_are_numbers_of_things_in_the_text(text: str) -> None:
+    found = count_text_features(text)
+
+    assert len(found) == len(TEXT_FEATURES)
+    assert all(0 <= number <= len(text) for number in found)
+
+
+def test_the_estimate_takes_linear_time() -> None:
+    ruler = build_estimator("o200k_base")
+    chance = random.Random(1)
+    text = "".join(chance.choice("abcXYZ 0123.,;{}\n漢é😀") for _ in range(100_000))
+    began = time.process_time()
+    ruler.measure_many([text * 10])
+
+    assert time.process_time() - began < 1
+
+
+@given(texts=st.lists(any_texts, max_size=5))
+def test_many_texts_are_estimated_as_each_alone(texts: list[str]) -> None:
+    ruler = build_estimator("o200k_base")
+
+    assert ruler.measure_many(texts) == [length(ruler, text) for text in texts]

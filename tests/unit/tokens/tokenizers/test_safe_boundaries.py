@@ -1,0 +1,103 @@
+"""A seam is a place where every tokenizer that is cut there cuts anyway."""
+
+import struct
+import sys
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import splintr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS, BEFORE_BLANKS, split_text
+from foveate.tokens.tokenizers.vocabularies import BUNDLED_VOCABULARIES, bundled_vocabulary
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.texts import texts
+
+PATTERNED = (
+    "o200k_base",
+    "cl100k_base",
+    "llama3",
+    "qwen3",
+    "deepseek_v3",
+    "mistral_v3",
+    "glm4",
+    "gpt_oss",
+    "kimi",
+)
+GEMMAS = ("gemma2", "gemma3")
+SEAMS = dict.fromkeys(PATTERNED, AFTER_WORDS) | dict.fromkeys(GEMMAS, BEFORE_BLANKS)
+# One for each way of splitting.
+KINDS = ("o200k_base", "cl100k_base", "deepseek_v3", "kimi", "gemma3")
+
+
+@cache
+def engine(name: str) -> splintr.AnyTokenizer:
+    return splintr.Tokenizer.from_pretrained(name)
+
+
+def lengths(engine: splintr.AnyTokenizer, some: Sequence[str]) -> list[int]:
+    """As an independent count: every text whole, one by one for the engine."""
+    _, offsets = engine.encode_batch_flat(list(some))
+    ends = struct.unpack(f"<{len(some) + 1}Q", offsets)
+    return [end - start for start, end in pairwise(ends)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEAMS)
+def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
+    tokenizer, seam = engine(name), SEAMS[name]
+
+    @settings(max_examples=limit_examples(120))
+    @given(text=texts, piece_chars=st.integers(1, 6))
+    def holds(text: str, piece_chars: int) -> None:
+        pieces = split_text(text, piece_chars, seam)
+
+        assert "".join(pieces) == text
+        assert sum(lengths(tokenizer, pieces)) == lengths(tokenizer, [text])[0]
+        if name in PATTERNED:
+            ordinary = [token for piece in pieces for token in tokenizer.encode_ordinary(piece)]
+            assert ordinary == tokenizer.encode_ordinary(text)
+
+    holds()
+
+
+def test_every_bundled_vocabulary_that_is_cut_is_tested_here() -> None:
+    assert {name for name in BUNDLED_VOCABULARIES if bundled_vocabulary(name).safe_boundary is not None} == set(
+        SEAMS
+    )
+    assert all(bundled_vocabulary(name).safe_boundary is seam for name, seam in SEAMS.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_a_seam_holds_after_every_letter_and_digit_there_is(name: str) -> None:
+    """Python and the engine may know different editions of Unicode."""
+    tokenizer, seam = engine(name), SEAMS[name]
+    known = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isalnum()]
+    pairs = [(f"x {char}", after) for char, after in zip(known, " .\n/。" * len(known), strict=False)]
+    pairs = [pair for pair in pairs if seam.match("".join(pair), len(pair[0]) - 1)]
+    before, after, whole = (
+        lengths(tokenizer, [before for before, _ in pairs]),
+        lengths(tokenizer, [after + after + "a" for _, after in pairs]),
+        lengths(tokenizer, [before + after + after + "a" for before, after in pairs]),
+    )
+
+    wrong = [pairs[i] for i in range(len(pairs)) if before[i] + after[i] != whole[i]]
+    assert wrong == []
+
+
+def test_a_mark_is_no_letter_to_cut_after() -> None:
+    assert unicodedata.category("\u0301") == "Mn"
+    assert split_text("e\u0301." * 20, 1) == ["e\u0301." * 20]
+
+
+@given(text=texts, piece_chars=st.integers(1, 50))
+def test_no_piece_is_empty_and_none_but_the_last_is_short(text: str, piece_chars: int) -> None:
+    pieces = split_text(text, piece_chars)
+
+    assert all(len(piece) >= piece_chars for piece in pieces[:-1])
+    assert pieces[-1] or not text

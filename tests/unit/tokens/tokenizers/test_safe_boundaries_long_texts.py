@@ -1,0 +1,121 @@
+"""Long texts are counted in pieces; nobody can tell from the count."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.tokens.tokenizers.claude import count_token_classes
+from foveate.tokens.tokenizers.safe_boundaries import split_inside_words, split_text
+from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
+
+VOCABULARIES = ("o200k_base", "cl100k_base", "llama3", "mistral_v3", "mistral_v1")
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "</think>", "[INST]", "<｜end▁of▁sentence｜>", "<s>")
+
+stretches = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(SPECIAL),
+    st.sampled_from(("a", " ", "\n", "!", "7", "中", "é", "word ", "x = y\n", "東京。", "<|", "|>")).flatmap(
+        lambda unit: st.integers(1, 4000).map(lambda times: unit * times)
+    ),
+)
+texts = st.lists(stretches, max_size=12).map("".join)
+
+
+@pytest.mark.slow
+@given(text=texts, piece_chars=st.integers(1, 5000))
+def test_pieces_put_together_are_the_text(text: str, piece_chars: int) -> None:
+    assert "".join(split_text(text, piece_chars)) == text
+    assert "".join(split_inside_words(text, SPECIAL)) == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@given(text=texts.map(lambda text: text + "\n" + "what follows is long " * 500))
+def test_a_long_text_counts_as_if_it_were_never_cut(vocabulary: str, text: str) -> None:
+    tokenizer = bundled_vocabulary(vocabulary)
+    whole = tokenizer._engine.encode_ordinary(text)
+
+    assert tokenizer.count(text) == len(whole) - len(tokenizer._engine.encode_ordinary(""))
+
+
+def test_no_piece_spells_a_special_token_that_has_a_seam() -> None:
+    text = "some words <|endoftext|> and <|im_start|>more" * 3
+
+    assert all(token not in piece for piece in split_inside_words(text, SPECIAL) for token in SPECIAL)
+
+
+def test_where_there_is_no_seam_nothing_is_cut() -> None:
+    assert split_text("a" * 100_000) == ["a" * 100_000]
+
+
+def test_words_after_a_stretch_without_a_seam_are_cut_again() -> None:
+    text = "a" * 100_000 + " word" * 100_000
+
+    assert max(map(len, split_text(text)[1:])) < 40_000
+
+
+def longest_hold_seconds(work: Callable[[], object]) -> float:
+    """For how long another thread did not get its turn while `work` was done; the best of three."""
+    return min(_longest_gap(work) for _ in range(3))
+
+
+def _longest_gap(work: Callable[[], object]) -> float:
+    done = threading.Event()
+    gaps = []
+
+    def beat() -> None:
+        last = time.perf_counter(), time.process_time()
+        while not done.wait(0.001):
+            now = time.perf_counter(), time.process_time()
+            # Whoever holds the lock is at work: what the machine does meanwhile for others is no gap.
+            gaps.append(min(now[0] - last[0], now[1] - last[1]))
+            last = now
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    work()
+    done.set()
+    beating.join()
+    return max(gaps, default=0.0)
+
+
+LETTERS = "abcdefgh" * 125_000
+HOLDERS = {
+    "Gemma, a spelled token in a megabyte without blanks": ("gemma3", f"{LETTERS}<bos>{LETTERS}"),
+    "Gemma, nothing but spelled tokens": ("gemma3", "<bos>" * 200_000),
+    "Gemma, line ends": ("gemma3", "\n" * 1_000_000),
+    "Mistral, a spelled token": ("mistral_v1", f"{LETTERS}</s>{LETTERS}"),
+    "o200k, a spelled token": ("o200k_base", f"{LETTERS}<|endoftext|>{LETTERS}"),
+    "Qwen, marks": ("qwen3", "a" + "\u0301\u0327" * 100_000),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("vocabulary", "text"), HOLDERS.values(), ids=HOLDERS)
+def test_no_text_keeps_other_threads_waiting(vocabulary: str, text: str) -> None:
+    """These once held the interpreter's lock for 0.3 to 1.5 s."""
+    tokenizer = bundled_vocabulary(vocabulary)
+
+    assert longest_hold_seconds(lambda: tokenizer.count(text)) < 0.1
+
+
+@pytest.mark.parametrize("text", ["a" * 1_000_000, "a" * 1_000_000 + "<|endoftext|>"], ids=["plain", "spelled"])
+def test_ids_come_some_thousands_at_a_time(text: str) -> None:
+    """One huge piece was once one huge list, which whoever went through it went through at one go."""
+    tokenizer = bundled_vocabulary("o200k_base")
+
+    assert max(map(len, tokenizer.encode(text))) <= 16 * 1024
+    assert sum(map(len, tokenizer.encode(text))) == tokenizer.count(text)
+    assert sum(count_token_classes(tokenizer.encode(text))) == tokenizer.count(text)
+
+
+def test_ids_of_a_long_text_with_half_a_pair_come_once() -> None:
+    """What came before it was once given twice."""
+    tokenizer = bundled_vocabulary("o200k_base")
+    text = "some words and " * 5000 + "\ud83d and more"
+
+    assert sum(map(len, tokenizer.encode(text))) == tokenizer.count(text)

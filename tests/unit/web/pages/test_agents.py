@@ -1,0 +1,227 @@
+"""The pages of agents."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Call, Category, Charge
+from foveate.engine.sections.sources import SectionSources
+from foveate.model import CacheUsage, Usage
+from foveate.store import Store
+from tests.support.clients.dashboard import BUSY, NOW, looking
+from tests.support.stores.ledger_records import settle_one
+
+PATH = "/-/agents"
+DAY = 86_400.0
+ODD = "<script>alert(1)</script>/?#é 🦊{{7*7}}"
+
+
+async def bill(
+    store: Store, agent: str, dollars: str | None, *, at: float = NOW, model: str = "claude-opus-4-5"
+) -> None:
+    """Book a call of an agent of which three quarters were read from the cache."""
+    call = Call(
+        id=f"{agent} {at} {dollars} {model}",
+        agent=agent,
+        session_id="s",
+        provider="anthropic",
+        model=model,
+        category=Category.MAIN,
+        at=at,
+    )
+    usage = Usage(cache=CacheUsage(uncached=25, read=75), output_tokens=5)
+    entry = Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(store.ledger, entry, accounts=list_accounts(call))
+
+
+async def test_agents_of_the_configuration_and_those_that_asked_are_listed_the_dearest_first(
+    tmp_path: Path,
+) -> None:
+    async with looking(tmp_path, "agents: [{id: ana}, {id: ben, window_tokens: 9000}]") as at:
+        await bill(at.store, "ben", "0.5")
+        await bill(at.store, "carl", "2", at=NOW - 2 * DAY)
+        await bill(at.store, "old", "9", at=NOW - 20 * DAY)
+        text = await at.text(PATH)
+
+        assert "4 agents" in text
+        order = [text.index(name) for name in ("carl not in", "ben on off auto – 9k", "ana on", "old not in")]
+        assert order == sorted(order)
+        assert "75% healthy" in text
+        assert "2 agents" in await at.text(f"{PATH}?which=configured")
+        assert "2 agents" in await at.text(f"{PATH}?which=asked")
+        assert "1 agent;" in await at.text(f"{PATH}?find=CAR")
+        assert "No agent is like that" in await at.text(f"{PATH}?find=nobody")
+
+
+async def test_without_agents_how_one_is_named_is_said_and_what_holds_for_all(tmp_path: Path) -> None:
+    async with looking(tmp_path) as at:
+        text = await at.text(PATH)
+
+        assert "No agent has asked yet" in text
+        assert "What holds for all agents" in text
+        assert "Compaction off histories are sent as they come as for all agents" in text
+
+
+async def test_two_hundred_agents_come_in_pages(tmp_path: Path) -> None:
+    agents = ", ".join(f"{{id: agent-{number:03}}}" for number in range(200))
+    async with looking(tmp_path, f"agents: [{agents}]") as at:
+        first, last = await at.page(PATH), await at.page(f"{PATH}?page=99")
+
+        assert "agent-000" in first
+        assert "agent-050" not in first
+        assert 'href="?page=2"' in first
+        assert "agent-199" in last
+        assert "200 agents, page 4 of 4" in last
+        assert len(first) < 100_000
+
+
+async def test_a_page_of_an_agent_tells_its_switches_and_who_decided_them(tmp_path: Path) -> None:
+    said = (
+        "context_optimization:\n"
+        "  prompt_cache: {ttl: 1h, pings: {enabled: true}}\n"
+        "  compaction: {summarizer_model: small, compact_at_pct: 0.5}\n"
+        "agents:\n"
+        "  - {id: ana, on_overflow: pass, context_optimization: {compaction: true, token_counter: true}}\n"
+        "  - {id: ben, context_optimization: {prompt_cache: false, compaction: true, token_counter: false}}\n"
+    )
+    async with looking(tmp_path, said) as at:
+        ana, ben = await at.text(f"{PATH}/ana"), await at.text(f"{PATH}/ben")
+
+        assert "they live always 1h (an hour only on anthropic, vertex) as for all agents" in ana
+        assert "Pings on at most 3 in a row, in 64 sessions at once" in ana
+        assert "Compaction on histories are folded from 50% of the window on" in ana
+        assert "summaries by small set for this agent" in ana
+        assert "What does not fit pass it is passed, and the provider decides set for this agent" in ana
+        assert "Prompt cache off no marks are placed set for this agent" in ben
+        assert "Pings off" in ben
+        assert "Compaction off nothing is folded, since nothing is counted set for this agent" in ben
+        assert "Token counter off nothing is counted" in ben
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("compaction: {enabled: false}", "sent as they come, since compaction is off"),
+        ("compaction: {enabled: true}", "cut where they are longer than 30% of the window"),
+        (
+            "compaction: {enabled: true}, token_counter: {enabled: false}",
+            "sent as they come, since nothing is counted",
+        ),
+    ],
+)
+async def test_what_becomes_of_long_tool_results_is_told_as_it_is(
+    tmp_path: Path, said: str, means: str
+) -> None:
+    """Defect: they were said to be cut while compaction was off, and nothing was cut."""
+    async with looking(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{said}}}") as at:
+        assert means in await at.text(f"{PATH}/ana")
+
+
+async def test_a_page_of_an_agent_tells_what_it_spent_and_the_windows_of_its_models(tmp_path: Path) -> None:
+    async with looking(tmp_path) as at:
+        await bill(at.store, "ana", "0.5")
+        await bill(at.store, "ana", None, model="nobody-knows")
+        await bill(at.store, "ana", "2", at=NOW - 2 * DAY)
+        text = await at.text(f"{PATH}/ana")
+
+        assert "Today $0.50 + 1 unpriced" in text
+        assert "7 days $2.50 + 1 unpriced" in text
+        assert "claude-opus-4-5 200,000" in text
+        assert "nobody-knows unknown not known of this model" in text
+        assert "The configuration does not name it" in text
+        assert "Caps on it None." in text
+
+
+async def test_caps_that_hold_for_an_agent_are_told_with_what_is_left(tmp_path: Path) -> None:
+    said = (
+        "cost: {caps: [{scope: agent, agent: ana, dollars: 4}, {scope: agent, agent: ben, dollars: 3}, "
+        "{scope: day, dollars: 20}, {scope: call, dollars: 1}, {scope: agent, dollars: 1}]}\n"
+    )
+    async with looking(tmp_path, said) as at:
+        await bill(at.store, "ana", "1")
+        await bill(at.store, "ben", "2")
+        text = await at.text(f"{PATH}/ana")
+
+        assert "agent ana $4.00 $3.00 25% 25% used" in text
+        assert "agent ana $1.00 nothing" in text
+        assert "$20.00 $17.00" in text
+        assert "holds each call by itself" in text
+        assert "ben" not in text
+
+
+async def test_the_workspace_is_told_with_its_files_and_its_own_limits(tmp_path: Path) -> None:
+    home = tmp_path / "home of ana"
+    home.mkdir()
+    (home / "IDENTITY.md").write_text("You are Ana.")
+    (home / "SOUL.md").write_text("#+private\n")
+    (home / "notes.txt").write_text("no file of a bundle")
+    (home / "budget.yaml").write_text("total_tokens: 500\n")
+    limits = "{total_tokens: 900, ladder: progressive, sections: {context: {max_tokens: 300, priority: high}}}"
+    said = (
+        f"agents: [{{id: ana, sections: {{workspace: {{root: {json.dumps(str(home))}}}, limits: {limits}}}}}]"
+    )
+    async with looking(tmp_path, said) as at:
+        text = await at.text(f"{PATH}/ana")
+
+        assert f"Folder {home}" in text
+        assert "IDENTITY.md IDENTITY.md 12 4" in text
+        assert "notes.txt" not in text
+        assert "500 tokens, within which it has limited itself in budget.yaml" in text
+        assert "keep the last 5 lines of logs, log, *_logs, *_log; then leave out mandates" in text
+        assert "context on high 300" in text
+
+        (home / "budget.yaml").write_text("total_tokens: many\n")
+        at.clock.seconds += 2
+        assert "budget.yaml:1" in await at.text(f"{PATH}/ana")
+
+
+async def test_a_workspace_that_is_not_there_is_told(tmp_path: Path) -> None:
+    said = (
+        f"agents: [{{id: ana, sections: {{workspace: {{root: '{tmp_path}/gone'}}, skills: '{tmp_path}/no'}}}}]"
+    )
+    async with looking(tmp_path, said) as at:
+        text = await at.text(f"{PATH}/ana")
+
+        assert f"{tmp_path}/gone: " in text
+        assert "0 files, 0 characters" in text
+
+
+@pytest.mark.parametrize("name", [ODD, "ü" * 250, "a/b", "\u202eleft"])
+async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Path, name: str) -> None:
+    async with looking(tmp_path) as at:
+        await bill(at.store, name, "1")
+        listed = await at.page(PATH)
+        address = f"{PATH}/{quote(name, safe='')}"
+        assert f'href="{address}"' in listed
+
+        page = await at.page(address)
+        assert "<script>alert" not in page + listed
+        assert f'href="/-/sessions?agent={quote(name, safe="")}"' in page
+
+
+async def test_an_agent_that_nobody_knows_has_no_page(tmp_path: Path) -> None:
+    async with looking(tmp_path) as at:
+        assert "the agent '<b>x</b>' has never asked" in await at.text(f"{PATH}/<b>x</b>", 404)
+
+
+class _Hanging(SectionSources):
+    """Files on a disk that hangs."""
+
+    async def load_once(self, _key: Any, _make: Any, _until: float | None) -> Any:
+        raise TimeoutError
+
+
+async def test_files_on_a_disk_that_hangs_are_not_waited_for(tmp_path: Path) -> None:
+    sections = f"{{workspace: {{root: '{tmp_path}'}}, memory: {{paths: ['{tmp_path}']}}}}"
+    said = f"agents: [{{id: ana, sections: {sections}}}]"
+    async with looking(tmp_path, said, made=_Hanging) as at:
+        agent, memory = await at.client.get(f"{PATH}/ana"), await at.client.get("/-/memory")
+
+        assert f"{tmp_path}: its files take {BUSY}" in agent.text
+        assert "Put into its requests" in agent.text
+        assert f"The memory takes {BUSY}. Ask again in a moment." in memory.text

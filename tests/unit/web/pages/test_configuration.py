@@ -1,0 +1,152 @@
+"""The page of the configuration."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients.dashboard import looking
+
+PATH = "/-/configuration"
+HUSH = "fov-hush"
+
+
+def write(file: Path, text: str) -> None:
+    """Replace a file so that the change is seen, however soon it comes."""
+    fresh = file.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(file)
+    os.utime(file)
+
+
+async def test_settings_that_differ_from_the_default_come_first_with_the_line_that_says_so(
+    tmp_path: Path,
+) -> None:
+    async with looking(tmp_path, "server:\n  port: 9000\n  log: lines\n") as at:
+        text = await at.text(f"{PATH}?which=all")
+
+        assert text.index("server.port 9000 8090 line 2") < text.index("context_optimization")
+        assert "server.log lines same line 3" in text
+        assert "of which 1 differ from the default" in text
+        assert f"File {at.file}" in text
+
+
+async def test_where_nothing_is_asked_for_what_differs_is_shown_and_where_nothing_does_all_is(
+    tmp_path: Path,
+) -> None:
+    async with looking(tmp_path, "server: {log: json}") as at:
+        assert "server.log json" in await at.text(PATH)
+        assert "server.host" not in await at.text(PATH)
+        assert "server.host" in await at.text(f"{PATH}?find=host")
+        write(at.file, "server: {log: lines}")
+        assert "server.host 127.0.0.1 same default" in await at.text(PATH)
+
+
+async def test_settings_are_found_by_words_in_their_name_value_or_origin(tmp_path: Path) -> None:
+    async with looking(tmp_path, "server: {port: 9000}\nagents: [{id: ana, window_tokens: 777}]\n") as at:
+        found = await at.text(f"{PATH}?find=SERVER+9000")
+        assert "1 setting" in found
+        assert "server.host" not in found
+
+        assert "agents.0.window_tokens (ana) 777" in await at.text(f"{PATH}?find=ana+tokens")
+        assert "No setting has “<b>”" in await at.text(f"{PATH}?find=<b>")
+
+
+async def test_only_what_differs_or_stands_in_the_file_can_be_shown(tmp_path: Path) -> None:
+    async with looking(tmp_path, "server: {port: 9000, log: lines}") as at:
+        assert "1 setting." in await at.text(f"{PATH}?which=changed")
+        assert "2 settings." in await at.text(f"{PATH}?which=file")
+        assert "which: one of all, changed, file" in await at.text(f"{PATH}?which=some", 400)
+
+
+async def test_a_file_that_cannot_be_used_is_told_with_every_line_and_what_held_still_holds(
+    tmp_path: Path,
+) -> None:
+    async with looking(tmp_path, "server: {port: 9000}") as at:
+        write(at.file, f"server:\n  prot: 3\nagents:\n  - {{id: ana, keys: [{HUSH}]}}\n")
+        text = await at.text(PATH)
+
+        assert "The file cannot be used as it is." in text
+        assert f"{at.file}:2 : server.prot : there is no setting 'prot' here; did you mean port?" in text
+        assert f"{at.file}:4 : agents.0.keys.0 : " in text
+        assert HUSH not in text
+        assert "server.port 9000 8090" in text
+
+
+async def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    async with looking(tmp_path, "server: {port: 9000}") as at:
+        at.file.unlink()
+
+        assert "The file cannot be used as it is." in await at.text(PATH)
+
+
+async def test_what_was_changed_and_waits_for_a_start_says_what_is_used_until_then(tmp_path: Path) -> None:
+    async with looking(tmp_path, "store: {url: 'postgresql://a:hush@db/x'}\nserver: {port: 9000}") as at:
+        assert "Waits for a start" not in await at.text(PATH)
+        write(at.file, "server: {port: 9001, log: json}")
+        text = await at.text(PATH)
+
+        assert "Waits for a start: server.port , store.url changed in the file" in text
+        assert "server.port 9001 from the next start on; until then 9000" in text
+        assert "until then postgresql://a@db/x" in text
+        assert "hush" not in text
+        assert "Changes since the start 1" in text
+
+
+async def test_no_key_or_password_is_shown(tmp_path: Path) -> None:
+    said = (
+        f"agents: [{{id: ana, keys: ['{'a1' * 32}']}}]\n"
+        "upstreams: {own: {base_url: 'http://me:hush@host/v1', api: openai, key_variable: OWN_KEY}}\n"
+    )
+    async with looking(
+        tmp_path,
+        said,
+        OWN_KEY="sk-hush",
+        OPENAI_API_KEY="sk-hush",
+        FOVEATE_STORE="postgresql://a:hush@db/x",
+    ) as at:
+        page = await at.page(PATH)
+
+        assert "hush" not in page
+        assert "a1" * 32 not in page
+        assert "upstreams.own.key set - OWN_KEY" in await at.text(PATH)
+        assert "store.url postgresql://a@db/x - FOVEATE_STORE" in await at.text(PATH)
+
+
+async def test_a_file_that_says_nothing_leaves_all_by_default(tmp_path: Path) -> None:
+    async with looking(tmp_path) as at:
+        text = await at.text(PATH)
+
+        assert "of which 0 differ from the default" in text
+        assert "In force since" in text
+
+
+async def test_many_agents_come_in_pages_of_which_the_last_is_shown_for_one_that_is_not_there(
+    tmp_path: Path,
+) -> None:
+    agents = "".join(f"  - {{id: agent-{number}, window_tokens: 5}}\n" for number in range(120))
+    async with looking(tmp_path, f"agents:\n{agents}") as at:
+        first, last = await at.page(f"{PATH}?which=all"), await at.page(f"{PATH}?page=900&find=agents")
+
+        assert 'rel="next"' in first
+        assert 'rel="prev"' not in first
+        assert 'href="?which=all&amp;page=2"' in first
+        assert 'rel="next"' not in last
+        assert "find=agents" in last[last.index('<nav class="pages"') :]
+        assert len(first) < 200_000
+        assert len(first.split("<tr>")) == 102
+
+
+@pytest.mark.parametrize("asked", ["page=0", "page=x", "page=-1", "page=1e9"])
+async def test_a_page_that_is_no_number_is_refused(tmp_path: Path, asked: str) -> None:
+    async with looking(tmp_path) as at:
+        assert "a whole number from 1" in await at.text(f"{PATH}?{asked}", 400)
+
+
+async def test_what_users_wrote_is_shown_as_text(tmp_path: Path) -> None:
+    agent = "<script>alert(1)</script>{{7*7}}"
+    async with looking(tmp_path, f"agents: [{{id: '{agent}', window_tokens: 5}}]") as at:
+        page = await at.page(f"{PATH}?find=agents")
+
+        assert "<script>alert" not in page
+        assert agent in await at.text(f"{PATH}?find=agents")

@@ -1,0 +1,161 @@
+"""The page of a memory."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+from foveate.memory.memory import Memory
+from tests.support.clients.dashboard import looking
+
+PATH = "/-/memory"
+NOTES = """\
+* Beds
+** Bed 1: tomatoes
+Water every morning; the leaves stay dry.
+** TODO Prune the <b>roses</b>
+Before the frost.
+*** Shears
+In the shed.
+* Diary :private:
+Nobody reads this.
+"""
+
+
+def configured(folder: Path, more: str = "", notes: str = NOTES) -> str:
+    """A configuration in which the gardener has notes, and the intern none."""
+    (folder / "notes").mkdir(exist_ok=True)
+    (folder / "notes" / "garden.org").write_text(notes, encoding="utf-8")
+    paths = json.dumps([str(folder / "notes")])
+    memory = f"{{paths: {paths}, limit_tokens: 300}}"
+    return f"agents: [{{id: intern}}, {{id: gardener, sections: {{memory: {memory}{more}}}}}]\n"
+
+
+def shown_text(page: str) -> str:
+    """The text that a model would see, as the page has it."""
+    found = re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
+    assert found is not None, page
+    return html.unescape(found[1])
+
+
+async def test_the_text_is_that_of_the_command_and_of_requests(tmp_path: Path) -> None:
+    text = configured(tmp_path)
+    async with looking(tmp_path, text) as at:
+        page = await at.page(f"{PATH}?focus=Bed+1:+tomatoes&tokens=60")
+    view = Memory.load(tmp_path / "notes").render("Bed 1: tomatoes", limit_tokens=60)
+
+    assert shown_text(page) == view.text
+    assert f"<dd>{view.tokens} of 60</dd>" in page
+
+
+async def test_the_outline_says_the_level_of_each_node_and_leads_to_it(tmp_path: Path) -> None:
+    async with looking(tmp_path, configured(tmp_path)) as at:
+        page = await at.page(f"{PATH}?query=frost")
+        text = await at.text(f"{PATH}?query=frost")
+
+        outline = page[page.index('<div class="outline">') : page.index("<h2>Text</h2>")]
+        assert outline.count("<ul>") == outline.count("</ul>") == 4
+        assert outline.count("<li>") == outline.count("</li>") == 5
+        assert re.search(r"full TODO Prune the <b>roses</b> \d+ tokens, relevance 0\.\d\d", text)
+        (link,) = re.findall(r'<a href="([^"]*)">Shears', outline)
+        assert "full Shears (focus)" in await at.text(f"{PATH}{link.replace('&amp;', '&')}")
+
+
+async def test_how_many_nodes_are_at_which_level_adds_up_to_all_of_them(tmp_path: Path) -> None:
+    async with looking(tmp_path, configured(tmp_path)) as at:
+        text = await at.text(f"{PATH}?tokens=25")
+
+        counts = re.search(r"Full (\d+) .*Excerpt (\d+) .*Title (\d+) .*Hidden (\d+) not in the text", text)
+        assert counts is not None
+        assert sum(map(int, counts.groups())) == 5
+        assert int(counts[4]) > 0
+
+
+async def test_what_is_private_is_never_shown_even_where_it_is_asked_for(tmp_path: Path) -> None:
+    more = ", privacy_tags: [garden]"
+    notes = f"{NOTES}* Keys :garden:\nUnder the pot.\n"
+    async with looking(tmp_path, configured(tmp_path, more, notes)) as at:
+        for asked in ("", "?query=nobody+reads+diary", "?query=keys+pot", "?tokens=5000"):
+            page = await at.page(f"{PATH}{asked}")
+            assert "Nobody reads" not in page
+            assert "Under the pot" not in page
+            assert "something is tagged private" in page
+        assert "there is no node 'Diary' in the memory" in await at.text(f"{PATH}?focus=Diary", 400)
+        assert "there is no node 'Keys' in the memory" in await at.text(f"{PATH}?focus=Keys", 400)
+
+
+async def test_what_cannot_be_is_told_beside_the_form_with_what_was_typed(tmp_path: Path) -> None:
+    async with looking(tmp_path, configured(tmp_path)) as at:
+        page = await at.page(f"{PATH}?focus=Bed&tokens=many", 400)
+        assert "tokens: a whole number from 1 to 50000, not &#39;many&#39;" in page
+        assert 'value="many"' in page
+        assert 'value="Bed"' in page
+
+        assert "data-events" not in page
+        assert "data-events" in await at.page(PATH)
+
+        assert "did you mean 'Beds'?" in await at.text(f"{PATH}?focus=Bedss", 400)
+        assert "raise the limit" in await at.text(f"{PATH}?focus=Shears&tokens=1", 400)
+        assert "tokens: a whole number" in await at.text(f"{PATH}?tokens=99999999", 400)
+
+
+async def test_an_agent_without_a_memory_and_one_that_is_not_there_are_told(tmp_path: Path) -> None:
+    async with looking(tmp_path, configured(tmp_path)) as at:
+        assert "The agent intern has no memory" in await at.text(f"{PATH}?agent=intern")
+        assert "The agent <b>x</b> has no memory" in await at.text(f"{PATH}?agent=<b>x</b>")
+        assert '<option value="gardener" selected>' in await at.page(PATH)
+
+
+async def test_without_any_memory_how_to_have_one_is_said(tmp_path: Path) -> None:
+    async with looking(tmp_path) as at:
+        text = await at.text(PATH)
+
+        assert "No agent has a memory yet" in text
+        assert "paths: [~/notes]" in text
+
+
+async def test_notes_that_are_not_there_are_told_and_so_is_a_memory_without_any(tmp_path: Path) -> None:
+    async with looking(tmp_path, configured(tmp_path, notes="#+FILETAGS: :private:\n* A\n")) as at:
+        assert "The memory is empty" in await at.text(PATH)
+    said = configured(tmp_path).replace(str(tmp_path / "notes"), str(tmp_path / "gone"))
+    async with looking(tmp_path, said) as at:
+        assert "No such file or directory" in await at.text(PATH)
+
+
+async def test_a_change_of_the_notes_is_seen(tmp_path: Path) -> None:
+    async with looking(tmp_path, configured(tmp_path)) as at:
+        before = shown_text(await at.page(PATH))
+        assert shown_text(await at.page(PATH)) == before
+        (tmp_path / "notes" / "shed.md").write_text("# Ladder\n\nBehind the door.\n")
+        at.clock.seconds += 2
+
+        assert "Ladder" in shown_text(await at.page(PATH))
+
+
+async def test_what_the_budget_of_the_sections_leaves_is_told_where_it_is_less(tmp_path: Path) -> None:
+    async with looking(tmp_path, configured(tmp_path, ", limits: {total_tokens: 200}")) as at:
+        assert "leaves its memory 200 tokens at most" in await at.text(PATH)
+    off = ", limits: {sections: {context: {enabled: false}}}"
+    async with looking(tmp_path, configured(tmp_path, off)) as at:
+        assert "switch its memory off" in await at.text(PATH)
+
+
+async def test_of_a_long_view_the_beginning_is_shown_with_how_much_more_there_is(tmp_path: Path) -> None:
+    notes = "".join(f"* Heading {number}\n{'words ' * 40}\n" for number in range(700))
+    async with looking(tmp_path, configured(tmp_path, notes=notes)) as at:
+        page = await at.page(f"{PATH}?tokens=50000")
+
+        assert page.count("<li><span") == 300
+        assert re.search(r"… and \d+ more nodes that are in the text", page)
+        assert re.search(r"… and [\d,]+ more characters", page)
+        assert len(page) < 200_000
+
+
+async def test_titles_nested_deeper_than_browsers_bear_stay_within_the_outline(tmp_path: Path) -> None:
+    notes = "".join(f"{'*' * depth} Depth {depth}\n" for depth in range(1, 60))
+    async with looking(tmp_path, configured(tmp_path, notes=notes)) as at:
+        page = await at.page(f"{PATH}?tokens=5000")
+
+        outline = page[page.index('<div class="outline">') : page.index("<h2>Text</h2>")]
+        assert outline.count("<ul>") == outline.count("</ul>") < 30
+        assert outline.count("<li>") == outline.count("</li>") == 60

@@ -1,0 +1,309 @@
+"""The overview: what is spent, saved and lost, how well caches work, and what is wrong."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace as with_changes
+
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Category, Charge
+from foveate.engine.metrics import definitions
+from foveate.engine.metrics.registry import MetricsRegistry
+from foveate.gateway.observability.health import HealthStatus
+from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.session.traces import CacheMiss
+from foveate.store import Store
+from tests.support.clients.dashboard import NOW, Looking, looking
+from tests.support.stores.ledger_records import make_call, settle_one
+from tests.support.stores.records import TRACE
+
+DAY = 86_400.0
+ODD = '<script>alert("1")</script>/?#é👩‍👩‍👧‍👦'
+CAPS = """
+cost:
+  caps:
+    - {scope: call, dollars: 0.5}
+    - {scope: session, dollars: 8, warn_at: 0.5}
+    - {scope: agent, agent: bob, dollars: 1}
+    - {scope: day, dollars: 100}
+"""
+
+
+def billed(
+    id_: str,
+    dollars: str | None,
+    *,
+    agent: str = "ana",
+    at: float = NOW,
+    category: Category = Category.MAIN,
+    model: str = "claude-opus-5-5",
+    read: int = 0,
+    uncached: int = 100,
+    saved: Savings = Savings(),  # noqa: B008 - it is frozen
+) -> Charge:
+    of = with_changes(
+        make_call(id_, agent=agent, session_id=f"session of {agent}", at=at), category=category, model=model
+    )
+    return Charge(
+        call=of,
+        usage=Usage(cache=CacheUsage(uncached=uncached, read=read), output_tokens=7),
+        dollars=None if dollars is None else Decimal(dollars),
+        savings=saved,
+    )
+
+
+async def ask(store: Store, *entries: Charge, status: int = 200, broke: CacheMiss | None = None) -> None:
+    """Have calls billed, and those that are requests traced."""
+    for one in entries:
+        of = one.call
+        await settle_one(store.ledger, one, accounts=list_accounts(of))
+        if of.category is Category.MAIN:
+            trace = with_changes(
+                TRACE, id=of.id, agent=of.agent, session_id=of.session_id, model=of.model, at=of.at,
+                status=status, broke=broke,
+            )  # fmt: skip
+            await store.traces.save([trace])
+
+
+async def a_week(store: Store) -> None:
+    """Two agents, one fold, one break, one error and one call of unknown price."""
+    saved = Savings(
+        comparison=Comparison.SIMULATED,
+        without=Decimal("5.65"),
+        breakpoints=Decimal("0.9"),
+        compaction=Decimal("0.5"),
+        keep_alive=Decimal("-0.25"),
+        context=Decimal(0),
+        simulation_error=Decimal(0),
+    )
+    summary = Savings(comparison=Comparison.SIMULATED, without=Decimal(0), compaction=Decimal("-0.20"))
+    await ask(store, billed("a1", "4.50", read=900, saved=saved), billed("a2", None, read=0, uncached=0))
+    await ask(
+        store,
+        billed(
+            "a3", "0.20", category=Category.COMPACTION, model="claude-haiku-5", uncached=9_000, saved=summary
+        ),
+    )
+    await ask(store, billed("b1", "2", agent="bob", at=NOW - 2 * DAY, read=10, uncached=90), status=529)
+    lost = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=12_345, lost_dollars=Decimal("0.06"))
+    await ask(store, billed("b2", "1.25", agent="bob", at=NOW - 3 * DAY), broke=lost)
+    await ask(store, billed("c1", "100", agent="old", at=NOW - 20 * DAY, model="gpt-5.6"))
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the store of a week, which tests only look into."""
+    folder = tmp_path_factory.mktemp("week")
+
+    async def fill() -> None:
+        async with looking(folder, CAPS) as opened:
+            await a_week(opened.store)
+
+    asyncio.run(fill())
+    return folder
+
+
+@pytest.fixture
+async def web(filled: Path) -> AsyncIterator[Looking]:
+    async with looking(filled, CAPS) as opened:
+        yield opened
+
+
+def part(page: str, name: str) -> str:
+    """What can be read in a part of a page."""
+    found = re.search(rf'<section data-part="{name}".*?</section>', page, re.DOTALL)
+    assert found is not None, name
+    return " ".join(re.sub(r"<[^>]*>", " ", found[0]).split())
+
+
+async def test_the_tiles_tell_money_savings_losses_hits_and_requests_of_a_week(web: Looking) -> None:
+    tiles = part(await web.page("/"), "tiles")
+
+    assert "Today $4.70 2 requests; 1 call of unknown price on top" in tiles
+    assert "Last 7 days $7.95 1 call of unknown price on top" in tiles
+    assert "Saved $0.95 without Foveate $5.65" in tiles
+    savings = part(await web.page("/"), "savings")
+    for told in (
+        "Without Foveate $5.65 2 calls of 5 as the clients sent them",
+        "Breakpoints −$0.90",
+        "Compaction and trimming −$0.30",
+        "Keep-alive +$0.25",
+        "With Foveate $4.70",
+        "Simulation error $0.00",
+    ):
+        assert told in savings
+    assert "Breaks lost $0.06 1 break, 12.3k tokens paid again" in tiles
+    assert "Hit ratio 75.8% healthy" in tiles  # 910 of 1,200: the summary is not in it
+    assert "Requests 4 1 failed , 25%" in tiles
+
+
+async def test_today_is_told_by_the_hour_and_a_month_has_what_a_week_has_not(web: Looking) -> None:
+    today, month = await web.page("/?span=today"), await web.page("/?span=30d")
+
+    assert "Money by hour and agent" in today
+    assert "Last" not in part(today, "tiles")
+    assert "bob" not in part(today, "agents")
+    assert "Last 30 days $107.95" in part(month, "tiles")
+    assert "old" in part(month, "agents")
+    assert '<a href="?span=30d&amp;by=agent" aria-current="true">30 days</a>' in month
+    assert '<a href="?span=today&amp;by=agent">Today</a>' in month
+
+
+async def test_one_agent_is_shown_alone_and_its_money_by_model(web: Looking) -> None:
+    page = await web.page("/?agent=ana")
+
+    assert "Money by day and model" in page
+    assert "claude-haiku-5" in part(page, "models")
+    assert "bob" not in part(page, "agents")
+    assert "Last 7 days $4.70" in part(page, "tiles")
+    assert '<option value="ana" selected>' in page
+    assert "agent=ana" in page.split("30 days</a>")[0]
+
+
+async def test_agents_come_with_the_dearest_first_and_lead_to_their_sessions(web: Looking) -> None:
+    page = await web.page("/")
+    agents = part(page, "agents")
+
+    assert agents.index("ana") < agents.index("bob")
+    assert "ana 2 0 90% healthy $4.70 + 1 unpriced $5.65 $0.95 $0.00" in agents
+    assert "bob 2 1 5% flagged $3.25 not compared $0.06" in agents
+    assert 'href="/-/sessions?agent=bob"' in page
+
+
+async def test_what_calls_were_for_is_told_with_what_it_cost(web: Looking) -> None:
+    told = part(await web.page("/"), "categories")
+
+    assert "main the agents' own 4 1.2k 28 $7.75 + 1 unpriced".replace("'", "&#39;") in told
+    assert "compaction summaries of long histories 1 9k 7 $0.20" in told
+
+
+async def test_breaks_are_told_in_the_explainers_words_with_their_session(web: Looking) -> None:
+    page = await web.page("/")
+
+    assert "a timestamp changed, at system[0] 12.3k tokens $0.06 bob" in part(page, "breaks")
+    assert 'href="/-/sessions/session%20of%20bob"' in page
+    assert "None today." in part(await web.page("/?span=today"), "breaks")
+    assert "None in the last 7 days." in part(await web.page("/?agent=ana"), "breaks")
+
+
+async def test_caps_are_told_with_how_near_they_are(web: Looking) -> None:
+    caps = part(await web.page("/"), "caps")
+
+    assert "each call $0.50 holds each call by itself" in caps
+    assert "session session of … of ana $8.00 $4.70 with 1 unpriced $0.00 59% used, warned from 50% on" in caps
+    assert "agent bob $1.00 $3.25 $0.00 over by $2.25" in caps
+    assert "day 2026-11-06 $100.00 $4.70 with 1 unpriced $0.00 5% used" in caps
+    assert "session of bob" not in caps  # it had no call of late
+
+
+async def test_charts_have_a_label_for_each_day_and_the_same_colour_for_an_agent(web: Looking) -> None:
+    page = await web.page("/")
+
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert titles == [
+        "Money by day and agent",
+        "Saved and lost by day",
+        "Hit ratio by day and agent",
+        "Requests and errors by day",
+    ]
+    assert "$7.95 in the last 7 days, the most at 6 Nov with $4.70; ana has $4.70 of it" in page
+    assert "the aim: 70%" in page
+    assert "flagged below: 30%" in page
+    assert "4 requests in the last 7 days, of which 1 failed" in page
+
+
+async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: Path) -> None:
+    board = MetricsRegistry()
+    board.histogram(definitions.ADDED_SECONDS).observe(0.0011)
+    board.histogram(definitions.STEP_SECONDS, "cache").observe(0.0003)
+    board.histogram(definitions.STEP_SECONDS, "fold").observe(0.003)
+    board.scalar(definitions.REJECTIONS, "ana", "cap_exceeded").value += 2
+    for agent in ("ana", "bob"):
+        board.scalar(definitions.REJECTIONS, agent, "upstream_unreachable").value += 3
+    async with looking(tmp_path, samples=board.samples()) as web:
+        await ask(web.store, billed("a", "1"))
+        page, of_ana = await web.page("/"), await web.page("/?agent=ana")
+
+    assert "Latency added 1.5 ms p50; p99: 2.0 ms; 1 request since the gateway started" in part(page, "tiles")
+    said = (
+        "none failed 8 answered by the gateway itself since it started: 6 upstream unreachable, 2 cap exceeded"
+    )
+    assert said in part(page, "tiles")
+    assert "itself since it started: 3 upstream unreachable, 2 cap exceeded" in part(of_ana, "tiles")
+    steps = part(page, "latency")
+    assert "Since the gateway started" in steps
+    assert steps.index("fold 1 ") < steps.index("cache 1 ")
+
+
+async def test_where_every_request_was_answered_by_the_gateway_itself_it_says_why(tmp_path: Path) -> None:
+    board = MetricsRegistry()
+    board.scalar(definitions.REJECTIONS, "ana", "upstream_unreachable").value += 1
+    async with looking(tmp_path, samples=board.samples()) as web:
+        text = await web.text("/")
+
+    assert "No request has been sent on yet: 1 request answered by the gateway itself" in text
+    assert "1 upstream unreachable" in text
+    assert "No request has come yet" not in text
+
+
+async def test_an_empty_store_tells_how_to_point_a_client_at_the_gateway(tmp_path: Path) -> None:
+    async with looking(tmp_path) as web:
+        page = await web.page("/")
+
+    assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8090\n" in page
+    assert "export OPENAI_BASE_URL=http://127.0.0.1:8090/v1\n" in page
+    assert "<canvas" not in page
+
+
+async def test_what_is_wrong_with_the_gateway_stands_on_top(tmp_path: Path) -> None:
+    vitals = HealthStatus(version="1", store="store.sqlite", failures={"fold": 2}, charges_lost=1)
+    async with looking(tmp_path, vitals=vitals) as web:
+        empty = part(await web.page("/"), "troubles")
+        await ask(web.store, billed("a", "1"))
+        told = part(await web.page("/"), "troubles")
+
+    assert told == empty
+    assert "Steps failed in the last five minutes: fold 2 times Their requests went out without them." in told
+    assert "1 bill was lost" in told
+
+
+@pytest.mark.parametrize("query", ["span=year", "by=moon"])
+async def test_what_cannot_be_shown_is_told_and_what_can_be(web: Looking, query: str) -> None:
+    told = await web.text(f"/?{query}", 400)
+
+    assert "one of" in told
+
+
+async def test_an_agent_that_nobody_knows_has_asked_nothing(web: Looking) -> None:
+    told = await web.text("/?agent=nobody")
+
+    assert "Nothing was asked in the last 7 days by nobody." in told
+
+
+async def test_names_are_text_whatever_they_hold_and_however_long_they_are(tmp_path: Path) -> None:
+    long = ODD * 30
+    async with looking(tmp_path, CAPS) as web:
+        broke = CacheMiss(cause=ODD, where=ODD, lost_tokens=1)
+        await ask(web.store, billed("a", "1", agent=ODD, model=ODD), billed("b", "1", agent=long), broke=broke)
+        page = await web.page("/")
+        chosen = await web.client.get("/", params={"agent": ODD, "by": "agent"})
+
+    assert "<script>alert" not in page + chosen.text
+    assert chosen.status_code == 200
+    assert "Last 7 days $1.00" in part(chosen.text, "tiles")
+
+
+async def test_many_agents_share_the_rest_of_a_chart_and_of_the_table(tmp_path: Path) -> None:
+    async with looking(tmp_path) as web:
+        await ask(web.store, *(billed(f"c{at}", f"{at + 1}", agent=f"agent {at}") for at in range(60)))
+        page = await web.page("/")
+
+    assert "others" in part(page, "chart-money")
+    assert "agent 59" in part(page, "chart-money")
+    assert "agent 40" not in part(page, "chart-money")
+    assert "10 more agents spent less." in part(page, "agents")
+    assert len(page) < 100_000

@@ -1,0 +1,50 @@
+"""What Foveate adds to requests, read from histograms."""
+
+import pytest
+
+from foveate.engine.metrics import definitions
+from foveate.engine.metrics.registry import MetricsRegistry
+from foveate.web.pages import overview
+
+
+def test_half_and_nearly_all_are_read_between_the_bounds_of_the_histogram() -> None:
+    board = MetricsRegistry()
+    spread = board.histogram(definitions.ADDED_SECONDS)
+    for _ in range(98):
+        spread.observe(0.0015)
+    for _ in range(2):
+        spread.observe(0.3)
+
+    found = overview.summarize_added_latency(board.samples())
+
+    assert found is not None
+    assert found.count == 100
+    assert 0.001 < found.p50 < 0.002
+    assert 0.1 < found.p99 < 0.5
+    assert found.mean == pytest.approx((98 * 0.0015 + 2 * 0.3) / 100)
+
+
+def test_what_is_beyond_the_last_bound_is_told_as_that() -> None:
+    board = MetricsRegistry()
+    board.histogram(definitions.ADDED_SECONDS).observe(1_000.0)
+
+    found = overview.summarize_added_latency(board.samples())
+
+    assert found is not None
+    assert found.p50 == found.p99 == definitions.ADDED_SECONDS.buckets[-1]
+
+
+def test_a_gateway_that_has_served_nothing_adds_nothing() -> None:
+    board = MetricsRegistry()
+    assert overview.summarize_added_latency(board.samples()) is None
+    board.histogram(definitions.ADDED_SECONDS)
+    assert overview.summarize_added_latency(board.samples()) is None
+    assert overview.summarize_steps(board.samples()) == []
+
+
+def test_steps_come_with_the_slowest_first() -> None:
+    board = MetricsRegistry()
+    for step, seconds in (("cache", 0.0003), ("fold", 0.02), ("count", 0.004)):
+        board.histogram(definitions.STEP_SECONDS, step).observe(seconds)
+
+    assert [step.name for step in overview.summarize_steps(board.samples())] == ["fold", "count", "cache"]

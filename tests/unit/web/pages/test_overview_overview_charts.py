@@ -1,0 +1,95 @@
+"""The charts of the overview."""
+
+from decimal import Decimal
+
+from foveate.prompt_cache.hit_ratio import HitRatio
+from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Shape
+from foveate.web.pages import overview as charts
+from foveate.web.spending import SpendingTotals
+from foveate.web.time_range import resolve_time_range
+from tests.support.stores.ledger_records import NOON
+
+TODAY, WEEK = resolve_time_range("today", NOON), resolve_time_range("7d", NOON)
+LAST = WEEK.groups[-1]
+
+
+def cost(dollars: str) -> SpendingTotals:
+    return SpendingTotals(calls=1, dollars=Decimal(dollars))
+
+
+def test_what_none_of_the_parts_has_is_that_of_others() -> None:
+    whole = {LAST: cost("3.5"), WEEK.groups[0]: cost("1")}
+    parts = {"ana": {LAST: cost("2")}, "bob": {}}
+
+    chart = charts.build_cost_chart(WEEK, whole, parts, "agent")
+
+    assert [(one.name, one.values, one.colour) for one in chart.series] == [
+        ("ana", [0, 0, 0, 0, 0, 0, 2], SERIES_COLOURS[0]),
+        (charts.OTHERS_NAME, [1, 0, 0, 0, 0, 0, 1.5], OTHER_COLOUR),
+    ]
+    assert chart.says == "$4.50 in the last 7 days, the most at 15 Nov with $3.50; ana has $2.00 of it"
+
+
+def test_parts_that_have_grown_since_the_whole_was_read_leave_others_nothing() -> None:
+    chart = charts.build_cost_chart(WEEK, {LAST: cost("2")}, {"ana": {LAST: cost("2.5")}}, "agent")
+
+    assert [one.name for one in chart.series] == ["ana"]
+
+
+def test_a_chart_of_nothing_has_its_labels_and_says_so() -> None:
+    chart = charts.build_cost_chart(WEEK, {}, {}, "agent")
+
+    assert [one.values for one in chart.series] == [[0] * 7]
+    assert chart.says == "nothing in the last 7 days"
+    assert charts.build_savings_chart(WEEK, {}).says.endswith("nothing was saved or lost")
+    assert charts.build_hit_ratio_chart(WEEK, {}).says == "nothing was sent"
+
+
+def test_hours_that_have_not_begun_are_not_drawn() -> None:
+    whole = {TODAY.groups[0]: SpendingTotals(requests=3, failed=1)}
+
+    good, bad = charts.build_requests_chart(TODAY, whole).series
+
+    assert good.values[:2] == [2, 0]
+    assert bad.values[:2] == [1, 0]
+    assert good.values[13:] == [None] * 11
+
+
+def test_an_agent_has_the_same_colour_in_every_chart() -> None:
+    agents = {
+        "dear": {LAST: cost("9")},
+        "busy": {LAST: SpendingTotals(calls=1, dollars=Decimal(1), hits=HitRatio(3, 4))},
+    }
+    whole = {LAST: cost("10")}
+
+    dollars = {one.name: one.colour for one in charts.build_cost_chart(WEEK, whole, agents, "agent").series}
+    ratios = [one for one in charts.build_hit_ratio_chart(WEEK, agents).series if one.shape is Shape.LINE]
+
+    assert [(one.name, one.colour) for one in ratios] == [("busy", dollars["busy"])]
+
+
+def test_the_levels_of_health_are_lines_over_all_of_the_span() -> None:
+    limits = [one for one in charts.build_hit_ratio_chart(WEEK, {}).series if one.shape is Shape.LIMIT]
+
+    assert [(one.name, one.values) for one in limits] == [
+        ("the aim: 70%", [0.7] * 7),
+        ("flagged below: 30%", [0.3] * 7),
+    ]
+
+
+def test_losses_are_shown_below_zero_and_what_never_was_is_left_out() -> None:
+    whole = {LAST: SpendingTotals(saved_by_compaction=Decimal("-0.5"), lost_dollars=Decimal("0.25"))}
+
+    chart = charts.build_savings_chart(WEEK, whole)
+
+    assert {one.name: one.values[-1] for one in chart.series} == {
+        "saved by breakpoints": 0,
+        "saved by compaction and trimming": -0.5,
+        "lost to cache breaks": 0.25,
+    }
+
+
+def test_only_a_few_have_a_colour_of_their_own_those_that_cost_most() -> None:
+    spent = {f"agent {at}": cost(str(at)) for at in range(20)} | {"silent": SpendingTotals()}
+
+    assert charts.most_expensive(spent) == [f"agent {at}" for at in range(19, 13, -1)]

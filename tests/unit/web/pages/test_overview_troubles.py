@@ -1,0 +1,49 @@
+"""What is wrong with the gateway, and what to do about it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from foveate.errors import BadSetting
+from foveate.gateway.observability.health import HealthStatus, health_to_json
+from foveate.web.pages.overview import list_health_problems
+
+WELL = HealthStatus(version="1", store="foveate.sqlite")
+
+
+def test_nothing_is_said_of_a_gateway_that_is_well() -> None:
+    assert list_health_problems(health_to_json(WELL)) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "remedy"),
+    [
+        (
+            {"config": BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7)},
+            "foveate.yaml",
+            "What held before still holds",
+        ),
+        ({"store_problem": "no answer within 1 s"}, "no answer within 1 s", "foveate.sqlite"),
+        ({"failures": {"fold": 2, "cache": 1}}, "cache once, fold 2 times", "went out without them"),
+        ({"charges_waiting": 1}, "1 bill waits", "as soon as the store"),
+        ({"charges_lost": 1_200}, "1,200 bills were lost", "log says why"),
+        ({"log_problem": "the disk is full"}, "the disk is full", "room"),
+    ],
+)
+def test_whatever_makes_a_gateway_unwell_is_told_with_what_to_do(
+    wrong: Mapping[str, object], said: str, remedy: str
+) -> None:
+    vitals = HealthStatus(version="1", store="foveate.sqlite", **wrong)  # type: ignore[arg-type]
+
+    assert not vitals.is_healthy
+    (trouble,) = list_health_problems(health_to_json(vitals))
+    assert said in trouble.what
+    assert remedy in trouble.remedy
+
+
+def test_all_that_is_wrong_is_told() -> None:
+    vitals = HealthStatus(
+        version="1", store_problem="gone", charges_waiting=3, charges_lost=1, log_problem="full"
+    )
+
+    assert len(list_health_problems(health_to_json(vitals))) == 4

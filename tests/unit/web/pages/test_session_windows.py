@@ -1,0 +1,157 @@
+"""A session's window over time: which requests are shown, what filled them, what happened there."""
+
+from decimal import Decimal
+from math import ceil
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.session.traces import CacheMiss, WindowSection
+from foveate.store.dashboard import WindowContents, WindowSample
+from foveate.web.charts import Shape
+from foveate.web.pages.session import (
+    MAX_POINTS,
+    build_window_chart,
+    choose_points,
+    describe_current_window,
+    list_required_requests,
+)
+from tests.support.stores.records import COMPACTION
+
+NOON = 1_794_744_000.0
+
+
+def point(
+    number: int,
+    tokens: int | None = 1_000,
+    *,
+    window: int | None = 4_000,
+    fold: str | None = None,
+    broken: bool = False,
+) -> WindowSample:
+    return WindowSample(
+        id=f"r{number}",
+        at=NOON + 60 * number,
+        tokens=tokens,
+        window_tokens=window,
+        compaction_id=fold,
+        is_cache_miss=broken,
+    )
+
+
+def filling(broke: CacheMiss | None = None, **sizes: int) -> WindowContents:
+    sections = [WindowSection(name.replace("_", " "), tokens) for name, tokens in sizes.items()]
+    return WindowContents(sections=sections, exact=True, reserved_tokens=300, broke=broke)
+
+
+@given(st.lists(st.none() | st.integers(0, 10**6), max_size=60), st.integers(1, 12))
+def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | None], most: int) -> None:
+    points = [point(number, tokens) for number, tokens in enumerate(sizes)]
+    places = choose_points(points, most)
+
+    assert places == sorted(set(places))
+    assert len(places) == min(len(points), most)
+    if points:
+        assert places[-1] == len(points) - 1
+        longest_stretch = ceil(len(points) / len(places))
+        earlier = [size or 0 for size in sizes[:-longest_stretch]]
+        assert max(sizes[at] or 0 for at in places) >= max(earlier, default=0)
+
+
+def test_a_session_that_is_not_counted_has_no_chart() -> None:
+    assert build_window_chart([], {}, {}) is None
+    assert build_window_chart([point(0, None)], {}, {}) is None
+    assert describe_current_window([point(0, None)], {}) is None
+
+
+def test_sections_are_areas_by_their_kinds_in_the_order_in_which_a_model_reads_them() -> None:
+    points = [point(0, 1_000), point(1, None), point(2, 1_500)]
+    fillings = {
+        "r0": filling(user=400, tools=600),
+        "r2": filling(tools=600, injected_time=40, injected_memory=60, user=500, tool_results=250),
+    }
+    chart = build_window_chart(points, fillings, {})
+
+    assert chart is not None
+    assert chart.stacked
+    assert {one.name: list(one.values) for one in chart.series} == {
+        "tools": [600, None, 600],
+        "injected": [0, None, 100],
+        "user": [400, None, 500],
+        "tool results": [0, None, 250],
+        "other": [0, None, 50],
+        "limit": [4_000, 4_000, 4_000],
+    }
+    assert [one.shape for one in chart.series][-1] is Shape.LIMIT
+    assert len({one.colour for one in chart.series}) == len(chart.series)
+    assert list(chart.labels) == ["#1 12:00:00", "#2 12:01:00", "#3 12:02:00"]
+    assert chart.says == "1.5k tokens at the last of 3 requests, 37.5% of a window of 4k; 1.5k at most"
+
+
+def test_a_limit_that_is_far_away_does_not_squeeze_what_is_there() -> None:
+    chart = build_window_chart([point(0, 1_000, window=200_000)], {"r0": filling(user=1_000)}, {})
+
+    assert chart is not None
+    assert [one.name for one in chart.series] == ["user"]
+    assert "0.5% of a window of 200k" in chart.says
+    assert chart.title == "Context window over time, far below its limit of 200k tokens"
+
+
+def test_folds_and_breaks_are_told_where_they_happened() -> None:
+    broke = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.5"))
+    points = [
+        point(0),
+        point(1, fold=COMPACTION.id, broken=True),
+        point(2, fold=COMPACTION.id),
+        point(3, fold="unknown"),
+        point(4),
+    ]
+    fillings = {one.id: filling(broke if one.is_cache_miss else None, user=1_000) for one in points}
+    chart = build_window_chart(points, fillings, {COMPACTION.id: COMPACTION})
+
+    assert chart is not None
+    assert [(event.label, event.kind, event.says) for event in chart.events] == [
+        (1, "fold", "Folded: 9k tokens became 700"),
+        (
+            1,
+            "break",
+            "Cache broke: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.50",
+        ),
+        (3, "fold", "Folded"),
+        (4, "fold", "No longer folded"),
+    ]
+    later = build_window_chart(points[2:], fillings, {}, first_number=3)
+    assert later is not None
+    assert [event.label for event in later.events] == [1, 2], "what was so before is no event"
+    assert later.labels[0].startswith("#3 ")
+
+
+def test_of_a_long_session_few_points_are_shown_and_everything_that_happened() -> None:
+    points = [point(number, 1_000 + number, broken=number % 3 == 0) for number in range(4 * MAX_POINTS)]
+    ids = list_required_requests(points)
+    fillings = {id_: filling(user=1_000) for id_ in ids}
+    chart = build_window_chart(points, fillings, {})
+
+    assert chart is not None
+    assert len(chart.labels) == MAX_POINTS
+    assert len(ids) < 3 * MAX_POINTS
+    assert chart.labels[-1].startswith(f"#{len(points)} ")
+    assert {event.label for event in chart.events} == set(range(MAX_POINTS))
+    assert any(event.says == "Cache broke (and 1 more)" for event in chart.events)
+
+
+def test_what_fills_the_window_now_is_unknown_if_the_last_request_was_not_counted() -> None:
+    assert describe_current_window([point(0), point(1, None)], {"r0": filling(system=500)}) is None
+
+
+def test_what_fills_the_window_now_is_that_of_the_last_request() -> None:
+    points = [point(0), point(1, 2_000)]
+    full = describe_current_window(points, {"r1": filling(system=500, nobody_knows_it=1_000)})
+
+    assert full is not None
+    assert (full.tokens, full.share, full.exact, full.reserved_tokens) == (2_000, 0.5, True, 300)
+    assert [(part.name, part.tokens, part.share) for part in full.parts] == [
+        ("system", 500, 0.25),
+        ("nobody knows it", 1_000, 0.5),
+        ("other", 500, 0.25),
+    ]

@@ -1,0 +1,169 @@
+"""The list of sessions: what is told of each, filters, pages, and names that are no markup."""
+
+import re
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.cost.caps import list_accounts
+from foveate.session.traces import Trace
+from foveate.web.pages.sessions import SESSIONS_PER_PAGE
+from tests.support.clients.dashboard import NOW, Looking, looking, read
+from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
+from tests.support.stores.records import COMPACTION, FAILED_COMPACTION, TRACE
+
+EVIL = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
+
+
+@pytest.fixture
+async def look(tmp_path: Path) -> AsyncIterator[Looking]:
+    async with looking(tmp_path) as found:
+        yield found
+
+
+def asked(session_id: str, **said: object) -> Trace:
+    return replace(TRACE, id=f"of {session_id}", session_id=session_id, **{"at": NOW - 60, **said})
+
+
+async def billed(
+    look: Looking, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
+) -> None:
+    call = replace(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
+    entry = replace(CHARGE, call=call, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(look.store.ledger, entry, accounts=list_accounts(call))
+
+
+def listed(page: str) -> list[str]:
+    """The sessions of a page, by the names of their links."""
+    return re.findall(r'<a class="code" href="/-/sessions/([^"]*)"', page)
+
+
+async def test_an_empty_store_says_what_will_be_there(look: Looking) -> None:
+    text = await look.text("/-/sessions")
+
+    assert "No request has gone through this gateway yet" in text
+    assert "No session is of this kind" in await look.text("/-/sessions?agent=nobody")
+
+
+async def test_a_row_tells_what_a_session_did_and_cost(look: Looking) -> None:
+    await look.store.traces.save([asked("s"), replace(asked("s"), id="b", status=529, broke=None)])
+    await billed(look, "s", "0.05")
+    await look.store.compactions.record(COMPACTION, (), lease=None)
+    await look.store.compactions.record(FAILED_COMPACTION, (), lease=None)
+    text = await look.text("/-/sessions")
+
+    assert "1 session;" in text
+    for told in ("ana", "claude-opus-5-5", "1 min ago", "2 1 failed", "17.3% of 200k", "98.1%", "$0.05"):
+        assert told in text
+    row = text[text.index("Folds s ") :]
+    assert row.endswith("$0.153 1 1 1 failed"), "saved; breaks; folds"
+
+
+async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:
+    await look.store.traces.save(
+        [asked("uncounted", tokens=None, at=NOW - 2), asked("unwindowed", window_tokens=None)]
+    )
+    await billed(look, "uncounted", None)
+    text = await look.text("/-/sessions")
+
+    assert "unknown" in text
+    assert "34.6k of an unknown window" in text or "34.7k of an unknown window" in text
+    assert "unknown" in text[text.index("uncounted") : text.index("unwindowed")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["new", "mid", "old"]),
+        ("order=dearest", ["old", "mid", "new"]),
+        ("since=hour", ["new"]),
+        ("since=day", ["new", "mid"]),
+        ("agent=bo", ["mid"]),
+        ("id=ol", ["old"]),
+        ("id=%25", []),
+        ("agent=bo&id=n", []),
+    ],
+)
+async def test_filters_are_the_databases(look: Looking, query: str, expected: list[str]) -> None:
+    told = [("new", 10, "ana", "0.1"), ("mid", 7_200, "bo", "0.2"), ("old", 200_000, "ana", "3")]
+    await look.store.traces.save([asked(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in told])
+    for id_, ago, agent, dollars in told:
+        await billed(look, id_, dollars, at=NOW - ago, agent=agent)
+
+    assert listed(await look.page(f"/-/sessions?{query}")) == expected
+
+
+async def test_pages_lead_forth_and_back_and_keep_the_filter(look: Looking) -> None:
+    many = 2 * SESSIONS_PER_PAGE + 5
+    await look.store.traces.save([asked(f"s{at:03}", at=NOW - at) for at in range(many)])
+    first = await look.page("/-/sessions?agent=ana")
+    (to_second,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
+    second = await look.page(f"/-/sessions{to_second.replace('&amp;', '&')}")
+    (to_third,) = re.findall(r'href="(\?[^"]*)" rel="next"', second)
+    third = await look.page(f"/-/sessions{to_third.replace('&amp;', '&')}")
+    (back,) = re.findall(r'href="(\?[^"]*)" rel="prev"', third)
+
+    assert "105 sessions of this kind, 50 of them here" in read(first)
+    assert "agent=ana" in to_second
+    assert 'rel="prev"' not in first
+    assert listed(first) + listed(second) + listed(third) == [f"s{at:03}" for at in range(many)]
+    assert 'rel="next"' not in third
+    again = await look.page(f"/-/sessions{back.replace('&amp;', '&')}")
+    assert listed(again) == listed(second)
+    assert 'rel="prev"' in again
+    assert 'rel="next"' in again
+    assert "First page" in read(again)
+
+
+@pytest.mark.parametrize("order", ["newest", "dearest"])
+async def test_the_next_page_stays_the_next_one_though_the_last_of_this_was_asked_again(
+    look: Looking, order: str
+) -> None:
+    for at in range(SESSIONS_PER_PAGE + 2):
+        await billed(look, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
+    first = await look.page(f"/-/sessions?order={order}")
+    (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
+    again = replace(CALL, id="again", session_id=f"s{SESSIONS_PER_PAGE - 1:03}", at=NOW + 1)
+    await settle_one(look.store.ledger, replace(CHARGE, call=again, dollars=Decimal(1_000)), accounts=())
+    second = await look.page(f"/-/sessions{following.replace('&amp;', '&')}")
+
+    assert listed(second) == [f"s{SESSIONS_PER_PAGE:03}", f"s{SESSIONS_PER_PAGE + 1:03}"]
+
+
+async def test_names_are_text_and_lead_to_their_sessions(look: Looking) -> None:
+    long = "n" * 240
+    await look.store.traces.save(
+        [asked(EVIL, agent=EVIL, model=EVIL), asked(long, agent=long, model="m" * 500)]
+    )
+    page = await look.page("/-/sessions")
+
+    assert "<script>alert" not in page
+    assert set(listed(page)) == {quote(EVIL, safe=""), long}
+    for name in (EVIL, long):
+        assert (await look.client.get(f"/-/sessions/{quote(name, safe='')}")).status_code == 200
+    filtered = await look.page(f"/-/sessions?agent={quote(EVIL, safe='')}")
+    assert listed(filtered) == [quote(EVIL, safe="")]
+    assert "<script>alert" not in filtered
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("order=sideways", "order: one of dearest, newest, not 'sideways'"),
+        ("since=yesterday", "since: one of all, day, hour, week, not 'yesterday'"),
+        ("after=nobody", "after: 'nobody' is no place in the list: begin with the first page"),
+        ("before=nan~s", "before: 'nan~s' is no place in the list: begin with the first page"),
+        ("after=1e999999~s", "after: '1e999999~s' is no place in the list"),
+        ("before=1~", "before: '1~' is no place in the list"),
+        ("order=dearest&after=5000000~s", "after: '5000000~s' is no place in the list"),
+        ("after=1~%00", "cannot be kept"),
+        ("id=%00", "cannot be kept"),
+    ],
+)
+async def test_what_cannot_be_shown_says_why(look: Looking, query: str, problem: str) -> None:
+    assert problem in await look.text(f"/-/sessions?{query}", status=400)

@@ -1,0 +1,111 @@
+"""Numbers and times as pages write them."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.web import formatting
+
+
+@pytest.mark.parametrize(
+    ("dollars", "said"),
+    [
+        (None, "unknown"),
+        (Decimal(0), "$0.00"),
+        (Decimal("0.0000004"), "$0.000001"),
+        (Decimal("0.0123"), "$0.0123"),
+        (Decimal("1.265"), "$1.27"),
+        (Decimal("-3.1"), "-$3.10"),
+        (Decimal("12345.678"), "$12,345.68"),
+    ],
+)
+def test_money_is_to_the_cent_and_what_is_less_than_a_dollar_as_far_as_it_takes(
+    dollars: Decimal | None, said: str
+) -> None:
+    assert formatting.format_money(dollars) == said
+
+
+def test_money_in_a_chart_has_nothing_that_only_floats_have() -> None:
+    assert formatting.format_chart_dollars(0.1 + 0.2) == "$0.30"
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (None, "unknown"), (0, "0"), (999, "999"), (1_000, "1k"), (9_994, "9.99k"), (12_345, "12.3k"),
+        (99_950, "100k"), (999_499, "999k"), (999_950, "1M"), (1_250_000, "1.25M"), (1_234_567_890, "1,235M"),
+        (-12_345, "-12.3k"),
+    ],
+)  # fmt: skip
+def test_tokens_have_as_many_digits_as_one_takes_in_at_a_glance(count: int | None, said: str) -> None:
+    assert formatting.format_tokens(count) == said
+
+
+@given(st.integers(min_value=0, max_value=10**15))
+def test_tokens_are_always_within_half_a_percent_of_what_is_said(count: int) -> None:
+    said = formatting.format_tokens(count).replace(",", "")
+    value = float(said.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(said[-1], 1)
+
+    assert value == pytest.approx(count, rel=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [(None, "unknown"), (0.0, "0%"), (0.0001, "0.1%"), (0.934, "93.4%"), (0.99999, "99.9%"), (1.0, "100%")],
+)
+def test_a_percentage_is_never_all_or_nothing_where_it_is_not(part: float | None, said: str) -> None:
+    assert formatting.format_percent(part) == said
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (None, "unknown"), (0.0, "0 ms"), (1e-9, "1 µs"), (0.00004, "40 µs"), (0.0000996, "0.1 ms"),
+        (0.0008, "0.8 ms"), (0.012, "12 ms"), (0.9996, "1.0 s"), (59.96, "1 min"), (240.0, "4 min"),
+        (9_000.0, "2.5 h"),
+    ],
+)  # fmt: skip
+def test_a_length_of_time_is_told_in_the_unit_that_people_would_use(length: float | None, said: str) -> None:
+    assert formatting.format_duration(length) == said
+
+
+@pytest.mark.parametrize(
+    ("passed", "said"),
+    [
+        (-10_900, "in 3 h"), (-60, "in 1 min"),
+        (-5, "just now"), (1, "just now"), (42.9, "42 s ago"), (119, "1 min ago"), (7_000, "1 h ago"),
+        (100_000, "27 h ago"), (1e6, "11 days ago"),
+    ],
+)  # fmt: skip
+def test_how_long_ago_something_was_is_never_more_than_it_is(passed: float, said: str) -> None:
+    assert formatting.format_age(1_000.0, 1_000.0 + passed) == said
+
+
+def test_a_moment_is_told_in_utc() -> None:
+    assert formatting.format_moment(1_794_744_000.0) == "2026-11-15 12:00:00 UTC"
+    assert formatting.format_iso_moment(1_794_744_000.0) == "2026-11-15T12:00:00+00:00"
+
+
+@pytest.mark.parametrize("name", ["👨‍👩‍👧" * 20, "é" * 40, "a" * 500, "🇩🇪" * 300])
+def test_a_long_name_is_cut_between_what_readers_take_for_characters(name: str) -> None:
+    shown = formatting.shorten(name)
+
+    assert shown.endswith("…")
+    assert len(shown) <= 24
+    rest = name.removeprefix(shown.removesuffix("…"))
+    assert not rest[0].startswith(("\u200d", "\u0301", "\ufe0f"))
+    assert len(shown.removesuffix("…")) % len(name[: {"👨": 5, "🇩": 2}.get(name[0], 1)]) == 0
+
+
+def test_a_name_in_an_address_is_one_part_of_it_whatever_it_holds() -> None:
+    assert formatting.quote_path_segment("a/b?c#d <script>") == "a%2Fb%3Fc%23d%20%3Cscript%3E"
+
+
+def test_one_is_not_several() -> None:
+    assert [formatting.format_count(count, "call") for count in (0, 1, 1_234)] == [
+        "0 calls",
+        "1 call",
+        "1,234 calls",
+    ]

@@ -1,0 +1,22 @@
+"""What a browser asks of a page."""
+
+from foveate.web.page import PageRequest
+from foveate.web.viewer import ADMIN
+
+
+def test_a_link_to_the_same_page_keeps_its_query_and_leaves_out_what_is_empty() -> None:
+    asked = PageRequest(viewer=ADMIN, query={"find": " a&b ", "page": "3", "which": ""})
+
+    assert asked.link(page=4, focus="é") == "?find=a%26b&page=4&focus=%C3%A9"
+    assert asked.link(find="", page="") == "?"
+
+
+def test_a_query_of_any_length_makes_no_long_links_since_a_page_has_hundreds_of_them() -> None:
+    query = {"find": "x" * 100_000, "y" * 100_000: "1", **{f"n{at}": "1" for at in range(10_000)}}
+    asked = PageRequest(viewer=ADMIN, query=query)
+
+    link = asked.link(page=2)
+
+    assert link.startswith(f"?find={'x' * 500}&n0=1")
+    assert link.endswith("&page=2")
+    assert len(link) < 600

@@ -1,0 +1,83 @@
+"""What was asked and paid for, added up as people read it."""
+
+from decimal import Decimal
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import Category, Charge, GroupBy
+from foveate.cost.report import build_report, required_groups
+from foveate.model import CacheUsage, Savings, Usage
+from foveate.prompt_cache.hit_ratio import HitRatioLevel
+from foveate.session.rollups import Totals, TotalsGroup
+from foveate.store import open_store
+from foveate.web.spending import NO_SPENDING, SpendingTotals, group_by_category, group_by_first, sum_spending
+from tests.support.stores.ledger_records import NOON, make_call, settle_one
+from tests.support.stores.templates import ensure_store
+
+
+def bill(id_: str, agent: str, category: Category, dollars: str | None, folds: str | None = None) -> Charge:
+    return Charge(
+        call=replace(make_call(id_, agent=agent), category=category),
+        usage=Usage(cache=CacheUsage(uncached=10, read=30, written_5m=5), output_tokens=3),
+        dollars=None if dollars is None else Decimal(dollars),
+        savings=Savings(breakpoints=Decimal("0.1"), compaction=None if folds is None else Decimal(folds)),
+    )
+
+
+ENTRIES = (
+    bill("1", "ana", Category.MAIN, "1.000000000001", folds="0.7"),
+    bill("2", "ana", Category.COMPACTION, "0.25"),
+    bill("3", "ana", Category.PING, None),
+    bill("4", "bob", Category.MAIN, None),
+    bill("5", "bob", Category.MAIN, "2"),
+    bill("6", "eve", Category.COUNTING, None),
+)
+
+
+async def test_it_agrees_with_what_foveate_cost_reports(tmp_path: Path) -> None:
+    async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
+        for entry in ENTRIES:
+            await settle_one(store.ledger, entry, accounts=list_accounts(entry.call))
+        report = build_report(await store.ledger.sum_charges(required_groups([GroupBy.AGENT])), [GroupBy.AGENT])
+        found = group_by_first(
+            await store.totals.sum_totals([TotalsGroup.AGENT, TotalsGroup.CATEGORY], since=NOON)
+        )
+
+    assert sorted(found) == ["ana", "bob", "eve"]
+    for row in (*report.rows, report.total):
+        spent = found[row.group[0]] if row.group else sum_spending(found.values())
+        assert (spent.calls, spent.unpriced, spent.paid) == (row.calls, row.unknown_calls, row.dollars)
+        assert (spent.output_tokens, spent.saved_by_breakpoints) == (row.output_tokens, row.saved.breakpoints)
+        assert spent.saved_by_compaction == (row.saved.compaction or 0)
+        assert spent.input_tokens == row.uncached + row.read + row.written_5m + row.written_1h
+
+
+def test_only_the_requests_own_input_is_in_the_hit_ratio() -> None:
+    rows = [
+        (("d", "main"), Totals(cache=CacheUsage(uncached=30, read=70))),
+        (("d", "compaction"), Totals(cache=CacheUsage(uncached=10_000))),
+        (("d", "ping"), Totals(cache=CacheUsage(read=10_000))),
+    ]
+
+    spent = group_by_first(rows)["d"]
+
+    assert spent.ratio == 0.7
+    assert spent.level is HitRatioLevel.HEALTHY
+    assert spent.input_tokens == 20_100
+    assert group_by_category(rows)["ping"].ratio is None
+
+
+def test_of_nothing_nothing_is_known_and_nothing_paid() -> None:
+    assert sum_spending([]) == NO_SPENDING == SpendingTotals()
+    assert NO_SPENDING.is_nothing
+    assert NO_SPENDING.paid == 0
+    assert NO_SPENDING.ratio is None
+    assert NO_SPENDING.failed_part is None
+    assert NO_SPENDING.level is HitRatioLevel.UNKNOWN
+
+
+def test_what_has_no_known_price_at_all_is_not_free() -> None:
+    assert SpendingTotals(calls=2, unpriced=2).paid is None
+    assert SpendingTotals(calls=2, unpriced=1, dollars=Decimal(3)).paid == 3
