@@ -156,8 +156,8 @@ _PUBLIC_MODULES = {
     "Section": "budget.sections",
     "SectionReport": "budget.prompt",
     "SectionRule": "budget.budget",
-    "TokenCount": "values",
-    "View": "memory.view",
+    "TokenCount": "model",
+    "View": "memory.views.view",
 }
 
 

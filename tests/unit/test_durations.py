@@ -21,7 +21,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 def test_times_are_summed_up_by_directory_marker_and_file() -> None:
-    assert rows("directory") == [["39.0", "3.0", "2", "tests/e2e"], ["11.0", "8.8", "22", "tests/unit/wire"]]
+    assert rows("directory") == [["39.0", "3.0", "2", "tests/e2e"], ["11.0", "8.8", "22", "tests/unit/formats"]]
     assert rows("marker") == [
         ["39.0", "3.0", "2", "process"],
         ["30.0", "2.0", "1", "slow"],

@@ -109,9 +109,9 @@ def test_the_digest_of_the_base_image_is_asked_for_at_its_registry() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         registry = f"http://127.0.0.1:{server.server_port}"
-        assert tool["digest_of"]("python:3.12-slim", registry=registry) == f"sha256:{'ab' * 32}"
+        assert tool["fetch_digest"]("python:3.12-slim", registry=registry) == f"sha256:{'ab' * 32}"
         with pytest.raises(SystemExit, match="no digest"):
-            tool["digest_of"]("python:3.11", registry=registry)
+            tool["fetch_digest"]("python:3.11", registry=registry)
         server.shutdown()
 
 
