@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""Entry point of the `foveate` command. Each command has a module or package of its own."""
 
 import os
 import sys
@@ -9,15 +9,11 @@ import typer
 
 from foveate.cli import (
     assemble,
-    chat,
-    compactions,
     config,
     console,
-    cost,
     count,
     demo,
     doctor,
-    explain,
     memory,
     prices,
     replay,
@@ -25,7 +21,11 @@ from foveate.cli import (
     serve,
     store,
 )
+from foveate.cli.chat import command as chat
+from foveate.cli.compactions import command as compactions
+from foveate.cli.cost import command as cost
 from foveate.cli.exit_codes import exit_code, report_errors
+from foveate.cli.explain import command as explain
 from foveate.errors import UnwritableOutput
 
 __all__ = ["app", "main"]
@@ -37,7 +37,7 @@ app = typer.Typer(
     help="Decides what goes into a language model's context window, and what that costs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Help in frames and colours would load more than all the rest of the command line.
+    # Rich help would load more than all the rest of the command line.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -53,7 +53,7 @@ def _print_version(is_requested: bool) -> None:
 
 @app.callback()
 def _load_env_file(
-    version: bool = typer.Option(  # noqa: ARG001 - its callback does it
+    version: bool = typer.Option(  # noqa: ARG001 - its callback handles it
         False, "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
@@ -83,7 +83,7 @@ app.command("sandbox")(sandbox.command)
 
 
 def _use_full_summaries(group: typer.Typer) -> None:
-    """Have lists of commands show the whole first line of each, and not as much as a line of them holds."""
+    """Show the whole first line of each command's help in lists of commands, not a truncated one."""
     for command in group.registered_commands:
         command.short_help = (getattr(command.callback, "__doc__", None) or "").partition("\n")[0]
     for subgroup in group.registered_groups:
@@ -96,7 +96,7 @@ _use_full_summaries(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; help and version that nobody can read are one line on standard error."""
+    """Run the command line. If help or version cannot be written, report it in one line on standard error."""
     try:
         with console.handle_write_errors():
             app(arguments, prog_name="foveate")

@@ -1,4 +1,4 @@
-"""`foveate config`: the configuration written, checked and shown, and keys of the gateway made."""
+"""`foveate config`: write, check and show the configuration, and create gateway keys."""
 
 import os
 import sys
@@ -60,7 +60,6 @@ def init(
 
 
 def read_example() -> bytes:
-    """The documented example."""
     from importlib.resources import files
 
     return (files("foveate.config") / "example.yaml").read_bytes()
@@ -93,7 +92,10 @@ def check(file: File = None, json: AsJson = False) -> None:
 
 
 def _find_problems(path: Path) -> list[FoveateError]:
-    """All that is wrong with the file, else what is wrong with it here: a key that is not set."""
+    """Return all errors of a file.
+
+    If it has none, return what is wrong in this environment, e.g. a missing key.
+    """
     from foveate.config.document import MAX_SETTINGS_BYTES
     from foveate.config.files import display_path, read_bytes
     from foveate.config.load import find_problems
@@ -116,7 +118,7 @@ def _problem_object(problem: FoveateError) -> dict[str, object]:
 
 
 def _problem_line(problem: FoveateError) -> str:
-    """`file:line: key: what to do`."""
+    """Format an error as `file:line: key: what to do`."""
     if not isinstance(problem, BadSetting) or not problem.key:
         return console.escape_control_chars(str(problem))
     where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
@@ -200,7 +202,7 @@ def key(
             lines = f'server:\n  admin_keys: ["{gateway_key.hash}"]'
         else:
             usage_note = "A client sends it in the place of its provider's."
-            name = encoding.dumps(owner, ensure_ascii=False)  # as YAML takes any name
+            name = encoding.dumps(owner, ensure_ascii=False)  # quoted, since YAML accepts any name so
             lines = f'agents:\n  - id: {console.escape_control_chars(name)}\n    keys: ["{gateway_key.hash}"]'
         console.print_text(
             f"{gateway_key.key}\n\nThis is the key, and it is not shown again. {usage_note}\nIn foveate.yaml:\n\n{lines}"

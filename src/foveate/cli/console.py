@@ -1,7 +1,4 @@
-"""What commands print: tables for people, JSON for programs, notes on standard error.
-
-Where exports go: a file that is replaced whole or not at all, or standard output as it comes.
-"""
+"""Standard input, output and error of commands: text, JSON, notes, progress and output files."""
 
 import json
 import os
@@ -24,10 +21,9 @@ import typer
 
 from foveate.errors import BadOption
 
-# After so long, a person is told that something is going on.
 PROGRESS_AFTER_SECONDS = 1.0
 
-# Parts that every request has room for, and that are only worth a row where there is something in them.
+# Parts that are shown only if they are not empty.
 _OPTIONAL_PARTS = frozenset(("system", "tools", "images", "overhead"))
 _MESSAGE_PART = re.compile(r"messages\[(\d+)\]")
 
@@ -36,30 +32,29 @@ _DEFAULT_COLUMNS = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """What can be shown where something is printed: so many columns, the characters of an encoding, colours."""
+    """What an output stream can show: columns, encoding and colours."""
 
     columns: int = _DEFAULT_COLUMNS
     encoding: str = "utf-8"
     colours: bool = False
 
     def can_show(self, text: str) -> bool:
-        """Whether the encoding has all characters of `text`."""
+        """Check whether the encoding has all characters of `text`."""
         return text == _make_encodable(text, self.encoding)
 
     def escape(self, text: str) -> str:
-        """`text` as it will stand there: what cannot be shown, or would be obeyed, is escaped."""
+        """Escape control characters and what the encoding lacks."""
         return _make_encodable(escape_control_chars(text), self.encoding)
 
 
 def display_for(stream: TextIO | None) -> Display:
-    """What can be shown on `stream`."""
+    """Detect what `stream` can show."""
     return Display(
         columns=_terminal_columns(stream), encoding=_encoding(stream), colours=_supports_colours(stream)
     )
 
 
 def print_count_json(counted: "RequestCount") -> None:
-    """A count as one JSON object."""
     result = asdict(counted)
     result["total"]["upper"] = counted.upper
     if not result["unexplained"]:
@@ -68,17 +63,16 @@ def print_count_json(counted: "RequestCount") -> None:
 
 
 def print_object(value: dict[str, object]) -> None:
-    """One JSON object, in one line."""
+    """Print one JSON object in one line."""
     print_text(json.dumps(value))
 
 
 def print_error(error: FoveateError) -> None:
-    """An error as one JSON object, with its numbers where it is about numbers."""
     print_object(error_object(error))
 
 
 def error_object(error: FoveateError) -> dict[str, object]:
-    """An error as JSON can say it."""
+    """Return an error as JSON, with its token counts if it has any."""
     fields: dict[str, object] = {"code": error.code, "message": str(error)}
     if isinstance(error, BudgetExceeded):
         fields |= {
@@ -90,7 +84,7 @@ def error_object(error: FoveateError) -> dict[str, object]:
 
 
 def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
-    """A count as a table: a row a part, the total, and how far it can be trusted."""
+    """Print a table with a row for each part, the total, and its accuracy."""
     rows = [
         (_part_label(part, roles), format_tokens(part.tokens, part.exact))
         for part in counted.parts
@@ -107,7 +101,7 @@ def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] =
 
 
 def print_text(text: str) -> None:
-    """Lines on standard output.
+    """Print text on standard output.
 
     Raises:
         UnwritableOutput: it is closed or full.
@@ -120,7 +114,7 @@ def print_text(text: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines on standard output as they come, however many; whoever reads them may go before the last.
+    """Print lines on standard output as they come. It is not an error if the reader closes the pipe.
 
     Raises:
         UnwritableOutput: it is closed or full.
@@ -134,13 +128,13 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_to_stderr(text: str) -> None:
-    """Lines on standard error, where standard output is for something else."""
+    """Print text on standard error, because standard output carries something else."""
     if sys.stderr is not None:
         _write_to_stderr(_make_encodable(text, _encoding(sys.stderr)) + "\n")
 
 
 def print_raw(data: bytes) -> None:
-    """Bytes on standard output, as they are; a terminal gets the end of the line that its prompt expects.
+    """Write bytes to standard output; on a terminal, end with a line break.
 
     Raises:
         UnwritableOutput: it is closed or full.
@@ -155,7 +149,7 @@ def print_raw(data: bytes) -> None:
 
 
 def read_standard_input() -> bytes:
-    """All of standard input; a person at a terminal is told that it is waited for.
+    """Read all of standard input. At a terminal, say that input is expected.
 
     Raises:
         UnreadableInput: it is closed, or cannot be read.
@@ -171,7 +165,7 @@ def read_standard_input() -> bytes:
 
 
 def print_note(text: str) -> None:
-    """One line on standard error: what is wrong, or what is going on."""
+    """Print one line on standard error."""
     if sys.stderr is not None:
         _write_to_stderr(f"foveate: {escape_control_chars(' '.join(text.split()))}\n")
 
@@ -180,13 +174,13 @@ def _write_to_stderr(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:  # there is nowhere left to say it
+    except OSError:  # nowhere left to report it
         _discard_rest(sys.stderr)
 
 
 @contextmanager
 def collect_warnings() -> Iterator[None]:
-    """What is logged as a warning meanwhile becomes a note at the end, like all that is to be told."""
+    """Print warnings that are logged during the block as notes at its end."""
     import logging
 
     class Kept(logging.Handler):
@@ -206,7 +200,7 @@ def collect_warnings() -> Iterator[None]:
 
 @contextmanager
 def show_progress(activity: str) -> Iterator[None]:
-    """After a second, a line on a terminal's standard error; it goes away again."""
+    """Show a line on a terminal's standard error if the block takes longer than a second, and erase it."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
@@ -224,9 +218,9 @@ def show_progress(activity: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        timer.join()  # it may be at it
+        timer.join()  # it may be writing
         if is_shown.is_set():
-            _write_and_flush(f"\r{' ' * len(line)}\r")  # which every terminal understands
+            _write_and_flush(f"\r{' ' * len(line)}\r")  # works on every terminal
 
 
 def _write_and_flush(text: str) -> None:
@@ -235,7 +229,7 @@ def _write_and_flush(text: str) -> None:
 
 
 def escape_control_chars(text: str) -> str:
-    """`text` with everything escaped that a terminal would obey instead of show."""
+    """Escape everything that a terminal would interpret instead of show."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape_char(char) for char in text)
@@ -247,7 +241,7 @@ def _escape_char(char: str) -> str:
 
 @contextmanager
 def handle_write_errors() -> Iterator[None]:
-    """Whoever read our output having gone is no error; that it cannot be written is one.
+    """Ignore a closed pipe, and turn other write errors into `UnwritableOutput`.
 
     Raises:
         UnwritableOutput: standard output is closed or full.
@@ -262,7 +256,7 @@ def handle_write_errors() -> Iterator[None]:
 
 
 def _discard_rest(stream: TextIO) -> None:
-    """Discard what is still in a buffer: else Python fails to write it at its end, and exits with code 120."""
+    """Discard buffered output: otherwise Python fails to flush it at exit and ends with code 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -300,7 +294,7 @@ def _bold(text: str) -> str:
 
 
 def _supports_colours(stream: TextIO | None) -> bool:
-    """Colours for a terminal, unless NO_COLOR is set or the terminal cannot show them."""
+    """Check whether a stream is a terminal with colours; NO_COLOR turns them off."""
     return (
         stream is not None
         and stream.isatty()
@@ -310,7 +304,7 @@ def _supports_colours(stream: TextIO | None) -> bool:
 
 
 def _terminal_columns(stream: TextIO | None) -> int:
-    """How wide a terminal is; COLUMNS has the last word, as everywhere."""
+    """Return the width of a terminal; the variable COLUMNS takes precedence."""
     requested = os.environ.get("COLUMNS", "")
     if requested.isdecimal() and len(requested) < 6 and int(requested):
         return int(requested)
@@ -339,10 +333,10 @@ Output = Annotated[
 
 
 def parse_output_option(name: str | None) -> str | None:
-    """The name of the file that is meant; None for standard output.
+    """Return the name of the output file; None for standard output.
 
     Raises:
-        BadOption: it is empty.
+        BadOption: the name is empty.
     """
     if name == "":
         raise BadOption("--output needs the name of a file")
@@ -351,11 +345,11 @@ def parse_output_option(name: str | None) -> str | None:
 
 @contextmanager
 def open_output(name: str | None, *, store: str) -> Iterator[BinaryIO]:
-    """Where to write: a file that takes its place when all is written, or standard output.
+    """Open a file that is replaced once all is written, or standard output.
 
     Raises:
-        BadOption: it is the file of the store that is read, which is at `store`.
-        UnwritableFile: it cannot be written.
+        BadOption: the file belongs to the store at `store`, which is being read.
+        UnwritableFile: the file cannot be written.
         UnwritableOutput: standard output is closed.
     """
     if name is not None:
@@ -375,7 +369,7 @@ def _check_is_not_store(output: Path, store: str) -> None:
     for suffix in _DATABASE_SUFFIXES:
         try:
             is_same = output.samefile(store + suffix)
-        except (OSError, ValueError):  # one of the two is not there, so it is not the other
+        except (OSError, ValueError):  # a missing file cannot be the same
             continue
         if is_same:
             raise BadOption(f"--output {output} is the store itself: choose another name")

@@ -1,4 +1,4 @@
-"""`foveate count`: how many tokens texts or a whole request are."""
+"""`foveate count`: count the tokens of texts or of a whole request."""
 
 import os
 from collections.abc import Callable, Coroutine, Iterator
@@ -19,7 +19,7 @@ STANDARD_INPUT = "-"
 DEFAULT_MODEL = "gpt-4o"
 MAX_TIMEOUT_SECONDS = 86_400
 
-# Where a provider's key is looked for; a server of one's own needs none.
+# Environment variables with API keys; a local server needs none.
 _KEY_VARIABLES = {
     "anthropic_api": "ANTHROPIC_API_KEY",
     "openai_api": "OPENAI_API_KEY",
@@ -161,7 +161,7 @@ def _offline_counter(options: "CounterOptions", model: str) -> "RequestCounter":
 def _count_with_server(
     options: "CounterOptions", count: Callable[["FallbackCounter"], Coroutine[None, None, "RequestCount"]]
 ) -> "RequestCount":
-    """What a server counts; where it did not, what was counted here, and why."""
+    """Count with a server. If it fails, count offline and say why."""
     import asyncio
 
     from foveate.tokens.remote.backends import ConnectedCounter
@@ -195,7 +195,7 @@ def _read(name: str) -> bytes:
         return Path(name).read_bytes()
     except OSError as error:
         raise UnreadableInput(printable_name(name), error.strerror or "cannot be read") from None
-    except ValueError as error:  # a name with a zero byte in it
+    except ValueError as error:  # the name contains a null byte
         raise UnreadableInput(printable_name(name), str(error)) from None
 
 
@@ -209,5 +209,5 @@ def _decode_text(name: str, data: bytes) -> str:
 
 
 def printable_name(name: str) -> str:
-    """A file's name as it can be shown: bytes that are no UTF-8 become the replacement character."""
+    """Return a file name as it can be printed, with replacement characters for invalid UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")

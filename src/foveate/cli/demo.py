@@ -1,225 +1,20 @@
-"""What `foveate demo` shows: the numbers side by side, and where to look next.
-
-`foveate demo`: a recorded session without a cache, with usual breakpoints and with Foveate, side by side.
-"""
+"""`foveate demo`: replay a recorded session without a cache, with client breakpoints and with Foveate."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.cells import cell_len
 
 from foveate import demo
 from foveate.cli import console
-from foveate.cli.console import Display
 from foveate.cli.exit_codes import report_errors
-from foveate.demo.recording import BREAK_EVERY, BREAK_SECONDS, QUESTION_SECONDS, STEP_SECONDS, DemoSession
-from foveate.demo.run import Tallies, Tally
-from foveate.model import Format
 
 if TYPE_CHECKING:
     from foveate.demo.recording import DemoSession
     from foveate.demo.run import Tallies, Tally
-
-
-_BOLD, _DIM, _GREEN = "1", "2", "32"
-_GAP = "  "
-_WIDE_COLUMNS = 64
-_NEXT_COMMANDS = (
-    ("foveate replay ~/.claude/projects", "what your own sessions would have cost"),
-    ("foveate serve", "the gateway, for your agent's base URL"),
-    ("foveate explain", "what it did to requests, and their windows"),
-    ("foveate doctor", "whether all that it needs is there"),
-)
-
-
-def demo_object(
-    session: DemoSession, tallies: Tallies, *, window_tokens: int | None, is_bundled: bool
-) -> dict[str, object]:
-    """All of it as JSON can say it; money is a string, so that nothing of it is lost."""
-    return {
-        "session": session.name,
-        "is_bundled": is_bundled,
-        "model": session.model,
-        "requests": len(session.requests),
-        "window_tokens": window_tokens,
-        "off": _tally_object(tallies.off),
-        "usual": _tally_object(tallies.usual),
-        "on": _tally_object(tallies.on),
-        "overflows_prevented": max(0, tallies.usual.refused - tallies.on.refused),
-    }
-
-
-def _tally_object(tally: Tally) -> dict[str, object]:
-    per_answer = tally.dollars_per_answer
-    fields = {
-        name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in asdict(tally).items()
-    }
-    return fields | {
-        "hit_ratio": round(tally.hit_ratio, 4),
-        "dollars_per_answer": None if per_answer is None else f"{per_answer:.8f}",
-    }
-
-
-def demo_lines(
-    session: DemoSession, tallies: Tallies, display: Display, *, window_tokens: int | None, is_bundled: bool
-) -> Iterator[str]:
-    """What was replayed, a table, what it says, and what to type next."""
-    for paragraph in _introduction(session, window_tokens, is_bundled=is_bundled):
-        yield from _wrap(paragraph, display)
-    yield ""
-    yield from _table(session, tallies, display)
-    yield ""
-    for paragraph in _conclusions(session, tallies):
-        yield from (_paint(line, _BOLD, display) for line in _wrap(paragraph, display))
-    yield ""
-    yield _paint("where to look next", _BOLD, display)
-    width = max(len(command) for command, _ in _NEXT_COMMANDS)
-    for command, about in _NEXT_COMMANDS:
-        line = f"  {command:<{width}}{_GAP}{about}"
-        yield line if cell_len(line) <= display.columns else f"  {command}"
-
-
-def _introduction(session: DemoSession, window_tokens: int | None, *, is_bundled: bool) -> Iterator[str]:
-    if is_bundled:
-        yield (
-            "A recorded session: a small agent answers questions about Foveate by searching and reading its"
-            " pages. The tools and what they found are real; a small local model (SmolLM2, 135M) chose what to"
-            f" read, and wrote the answers. It is replayed as if {session.model} were asked."
-        )
-    else:
-        yield f"The session {session.name}, with {session.model or 'its model'}."
-    window = "" if window_tokens is None else f", which is given a window of {window_tokens:,} tokens"
-    yield (
-        f"{len(session.requests)} requests go through the gateway three times to the sandbox, a stand-in that"
-        f" caches, bills and refuses as the provider does{window}. Its answers are made up."
-    )
-    if session.format is Format.ANTHROPIC:
-        yield (
-            "no cache: no breakpoints. usual breakpoints: on the system prompt and the last two messages of the"
-            " user, as coding agents place them. Foveate: the gateway places breakpoints, and compacts."
-        )
-    else:
-        yield (
-            "This provider caches unasked, so that there are no usual breakpoints. Foveate: the gateway says"
-            " what belongs together, and compacts."
-        )
-    if session.missing_parts:
-        yield (
-            f"The recording does not hold: {', '.join(sorted(session.missing_parts))}. They are not in the numbers,"
-            " which are lower than what was paid; `foveate replay` takes them from the bill."
-        )
-    if session.is_thinking_removed:
-        yield "Thinking is left out: only the provider that wrote it can read it."
-    if session.left_out:
-        yield f"These are the first requests of the session; {session.left_out:,} more are left out."
-    if session.broken_lines:
-        lines = f"{session.broken_lines:,} line{'s' * (session.broken_lines != 1)}"
-        yield f"{lines} of the recording could not be read: `foveate replay` says which."
-    if not session.has_times:
-        yield (
-            f"The clock is moved: {STEP_SECONDS:.0f} s between the steps of an answer,"
-            f" {QUESTION_SECONDS / 60:.0f} minutes before a question, and {BREAK_SECONDS / 60:.0f} before each"
-            f" {_ordinal(BREAK_EVERY)}."
-        )
-
-
-def _ordinal(number: int) -> str:
-    return {2: "second", 3: "third", 4: "fourth", 5: "fifth"}.get(number, f"{number}th")
-
-
-def _table(session: DemoSession, tallies: Tallies, display: Display) -> Iterator[str]:
-    columns = tallies.columns
-    first = "no cache" if session.format is Format.ANTHROPIC else "as recorded"
-    failed = [("not answered otherwise", *(f"{tally.failed}" for tally in columns))]
-    rows = [
-        ("", first, "usual breakpoints" if display.columns >= _WIDE_COLUMNS else "usual", "Foveate"),
-        ("requests answered", *(f"{tally.answered} of {tally.requests}" for tally in columns)),
-        ("refused as too long", *(f"{tally.refused}" for tally in columns)),
-        *(failed if any(tally.failed for tally in columns) else []),
-        ("input tokens, uncached", *(f"{tally.uncached:,}" for tally in columns)),
-        ("read from the cache", *(f"{tally.read:,}" for tally in columns)),
-        ("written to the cache", *(f"{tally.written:,}" for tally in columns)),
-        ("output tokens", *(f"{tally.output:,}" for tally in columns)),
-        ("hit ratio", *(f"{tally.hit_ratio:.2f}" for tally in columns)),
-        ("largest context", *(f"{tally.largest_context:,}" for tally in columns)),
-        ("compactions", *(f"{tally.folds}" for tally in columns)),
-        ("edits of requests", *(f"{tally.edits}" for tally in columns)),
-        ("added to a request", *(f"{tally.added_ms:.1f} ms" for tally in columns)),
-        ("dollars", *(_format_dollars(tally.dollars) for tally in columns)),
-        ("dollars an answer", *(_format_dollars(tally.dollars_per_answer) for tally in columns)),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for number, (name, *cells) in enumerate(rows):
-        line = _GAP.join(
-            [
-                f"{name:<{widths[0]}}",
-                *(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)),
-            ]
-        )
-        yield _paint(line, _DIM, display) if number == 0 else line
-
-
-def _conclusions(session: DemoSession, tallies: Tallies) -> Iterator[str]:
-    off, usual, on = tallies.columns
-    if on.failed:
-        yield f"The sandbox takes {on.failed} of the requests for wrong; the first: {on.failure}"
-    if usual.refused > on.refused:
-        more = f"it and {usual.refused - 1} more are" if usual.refused > 1 else "it is"
-        yield (
-            f"Without Foveate the session ends at request {usual.refused_at}: {more} refused as too long. With"
-            f" it {on.answered} of {on.requests} are answered."
-        )
-    summaries = (
-        f", with the {_format_dollars(on.summary_dollars)} that summaries cost" if on.summary_dollars else ""
-    )
-    compared = [
-        change
-        for other, name in _compared_tallies(session, off, usual)
-        if (change := _describe_difference(other, on, name))
-    ]
-    if compared:
-        yield f"With Foveate an answer costs {', and '.join(compared)}{summaries}."
-
-
-def _compared_tallies(session: DemoSession, off: Tally, usual: Tally) -> list[tuple[Tally, str]]:
-    if session.format is not Format.ANTHROPIC:
-        return [(off, "without it")]
-    return [(usual, "with the usual breakpoints"), (off, "without a cache")]
-
-
-def _describe_difference(before: Tally, after: Tally, name: str) -> str:
-    """Say how much less or more an answer costs than in another way; empty if a price is unknown."""
-    before_dollars, after_dollars = before.dollars_per_answer, after.dollars_per_answer
-    if not before_dollars or after_dollars is None:
-        return ""
-    percent = round(100 * (before_dollars - after_dollars) / before_dollars)
-    if not percent:
-        return f"as much as {name}"
-    return f"{abs(percent)}% {'less' if percent > 0 else 'more'} than {name}"
-
-
-def _format_dollars(dollars: Decimal | None) -> str:
-    return "unknown" if dollars is None else f"${dollars:.4f}"
-
-
-def _wrap(text: str, display: Display) -> list[str]:
-    wrapped = [""]
-    for word in display.escape(text).split():
-        if wrapped[-1] and cell_len(f"{wrapped[-1]} {word}") > display.columns:
-            wrapped.append(word)
-        else:
-            wrapped[-1] = f"{wrapped[-1]} {word}".lstrip()
-    return wrapped
-
-
-def _paint(text: str, colour: str, display: Display) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if text and display.colours else text
 
 
 _BUNDLED_RECORDING = Path(demo.__file__).with_name("demo_session.json.gz")
@@ -252,6 +47,7 @@ def command(
     """
     with report_errors(as_json=json):
         with console.show_progress("loading"):
+            from foveate.cli.demo_output import demo_lines, demo_object
             from foveate.demo.recording import load_session
 
             recorded = load_session(session or _BUNDLED_RECORDING, max_steps=_MAX_STEPS)
@@ -269,7 +65,7 @@ def command(
 
 
 def _run_variants(recorded: "DemoSession", window_tokens: int | None) -> "Tallies":
-    """Replay the session in each of the three ways, one after the other, so that none waits for another."""
+    """Replay the session in three variants, one after the other, so that they do not compete for the CPU."""
     import asyncio
 
     from foveate.demo.recording import add_client_breakpoints
@@ -296,7 +92,7 @@ def _run_variants(recorded: "DemoSession", window_tokens: int | None) -> "Tallie
 
 @contextmanager
 def _show_progress(requests: int) -> Iterator[Callable[[int], None]]:
-    """A line on a terminal's standard error that says how far it is, and goes away."""
+    """Show the progress in one line on a terminal's standard error, and erase it at the end."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _done: None
         return
@@ -306,7 +102,7 @@ def _show_progress(requests: int) -> Iterator[Callable[[int], None]]:
     def told(done: int) -> None:
         variant, total = _VARIANTS[min((done - 1) // requests, len(_VARIANTS) - 1)], requests * len(_VARIANTS)
         line = f"foveate: replaying {variant}, request {done} of {total}"
-        # One that is longer than the terminal is wide would be written below itself each time.
+        # A line longer than the terminal would wrap, and could not be overwritten.
         sys.stderr.write(f"\r\x1b[K{line if len(line) < columns else f'{done}/{total}'}")
         sys.stderr.flush()
 

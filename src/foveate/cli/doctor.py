@@ -1,4 +1,4 @@
-"""`foveate doctor`: whether all that the gateway needs is there and well, and what to do where it is not."""
+"""`foveate doctor`: check everything that the gateway needs."""
 
 import sys
 from typing import Annotated

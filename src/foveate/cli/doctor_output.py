@@ -1,4 +1,4 @@
-"""Findings of `foveate doctor` as lines for a terminal."""
+"""Findings of `foveate doctor` as text and as a JSON object."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,12 +13,12 @@ _MIN_COLUMNS = 24
 
 
 def findings_lines(findings: Sequence[Finding], display: Display) -> Iterator[str]:
-    """A line for each finding, what to do below it, and at the end how many of each there are."""
+    """Format each finding with its advice, and a summary."""
     columns = max(display.columns, _MIN_COLUMNS)
     level_cells = max(len(level) for level in Level)
     check_cells = max((len(finding.check) for finding in findings), default=0)
     lead = level_cells + check_cells + 2 * len(_GAP)
-    if lead > columns // 2:  # a narrow terminal: what is said stands below
+    if lead > columns // 2:  # narrow terminal: put the message on its own line
         lead = 4
     for finding in findings:
         level = _paint(f"{finding.level:<{level_cells}}", _COLOURS[finding.level], display)

@@ -1,4 +1,4 @@
-"""Exit codes, mapped once. 2 is also what a wrong option gives, 130 what Ctrl-C does."""
+"""Exit codes of commands. Wrong options also end with 2, Ctrl-C ends with 130."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +14,12 @@ BAD_INPUT = 2
 BUDGET_EXCEEDED = 3
 UPSTREAM_FAILED = 4
 
-# So many sections are named in a line; JSON has them all.
+# JSON has all sections; text names this many.
 _MAX_LISTED_SECTIONS = 12
 
 
 def exit_code(error: FoveateError) -> int:
-    """The code that a command ends with when `error` stopped it."""
+    """Return the exit code for an error."""
     match error:
         case InputError():
             return BAD_INPUT
@@ -33,9 +33,9 @@ def exit_code(error: FoveateError) -> int:
 
 @contextmanager
 def report_errors(*, as_json: bool) -> Iterator[None]:
-    """Tell an error of ours in one line on standard error, and end with its code.
+    """Report a `FoveateError` in one line on standard error, and exit with its code.
 
-    Whoever reads JSON gets the error on standard output as well.
+    With `as_json`, print the error as a JSON object on standard output too.
     """
     try:
         yield
@@ -47,7 +47,7 @@ def report_errors(*, as_json: bool) -> Iterator[None]:
 
 
 def _error_line(error: FoveateError) -> str:
-    """What an error says; where it is about hundreds of sections, its numbers and only the largest of them."""
+    """Return the message of an error; if it concerns many sections, name only the largest ones."""
     if not isinstance(error, BudgetExceeded) or len(error.sections) <= _MAX_LISTED_SECTIONS:
         return str(error)
     largest = sorted(error.sections, key=lambda size: size.after, reverse=True)[:_MAX_LISTED_SECTIONS]

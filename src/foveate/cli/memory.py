@@ -1,22 +1,9 @@
-"""`foveate memory`: what a memory shows for the thing looked at, which nodes there are, and finding them.
+"""`foveate memory`: render, query and outline notes, print logs and skills."""
 
-Nodes and views of a memory in lines for people, and as objects for programs.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
-from itertools import groupby
-from typing import TYPE_CHECKING
-
-from foveate.cli.console import Display, format_tokens
-from foveate.memory.nodes import Document, Node
-from foveate.memory.parsing.outline import PlanningDate, PlanningKind
-from foveate.memory.views.view import DetailLevel, View
-
-if TYPE_CHECKING:
-    from foveate.model import TokenCount
 import os
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,162 +17,8 @@ if TYPE_CHECKING:
     from foveate.memory.memory import Memory
 
 
-_GAP = "  "
-_MAX_TITLE_CHARS = 120
-_DIM, _BOLD = "2", "1"
-
-
-def view_summary(view: View, *, model: str, nodes: int) -> str:
-    """How long a view has become, and how much of the memory it shows."""
-    count, limit = view.count, view.limit_tokens
-    tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
-    if limit is not None:
-        tokens = f"{format_tokens(count.tokens, count.exact)} of {limit:,} tokens"
-    accuracy = "exact" if count.exact else f"estimated, at most {count.upper:,}"
-    levels = [node.level for node in view.nodes]
-    shown = ", ".join(
-        f"{levels.count(level):,} {word}"
-        for level, word in (
-            (DetailLevel.FULL, "full"),
-            (DetailLevel.EXCERPT, "excerpt"),
-            (DetailLevel.TITLE, "title"),
-        )
-        if level in levels
-    )
-    others = f"{nodes - len(levels):,} not shown"
-    return f"{tokens}, {model}, {accuracy}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{others}"
-
-
-def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:
-    """A view with all its nodes, each with what it takes and why it is there."""
-    return {
-        "tokens": view.tokens,
-        "limit_tokens": view.limit_tokens,
-        "text": view.text,
-        "nodes": [asdict(node) for node in view.nodes],
-        "count": asdict(view.count),
-        "model": model,
-        "focus": focus,
-    }
-
-
-def node_object(node: Node) -> dict[str, object]:
-    """What is known of a node, without its text."""
-    return {
-        "id": node.id,
-        "title": node.title,
-        "type": node.type,
-        "todo": node.todo,
-        "is_done": node.entry.is_done,
-        "priority": node.entry.priority,
-        "tags": sorted(node.tags),
-        "path": node.document.path,
-        "parent": node.parent.id if node.parent else None,
-        "modified": node.modified.isoformat(),
-        "scheduled": _planned_time(node, PlanningKind.SCHEDULED),
-        "deadline": _planned_time(node, PlanningKind.DEADLINE),
-    }
-
-
-def node_lines(nodes: Sequence[Node], display: Display) -> Iterator[str]:
-    """A line for each: id, state, title, tags with those from above, file."""
-    ids = max((len(display.escape(node.id)) for node in nodes), default=0)
-    states = max((len(display.escape(node.todo)) for node in nodes), default=0)
-    for node in nodes:
-        cells = [
-            _paint(display.escape(node.id).ljust(ids), _DIM, display),
-            display.escape(node.todo).ljust(states),
-            display.escape(_short_title(node)),
-            display.escape(_format_tags(sorted(node.tags))),
-            _paint(display.escape(node.document.key), _DIM, display),
-        ]
-        yield _GAP.join(part for part in cells if part)
-
-
-def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) -> Iterator[str]:
-    """A line for each node of whole files, below the one it stands in; of a file also how much it holds."""
-    for document, level, node in _nodes_to_depth(nodes, depth):
-        line = " ".join(filter(None, (node.todo, _priority(node), _short_title(node))))
-        line = _GAP * level + display.escape(line)
-        tags, id_ = (
-            display.escape(_format_tags(node.entry.tags)),
-            _paint(display.escape(f"<<{node.id}>>"), _DIM, display),
-        )
-        if not level:
-            count = _count_tokens(document)
-            line = _paint(line, _BOLD, display)
-            node_count = len(document.nodes)
-            size = f"{node_count:,} node{'s' * (node_count != 1)}, {format_tokens(count.tokens, count.exact)} tokens"
-            yield _GAP.join(filter(None, (line, id_, tags, display.escape(document.key), size)))
-        else:
-            yield _GAP.join(filter(None, (line, id_, tags)))
-
-
-def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object]:
-    """The files with what they hold, and the nodes in their order, each with how deep it stands."""
-    files: list[dict[str, object]] = []
-    listed: list[dict[str, object]] = []
-    for document, level, node in _nodes_to_depth(nodes, depth):
-        if not level:
-            tokens = _count_tokens(document).tokens
-            files.append({"id": node.id, "path": document.path, "nodes": len(document.nodes), "tokens": tokens})
-        listed.append(
-            {
-                "id": node.id,
-                "title": node.title,
-                "depth": level,
-                "parent": node.parent.id if node.parent else None,
-                "todo": node.todo,
-                "tags": list(node.entry.tags),
-            }
-        )
-    return {"files": files, "nodes": listed}
-
-
-def _nodes_to_depth(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Document, int, Node]]:
-    """The nodes that are not deeper than `depth`, each with its document and how deep it stands."""
-    for document, below in groupby(nodes, key=lambda node: node.document):
-        depths: dict[int, int] = {}  # a node asked for its depth goes all the way up
-        for node in below:
-            level = depths[id(node)] = depths[id(node.parent)] + 1 if node.parent else 0
-            if depth is None or level <= depth:
-                yield document, level, node
-
-
-def _count_tokens(document: Document) -> "TokenCount":
-    import foveate
-
-    return foveate.count(document.outline.text)
-
-
-def _short_title(node: Node) -> str:
-    title = " ".join(node.title.split())
-    return title if len(title) <= _MAX_TITLE_CHARS else f"{title[: _MAX_TITLE_CHARS - 1]}…"
-
-
-def _priority(node: Node) -> str:
-    return f"[#{node.entry.priority}]" if node.entry.priority else ""
-
-
-def _format_tags(tags: Iterable[str]) -> str:
-    joined = ":".join(tags)
-    return f":{joined}:" if joined else ""
-
-
-def _planned_time(node: Node, kind: PlanningKind) -> str | None:
-    return next((_format_stamp(stamp) for stamp in node.entry.planning_dates if stamp.kind is kind), None)
-
-
-def _format_stamp(stamp: PlanningDate) -> str:
-    return stamp.at.isoformat(timespec="minutes") if stamp.has_time else stamp.at.date().isoformat()
-
-
-def _paint(text: str, colour: str, display: Display) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if display.colours else text
-
-
 NO_LIMIT = "none"
-# More of them in a row would push what was asked for off the screen; JSON has them all.
+# More would push the output off the screen; JSON has them all.
 _MAX_LISTED_PROBLEMS = 10
 _MAX_DIGITS = 18
 
@@ -252,6 +85,8 @@ def render(
         memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
         with console.show_progress("rendering"):
             view = memory.render(focus, query, limit, format, scope=scope, model=model)
+        from foveate.cli.memory_output import view_object, view_summary
+
         if json:
             focus_id = None if focus is None else memory.node(focus).id
             result = view_object(view, model=model, focus=focus_id)
@@ -298,6 +133,7 @@ def query(
         memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
         with console.show_progress("searching"):
             found = memory.query(tag=tag, todo=todo, type=type, text=text, since=since, until=until)
+        from foveate.cli.memory_output import node_lines, node_object
 
         if json:
             console.print_object(
@@ -326,6 +162,7 @@ def outline(
     """
     with report_errors(as_json=json), console.collect_warnings():
         memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
+        from foveate.cli.memory_output import outline_lines, outline_object
 
         if json:
             with console.show_progress("counting"):
@@ -416,10 +253,10 @@ def _parse_limit(text: str) -> int | None:
 def _load_memory(
     paths: Sequence[str], private: Iterable[str] | None, *, follow_symlinks: bool, as_json: bool
 ) -> tuple["Memory", list[UnreadableInput]]:
-    """The memory of those paths that are there, and of each other why not; what is wrong in it is noted.
+    """Load the paths that exist, and return the errors of the others. Problems in the notes are printed.
 
     Raises:
-        UnreadableInput: none of them is there.
+        UnreadableInput: none of the paths exists.
     """
     failures: list[UnreadableInput] = []
     existing = [path for path in paths if _check_exists(path, failures)]
@@ -433,7 +270,7 @@ def _load_memory(
     with console.show_progress("reading the memory"):
         from foveate.memory.memory import Memory
 
-        # Who writes two tags with a comma between them means two, and no tag has one in it.
+        # Tags never contain commas, so a comma separates two tags.
         tags = [tag for option in private or () for tag in option.split(",")]
         memory = Memory.load(*existing, private=tags, follow_symlinks=follow_symlinks)
     if not as_json:
@@ -463,13 +300,13 @@ def _print_problems(memory: "Memory") -> None:
 
 
 def _print_private_note(memory: "Memory") -> None:
-    """That something was left out, and nothing else of it."""
+    """Say that something private was left out, without naming it."""
     if memory.has_private:
         console.print_note("something is tagged private, or may be meant to be, and is left out")
 
 
 def _state_object(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:
-    """What every JSON object says of the memory it is of."""
+    """Return the fields about the memory itself, for every JSON object."""
     missing = [{"path": failure.source, "reason": failure.reason} for failure in failures]
     return {
         "version": memory.version,
@@ -479,7 +316,7 @@ def _state_object(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict
 
 
 def _escape_if_terminal(text: str) -> str:
-    """A view as it is; on a terminal without what that would obey."""
+    """Escape control characters if standard output is a terminal."""
     if not sys.stdout or not sys.stdout.isatty():
         return text
     return "\n".join(console.escape_control_chars(line.expandtabs()) for line in text.splitlines())

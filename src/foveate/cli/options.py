@@ -1,7 +1,4 @@
-"""What a command means where it is not told.
-
-Ids as people say them: by how they begin, and no longer than it takes to tell them apart.
-"""
+"""Options that several commands share, their defaults, and ids that users abbreviate."""
 
 import os
 import sys
@@ -25,7 +22,7 @@ ConfigFile = Annotated[
 
 
 def find_config_file(file: Path | None = None) -> Path | None:
-    """The configuration that is meant: the one that is named, or else the one that holds where none is."""
+    """Return the named configuration file, or the default one if it exists."""
     from foveate.config.overrides import find_default_file
     from foveate.paths import data_folder
 
@@ -33,9 +30,9 @@ def find_config_file(file: Path | None = None) -> Path | None:
 
 
 def find_store_url(url: str | None) -> str | None:
-    """The store that is meant: the one that is named, or else the one that a gateway here would have.
+    """Return the named store, or the one that a gateway started here would use.
 
-    None is what `FOVEATE_STORE` says, or the file in the data folder.
+    None stands for `FOVEATE_STORE` or the file in the data folder.
 
     Raises:
         InputError: the configuration cannot be read.
@@ -52,14 +49,14 @@ def find_store_url(url: str | None) -> str | None:
 
 SHORT_ID_CHARS = 8
 MAX_LISTED_IDS = 10
-"""So many are named where several begin alike."""
+"""How many matches of an ambiguous prefix are listed."""
 
 
 def resolve_prefix(ids: Sequence[str], prefix: str, kind: str) -> str | None:
-    """The id that is meant by its beginning; None where there is none.
+    """Return the id that starts with `prefix`; None if there is none.
 
     Raises:
-        BadOption: several begin so.
+        BadOption: several ids match.
     """
     if prefix in ids:
         return prefix
@@ -71,7 +68,7 @@ def resolve_prefix(ids: Sequence[str], prefix: str, kind: str) -> str | None:
 
 
 def shorten_ids(ids: Sequence[str]) -> dict[str, str]:
-    """The beginning of each id by which it differs from the others, and not less than people can see."""
+    """Shorten ids to prefixes that are still distinct, and at least `SHORT_ID_CHARS` long."""
     length = SHORT_ID_CHARS
     distinct = set(ids)
     max_length = max(map(len, distinct), default=0)

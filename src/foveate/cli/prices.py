@@ -1,4 +1,4 @@
-"""`foveate prices`: what a model costs and who says so, and newer price files."""
+"""`foveate prices`: show the price of a model and its source, and read newer price files."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Of so many models one is told what changes; JSON has them all.
+# JSON has all differences; text lists this many.
 _MAX_LINES = 20
 _SERVICE_TIERS = ("batch", "flex", "priority", "fast")
 
@@ -191,7 +191,7 @@ def _rates_object(rates: "Rates") -> dict[str, object]:
 
 
 def _by_setting_name(dollars: "Mapping[TokenKind, Decimal]") -> dict[str, str]:
-    """Amounts by the keys that the configuration has for them."""
+    """Key amounts by their configuration keys."""
     from foveate.config.cost import TOKEN_KIND_BY_KEY
 
     names = {kind: name for name, kind in TOKEN_KIND_BY_KEY.items()}
@@ -240,7 +240,7 @@ def _format_amounts(dollars: Mapping[str, str]) -> str:
 
 
 def _format_rates(rates: "Rates | None") -> str:
-    """All prices in a line, as many as tiers make of each."""
+    """Format all prices and tiers in one line."""
     from foveate.cost.pricing.price_book import dollars_per_million
 
     if rates is None:

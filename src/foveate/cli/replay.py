@@ -1,7 +1,4 @@
-"""`foveate replay`: what recorded sessions would have cost under each policy.
-
-What can be read only once, put where it can be read again: recordings are looked at before they are read.
-"""
+"""`foveate replay`: compute what recorded sessions would have cost under each policy."""
 
 import os
 import shutil
@@ -37,12 +34,12 @@ _STANDARD_INPUT_NAME = "standard-input"
 
 @contextmanager
 def copy_streams_to_files(files: list[str]) -> Iterator[list[str]]:
-    """The names of `files`, with those of files on the disk for standard input and for pipes.
+    """Copy standard input and pipes to temporary files, since recordings are read twice.
 
-    These are gone when it ends.
+    Yields the names of all files; the copies are deleted at the end of the block.
 
     Raises:
-        UnreadableInput: what comes in cannot be read, or kept.
+        UnreadableInput: a stream cannot be read or copied.
     """
     streams = [name for name in dict.fromkeys(files) if name == STANDARD_INPUT or _is_pipe(name)]
     if not streams:
@@ -52,7 +49,7 @@ def copy_streams_to_files(files: list[str]) -> Iterator[list[str]]:
         copies = {name: _copy_to_file(name, Path(folder, str(number))) for number, name in enumerate(streams)}
         try:
             yield [copies.get(name, name) for name in files]
-        except UnreadableInput as error:  # by the names that were given: theirs are gone by now
+        except UnreadableInput as error:  # report the given names: the copies are gone by now
             source, reason = error.source, error.reason
             for name, path in copies.items():
                 source, reason = (text.replace(path, _display_name(name)) for text in (source, reason))
@@ -63,7 +60,7 @@ def _is_pipe(name: str) -> bool:
     try:
         mode = Path(name).stat().st_mode
     except (OSError, ValueError):
-        return False  # whoever opens it tells what is wrong
+        return False  # opening it reports the error
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
@@ -93,7 +90,7 @@ def _open_stream(name: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
 
 
-# Less than this is done before a bar could be read.
+# Smaller inputs are done before a progress bar could be read.
 _MIN_PROGRESS_BYTES = 2_000_000
 _MAX_LISTED = 5
 
@@ -129,7 +126,7 @@ def command(
         int | None,
         typer.Option("--window", metavar="N", help="A context window of so many tokens; default: the model's."),
     ] = None,
-    format: Annotated[  # noqa: A002 - the option is called so
+    format: Annotated[  # noqa: A002 - the name of the option
         str | None,
         typer.Option(
             "--format",
@@ -169,7 +166,7 @@ def command(
 
         file = find_config_file(config)
         options = ReplayOptions(
-            # What the client did is what the others are held against, also where it is not shown.
+            # The recorded policy is the baseline of all others, even if it is not shown.
             policies=tuple(
                 each_policy
                 for each_policy in Policy
@@ -196,7 +193,7 @@ def command(
 
 
 def _gateway_options(file: Path | None) -> "AgentOptions":
-    """Read the options that all agents have in a configuration.
+    """Read the options that a configuration sets for all agents.
 
     Raises:
         InputError: the configuration cannot be read.
@@ -224,10 +221,10 @@ def _parse_source(name: str | None) -> "RecordingSource | None":
 def _replay_files(
     files: list[str], options: "ReplayOptions", source: "RecordingSource | None", policies: "tuple[Policy, ...]"
 ) -> "ReplayReport":
-    """All that the files hold, replayed.
+    """Replay all sessions in the files.
 
     Raises:
-        UnreadableInput: nothing in them can be.
+        UnreadableInput: there is nothing to replay.
     """
     from foveate.replay.archives import unpack_archives
     from foveate.replay.recording_files import find_files
@@ -248,7 +245,7 @@ def _replay_found(
     from foveate.replay.report import build_report
 
     read, broken = group_sessions(found_files.files, source=source)
-    # What lies beside the recordings in a folder is no recording, and no fault.
+    # Other files in a folder are not recordings, which is not an error.
     unrecognized = [
         session for session in read if session.source is None and found_files.explicit.isdisjoint(session.files)
     ]
@@ -274,7 +271,7 @@ def _replay_found(
 
 
 def _skipped_lines(skipped: "list[SessionFiles]") -> list[str]:
-    """Say how many files of a folder were skipped, by format if that is known."""
+    """Say how many files of a folder were skipped, by format if it is known."""
     counts = Counter(session.unsupported for session in skipped)
     unknown = counts.pop("", 0)
     lines = [f"{_count_files(count)} skipped: {name}; not supported" for name, count in counts.items()]
@@ -294,7 +291,7 @@ def _nothing_replayed_reason(report: "ReplayReport", files: list[str], source: "
             return "no call says its model: --model M says which it was"
         return f"nobody knows the price of {', '.join(models)}: --model M asks what another would have cost"
     if report.unread:
-        file_prefix = f"{Path(files[0]).expanduser()}: " if len(files) == 1 else ""  # it is named already
+        file_prefix = f"{Path(files[0]).expanduser()}: " if len(files) == 1 else ""  # already in the message
         return "; ".join(dict.fromkeys(why.removeprefix(file_prefix) for _, why in report.unread))
     if report.unreadable:
         first = report.unreadable[0]
@@ -314,7 +311,7 @@ def _print_report(report: "ReplayReport", *, as_json: bool, each: bool) -> None:
 
 
 def _print_notes(report: "ReplayReport") -> None:
-    """What could not be read or priced, the first few of each and how many there are."""
+    """Print what could not be read or priced: the first few of each, and how many there are."""
     for model, calls in report.unpriced.items():
         problem = f"nobody knows the price of {model}" if model else "they do not say their model"
         console.print_note(
@@ -335,7 +332,7 @@ def _print_notes(report: "ReplayReport") -> None:
 
 @contextmanager
 def _show_progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
-    """What is told of bytes that are done, and shows them on a terminal."""
+    """Show a progress bar on a terminal; yields a function that takes the number of bytes done."""
     if size_bytes < _MIN_PROGRESS_BYTES or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _bytes: None
         return

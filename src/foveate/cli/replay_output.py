@@ -1,7 +1,4 @@
-"""Replayed sessions in lines for people.
-
-Replayed sessions as an object for programs.
-"""
+"""Replay reports as text and as JSON objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -29,13 +26,13 @@ from foveate.replay.report import (
 _GAP = "  "
 _INDENT = "  "
 _BOLD, _DIM = "1", "2"
-# So many sessions are shown one by one unasked; of more, the dearest in a line each.
+# Up to three sessions are shown in full; of more, the most expensive in one line each.
 _MAX_DETAILED_SESSIONS = 3
 _MAX_LISTED_SESSIONS = 10
 _DEFAULTS, _CONFIG_NAME = "Foveate's defaults", "foveate.yaml"
 _CENT = Decimal("0.01")
 _NAME_CELLS, _MIN_NAME_CELLS = 40, 8
-# What goes first where a terminal is narrow: it is in no sum, or the same in all rows.
+# Columns to drop first on narrow displays: not part of a sum, or the same in all rows.
 _EXPENDABLE_COLUMNS = ("output", "for 1h", "", "uncached", "largest")
 _HEADINGS = (
     "policy",
@@ -55,14 +52,14 @@ _HEADINGS = (
 
 
 class ReplayFormatter:
-    """Writes reports for a terminal or a file, as far as that can show them."""
+    """Formats replay reports for a display."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
         self._ellipsis = "…" if display.can_show("…") else ".."
 
     def lines(self, report: ReplayReport, *, each: bool = False) -> Iterator[str]:
-        """The sessions one by one where they are few, and all together."""
+        """Format each session if there are few, and the totals."""
         sessions = report.sessions
         if each or len(sessions) <= _MAX_DETAILED_SESSIONS:
             for session in sessions:
@@ -84,7 +81,7 @@ class ReplayFormatter:
         yield from self._conclusion_lines(report)
 
     def _conclusion_lines(self, report: ReplayReport) -> Iterator[str]:
-        """Say what the gateway would save, and the settings that would save more."""
+        """Say what the gateway would save, and which settings would save more."""
         conclusion = report.conclusion
         if conclusion is None:
             return
@@ -138,7 +135,7 @@ class ReplayFormatter:
         return sum(widths) + len(_GAP) * (len(widths) - 1) <= self._display.columns
 
     def _narrow_lines(self, outcome: Outcome, recorded: Outcome | None) -> Iterator[str]:
-        """One policy in a few short lines."""
+        """Format one policy in a few short lines."""
         cells = dict(zip(_HEADINGS, _outcome_cells(outcome, recorded), strict=True))
         saved = f", saves {cells['saves']} {cells['']}".rstrip() if cells["saves"] else ""
         yield f"{outcome.policy}{_GAP}{cells['cost']}{saved}"
@@ -204,7 +201,7 @@ class ReplayFormatter:
         yield ""
 
     def _table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-        """A table of which the names give way where it is too wide, and then what stands beside them."""
+        """Format a table; on narrow displays shorten the names first, then drop columns."""
         columns = list(zip(headings, *rows, strict=True))
         while True:
             widths = [max(map(cell_len, column)) for column in columns]
@@ -224,7 +221,7 @@ class ReplayFormatter:
         return text if cell_len(text) <= _NAME_CELLS else self._fit(text, _NAME_CELLS).rstrip()
 
     def _fit(self, text: str, cells: int) -> str:
-        """`text` in exactly so many cells."""
+        """Pad or truncate `text` to exactly `cells` cells."""
         if cell_len(text) <= cells:
             return set_cell_size(text, cells)
         return set_cell_size(set_cell_size(text, cells - len(self._ellipsis)).rstrip() + self._ellipsis, cells)
@@ -245,7 +242,7 @@ class ReplayFormatter:
 
 
 def _outcome_cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...]:
-    # Nobody sends without a cache: what that would cost more is no loss of anybody's.
+    # No client sends without a cache, so the extra cost of that policy is not a loss.
     is_compared = outcome.policy not in (Policy.RECORDED, Policy.NONE)
     saved = compare_to_recorded(outcome, recorded) if is_compared else None
     return (
@@ -266,14 +263,14 @@ def _outcome_cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...
 
 
 def _best_policy_cells(outcomes: Mapping[Policy, Outcome], report: ReplayReport) -> tuple[str, str, str, str]:
-    """What it cost, what it would have cost at the least, by which policy, and what that saves.
+    """Return the recorded cost, the lowest cost, its policy, and the saving.
 
-    Only what the gateway can be told to do counts, unless other policies alone were asked for.
+    Consider only policies that the gateway can apply, unless others alone were requested.
     """
     recorded = outcomes[Policy.RECORDED]
     reachable = find_reachable_policies(report.gateway)
     compared = [policy for policy in report.policies if policy in reachable]
-    if set(compared) <= {Policy.RECORDED}:  # only others were asked for
+    if set(compared) <= {Policy.RECORDED}:  # only other policies were requested
         compared = list(report.policies)
     dollars_by_policy = [(outcomes[policy].dollars, policy) for policy in compared]
     priced = [(dollars, policy) for dollars, policy in dollars_by_policy if dollars is not None]
@@ -285,7 +282,7 @@ def _best_policy_cells(outcomes: Mapping[Policy, Outcome], report: ReplayReport)
 
 
 def _describe_difference(saving: PolicySaving) -> str:
-    """Say what a policy saves in words: nothing, less, or more."""
+    """Say what a policy saves: nothing, less, or more."""
     percent = round(100 * abs(saving.share)) if saving.share is not None else 0
     if not saving.dollars or (not percent and abs(saving.dollars) < _CENT):
         return "the same cost"
@@ -293,12 +290,12 @@ def _describe_difference(saving: PolicySaving) -> str:
 
 
 def _format_share(saved: PolicySaving | None) -> str:
-    """Which share is saved, in whole percents, never less than nothing by less than half of one."""
+    """Format the saved share in whole percent, without a negative zero."""
     return "" if saved is None or saved.share is None else f"{round(100 * saved.share) or 0}%"
 
 
 def _caveats(report: ReplayReport) -> list[str]:
-    """What has to be known to read the numbers."""
+    """Return what a reader must know to interpret the numbers."""
     sessions = report.sessions
     caveats = []
     if report.model is not None:
@@ -360,13 +357,12 @@ def _format_max(tokens: Sequence[int]) -> str:
 
 
 def _format_dollars(dollars: Decimal) -> str:
-    """Dollars to the cent, or where that would say little, to four digits behind the point."""
+    """Format dollars to the cent, or with four decimals below one dollar."""
     digits = Decimal("0.01") if abs(dollars) >= 1 else Decimal("0.0001")
     return format_dollars(dollars.quantize(digits))
 
 
 def _format_tokens(tokens: int) -> str:
-    """A number of tokens as one says it."""
     if tokens < 10_000:
         return f"{tokens:,}"
     return f"{tokens / 1_000:.0f}k" if tokens < 999_500 else f"{tokens / 1_000_000:.1f}M"
@@ -377,7 +373,7 @@ def _format_day(at: float) -> str:
 
 
 def report_object(report: ReplayReport) -> dict[str, object]:
-    """A report as JSON can say it: money as a string, so that nothing of it is lost; null where unknown."""
+    """Return a report as JSON: money as strings, null if unknown."""
     check = report.check
     return {
         "policies": list(report.policies),

@@ -1,4 +1,4 @@
-"""`foveate sandbox`: a strict stand-in for the providers, to point an agent at without a key."""
+"""`foveate sandbox`: start a strict simulation of the providers, for agents without a key."""
 
 from pathlib import Path
 from typing import Annotated
@@ -52,7 +52,7 @@ def command(
 
 
 def _started_lines(url: str, providers: frozenset[str]) -> list[str]:
-    """Where it is, and how a client is pointed at it."""
+    """Say where the sandbox is, and how to point clients at it."""
     lines = [f"The sandbox is at {url}. Any key will do. Ctrl-C ends it."]
     if "anthropic" in providers:
         lines.append(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox")

@@ -1,4 +1,4 @@
-"""`foveate store`: what is kept, and how to have what is old forgotten."""
+"""`foveate store`: show what is stored, and delete what is old."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -65,7 +65,7 @@ def info(store: StoreUrl = None, json: AsJson = False) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _VacuumResult:
-    """What was forgotten, or would be, and how much room the store took before and takes now."""
+    """What was deleted, or would be, and the size of the store before and after."""
 
     dry_run: bool
     keep_days: float
@@ -126,14 +126,14 @@ def vacuum(
 
 
 def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", activity: str) -> T:
-    """What `work` gives with the store at `url`, which is not made where there is none; `what` takes long.
+    """Run `action` with the store at `url`, which is not created if it does not exist.
 
-    Without a URL it is the store that a gateway here would have.
+    Without a URL, use the store that a gateway started here would use.
 
     Raises:
-        BadOption: this is no URL of a store.
-        NothingKept: there is none.
-        StoreUnavailable: it cannot be used, or is of a newer Foveate.
+        BadOption: this is not the URL of a store.
+        NothingKept: the store does not exist.
+        StoreUnavailable: it cannot be used, or was written by a newer version.
     """
     if url == "":
         raise BadOption("--store needs the URL of a database: sqlite:///path or postgresql://user@host/name")
@@ -152,12 +152,11 @@ def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", act
 
 
 def note_missing_store(error: NothingKept) -> None:
-    """Say that there is no store, which is no error where all is asked for."""
+    """Say that there is no store, which is not an error if everything was requested."""
     console.print_note(str(error))
 
 
 async def _vacuum(store: "Store", requested: _VacuumResult) -> _VacuumResult:
-    """What became of it."""
     from time import time
 
     keep_days, now = requested.keep_days, time()
@@ -214,7 +213,6 @@ def _describe_vacuum(result: _VacuumResult) -> str:
 
 
 def _format_size(size_bytes: int) -> str:
-    """Bytes as people say them."""
     if size_bytes < 1_000:
         return f"{size_bytes} bytes"
     size = float(size_bytes)

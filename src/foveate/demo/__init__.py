@@ -1,1 +1,1 @@
-""""""
+"""Replay a recorded session through a gateway to the sandbox."""

@@ -1,4 +1,4 @@
-"""A recorded session as the demo sends it: each request with all that stood before it, and when it comes."""
+"""Load a recorded session as the list of requests that the demo sends."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -23,18 +23,18 @@ ENDPOINT_PATHS = {
 _MESSAGE_FIELDS = {Format.ANTHROPIC: "messages", Format.CHAT: "messages", Format.RESPONSES: "input"}
 _DEFAULT_MODELS = {Format.ANTHROPIC: "claude-sonnet-4-5", Format.CHAT: "gpt-5", Format.RESPONSES: "gpt-5"}
 _MAX_OUTPUT_TOKENS = 1024
-# Where a recording has no times: as long as an agent's step takes, and a person's next question.
+# Assumed times if none are recorded: a step of an agent, and the next question of a user.
 STEP_SECONDS, QUESTION_SECONDS, BREAK_SECONDS, BREAK_EVERY = 20.0, 120.0, 900.0, 3
-# A message is in every request after it, and is looked into once.
+# A message is part of every later request, but parsed once.
 _cached = lru_cache(maxsize=4096)
 _BREAKPOINT = {"cache_control": {"type": "ephemeral"}}
-# Sealed by whoever has answered, so that no other server takes them.
+# Signed by the provider, so other servers reject them.
 _SIGNED_KINDS = frozenset(("thinking", "redacted_thinking"))
 
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """One request of a session, and how long after the one before it comes."""
+    """A request, and the seconds since the previous one."""
 
     body: bytes
     after_seconds: float
@@ -42,10 +42,11 @@ class DemoRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSession:
-    """A session as it is sent: its requests, what it is of, and whether its times are its own.
+    """A session as the demo sends it.
 
-    `lacks` is what the recording does not hold of them, and `is_unsealed` says that thinking was left out.
-    `left_out` is how many more requests it has, and `broken_lines` how many lines could not be read.
+    `has_times` tells whether its times were recorded. `missing_parts` are not in the recording,
+    `is_thinking_removed` tells that thinking was left out, `left_out` counts the requests that are not sent,
+    and `broken_lines` the lines that could not be read.
     """
 
     name: str
@@ -60,10 +61,10 @@ class DemoSession:
 
 
 def load_session(path: Path, *, max_steps: int | None = None) -> DemoSession:
-    """The longest session that a recording holds, as it is sent: each request with all that stood before it.
+    """Load the longest session of a recording, with the full body of each request.
 
     Raises:
-        UnreadableInput: it is no recording, or none of a format that the sandbox speaks.
+        UnreadableInput: it is not a recording, or has no session in a format of the sandbox.
     """
     recordings = [
         recording
@@ -101,10 +102,10 @@ def load_session(path: Path, *, max_steps: int | None = None) -> DemoSession:
 
 
 def add_client_breakpoints(session: DemoSession) -> DemoSession:
-    """The same session with the cache breakpoints that coding agents usually place.
+    """Add the cache breakpoints that coding agents usually place.
 
-    They mark the system prompt (or the tools, without one) and the last two messages of the user. Other
-    providers than Anthropic cache unasked: their requests stay as they are.
+    They are on the system prompt (or the tools, without one) and on the last two user messages. Providers other
+    than Anthropic cache without breakpoints: their requests are returned unchanged.
     """
     if session.format is not Format.ANTHROPIC:
         return session
@@ -126,7 +127,7 @@ def _add_breakpoints(body: bytes) -> bytes:
 
 
 def _add_content_breakpoint(content: Any) -> Any:
-    """A content with a breakpoint on the last of its blocks that takes one."""
+    """Add a breakpoint to the last block that can have one."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
     for index in reversed(range(len(blocks))):
         if isinstance(blocks[index], dict) and str(blocks[index].get("text", "x")).strip():
@@ -136,7 +137,7 @@ def _add_content_breakpoint(content: Any) -> Any:
 
 
 def _main_conversation(recording: Recording) -> list[RecordedCall]:
-    """The calls of its longest conversation, without those of agents that it sent."""
+    """Return the calls of the longest conversation, without those of sub-agents."""
     by_conversation: dict[str, list[RecordedCall]] = {}
     for call in recording.calls:
         by_conversation.setdefault(call.conversation, []).append(call)
@@ -144,7 +145,7 @@ def _main_conversation(recording: Recording) -> list[RecordedCall]:
 
 
 def _request_gaps(calls: Sequence[RecordedCall]) -> list[float]:
-    """How long after the one before it each call comes."""
+    """Return the seconds between each call and the previous one."""
     if all(call.at for call in calls):
         times = [call.at for call in calls]
         return [0.0, *(max(0.0, now - before) for before, now in pairwise(times))]
@@ -158,9 +159,9 @@ def _request_gaps(calls: Sequence[RecordedCall]) -> list[float]:
 
 
 def _request_body(call: RecordedCall, api_format: Format, model: str) -> bytes:
-    """A request as it was sent, as far as the recording holds it; what was sealed is left out.
+    """Build the request as far as it was recorded, without thinking.
 
-    So are cache breakpoints: each way of caching places its own.
+    Cache breakpoints are removed too: each variant places its own.
     """
     envelope: dict[str, Any] = json.loads(call.envelope) if call.envelope else {}
     for name in ("system", "tools"):
@@ -176,7 +177,7 @@ def _request_body(call: RecordedCall, api_format: Format, model: str) -> bytes:
             [_remove_thinking(raw) if _has_thinking(raw) else raw for raw in messages]
         )
         names = [] if envelope.get("tools") else _tools_used(messages)
-        if names:  # they have to be named wherever one was used
+        if names:  # tools must be declared if they were used
             envelope["tools"] = [{"name": name, "input_schema": {"type": "object"}} for name in names]
     head = json.dumps(envelope).encode()
     return head[:-1] + b', "' + _MESSAGE_FIELDS[api_format].encode() + b'": [' + b",".join(messages) + b"]}"
@@ -201,10 +202,9 @@ def _remove_thinking(raw: bytes) -> bytes:
 
 
 def _order_tool_results(raws: Sequence[bytes]) -> list[bytes]:
-    """Messages in which the results of tools stand first behind their calls, as the provider wants them.
+    """Put tool results directly after their calls, as the provider requires.
 
-    Logs have them in the order in which they came, with reminders between them, and lack those of calls that
-    were broken off.
+    Logs have them in order of arrival, with reminders in between, and lack those of aborted calls.
     """
     ordered: list[bytes] = []
     pending_ids: tuple[str, ...] = ()
@@ -224,7 +224,7 @@ def _is_user_message(raw: bytes) -> bool:
 
 @_cached
 def _put_results_first(raw: bytes, pending_ids: tuple[str, ...]) -> bytes:
-    """A user's message that answers the calls that wait for it, all of them, and only them."""
+    """Make a user message answer exactly the pending tool calls."""
     message = json.loads(raw)
     content = message.get("content") or []
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
@@ -244,7 +244,7 @@ def _is_result(block: object, pending_ids: Sequence[str]) -> bool:
 
 
 def _orphan_result_to_text(block: Any) -> Any:
-    """A block; a result that nobody has asked for as a text, which anybody may send."""
+    """Turn a tool result without a call into text, which is always valid."""
     if not isinstance(block, dict) or block.get("type") != "tool_result":
         return block
     return {"type": "text", "text": f"(a result) {json.dumps(block.get('content'))}"}
@@ -260,7 +260,7 @@ def _placeholder_result(id_: str) -> dict[str, Any]:
 
 @_cached
 def _tool_call_values(raw: bytes, name: str) -> tuple[str, ...]:
-    """What a message's calls of tools have under a name."""
+    """Return a field of all tool calls in a message."""
     content = json.loads(raw).get("content") if b'"tool_use"' in raw else None
     return tuple(
         block[name]

@@ -1,8 +1,7 @@
-"""A recorded session sent through a gateway to the sandbox, and what that came to.
+"""Send a recorded session through a gateway to the sandbox, and add up the results.
 
-All of it is in this process: the sandbox and the gateway listen on ports of loopback, the gateway's store is a
-file that goes afterwards, and the clock that both go by is moved ahead between requests, so that an afternoon
-takes seconds.
+Everything runs in this process: the sandbox and the gateway listen on loopback ports, and the gateway's store
+is a temporary file. The clock of both is moved ahead between requests, so that hours take seconds.
 """
 
 import asyncio
@@ -44,11 +43,11 @@ from foveate.session.traces import Trace
 from foveate.store import Store, open_store
 
 _KEY = b"sk-of-the-demo"
-_STARTED_AT = 1_794_744_000.0  # a Sunday at noon, UTC
+_STARTED_AT = 1_794_744_000.0
 _MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 _PAGE = 500
 _MAX_REASON_CHARS = 200
-# Anthropic's words, OpenAI's, and ours.
+# Messages of Anthropic, OpenAI and Foveate.
 _TOO_LONG_MESSAGES = ("too long", "context length", "context window", "does not fit")
 TAIL_PART = 4
 _POLL_SECONDS, _MAX_POLLS = 0.001, 2_000
@@ -56,12 +55,11 @@ _POLL_SECONDS, _MAX_POLLS = 0.001, 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What a session came to: requests, tokens as billed, dollars, and what was done to it.
+    """Results of a session: requests, usage, dollars and edits.
 
-    `refused` are those that were found too long, the first of them the one with the number `refused_at` (0:
-    none), and `failed` those that were not answered for another reason, of which `failure` tells the first.
-    `dollars` is None where a price is not known. `summary_dollars` of it were for folds. `added_ms` is the
-    median of what the gateway took of its own.
+    `refused` requests were too long; `refused_at` is the number of the first one (0 if none). `failed` requests
+    had another error; `failure` is the first message. `dollars` is None if a price is unknown, and includes
+    `summary_dollars`. `added_ms` is the median latency that the gateway added.
     """
 
     requests: int
@@ -84,18 +82,17 @@ class Tally:
 
     @property
     def hit_ratio(self) -> float:
-        """How much of the input was read from the cache."""
+        """Share of the input that was read from the cache."""
         return self.read / max(1, self.uncached + self.read + self.written)
 
     @property
     def dollars_per_answer(self) -> Decimal | None:
-        """What an answer cost."""
         return None if self.dollars is None or not self.answered else self.dollars / self.answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tallies:
-    """A session in three ways: without breakpoints, with those that agents usually place, and with Foveate."""
+    """Results of the three variants: without breakpoints, with client breakpoints, with Foveate."""
 
     off: Tally
     usual: Tally
@@ -103,33 +100,29 @@ class Tallies:
 
     @property
     def columns(self) -> tuple[Tally, Tally, Tally]:
-        """The three in their order."""
         return self.off, self.usual, self.on
 
 
 class MovableClock:
-    """A clock that runs as all do, and can be moved ahead."""
+    """A running clock that can be moved ahead."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._offset = _STARTED_AT
 
     def __call__(self) -> float:
-        """What it says."""
         return self._offset + time.monotonic() - self._started
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once."""
         self._offset += seconds
 
 
 class _LimitedWindowSandbox(Sandbox):
-    """The sandbox with a smaller window than its models have."""
+    """Sandbox with a smaller context window than its models have."""
 
     window_tokens: int | None = None
 
     def accept(self, http_request: SandboxRequest) -> AcceptedRequest | ErrorResponse | bytes:
-        """What becomes of a request before it is billed."""
         found = super().accept(http_request)
         if self.window_tokens is None or not isinstance(found, AcceptedRequest) or found.is_count:
             return found
@@ -141,7 +134,7 @@ class _LimitedWindowSandbox(Sandbox):
 
 @dataclass
 class _FinishedCounter(NullObserver):
-    """How many requests are over: answered, or refused by the gateway itself."""
+    """Counts finished requests: answered, or rejected by the gateway itself."""
 
     finished: int = 0
 
@@ -155,7 +148,7 @@ class _FinishedCounter(NullObserver):
 
 
 def make_agent_options(*, is_on: bool, window_tokens: int | None) -> AgentOptions:
-    """What the gateway does with the session: nothing, or all that it can."""
+    """Return options with everything off, or with everything on."""
     if not is_on:
         return AgentOptions(prompt_cache=False, token_counter=False)
     tail = CompactionOptions().tail_keep_tokens if window_tokens is None else window_tokens // TAIL_PART
@@ -175,7 +168,7 @@ async def run_session(
     window_tokens: int | None,
     report_progress: Callable[[int], None] = lambda _done: None,
 ) -> Tally:
-    """What a session comes to through a gateway that is off or on; `told` hears how many requests are done."""
+    """Send a session through a gateway. `report_progress` gets the number of requests done."""
     clock, started = MovableClock(), time.monotonic()
     sandbox = _LimitedWindowSandbox(clock=clock, seed=b"foveate demo")
     sandbox.window_tokens = window_tokens
@@ -204,10 +197,10 @@ async def run_session(
 
 
 def temporary_folder(within: Path | None = None) -> "TemporaryDirectory[str]":
-    """A folder that goes with its block, where there are such folders or `within` one.
+    """Create a temporary folder, by default in the system's folder for them.
 
     Raises:
-        UnwritableFile: none can be made.
+        UnwritableFile: it cannot be created.
     """
     try:
         return TemporaryDirectory(prefix="foveate-demo-", dir=within)
@@ -217,7 +210,7 @@ def temporary_folder(within: Path | None = None) -> "TemporaryDirectory[str]":
 
 
 async def _wait_until_settled(gateway: Gateway, counter: _FinishedCounter, expected: int) -> None:
-    """Wait until all is done behind an answer, folds too: the next request would come much later."""
+    """Wait for all background work of a request, compactions too: the next request is much later."""
     for _ in range(_MAX_POLLS):
         if counter.finished >= expected:
             break
@@ -256,7 +249,7 @@ def _server_config(gateway: Gateway) -> uvicorn.Config:
 
 
 class _SignalFreeServer(uvicorn.Server):
-    """A server that leaves signals to the program."""
+    """Server that leaves signals to the program."""
 
     def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
         return nullcontext()
@@ -264,7 +257,7 @@ class _SignalFreeServer(uvicorn.Server):
 
 @asynccontextmanager
 async def _serve(config: uvicorn.Config) -> AsyncIterator[str]:
-    """Where something is served until the end of the block."""
+    """Serve until the end of the block; yields the URL."""
     with open_listening_socket("127.0.0.1", 0) as listener:
         server = _SignalFreeServer(config)
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
@@ -281,7 +274,7 @@ async def _serve(config: uvicorn.Config) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _DemoResponse:
-    """With which status a request was answered, and what was said where it was refused."""
+    """Status of a response, and its error message."""
 
     status: int
     message: str = ""

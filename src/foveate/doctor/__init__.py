@@ -1,1 +1,1 @@
-""""""
+"""Checks of everything that the gateway needs."""

@@ -1,4 +1,4 @@
-"""What the doctor finds: one line each, ok, a warning or failed, and what to do."""
+"""Findings of checks, and how checks are run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -7,8 +7,6 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How it stands with something."""
-
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
@@ -16,7 +14,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was looked at (`check`, and of several `name`), how it stands, and what to do if it is not well."""
+    """Result of a check. `name` tells several findings of one check apart; `advice` says what to do."""
 
     check: str
     level: Level
@@ -29,22 +27,19 @@ Check = Callable[[], Awaitable[Sequence[Finding]]]
 
 
 def ok_finding(check: str, message: str, name: str = "") -> Finding:
-    """All is well with it."""
     return Finding(check=check, level=Level.OK, message=message, name=name)
 
 
 def warning_finding(check: str, message: str, advice: str, name: str = "") -> Finding:
-    """It works, and should be looked at."""
     return Finding(check=check, level=Level.WARNING, message=message, name=name, advice=advice)
 
 
 def failed_finding(check: str, message: str, advice: str, name: str = "") -> Finding:
-    """It does not work."""
     return Finding(check=check, level=Level.FAILED, message=message, name=name, advice=advice)
 
 
 async def run_checks(checks: Iterable[tuple[str, Check]], *, limit_seconds: float) -> list[Finding]:
-    """What all checks find, made side by side; one that takes too long, or breaks, is a finding itself."""
+    """Run checks concurrently. A check that fails or takes too long becomes a finding itself."""
 
     async def one(name: str, check: Check) -> Sequence[Finding]:
         try:
@@ -56,7 +51,7 @@ async def run_checks(checks: Iterable[tuple[str, Check]], *, limit_seconds: floa
                     name, f"no answer within {limit_seconds:g} s", "see whether the machine is overloaded"
                 )
             ]
-        except Exception as error:  # noqa: BLE001 - a border: one check that breaks must not hide the others
+        except Exception as error:  # noqa: BLE001 - outermost border: a broken check must not hide the others
             return [
                 failed_finding(
                     name, f"{type(error).__name__}: {error}", "this is a fault of the check: please report it"

@@ -1,4 +1,4 @@
-"""What the doctor looks at on this machine: vocabularies, embedder, watchers, prices, files, port, clock."""
+"""Checks of this machine: vocabularies, embedder, watchers, prices, files, port and clock."""
 
 import os
 import stat
@@ -24,13 +24,13 @@ _BUNDLED_VOCABULARIES = {"o200k": "gpt-5", "cl100k": "gpt-4"}
 _TEXT = "def parse(text): return text.split()"
 _GLOB = frozenset("*?[")
 _WATCH_TIMEOUT_SECONDS = 3.0
-# Below these, many editors and build tools use up what there is.
+# Editors and build tools easily use up smaller limits.
 _MIN_WATCHES, _MIN_INSTANCES = 8_192, 128
 _INOTIFY_LIMITS = Path("/proc/sys/fs/inotify")
 _MOUNTS = Path("/proc/self/mounts")
 _FILE_SYSTEMS_WITHOUT_EVENTS = ("nfs", "cifs", "smb", "fuse", "9p", "vboxsf", "prl_fs")
 _YEAR_SECONDS = 365.25 * 86_400
-_MIN_PLAUSIBLE_TIME = 56.5 * _YEAR_SECONDS  # the middle of 2026
+_MIN_PLAUSIBLE_TIME = 56.5 * _YEAR_SECONDS  # mid-2026
 _MAX_SKEW_SECONDS = 60.0
 _MAX_TABLE_AGE_DAYS = 60
 
@@ -38,7 +38,7 @@ _MAX_TABLE_AGE_DAYS = 60
 def collect_models(
     settings: "Settings", recent_models: Sequence[tuple[str, str]], upstreams: "Mapping[str, Upstream]"
 ) -> dict[str, str]:
-    """The models that are named in the configuration, or were called of late, and who runs each."""
+    """Return models that are configured or were called recently, with their providers."""
     found = {
         name: upstreams[route.upstream].provider
         for route in settings.routes
@@ -51,7 +51,7 @@ def collect_models(
 
 
 def check_vocabularies(models: Sequence[str], *, is_counted: bool = True) -> list[Finding]:
-    """Whether the bundled vocabularies load, which models are counted exactly, and whether any is."""
+    """Check that the bundled vocabularies load, and which models are counted exactly."""
     from foveate.tokens import counter_for
 
     findings: list[Finding] = []
@@ -78,7 +78,7 @@ def check_vocabularies(models: Sequence[str], *, is_counted: bool = True) -> lis
 
 
 def check_cache_ttl(settings: "Settings", providers: Sequence[str]) -> list[Finding]:
-    """Say why breakpoints live five minutes although the configuration asks for an hour."""
+    """Warn if breakpoints live five minutes although the configuration asks for an hour."""
     from foveate.prompt_cache.rules import CachingMode, rules_for
 
     cache = settings.context_optimization.prompt_cache
@@ -96,7 +96,6 @@ def check_cache_ttl(settings: "Settings", providers: Sequence[str]) -> list[Find
 
 
 def check_embedder() -> list[Finding]:
-    """Whether texts can be compared by what they are about."""
     from foveate.memory.search.embeddings import default_embedder
 
     try:
@@ -112,7 +111,7 @@ def check_embedder() -> list[Finding]:
 
 
 def check_watchers(settings: "Settings") -> list[Finding]:
-    """Whether a change of a file is seen, and whether it would be in the folders that are to be watched."""
+    """Check that file changes are noticed, and that the configured folders can be watched."""
     findings = [*_check_inotify_limits(), _check_change_event()]
     for agent in settings.agents:
         sections = agent.sections
@@ -197,7 +196,7 @@ def _check_workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
 
 
 def _check_notes(agent: str, kind: str, paths: Sequence[Path]) -> Finding:
-    """Whether an agent's memory, or its skills, are there."""
+    """Check that the notes or skills of an agent can be read."""
     unreadable = [str(path) for path in paths if not os.access(path, os.R_OK)]
     if unreadable:
         message = f"its {kind} {', '.join(unreadable)} cannot be read"
@@ -206,7 +205,7 @@ def _check_notes(agent: str, kind: str, paths: Sequence[Path]) -> Finding:
 
 
 def _file_system_type(folder: Path) -> str:
-    """The kind of file system that a folder is on; nothing where nobody says."""
+    """Return the type of a folder's file system; empty if unknown."""
     try:
         mounts = [
             line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -219,7 +218,7 @@ def _file_system_type(folder: Path) -> str:
 
 
 def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]:
-    """Whether the newest price table is recent, and the price file in the data folder can be used."""
+    """Check the age of the newest price table, and that the price file is valid."""
     from foveate.cost.pricing.price_facts import load_price_facts
 
     update = None if file is None else file.current_prices()
@@ -238,7 +237,7 @@ def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]
 
 
 def check_prices(book: "PriceBook", models: Mapping[str, str], *, now: float) -> list[Finding]:
-    """Whether calls of these models can be priced."""
+    """Check that calls of these models can be priced."""
     findings: list[Finding] = []
     for model, provider in models.items():
         rates = book.rates(model, provider=provider, at=now)
@@ -267,7 +266,6 @@ def check_prices(book: "PriceBook", models: Mapping[str, str], *, now: float) ->
 
 
 def check_local_model() -> list[Finding]:
-    """Whether there is a small model on this machine."""
     from foveate.gateway.local_model.process import find_weights
 
     try:
@@ -283,7 +281,7 @@ def check_local_model() -> list[Finding]:
 
 
 def check_file_modes(config: Path | None) -> list[Finding]:
-    """Whether files that decide, or hold keys, are for their owner alone."""
+    """Check that others cannot write the configuration or read the key file."""
     findings: list[Finding] = []
     if os.name != "posix":
         return findings
@@ -300,10 +298,10 @@ def check_file_modes(config: Path | None) -> list[Finding]:
 
 
 def is_port_free(host: str, port: int) -> bool:
-    """Whether the gateway could listen there.
+    """Check whether the gateway could listen on a port.
 
     Raises:
-        CannotListen: not for being in use.
+        CannotListen: for another reason than a port in use.
     """
     from foveate.http.listening_sockets import open_listening_socket
 
@@ -317,11 +315,11 @@ def is_port_free(host: str, port: int) -> bool:
 
 
 def check_gateway_health(health: object, where: str, url: str) -> Finding | None:
-    """How a gateway is by what its `/health` says, with what is wrong; None where none said it."""
+    """Judge a gateway by its `/health` response; None if this is not one."""
     if not isinstance(health, dict) or health.get("status") not in ("ok", "degraded"):
         return None
     message = f"a gateway listens on {where}"
-    if "version" in health:  # it tells only those who may see its pages
+    if "version" in health:  # only shown to callers who may see its pages
         message += f", version {health['version']}"
     if health["status"] == "ok":
         return ok_finding("port", f"{message}, and is well")
@@ -331,7 +329,7 @@ def check_gateway_health(health: object, where: str, url: str) -> Finding | None
 
 
 def check_clock(*, now: float, newest_at: float | None, upstream_times: Sequence[float]) -> list[Finding]:
-    """Whether this machine's clock is right, by what others say and by what was booked last."""
+    """Check the clock against upstreams, or else against the last charge."""
     advice = "set the clock (timedatectl): caps by day and times to live go by it"
     if upstream_times:
         skew = min((now - at for at in upstream_times), key=abs)

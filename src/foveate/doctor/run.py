@@ -1,4 +1,4 @@
-"""What the doctor looks at, all of it side by side: nothing is changed, and nothing waited for long."""
+"""Run all checks concurrently. They change nothing, and none takes long."""
 
 import os
 import sys
@@ -26,13 +26,13 @@ from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
 from foveate.store import default_url
 from foveate.store.thread_pool import DaemonThreadPool
 
-# A dead upstream, and a disk that does not answer, cost no more than this.
+# Limit for a dead upstream or a disk that does not respond.
 _LIMIT_SECONDS = 5.0
 _THREADS = 8
 
 
 async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Finding]:
-    """What all checks find. The store is looked at first, since it says which models are used."""
+    """Run all checks. The store is checked first, because it knows which models are used."""
     environment = dict(os.environ)
     threads = DaemonThreadPool(_THREADS, "foveate-doctor")
     config_now, config_findings = _load_config(config, environment)
@@ -78,7 +78,7 @@ async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Findi
         *here.check_clock(now=now, newest_at=newest, upstream_times=upstream_times),
         *health,
     ]
-    # What others say of an address says the address, and that may hold a password.
+    # Messages may contain URLs with passwords.
     return [
         replace(finding, message=redact_keys(finding.message), advice=redact_keys(finding.advice))
         for finding in all_findings
@@ -93,7 +93,7 @@ def _check_prices(config_now: ResolvedConfig, models: Mapping[str, str], *, now:
 
 
 def _load_config(path: Path | None, environment: Mapping[str, str]) -> tuple[ResolvedConfig, list[Finding]]:
-    """What the configuration decides, and how it stands with it; where it cannot be used, all by default."""
+    """Load the configuration and judge it. If it is invalid, return the default configuration."""
     advice = "mend it: `foveate serve` does not start like this, and the checks below go by the defaults"
     problems: Sequence[FoveateError] = ()
     try:
@@ -111,7 +111,7 @@ def _load_config(path: Path | None, environment: Mapping[str, str]) -> tuple[Res
 
 
 def _default_config(environment: Mapping[str, str]) -> ResolvedConfig:
-    """What holds without a file; without the environment too, where what it says cannot be."""
+    """Return the configuration without a file, and without the environment if that is invalid."""
     try:
         return load_live_config(None, environment, logs_changes=False).current().value
     except FoveateError:
@@ -135,7 +135,7 @@ def _in_thread(threads: DaemonThreadPool, check: Callable[[], Sequence[Finding]]
 
 
 async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence[Finding]:
-    """Whether the gateway's port is free, or who has it."""
+    """Check whether the gateway's port is free, or who uses it."""
     host, port = settings.server.host, settings.server.port
     try:
         if await threads.run(lambda: here.is_port_free(host, port)):
@@ -146,7 +146,7 @@ async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence
 
 
 async def _check_listener(host: str, port: int, *, is_secure: bool) -> Finding:
-    """Who listens there: a gateway, which says how it is, or somebody else."""
+    """Find out whether a gateway listens on the port, and its health."""
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
     url = f"{'https' if is_secure else 'http'}://{f'[{name}]' if ':' in name else name}:{port}/health"
     command_line = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
@@ -172,7 +172,7 @@ def _upstream_checks(
     models: Mapping[str, str],
     upstream_times: list[float],
 ) -> list[tuple[str, Check]]:
-    """A check for each upstream that is configured, has a key here, or is the usual one."""
+    """Return a check for each upstream that is configured, has a key, or is a default one."""
 
     def check_of(upstream: Upstream, *, is_named: bool) -> Check:
         upstream_models = [model for model, provider in models.items() if provider == upstream.provider]

@@ -1,4 +1,4 @@
-"""The store as the doctor sees it: read past the store's own code, which would bring its tables up to date."""
+"""Checks of the store. They read it without the store's own code, which would migrate its tables."""
 
 import os
 import shutil
@@ -19,9 +19,9 @@ _WAIT_SECONDS = 3
 _HOUR, _DAY = 3600.0, 86_400.0
 _MIN_FREE_BYTES, _LOW_FREE_BYTES = 50 * 1024**2, 1024**3
 _LARGE_WAL_BYTES = 256 * 1024**2
-_WAL = b"\x02\x02"  # in the header of a file (https://sqlite.org/fileformat2.html, November 2026)
+_WAL = b"\x02\x02"  # file header, https://sqlite.org/fileformat2.html (November 2026)
 _STALE_SECONDS = 600.0
-# SPEC: above 0.7 is healthy, below 0.3 is flagged; a drift of 20% says that the counter is wrong for a model.
+# SPEC: a hit ratio above 0.7 is healthy, below 0.3 is flagged; a drift of 20% means a wrong counter.
 _HEALTHY_HIT_RATIO, _LOW_HIT_RATIO = 0.7, 0.3
 _MAX_DRIFT_PERCENT, _GOOD_DRIFT_PERCENT = 20, 10
 _MIN_CALLS = 5
@@ -53,7 +53,7 @@ QueryRows = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheck:
-    """What the store shows: findings, the models that were called of late, and when the last call was."""
+    """Findings about the store, the models called recently, and the time of the last call."""
 
     findings: Sequence[Finding]
     models: Sequence[tuple[str, str]] = ()
@@ -61,7 +61,7 @@ class StoreCheck:
 
 
 def check_store(url: str, *, now: float) -> StoreCheck:
-    """How it stands with the store at `url`; nothing in it is changed, and none is made."""
+    """Check the store at `url` without creating or changing it."""
     if url.startswith(("postgresql:", "postgres:")):
         return _check_server(url, now)
     if not url.startswith(_SQLITE_PREFIX) or url == _SQLITE_PREFIX:
@@ -82,7 +82,7 @@ def _check_file(path: Path, now: float) -> StoreCheck:
     wal = path.with_name(f"{path.name}-wal")
     try:
         wal_bytes = wal.stat().st_size if wal.exists() else None
-        # Where nobody has it open, SQLite would make files beside it for as long as it is read.
+        # If nobody has it open, SQLite would create files next to it while it is read.
         uri_options = "mode=ro&immutable=1" if wal_bytes is None else "mode=ro"
         uri = f"{path.resolve().as_uri()}?{uri_options}"
         with closing(sqlite3.connect(uri, uri=True, timeout=_WAIT_SECONDS)) as connection:
@@ -108,7 +108,7 @@ def _check_file(path: Path, now: float) -> StoreCheck:
 
 
 def _check_creatable(path: Path) -> list[Finding]:
-    """Whether a store could be made there."""
+    """Check whether a store could be created there."""
     folder = next((parent for parent in path.parents if parent.exists()), Path("/"))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return [
@@ -166,7 +166,7 @@ def _check_server(url: str, now: float) -> StoreCheck:
         return StoreCheck(
             findings=[failed_finding(CHECK, "psycopg is not installed", "pip install 'foveate[postgres]'")]
         )
-    except Exception as error:  # noqa: BLE001 - a driver's border: whatever it says is what there is to tell
+    except Exception as error:  # noqa: BLE001 - border to the driver: its message is the finding
         return StoreCheck(findings=[_unusable_server(url, " ".join(str(error).split())[:200])])
     findings = list(tables.findings)
     if not may_write:
@@ -179,7 +179,7 @@ def _check_server(url: str, now: float) -> StoreCheck:
 
 
 def _unusable_server(url: str, reason: str) -> Finding:
-    """That a server cannot be used, without what may be a piece of its password."""
+    """Report an unusable server without parts of its password."""
     rest = url.partition("://")[2]
     if rest.count("@") > 1 or "@" in rest.partition("/")[2]:
         advice = "in a password write @ as %40, / as %2F and : as %3A"
@@ -192,7 +192,7 @@ def _unusable_server(url: str, reason: str) -> Finding:
 
 
 def _check_tables(rows: QueryRows, where: str, now: float) -> StoreCheck:
-    """What the tables say. A version that is not today's is only told: its tables may lack something."""
+    """Check the tables. If their version is not the current one, only report the version."""
     has_tables = (
         rows("SELECT 1 FROM pg_tables WHERE tablename = 'foveate_version'", ())
         if (where.startswith("postgresql:"))
@@ -247,7 +247,7 @@ def _check_reservations(rows: QueryRows, now: float) -> list[Finding]:
 
 
 def _check_hit_ratios(rows: QueryRows, now: float) -> list[Finding]:
-    """How much of each agent's input was read from the cache, over the last hour."""
+    """Check the share of each agent's input that was read from the cache in the last hour."""
     findings: list[Finding] = []
     for agent, calls, read, tokens in rows(_RATIOS, (now - _HOUR,)):
         if calls < _MIN_CALLS or not tokens:
@@ -264,7 +264,7 @@ def _check_hit_ratios(rows: QueryRows, now: float) -> list[Finding]:
 
 
 def _check_estimate_drift(rows: QueryRows, now: float) -> list[Finding]:
-    """By how much bills differ from what was counted before, at the 99th percentile."""
+    """Check how far reported usage differs from counts, at the 99th percentile."""
     by_model: dict[tuple[str, str], list[float]] = {}
     for provider, model, counted, charged in rows(_ESTIMATES, (now - _DAY, _MAX_CHARGES)):
         if charged:

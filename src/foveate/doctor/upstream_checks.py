@@ -1,7 +1,7 @@
-"""Upstreams as the doctor sees them: whether they are reached, take the key, and what they can do.
+"""Checks of upstreams: whether they are reachable, accept the key, and what they support.
 
-Only what costs nothing is asked: the list of models; of a server without one, an empty request, which every API
-rejects; and of servers that may tokenise, one letter.
+Only requests that cost nothing are sent: the list of models; to a server without one, an empty request, which
+every API rejects; and one letter to servers that may tokenise.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 CHECK = "upstream"
 LIMIT_SECONDS, _TOKENIZE_SECONDS = 3.0, 1.0
 _MAX_BYTES = 16 * 1024 * 1024
-# Their lists of models are open to everybody, so they say nothing of a key (November 2026).
+# Their lists of models are public, so they do not prove that a key is valid (November 2026).
 _PUBLIC_MODEL_LISTS = frozenset(("openrouter", "nvidia"))
-# Who has no route that tokenises; everybody else may be a server of one's own.
+# Providers without a tokenize endpoint; any other may be a local server.
 _HOSTED_PROVIDERS = frozenset(
     ("anthropic", "openai", "openrouter", "deepseek", "google", "azure", "bedrock", "vertex", "nvidia")
 )
-# Where an API answers; a server that speaks both has the one of OpenAI.
+# Paths of the APIs; a server with both has that of OpenAI.
 _API_PATHS = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}
 _COUNTING_SUPPORT = {"anthropic": "counts whole requests", "openai": "counts Responses"}
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamCheck:
-    """What an upstream said, and when it is by its own clock (None: it did not say)."""
+    """Findings about an upstream, and its clock (None if it did not send a date)."""
 
     findings: Sequence[Finding]
     at: float | None = None
@@ -43,7 +43,7 @@ class UpstreamCheck:
 def select_upstreams(
     settings: "Settings", upstreams: "Mapping[str, Upstream]"
 ) -> "list[tuple[Upstream, bool]]":
-    """The upstreams to look at, and whether somebody has named them: in the file, or by a key that is set."""
+    """Return the upstreams to check, and whether each is named in the configuration or has a key."""
     named_upstreams = {*settings.upstreams, *(route.upstream for route in settings.routes)}
     named_upstreams |= {name for name, upstream in upstreams.items() if upstream.key is not None}
     defaults = () if named_upstreams else ("anthropic", "openai")
@@ -55,7 +55,6 @@ def select_upstreams(
 
 
 async def check_upstream(upstream: "Upstream", *, is_named: bool, models: Sequence[str]) -> UpstreamCheck:
-    """How it stands with one upstream."""
     from foveate.gateway.endpoints import ApiFamily
 
     headers = [(b"accept", b"application/json")]
@@ -90,7 +89,7 @@ async def check_upstream(upstream: "Upstream", *, is_named: bool, models: Sequen
 
 
 async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, bytes]]) -> Finding | None:
-    """Find that there is no API at an address, which does not even reject an empty request."""
+    """Report an address without an API: it does not even reject an empty request."""
     path = _API_PATHS.get(upstream.family.value)
     if path is None:
         return None
@@ -98,7 +97,7 @@ async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, byt
     try:
         status, _ = await _fetch_status("POST", url, [*headers, (b"content-type", b"application/json")], b"{}")
     except (UpstreamError, TimeoutError):
-        return None  # it was just reached, so that this says nothing of the address
+        return None  # it was just reached, so this does not mean that the address is wrong
     if status not in (404, 405):
         return None
     message = f"there is no API at its base_url: POST {url} answers {status}"
@@ -110,7 +109,7 @@ async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, byt
 async def _fetch_status(
     method: str, url: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
 ) -> tuple[int, float | None]:
-    """The status of a response, and when it is by the server's clock."""
+    """Return the status of a response, and the time by the server's clock."""
     from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
 
     timeouts = Timeouts(connect_seconds=LIMIT_SECONDS, idle_seconds=LIMIT_SECONDS, total_seconds=LIMIT_SECONDS)
@@ -140,7 +139,7 @@ def _unreachable_finding(upstream: "Upstream", reason: str, *, is_named: bool) -
 
 
 def _status_finding(upstream: "Upstream", status: int, elapsed: str) -> Finding:
-    """What its answer to a list of models means."""
+    """Judge the response to a request for the list of models."""
     reached = f"reached within {elapsed}" + (", over TLS" if upstream.base_url.startswith("https:") else "")
     if status in (401, 403):
         if upstream.key is None:
@@ -165,7 +164,6 @@ def _status_finding(upstream: "Upstream", status: int, elapsed: str) -> Finding:
 
 
 async def _describe_abilities(upstream: "Upstream", models: Sequence[str]) -> list[str]:
-    """What it can do: tokenise, count, and keep prompts."""
     abilities = []
     if upstream.provider not in _HOSTED_PROVIDERS:
         abilities.append(await _describe_tokenizing(upstream))
@@ -176,7 +174,7 @@ async def _describe_abilities(upstream: "Upstream", models: Sequence[str]) -> li
 
 
 async def _describe_tokenizing(upstream: "Upstream") -> str:
-    """Whether it answers `/tokenize`, which costs nothing: one letter is sent."""
+    """Ask for the tokens of one letter, which costs nothing."""
     from foveate.http import JsonClient
     from foveate.tokens.remote.endpoints import is_permanent_failure
     from foveate.tokens.remote.tokenize import TokenizeCounter

@@ -10,7 +10,7 @@ import pytest
 
 from foveate import formats
 from foveate.cli.console import Display
-from foveate.cli.demo import demo_lines, demo_object
+from foveate.cli.demo_output import demo_lines, demo_object
 from foveate.demo.recording import DemoRequest, DemoSession, add_client_breakpoints, load_session
 from foveate.demo.run import MovableClock, Tallies, Tally, make_agent_options, run_session, temporary_folder
 from foveate.errors import UnreadableInput, UnwritableFile

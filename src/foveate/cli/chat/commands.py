@@ -1,7 +1,4 @@
-"""What can be asked of a conversation beside its questions: each command, and what it answers in lines.
-
-How the caps stand that the next call of a conversation is under.
-"""
+"""Commands that can be typed into a chat, such as `:cost`."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,24 +33,22 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ":help": ("", "this list"),
     ":quit": ("", "end, as Ctrl-D does"),
 }
-"""Every command, what follows it, and what it does."""
+"""Argument and description of each command."""
 
 QUIT_COMMANDS = frozenset((":quit", ":q", ":exit"))
-"""What ends a conversation; whoever reads its lines does it."""
+"""Commands that end a chat. The loop that reads lines handles them."""
 
 _DETAIL = "detail"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A command with what follows it."""
-
     name: str
     argument: str = ""
 
 
 def parse_line(line: str) -> CommandLine | str:
-    """What a line means: a command, or a message; `::` begins a message with a colon."""
+    """Parse a line as a command or a message. A leading `::` escapes a message that starts with a colon."""
     text = line.strip()
     if text.startswith("::"):
         return text[1:]
@@ -64,7 +59,7 @@ def parse_line(line: str) -> CommandLine | str:
 
 
 def completions(text: str, models: Sequence[str]) -> list[tuple[str, int, str]]:
-    """What a line that is being typed may become: the words, how many characters they replace, what they do."""
+    """Complete a partial line: candidate words, how many characters each replaces, and a description."""
     if not text.startswith(":") or "\n" in text:
         return []
     name, space, rest = text.partition(" ")
@@ -79,7 +74,7 @@ def completions(text: str, models: Sequence[str]) -> list[tuple[str, int, str]]:
 
 
 class CommandRunner:
-    """Does what is asked of a conversation. `start_local` starts the model on this machine."""
+    """Runs chat commands. `start_local` starts the local model."""
 
     def __init__(
         self,
@@ -94,16 +89,16 @@ class CommandRunner:
         self._start_local = start_local
 
     async def run(self, line: CommandLine) -> list[str]:
-        """What a command answers.
+        """Run a command and return its output lines.
 
         Raises:
-            FoveateError: it cannot be done; says why.
+            FoveateError: the command cannot be executed; the message says why.
         """
         try:
             return await self._dispatch(line)
         except FoveateError:
             raise
-        except Exception as error:  # the border of a command: a conversation outlives whatever fails in one
+        except Exception as error:  # outermost border of a command: a failure must not end the chat
             raise BadOption(f"{line.name:.40} failed: {type(error).__name__}: {error}") from error
 
     async def _dispatch(self, line: CommandLine) -> list[str]:
@@ -157,7 +152,7 @@ class CommandRunner:
         return output
 
     async def _preview(self) -> RequestPreview | None:
-        """What would be sent next; None where it would be refused, which the next question says."""
+        """Preview the next request; None if it would be rejected, which the next question reports."""
         try:
             return await self._talk.preview()
         except FoveateError:
@@ -223,7 +218,7 @@ class CommandRunner:
 async def cap_statuses(
     ledger: Ledger, caps: Sequence[Cap], talk: ChatConversation, *, now: float
 ) -> list[CapStatus]:
-    """Each cap that holds for the conversation, with what is used of it."""
+    """Return the caps that apply to the conversation, with their use."""
     call = Call(
         id="",
         agent=talk.agent,
@@ -258,5 +253,5 @@ async def cap_statuses(
 
 
 def _charged_agent(cap: Cap, talk: ChatConversation) -> str | None:
-    """On whose account a cap on each of them is; a day of all agents is on nobody's."""
+    """Return the agent whose account a cap uses; None for a daily cap on all agents."""
     return None if cap.scope is CapScope.DAY else talk.agent

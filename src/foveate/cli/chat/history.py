@@ -1,17 +1,17 @@
-"""What was typed into conversations before: a file that several of them may write at once."""
+"""Input history of chats: a file that several processes may append to at once."""
 
 import json
 import os
 from pathlib import Path
 
 HISTORY_FILE_NAME = "chat_history.jsonl"
-# So much of the file's end is read, and what is longer than the other is no line to be typed again.
+# Only the end of the file is read, and longer messages are not recorded.
 _MAX_BYTES = 1_000_000
 _MAX_CHARS = 100_000
 
 
 def read_history(path: Path) -> list[str]:
-    """The messages in a file, the oldest first; none where it cannot be read, and no line that cannot be."""
+    """Read messages, oldest first. Skip lines that are invalid; return nothing if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_BYTES))
@@ -30,10 +30,10 @@ def _parse_line(line: bytes) -> str:
 
 
 def add_to_history(path: Path, text: str) -> None:
-    """Add a message as a line of JSON that only the user can read, in one write, so that others stay whole.
+    """Append a message as a line of JSON in one write, so that lines of other processes stay intact.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     if len(text) > _MAX_CHARS:
         return

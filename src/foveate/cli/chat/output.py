@@ -1,4 +1,4 @@
-"""What a conversation shows beside its words: cost, window, budget, models, tokens, in lines for people."""
+"""Text output of chat commands: cost, window, budget, models and tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -12,7 +12,7 @@ from foveate.chat.tokenize import TokenizedText
 from foveate.cli.console import Display as Screen
 from foveate.cli.console import format_tokens
 from foveate.cli.cost.output import CapFormatter
-from foveate.cli.output import WindowUsage, draw_window
+from foveate.cli.window_chart import WindowUsage, draw_window
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.cap_status import CapStatus
@@ -25,14 +25,14 @@ _DIM, _BOLD = "2", "1"
 
 
 def paint(text: str, colour: str, display: Screen) -> str:
-    """`text` in a colour, where there are any."""
+    """Colour `text` if the display has colours."""
     return f"\x1b[{colour}m{text}\x1b[0m" if text and display.colours else text
 
 
 def status_line(
     preview: RequestPreview | None, model: str, spent: ChargeTotals, answers: ChargeTotals, display: Screen
 ) -> str:
-    """The line below the prompt: model, window used, hit ratio, dollars; shorter where there is less room."""
+    """Format the line below the prompt: model, window use, hit ratio, dollars. Drop parts that do not fit."""
     dot = " · " if display.can_show("·") else " | "
     ratio = answers.hit_ratio
     ends = ("cache -" if ratio is None else f"cache {ratio:.0%}", _short_dollars(spent))
@@ -57,7 +57,7 @@ def _short_dollars(spent: ChargeTotals) -> str:
 
 
 def describe_window_use(preview: RequestPreview) -> str:
-    """How much of the window is used; of one that nobody knows, how many tokens there are."""
+    """Format how much of the window is used, or only the token count if the window is unknown."""
     if preview.count is None:
         return "not counted (token_counter is off)"
     tokens = format_tokens(preview.tokens, preview.count.exact)
@@ -75,7 +75,6 @@ def format_spending(spent: ChargeTotals) -> str:
 
 
 def cost_lines(spent: ChargeTotals, answers: ChargeTotals) -> list[str]:
-    """What a session has cost, in a line or two."""
     if not spent.calls:
         return ["nothing was billed in this session yet"]
     ratio = answers.hit_ratio or 0.0
@@ -89,7 +88,7 @@ def cost_lines(spent: ChargeTotals, answers: ChargeTotals) -> list[str]:
 
 
 def cost_detail_lines(entries: Sequence[Charge], preview: RequestPreview, display: Screen) -> list[str]:
-    """A row for each model and category, and how full the session is."""
+    """Format a row for each model and category, and the context estimate."""
     rows = [("model", "category", "calls", "prompt / completion", "dollars")]
     rows += [
         (
@@ -108,7 +107,6 @@ def cost_detail_lines(entries: Sequence[Charge], preview: RequestPreview, displa
 
 
 def context_estimate_line(preview: RequestPreview) -> str:
-    """How full the session is."""
     return (
         f"[estimated session ctx: {preview.tokens} tokens; token_budget={preview.token_budget} "
         f"({preview.share:.0%} used)]"
@@ -116,7 +114,7 @@ def context_estimate_line(preview: RequestPreview) -> str:
 
 
 def budget_lines(preview: RequestPreview, display: Screen) -> list[str]:
-    """What the next question may take of the window, and injected sections of that."""
+    """Format the tokens left for the next question, and the budget of injected sections."""
     output = [
         f"{describe_window_use(preview)}; {preview.output_reserve:,} are kept for the answer, {_tokens_left(preview)} are left"
     ]
@@ -129,7 +127,6 @@ def budget_lines(preview: RequestPreview, display: Screen) -> list[str]:
 
 
 def cap_lines(statuses: Sequence[CapStatus], display: Screen) -> list[str]:
-    """How caps stand."""
     return list(CapFormatter(display).lines(statuses)) or ["no cap holds for this agent"]
 
 
@@ -138,7 +135,7 @@ def _tokens_left(preview: RequestPreview) -> str:
 
 
 def context_lines(preview: RequestPreview, display: Screen) -> list[str]:
-    """What fills the window, as a bar and a row for each part."""
+    """Draw what fills the context window."""
     window = WindowUsage(
         sections=preview.parts,
         tokens=preview.tokens,
@@ -153,7 +150,7 @@ def context_lines(preview: RequestPreview, display: Screen) -> list[str]:
 
 
 def memory_lines(preview: RequestPreview, agent: str, display: Screen) -> list[str]:
-    """What is seen of an agent's memory, as it would be sent."""
+    """Show the memory of an agent as it would be sent."""
     parts = [part for part in preview.sections if part.name in ("context", "awareness")]
     reasons = [
         paint(display.escape(problem), _DIM, display) for problem in preview.problems if "memory" in problem
@@ -170,7 +167,7 @@ def memory_lines(preview: RequestPreview, agent: str, display: Screen) -> list[s
 def compaction_lines(
     result: CompactionResult | None, before: RequestPreview, after: RequestPreview, display: Screen
 ) -> list[str]:
-    """What a fold that was asked for has saved, or why there is none."""
+    """Say what a requested compaction saved, or why there was none."""
     if result is None:
         return ["there is nothing to fold yet"]
     compaction, reason = result.compaction, display.escape(result.reason)
@@ -189,7 +186,7 @@ def compaction_lines(
 
 
 def model_lines(connection: ModelTarget, models: Sequence[str], display: Screen) -> list[str]:
-    """Which model is talked to, and which others there are."""
+    """List the current model and the others."""
     others = ", ".join(display.escape(name) for name in models if name != connection.model)
     current = display.escape(
         f"{connection.model} at {connection.upstream.name} ({connection.api_format.value})"
@@ -198,7 +195,7 @@ def model_lines(connection: ModelTarget, models: Sequence[str], display: Screen)
 
 
 def model_changed_line(connection: ModelTarget, preview: RequestPreview | None) -> str:
-    """What it means to talk to a model from now on."""
+    """Describe the model that is used from now on, and how full its window is."""
     if preview is None:
         return f"now talking to {connection.model} at {connection.upstream.name}"
     accuracy = "exact" if preview.count is not None and preview.count.exact else "estimated"
@@ -206,7 +203,7 @@ def model_changed_line(connection: ModelTarget, preview: RequestPreview | None) 
 
 
 def token_lines(tokens: TokenizedText, model: str, display: Screen) -> list[str]:
-    """The tokens of a text, apart, and how many they are."""
+    """Show the tokens of a text separately, and their count."""
     count = tokens.count
     accuracy = "exact" if count.exact else f"estimate, at most {count.upper:,}"
     summary = f"{format_tokens(count.tokens, count.exact)} tokens, {display.escape(model)}, {tokens.tokenizer}: {accuracy}"
@@ -223,7 +220,6 @@ def _decode_piece(piece: bytes) -> str:
 
 
 def help_lines(commands: Mapping[str, tuple[str, str]], display: Screen) -> list[str]:
-    """Every command and key, and what it does."""
     calls = [f"{name} {argument}".strip() for name, (argument, _) in commands.items()]
     keys = {
         "Enter": "sends",
@@ -239,7 +235,6 @@ def help_lines(commands: Mapping[str, tuple[str, str]], display: Screen) -> list
 
 
 def to_markdown(turns: Sequence[ChatTurn]) -> str:
-    """A conversation as a page."""
     names = {ChatRole.USER: "You", ChatRole.ASSISTANT: "Answer"}
     return "\n".join(f"## {names[turn.role]}\n\n{turn.sent_text}\n" for turn in turns)
 
@@ -260,5 +255,5 @@ def _count_calls(count: int) -> str:
 
 
 def dollars_json(amount: Decimal | None) -> str | None:
-    """Dollars as JSON can say them without losing any; null where they are not known."""
+    """Format dollars for JSON without loss; None if unknown."""
     return None if amount is None else f"{amount:f}"

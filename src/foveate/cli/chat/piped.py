@@ -1,4 +1,4 @@
-"""A conversation without a terminal: messages from a pipe or the command line, answers plainly or as JSON."""
+"""Chat without a terminal: messages from a pipe or an argument, answers as plain text or JSON."""
 
 import asyncio
 import json
@@ -28,10 +28,10 @@ _EXIT_CODES = {
 
 
 async def read_lines(stream: TextIO) -> AsyncIterator[str]:
-    """The lines of a stream as they come; whoever waits for one can be interrupted.
+    """Read lines of a stream as they arrive. Waiting for a line can be interrupted.
 
     Raises:
-        UnreadableInput: it cannot be read any further.
+        UnreadableInput: the stream cannot be read further.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | UnreadableInput | None] = asyncio.Queue()
@@ -39,7 +39,7 @@ async def read_lines(stream: TextIO) -> AsyncIterator[str]:
     def read_on() -> None:
         """Not by the stream itself, whose lock nobody could have at the end of the process."""
         partial_line, end = b"", None
-        with suppress(RuntimeError):  # nobody waits any more
+        with suppress(RuntimeError):  # the event loop is closed
             try:
                 while data := os.read(stream.fileno(), _READ_BYTES):
                     *lines, partial_line = (partial_line + data).split(b"\n")
@@ -58,7 +58,6 @@ async def read_lines(stream: TextIO) -> AsyncIterator[str]:
 
 
 async def single_message(text: str) -> AsyncIterator[str]:
-    """One message."""
     yield text
 
 
@@ -70,13 +69,13 @@ async def run_piped(
     as_json: bool,
     reads_commands: bool,
 ) -> int:
-    """The exit code of a conversation in which all messages were asked, one after the other.
+    """Send all messages in order and return the exit code.
 
-    Where commands are not read, what begins with a colon is a message as any other. Once nobody reads the
-    answers any more, nothing is asked: each would cost something.
+    Without `reads_commands`, a line that starts with a colon is a message. Once nobody reads the output, stop
+    sending: every call costs money.
 
     Raises:
-        UnreadableInput: messages end before their end.
+        UnreadableInput: the input breaks off.
         UnwritableOutput: standard output is closed or full.
     """
     out, codes = _Stdout(), list[int]()
@@ -97,7 +96,10 @@ async def run_piped(
 
 
 class _Stdout:
-    """Standard output, where a terminal obeys nothing; it `is_read` until whoever read it has gone."""
+    """Standard output with control characters escaped on terminals.
+
+    `is_read` turns false when the reader is gone.
+    """
 
     def __init__(self) -> None:
         if sys.stdout is None:
@@ -107,27 +109,12 @@ class _Stdout:
         self.is_read = True
 
     def write_line(self, text: str) -> None:
-        """Write a line.
-
-        Raises:
-            UnwritableOutput: it is closed or full.
-        """
         self._write(f"{text}\n")
 
     def write_object(self, value: dict[str, object]) -> None:
-        """Write a JSON object, in a line.
-
-        Raises:
-            UnwritableOutput: it is closed or full.
-        """
         self.write_line(json.dumps(value))
 
     def write_answer(self, text: str) -> None:
-        """Write what somebody else says.
-
-        Raises:
-            UnwritableOutput: it is closed or full.
-        """
         self._write(escape_for_terminal(text) if self._is_terminal else text)
 
     def _write(self, text: str) -> None:
@@ -174,7 +161,7 @@ async def _ask(out: _Stdout, talk: ChatConversation, text: str, *, as_json: bool
 
 
 class _PlainAnswerWriter:
-    """Writes the words of an answer, and nothing but them; `stop` is called once nobody can read them."""
+    """Writes the text of an answer. Calls `stop` once nobody can read it."""
 
     def __init__(self, out: _Stdout, stop: Callable[[], None]) -> None:
         self._out = out
@@ -194,10 +181,10 @@ class _PlainAnswerWriter:
         self._last = piece.text[-1:]
 
     def end(self) -> None:
-        """The end of the last line.
+        """Finish the last line.
 
         Raises:
-            UnwritableOutput: it could not be written.
+            UnwritableOutput: a piece could not be written.
         """
         if self._error is not None:
             raise self._error
@@ -206,7 +193,7 @@ class _PlainAnswerWriter:
 
 
 def answer_object(answer: ChatAnswer, talk: ChatConversation) -> dict[str, object]:
-    """An answer as JSON can say it: its words, its bill, and what went wrong, if anything."""
+    """Return an answer as JSON: text, usage, cost, and the error if there was one."""
     usage = answer.usage
     cache = None if usage is None else usage.cache
     fields: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""A conversation from its beginning to its end: the gateway in this process, and who talks to it."""
+"""Run a chat from start to end: a gateway in this process, and the terminal or pipe that talks to it."""
 
 import logging
 import sys
@@ -20,13 +20,13 @@ from foveate.errors import UnreadableInput
 from foveate.gateway.build import open_gateway
 from foveate.gateway.request import DEFAULT_AGENT
 
-# What these warn of is told with the answer that it is about.
+# Warnings of these loggers are shown with the answer that they concern.
 _SHOWN_WITH_ANSWERS = frozenset(("foveate.engine.engine", "foveate.engine.spending.admission"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What the command line asks for; without a question, it is talked until somebody ends it."""
+    """Options of the command line. Without a question, the chat runs until the user ends it."""
 
     question: str | None
     agent: str
@@ -43,10 +43,10 @@ async def run_chat(
     home: Path,
     start_local: Callable[[], None],
 ) -> int:
-    """The exit code of a conversation.
+    """Run a chat and return the exit code.
 
     Raises:
-        StoreUnavailable: what it costs cannot be kept.
+        StoreUnavailable: the charges cannot be stored.
         UnreadableInput: standard input is closed.
     """
     bills = ChatObserver()
@@ -84,14 +84,14 @@ async def run_chat(
 
 
 def _display_for_chat(*, as_json: bool) -> console.Display:
-    """What can be shown; nobody wants colours in an object."""
+    """Describe standard output; never use colours inside JSON."""
     display = console.display_for(sys.stdout)
     return replace(display, colours=False) if as_json else display
 
 
 @contextmanager
 def _collect_warnings(bills: ChatObserver) -> Iterator[None]:
-    """What is logged as a warning meanwhile is told with the next answer, or at the end, and not within one."""
+    """Show warnings that are logged meanwhile with the next answer or at the end, not in the middle of one."""
 
     class Noted(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

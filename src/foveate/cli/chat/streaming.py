@@ -1,4 +1,4 @@
-"""An answer on the screen as it comes: its words plain, thoughts dimmed, calls named, and nothing obeyed."""
+"""Write a streamed answer to a terminal: thinking dimmed, tool calls named, control characters escaped."""
 
 from collections.abc import Callable
 from typing import TextIO
@@ -6,7 +6,7 @@ from typing import TextIO
 from foveate.chat.responses import FragmentKind, ResponseFragment
 from foveate.cli.console import Display, escape_control_chars
 
-# What joins emoji and letters of some scripts into one; a terminal only shows it.
+# Zero-width joiners are not printable by `isprintable`, but harmless to terminals.
 _JOINERS = frozenset("\u200c\u200d")
 _ALLOWED_CONTROLS = frozenset("\n\t")
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -14,7 +14,7 @@ _TAB = "    "
 
 
 def escape_for_terminal(text: str) -> str:
-    """A text as a terminal may have it: lines stay lines, and what would be obeyed is escaped."""
+    """Escape control characters, but keep line breaks and expand tabs."""
     if text.isprintable():
         return text
     text = text.replace("\r\n", "\n")
@@ -29,7 +29,7 @@ def _escape_char(char: str) -> str:
 
 
 class AnswerWriter:
-    """Writes the pieces of one answer to a stream; `begun` is called before the first."""
+    """Writes the pieces of one answer to a stream. Calls `on_start` before the first."""
 
     def __init__(self, stream: TextIO, display: Display, on_start: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
@@ -38,10 +38,9 @@ class AnswerWriter:
         self._kind: FragmentKind | None = None
         self._last = "\n"
         self._pending_return = ""
-        """A carriage return, whose line feed may be in the next piece."""
+        """A carriage return whose line feed may be in the next piece."""
 
     def __call__(self, piece: ResponseFragment) -> None:
-        """Write a piece."""
         if self._kind is None:
             self._on_start()
         if piece.kind is FragmentKind.TOOL_CALL:
@@ -56,7 +55,7 @@ class AnswerWriter:
         self._stream.flush()
 
     def end(self) -> None:
-        """Have what comes next begin on a line of its own."""
+        """Finish the current line, so that the next output starts on a new one."""
         if self._kind is None:
             self._on_start()
         self._close()

@@ -1,4 +1,4 @@
-"""A conversation at a terminal, on prompt-toolkit."""
+"""Interactive chat at a terminal, based on prompt-toolkit."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ from foveate.errors import FoveateError
 
 _PROMPT, _CONTINUATION_PROMPT = "> ", "… "
 _DIM, _RED, _YELLOW = "2", "31", "33"
-# What stands around a word on what takes so long, and the last column, where a terminal may begin a line.
+# Text around the activity in a progress line, and the last column, where terminals may wrap.
 _PROGRESS_OVERHEAD_CELLS = len("foveate:  …") + 1
 _HINT = "Ctrl-D ends; :help lists the commands"
 
@@ -37,7 +37,7 @@ _HINT = "Ctrl-D ends; :help lists the commands"
 async def run_terminal_chat(
     talk: ChatConversation, setting: ChatConfig, commands: CommandRunner, history: Path
 ) -> None:
-    """Talk until the user ends it."""
+    """Run a chat until the user ends it."""
     terminal = _ChatTerminal(talk, setting, history)
     terminal.print_notice(f"{talk.target.model}, as agent {talk.agent}. {_HINT}.")
     with terminal.catch_interrupts():
@@ -77,7 +77,7 @@ async def _ask(terminal: "_ChatTerminal", talk: ChatConversation, text: str) -> 
 
 
 class _ChatTerminal:
-    """Reads lines and writes them. What is known of the window is shown below the prompt."""
+    """Reads input and prints output, with a status line below the prompt."""
 
     def __init__(self, talk: ChatConversation, setting: ChatConfig, history: Path) -> None:
         self._talk = talk
@@ -98,11 +98,11 @@ class _ChatTerminal:
         )
 
     def display(self) -> console.Display:
-        """What can be shown now; a terminal may have become another width."""
+        """Describe the terminal as it is now; it may have been resized."""
         return console.display_for(sys.stdout)
 
     async def read_line(self) -> str | None:
-        """The next message or command; None where the user ends it."""
+        """Read the next message or command; None if the user ends the chat."""
         while True:
             try:
                 return await self._session.prompt_async(_PROMPT)
@@ -112,10 +112,9 @@ class _ChatTerminal:
                 return None
 
     async def refresh_status(self) -> None:
-        """Have the line below the prompt be right."""
         try:
             self._preview = await self._talk.preview()
-        except FoveateError:  # a question is refused for the same reason, and says so
+        except FoveateError:  # the next question reports the same error
             self._preview = None
 
     def _toolbar(self) -> str:
@@ -125,15 +124,14 @@ class _ChatTerminal:
         return status_line(self._preview, talk.target.model, talk.total_charges, talk.main_charges, display)
 
     def print_lines(self, lines: Iterable[str]) -> None:
-        """Lines as they are."""
         console.print_lines(lines)
 
     def print_notice(self, text: str, colour: str = _DIM) -> None:
-        """Something beside the conversation, on a line of its own."""
+        """Print text that is not part of the conversation, on a line of its own."""
         console.print_text(paint(escape_for_terminal(" ".join(text.split())), colour, self.display()))
 
     def print_answer_notices(self, answer: ChatAnswer, talk: ChatConversation) -> None:
-        """What there is to be said of an answer beside its words."""
+        """Print what there is to report about an answer besides its text."""
         if answer.is_stopped:
             hint = "" if answer.has_content else "; nothing had come, so the question is not kept (up arrow)"
             self.print_notice(f"[stopped{hint}]", _YELLOW)
@@ -149,17 +147,17 @@ class _ChatTerminal:
 
     @contextmanager
     def show_progress(self, activity: str) -> Iterator[None]:
-        """A word on what takes so long, which goes away again."""
-        if not self.display().colours:  # a terminal that may not be able to take it back
+        """Show what the program is doing, until the end of the block."""
+        if not self.display().colours:  # it may not be able to erase the line
             yield
             return
-        # In one line, or its beginning would stay.
+        # It must fit in one line: only the last line is erased.
         with console.show_progress(activity[: max(0, self.display().columns - _PROGRESS_OVERHEAD_CELLS)]):
             yield
 
     @contextmanager
     def catch_interrupts(self) -> Iterator[None]:
-        """Ctrl-C stops what is under way, if anything is, and never the program; other keys wait."""
+        """Let Ctrl-C stop the current action, but never the program. Keep other keys for the next prompt."""
         loop = asyncio.get_running_loop()
         previous_handler = signal.signal(
             signal.SIGINT, lambda *_: loop.call_soon_threadsafe(lambda: self._stop())
@@ -172,7 +170,7 @@ class _ChatTerminal:
 
     @contextmanager
     def interruptible(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Ctrl-C means `stop` now."""
+        """Let Ctrl-C call `stop` during the block."""
         self._stop = stop
         try:
             yield
@@ -181,18 +179,18 @@ class _ChatTerminal:
 
 
 def _do_nothing() -> None:
-    """There is nothing to be stopped."""
+    """Default for Ctrl-C while nothing can be stopped."""
 
 
 @contextmanager
 def _keep_typed_ahead() -> Iterator[None]:
-    """What is typed is kept for the next prompt, and does not stand in the middle of an answer.
+    """Keep what is typed for the next prompt, without echo in the middle of an answer.
 
-    Key by key, as the prompt reads it: by lines a terminal keeps 4,095 characters and leaves out the rest.
+    Reads key by key as the prompt does: in line mode a terminal keeps only 4,095 characters.
     """
     try:
         import termios
-    except ImportError:  # on Windows
+    except ImportError:  # Windows
         yield
         return
     try:
@@ -207,24 +205,22 @@ def _keep_typed_ahead() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSANOW, keys)
         yield
     finally:
-        with suppress(termios.error, OSError):  # the terminal is gone
+        with suppress(termios.error, OSError):  # the terminal was closed
             termios.tcsetattr(sys.stdin, termios.TCSANOW, saved)
 
 
 class _InputHistory(History):
-    """For the up arrow."""
+    """Input history for the up arrow."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
 
     def load_history_strings(self) -> Iterable[str]:
-        """What was typed, the newest first."""
         return reversed(read_history(self._path))
 
     def store_string(self, string: str) -> None:
-        """Keep a message for later conversations."""
-        with suppress(OSError):  # a disk that is full, or cannot be written, is no reason to stop talking
+        with suppress(OSError):  # a disk that cannot be written must not end the chat
             add_to_history(self._path, string)
 
 
@@ -233,7 +229,6 @@ class _CommandCompleter(Completer):
         self._setting = setting
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        """What the line may become."""
         del complete_event
         for word, replaced_chars, description in completions(
             document.text_before_cursor, self._setting.list_models()
@@ -242,7 +237,7 @@ class _CommandCompleter(Completer):
 
 
 def _key_bindings() -> KeyBindings:
-    """Enter sends, Alt-Enter and a backslash before it begin a new line, Ctrl-C clears what is typed."""
+    """Bind Enter to send, Alt-Enter and a trailing backslash to a new line, Ctrl-C to clear the input."""
     keys = KeyBindings()
 
     @keys.add("enter")

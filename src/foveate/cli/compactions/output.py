@@ -1,7 +1,4 @@
-"""Folds in lines for people, and as objects for programs.
-
-Folds written out whole, one at a time, so that however many there are take no room.
-"""
+"""Compactions as text, as JSON objects and as exports."""
 
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -45,12 +42,12 @@ _COLOURS = {CompactionOutcome.OK: _GREEN, CompactionOutcome.FAILED: _RED}
 
 
 def compaction_object(compaction: Compaction) -> dict[str, object]:
-    """All of a row as JSON can say it: hashes in hex, money as a string, so that nothing of it is lost."""
+    """Return all fields as JSON without loss: hashes in hex, money as strings."""
     return {field.name: _to_json(getattr(compaction, field.name)) for field in fields(compaction)}
 
 
 def compaction_row_object(compaction: Compaction) -> dict[str, object]:
-    """A row without the texts, of which a list would be long."""
+    """Return a compaction for lists, without its texts."""
     return {
         name: value
         for name, value in compaction_object(compaction).items()
@@ -59,7 +56,7 @@ def compaction_row_object(compaction: Compaction) -> dict[str, object]:
 
 
 def compaction_details_object(details: CompactionContents, *, full: bool) -> dict[str, object]:
-    """A row with all it says, and the folded messages where they are asked for."""
+    """Return a compaction with its texts and, with `full`, the compacted messages."""
     fields: dict[str, object] = {"turns_kept": len(details.messages)}
     for name, turn in zip(("first", "last"), (details.messages[:1], details.messages[-1:]), strict=True):
         role, line = _message_excerpt(details, turn[0]) if turn else ("", "")
@@ -70,12 +67,11 @@ def compaction_details_object(details: CompactionContents, *, full: bool) -> dic
 
 
 def message_text(turn: bytes) -> str:
-    """A message as it came, as a text that gives the same bytes back: `.encode("utf-8", "surrogateescape")`."""
+    """Decode a message so that `.encode("utf-8", "surrogateescape")` gives the same bytes back."""
     return turn.decode("utf-8", "surrogateescape")
 
 
 def undo_object(result: UndoResult) -> dict[str, object]:
-    """What was undone, and what that means."""
     return {
         "id": result.compaction.id,
         "session_id": result.compaction.session_id,
@@ -109,8 +105,6 @@ def _to_json(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _CompactionRow:
-    """What a list says of a fold."""
-
     id: str
     when: str
     agent: str
@@ -132,7 +126,7 @@ _COLUMNS = tuple(field.name for field in fields(_CompactionRow) if field.name !=
 
 
 class CompactionFormatter:
-    """Writes folds for a terminal or a file, as far as that can show them."""
+    """Formats compactions for a display."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -141,7 +135,7 @@ class CompactionFormatter:
         self._ellipsis = "…" if display.can_show("…") else ".."
 
     def list_lines(self, compactions: Sequence[Compaction]) -> Iterator[str]:
-        """A line for each fold below a heading; two without one where a line is too narrow."""
+        """Format a table with a line for each compaction; on narrow displays two lines each, no headings."""
         rows = self._rows(compactions)
         if not rows:
             return
@@ -158,7 +152,7 @@ class CompactionFormatter:
             yield from self._reason(compaction)
 
     def _reason(self, compaction: Compaction) -> Iterator[str]:
-        """Why a fold failed, or was not made as it should have been, in one line."""
+        """Format in one line why a compaction failed or fell back to rules."""
         if compaction.reason:
             reason = self._display.escape(" ".join(compaction.reason.split()))
             cells = max(self._display.columns - _REASON_INDENT - len(self._ellipsis), _MAX_NAME_CELLS)
@@ -207,7 +201,7 @@ class CompactionFormatter:
         yield " " * (SHORT_ID_CHARS + len(_GAP)) + _GAP.join(filter(None, facts))
 
     def detail_lines(self, details: CompactionContents, *, full: bool) -> Iterator[str]:
-        """All that is known of a fold, and the folded messages where they are asked for."""
+        """Format everything known about a compaction and, with `full`, the compacted messages."""
         compaction = details.compaction
         yield self._paint(f"fold {self._display.escape(compaction.id)}", _BOLD)
         for label, fact in self._facts(details):
@@ -277,7 +271,7 @@ class CompactionFormatter:
             yield f"  {self._display.escape(line.expandtabs())}".rstrip()
 
     def undo_lines(self, result: UndoResult) -> Iterator[str]:
-        """What was undone, and what that means for the next request."""
+        """Say what was undone, and what that means for the next request."""
         compaction = result.compaction
         name, session = compaction.id[:SHORT_ID_CHARS], compaction.session_id[:SHORT_ID_CHARS]
         if result.was_undone_before:
@@ -344,7 +338,7 @@ def _outcome_text(compaction: Compaction) -> str:
 
 
 def _format_dollars(cost: Decimal | None) -> str:
-    """Dollars as people say them: two digits behind the point, or as many as show something."""
+    """Format dollars with two decimals, or as many as show a nonzero digit."""
     if cost is None:
         return "unknown"
     if not cost:
@@ -356,15 +350,15 @@ def _format_dollars(cost: Decimal | None) -> str:
 
 
 def _format_time(seconds: float, time_format: str = "%Y-%m-%d %H:%M:%S %z") -> str:
-    """A time as the clock on the wall shows it."""
+    """Format a time in the local zone."""
     try:
         return datetime.fromtimestamp(seconds).astimezone().strftime(time_format)
-    except (ValueError, OverflowError, OSError):  # no year that a calendar has
+    except (ValueError, OverflowError, OSError):  # year out of range
         return f"{seconds:g}"
 
 
 def _message_excerpt(details: CompactionContents, turn: bytes) -> tuple[str, str]:
-    """Who speaks in a message, and the first line that says something."""
+    """Return the role of a message and its first line that is not blank."""
     role, text = read_message(details.api_format, turn)
     return role, " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
 
@@ -372,10 +366,10 @@ def _message_excerpt(details: CompactionContents, turn: bytes) -> tuple[str, str
 async def select_for_export(
     store: "Store", ids: Sequence[str], session: str | None
 ) -> AsyncIterator[Compaction]:
-    """The folds that are named, or all of a session, or all.
+    """Return the named compactions, those of a session, or all.
 
     Raises:
-        BadOption: one of them is not there.
+        BadOption: one of them does not exist.
     """
     if ids:
         selected = [await find_compaction(store, prefix) for prefix in ids]
@@ -396,7 +390,7 @@ async def _iterate(compactions: Sequence[Compaction]) -> AsyncIterator[Compactio
 async def write_compactions(
     store: "Store", compactions: AsyncIterator[Compaction], file: BinaryIO, *, as_list: bool
 ) -> int:
-    """How many folds were written to `file`: as JSON, one a line, or as one list."""
+    """Write compactions to `file` one at a time, as JSON lines or as one list, and return their number."""
     count = 0
     if as_list:
         file.write(b"[")

@@ -1,4 +1,4 @@
-"""Folds as a user asks for them: by how an id begins, whose they are, when they were made, how they ended."""
+"""Select compactions by id prefix, agent, session, time and outcome."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _PAGE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionFilter:
-    """Which folds are asked for; what is None is not. Times are seconds since 1970, both included."""
+    """Conditions on compactions; None matches all. Times are Unix seconds, both ends included."""
 
     agent: str | None = None
     session_id: str | None = None
@@ -27,7 +27,7 @@ class CompactionFilter:
 
 
 async def iterate_compactions(store: CompactionStore, selection: CompactionFilter) -> AsyncIterator[Compaction]:
-    """Every fold that is asked for, the newest first; read a page at a time."""
+    """Yield matching compactions, newest first, reading a page at a time."""
     before = None if selection.until is None else nextafter(selection.until, inf)
     seen: set[str] = set()
     size = _PAGE
@@ -43,7 +43,7 @@ async def iterate_compactions(store: CompactionStore, selection: CompactionFilte
                 yield compaction
         if len(page) < size:
             return
-        # Of several that were made at the same time, some may be on the next page: they are asked for again.
+        # Compactions with the same time may be split across pages, so they are read again.
         last = page[-1].compacted_at
         before = nextafter(last, inf)
         seen = {compaction.id for compaction in page if compaction.compacted_at == last}
@@ -53,7 +53,7 @@ async def iterate_compactions(store: CompactionStore, selection: CompactionFilte
 async def list_compactions(
     store: "Store", selection: CompactionFilter, *, limit: int
 ) -> tuple[list[Compaction], bool]:
-    """The newest `limit` of those that are asked for, and whether there are more."""
+    """Return the newest `limit` matches, and whether there are more."""
     found: list[Compaction] = []
     async for compaction in iterate_compactions(store.compactions, selection):
         if len(found) == limit:
@@ -63,7 +63,7 @@ async def list_compactions(
 
 
 async def find_compaction(store: "Store", prefix: str) -> Compaction:
-    """The fold whose id begins so.
+    """Return the compaction whose id starts with `prefix`.
 
     Raises:
         BadOption: there is none, or more than one.
@@ -79,10 +79,10 @@ async def find_compaction(store: "Store", prefix: str) -> Compaction:
 
 
 async def find_session_id(store: "Store", prefix: str) -> str | None:
-    """The id of the session that begins so and has been folded, or was to be; None where there is none.
+    """Return the id of the compacted session that starts with `prefix`; None if there is none.
 
     Raises:
-        BadOption: there are more than one.
+        BadOption: there is more than one.
     """
     if not prefix:
         raise BadOption("--session needs the id of a session, or how it begins")

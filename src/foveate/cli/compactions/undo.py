@@ -1,4 +1,4 @@
-"""A fold undone, and what that means for the next request of its session."""
+"""Undo a compaction, and find out what that means for the next request of its session."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoResult:
-    """A fold that is undone, `before` now or not.
+    """An undone compaction.
 
-    `beneath` is an earlier fold of the same conversation that is in force again, `above` one that reaches
-    farther, or was made later for the same messages, so that nothing changes as long as it is in force.
+    `restored` is an earlier compaction of the same conversation that is in force again. `still_in_force` covers
+    more messages, or was made later for the same ones, so that nothing changes as long as it is in force.
     """
 
     compaction: Compaction
@@ -28,7 +28,7 @@ class UndoResult:
 
     @property
     def first_message(self) -> int:
-        """The first message that is sent again, counted from 1; 0 where none is."""
+        """Number of the first message that is sent again, counted from 1; 0 if none is."""
         if self.was_undone_before or self.still_in_force is not None:
             return 0
         if self.compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
@@ -37,7 +37,7 @@ class UndoResult:
 
     @property
     def more_tokens(self) -> int:
-        """By how many tokens the next request will be longer, about."""
+        """Estimate by how many tokens the next request grows."""
         if not self.first_message:
             return 0
         return max(
@@ -47,10 +47,10 @@ class UndoResult:
 
 
 async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoResult:
-    """Have the fold whose id begins so in force no longer; it is no error where that was so before.
+    """Undo the compaction whose id starts with `prefix`. Undoing it twice is not an error.
 
     Raises:
-        BadOption: there is no such fold, or it never was in force.
+        BadOption: there is no such compaction, or it was never in force.
     """
     compaction = await find_compaction(store, prefix)
     if compaction.outcome not in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED):
@@ -74,7 +74,7 @@ async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoRes
 async def _find_others_in_force(
     store: "Store", compaction: Compaction
 ) -> tuple[Compaction | None, Compaction | None]:
-    """The fold that would be in force without this one, and the one that is in force in spite of it."""
+    """Return the compaction that takes effect without this one, and one that overrides it."""
     if compaction.outcome is not CompactionOutcome.OK:
         return None, None
     own = await load_contents(store.compactions, compaction)
@@ -90,7 +90,7 @@ async def _find_others_in_force(
 
 
 async def _find_longer(store: "Store", compaction: Compaction) -> Compaction | None:
-    """A fold of the same conversation that reaches farther."""
+    """Find a compaction in force of the same conversation that covers more messages."""
     selection = CompactionFilter(
         agent=compaction.agent, session_id=compaction.session_id, outcome=CompactionOutcome.OK
     )
@@ -115,7 +115,7 @@ def _boundary_at(hashes: Sequence[bytes], messages: int) -> bytes | None:
 
 
 def _reach(compaction: Compaction) -> tuple[int, float]:
-    """Of two folds, the one with more of this is in force."""
+    """Sort key: the compaction with the larger value is in force."""
     return compaction.messages, compaction.compacted_at
 
 

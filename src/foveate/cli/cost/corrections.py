@@ -1,4 +1,4 @@
-"""`foveate cost correct` and `foveate cost corrections`: change what was charged by hand, with a record."""
+"""Manual corrections of charges: parse the options, apply a correction and format it."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def parse_dollars(text: str) -> Decimal:
-    """Read an amount of dollars.
+    """Parse an amount of dollars.
 
     Raises:
-        BadOption: it is not one.
+        BadOption: it is not a valid amount.
     """
     try:
         amount = Decimal(text.strip().removeprefix("$"))
@@ -29,10 +29,10 @@ def parse_dollars(text: str) -> Decimal:
 
 
 def parse_day(text: str) -> str:
-    """Read a day of UTC.
+    """Parse a UTC day.
 
     Raises:
-        BadOption: it is not one.
+        BadOption: it is not a valid day.
     """
     try:
         return datetime.strptime(text, "%Y-%m-%d").date().isoformat()
@@ -69,7 +69,7 @@ async def apply_correction(
     agent: str | None,
     day: str | None,
 ) -> Correction:
-    """Correct what is named.
+    """Correct the named call or account.
 
     Raises:
         BadOption: the store has no such call or account.
@@ -107,7 +107,6 @@ def correction_object(correction: Correction) -> dict[str, object]:
 
 
 def correction_lines(correction: Correction) -> Iterator[str]:
-    """Say what a correction changed."""
     moment = datetime.fromtimestamp(correction.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     before = "unknown" if correction.before is None else format_dollars(correction.before)
     target = (

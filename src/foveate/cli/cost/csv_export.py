@@ -1,8 +1,8 @@
-"""Calls and sums as CSV (RFC 4180): exact dollars, times in UTC, and nothing that a spreadsheet would run.
+"""Calls and sums as CSV (RFC 4180): exact dollars, UTC times, and no formula injection.
 
-A text that begins as a formula does gets an apostrophe in front, as spreadsheets write it themselves; so does
-one that begins with an apostrophe, so that taking one away always gives back what was there. The same holds
-behind a semicolon, a tab and the end of a line, where other spreadsheets begin another cell.
+A text that starts like a formula gets a leading apostrophe, as spreadsheets write it themselves. So does one
+that starts with an apostrophe, so that removing one always restores the original. The same applies after a
+semicolon, a tab and a line break, where some spreadsheets start another cell.
 """
 
 import csv
@@ -72,7 +72,7 @@ SUM_COLUMNS = (
     *("possibly_charged_calls", "possibly_charged_dollars"),
 )
 
-# With what a formula begins, also where blanks that some programs take away stand before it.
+# Start of a formula; some programs strip the blanks before it.
 _FORMULA = r"[=+\-@＝＋－＠']"
 _APOSTROPHE = "'"
 _FORMULA_START = re.compile(rf"^(?= *(?:{_FORMULA}|[\t\r\n]))|(?<=[;\t\r\n])(?= *{_FORMULA})")
@@ -81,7 +81,7 @@ Cell = str | int | Decimal | bool | None
 
 
 async def write_calls(entries: AsyncIterator[Charge], file: BinaryIO) -> int:
-    """How many calls were written, one at a time, below a line that names the columns."""
+    """Write a header and the calls, one at a time, and return the number of calls."""
     file.write(csv_line(CALL_COLUMNS))
     count = 0
     async for entry in entries:
@@ -91,13 +91,12 @@ async def write_calls(entries: AsyncIterator[Charge], file: BinaryIO) -> int:
 
 
 def report_csv(report: CostReport) -> bytes:
-    """The rows of a report, without the total."""
+    """Return the rows of a report, without the total."""
     lines = [csv_line((*report.by, *SUM_COLUMNS)), *(csv_line(_sum_cells(row)) for row in report.rows)]
     return b"".join(lines)
 
 
 def csv_line(cells: Iterable[Cell]) -> bytes:
-    """A line of CSV."""
     buffer = io.StringIO()
     csv.writer(buffer).writerow([_format_cell(cell) for cell in cells])
     return buffer.getvalue().encode("utf-8", "replace")
@@ -176,10 +175,10 @@ def _savings_cells(savings: Savings) -> tuple[Cell, ...]:
 
 
 def _format_time(seconds: float) -> str:
-    """A time as 2026-11-15T12:00:00.000000Z, or in seconds where no calendar has it."""
+    """Format a time as 2026-11-15T12:00:00.000000Z, or in seconds if it is out of range."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
-        if moment.date().isoformat() != utc_day(seconds):  # rounded into the next day, and booked on this one
+        if moment.date().isoformat() != utc_day(seconds):  # rounded up to the next day, but charged on this
             moment -= timedelta(microseconds=1)
         return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

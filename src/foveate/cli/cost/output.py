@@ -1,4 +1,4 @@
-"""What calls cost and how caps stand, in lines for people and as objects for programs."""
+"""Cost reports, rate limits and caps as text and as JSON objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from foveate.session.rate_limits import ObservedLimit
 _GAP = "  "
 _INDENT = "  "
 _UNKNOWN = "unknown"
-# Of so many sessions or agents one is told how near they are to a cap; JSON has them all.
+# JSON has all uses of a cap; text lists this many.
 _MAX_LISTED_USES = 20
 _MAX_NAME_CELLS = 24
 _BOLD, _DIM, _RED, _YELLOW = "1", "2", "31", "33"
@@ -48,9 +48,9 @@ _CAP_HEADINGS = ("cap", "limit", "spent", "reserved", "left", "")
 
 
 def report_object(report: CostReport, families: Mapping[str, SessionFamily] | None = None) -> dict[str, object]:
-    """A report as JSON can say it: money as a string, so that nothing of it is lost; null where unknown."""
+    """Return a report as JSON: money as strings, null if unknown."""
     rows = [
-        dict(zip(report.by, row.group, strict=True)) | _row_object(row)  # what it is by, then its numbers
+        dict(zip(report.by, row.group, strict=True)) | _row_object(row)  # the group, then its numbers
         for row in report.rows
     ]
     sessions = [
@@ -66,7 +66,7 @@ def report_object(report: CostReport, families: Mapping[str, SessionFamily] | No
 
 
 def family_lines(families: Mapping[str, SessionFamily]) -> Iterator[str]:
-    """Say what the sessions that a session started have cost beside it."""
+    """Say what the sessions that a session started have cost."""
     ids = shorten_ids(list(families))
     for id_, family in families.items():
         if (descendants := family.descendants).sessions:
@@ -78,7 +78,7 @@ def family_lines(families: Mapping[str, SessionFamily]) -> Iterator[str]:
 
 
 def qualification_lines(row: CostReportRow) -> Iterator[str]:
-    """Say which of the dollars are not what somebody is billed, and which calls may have been billed."""
+    """Say which dollars are not exact charges: inherited prices, subscriptions, possibly charged calls."""
     if row.inherited_calls:
         calls = _count_calls(row.inherited_calls)
         yield (
@@ -94,7 +94,6 @@ def qualification_lines(row: CostReportRow) -> Iterator[str]:
 
 
 def rate_limit_object(seen: ObservedLimit, now: float) -> dict[str, object]:
-    """A limit of a subscription as JSON can say it."""
     return {
         "agent": seen.agent,
         "provider": seen.provider,
@@ -136,7 +135,7 @@ def _row_object(row: CostReportRow) -> dict[str, object]:
 
 
 def cap_object(status: CapStatus) -> dict[str, object]:
-    """A cap as JSON can say it, and by whom how much of it is used."""
+    """Return a cap and its uses as JSON."""
     fields = {name: _to_json(value) for name, value in asdict(status.cap).items()}
     return fields | {"uses": [_use_object(use) for use in status.uses]}
 
@@ -159,14 +158,13 @@ def _to_json(value: object) -> object:
 
 
 class _CostFormatter:
-    """Writes for a terminal or a file, as far as that can show it."""
+    """Base of formatters for a display."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
         self._ellipsis = "…" if display.can_show("…") else ".."
 
     def _shorten_name(self, name: str) -> str:
-        """A name that is no longer than a column."""
         text = self._display.escape(name) or '""'
         if cell_len(text) <= _MAX_NAME_CELLS:
             return text
@@ -180,14 +178,12 @@ class _CostFormatter:
 
 
 class ReportFormatter(_CostFormatter):
-    """Writes reports."""
-
     def __init__(self, display: Display, families: Mapping[str, SessionFamily] | None = None) -> None:
         super().__init__(display)
         self._families = families or {}
 
     def lines(self, report: CostReport) -> Iterator[str]:
-        """A line for each row below a heading, and the total; a few lines each where one is too narrow."""
+        """Format a table with the total; on narrow displays several lines for each row."""
         if not report.rows:
             return
         names = self._group_names(report)
@@ -213,7 +209,7 @@ class ReportFormatter(_CostFormatter):
             yield self._paint(line, _BOLD) if number == last else line
 
     def _group_names(self, report: CostReport) -> list[tuple[str, ...]]:
-        """What each row is of, with ids of sessions as short as they can be."""
+        """Return the group of each row, with shortened session ids."""
         if GroupBy.SESSION not in report.by:
             return [tuple(map(self._shorten_name, row.group)) for row in report.rows]
         session_column = report.by.index(GroupBy.SESSION)
@@ -256,7 +252,7 @@ class ReportFormatter(_CostFormatter):
             else f"{name_of_number} {text}"
             for name_of_number, text in zip(_NUMBER_COLUMNS[-len(compared) :], compared, strict=True)
         ]
-        for part in (parts[:2], parts[2:6], parts[6:]):  # the whole, its parts, and what is in neither
+        for part in (parts[:2], parts[2:6], parts[6:]):  # the total, its parts, and the rest
             if any(part):
                 yield _INDENT + "; ".join(filter(None, part))
 
@@ -277,7 +273,7 @@ def _row_cells(row: CostReportRow) -> tuple[str, ...]:
 
 
 def _savings_cells(row: CostReportRow) -> tuple[str, ...]:
-    """The cost without Foveate and the savings, as far as they are known and not zero."""
+    """Return the cost without Foveate and the savings, as far as they are known and not zero."""
     savings = row.saved
     without = _UNKNOWN
     if savings.without is not None:
@@ -297,12 +293,11 @@ def _savings_cells(row: CostReportRow) -> tuple[str, ...]:
 
 
 def _format_cost(row: CostReportRow) -> str:
-    """What calls cost, and how many come on top of which nobody knows it: that is never taken for nothing."""
+    """Format the cost of calls. Calls of unknown price are counted, never taken as free."""
     return _format_with_unpriced(row.dollars, "+", row.unknown_calls)
 
 
 def _format_with_unpriced(dollars: Decimal | None, word: str, calls: int) -> str:
-    """Dollars, and how many calls have no known price."""
     if not calls:
         return format_dollars(dollars or Decimal(0))
     unknown = f"{_count_calls(calls)} of unknown price"
@@ -315,12 +310,11 @@ def _format_compaction_saving(row: CostReportRow) -> str:
 
 
 def _format_nonzero_saving(dollars: Decimal | None) -> str:
-    """What a mechanism saved or cost; nothing if that is zero or not known."""
     return _format_saving(dollars) if dollars else ""
 
 
 def _format_saving(dollars: Decimal | None) -> str:
-    """What was saved, and where it was less than nothing, what it cost; empty where that is not known."""
+    """Format what was saved or, if negative, what it cost more; empty if unknown."""
     if dollars is None:
         return ""
     return f"cost {format_dollars(-dollars)} more" if dollars < 0 else format_dollars(dollars)
@@ -331,7 +325,7 @@ def _count_calls(number: int) -> str:
 
 
 def _align_columns(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
-    """Cells below each other: `left` of them names, the others numbers."""
+    """Align cells: the first `left` to the left, the others to the right."""
     parts = []
     for number, (text, width) in enumerate(zip(cells, widths, strict=True)):
         blanks = " " * (width - cell_len(text))
@@ -340,10 +334,8 @@ def _align_columns(cells: Sequence[str], widths: Sequence[int], left: int) -> st
 
 
 class CapFormatter(_CostFormatter):
-    """Writes how caps stand."""
-
     def lines(self, caps: Sequence[CapStatus]) -> Iterator[str]:
-        """A line for each use of a cap below a heading; two lines each where one is too narrow."""
+        """Format a table with a line for each use of a cap; on narrow displays two lines each."""
         if not caps:
             return
         ids = shorten_ids([use.session_id or "" for status in caps for use in status.uses])

@@ -1,4 +1,4 @@
-"""Which calls a user asks for: whose, of which session, and when; days are those of UTC, as caps have them."""
+"""Select calls by agent, session and time. Days are UTC days, as for caps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSelection:
-    """Which calls are asked for; what is None is not. From `since` up to, not with, `until`."""
+    """Conditions on calls; None matches all. `since` is included, `until` is not."""
 
     agent: str | None = None
     session: str | None = None
@@ -30,30 +30,30 @@ class CallSelection:
     def from_options(
         cls, *, agent: str | None, session: str | None, since: str | None, until: str | None, now: float
     ) -> Self:
-        """What a user means; `since` and `until` are both included.
+        """Parse the options; here `since` and `until` are both included.
 
         Raises:
-            BadOption: a time that cannot be read, or no name where one belongs.
+            BadOption: a time cannot be parsed, or a name is empty.
         """
         for option, value in (("--agent", agent), ("--session", session)):
             if value == "":
                 raise BadOption(f"{option} needs a name")
-        # The same words for moments as everywhere.
+        # Times are parsed as in all other commands.
         moments = Query.parse(since=since, until=until, now=datetime.fromtimestamp(now, UTC))
         return cls(
             agent=agent,
             session=session,
             since=None if moments.since is None else (moments.since - _EPOCH).total_seconds(),
-            # Words for moments go to the microsecond, and all of the last one is meant.
+            # Parsed times have microseconds, and the last microsecond is included.
             until=None if moments.until is None else (moments.until - _EPOCH + _MICROSECOND).total_seconds(),
         )
 
 
 def parse_group_by(text: str) -> tuple[GroupBy, ...]:
-    """What to tell sums by.
+    """Parse what to group sums by.
 
     Raises:
-        BadOption: something else than that, or something twice.
+        BadOption: a word is unknown, or repeated.
     """
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
@@ -66,7 +66,7 @@ def parse_group_by(text: str) -> tuple[GroupBy, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SessionFamily:
-    """The title of a session, and what the sessions that it started have cost."""
+    """Title of a session, and the cost of the sessions that it started."""
 
     title: str
     descendants: DescendantTotals
@@ -75,7 +75,7 @@ class SessionFamily:
 async def session_families(
     store: Store, report: CostReport, session_id: str | None
 ) -> Mapping[str, SessionFamily]:
-    """Return what is known of the sessions in a report, and of the one that it is of."""
+    """Load titles and descendants of the sessions in a report."""
     ids = [] if session_id is None else [session_id]
     if GroupBy.SESSION in report.by:
         column = report.by.index(GroupBy.SESSION)
@@ -89,10 +89,10 @@ async def session_families(
 
 
 async def resolve_session_id(ledger: Ledger, selection: CallSelection) -> str | None:
-    """The id of the session that is asked for; None where none is.
+    """Return the id of the selected session; None if none is selected.
 
     Raises:
-        BadOption: several begin so, or none.
+        BadOption: the prefix matches several sessions, or none.
     """
     if selection.session is None:
         return None

@@ -1,7 +1,4 @@
-"""What `foveate explain` shows: lines for people, an object for programs.
-
-Breaks of the cache in what is kept: the last one of a session, or that of one request.
-"""
+"""Explain cache misses between two requests, and format the explanation as text or JSON."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -35,7 +32,7 @@ _MIN_COLUMNS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPair:
-    """Two requests of a session that were kept, and what was billed for the later one."""
+    """Two stored requests of a session that are compared."""
 
     session_id: str
     previous_id: str
@@ -45,9 +42,9 @@ class StoredPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheExplanation:
-    """A verdict, and what it rests on: the model, its rules, and whether its tokens were counted exactly.
+    """A verdict with its basis: the model, its cache rules, and whether its tokens were counted exactly.
 
-    `kept` says which requests these are, where they were kept.
+    `stored_pair` names the requests if they come from the store.
     """
 
     verdict: ExplainedMiss | NoMiss
@@ -58,7 +55,7 @@ class CacheExplanation:
 
 
 def explanation_object(explanation: CacheExplanation) -> dict[str, object]:
-    """The verdict as JSON can say it; money is a string, so that nothing of it is lost."""
+    """Return the verdict as JSON: money as strings."""
     verdict, rules = explanation.verdict, explanation.rules
     fields: dict[str, object] = {
         "broken": isinstance(verdict, ExplainedMiss),
@@ -80,7 +77,7 @@ def explanation_object(explanation: CacheExplanation) -> dict[str, object]:
 
 
 def explanation_lines(explanation: CacheExplanation, display: Display) -> Iterator[str]:
-    """The verdict for a person: the cause, both sides, what it cost, and what is behind that."""
+    """Format the verdict: the cause, both sides, the cost, and the basis."""
     formatter = _ExplanationFormatter(display, exact=explanation.exact)
     if explanation.stored_pair is not None:
         pair = explanation.stored_pair
@@ -142,7 +139,7 @@ class _ExplanationFormatter:
         return f"{kept} tokens were kept and {read} of them can be read: {paid}"
 
     def wrap(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
-        """Lines that fit; what a terminal would obey is escaped."""
+        """Escape and wrap text."""
         line = ""
         for word in self._display.escape(text).split(" "):
             if line and indent + cell_len(f"{line} {word}") > self._columns:
@@ -153,7 +150,7 @@ class _ExplanationFormatter:
         yield self._paint(" " * indent + self._fit(line), colour)
 
     def _format_tokens(self, tokens: int) -> str:
-        return format_tokens(tokens, self._exact or not tokens)  # nothing is nothing, whoever counts
+        return format_tokens(tokens, self._exact or not tokens)  # zero is exact even in an estimate
 
     def _fit(self, text: str) -> str:
         return text if cell_len(text) <= self._columns else set_cell_size(text, self._columns).rstrip()
@@ -177,25 +174,25 @@ def _exact_dollars(dollars: Decimal) -> str:
 
 
 def _rounded_dollars(dollars: Decimal) -> str:
-    """Dollars as people say them: two digits behind the point, or as many as show something."""
+    """Format dollars with two decimals, or as many as show a nonzero digit."""
     digits = 2
     while digits < 8 and 0 < dollars < Decimal(10) ** (1 - digits):
         digits += 1
     return f"{dollars:,.{digits}f}"
 
 
-# So many requests of a session are looked through for a break, the newest first.
+# How many requests of a session are searched for a miss, newest first.
 _MAX_REQUESTS = 50
 _PRICED_TOKENS = 1000
 
 
 async def explain_stored(store: "Store", prefix: str, price_per_token: Decimal | None) -> CacheExplanation:
-    """The last break of the session whose id begins so, or what became of the request.
+    """Explain the last cache miss of the session, or one request, whose id starts with `prefix`.
 
-    Where a session has no break, its last request.
+    If a session has no miss, explain its last request.
 
     Raises:
-        BadOption: nothing of the kind is kept, or several begin so.
+        BadOption: nothing matches, or several ids match.
     """
     if not prefix:
         raise BadOption("the id of a session or of a request is expected, or how it begins")
@@ -214,7 +211,7 @@ async def explain_stored(store: "Store", prefix: str, price_per_token: Decimal |
 
 
 async def _load_requests(store: "Store", prefix: str) -> "Sequence[ArchivedRequest]":
-    """The requests to be looked at, the newest first."""
+    """Load the requests to compare, newest first."""
     sessions, ids = await store.find_archived_ids(prefix, limit=MAX_LISTED_IDS + 1)
     session_id = resolve_prefix(sessions, prefix, "session") if sessions and prefix not in ids else None
     if session_id is not None:
@@ -267,7 +264,7 @@ def _explain_pair(
 
 
 def _find_price_per_token(request: "ArchivedRequest") -> Decimal | None:
-    """What an uncached input token costs, where that is known."""
+    """Return the price of an uncached input token if it is known."""
     from foveate.config.price_file import default_price_file
     from foveate.cost.pricing.price_book import PriceBook
 

@@ -1,4 +1,4 @@
-"""What `foveate explain` shows of sessions and requests: lines for people, objects for programs."""
+"""Sessions and requests of `foveate explain` as text and as JSON objects."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost.corrections import correction_lines, correction_object
 from foveate.cli.explain.traces import PricedEdit, SessionHistory, TracedRequest, price_edits
 from foveate.cli.options import shorten_ids
-from foveate.cli.output import WindowUsage, draw_window
+from foveate.cli.window_chart import WindowUsage, draw_window
 from foveate.cost.ledger import Correction
 from foveate.cost.savings import add_savings
 from foveate.model import Comparison, Savings
@@ -21,7 +21,7 @@ from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSess
 _GAP = "  "
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 _HEADINGS = ("#", "time", "model", "context", "read", "written", "out", "dollars", "edits", "")
-# The columns that go first where there is no room for all of them.
+# Columns to drop, in this order, on narrow displays.
 _EXPENDABLE = (6, 2, 5, 4, 1)
 _LEFT_ALIGNED = frozenset((1, 2, 9))
 _MAX_MODEL_CHARS = 24
@@ -29,7 +29,7 @@ _MIN_COLUMNS = 20
 
 
 def session_object(history: SessionHistory, *, last: int | None = None) -> dict[str, object]:
-    """A session with its `last` requests, or all, as JSON can say it; money is a string, to the digit."""
+    """Return a session with its `last` requests, or all, as JSON: money as strings."""
     first = 0 if last is None else max(0, len(history.requests) - last)
     requests = [
         request_object(
@@ -67,7 +67,6 @@ def session_object(history: SessionHistory, *, last: int | None = None) -> dict[
 def request_object(
     number: int, traced: ChargedTrace, edits: Sequence[PricedEdit], corrections: Sequence[Correction] = ()
 ) -> dict[str, object]:
-    """A request as JSON can say it."""
     trace: dict[str, object] = msgspec.to_builtins(traced.trace, builtin_types=(Decimal,))
     if edits:
         trace["edits"] = [{**msgspec.to_builtins(item.edit), "dollars": item.dollars} for item in edits]
@@ -89,12 +88,11 @@ def _to_json(value: object) -> object:
 
 
 def sessions_object(sessions: Sequence[TracedSession]) -> dict[str, object]:
-    """Sessions as JSON can say them."""
     return {"sessions": [msgspec.to_builtins(session) for session in sessions]}
 
 
 class TraceFormatter:
-    """Writes for a terminal or a file, as far as that can show it."""
+    """Formats sessions and requests for a display."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -102,7 +100,6 @@ class TraceFormatter:
         self._ellipsis = "…" if display.can_show("…") else ".."
 
     def session_list_lines(self, sessions: Sequence[TracedSession]) -> Iterator[str]:
-        """The sessions that were asked last, a line each."""
         short = shorten_ids([session.session_id for session in sessions])
         rows = [
             (
@@ -117,7 +114,7 @@ class TraceFormatter:
         yield from self._wrap("foveate explain SESSION shows its requests and what fills its window", _DIM)
 
     def session_lines(self, history: SessionHistory, *, last: int) -> Iterator[str]:
-        """A line for each request, the `last` ones, and the window of the last."""
+        """Format the `last` requests, one a line, and the context window of the last."""
         requests = history.requests
         about = f": {history.label.title}" if history.label is not None else f", agent {history.agent}"
         yield from self._wrap(f"session {history.session_id}{about}", _BOLD)
@@ -161,7 +158,7 @@ class TraceFormatter:
                 yield from self._wrap(f"corrected {line.strip()}")
 
     def request_lines(self, request: TracedRequest) -> Iterator[str]:
-        """A request: its bill, its window, and every edit with its reason, tokens and dollars."""
+        """Format a request: its charge, its context window, and every edit with reason, tokens and dollars."""
         trace, charge = request.traced.trace, request.traced.charge
         heading = f"request {trace.id}, number {request.number} of session {trace.session_id}"
         yield from self._wrap(heading, _BOLD)
@@ -248,7 +245,7 @@ class TraceFormatter:
         widths = [max(cell_len(row[column]) for row in escaped) for column in range(5)]
         lead = sum(widths) + len(_GAP) * len([width for width in widths if width])
         for row, priced_edit in zip(escaped, edits, strict=True):
-            if lead - len(_GAP) > self._columns:  # a narrow terminal: what it was worth stands below
+            if lead - len(_GAP) > self._columns:  # narrow display: put the savings on their own line
                 yield from self._wrap(" ".join(row[:3]))
                 worth = [f"{row[3]} tokens" if row[3] else "", row[4]]
                 yield from self._wrap(", ".join(filter(None, worth)), indent=4)
@@ -298,7 +295,7 @@ class TraceFormatter:
                 if column != notes
             ]
             line, note = _GAP.join(cells), row[notes]
-            if cell_len(line) + len(_GAP) + cell_len(note) > self._columns:  # it stands below
+            if cell_len(line) + len(_GAP) + cell_len(note) > self._columns:  # the note goes below
                 yield self._truncate(line)
                 yield from self._wrap(note, _DIM, indent=len(_GAP) * 2)
             else:
@@ -306,7 +303,6 @@ class TraceFormatter:
                 yield self._paint(whole, _DIM) if not row_number else whole
 
     def _truncate(self, line: str) -> str:
-        """A line that fits."""
         line = line.rstrip()
         if cell_len(line) <= self._columns:
             return line
@@ -344,7 +340,7 @@ def _total_line(requests: Sequence[ChargedTrace]) -> str:
 
 
 def _comparison_lines(history: SessionHistory) -> Iterator[str]:
-    """The cost of a session with and without Foveate, calls that were made beside its requests included."""
+    """Compare the cost of a session with and without Foveate, background calls included."""
     charges = [item.charge for item in history.requests if item.charge is not None]
     simulated = [charge.savings for charge in charges if charge.savings.without is not None]
     savings = add_savings(
@@ -372,7 +368,7 @@ def _comparison_lines(history: SessionHistory) -> Iterator[str]:
 
 
 def _format_paid(dollars: Decimal, *, unknown: int, calls: int) -> str:
-    """Dollars of calls of which some may have no known price: what is unknown is not zero."""
+    """Format dollars; calls of unknown price are named, not taken as zero."""
     if unknown >= calls:
         return "dollars unknown"
     return _format_dollars(dollars) + (f" and {_count_of(unknown, 'call')} of unknown price" if unknown else "")
@@ -405,7 +401,7 @@ def _charge_line(charge: TracedCharge | None) -> str:
 
 
 def _savings_parts(savings: Savings) -> str:
-    """What each mechanism saved or cost, if it did."""
+    """List what each mechanism saved or cost."""
     parts = {
         "breakpoints": savings.breakpoints,
         "compaction and trimming": savings.compaction,
@@ -430,7 +426,7 @@ def _signed_tokens(saved: int) -> str:
 
 
 def _format_saving(dollars: Decimal | None) -> str:
-    """Dollars that were saved, below zero; what cost more has a plus."""
+    """Format saved dollars with a minus, and added dollars with a plus."""
     if not dollars:
         return ""
     return f"-{_format_dollars(dollars)}" if dollars > 0 else f"+{_format_dollars(-dollars)}"

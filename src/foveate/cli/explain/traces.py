@@ -1,4 +1,4 @@
-"""What was done to the requests of a session, or to one of them, and what each edit was worth."""
+"""Load traced requests of sessions, and compute what each edit saved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 _MAX_SESSION_REQUESTS = 20_000
-_MAX_RECENT_SESSIONS = 10_000  # sessions, the last ones
+_MAX_RECENT_SESSIONS = 10_000  # the most recent ones
 _COMPACTION_STEP, _OVERFLOW_STEP = "fold", "room"
 _MICRODOLLAR = Decimal("0.000001")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedEdit:
-    """An edit and the dollars that it saved on its request; below zero it cost, None where nobody knows."""
+    """An edit and the dollars that it saved on its request: negative if it cost more, None if unknown."""
 
     edit: "TracedEdit"
     dollars: Decimal | None
@@ -33,7 +33,7 @@ class PricedEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRequest:
-    """One request of a session, its number there (the first is 1), and its edits with what they were worth."""
+    """A request of a session, its number (the first is 1), and its priced edits."""
 
     number: int
     traced: "ChargedTrace"
@@ -43,9 +43,9 @@ class TracedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundCalls:
-    """Calls of a category that were made for a session beside its requests.
+    """Calls of one category that were made for a session in addition to its requests.
 
-    `dollars` are those of calls with a known price, and `unknown_calls` says how many have none.
+    `dollars` is the sum of calls with a known price; `unknown_calls` have none.
     """
 
     category: str
@@ -57,10 +57,10 @@ class BackgroundCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHistory:
-    """The requests of a session in their order, and what else was called for it: summaries, pings, counts.
+    """The requests of a session in order, and its background calls: summaries, keep-alives, counts.
 
-    `possibly_charged_calls` were under way when their process ended, and cost at most
-    `possibly_charged_dollars`; `corrections` of its calls were made by hand.
+    `possibly_charged_calls` were in flight when their process ended, and cost at most
+    `possibly_charged_dollars`. `corrections` were made by hand.
     """
 
     session_id: str
@@ -77,12 +77,12 @@ class SessionHistory:
 async def find_traces(
     store: "Store", prefix: str, request_number: int | None
 ) -> SessionHistory | TracedRequest:
-    """The session whose id begins so, one of its requests by its number, or the request whose id begins so.
+    """Find a session or a request by the start of its id; `request_number` selects a request of a session.
 
-    A session can also be told by the whole name that its client gives it.
+    A session can also be found by the exact name that its client gave it.
 
     Raises:
-        BadOption: there is nothing of the kind, or several begin so.
+        BadOption: nothing matches, or several ids match.
     """
     if not prefix:
         raise BadOption("the id of a session or of a request is expected, or how it begins")
@@ -112,10 +112,10 @@ async def find_traces(
 
 
 async def _reject_possible_charge(store: "Store", call_id: str) -> None:
-    """Say what is known of a request that was under way when its process ended.
+    """Report a request that was in flight when its process ended.
 
     Raises:
-        BadOption: it is one.
+        BadOption: it was.
     """
     entry = await store.ledger.get_charge(call_id)
     if entry is not None and entry.is_possibly_charged:
@@ -127,7 +127,7 @@ async def _reject_possible_charge(store: "Store", call_id: str) -> None:
 
 
 async def _find_named_session(store: "Store", name: str) -> str | None:
-    """Return the id of the session that a client calls so, of agents that were seen lately.
+    """Find a session by its client's name for it, among the agents seen recently.
 
     Raises:
         BadOption: several agents or callers have one.
@@ -141,7 +141,7 @@ async def _find_named_session(store: "Store", name: str) -> str | None:
 
     recent = await store.traces.list_sessions(limit=_MAX_RECENT_SESSIONS)
     agents = sorted({session.agent for session in recent})
-    header_text = name.encode("utf-8", "replace").decode("latin-1")  # the letters that a header has
+    header_text = name.encode("utf-8", "replace").decode("latin-1")  # as the header is decoded
     candidate_ids = {derive_named_session_id(agent, header_text): agent for agent in agents}
     candidate_ids |= {
         derive_client_session_id(agent, source, (name,)): agent for agent in agents for source in NAME_SOURCES
@@ -163,7 +163,7 @@ async def _find_named_session(store: "Store", name: str) -> str | None:
 
 
 async def list_sessions(store: "Store", *, limit: int) -> "Sequence[TracedSession]":
-    """The sessions that were asked last, with their titles."""
+    """List the most recent sessions with their titles."""
     found = await store.traces.list_sessions(limit=limit)
     labels = await store.session_tree.labels([session.session_id for session in found])
     return [
@@ -228,7 +228,7 @@ def _make_request(history: SessionHistory, number: int, found: "ChargedTrace") -
 
 
 def price_edits(traced: "ChargedTrace") -> list[PricedEdit]:
-    """Each edit with its share, by tokens, of what edits of its kind saved on the call."""
+    """Split what edits of a kind saved on a call among them, by tokens."""
     trace, charge = traced.trace, traced.charge
     if charge is None:
         return [PricedEdit(edit=edit, dollars=None) for edit in trace.edits]

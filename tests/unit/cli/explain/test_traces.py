@@ -17,7 +17,7 @@ from foveate.cli.explain.traces import (
     TracedRequest,
     price_edits,
 )
-from foveate.cli.output import WindowUsage, draw_window
+from foveate.cli.window_chart import WindowUsage, draw_window
 from foveate.engine.steps.history import ApplyCompactions
 from foveate.engine.steps.overflow import FitWindow
 from foveate.model import CacheUsage, Comparison, Savings

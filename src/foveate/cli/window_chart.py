@@ -1,4 +1,4 @@
-"""A window as a picture: one bar of all that fills it, and a row for each part."""
+"""Chart of a context window: one bar, and a row for each part."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _ASCII = _WindowGlyphs(parts="#=+*%@o&x", free=".", reserved="-", more="..")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowUsage:
-    """What fills a window, and how large it is (None: nobody knows); `reserved_tokens` are for the answer."""
+    """What fills a context window, and its size (None if unknown). `reserved_tokens` are for the answer."""
 
     sections: Sequence[tuple[str, int]]
     tokens: int
@@ -38,7 +38,7 @@ class WindowUsage:
 
 
 def draw_window(window: WindowUsage, display: Display) -> Iterator[str]:
-    """How full it is, the bar, and a row for each part; what it has no columns for is left out."""
+    """Draw the heading, the bar and a row for each part, as far as the columns allow."""
     yield from _WindowChart(display).lines(window)
 
 
@@ -58,7 +58,7 @@ class _WindowChart:
         yield from self._rows(window)
 
     def _bar(self, window: WindowUsage, cells: int) -> str:
-        """All parts in a row; what is there at all can be seen as long as there are cells for it."""
+        """Draw all parts in one bar. Non-empty parts take at least one cell as long as there are cells."""
         total_tokens = max(window.window_tokens or 0, window.tokens, 1)
         bar, cumulative_tokens, drawn_cells = "", 0, 0
         for index, (_, tokens) in enumerate(window.sections):

@@ -6,7 +6,7 @@ import pytest
 
 import foveate
 from foveate.budget import Budget, Priority, Section, SectionRule
-from foveate.cli.assemble import prompt_notes
+from foveate.cli.assemble_output import prompt_notes
 
 UNKNOWN_MODEL = "a-model-of-next-year"
 NOT_RESERVED = "nothing of the window is reserved for the answer: set output_reserve in the budget"

@@ -1,0 +1,181 @@
+"""`foveate chat`: talk to a model in the terminal, through the same engine as the gateway."""
+
+import os
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import console
+from foveate.cli.exit_codes import report_errors
+from foveate.cli.options import ConfigFile
+from foveate.errors import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from foveate.chat.requests import ModelTarget
+
+_STANDARD_INPUT = "-"
+_DEFAULT_AGENT = "default"
+
+
+def command(
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUESTION]",
+            help="Ask this and end; - takes all of standard input for one question.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="Whom to talk to, or UPSTREAM/NAME; default: the first that a route names, or of a provider "
+            "whose key is there, else the small model on this machine (local).",
+        ),
+    ] = None,
+    agent: Annotated[
+        str, typer.Option("--agent", "-a", metavar="A", help="As which agent: its sections, folds and caps.")
+    ] = _DEFAULT_AGENT,
+    config: ConfigFile = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            help="How long an answer may be; default: 4096, or a quarter of a small window.",
+            min=1,
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each answer: text, usage, dollars.")
+    ] = False,
+) -> None:
+    """Talk to a model in the terminal, with an agent's sections, memory, folds and caps; every call is booked.
+
+    Not at a terminal, each line of standard input is a message, and answers are printed plainly.
+
+    Example: foveate chat --model claude-sonnet-5-5 --agent ana
+    """
+    with report_errors(as_json=json), ExitStack() as stack:
+        if not agent.isprintable() or not agent.strip():
+            raise BadOption("--agent needs the name of an agent, in letters that can be shown")
+        if question is not None and not question.strip():
+            raise BadOption("the question is empty: leave it out to talk, or say something")
+        with console.show_progress("starting"):
+            chat_environment = stack.enter_context(_ChatEnvironment.open(config))
+            connection = chat_environment.connect(model)
+            if question == _STANDARD_INPUT:
+                question = console.read_standard_input().decode("utf-8", "replace")
+                if not question.strip():
+                    raise BadOption("standard input is empty: there is no question in it")
+        code = _run_chat(
+            chat_environment, connection, question, agent=agent, max_tokens=max_tokens, as_json=json
+        )
+        if code:
+            raise typer.Exit(code)
+
+
+class _ChatEnvironment:
+    """The effective configuration, and the local model if one was started."""
+
+    def __init__(self, config: Path | None, stack: ExitStack) -> None:
+        from foveate.chat.models import ChatConfig
+        from foveate.config.overrides import ServeFlags, default_paths
+        from foveate.gateway.server.serve import load_live_config
+        from foveate.paths import data_folder
+
+        self.environment = dict(os.environ)
+        self.home = data_folder(self.environment, sys.platform)
+        self._config = config
+        self._default_paths = () if config else default_paths(Path(), self.home)
+        self._stack = stack
+        # The gateway of a chat listens on loopback only, whatever is configured.
+        self._flags = ServeFlags(host="127.0.0.1")
+        self._live = load_live_config(config, self.environment, self._flags, default_paths=self._default_paths)
+        self.setting = ChatConfig(lambda: self._live.current().value)
+
+    @classmethod
+    @contextmanager
+    def open(cls, config: Path | None) -> "Iterator[_ChatEnvironment]":
+        """Open the environment; a local model that it started is stopped at the end of the block."""
+        with ExitStack() as stack:
+            yield cls(config, stack)
+
+    def connect(self, model: str | None) -> "ModelTarget":
+        """Return the connection to the named model, or to the default one.
+
+        Raises:
+            BadOption: the model cannot be reached.
+        """
+        from foveate.config.overrides import LOCAL_UPSTREAM
+
+        model_name = self.setting.default_model() if model is None else model
+        if model_name == LOCAL_UPSTREAM and not self.setting.has_local:
+            try:
+                self.start_local()
+            except BadOption as error:
+                raise BadOption(_no_local_model_message(error, is_default=model is None)) from None
+        return self.setting.select_model(model_name)
+
+    def start_local(self) -> None:
+        """Start the local model and use it from now on.
+
+        Raises:
+            BadOption: it is not installed.
+            UpstreamUnreachable: it did not start.
+        """
+        from dataclasses import replace
+
+        from foveate.gateway.local_model.process import run_local_model
+        from foveate.gateway.server.serve import load_live_config
+
+        local_model = self._stack.enter_context(run_local_model())
+        self._flags = replace(self._flags, local=local_model)
+        self._live = load_live_config(
+            self._config, self.environment, self._flags, default_paths=self._default_paths
+        )
+
+
+def _no_local_model_message(error: BadOption, *, is_default: bool) -> str:
+    reason = str(error).removeprefix("--local: ")
+    if not is_default:
+        return f"there is no model on this machine: {reason}"
+    return (
+        "no key of a provider is in the environment (such as ANTHROPIC_API_KEY), and there is no model on this "
+        f"machine: {reason}"
+    )
+
+
+def _run_chat(
+    chat_environment: _ChatEnvironment,
+    connection: "ModelTarget",
+    question: str | None,
+    *,
+    agent: str,
+    max_tokens: int | None,
+    as_json: bool,
+) -> int:
+    """Run the conversation and return the exit code."""
+    import asyncio
+
+    from foveate.cli.chat.run import ChatOptions, run_chat
+
+    options = ChatOptions(question=question, agent=agent, max_tokens=max_tokens, as_json=as_json)
+    return asyncio.run(
+        run_chat(
+            options,
+            chat_environment.setting,
+            connection,
+            environment=chat_environment.environment,
+            home=chat_environment.home,
+            start_local=chat_environment.start_local,
+        )
+    )

@@ -1,0 +1,228 @@
+"""`foveate compactions`: list, show, undo and export the compactions of sessions."""
+
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import console
+from foveate.cli.console import Output, open_output, parse_output_option
+from foveate.cli.exit_codes import report_errors
+from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
+from foveate.errors import BadOption, NothingKept
+
+if TYPE_CHECKING:
+    from foveate.cli.compactions.selection import CompactionFilter
+    from foveate.compaction.inspection import CompactionContents
+    from foveate.compaction.store import Compaction
+    from foveate.store import Store
+
+_LIMIT = 50
+_MAX_ROWS = 1_000_000
+_JSONL, _JSON = "jsonl", "json"
+
+app = typer.Typer(
+    name="compactions",
+    help="Lists the folds of sessions, shows what they folded and carry, undoes and exports them.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+CompactionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a fold, or how it begins.")]
+Session = Annotated[
+    str | None, typer.Option("--session", metavar="S", help="Of this session: its id, or how it begins.")
+]
+
+
+@app.command("list")
+def list_(
+    agent: Annotated[str | None, typer.Option("--agent", metavar="A", help="Of this agent.")] = None,
+    session: Session = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option(
+            "--outcome",
+            metavar="O",
+            help="That ended so: ok, failed, lock_held, no_boundary or tool_result_truncated.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="T", help="Made then or later: 2026-11-01, or 7d ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="T", help="Made then or before: 2026-11-01, or 7d ago.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="How many, the newest first.")] = _LIMIT,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """List folds, the newest first: when, whose, which messages, tokens before and after, dollars, outcome.
+
+    Example: foveate compactions list --agent ana --since 7d
+    """
+    with report_errors(as_json=json):
+        if not 0 < limit <= _MAX_ROWS:
+            raise BadOption(f"--limit is a number of folds, from 1 to {_MAX_ROWS:,}, not {limit}")
+        selection = _parse_filter(agent, outcome, since, until)
+        try:
+            found, is_more = run_in_store(
+                store, lambda opened: _list_selected(opened, selection, session, limit), "reading"
+            )
+        except NothingKept as error:
+            note_missing_store(error)
+            if json:
+                console.print_object({"folds": [], "more": False})
+            return
+        from foveate.cli.compactions.output import CompactionFormatter, compaction_row_object
+
+        if json:
+            console.print_object({"folds": [compaction_row_object(fold) for fold in found], "more": is_more})
+        else:
+            console.print_lines(CompactionFormatter(console.display_for(sys.stdout)).list_lines(found))
+            _print_count(found, is_more=is_more)
+
+
+@app.command("show")
+def show(
+    id: CompactionId,  # noqa: A002  # the argument's name
+    full: Annotated[bool, typer.Option("--full", help="Show the folded messages too.")] = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Show all that is known of a fold: its span, its summary, what was carried, its tokens and dollars.
+
+    Example: foveate compactions show 3f9a --full
+    """
+    with report_errors(as_json=json):
+        details = run_in_store(store, lambda opened: _load_details(opened, id), "reading")
+        from foveate.cli.compactions.output import CompactionFormatter, compaction_details_object
+
+        if json:
+            console.print_object(compaction_details_object(details, full=full))
+        else:
+            console.print_lines(
+                CompactionFormatter(console.display_for(sys.stdout)).detail_lines(details, full=full)
+            )
+
+
+@app.command("undo")
+def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None:  # noqa: A002  # the argument's name
+    """Have a fold in force no longer: the next request of its session sends the folded messages again.
+
+    Example: foveate compactions undo 3f9a
+    """
+    with report_errors(as_json=json):
+        from time import time
+
+        from foveate.cli.compactions.output import CompactionFormatter, undo_object
+        from foveate.cli.compactions.undo import undo_compaction as undone_in
+
+        result = run_in_store(store, lambda opened: undone_in(opened, id, now=time()), "undoing")
+        if json:
+            console.print_object(undo_object(result))
+        else:
+            console.print_lines(CompactionFormatter(console.display_for(sys.stdout)).undo_lines(result))
+
+
+@app.command("export")
+def export(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Folds by their ids; default: all.")
+    ] = None,
+    session: Session = None,
+    output: Output = None,
+    format: Annotated[  # noqa: A002  # the option's name
+        str, typer.Option("--format", metavar="FORMAT", help="jsonl (one fold a line) or json (one list).")
+    ] = _JSONL,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Write out folds with all they say and all they folded, as JSON that gives every byte back.
+
+    Example: foveate compactions export --output folds.jsonl
+    """
+    with report_errors(as_json=json):
+        if format not in (_JSONL, _JSON):
+            raise BadOption(f"--format is {_JSONL} or {_JSON}, not {format!r:.40}")
+        if ids and session is not None:
+            raise BadOption("name folds by their ids, or a session, and not both")
+        name = parse_output_option(output)
+        count = 0
+        try:
+            # If the reader of standard output goes away, stop reading the store as well.
+            with console.handle_write_errors() if name is None else nullcontext():
+                count = run_in_store(
+                    store, lambda opened: _export(opened, ids or [], session, name, format), "exporting"
+                )
+        except NothingKept as error:
+            if ids or session is not None:
+                raise
+            note_missing_store(error)  # an existing output file may belong to another store: keep it
+            if json:
+                console.print_object({"folds": 0, "output": None})
+            return
+        if name is not None:
+            console.print_note(f"{count:,} fold{'s' * (count != 1)} in {name}")
+            if json:
+                console.print_object({"folds": count, "output": name})
+
+
+def _parse_filter(
+    agent: str | None, outcome: str | None, since: str | None, until: str | None
+) -> "CompactionFilter":
+    from datetime import datetime
+
+    from foveate.cli.compactions.selection import CompactionFilter
+    from foveate.compaction.store import CompactionOutcome
+    from foveate.memory.queries import Query
+
+    if outcome is not None and outcome not in list(CompactionOutcome):
+        raise BadOption(f"--outcome is one of {', '.join(CompactionOutcome)}, not {outcome!r:.40}")
+    # Times are parsed as in all other commands.
+    moments = Query.parse(since=since, until=until, now=datetime.now())
+    return CompactionFilter(
+        agent=agent,
+        outcome=None if outcome is None else CompactionOutcome(outcome),
+        since=None if moments.since is None else moments.since.timestamp(),
+        until=None if moments.until is None else moments.until.timestamp(),
+    )
+
+
+async def _list_selected(
+    store: "Store", selection: "CompactionFilter", session: str | None, limit: int
+) -> "tuple[list[Compaction], bool]":
+    from dataclasses import replace
+
+    from foveate.cli.compactions.selection import find_session_id, list_compactions
+
+    if session is not None:
+        session_id = await find_session_id(store, session)
+        if session_id is None:
+            return [], False
+        selection = replace(selection, session_id=session_id)
+    return await list_compactions(store, selection, limit=limit)
+
+
+def _print_count(found: "list[Compaction]", *, is_more: bool) -> None:
+    number = f"{len(found):,} fold{'s' * (len(found) != 1)}" if found else "no fold is of this kind"
+    console.print_note(f"{number}; there are more: --limit" if is_more else number)
+
+
+async def _load_details(store: "Store", prefix: str) -> "CompactionContents":
+    from foveate.cli.compactions.selection import find_compaction
+    from foveate.compaction.inspection import load_contents
+
+    return await load_contents(store.compactions, await find_compaction(store, prefix))
+
+
+async def _export(
+    store: "Store", ids: list[str], session: str | None, name: str | None, export_format: str
+) -> int:
+    """Write the selected compactions and return their number."""
+    from foveate.cli.compactions.output import select_for_export, write_compactions
+
+    # Resolve all names before the first byte is written.
+    compactions = await select_for_export(store, ids, session)
+    with open_output(name, store=store.location) as file:
+        return await write_compactions(store, compactions, file, as_list=export_format == _JSON)

@@ -1,0 +1,370 @@
+"""`foveate cost`: report costs and savings, list caps, export calls, and correct charges."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import console
+from foveate.cli.console import Output, open_output, parse_output_option
+from foveate.cli.exit_codes import report_errors
+from foveate.cli.options import find_config_file
+from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
+from foveate.errors import BadOption, NothingKept
+
+if TYPE_CHECKING:
+    from foveate.cli.cost.selection import CallSelection, SessionFamily
+    from foveate.cost.ledger import Correction, GroupBy
+    from foveate.cost.report import CostReport
+    from foveate.session.rate_limits import ObservedLimit
+    from foveate.store import Store
+
+_DEFAULT_BY = "model,category"
+
+app = typer.Typer(
+    name="cost",
+    help="Shows what calls cost, what the cache, folds and cuts saved, and how caps stand.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Agent = Annotated[str | None, typer.Option("--agent", metavar="A", help="Of this agent.")]
+Session = Annotated[
+    str | None, typer.Option("--session", metavar="S", help="Of this session: its id, or how it begins.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="T", help="Made then or later: 2026-11-01 (UTC), or 7d ago."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="T", help="Made then or before: 2026-11-01 (UTC), or 7d ago."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def report(
+    context: typer.Context,
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="B,…", help="A row for each: agent, session, model, category, day."),
+    ] = _DEFAULT_BY,
+    since: Since = None,
+    until: Until = None,
+    agent: Agent = None,
+    session: Session = None,
+    store: StoreUrl = None,
+    json: AsJson = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
+) -> None:
+    """Show what calls cost, by model and category, and what the cache, folds and cuts saved.
+
+    Example: foveate cost --by agent,day --since 7d
+    """
+    if context.invoked_subcommand is not None:
+        with report_errors(as_json=False):
+            _reject_options_before_command(context)
+        return
+    with report_errors(as_json=json):
+        if json and csv:
+            raise BadOption("--json and --csv cannot both be")
+        from time import time
+
+        from foveate.cli.cost.selection import parse_group_by
+        from foveate.cost.report import build_report
+
+        group_by, now = parse_group_by(by), time()
+        selection = _parse_selection(agent, session, since, until)
+        try:
+            cost_report, families, limits, correction_count = run_in_store(
+                store, lambda opened: _load_report(opened, group_by, selection, now), "adding up"
+            )
+        except NothingKept as error:
+            note_missing_store(error)
+            cost_report, families, limits, correction_count = build_report([], group_by), {}, [], 0
+        if json:
+            from foveate.cli.cost.output import rate_limit_object, report_object
+
+            console.print_object(
+                report_object(cost_report, families)
+                | {"rate_limits": [rate_limit_object(limit, now) for limit in limits]}
+                | {"corrections": correction_count, "since": selection.since, "until": selection.until}
+            )
+        elif csv:
+            from foveate.cli.cost.csv_export import report_csv
+
+            console.print_raw(report_csv(cost_report))
+        else:
+            _print_report(cost_report, families, limits, now)
+            if correction_count:
+                summary = (
+                    f"{correction_count:,} correction{'s' * (correction_count != 1)} made by hand in this time"
+                )
+                console.print_note(f"{summary}: foveate cost corrections")
+
+
+@app.command("caps")
+def caps(
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="The configuration that caps stand in; default: foveate.yaml here, or among Foveate's data.",
+        ),
+    ] = None,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Show every cap with what is spent, reserved and left of it, for whom it is on now.
+
+    Example: foveate cost caps --config foveate.yaml
+    """
+    with report_errors(as_json=json):
+        if config is None and (default_config := find_config_file()) is not None:
+            config = str(default_config)
+        if config is None:
+            console.print_note("no configuration (foveate.yaml), so no caps; --config FILE names one")
+            if json:
+                console.print_object({"caps": []})
+            return
+        if config == "":
+            raise BadOption("--config needs the name of a file")
+        from time import time
+
+        from foveate.cli.cost.output import CapFormatter, cap_object
+        from foveate.config.cost import load_cost
+        from foveate.cost.cap_status import compute_cap_status, read_cap_status
+
+        configured_caps = load_cost(config).caps
+        try:
+            statuses = run_in_store(
+                store, lambda opened: read_cap_status(opened.ledger, configured_caps, now=time()), "adding up"
+            )
+        except NothingKept as error:
+            note_missing_store(error)
+            statuses = compute_cap_status(configured_caps, now=time())
+        if json:
+            console.print_object({"caps": [cap_object(status) for status in statuses]})
+        else:
+            console.print_lines(CapFormatter(console.display_for(sys.stdout)).lines(statuses))
+            if not statuses:
+                console.print_note(f"{config} has no caps")
+
+
+@app.command("export")
+def export(
+    since: Since = None,
+    until: Until = None,
+    agent: Agent = None,
+    session: Session = None,
+    output: Output = None,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Write out every call as CSV, the oldest first, with all its tokens and exact dollars.
+
+    Example: foveate cost export --since 2026-11-01 --output calls.csv
+    """
+    with report_errors(as_json=json):
+        name, selection = parse_output_option(output), _parse_selection(agent, session, since, until)
+        count = 0
+        try:
+            # If the reader of standard output goes away, stop reading the store as well.
+            with console.handle_write_errors() if name is None else nullcontext():
+                count = run_in_store(store, lambda opened: _export(opened, selection, name), "exporting")
+        except NothingKept as error:
+            note_missing_store(error)  # an existing output file may belong to another store: keep it
+            if json:
+                console.print_object({"calls": 0, "output": None})
+            return
+        if name is not None:
+            console.print_note(f"{count:,} call{'s' * (count != 1)} in {name}")
+            if json:
+                console.print_object({"calls": count, "output": name})
+
+
+@app.command("correct")
+def correct(
+    dollars: Annotated[
+        str, typer.Option("--dollars", metavar="D", help="The right amount: what it cost, or what is spent.")
+    ],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")],
+    call: Annotated[
+        str | None,
+        typer.Option("--call", metavar="ID", help="Set what this call cost, and change its accounts with it."),
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", metavar="S", help="Set what is spent of this session's cap account."),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="A", help="Set what is spent of this agent's cap account.")
+    ] = None,
+    day: Annotated[
+        str | None,
+        typer.Option(
+            "--day", metavar="DATE", help="Set what is spent on this day (UTC); with --agent, by that agent."
+        ),
+    ] = None,
+    total: Annotated[
+        bool, typer.Option("--total", help="Set what is spent of the account of all calls.")
+    ] = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Correct what a call cost, or what is spent of a cap account. The correction is recorded.
+
+    A running gateway holds its caps to the new amount from the next request on.
+
+    Example: foveate cost correct --call req_0123 --dollars 0.25 --reason "provider's invoice"
+    """
+    with report_errors(as_json=json):
+        from time import time
+
+        from foveate.cli.cost import corrections
+
+        corrections.check_target(call=call, session=session, agent=agent, day=day, is_total=total)
+        amount = corrections.parse_dollars(dollars)
+        utc_day = None if day is None else corrections.parse_day(day)
+        if not reason.strip():
+            raise BadOption("--reason needs a text: it is recorded with the correction")
+        correction = run_in_store(
+            store,
+            lambda opened: corrections.apply_correction(
+                opened,
+                amount,
+                reason=reason.strip(),
+                at=time(),
+                call=call,
+                session=session,
+                agent=agent,
+                day=utc_day,
+            ),
+            "correcting",
+        )
+        if json:
+            console.print_object({"correction": corrections.correction_object(correction)})
+        else:
+            console.print_lines(
+                map(console.display_for(sys.stdout).escape, corrections.correction_lines(correction))
+            )
+
+
+@app.command("corrections")
+def corrections(
+    since: Since = None,
+    until: Until = None,
+    agent: Agent = None,
+    session: Session = None,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """List the corrections that were made by hand, the oldest first: amounts before and after, and why.
+
+    Example: foveate cost corrections --since 7d
+    """
+    with report_errors(as_json=json):
+        from foveate.cli.cost.corrections import correction_lines, correction_object
+
+        selection = _parse_selection(agent, session, since, until)
+        try:
+            found = run_in_store(
+                store, lambda opened: _load_corrections(opened, selection), "looking for corrections"
+            )
+        except NothingKept as error:
+            note_missing_store(error)
+            found = []
+        if json:
+            console.print_object({"corrections": [correction_object(correction) for correction in found]})
+            return
+        plain = console.display_for(sys.stdout).escape
+        console.print_lines(plain(line) for correction in found for line in correction_lines(correction))
+        if not found:
+            console.print_note("no corrections")
+
+
+def _reject_options_before_command(context: typer.Context) -> None:
+    """Reject options before a subcommand, where they would have no effect."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name) if parameter.name else None
+        if source is not None and source.name == "COMMANDLINE":
+            option, command = parameter.opts[0], context.invoked_subcommand
+            raise BadOption(f"{option} belongs behind the command: foveate cost {command} {option} …")
+
+
+def _parse_selection(
+    agent: str | None, session: str | None, since: str | None, until: str | None
+) -> "CallSelection":
+    from time import time
+
+    from foveate.cli.cost.selection import CallSelection
+
+    return CallSelection.from_options(agent=agent, session=session, since=since, until=until, now=time())
+
+
+async def _load_report(
+    store: "Store", by: "tuple[GroupBy, ...]", selection: "CallSelection", now: float
+) -> "tuple[CostReport, Mapping[str, SessionFamily], Sequence[ObservedLimit], int]":
+    from foveate.cli.cost.selection import resolve_session_id, session_families
+    from foveate.cost.report import build_report, required_groups
+    from foveate.session.rate_limits import RECENT_SECONDS
+
+    session_id = await resolve_session_id(store.ledger, selection)
+    sums = await store.ledger.sum_charges(
+        required_groups(by),
+        since=selection.since,
+        until=selection.until,
+        agent=selection.agent,
+        session_id=session_id,
+    )
+    report = build_report(sums, by)
+    limits = await store.rate_limits.find_recent(since=now - RECENT_SECONDS)
+    agent_limits = [limit for limit in limits if selection.agent in (None, limit.agent)]
+    corrections_made = await store.corrections.find(
+        since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
+    )
+    return report, await session_families(store, report, session_id), agent_limits, len(corrections_made)
+
+
+def _print_report(
+    report: "CostReport",
+    families: "Mapping[str, SessionFamily]",
+    limits: "Sequence[ObservedLimit]",
+    now: float,
+) -> None:
+    from foveate.cli.cost.output import ReportFormatter, family_lines, qualification_lines, rate_limit_lines
+
+    console.print_lines(ReportFormatter(console.display_for(sys.stdout), families).lines(report))
+    for line in (*family_lines(families), *qualification_lines(report.total), *rate_limit_lines(limits, now)):
+        console.print_note(line)
+    if not report.rows:
+        console.print_note("no call is of this kind")
+    if partial_calls := report.total.partial_calls - report.total.possibly_charged_calls:
+        console.print_note(
+            f"{partial_calls:,} call{'s' * (partial_calls != 1)} broke off before the bill was whole"
+        )
+
+
+async def _load_corrections(store: "Store", selection: "CallSelection") -> "Sequence[Correction]":
+    from foveate.cli.cost.selection import resolve_session_id
+
+    session_id = await resolve_session_id(store.ledger, selection)
+    return await store.corrections.find(
+        since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
+    )
+
+
+async def _export(store: "Store", selection: "CallSelection", name: str | None) -> int:
+    """Write the selected calls and return their number."""
+    from foveate.cli.cost.csv_export import write_calls
+    from foveate.cli.cost.selection import resolve_session_id
+
+    session_id = await resolve_session_id(store.ledger, selection)
+    entries = store.ledger.list_charges(
+        since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
+    )
+    with open_output(name, store=store.location) as file:
+        return await write_calls(entries, file)

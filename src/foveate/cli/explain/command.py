@@ -1,0 +1,275 @@
+"""`foveate explain`: show edits of requests, the use of the context window, and causes of cache misses."""
+
+import re
+import sys
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import console
+from foveate.cli.count import STANDARD_INPUT, printable_name
+from foveate.cli.exit_codes import report_errors
+from foveate.cli.store import StoreUrl, run_in_store
+from foveate.errors import BadOption, MalformedRequest, NothingKept, UnreadableInput
+
+if TYPE_CHECKING:
+    from foveate.cli.explain.cache_misses import CacheExplanation
+    from foveate.model import Request
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|d)?")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_PER_MILLION = 1_000_000
+_DEFAULT_LAST = 40
+_MAX_LISTED = 1_000_000
+_MAX_DOLLARS = 1_000_000
+
+# Fields of responses that requests do not have.
+_RESPONSE_FIELDS = frozenset(("choices", "candidates", "usage", "usageMetadata", "stop_reason", "output"))
+
+
+def command(
+    previous: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SESSION|REQUEST",
+            help="The id of a session or request, how it begins, or the name that a client gives its session;"
+            " default: lists the last sessions. With --cache also a request body (JSON), - for standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    current: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CURRENT", help="With --cache, the body that came after it; or -.", show_default=False
+        ),
+    ] = None,
+    request: Annotated[
+        int | None,
+        typer.Option("--request", metavar="N", help="Show this one of a session's requests; the first is 1."),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last",
+            metavar="N",
+            help=f"List so many of a session's requests, or sessions; default: {_DEFAULT_LAST}, and with --json every"
+            " request.",
+            min=1,
+            max=_MAX_LISTED,
+        ),
+    ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Explain what the provider's prompt cache makes of the two.")
+    ] = False,
+    gap: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long after the previous one the current came: 90, 90s, 5m, 2h."),
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(metavar="DOLLARS", help="What a million uncached input tokens cost."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The model of both; default: what each body says.")
+    ] = None,
+    store: StoreUrl = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show every edit of a request with its reason, tokens and dollars, and what fills its window.
+
+    Of a session: its requests, one a line, and the window of the last. With --cache: why a request could not
+    read what the one before it left in the provider's prompt cache.
+
+    Example: foveate explain 3f2a --request 12
+    """
+    with report_errors(as_json=json):
+        if not cache:
+            _check_cache_options(previous, current, gap, price, model)
+            _print_traces(previous, request, last, store, as_json=json)
+            return
+        if request is not None:
+            raise BadOption("--request is not for --cache: give the request's own id")
+        if previous is None:
+            raise BadOption("--cache needs the id of a session or of a request, or two request bodies")
+        gap_seconds = None if gap is None else _parse_duration(gap)
+        price_per_token = None if price is None else _parse_price(price)
+        if current is None:
+            explanation = _explain_stored(previous, store, model, gap, price_per_token)
+        else:
+            requests = _read_requests(previous, current, model)
+            with console.show_progress("counting"):
+                explanation = _explain_bodies(*requests, gap_seconds, price_per_token)
+        if json:
+            from foveate.cli.explain.cache_misses import explanation_object
+
+            console.print_object(explanation_object(explanation))
+        else:
+            from foveate.cli.explain.cache_misses import explanation_lines
+
+            console.print_lines(explanation_lines(explanation, console.display_for(sys.stdout)))
+
+
+def _check_cache_options(
+    prefix: str | None, current: str | None, gap: str | None, price: str | None, model: str | None
+) -> None:
+    """Reject arguments that are valid only with --cache."""
+    is_file = prefix is not None and (prefix == STANDARD_INPUT or _is_file(prefix))
+    if current is not None or is_file:
+        raise BadOption("of request bodies only the cache can be explained: add --cache")
+    if gap is not None or price is not None or model is not None:
+        raise BadOption("--gap, --price and --model go with --cache")
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except ValueError:  # the name contains a null byte
+        return False
+
+
+def _print_traces(
+    prefix: str | None, request: int | None, last: int | None, store: str | None, *, as_json: bool
+) -> None:
+    """Print the requests of a session, one request, or the last sessions."""
+    from foveate.cli.explain import trace_output, traces
+    from foveate.cli.explain.traces import SessionHistory
+
+    formatter = trace_output.TraceFormatter(console.display_for(sys.stdout))
+    if prefix is None:
+        if request is not None:
+            raise BadOption("--request needs the id of a session")
+        try:
+            sessions = run_in_store(
+                store,
+                lambda opened: traces.list_sessions(opened, limit=last or _DEFAULT_LAST),
+                "reading",
+            )
+        except NothingKept:
+            sessions = ()
+        if as_json:
+            console.print_object(trace_output.sessions_object(sessions))
+        elif sessions:
+            console.print_lines(formatter.session_list_lines(sessions))
+        else:
+            console.print_note(
+                "no request has gone through a gateway with this store yet: `foveate serve` starts one"
+            )
+        return
+    found = run_in_store(store, lambda opened: traces.find_traces(opened, prefix, request), "reading")
+    if isinstance(found, SessionHistory):
+        if as_json:
+            console.print_object(trace_output.session_object(found, last=last))
+        else:
+            console.print_lines(formatter.session_lines(found, last=last or _DEFAULT_LAST))
+    elif as_json:
+        console.print_object(
+            trace_output.request_object(found.number, found.traced, found.edits, found.corrections)
+        )
+    else:
+        console.print_lines(formatter.request_lines(found))
+
+
+def _explain_stored(
+    prefix: str, store: str | None, model: str | None, gap: str | None, price_per_token: Decimal | None
+) -> "CacheExplanation":
+    """Explain the last cache miss of a stored session, or the cache use of one stored request."""
+    if prefix == STANDARD_INPUT or Path(prefix).is_file():
+        raise BadOption(f"{_input_name(prefix)}: two requests are compared: give the one after it too")
+    if gap is not None or model is not None:
+        raise BadOption("--gap and --model are for files: of what is kept both are known")
+    from foveate.cli.explain.cache_misses import explain_stored
+
+    return run_in_store(store, lambda opened: explain_stored(opened, prefix, price_per_token), "reading")
+
+
+def _explain_bodies(
+    previous: "Request", current: "Request", gap_seconds: float | None, price_per_token: Decimal | None
+) -> "CacheExplanation":
+    from foveate.cli.explain.cache_misses import CacheExplanation
+    from foveate.prompt_cache.misses.explain import explain_miss
+    from foveate.prompt_cache.misses.snapshot import take_snapshot
+    from foveate.prompt_cache.prompt.incremental import block_tokens_for
+    from foveate.prompt_cache.rules import rules_for
+    from foveate.tokens import counter_for
+
+    rules = rules_for(current.model)
+    tokens = block_tokens_for(current.model)
+    verdict = explain_miss(
+        take_snapshot(previous, rules, tokens),
+        take_snapshot(current, rules, tokens),
+        rules,
+        gap_seconds=gap_seconds,
+        price_per_token=price_per_token,
+    )
+    counted = counter_for(current.model).count_request(current)
+    return CacheExplanation(verdict=verdict, model=current.model, rules=rules, exact=counted.total.exact)
+
+
+def _read_requests(previous: str, current: str, model: str | None) -> tuple["Request", "Request"]:
+    if previous == current == STANDARD_INPUT:
+        raise BadOption("only one of the two can be standard input")
+    before, after = _read_request(previous, model), _read_request(current, model)
+    if before.format != after.format:
+        first, second = (
+            f"{_input_name(name)} ({request.format})"
+            for name, request in ((previous, before), (current, after))
+        )
+        raise MalformedRequest(f"{first} and {second} are of two formats, which share no cache")
+    return before, after
+
+
+def _read_request(name: str, model: str | None) -> "Request":
+    from foveate import formats
+    from foveate.tokens import with_model
+
+    body = _read_body(name)
+    try:
+        return with_model(formats.parse_request(body), model)
+    except MalformedRequest as error:
+        reason = "this is an answer, and a request is expected" if _is_response(body) else str(error)
+        raise MalformedRequest(f"{_input_name(name)}: {reason}") from None
+
+
+def _input_name(name: str) -> str:
+    return "standard input" if name == STANDARD_INPUT else printable_name(name)
+
+
+def _is_response(body: bytes) -> bool:
+    from foveate.formats.json_text.parse import parse_fields
+
+    try:
+        return bool(parse_fields(body).keys() & _RESPONSE_FIELDS)
+    except MalformedRequest:
+        return body.lstrip().startswith((b"event:", b"data:"))  # a streamed response
+
+
+def _read_body(name: str) -> bytes:
+    if name == STANDARD_INPUT:
+        return console.read_standard_input()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise UnreadableInput(printable_name(name), error.strerror or "cannot be read") from None
+    except ValueError as error:  # the name contains a null byte
+        raise UnreadableInput(printable_name(name), str(error)) from None
+
+
+def _parse_duration(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise BadOption(f"--gap takes seconds or a time such as 90s, 5m or 2h, and not {text!r}")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _parse_price(text: str) -> Decimal:
+    try:
+        dollars = Decimal(text.strip().removeprefix("$"))
+    except InvalidOperation:
+        raise BadOption(
+            f"--price takes dollars for a million input tokens, such as 3 or 0.25, not {text!r}"
+        ) from None
+    if not (dollars.is_finite() and 0 <= dollars <= _MAX_DOLLARS):
+        raise BadOption(f"--price takes dollars for a million input tokens, from 0 to {_MAX_DOLLARS:,}")
+    return dollars / _PER_MILLION

@@ -1,0 +1,167 @@
+"""Nodes and views of a memory as text and as JSON objects."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from foveate.cli.console import Display, format_tokens
+from foveate.memory.nodes import Document, Node
+from foveate.memory.parsing.outline import PlanningDate, PlanningKind
+from foveate.memory.views.view import DetailLevel, View
+
+if TYPE_CHECKING:
+    from foveate.model import TokenCount
+
+_GAP = "  "
+_MAX_TITLE_CHARS = 120
+_DIM, _BOLD = "2", "1"
+
+
+def view_summary(view: View, *, model: str, nodes: int) -> str:
+    """Say how long a view is, and how much of the memory it shows."""
+    count, limit = view.count, view.limit_tokens
+    tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
+    if limit is not None:
+        tokens = f"{format_tokens(count.tokens, count.exact)} of {limit:,} tokens"
+    accuracy = "exact" if count.exact else f"estimated, at most {count.upper:,}"
+    levels = [node.level for node in view.nodes]
+    shown = ", ".join(
+        f"{levels.count(level):,} {word}"
+        for level, word in (
+            (DetailLevel.FULL, "full"),
+            (DetailLevel.EXCERPT, "excerpt"),
+            (DetailLevel.TITLE, "title"),
+        )
+        if level in levels
+    )
+    others = f"{nodes - len(levels):,} not shown"
+    return f"{tokens}, {model}, {accuracy}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{others}"
+
+
+def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:
+    """Return a view and its nodes, each with its tokens and the reason it is shown."""
+    return {
+        "tokens": view.tokens,
+        "limit_tokens": view.limit_tokens,
+        "text": view.text,
+        "nodes": [asdict(node) for node in view.nodes],
+        "count": asdict(view.count),
+        "model": model,
+        "focus": focus,
+    }
+
+
+def node_object(node: Node) -> dict[str, object]:
+    """Return a node without its text."""
+    return {
+        "id": node.id,
+        "title": node.title,
+        "type": node.type,
+        "todo": node.todo,
+        "is_done": node.entry.is_done,
+        "priority": node.entry.priority,
+        "tags": sorted(node.tags),
+        "path": node.document.path,
+        "parent": node.parent.id if node.parent else None,
+        "modified": node.modified.isoformat(),
+        "scheduled": _planned_time(node, PlanningKind.SCHEDULED),
+        "deadline": _planned_time(node, PlanningKind.DEADLINE),
+    }
+
+
+def node_lines(nodes: Sequence[Node], display: Display) -> Iterator[str]:
+    """Format a line for each node: id, state, title, all tags, file."""
+    ids = max((len(display.escape(node.id)) for node in nodes), default=0)
+    states = max((len(display.escape(node.todo)) for node in nodes), default=0)
+    for node in nodes:
+        cells = [
+            _paint(display.escape(node.id).ljust(ids), _DIM, display),
+            display.escape(node.todo).ljust(states),
+            display.escape(_short_title(node)),
+            display.escape(_format_tags(sorted(node.tags))),
+            _paint(display.escape(node.document.key), _DIM, display),
+        ]
+        yield _GAP.join(part for part in cells if part)
+
+
+def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) -> Iterator[str]:
+    """Format nodes as an indented tree, with node and token counts for each file."""
+    for document, level, node in _nodes_to_depth(nodes, depth):
+        line = " ".join(filter(None, (node.todo, _priority(node), _short_title(node))))
+        line = _GAP * level + display.escape(line)
+        tags, id_ = (
+            display.escape(_format_tags(node.entry.tags)),
+            _paint(display.escape(f"<<{node.id}>>"), _DIM, display),
+        )
+        if not level:
+            count = _count_tokens(document)
+            line = _paint(line, _BOLD, display)
+            node_count = len(document.nodes)
+            size = f"{node_count:,} node{'s' * (node_count != 1)}, {format_tokens(count.tokens, count.exact)} tokens"
+            yield _GAP.join(filter(None, (line, id_, tags, display.escape(document.key), size)))
+        else:
+            yield _GAP.join(filter(None, (line, id_, tags)))
+
+
+def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object]:
+    """Return the files with their sizes, and the nodes in order with their depth."""
+    files: list[dict[str, object]] = []
+    listed: list[dict[str, object]] = []
+    for document, level, node in _nodes_to_depth(nodes, depth):
+        if not level:
+            tokens = _count_tokens(document).tokens
+            files.append({"id": node.id, "path": document.path, "nodes": len(document.nodes), "tokens": tokens})
+        listed.append(
+            {
+                "id": node.id,
+                "title": node.title,
+                "depth": level,
+                "parent": node.parent.id if node.parent else None,
+                "todo": node.todo,
+                "tags": list(node.entry.tags),
+            }
+        )
+    return {"files": files, "nodes": listed}
+
+
+def _nodes_to_depth(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Document, int, Node]]:
+    """Yield the nodes down to `depth`, each with its document and its depth."""
+    for document, below in groupby(nodes, key=lambda node: node.document):
+        depths: dict[int, int] = {}  # node.depth would walk up to the root each time
+        for node in below:
+            level = depths[id(node)] = depths[id(node.parent)] + 1 if node.parent else 0
+            if depth is None or level <= depth:
+                yield document, level, node
+
+
+def _count_tokens(document: Document) -> "TokenCount":
+    import foveate
+
+    return foveate.count(document.outline.text)
+
+
+def _short_title(node: Node) -> str:
+    title = " ".join(node.title.split())
+    return title if len(title) <= _MAX_TITLE_CHARS else f"{title[: _MAX_TITLE_CHARS - 1]}…"
+
+
+def _priority(node: Node) -> str:
+    return f"[#{node.entry.priority}]" if node.entry.priority else ""
+
+
+def _format_tags(tags: Iterable[str]) -> str:
+    joined = ":".join(tags)
+    return f":{joined}:" if joined else ""
+
+
+def _planned_time(node: Node, kind: PlanningKind) -> str | None:
+    return next((_format_stamp(stamp) for stamp in node.entry.planning_dates if stamp.kind is kind), None)
+
+
+def _format_stamp(stamp: PlanningDate) -> str:
+    return stamp.at.isoformat(timespec="minutes") if stamp.has_time else stamp.at.date().isoformat()
+
+
+def _paint(text: str, colour: str, display: Display) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if display.colours else text
