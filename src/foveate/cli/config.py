@@ -55,7 +55,8 @@ def init(
             console.print_object({"file": str(file)})
         else:
             console.print_text(
-                f"wrote {console.escape_control_chars(display_path(file))}: all by default, every setting explained"
+                f"wrote {console.escape_control_chars(display_path(file))}: "
+                "all by default, every setting explained"
             )
 
 
@@ -148,7 +149,8 @@ def show(file: File = None, json: AsJson = False) -> None:
         values = [row.value_text for row in rows]
         width = min(max(map(len, values)), 40)
         console.print_lines(
-            f"{display.escape(row.key):<{keys}}  {display.escape(value):<{width}}  {display.escape(row.origin(path))}"
+            f"{display.escape(row.key):<{keys}}  {display.escape(value):<{width}}  "
+            f"{display.escape(row.origin(path))}"
             for row, value in zip(rows, values, strict=True)
         )
 
@@ -205,5 +207,6 @@ def key(
             name = encoding.dumps(owner, ensure_ascii=False)  # quoted, since YAML accepts any name so
             lines = f'agents:\n  - id: {console.escape_control_chars(name)}\n    keys: ["{gateway_key.hash}"]'
         console.print_text(
-            f"{gateway_key.key}\n\nThis is the key, and it is not shown again. {usage_note}\nIn foveate.yaml:\n\n{lines}"
+            f"{gateway_key.key}\n\nThis is the key, and it is not shown again. {usage_note}\n"
+            f"In foveate.yaml:\n\n{lines}"
         )

@@ -95,8 +95,8 @@ def _introduction(session: DemoSession, window_tokens: int | None, *, is_bundled
         )
     if session.missing_parts:
         yield (
-            f"The recording does not hold: {', '.join(sorted(session.missing_parts))}. They are not in the numbers,"
-            " which are lower than what was paid; `foveate replay` takes them from the bill."
+            f"The recording does not hold: {', '.join(sorted(session.missing_parts))}. They are not in the"
+            " numbers, which are lower than what was paid; `foveate replay` takes them from the bill."
         )
     if session.is_thinking_removed:
         yield "Thinking is left out: only the provider that wrote it can read it."

@@ -98,7 +98,8 @@ def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) ->
             count = _count_tokens(document)
             line = _paint(line, _BOLD, display)
             node_count = len(document.nodes)
-            size = f"{node_count:,} node{'s' * (node_count != 1)}, {format_tokens(count.tokens, count.exact)} tokens"
+            tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
+            size = f"{node_count:,} node{'s' * (node_count != 1)}, {tokens}"
             yield _GAP.join(filter(None, (line, id_, tags, display.escape(document.key), size)))
         else:
             yield _GAP.join(filter(None, (line, id_, tags)))

@@ -290,14 +290,17 @@ def _update_lines(
     from foveate.cost.pricing.price_facts import load_price_facts
 
     left_out = "".join(f"; {number:,} left out ({reason})" for reason, number in price_update.skipped.items())
-    yield f"wrote {console.escape_control_chars(str(path))}: {len(differences):,} models ({price_update.origin}){left_out}"
+    models = f"{len(differences):,} models ({price_update.origin})"
+    yield f"wrote {console.escape_control_chars(str(path))}: {models}{left_out}"
     counts = {change: sum(difference.change is change for difference in differences) for change in PriceChange}
     yield (
-        f"{counts[PriceChange.NEW]:,} new, {counts[PriceChange.CHANGED]:,} changed, {counts[PriceChange.SAME]:,} as before, "
+        f"{counts[PriceChange.NEW]:,} new, {counts[PriceChange.CHANGED]:,} changed, "
+        f"{counts[PriceChange.SAME]:,} as before, "
         f"{counts[PriceChange.KEPT]:,} kept, since newer tables have them"
     )
     if price_update.day < load_price_facts().as_of:
-        yield f"older than the installed tables ({load_price_facts().as_of}): its prices hold for models that these lack"
+        installed = load_price_facts().as_of
+        yield f"older than the installed tables ({installed}): its prices hold for models that these lack"
     listed = [
         difference
         for change in (PriceChange.CHANGED, PriceChange.NEW)

@@ -315,7 +315,8 @@ def _print_notes(report: "ReplayReport") -> None:
     for model, calls in report.unpriced.items():
         problem = f"nobody knows the price of {model}" if model else "they do not say their model"
         console.print_note(
-            f"{calls:,} call{'s' * (calls != 1)} left out: {problem}; --model M asks what another would have cost"
+            f"{calls:,} call{'s' * (calls != 1)} left out: {problem}; "
+            "--model M asks what another would have cost"
         )
     for path, why in report.unread[:_MAX_LISTED]:
         console.print_note(why if path in why else f"{path}: {why}")

@@ -141,8 +141,8 @@ class ReplayFormatter:
         yield f"{outcome.policy}{_GAP}{cells['cost']}{saved}"
         one_hour_part = f", {cells['for 1h']} of it for 1h" if outcome.written_1h else ""
         details = [
-            f"in {cells['uncached']} uncached, {cells['read']} read, {cells['written']} written{one_hour_part}; "
-            f"out {cells['output']}",
+            f"in {cells['uncached']} uncached, {cells['read']} read, {cells['written']} written{one_hour_part};"
+            f" out {cells['output']}",
             f"hit {cells['hit'] or '-'}, largest {cells['largest']}, {outcome.overflows:,} over the window, "
             f"{outcome.folds:,} fold{'s' * (outcome.folds != 1)}",
         ]
@@ -337,8 +337,8 @@ def _caveats(report: ReplayReport) -> list[str]:
     if placeholders.calls:
         caveats.append(
             f"{placeholders.calls:,} answers are logged with the size that a stream begins with: by their text "
-            f"about {placeholders.tokens:,} output tokens ({_format_dollars(placeholders.dollars)}) come on top, in "
-            "every row"
+            f"about {placeholders.tokens:,} output tokens ({_format_dollars(placeholders.dollars)}) come on "
+            "top, in every row"
         )
     with_agents = [session for session in sessions if session.sub_agents]
     if with_agents:

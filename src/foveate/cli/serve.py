@@ -191,5 +191,6 @@ def _check_origins(origins: list[str]) -> tuple[str, ...]:
         return tuple(ServerSettings(cors_origins=origins).cors_origins)
     except ValidationError:
         raise BadOption(
-            f"--cors-origin takes an origin such as https://app.example, without a path, not {', '.join(origins)}"
+            "--cors-origin takes an origin such as https://app.example, without a path, "
+            f"not {', '.join(origins)}"
         ) from None

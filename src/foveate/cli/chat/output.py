@@ -116,7 +116,8 @@ def context_estimate_line(preview: RequestPreview) -> str:
 def budget_lines(preview: RequestPreview, display: Screen) -> list[str]:
     """Format the tokens left for the next question, and the budget of injected sections."""
     output = [
-        f"{describe_window_use(preview)}; {preview.output_reserve:,} are kept for the answer, {_tokens_left(preview)} are left"
+        f"{describe_window_use(preview)}; {preview.output_reserve:,} are kept for the answer, "
+        f"{_tokens_left(preview)} are left"
     ]
     if preview.sections_limit is None:
         return [*output, "no sections are injected for this agent"]
@@ -179,7 +180,8 @@ def compaction_lines(
     saved = before.tokens - after.tokens
     saving = f"saved {saved:,} tokens" if saved > 0 else f"saved nothing ({-saved:,} tokens more)"
     output = [
-        f"folded {compaction.messages} messages into a summary: {before.tokens:,} tokens are {after.tokens:,} now, "
+        f"folded {compaction.messages} messages into a summary: {before.tokens:,} tokens are "
+        f"{after.tokens:,} now, "
         f"{saving}; it cost {cost}"
     ]
     return output + ([f"by rules, since {reason}"] if reason else [])
@@ -199,14 +201,16 @@ def model_changed_line(connection: ModelTarget, preview: RequestPreview | None) 
     if preview is None:
         return f"now talking to {connection.model} at {connection.upstream.name}"
     accuracy = "exact" if preview.count is not None and preview.count.exact else "estimated"
-    return f"now talking to {connection.model} at {connection.upstream.name}: {describe_window_use(preview)}, {accuracy}"
+    where = f"{connection.model} at {connection.upstream.name}"
+    return f"now talking to {where}: {describe_window_use(preview)}, {accuracy}"
 
 
 def token_lines(tokens: TokenizedText, model: str, display: Screen) -> list[str]:
     """Show the tokens of a text separately, and their count."""
     count = tokens.count
     accuracy = "exact" if count.exact else f"estimate, at most {count.upper:,}"
-    summary = f"{format_tokens(count.tokens, count.exact)} tokens, {display.escape(model)}, {tokens.tokenizer}: {accuracy}"
+    size = f"{format_tokens(count.tokens, count.exact)} tokens"
+    summary = f"{size}, {display.escape(model)}, {tokens.tokenizer}: {accuracy}"
     if tokens.pieces is None:
         return [summary]
     bar = "│" if display.can_show("│") else "|"

@@ -283,8 +283,8 @@ class CompactionFormatter:
         if result.still_in_force is not None:
             other = result.still_in_force
             yield self._display.escape(
-                f"fold {other.id[:SHORT_ID_CHARS]} of messages {self._span(other)} is still in force, so the next "
-                f"request of session {session} goes out as before: undo that one too"
+                f"fold {other.id[:SHORT_ID_CHARS]} of messages {self._span(other)} is still in force, so the "
+                f"next request of session {session} goes out as before: undo that one too"
             )
             return
         again = (
@@ -298,7 +298,8 @@ class CompactionFormatter:
         if result.restored is not None:
             other = result.restored
             yield self._display.escape(
-                f"messages {self._span(other)} stay folded by {other.id[:SHORT_ID_CHARS]}, which is in force again"
+                f"messages {self._span(other)} stay folded by {other.id[:SHORT_ID_CHARS]}, "
+                "which is in force again"
             )
         if not is_cut:
             yield "it may be folded anew when the next fold is due: turn compaction off to keep it so"

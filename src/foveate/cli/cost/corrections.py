@@ -120,4 +120,5 @@ def correction_lines(correction: Correction) -> Iterator[str]:
     if correction.charged is None:
         yield "  its accounts stay as they are: what they were charged for it is not known"
     elif correction.charged != correction.after:
-        yield f"  its accounts were charged {format_dollars(correction.charged)}, and are now charged {format_dollars(correction.after)}"
+        charged, corrected = format_dollars(correction.charged), format_dollars(correction.after)
+        yield f"  its accounts were charged {charged}, and are now charged {corrected}"

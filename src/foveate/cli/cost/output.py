@@ -82,8 +82,8 @@ def qualification_lines(row: CostReportRow) -> Iterator[str]:
     if row.inherited_calls:
         calls = _count_calls(row.inherited_calls)
         yield (
-            f"of it {format_dollars(row.inherited_dollars)} inherited: {calls} to models without a price of their"
-            " own, at the most expensive of their family"
+            f"of it {format_dollars(row.inherited_dollars)} inherited: {calls} to models without a price of"
+            " their own, at the most expensive of their family"
         )
     if row.subscription_calls:
         dollars, calls = format_dollars(row.subscription_dollars), _count_calls(row.subscription_calls)

@@ -54,8 +54,8 @@ def command(
         typer.Option(
             "--last",
             metavar="N",
-            help=f"List so many of a session's requests, or sessions; default: {_DEFAULT_LAST}, and with --json every"
-            " request.",
+            help=f"List so many of a session's requests, or sessions; default: {_DEFAULT_LAST}, and with --json"
+            " every request.",
             min=1,
             max=_MAX_LISTED,
         ),

@@ -142,7 +142,8 @@ class TraceFormatter:
         if history.possibly_charged_calls:
             calls, ceiling = _count_of(history.possibly_charged_calls, "call"), history.possibly_charged_dollars
             yield from self._wrap(
-                f"{calls} possibly charged, at most {_format_dollars(ceiling)}: under way when the process ended"
+                f"{calls} possibly charged, at most {_format_dollars(ceiling)}: "
+                "under way when the process ended"
             )
         yield from self._correction_lines(history.corrections)
         if requests:
@@ -162,7 +163,10 @@ class TraceFormatter:
         trace, charge = request.traced.trace, request.traced.charge
         heading = f"request {trace.id}, number {request.number} of session {trace.session_id}"
         yield from self._wrap(heading, _BOLD)
-        about = f"{_format_date_time(trace.at)}, agent {trace.agent}, {trace.model} at {trace.provider}, status {trace.status}"
+        about = (
+            f"{_format_date_time(trace.at)}, agent {trace.agent}, {trace.model} at {trace.provider}, "
+            f"status {trace.status}"
+        )
         yield from self._wrap(f"{about}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
         yield from self._wrap(_charge_line(charge))
         yield from self._correction_lines(request.corrections)
@@ -362,8 +366,8 @@ def _comparison_lines(history: SessionHistory) -> Iterator[str]:
     if not_fitting:
         spent = sum((charge.dollars or Decimal(0) for charge in not_fitting), Decimal(0))
         yield (
-            f"{_count_of(len(not_fitting), 'request')}, {_format_dollars(spent)}: without Foveate the session would not"
-            " fit the model's window any more, so no saving is credited"
+            f"{_count_of(len(not_fitting), 'request')}, {_format_dollars(spent)}: without Foveate the session"
+            " would not fit the model's window any more, so no saving is credited"
         )
 
 
