@@ -1,1 +1,1 @@
-"""The gateway: agents reach their providers through it by changing one base URL."""
+"""The gateway: an HTTP proxy between agents and their providers. Clients use it by changing one base URL."""

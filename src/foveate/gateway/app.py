@@ -1,4 +1,4 @@
-"""The gateway as an ASGI app: a request in, through the engine, to its provider, and the answer back."""
+"""The ASGI app: passes requests through the engine to their upstreams, and responses back to clients."""
 
 import asyncio
 import re
@@ -75,12 +75,12 @@ from foveate.session.client_names import NAMING_HEADERS as NAMING_HEADERS
 from foveate.session.counting import run_in_thread_if_large
 
 PAGES_PREFIX = "/-/"
-"""No provider has anything there."""
-# An error that says something about marks is no longer than this.
+"""Path prefix of the gateway's own pages. No provider uses it."""
+# Errors about cache breakpoints are shorter than this.
 _MAX_ERROR_BYTES = 64 * 1024
 _EVENT_STREAM = b"text/event-stream"
 _AWS_EVENT_STREAM = b"application/vnd.amazon.eventstream"
-# What a provider has to be told with every request of a client.
+# Headers that a provider needs with every request of a client.
 _SUMMARY_HEADERS = KEY_HEADERS | {
     b"anthropic-version",
     b"anthropic-beta",
@@ -88,9 +88,9 @@ _SUMMARY_HEADERS = KEY_HEADERS | {
     b"openai-project",
 }
 
-# What is read, held to caps and booked; of all else, only what these do costs nothing for sure.
+# Operations that the engine parses, checks against caps and charges.
 _PARSED_OPERATIONS = frozenset((Operation.GENERATE, Operation.EMBEDDINGS, Operation.COUNT_TOKENS))
-# RFC 9110, 15.5.22 and 15.5.6: these name what to use instead.
+# RFC 9110, 15.5.22 and 15.5.6: these responses name what to use instead.
 _ERROR_HEADERS: Mapping[type[FoveateError], Headers] = {
     WebSocketRefused: ((b"upgrade", b"HTTP/1.1"),),
     MethodRefused: ((b"allow", ", ".join(ALLOWED_METHODS).encode()),),
@@ -109,7 +109,7 @@ _Relay = Callable[[IncomingRequest, RouteMatch, Exchange, ClientResponse, Thread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """What is decided by configuration, as it is now."""
+    """Options of the gateway that come from the configuration."""
 
     routing: Routing = field(default_factory=lambda: Routing(upstreams=KNOWN_UPSTREAMS))
     keys: Keys = field(default_factory=NoKeys)
@@ -119,9 +119,9 @@ class GatewayOptions:
 
 
 class Gateway:
-    """The ASGI app. Other machines reach one that `is_open`.
+    """The ASGI app. `is_open`: other machines can reach it.
 
-    `pages` are what is its own, by their paths; the one at `BELOW` has all that is below it.
+    `pages` are the gateway's own pages by path; the one at `PAGES_PREFIX` serves everything below it.
     """
 
     def __init__(
@@ -136,7 +136,6 @@ class Gateway:
         is_open: bool = False,
         threads: ThreadStore | None = None,
     ) -> None:
-        """`threads` are the message threads that it keeps."""
         self._engine = engine
         self._pool = pool
         self._embeddings = embeddings
@@ -150,7 +149,6 @@ class Gateway:
         self._signer = AwsSigner()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             return
         connection: RequestConnection | None = scope.pop(CYCLE_SCOPE_KEY, None)
@@ -163,7 +161,7 @@ class Gateway:
         options = self._options()
         self._observer.on_start(client_response)
         try:
-            # Whatever the headers decide is decided before any of the body is read.
+            # Everything that depends only on headers is checked before the body is read.
             check_request_line(request)
             if request.is_websocket_upgrade:
                 raise WebSocketRefused(request.path[:100])
@@ -187,7 +185,7 @@ class Gateway:
         except FoveateError as error:
             client_response.error_code, client_response.error_reason = error.code, log_reason(error)
             if client_response.has_started:
-                return  # the server cuts the connection, so that nobody takes it for the whole answer
+                return  # the server closes the connection, so the client sees that the response is incomplete
             headers = _ERROR_HEADERS.get(type(error), ())
             audience = classify_audience(
                 request.raw_headers,
@@ -196,7 +194,7 @@ class Gateway:
             )
             error_response = build_error_response(error, client_response.api_format, audience)
             await client_response.send_error(error_response, retry=may_retry(error), headers=headers)
-        except Exception as error:  # a fault of ours: told, and left to the server, which answers it
+        except Exception as error:  # a bug: record it, and let the server respond
             client_response.error_code, client_response.error_reason = "internal_error", type(error).__name__
             client_response.status = client_response.status or 500
             raise
@@ -209,14 +207,13 @@ class Gateway:
 
     @property
     def engine(self) -> Engine:
-        """What every request goes through."""
         return self._engine
 
     async def preview(self, scope: Scope, body: bytes) -> Exchange:
-        """What would be sent for a request, without a trace; only a counting endpoint that is on is asked.
+        """Prepare a request as if it were sent, and store nothing. Only a counting endpoint may be called.
 
         Raises:
-            FoveateError: it would be refused.
+            FoveateError: the request would be rejected.
         """
         request, options = parse_request(scope), self._options()
         model = request.endpoint.model or await run_in_thread_if_large(
@@ -293,7 +290,7 @@ class Gateway:
         check_credentials(request, upstream)
 
     def _check_possible_upstreams(self, request: IncomingRequest, options: GatewayOptions) -> None:
-        """Refuse a request that none of the upstreams would be asked, whatever model its body names."""
+        """Reject a request that no upstream would accept, whatever model its body names."""
         first_error: KeyRefused | OperationRefused | None = None
         for upstream in options.routing.possible_upstreams(request.endpoint):
             try:
@@ -313,7 +310,10 @@ class Gateway:
         reservation: BodyReservation,
         unknown_cost_reason: str,
     ) -> None:
-        """Relay what the engine has no hand in; `uncounted` says why nobody knows what it costs, if it does."""
+        """Relay a request that the engine does not process.
+
+        `unknown_cost_reason` says why its cost is unknown; empty if it is free.
+        """
         model, plain = request.endpoint.model, b""
         if options.routing.routes and not model:
             encodings = parse_content_encodings(request.raw_headers)
@@ -358,7 +358,7 @@ class Gateway:
         options: GatewayOptions,
         reservation: BodyReservation,
     ) -> None:
-        """Relay an answer that the engine has a hand in."""
+        """Relay a request that the engine processes."""
         is_embeddings = request.endpoint.operation is Operation.EMBEDDINGS
         model = request.endpoint.model
         if not model and (options.routing.routes or request.endpoint.family is ApiFamily.AZURE):
@@ -414,9 +414,7 @@ class Gateway:
         finally:
             exchange.finish(is_interrupted=is_broken)
             if is_broken:
-                await (
-                    exchange.wait_until_completed()
-                )  # what was reserved is free again before anybody tries once more
+                await exchange.wait_until_completed()  # release the reservation before the client retries
         await client_response.finish(last_chunk)
 
     async def _relay_response(
@@ -427,7 +425,7 @@ class Gateway:
         client_response: ClientResponse,
         turn: ThreadTurn | None,
     ) -> bytes:
-        """Relay all but the end of an answer, which is given back."""
+        """Relay a response except its last chunk, and return that."""
         while True:
             upstream_request = exchange.upstream_request
             async with await self._send_upstream(
@@ -447,7 +445,7 @@ class Gateway:
         client_response: ClientResponse,
         _turn: ThreadTurn | None,
     ) -> bytes:
-        """Relay a count; where the upstream has no route for it, answer with our own."""
+        """Relay a token count, or answer with a local count if the upstream has no counting endpoint."""
         upstream_request, local_count, endpoint = (
             exchange.upstream_request,
             build_count_response(exchange),
@@ -468,7 +466,7 @@ class Gateway:
         return b""
 
     def _is_unsent(self, error: UpstreamError) -> bool:
-        """Whether nothing can have been done for a request: no connection, or one that was soon closed."""
+        """Whether the upstream cannot have started on the request, because no connection was established."""
         if isinstance(error, UpstreamTimeout):
             timeouts = self._pool.timeouts
             seconds = error.timeout_seconds
@@ -512,22 +510,22 @@ async def _serve_until_disconnect(
     client_response: ClientResponse,
     serving: Awaitable[None],
 ) -> None:
-    """Serve a request until it is served, or its client has gone; then all that is under way for it ends."""
+    """Serve a request; cancel everything done for it if the client disconnects."""
     current_task = asyncio.current_task()
     assert current_task is not None
     is_disconnected = is_served = False
 
-    def leave(_: object = None) -> None:
+    def cancel(_: object = None) -> None:
         nonlocal is_disconnected
         is_disconnected = not is_served and not client_response.has_finished
         if is_disconnected:
             current_task.cancel()
 
     if connection is not None:
-        connection.on_disconnect(leave)
-    else:  # the next thing to come is that the client has gone
+        connection.on_disconnect(cancel)
+    else:  # the next message is the disconnect
         listening = asyncio.ensure_future(receive())
-        listening.add_done_callback(leave)
+        listening.add_done_callback(cancel)
     try:
         await serving
     except asyncio.CancelledError:
@@ -543,7 +541,7 @@ async def _serve_until_disconnect(
 
 
 async def _read_error(upstream_response: HttpResponse) -> bytes:
-    """What an answer says that is an error of the client's; nothing of any other."""
+    """Read the body of a 4xx response; return nothing for any other status."""
     if not 400 <= upstream_response.status < 500:
         return b""
     error_body = b""
@@ -560,10 +558,10 @@ async def _relay_body(
     endpoint: Endpoint,
     turn: ThreadTurn | None = None,
 ) -> bytes:
-    """Pass an answer on, of which `said` was read before; what is left for its end is given back.
+    """Relay a response, of which `error_body` was already read, and return the last chunk.
 
-    That is the last piece, where it does not stream: its client has all of it only once its bill is noted.
-    Before a client has all of a stream, the thread of its `turn` can be continued.
+    The last chunk of a response that does not stream is held back until its charge is recorded. The thread of
+    `turn` can be continued before the client has all of a stream.
     """
     content_type = upstream_response.header(b"content-type") or b""
     is_framed = content_type.startswith(_AWS_EVENT_STREAM)
@@ -585,9 +583,7 @@ async def _relay_body(
             pending = exchange.on_chunk(chunk)
             if turn is not None and streams and exchange.has_ended:
                 await turn.finish(exchange)
-            if pending and (
-                streams or pending.isspace()
-            ):  # some send blanks while the model thinks, to be heard
+            if pending and (streams or pending.isspace()):  # some providers send whitespace as a keep-alive
                 await client_response.send_chunk(pending)
                 pending = b""
     except UpstreamError:
@@ -608,7 +604,7 @@ def _build_routed_request(
     *,
     keeps_answer: bool = False,
 ) -> RoutedRequest:
-    # The engine reads `served_model` in the place of this name, which the upstream knows.
+    # The engine uses `served_model` instead of this name, which only the upstream knows.
     name = (route.model or model) if route.served_model else ""
     return RoutedRequest(
         id=request.id,
@@ -639,16 +635,16 @@ def _build_routed_request(
 
 
 def _is_sent_unchanged(request: IncomingRequest, upstream: Upstream) -> bool:
-    """Whether a request goes out byte for byte: its client has signed it, and not the gateway."""
+    """Whether a request is sent byte for byte, because its client signed it and the gateway does not sign."""
     return request.endpoint.family in SIGNED_FAMILIES and replacement_key_headers(request, upstream) is None
 
 
 def _find_summary_endpoint(
     request: IncomingRequest, upstream: Upstream, api_format: Format, model: str
 ) -> SummarizerEndpoint:
-    """Where a summary of the session can be asked for: as the client asks, with whatever key it would use.
+    """Find the endpoint for summaries of a session, with the credentials that its requests use.
 
-    `model` is the name of the client's model there; empty if the engine knows the model by the same name.
+    `model` is the name of the client's model at the upstream; empty if the engine uses the same name.
     """
     if request.endpoint.family is ApiFamily.GEMINI:
         return find_google_endpoint(request, upstream, model)
@@ -665,7 +661,7 @@ def _find_summary_endpoint(
         else [*(pair for pair in client_headers if pair[0] not in KEY_HEADERS), *key]
     )
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-    if (betas := request.headers.get("anthropic-beta")) is not None:  # of all lines
+    if (betas := request.headers.get("anthropic-beta")) is not None:  # all lines joined
         headers["anthropic-beta"] = betas
     return SummarizerEndpoint(
         url=upstream.url(path),

@@ -1,7 +1,4 @@
-"""The gateway put together from what a configuration decides: store, engine, money and connections.
-
-What is old is forgotten now and then, while the gateway serves.
-"""
+"""Builds the gateway from the resolved configuration: store, engine, connections, background jobs."""
 
 import asyncio
 import logging
@@ -50,16 +47,14 @@ from foveate.store.write_ahead_log import FileWriteAheadLog
 
 _LOG = logging.getLogger(__name__)
 
-# Not at the start, when there is most to do; and often enough that there is never much.
-FIRST_DELAY_SECONDS = 300.0
-INTERVAL_SECONDS = 6 * 3600.0
+# Not at startup, when there is most to do, and often enough that each run is short.
+RETENTION_DELAY_SECONDS = 300.0
+RETENTION_INTERVAL_SECONDS = 6 * 3600.0
 
 
 class RetentionStore(Protocol):
-    """Forgets what was not seen for so many days."""
-
     async def prune(self, *, keep_days: float, now: float) -> PruneResult:
-        """What was forgotten."""
+        """Delete what was not used for `keep_days`."""
 
 
 @asynccontextmanager
@@ -70,7 +65,7 @@ async def run_retention(
     clock: Callable[[], float],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[None]:
-    """Until the end of the block, what is older than `keep_days` is forgotten every few hours."""
+    """Until the end of the block, delete data older than `keep_days` every few hours."""
     task = asyncio.create_task(_retention_loop(store, keep_days, clock, wait))
     try:
         yield
@@ -85,10 +80,10 @@ async def _retention_loop(
     clock: Callable[[], float],
     wait: Callable[[float], Awaitable[None]],
 ) -> None:
-    seconds = FIRST_DELAY_SECONDS
+    seconds = RETENTION_DELAY_SECONDS
     while True:
         await wait(seconds)
-        seconds = INTERVAL_SECONDS
+        seconds = RETENTION_INTERVAL_SECONDS
         days = keep_days()
         try:
             deleted = await store.prune(keep_days=days, now=clock())
@@ -99,20 +94,20 @@ async def _retention_loop(
             _LOG.info("forgot what was not seen for %g days: %s", days, deleted)
 
 
-# A summary of a long history takes its time.
+# Summaries of long histories are slow.
 _SUMMARY_SECONDS = 300.0
-# What a call may take beyond waiting for its provider, until it is booked.
+# Time for everything in a call except waiting for the provider.
 _MARGIN_SECONDS = 60.0
-# With our breakpoints and two parameters, and without each of them.
+# With our breakpoints and two parameters, then without each of them.
 _MAX_SENDS = 4
-# Up to this, the time for a call may be raised while the gateway runs.
+# The call timeout can be raised to this while the gateway runs.
 _MAX_RAISED_SECONDS = 172_800.0
 
 
 def admission_options(timeouts: Waits) -> AdmissionOptions:
-    """How long something stays reserved for a call: for longer than any may take.
+    """Return reservation lifetimes that are longer than any call can take.
 
-    One is sent again if our breakpoints are refused, or one of our parameters.
+    A call is sent again if the provider rejects our breakpoints or one of our parameters.
     """
     max_seconds = max(
         _MAX_SENDS * (timeouts.connect_seconds + timeouts.total_seconds), _SUMMARY_SECONDS, _MAX_RAISED_SECONDS
@@ -121,7 +116,7 @@ def admission_options(timeouts: Waits) -> AdmissionOptions:
 
 
 def upstream_timeouts(timeouts: Waits, *, lifetime_seconds: float) -> Timeouts:
-    """How long upstreams are waited for: as is said, and no longer than something stays reserved for a call."""
+    """Return the configured timeouts, limited so that no call outlives its reservation."""
     covered_seconds = (lifetime_seconds - _MARGIN_SECONDS) / _MAX_SENDS - timeouts.connect_seconds
     return Timeouts(
         connect_seconds=timeouts.connect_seconds,
@@ -157,7 +152,6 @@ def _build_web_ui(
 
 
 def _list_configured_sections(config: ResolvedConfig) -> Iterator[SectionOptions]:
-    """What is to be injected into requests, of all agents that are named."""
     for agent in config.settings.agents:
         sections = config.agents(agent.id).sections
         if sections is not None:
@@ -176,12 +170,12 @@ async def open_gateway(
     instrumentation: Instrumentation | None = None,
     outbox_folder: Path | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A gateway that does what `choices` says at each request, until the end of the block.
+    """Open a gateway that uses `current_config()` for each request, and close it at the end of the block.
 
-    The store is the one that is chosen now. One that `forgets` has what is old forgotten now and then;
-    `wait` passes the time until then.
-    `observing` watches it in the place of `watch`, and has its pages. In `spool_folder` bills wait while the
-    store is away, and those are found that others of the same store have left there.
+    The store is the one configured now. `instrumentation` replaces `observer` and adds the gateway's pages.
+    With `runs_retention`, old data is deleted regularly; `wait` sleeps in between. Charges wait in
+    `outbox_folder` while the store is unavailable, and charges left there by other processes of the same store
+    are adopted.
 
     Raises:
         StoreUnavailable: the store cannot be opened.

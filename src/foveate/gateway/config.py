@@ -1,7 +1,4 @@
-"""Everything that a configuration decides, resolved: the options of the gateway, of agents and of costs.
-
-Every setting that holds, and where it is from.
-"""
+"""The resolved configuration of the gateway, and a description of every effective setting and its source."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -32,9 +29,9 @@ from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION_PATH, Route, Routin
 from foveate.http.pool import parse_url
 from foveate.store import is_server
 
-# A key goes out in a header (RFC 9110, 5.5).
+# A key must be a valid header value (RFC 9110, 5.5).
 _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-# Where the keys of upstreams usually are.
+# Environment variables with the keys of known upstreams.
 DEFAULT_KEY_VARIABLES: Mapping[str, str] = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
@@ -45,19 +42,19 @@ DEFAULT_KEY_VARIABLES: Mapping[str, str] = {
     "nvidia": "NVIDIA_API_KEY",
 }
 
-# Upstreams whose name tells their API, and which have no address that all share.
+# Upstreams whose name implies their API, but whose address differs between customers.
 _UPSTREAMS_NAMED_BY_API = frozenset(("azure", "bedrock", "vertex"))
-# Who runs upstreams of an API that one provider has.
+# Providers of APIs that only one provider offers.
 _PROVIDER_BY_FAMILY = {
     ApiFamily.GEMINI: "google",
     ApiFamily.AZURE: "azure",
     ApiFamily.BEDROCK: "bedrock",
     ApiFamily.VERTEX: "vertex",
 }
-# Whose OpenAI-style API has no version in its paths.
-# https://docs.perplexity.ai/guides/chat-completions-guide (November 2026)
+# Hosts whose OpenAI-style API has no version in its paths. https://docs.perplexity.ai/guides/chat-completions-
+# guide (November 2026)
 _HOSTS_WITHOUT_VERSION = frozenset(("api.perplexity.ai",))
-# What clients of an API have in their base URL, and the gateway in its paths.
+# Suffixes that clients of an API have in their base URL; the gateway has them in its paths.
 _BASE_URL_SUFFIXES = {
     ApiFamily.GEMINI: ("/v1beta", "/v1"),
     ApiFamily.AZURE: ("/v1", "/openai"),
@@ -67,7 +64,7 @@ _BASE_URL_SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """All that a configuration decides, ready to be used."""
+    """Everything that a configuration decides, ready to use."""
 
     settings: Settings
     gateway: GatewayOptions
@@ -79,10 +76,10 @@ class ResolvedConfig:
 def resolve_config(
     configuration: Configuration, environment: Mapping[str, str], price_file: PriceFile | None = None
 ) -> ResolvedConfig:
-    """What a configuration decides. Prices of `price_file` hold as it is when they are asked for.
+    """Resolve a configuration. Prices from `price_file` are looked up when they are needed.
 
     Raises:
-        BadOption: something in it does not fit together; `path` leads to it.
+        BadOption: settings contradict each other; `path` names the setting.
     """
     if configuration.settings.server.opentelemetry:
         otel.check_installed()
@@ -108,11 +105,11 @@ def _no_update() -> None:
 
 
 def build_gateway_options(settings: Settings, environment: Mapping[str, str]) -> GatewayOptions:
-    """The options of the gateway.
+    """Build the gateway's options from the settings.
 
     Raises:
-        BadOption: an upstream of which too little is known or that nobody can ask; a route to one that there is
-            not; a key that is not in the environment; `path` leads to it.
+        BadOption: an upstream is incomplete or its address is invalid, a route names an unknown
+            upstream, or a key is not in the environment; `path` names the setting.
     """
     threads = _default_thread_mode(settings)
     upstreams = {
@@ -167,7 +164,7 @@ def build_gateway_options(settings: Settings, environment: Mapping[str, str]) ->
 
 
 def _default_thread_mode(settings: Settings) -> ThreadMode:
-    """Hold threads unless the next request of a thread may reach another process, which does not have it."""
+    """Hold threads only if no other process can receive the next request of a thread."""
     is_alone = settings.server.workers == 1 and not is_server(settings.store.url)
     return ThreadMode.HOLD if is_alone else ThreadMode.REFUSE
 
@@ -183,7 +180,7 @@ def _read_key(variable: str, environment: Mapping[str, str], path: tuple[str, ..
 
 
 def _needs_version(base_url: str) -> bool:
-    """Whether an OpenAI-style address names only a host: its API is below `/v1`, with few exceptions."""
+    """Whether an OpenAI-style base URL is only a host; with few exceptions its API is below `/v1`."""
     parts = urlsplit(base_url)
     return parts.path in ("", "/") and parts.hostname not in _HOSTS_WITHOUT_VERSION
 
@@ -210,7 +207,7 @@ def _build_upstream(
     base_url = configured.base_url or base.base_url
     if (
         accepts_both or (family or base.family) is ApiFamily.ANTHROPIC
-    ):  # it may be given as OpenAI's clients have it
+    ):  # it may be written as for OpenAI's clients
         base_url = base_url.rstrip("/").removesuffix(VERSION_PATH)
     for suffix in _BASE_URL_SUFFIXES.get(family or base.family, ()):
         base_url = base_url.rstrip("/").removesuffix(suffix)
@@ -249,14 +246,14 @@ def _build_upstream(
 def describe_current_settings(
     live: LiveSettings[ResolvedConfig], environment: Mapping[str, str]
 ) -> list[EffectiveSetting]:
-    """The same of the configuration that is in force."""
+    """Describe every effective setting of the configuration in force."""
     return describe_settings(live.current().value.settings, live.text, live.path, environment)
 
 
 def describe_settings(
     settings: Settings, text: bytes, path: Path | None, environment: Mapping[str, str]
 ) -> list[EffectiveSetting]:
-    """Every setting that holds, where the file at `path` says `text`."""
+    """Describe every effective setting, if the file at `path` contains `text`."""
     variables = dict(DEFAULT_KEY_VARIABLES)
     variables |= {
         name: upstream.key_variable for name, upstream in settings.upstreams.items() if upstream.key_variable

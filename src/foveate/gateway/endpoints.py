@@ -1,4 +1,4 @@
-"""Which door a request comes through: what it asks for, in which format, and of which provider."""
+"""Endpoints of provider APIs: which operation, API family and format a request path means."""
 
 import re
 from collections.abc import Mapping
@@ -9,8 +9,6 @@ from foveate.model import Format
 
 
 class Operation(StrEnum):
-    """What a request asks for."""
-
     GENERATE = "answer"
     COUNT_TOKENS = "count"
     LIST_MODELS = "models"
@@ -19,7 +17,7 @@ class Operation(StrEnum):
 
 
 class ApiFamily(StrEnum):
-    """Whose API a client speaks."""
+    """The provider API that a client uses."""
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
@@ -30,15 +28,15 @@ class ApiFamily(StrEnum):
 
 
 SIGNED_FAMILIES = frozenset((ApiFamily.BEDROCK, ApiFamily.VERTEX))
-"""APIs whose clients sign requests, or bring tokens of a cloud: these are passed on unchanged."""
+"""APIs whose clients sign requests or send cloud tokens; such requests are forwarded unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is asked for, in the API of a family; `spoken` is the format of its body, where Foveate reads it.
+    """An operation in the API of a family. `api_format` is the format of the body, if Foveate parses it.
 
-    `model` is the model that the path names, and `region` the location. `streams`: the response is a stream
-    whatever its content type.
+    `model` and `region` are named by the path. `is_streaming`: the response is a stream whatever its content
+    type.
     """
 
     operation: Operation
@@ -61,7 +59,7 @@ _ENDPOINTS = {
     ("POST", "/v1/responses/input_tokens"): Endpoint(
         Operation.COUNT_TOKENS, ApiFamily.OPENAI, Format.RESPONSES
     ),
-    # As llama.cpp has it; OpenAI has none for chats.
+    # llama.cpp has this; OpenAI has none for chat completions.
     ("POST", "/v1/chat/completions/input_tokens"): Endpoint(
         Operation.COUNT_TOKENS, ApiFamily.OPENAI, Format.CHAT
     ),
@@ -72,8 +70,8 @@ _KNOWN_PATHS = frozenset((*(path for _, path in _ENDPOINTS), _MODELS_PATH))
 _SLASHES = re.compile("/+")
 _VERSIONS = re.compile("(?:/v1)+(?=/)")
 
-# Google's Gemini API: https://ai.google.dev/api/all-methods (November 2026). It shares `/v1` with others, where
-# only methods of models are its own.
+# Google's Gemini API: https://ai.google.dev/api/all-methods (November 2026). It shares `/v1` with other APIs;
+# only methods of models are its own there.
 _GEMINI_METHOD = re.compile(r"/v1(?:beta\d?|alpha)?/(?:models|tunedModels|dynamic)/([^/:]+):(\w+)")
 _GEMINI_MODELS = re.compile(r"/v1(?:beta\d?|alpha)?/models(?:/[^/:]+)?")
 _GEMINI_PATH = re.compile(r"(?:/upload|/download)?/v1(?:beta\d?|alpha)(?:/|$)")
@@ -83,13 +81,13 @@ _GEMINI_OPERATIONS = {
     "countTokens": (Operation.COUNT_TOKENS, False),
 }
 # Azure OpenAI: https://learn.microsoft.com/azure/ai-foundry/openai/reference (November 2026). The path names a
-# deployment, or, below `v1` and for Responses, the body does, as its model.
+# deployment; below `v1` and for Responses, the `model` of the body does.
 _AZURE_PATH = re.compile(r"/openai(?:/deployments/(?P<deployment>[^/]+)|/v1)?(?P<operation>/.*)?")
 # Amazon Bedrock: https://docs.aws.amazon.com/bedrock/latest/APIReference (November 2026). A model id may be an
-# ARN, with slashes in it.
+# ARN that contains slashes.
 _BEDROCK_METHOD = re.compile(r"/model/(.+)/(converse|invoke)(-stream|-with-response-stream)?")
 _BEDROCK_PATH = re.compile(r"/model/.+/")
-# Of InvokeModel, whose bodies are those of a model's maker. Nova's are as those of Converse.
+# Body formats of InvokeModel by model: each maker has its own. Nova uses the format of Converse.
 _INVOKE_FORMATS = (("claude", Format.ANTHROPIC), ("amazon.nova", Format.BEDROCK))
 
 # Vertex AI: https://cloud.google.com/vertex-ai/generative-ai/docs (November 2026).
@@ -101,18 +99,18 @@ _VERTEX_CLAUDE_OPERATIONS = {"rawPredict": False, "streamRawPredict": True}
 
 
 def normalize_slashes(path: str) -> str:
-    """A path without doubled slashes, and without one at its end."""
+    """Remove duplicate and trailing slashes."""
     if "//" in path:
         path = _SLASHES.sub("/", path)
     return path.rstrip("/")
 
 
 def canonicalize_path(path: str) -> str:
-    """The path of what Foveate reads, however it is written; any other as it came.
+    """Return the canonical form of a path that Foveate parses; any other path unchanged.
 
-    Clients put one together from a base URL that somebody wrote: with the version though they add it
-    themselves, without though they do not, or with a slash at its end. A provider takes some of these paths
-    too, so that they must not pass the engine by; no provider has the version twice.
+    Clients append paths to a base URL that somebody typed: with the version although they add it themselves,
+    without it although they do not, or with a trailing slash. Providers accept some of these paths, so these
+    must not bypass the engine. No provider has the version twice.
     """
     if path in _KNOWN_PATHS:
         return path
@@ -128,9 +126,9 @@ def _is_models_path(path: str) -> bool:
 
 
 def match_endpoint(method: str, path: str, headers: Mapping[str, str]) -> Endpoint:
-    """The door of a request for a path that is meant; `headers` have their names in small letters.
+    """Find the endpoint of a request with a canonical path; header names are lower case.
 
-    Where two providers share a path, the headers tell which one the client means.
+    If two providers share a path, the headers tell which one the client means.
     """
     known = _ENDPOINTS.get((method, path))
     if known is not None:
@@ -152,13 +150,13 @@ def match_endpoint(method: str, path: str, headers: Mapping[str, str]) -> Endpoi
 
 
 def _match_gemini(method: str, path: str, headers: Mapping[str, str]) -> Endpoint | None:
-    found = _GEMINI_METHOD.fullmatch(path)
-    if found is not None:
-        known = _GEMINI_OPERATIONS.get(found[2]) if method == "POST" else None
+    match = _GEMINI_METHOD.fullmatch(path)
+    if match is not None:
+        known = _GEMINI_OPERATIONS.get(match[2]) if method == "POST" else None
         if known is None:
-            return Endpoint(Operation.OTHER, ApiFamily.GEMINI, model=found[1])
+            return Endpoint(Operation.OTHER, ApiFamily.GEMINI, model=match[1])
         operation, is_streaming = known
-        return Endpoint(operation, ApiFamily.GEMINI, Format.GEMINI, model=found[1], is_streaming=is_streaming)
+        return Endpoint(operation, ApiFamily.GEMINI, Format.GEMINI, model=match[1], is_streaming=is_streaming)
     if _GEMINI_PATH.match(path) is None and _GOOGLE_HEADERS.isdisjoint(headers):
         return None
     is_models = method == "GET" and _GEMINI_MODELS.fullmatch(path) is not None
@@ -166,22 +164,22 @@ def _match_gemini(method: str, path: str, headers: Mapping[str, str]) -> Endpoin
 
 
 def _match_azure(method: str, path: str) -> Endpoint | None:
-    found = _AZURE_PATH.fullmatch(path)
-    if found is None:
+    match = _AZURE_PATH.fullmatch(path)
+    if match is None:
         return None
-    known = _ENDPOINTS.get((method, f"/v1{found['operation'] or ''}"))
+    known = _ENDPOINTS.get((method, f"/v1{match['operation'] or ''}"))
     is_openai = known is not None and known.family is ApiFamily.OPENAI
     operation, api_format = (
         (known.operation, known.api_format) if known is not None and is_openai else (Operation.OTHER, None)
     )
-    return Endpoint(operation, ApiFamily.AZURE, api_format, model=found["deployment"] or "")
+    return Endpoint(operation, ApiFamily.AZURE, api_format, model=match["deployment"] or "")
 
 
 def _match_bedrock(method: str, path: str) -> Endpoint | None:
-    found = _BEDROCK_METHOD.fullmatch(path) if method == "POST" else None
-    if found is None:
+    match = _BEDROCK_METHOD.fullmatch(path) if method == "POST" else None
+    if match is None:
         return Endpoint(Operation.OTHER, ApiFamily.BEDROCK) if _BEDROCK_PATH.match(path) else None
-    model, method_name, is_streaming = found[1], found[2], found[3] is not None
+    model, method_name, is_streaming = match[1], match[2], match[3] is not None
     api_format: Format | None = Format.BEDROCK
     if method_name == "invoke":
         api_format = next((api_format for name, api_format in _INVOKE_FORMATS if name in model), None)
@@ -190,10 +188,10 @@ def _match_bedrock(method: str, path: str) -> Endpoint | None:
 
 
 def _match_vertex(method: str, path: str) -> Endpoint | None:
-    found = _VERTEX_METHOD.fullmatch(path) if method == "POST" else None
-    if found is None:
+    match = _VERTEX_METHOD.fullmatch(path) if method == "POST" else None
+    if match is None:
         return Endpoint(Operation.OTHER, ApiFamily.VERTEX) if _VERTEX_PATH.match(path) else None
-    region, publisher, model, method_name = found[1] or "", found[2], found[3], found[4]
+    region, publisher, model, method_name = match[1] or "", match[2], match[3], match[4]
     if publisher == "google" and method_name in _GEMINI_OPERATIONS:
         operation, is_streaming = _GEMINI_OPERATIONS[method_name]
         return Endpoint(

@@ -1,13 +1,11 @@
-"""What the gateway itself says no with: as the provider would that the client believes it talks to.
+"""Error responses of the gateway, in the format of the provider that the client expects.
 
-Clients decide by the status whether to try again, so each has the one with which they do the right thing; where
-trying again cannot help, `x-should-retry` says so as well, which the official clients heed.
+Clients decide by the status whether to retry, so each error has the status that makes them do the right thing.
+If a retry cannot help, `x-should-retry` says so too, which the official clients respect.
 
-Who reads an error response, and what it tells them.
-
-Whoever runs the gateway reads everything. An agent that shows its key reads how its own caps stand, and nothing
-of the machine. A caller without a key reads what is wrong with the request: no amounts, no names of upstreams
-or agents, no addresses and no paths.
+The text depends on who reads it. The operator reads everything. An agent with a key reads the state of its own
+caps, but nothing about the machine. A caller without a key reads only what is wrong with the request: no
+amounts, names of upstreams or agents, addresses or paths.
 """
 
 import re
@@ -40,7 +38,7 @@ from foveate.formats.response.errors import ErrorResponse, make_status_error
 from foveate.gateway.auth.admin import is_proxied
 from foveate.model import Format
 
-# What is wrong with a request. Every other error is one of the gateway, and may name a file or an address.
+# Errors of the request. Every other error is one of the gateway, and may name a file or an address.
 _REQUEST_ERRORS = (
     *(
         BadPath,
@@ -59,7 +57,7 @@ _OUTAGE_TEXT = "the gateway's ledger cannot be reached"
 
 
 class Audience(Enum):
-    """Who reads an error response."""
+    """The reader of an error response."""
 
     OPERATOR = auto()
     AGENT = auto()
@@ -67,9 +65,9 @@ class Audience(Enum):
 
 
 def classify_audience(headers: Sequence[tuple[bytes, bytes]], *, has_key: bool, is_open: bool) -> Audience:
-    """Return who sent a request.
+    """Classify the sender of a request.
 
-    `has_key`: it shows a valid key of the gateway. `is_open`: other machines reach the gateway.
+    `has_key`: the request has a valid gateway key. `is_open`: other machines can reach the gateway.
     """
     if not is_open and not is_proxied(name for name, _ in headers):
         return Audience.OPERATOR
@@ -77,7 +75,7 @@ def classify_audience(headers: Sequence[tuple[bytes, bytes]], *, has_key: bool, 
 
 
 def error_text(error: FoveateError, audience: Audience) -> str:
-    """Return what an error response says to its reader."""
+    """Return the text of an error for its audience."""
     if audience is Audience.OPERATOR:
         return _operator_text(error)
     if isinstance(error, CapUncheckable) and error.is_outage:
@@ -102,7 +100,7 @@ def _operator_text(error: FoveateError) -> str:
 
 
 def _shared_cap_text(error: CallRefused) -> str:
-    """Return what an agent is told of a cap that it shares with others: not how much of it they have spent."""
+    """Describe a shared cap to an agent, without what others have spent."""
     if isinstance(error, CapUncheckable):
         return f"{error.cap} cannot be checked: {error.reason}; {error.remedy}"
     return f"{error.cap} has no room for this call; {error.remedy}"
@@ -138,7 +136,7 @@ _URL_HOST = re.compile(r"https?://(?:[^/?#]*@)?([^/?#@]+)")
 def build_error_response(
     error: FoveateError, api_format: Format, audience: Audience = Audience.OPERATOR
 ) -> ErrorResponse:
-    """Return the response for an error, with what its reader may know of it."""
+    """Build the response for an error, with the text that its audience may read."""
     message = error_text(error, audience)
     match error:
         case DoesNotFit():
@@ -176,25 +174,26 @@ def build_error_response(
 
 
 def log_reason(error: FoveateError) -> str:
-    """What is told of an error in the log: of where it was only the host, since an address may hold a key.
+    """Return the reason of an error for the log.
 
-    Of a duplicate key only the field that holds it, because keys further inside can be part of a message.
+    Of a URL only the host is logged, since the rest may contain a key. Of a duplicate key only the top-level
+    field is logged, since nested keys can be message content.
     """
     if isinstance(error, DuplicateKey):
         return f"a key occurs twice in `{error.path[0]}`" if len(error.path) > 1 else str(error)
     if not isinstance(error, UpstreamError):
         return str(error)
-    found = _URL_HOST.match(error.url)
-    return error.reason if found is None else f"{found[1]}: {error.reason}"
+    match = _URL_HOST.match(error.url)
+    return error.reason if match is None else f"{match[1]}: {error.reason}"
 
 
 def may_retry(error: FoveateError) -> bool:
-    """Whether the same request may be answered a little later."""
+    """Whether the same request may succeed a little later."""
     return isinstance(error, UpstreamError)
 
 
 def _context_overflow_response(error: DoesNotFit, api_format: Format, message: str) -> ErrorResponse:
-    """In each provider's own words first: clients look for them, and shorten the conversation by themselves."""
+    """Start with the provider's own words: clients look for them and shorten the conversation."""
     if api_format is Format.ANTHROPIC:
         return ErrorResponse(
             message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {message}"

@@ -1,4 +1,4 @@
-"""Headers: which of a client's go on to the provider, and which of the provider's come back."""
+"""Headers that are forwarded to the provider and back to the client."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,25 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 Headers = Sequence[tuple[bytes, bytes]]
 
 FOVEATE_PREFIX = b"x-foveate-"
-"""How Foveate's own headers begin; they never reach a provider."""
+"""Prefix of Foveate's own headers. They never reach a provider."""
 
-# Those of one connection (RFC 9110, 7.6.1), and what is written anew for the next.
+# Hop-by-hop headers (RFC 9110, 7.6.1).
 _HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
 _REWRITTEN = frozenset((b"host", b"content-length", b"expect"))
-# With these a server may take a request for one with another method than was checked.
+# With these a server may apply another method than the one that was checked.
 _METHOD_OVERRIDES = frozenset((b"x-http-method-override", b"x-http-method", b"x-method-override"))
 KEY_HEADERS = frozenset(
     (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"x-amz-security-token")
 )
-"""Those that hold a key."""
+"""Headers that contain a credential."""
 GOOGLE_KEY_PARAMETERS = frozenset(("key", "access_token"))
-"""The names under which Google's clients may put a key into the query."""
+"""Query parameters in which Google's clients may send a key."""
 
 _ACCEPT_ENCODING = b"accept-encoding"
-# By whether the key is another, and whether the answer is looked at.
+# By whether the key is replaced, and whether the response is parsed.
 _NEVER_SENT = {
     (has_key, is_read): _HOP_BY_HOP
     | _REWRITTEN
@@ -46,11 +46,11 @@ def forward_request_headers(
     key: Sequence[tuple[bytes, bytes]] | None,
     overrides: Mapping[bytes, bytes],
 ) -> list[tuple[bytes, bytes]]:
-    """The headers of a client's request as they go to the provider, names in small letters.
+    """Return a client's headers for the upstream request, with lower-case names.
 
-    `reads_answer`: the answer must come as it is, and not packed, since it is looked at. `key` takes the place
-    of the client's keys, where there is one. `set_` are others that are set; an empty one is left out.
-    What a signature of AWS covers stays as it is, as long as the client's key does.
+    `reads_response`: the engine parses the response, so it must not be compressed. `key` replaces the client's
+    keys, unless it is None. `overrides` are set; an empty value removes the header. Headers covered by an AWS
+    signature stay unchanged unless the key is replaced.
     """
     dropped = _NEVER_SENT[key is not None, reads_response].union(_connection_headers(headers), overrides)
     signed = signed_header_names(headers) - _REWRITTEN if key is None else frozenset()
@@ -67,23 +67,23 @@ def forward_request_headers(
 
 
 def is_foveate_header(name: bytes) -> bool:
-    """Whether a header is one of Foveate's own, also as servers spell it that take `_` for `-`."""
+    """Whether a header is Foveate's own, including the spelling of servers that treat `_` as `-`."""
     return name.replace(b"_", b"-").startswith(FOVEATE_PREFIX)
 
 
 def signed_header_names(headers: Headers) -> frozenset[bytes]:
-    """The headers that a signature of AWS covers, `host` among them; none of a request without one."""
+    """Return the headers that an AWS signature covers, including `host`; empty without a signature."""
     for name, value in headers:
-        found = _SIGNED_HEADERS.match(value) if name == b"authorization" else None
-        if found is not None:
-            return frozenset(found[1].lower().split(b";"))
+        match = _SIGNED_HEADERS.match(value) if name == b"authorization" else None
+        if match is not None:
+            return frozenset(match[1].lower().split(b";"))
     return frozenset()
 
 
 def forward_response_headers(headers: Headers, *, is_changed: bool) -> list[tuple[bytes, bytes]]:
-    """The headers of a provider's answer as the client gets them.
+    """Return a provider's headers for the client.
 
-    `is_changed`: the body is not the provider's byte for byte, and has another length.
+    `is_changed`: the body differs from the provider's, and so does its length.
     """
     lowercased = [(name.lower(), value) for name, value in headers]
     dropped = _connection_headers(lowercased)
@@ -97,7 +97,7 @@ def forward_response_headers(headers: Headers, *, is_changed: bool) -> list[tupl
 
 
 def _connection_headers(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
-    """Those that `connection` names are of one connection too."""
+    """Return the hop-by-hop headers that `connection` names."""
     names: set[bytes] = set()
     for name, value in headers:
         if name == _CONNECTION:

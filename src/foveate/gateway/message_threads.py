@@ -1,7 +1,8 @@
-"""Message threads that the gateway keeps itself, so that any upstream can serve them.
+"""Message threads that the gateway stores itself, so that any upstream can serve them.
 
-Only in memory, and only within limits: a thread that is gone is answered with Anthropic's `thread_not_found`,
-after which clients send the whole conversation again. As at Anthropic, each response can be continued once.
+Threads are kept only in memory and within limits. A missing thread is answered with Anthropic's
+`thread_not_found`, after which clients send the whole conversation again. As at Anthropic, each response can be
+continued once.
 """
 
 from collections import OrderedDict
@@ -38,20 +39,20 @@ from foveate.model import Format
 from foveate.session.counting import run_in_thread_if_large
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Limit for all threads of a process; the ones that were not used for longest are dropped."""
+"""Limit for all threads of a process. The least recently used ones are dropped."""
 TTL_SECONDS = 3600.0
-"""A thread is dropped after so long without a request."""
+"""Threads without a request for this long are dropped."""
 
 
 _BETA_HEADER = "anthropic-beta"
-# An entry takes about as much memory beside its conversation.
+# Approximate overhead of an entry.
 _ENTRY_BYTES = 1024
-# A stream of so many bytes takes milliseconds to rebuild.
+# Rebuilding a stream of this size takes milliseconds.
 _LARGE_RESPONSE_BYTES = 64 * 1024
-# So many bytes of a history are copied while one of an answer is read.
+# Bytes of a history copied in the time of reading one byte of a response.
 _COPIED_PER_READ = 64
 _SCANNED_PER_READ = 8
-# To check the keys of so many bytes takes milliseconds too.
+# Checking the keys of a body of this size takes milliseconds.
 _LARGE_REQUEST_BYTES = 128 * 1024
 
 _REPLAY_ADVICE = 'send the whole conversation with `thread: {"type": "create"}`'
@@ -68,7 +69,7 @@ _ERROR_MESSAGES = {
 
 @dataclass(slots=True)
 class _StoredResponse:
-    """A response: the conversation up to it, or the code of the error for requests that continue from it."""
+    """The conversation up to a response, or the error code for requests that continue from it."""
 
     history: ThreadHistory | None
     error_code: str = NOT_FOUND
@@ -81,7 +82,7 @@ class _StoredResponse:
 
 
 class ThreadStore:
-    """The conversations of threads, each under the id of its latest response and the digest of its owner."""
+    """Conversations of threads, by owner digest and the id of their latest response."""
 
     def __init__(
         self, clock: Callable[[], float], *, max_bytes: int = MAX_BYTES, ttl_seconds: float = TTL_SECONDS
@@ -96,10 +97,10 @@ class ThreadStore:
         return len(self._entries)
 
     def history(self, owner: bytes, message_id: str) -> ThreadHistory:
-        """Return the conversation up to a response, and leave it to be continued.
+        """Return the conversation up to a response without claiming it.
 
         Raises:
-            ThreadRefused: there is none, or it was continued.
+            ThreadRefused: it does not exist or was already continued.
         """
         self._evict()
         entry = self._entries.get((owner, message_id))
@@ -108,10 +109,10 @@ class ThreadStore:
         return entry.history
 
     def claim(self, owner: bytes, message_id: str) -> ThreadHistory:
-        """Return the conversation up to a response for a request that continues it, until it is released.
+        """Claim a response for a request that continues it, and return the conversation up to it.
 
         Raises:
-            ThreadRefused: there is none, it was continued, or another request has claimed it.
+            ThreadRefused: it does not exist, was already continued, or is claimed by another request.
         """
         history = self.history(owner, message_id)
         entry = self._entries[owner, message_id]
@@ -122,21 +123,20 @@ class ThreadStore:
         return history
 
     def release(self, owner: bytes, message_id: str) -> None:
-        """Let others continue from a response that was claimed in vain."""
+        """Release a claim, so that other requests can continue from the response."""
         entry = self._entries.get((owner, message_id))
         if entry is not None:
             entry.is_in_flight = False
 
     def mark_continued(self, owner: bytes, message_id: str) -> None:
-        """Drop the conversation up to a response that was continued, and remember that it was."""
+        """Drop the conversation up to a continued response, and remember that it was continued."""
         if (owner, message_id) in self._entries:
             self._put((owner, message_id), _StoredResponse(None, ALREADY_CONTINUED))
 
     def store(self, owner: bytes, message_id: str, history: ThreadHistory) -> None:
-        """Keep the conversation up to a response.
+        """Store the conversation up to a response.
 
-        Some servers give several responses the same id. Which conversation such an id means is not known, so
-        none can be continued by it.
+        Some servers give several responses the same id. Such an id is ambiguous, so it can never be continued.
         """
         key = (owner, message_id)
         is_ambiguous = key in self._entries
@@ -165,9 +165,10 @@ class ThreadStore:
 
 @dataclass(slots=True, kw_only=True)
 class ThreadTurn:
-    """One request of a thread that the gateway keeps.
+    """One request of a stored thread.
 
-    `ask` and `body` are those of the whole request. `is_kept`: the conversation with its answer is stored.
+    `request` and `body` are those of the complete request. `is_stored`: the conversation with its response is
+    stored.
     """
 
     threads: ThreadStore
@@ -179,7 +180,10 @@ class ThreadTurn:
     is_stored: bool = field(default=False, init=False)
 
     async def finish(self, exchange: Exchange) -> None:
-        """Keep the conversation with the answer, if that is whole. The client does not have all of it yet."""
+        """Store the conversation with its response if that is complete.
+
+        The client does not have all of the response yet.
+        """
         response = exchange.response_body
         is_broken = exchange.is_streaming and not exchange.is_complete
         if (
@@ -191,27 +195,29 @@ class ThreadTurn:
         ):
             return
         held_bytes = 0 if self.history is None else self.history.size_bytes
-        found = await run_in_thread_if_large(
+        stored = await run_in_thread_if_large(
             lambda: self._build_history(response, is_stream=exchange.is_streaming),
             len(response) + len(self.thread_request.body) // _SCANNED_PER_READ + held_bytes // _COPIED_PER_READ,
             min_bytes=_LARGE_RESPONSE_BYTES,
         )
-        if found is None:
+        if stored is None:
             return
         self.is_stored = True
         previous = self.thread_request.previous_message_id
         if previous is not None:
             self.threads.mark_continued(self.owner, previous)
-        self.threads.store(self.owner, *found)
+        self.threads.store(self.owner, *stored)
 
     def _build_history(self, response: bytes, *, is_stream: bool) -> tuple[str, ThreadHistory] | None:
-        found = read_response_message(response, is_stream=is_stream)
+        message = read_response_message(response, is_stream=is_stream)
         return (
-            None if found is None else (found[0], extend_history(self.thread_request, self.history, found[1]))
+            None
+            if message is None
+            else (message[0], extend_history(self.thread_request, self.history, message[1]))
         )
 
     def close(self) -> None:
-        """End the request. If no answer was kept, others may continue from the same response."""
+        """End the turn. If no response was stored, other requests can continue from the same response."""
         previous = self.thread_request.previous_message_id
         if previous is not None and not self.is_stored:
             self.threads.release(self.owner, previous)
@@ -220,13 +226,13 @@ class ThreadTurn:
 async def begin_turn(
     threads: ThreadStore, mode: ThreadMode, request: IncomingRequest, agent: str, body: bytes, *, claims: bool
 ) -> ThreadTurn | None:
-    """Make a request of a thread whole; None for other requests, and for those that go out as they came.
+    """Expand a request of a thread; None for other requests and for those that are forwarded as they are.
 
-    One that `claims` is the one that continues the thread, until its turn is closed.
+    `claims`: the request continues the thread, and holds it until its turn is closed.
 
     Raises:
-        ThreadRefused: the thread cannot be continued, or not by this request, or threads are refused.
-        MalformedRequest: its `thread` cannot be understood, or it has the same key twice.
+        ThreadRefused: the thread cannot be continued by this request, or threads are disabled.
+        MalformedRequest: `thread` is invalid, or the body has a duplicate key.
     """
     if (
         request.api_format is not Format.ANTHROPIC
@@ -257,7 +263,7 @@ async def begin_turn(
     complete_body = await run_in_thread_if_large(
         lambda: expand_body(thread_request, history), size_bytes, min_bytes=LARGE_BYTES
     )
-    if claims and previous is not None:  # the last thing that can fail, so that every claim is released
+    if claims and previous is not None:  # last, so that no later failure leaves the claim behind
         threads.claim(owner, previous)
     return ThreadTurn(
         threads=threads,
@@ -270,9 +276,9 @@ async def begin_turn(
 
 
 def hash_owner(request: IncomingRequest, agent: str) -> bytes:
-    """Return a digest of the agent and of every credential: nobody else can continue its threads.
+    """Return a digest of the agent and all its credentials, so that nobody else can continue its threads.
 
-    The same key may come as `x-api-key` or as `authorization: Bearer`.
+    The same key may be sent as `x-api-key` or as `authorization: Bearer`.
     """
     keys = sorted(
         {value.removeprefix(b"Bearer ") for name, value in request.raw_headers if name in KEY_HEADERS}
@@ -281,7 +287,6 @@ def hash_owner(request: IncomingRequest, agent: str) -> bytes:
 
 
 def thread_error(code: str, message: str = "") -> ThreadRefused:
-    """Return the error for a request that uses a thread."""
     return ThreadRefused(code, message or _ERROR_MESSAGES[code])
 
 

@@ -1,4 +1,4 @@
-"""The model that a request names, and the same request with the name that it has elsewhere."""
+"""Finds the model that a request names, and replaces it with the upstream's name for it."""
 
 from urllib.parse import quote, unquote
 
@@ -17,26 +17,26 @@ from foveate.model import Format, SetParameter
 
 
 def read_model(body: bytes) -> str:
-    """The model that a JSON body names; empty where it names none.
+    """Return the model that a JSON body names; empty if it names none.
 
     Raises:
-        MalformedRequest: the name is too long for one.
+        MalformedRequest: the name is too long.
     """
     try:
-        found = parse_json(parse_fields(body).get("model"))
+        model = parse_json(parse_fields(body).get("model"))
     except MalformedRequest:
         return ""
-    if not isinstance(found, str):
+    if not isinstance(model, str):
         return ""
-    check_model_name(found)
-    return found
+    check_model_name(model)
+    return model
 
 
 def _read_model_strictly(body: bytes) -> str:
-    """The same of a body that nobody else checks for duplicate keys.
+    """Return the model of a body that nothing else checks for duplicate keys.
 
     Raises:
-        DuplicateKey: one of its objects has the same key twice.
+        DuplicateKey: an object has the same key twice.
     """
     try:
         check_unique_keys(body, parse_fields(body))
@@ -48,11 +48,11 @@ def _read_model_strictly(body: bytes) -> str:
 
 
 def find_requested_model(request: IncomingRequest, body: bytes) -> str:
-    """The model that a request of any kind names, in its path, a form or JSON; empty where it names none.
+    """Return the model that any request names in its path, form or JSON; empty if it names none.
 
     Raises:
-        DuplicateKey: one of the JSON objects of the body has the same key twice.
-        MalformedRequest: a form that names it twice, or is beyond what clients send; a name that is too long.
+        DuplicateKey: a JSON object has the same key twice.
+        MalformedRequest: a form names it twice or exceeds the limits, or the name is too long.
     """
     if request.endpoint.model:
         return request.endpoint.model
@@ -69,15 +69,15 @@ def find_requested_model(request: IncomingRequest, body: bytes) -> str:
 
 
 def replace_path_model(request: IncomingRequest, model: str) -> IncomingRequest:
-    """The same request for another model, of an API that names it in the path.
+    """Replace the model in the path.
 
     Raises:
-        MalformedRequest: the path does not show where the name stands.
+        MalformedRequest: the path does not contain the model.
     """
     segments = request.raw_path.split("/")
     for at, segment in enumerate(segments):
         name, method = unquote(segment), ""
-        if name.startswith(f"{request.endpoint.model}:"):  # Google's: models/NAME:generateContent
+        if name.startswith(f"{request.endpoint.model}:"):  # Google: models/NAME:generateContent
             name, method = request.endpoint.model, name[len(request.endpoint.model) :]
         if at and name == request.endpoint.model:
             segments[at] = quote(model, safe="") + method
@@ -86,10 +86,10 @@ def replace_path_model(request: IncomingRequest, model: str) -> IncomingRequest:
 
 
 def replace_body_model(body: bytes, model: str, limits: RequestLimits) -> bytes:
-    """A JSON body with another name for its model; what is none stays as it is.
+    """Replace the model in a JSON body; return any other body unchanged.
 
     Raises:
-        RequestLimitExceeded: it has more messages, tools or levels than are read.
+        RequestLimitExceeded: it has too many messages, tools or levels.
     """
     edit = SetParameter(path=("model",), value=model, reason="its name at the upstream")
     try:

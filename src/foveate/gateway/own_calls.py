@@ -1,4 +1,4 @@
-"""Endpoints for the gateway's own calls (summaries, counts) on behalf of clients of Gemini and Azure OpenAI."""
+"""Endpoints for the gateway's own calls (summaries, counts) for clients of Gemini and Azure OpenAI."""
 
 from urllib.parse import parse_qsl
 
@@ -15,7 +15,7 @@ _COUNT_SUFFIX = "/input_tokens"
 
 
 def find_google_endpoint(request: IncomingRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
-    """Google's endpoint for OpenAI's chat completions, which takes the same models and keys."""
+    """Return Google's endpoint for chat completions, which accepts the same models and keys."""
     return SummarizerEndpoint(
         url=upstream.url(_GOOGLE_CHAT_PATH),
         api_format=Format.CHAT,
@@ -26,7 +26,7 @@ def find_google_endpoint(request: IncomingRequest, upstream: Upstream, model: st
 
 
 def find_azure_endpoint(request: IncomingRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
-    """The address that the client itself asks, in the same format; `model` is the name of its deployment."""
+    """Return the endpoint that the client itself calls; `model` is the name of its deployment."""
     replacement = replacement_key_headers(request, upstream)
     client_keys = [(name, value) for name, value in request.raw_headers if name in KEY_HEADERS]
     headers = client_keys if replacement is None else replacement

@@ -1,7 +1,4 @@
-"""A request as it comes over HTTP, read as far as the gateway has to know it.
-
-What a client says in headers that injected sections depend on; none of them reaches a provider.
-"""
+"""An incoming HTTP request, parsed as far as the gateway needs it, and Foveate's own request headers."""
 
 import re
 from base64 import b64decode
@@ -29,21 +26,21 @@ _BETA_HEADER = "anthropic-beta"
 KIND_HEADER = "x-foveate-kind"
 REQUEST_ID_HEADER = "x-foveate-request-id"
 GATEWAY_KEY_HEADER = "x-foveate-key"
-"""Names a key of the gateway beside the client's own credentials, such as those of a subscription."""
+"""Carries a gateway key if the client also sends its own credentials, such as those of a subscription."""
 
 KEY_PREFIX = "fov-"
 DEFAULT_AGENT = "default"
 
-# One among other words, with a scheme before it or in a list, but not within a longer word.
+# A key may follow a scheme or be in a list, but not within a longer word.
 _ALL_KEY_HEADERS = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
 _KEY_PATTERN = re.compile(rf"(?<![\w-]){KEY_PREFIX}[^\s,;\"']*")
-# As keys are made. Other words may begin like one, where none is expected.
+# Only complete keys. In other places, words may start with the prefix of a key.
 _WHOLE_KEY_PATTERN = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{40,}}")
 _BASIC_SCHEME = "basic"
-# As the server renames the header that asks for another protocol.
+# The server renames the upgrade header to this.
 _UPGRADE_HEADER = f"{FOVEATE_PREFIX.decode()}upgrade"
 
-# The formats of errors for requests that Foveate does not read.
+# Error formats for requests that Foveate does not parse.
 _ERROR_FORMATS = {
     ApiFamily.ANTHROPIC: Format.ANTHROPIC,
     ApiFamily.OPENAI: Format.CHAT,
@@ -53,16 +50,16 @@ _ERROR_FORMATS = {
     ApiFamily.VERTEX: Format.GEMINI,
 }
 
-# Seeded by the system, in each process anew; ids are to be unique, and no secret.
+# Seeded by the system in each process. Ids must be unique, not secret.
 _ID_GENERATOR = Random()
 
 
 class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`.
+    """An incoming request. Header names are lower case.
 
-    `path` is readable, `raw_path` as it goes out: `%2F` in a name is no slash to the provider. `key` is the key
-    of the gateway that the client shows; None for one that shows its provider's own, or none. One that
-    `keeps_credentials` names it in a header of its own, and has credentials that go on to the provider.
+    `path` is decoded; `raw_path` is forwarded, because `%2F` in a name is not a slash to the provider. `key` is
+    the gateway key; None if the client sends its provider's key or none. `keeps_credentials`: the key has a
+    header of its own, and the client's credentials are forwarded.
     """
 
     id: str
@@ -77,31 +74,30 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
     keeps_credentials: bool = False
 
     def __repr__(self) -> str:
-        """What is asked for, without any key."""
+        """Leave out keys."""
         return f"Ask(id={self.id!r}, method={self.method!r}, path={self.path!r})"
 
     @property
     def is_websocket_upgrade(self) -> bool:
-        """Whether the client opens a WebSocket: a GET with that upgrade, whose header the server renames."""
+        """Whether the client opens a WebSocket. The server renames the upgrade header."""
         return self.method == "GET" and "websocket" in self.headers.get(_UPGRADE_HEADER, "").lower()
 
     @property
     def api_format(self) -> Format:
-        """The format of its body where Foveate reads it; else that of its errors."""
+        """Format of the body if Foveate parses it, else of its errors."""
         return self.endpoint.api_format or _ERROR_FORMATS[self.endpoint.family]
 
     @property
     def error_format(self) -> Format:
-        """The format of its errors, which at Bedrock is the same for all bodies."""
+        """Format of errors. Bedrock has the same for all bodies."""
         return Format.BEDROCK if self.endpoint.family is ApiFamily.BEDROCK else self.api_format
 
 
 def parse_request(scope: Scope) -> IncomingRequest:
-    """What an ASGI scope says."""
     raw = list(scope["headers"])
     gateway_key = find_gateway_key(raw)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
-    if len(headers) < len(raw) and _BETA_HEADER in headers:  # RFC 9110, 5.3: several lines are one list
+    if len(headers) < len(raw) and _BETA_HEADER in headers:  # RFC 9110, 5.3: several lines form one list
         headers[_BETA_HEADER] = b",".join([value for name, value in raw if name == b"anthropic-beta"]).decode(
             "latin-1"
         )
@@ -112,7 +108,7 @@ def parse_request(scope: Scope) -> IncomingRequest:
         id=f"req_{_ID_GENERATOR.getrandbits(128):032x}",
         method=method,
         path=path,
-        # `OPTIONS *` has none; joined to an address without a slash it could change where that leads
+        # `OPTIONS *` has no slash; appended to a base URL, it could change the host
         raw_path=raw_path if raw_path.startswith("/") else f"/{raw_path}",
         query=query,
         endpoint=endpoint,
@@ -132,18 +128,18 @@ def _has_google_key(endpoint: Endpoint, query: str) -> bool:
 
 
 def find_gateway_key(headers: Headers) -> str | None:
-    """The first key of the gateway in all headers that hold keys: as clients send it, or as a password."""
+    """Return the first gateway key in any credential header, as a token or as a password."""
     for name, value in headers:
         if name in KEY_HEADERS:
             text = value.decode("latin-1")
             for candidate in (text, _decode_basic_auth(text)):
-                if KEY_PREFIX in candidate and (found := _KEY_PATTERN.search(candidate)):
-                    return found[0]
+                if KEY_PREFIX in candidate and (match := _KEY_PATTERN.search(candidate)):
+                    return match[0]
     return None
 
 
 def _decode_basic_auth(authorization: str) -> str:
-    """The name and the password of a header that has them, with a blank between."""
+    """Return the name and password of a Basic header, separated by a blank."""
     scheme, _, token = authorization.strip().partition(" ")
     if scheme.lower() != _BASIC_SCHEME:
         return ""
@@ -154,7 +150,7 @@ def _decode_basic_auth(authorization: str) -> str:
 
 
 def has_misplaced_key(path: str, query: str, headers: Headers) -> bool:
-    """Whether a key of the gateway stands in an address or in a header that is none for keys."""
+    """Whether a gateway key is in the URL, or in a header that is not for keys."""
     texts = [unquote(path), unquote_plus(query)]
     texts += [value.decode("latin-1") for name, value in headers if name not in _ALL_KEY_HEADERS]
     return any(KEY_PREFIX in text and _WHOLE_KEY_PATTERN.search(text) for text in texts)
@@ -165,14 +161,14 @@ SCOPE_HEADER = "x-foveate-scope"
 CHANNEL_HEADER = "x-foveate-channel"
 SENDER_HEADER = "x-foveate-sender"
 METADATA_HEADER_PREFIX = "x-foveate-channel-"
-"""How the names of headers begin that tell more of a channel: `x-foveate-channel-topic`."""
+"""Prefix of headers with channel metadata, such as `x-foveate-channel-topic`."""
 
 _FOVEATE_HEADER_PREFIX = "x-foveate-"
 _MAX_HEADER_CHARS = 1_000
 
 
 def parse_section_headers(headers: Mapping[str, str]) -> SectionInputs:
-    """What the headers say, names in small letters; values are UTF-8, as it is or percent-encoded."""
+    """Parse the headers that injected sections depend on. They never reach a provider."""
     foveate_headers = {
         name: value for name, value in headers.items() if name.startswith(_FOVEATE_HEADER_PREFIX)
     }
@@ -196,12 +192,12 @@ def parse_section_headers(headers: Mapping[str, str]) -> SectionInputs:
 
 
 def decode_header(value: str | None) -> str:
-    """What a header of ours says, of which there are Latin-1's letters: UTF-8, as it is or percent-encoded."""
+    """Decode a value that is UTF-8, plain or percent-encoded, read as Latin-1."""
     if value is None:
         return ""
-    with suppress(UnicodeError):  # then it is Latin-1, as headers once were
+    with suppress(UnicodeError):  # then it is Latin-1
         value = value.encode("latin-1").decode()
-    if "%" in value:  # as clients write it that have only ASCII for headers
+    if "%" in value:  # for clients that can send only ASCII
         with suppress(UnicodeError):
             value = unquote(value, errors="strict")
     return value.strip()[:_MAX_HEADER_CHARS]

@@ -1,7 +1,4 @@
-"""What a client gets: an answer as it comes, or an error as its provider would put it.
-
-Counts through the gateway: of what would be sent, by the upstream where it counts, or else by us.
-"""
+"""The response to a client: a relayed response, a local count, or an error."""
 
 from collections.abc import Awaitable, Sequence
 
@@ -17,23 +14,22 @@ from foveate.model import Format
 from foveate.tokens.remote.endpoints import UNSUPPORTED_STATUSES
 
 COUNT_HEADER = "x-foveate-count"
-"""The header of a count that is made here: `exact` where the tokenizer is the model's, or `estimate`."""
+"""Header of a local count: `exact` if the model's own tokenizer counted, else `estimate`."""
 
 
 class UpstreamsWithoutCounts:
-    """Upstreams that have no counting route, for as long as the process lives."""
+    """Upstreams known to have no counting endpoint, for the lifetime of the process."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, Format]] = set()
 
     def contains(self, upstream: Upstream, api_format: Format) -> bool:
-        """Whether an upstream is known to have none for a format."""
         return (upstream.base_url, api_format) in self._known
 
     def learn_from_response(self, upstream: Upstream, api_format: Format, status: int, body: bytes) -> bool:
-        """Whether an answer means that there is none; then it is remembered.
+        """Return whether a response means that there is no counting endpoint, and remember that.
 
-        A 404 can also be about a model that there is not: that is for the client.
+        A 404 can also mean that the model does not exist; that response is for the client.
         """
         has_no_endpoint = status in UNSUPPORTED_STATUSES and not (status == 404 and b"model" in body.lower())
         if has_no_endpoint:
@@ -42,7 +38,7 @@ class UpstreamsWithoutCounts:
 
 
 def build_count_response(exchange: Exchange) -> tuple[bytes, str] | None:
-    """The answer to a count by what is counted here, and how sure it is; None where nothing was counted."""
+    """Build the response to a count request from the local count, with its confidence; None without a count."""
     context = exchange.context
     if context is None or context.token_count is None:
         return None
@@ -56,14 +52,14 @@ _ERROR_ID_HEADERS = {Format.ANTHROPIC: b"request-id"}
 
 
 class ClientResponse:
-    """The way back to whoever asked. Once an answer has begun, it can only go on or break off."""
+    """The response to a client. Once started, it can only continue or be cut off."""
 
     def __init__(self, request: IncomingRequest, send: Send) -> None:
         self._request = request
         self.api_format = request.error_format
         self._send = send
         self.has_started = self.has_finished = False
-        # What is told of it at its end. `refused` is the code of an error of our own, `reason` what it says.
+        # For the access log.
         self.agent = DEFAULT_AGENT
         self.provider = ""
         self.exchange: Exchange | None = None
@@ -72,8 +68,8 @@ class ClientResponse:
         self.error_code = self.error_reason = ""
 
     def start(self, upstream_response: HttpResponse, *, is_changed: bool) -> Awaitable[None]:
-        """The head of a provider's answer, and the id under which the log has it."""
-        # A length on a response without a body makes some clients wait for one (RFC 9110, 8.6).
+        """Send the head of an upstream response, with the request id."""
+        # A length without a body makes some clients wait for one (RFC 9110, 8.6).
         headers = forward_response_headers(
             upstream_response.headers, is_changed=is_changed or upstream_response.status == _NO_CONTENT
         )
@@ -81,18 +77,17 @@ class ClientResponse:
         return self._send_head(upstream_response.status, headers)
 
     def send_chunk(self, chunk: bytes) -> Awaitable[None]:
-        """A piece of its body."""
         self.sent_bytes += len(chunk)
         return self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     def finish(self, chunk: bytes = b"") -> Awaitable[None]:
-        """The last piece of it."""
+        """Send the last chunk."""
         self.sent_bytes += len(chunk)
         self.has_finished = True
         return self._send({"type": "http.response.body", "body": chunk})
 
     async def send_count(self, body: bytes, confidence: str) -> None:
-        """A count that was made here, but for its end; a header says how sure it is."""
+        """Send a local count except for its end; a header states its confidence."""
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -105,7 +100,7 @@ class ClientResponse:
     async def send_response(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        """An answer of the gateway's own, whole."""
+        """Send a complete response of the gateway itself."""
         size = [] if status == _NO_CONTENT else [(b"content-length", str(len(body)).encode())]
         await self._send_head(status, [*headers, *size, (_ID_HEADER, self._request.id.encode())])
         await self.finish(body)
@@ -113,13 +108,13 @@ class ClientResponse:
     async def send_error(
         self, error_response: ErrorResponse, *, retry: bool, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        """An error of the gateway's own, where no answer has begun yet."""
+        """Send an error of the gateway itself, if no response has started."""
         error_headers = [
             (b"content-type", b"application/json"),
             (_ERROR_ID_HEADERS.get(self.api_format, b"x-request-id"), self._request.id.encode()),
             *headers,
         ]
-        if self.api_format is Format.BEDROCK:  # where AWS's clients look for the kind of an error
+        if self.api_format is Format.BEDROCK:  # AWS clients read the error type here
             error_headers.append((b"x-amzn-errortype", error_response.kind.encode()))
         if not retry:
             error_headers.append((SHOULD_RETRY_HEADER.encode(), b"false"))

@@ -1,4 +1,4 @@
-"""Where requests go: upstreams by name, and which models go to which of them."""
+"""Upstreams, and routes from models to upstreams."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,10 @@ VERSION_PATH = "/v1"
 _ANY_MODEL = "*"
 _ANTHROPIC_AND_OPENAI = frozenset((ApiFamily.ANTHROPIC, ApiFamily.OPENAI))
 ALLOWED_OPERATIONS = ("answers", "counting", "embeddings", "models")
-"""What the gateway's own credentials are used for if nothing else is configured."""
+"""Operations for which the gateway's own credentials are used by default."""
 
 
 class ThreadMode(StrEnum):
-    """What the gateway does with requests that use message threads."""
-
     HOLD = "hold"
     REFUSE = "refuse"
     PASS = "pass"
@@ -27,14 +25,13 @@ class ThreadMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """A server that speaks the API of a family. `provider` is who runs it, for cache rules and prices.
+    """A server that implements the API of a family. `provider` determines cache rules and prices.
 
-    `base_url` is what a client of that family would be given. `key` is for clients that show a key of the
-    gateway; where it `replaces_keys`, also in the place of what others bring. One that `speaks_both` takes the
-    other family's requests as well, and its `base_url` is without the version. `deployments` are the models
-    that answer under other names. Requests to one with an `aws_region` are signed by the gateway. `allow` names
-    the operations that the gateway's own credentials may be used for. Without `reuse` each request has a
-    connection of its own. `threads` says what is done with requests that use message threads.
+    `base_url` is what a client of that family would use; with `accepts_both` it has no version, and the server
+    accepts the API of Anthropic and of OpenAI. `key` is for clients that send a gateway key; with
+    `replaces_keys` it also replaces the credentials of other clients. `deployments` maps deployment names to
+    models. With an `aws_region` the gateway signs requests. `allow` lists the operations for which the
+    gateway's own credentials may be used. Without `reuse`, each request opens a new connection.
     """
 
     name: str
@@ -51,11 +48,10 @@ class Upstream:
     threads: ThreadMode = ThreadMode.HOLD
 
     def accepts(self, family: ApiFamily) -> bool:
-        """Whether it takes requests of a family."""
         return family is self.family or (self.accepts_both and family in _ANTHROPIC_AND_OPENAI)
 
     def url(self, path: str, query: str = "") -> str:
-        """Where a path of the gateway is, there. OpenAI's clients have the version in their base URL."""
+        """Return the upstream's URL for a path of the gateway. OpenAI-style base URLs contain the version."""
         is_openai = self.family is ApiFamily.OPENAI and not self.accepts_both
         own_path = path.removeprefix(VERSION_PATH) if is_openai else path
         url = f"{self.base_url.rstrip('/')}{own_path}"
@@ -64,7 +60,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Requests for models that match a glob go to an upstream, for `model` where that is its name there."""
+    """Sends models that match a glob to an upstream, renamed to `model` if that is set."""
 
     models: str
     upstream: str
@@ -72,9 +68,9 @@ class Route:
 
 
 class RouteMatch(msgspec.Struct, frozen=True):
-    """Where a request goes, and the model that it names there, if that is another.
+    """The upstream of a request, and the model's name there if it differs.
 
-    `served_model` is the model that answers, if the body does not name it.
+    `served_model` is the model that responds, if the body does not name it.
     """
 
     upstream: Upstream
@@ -84,9 +80,9 @@ class RouteMatch(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """All upstreams by their names, and the routes in the order in which they are tried.
+    """All upstreams by name, and the routes in order.
 
-    A family has a `usual` upstream, for whatever no route matches.
+    If no route matches, `default_upstreams` has one for each family.
     """
 
     upstreams: Mapping[str, Upstream]
@@ -94,7 +90,7 @@ class Routing:
     default_upstreams: Mapping[ApiFamily, str] = field(default_factory=lambda: DEFAULT_UPSTREAMS)
 
     def possible_upstreams(self, endpoint: Endpoint) -> Iterator[Upstream]:
-        """The upstreams to which requests through a door may go, whatever model they name."""
+        """Yield the upstreams that requests to an endpoint may use, whatever model they name."""
         for name in (
             *(route.upstream for route in self.routes),
             self.default_upstreams.get(endpoint.family, ""),
@@ -104,14 +100,14 @@ class Routing:
                 yield upstream
 
     def match(self, endpoint: Endpoint, model: str) -> RouteMatch:
-        """Where a request goes that names `model`; only upstreams that speak its family's API.
+        """Find the upstream for a model, among those that accept the API family of the endpoint.
 
-        What names none goes where all go, if they do.
+        A request without a model uses only the route that matches everything.
 
         Raises:
-            WrongApi: no upstream that the routes have for it speaks that. The usual one is somebody else, who
-                should see neither the request nor its key.
-            NoUpstream: no route matches, and no upstream is the usual one of the family.
+            WrongApi: no matching route has an upstream for this API. The default upstream is another
+                provider, which must not see the request or its key.
+            NoUpstream: no route matches, and the family has no default upstream.
         """
         skipped_upstream = ""
         for route in self.routes:
@@ -143,9 +139,8 @@ DEFAULT_UPSTREAMS: Mapping[ApiFamily, str] = {
     ApiFamily.BEDROCK: "bedrock",
     ApiFamily.VERTEX: "vertex",
 }
-"""Where requests of a family go if no route matches."""
 
-# The addresses that each provider's own documentation gives (November 2026).
+# Addresses from each provider's documentation (November 2026).
 KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
     upstream.name: upstream
     for upstream in (
@@ -204,4 +199,4 @@ KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
         ),
     )
 }
-"""Those that can be named without saying where they are."""
+"""Upstreams that need no address in the configuration."""

@@ -1,4 +1,4 @@
-"""The page at the gateway's root, shown the gateway as it is."""
+"""Connects the web pages to the running gateway."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,9 +34,9 @@ def build_web_ui(
     is_shutting_down: Callable[[], bool],
     clock: Callable[[], float],
 ) -> dict[str, AsgiApp]:
-    """The page, by the paths that it is at."""
+    """Return the web app by the paths that it serves."""
 
-    def configured() -> ConfigSnapshot:
+    def snapshot_config() -> ConfigSnapshot:
         now = live.current()
         return ConfigSnapshot(
             path=live.path,
@@ -51,32 +51,32 @@ def build_web_ui(
 
     cached: list[tuple[ResolvedConfig, Sequence[EffectiveSetting]]] = []
 
-    async def held() -> Sequence[EffectiveSetting]:
-        made, text, path = live.current().value, live.text, live.path
-        if not cached or cached[0][0] is not made:
-            settings = await asyncio.to_thread(describe_settings, made.settings, text, path, environment)
-            cached[:] = [(made, settings)]
+    async def load_settings() -> Sequence[EffectiveSetting]:
+        config, text, path = live.current().value, live.text, live.path
+        if not cached or cached[0][0] is not config:
+            settings = await asyncio.to_thread(describe_settings, config.settings, text, path, environment)
+            cached[:] = [(config, settings)]
         return cached[0][1]
 
     data = GatewayData(
         version=version,
         store=store,
         sources=sources,
-        current_config=configured,
-        effective_settings=held,
+        current_config=snapshot_config,
+        effective_settings=load_settings,
         samples=samples,
         health=health,
         is_shutting_down=is_shutting_down,
         clock=clock,
     )
-    # Its address is shown as a proxy before the gateway has it, if that is one to be believed.
+    # Pages show the gateway's address as seen by a trusted proxy.
     trusted_proxies = environment.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
     app = cast("AsgiApp", ProxyHeadersMiddleware(cast("ASGI3Application", create_app(data)), trusted_proxies))
     return {ROOT_PATH: app, PAGES_PREFIX: app}
 
 
 def _display_value(value: object) -> str:
-    """What is fixed at the start, as it can be shown."""
+    """Format a setting that is fixed at startup."""
     match value:
         case None:
             return "nothing"

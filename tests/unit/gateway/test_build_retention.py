@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from foveate.errors import StoreUnavailable
-from foveate.gateway.build import FIRST_DELAY_SECONDS, INTERVAL_SECONDS, run_retention
+from foveate.gateway.build import RETENTION_DELAY_SECONDS, RETENTION_INTERVAL_SECONDS, run_retention
 from foveate.store import PruneResult
 
 
@@ -36,4 +36,4 @@ async def test_what_is_old_is_forgotten_now_and_then_and_after_a_failure_too() -
         await enough.wait()
 
     assert store.asked == [(30.0, 1000.0), (7.0, 1000.0), (7.0, 1000.0)]
-    assert waited == [FIRST_DELAY_SECONDS, INTERVAL_SECONDS, INTERVAL_SECONDS, INTERVAL_SECONDS]
+    assert waited == [RETENTION_DELAY_SECONDS, *[RETENTION_INTERVAL_SECONDS] * 3]

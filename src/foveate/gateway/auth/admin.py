@@ -1,7 +1,7 @@
-"""Who may see the gateway's own pages, and how much of them.
+"""Access to the gateway's own pages.
 
-An agent's key sees that agent, an admin key sees everything, and so does whoever is on loopback without a key.
-Scoped pages are told who looks, and show only what that viewer may see; every other page is for administrators.
+An agent's key sees that agent. An admin key sees everything, and so does a request on loopback without a key.
+Scoped pages know their viewer and show only what that viewer may see; all other pages are for administrators.
 """
 
 from base64 import b64decode
@@ -24,13 +24,13 @@ _ADMIN_NEEDED = (
     "this page shows all agents, and this key is that of one: use an admin key (`foveate config key --admin`"
     " makes one)"
 )
-# A proxy on this machine has passed the request on: it comes from somewhere else.
+# Headers of a proxy on this machine: the request comes from somewhere else.
 _PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
 _PROXY_PREFIX = b"x-forwarded-"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what is at a host: an address, or a name that stands for one."""
+    """Whether a host, an address or a name, can be reached only from this machine."""
     if host in _LOOPBACK_NAMES:
         return True
     try:
@@ -40,7 +40,7 @@ def is_loopback(host: str) -> bool:
 
 
 def find_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """The key that a request shows: as clients do, or as the password that a browser asks for."""
+    """Return the key of a request, as clients send it or as a browser's password."""
     for name in (GATEWAY_KEY_HEADER.encode(), b"x-api-key"):
         value = headers.get(name, b"").decode("latin-1").strip()
         if value:
@@ -59,10 +59,10 @@ def find_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def identify_viewer(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> Viewer | None:
-    """Who looks at a page of a gateway that listens on `host`; None for somebody who may see nothing.
+    """Return the viewer of a page; None for somebody who may see nothing. The gateway listens on `host`.
 
-    On loopback it has to be asked for by a name of this machine: a page on the web whose own name leads to
-    loopback all at once must not read it. What a proxy passes on does not come from this machine.
+    On loopback the request must use a name of this machine, so that a web page whose own name resolves to
+    loopback cannot read it (DNS rebinding). Requests from a proxy do not come from this machine.
     """
     key = find_key(headers)
     if key is not None and key.startswith(KEY_PREFIX):
@@ -75,12 +75,12 @@ def identify_viewer(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) ->
 
 
 def is_proxied(names: Iterable[bytes]) -> bool:
-    """Whether a proxy has passed a request on, by the names of its headers."""
+    """Whether the header names show that a proxy forwarded the request."""
     return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in names)
 
 
 def strip_port(host: str) -> str:
-    """The host of a header, without its port and brackets."""
+    """Return the host without port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host
@@ -89,10 +89,9 @@ def strip_port(host: str) -> str:
 def guard_pages(
     pages: Mapping[str, AsgiApp], scoped: Mapping[str, AsgiApp], *, host: str, keys: Callable[[], Keys]
 ) -> dict[str, AsgiApp]:
-    """The pages, each of which checks who looks; only those in `OPEN` are for everybody.
+    """Wrap pages so that each checks its viewer; only those in `PUBLIC_PATHS` are for everybody.
 
-    `scoped` pages are told who looks, and show the key of an agent that agent alone. The others are for
-    administrators.
+    `scoped` pages know their viewer and show an agent's key only that agent. The others are for administrators.
     """
     admins_only = {
         path: _detect_details_viewer(page, host=host, keys=keys)
@@ -106,18 +105,18 @@ def guard_pages(
 
 
 def _detect_details_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys]) -> AsgiApp:
-    """Return a page for everybody, which is told whether its caller may see details."""
+    """Wrap a page that is for everybody, and tell it whether its caller may see details."""
 
-    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         viewer = None if is_cross_site(headers) else identify_viewer(headers, host=host, keys=keys())
         await page({**scope, DETAILS_SCOPE_KEY: viewer is not None and viewer.sees_everything}, receive, send)
 
-    return shown
+    return app
 
 
 def _require_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys], is_scoped: bool) -> AsgiApp:
-    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         if is_cross_site(headers):
             await _send_error(send, 403, "this page is shown to no other site")
@@ -130,11 +129,11 @@ def _require_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys], is_sc
         else:
             await _send_error(send, 403, _ADMIN_NEEDED)
 
-    return shown
+    return app
 
 
 def is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another site asks, by what browsers say of it; a link may be followed from anywhere."""
+    """Whether a page of another site sends the request; following a link is not cross-site."""
     if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
         return False
     return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != (b"navigate", b"document")

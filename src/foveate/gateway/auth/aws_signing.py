@@ -1,4 +1,4 @@
-"""Signatures of AWS (SigV4) with credentials of the gateway's own. botocore is an extra: `foveate[bedrock]`."""
+"""AWS signatures (SigV4) with the gateway's own credentials. botocore is an extra: `foveate[bedrock]`."""
 
 import asyncio
 import re
@@ -12,12 +12,12 @@ from foveate.errors import BadOption, KeyRefused
 _SERVICE = "bedrock"
 _REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
 _REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
-# What depends on the signature of a client, which another takes the place of.
+# Headers that belong to the client's signature, which is replaced.
 CLIENT_SIGNATURE_HEADERS = (b"x-amz-date", b"x-amz-content-sha256")
 
 
 def check_installed(path: tuple[str, ...], package: str = "botocore") -> None:
-    """See that requests can be signed.
+    """Check that requests can be signed.
 
     Raises:
         BadOption: the package for it is not installed.
@@ -27,20 +27,20 @@ def check_installed(path: tuple[str, ...], package: str = "botocore") -> None:
 
 
 def find_region(base_url: str, environment: Mapping[str, str], path: tuple[str, ...]) -> str:
-    """The region that a signature is for: that of the host name, or else that of the environment.
+    """Return the region for signatures, from the host name or else from the environment.
 
     Raises:
-        BadOption: neither tells.
+        BadOption: neither names a region.
     """
-    found = _REGION.match(urlsplit(base_url).hostname or "")
-    region = found[1] if found else next(filter(None, map(environment.get, _REGION_VARIABLES)), None)
+    match = _REGION.match(urlsplit(base_url).hostname or "")
+    region = match[1] if match else next(filter(None, map(environment.get, _REGION_VARIABLES)), None)
     if region is None:
         raise BadOption("the region is not known: set AWS_REGION, or use the address that AWS gives", path=path)
     return region
 
 
 class AwsSigner:
-    """Signs requests for Bedrock. Credentials are found as AWS's own clients do, and renewed as they expire."""
+    """Signs requests for Bedrock. Finds and renews credentials as AWS's own clients do."""
 
     def __init__(self) -> None:
         self._credentials: Any = None
@@ -48,12 +48,12 @@ class AwsSigner:
     async def sign(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, region: str
     ) -> list[tuple[bytes, bytes]]:
-        """Sign a request as it goes out: the headers that are to be added.
+        """Return the headers to add to a request.
 
         Raises:
             KeyRefused: there are no credentials.
         """
-        # Credentials may be fetched from a server, or by a program.
+        # Fetching credentials may call a server or a program.
         return await asyncio.to_thread(self._sign, method, url, dict(headers), body, region)
 
     def _sign(

@@ -1,7 +1,4 @@
-"""Who asks and who pays: the agent of a request, and the key that it goes out with.
-
-Names for agents that send neither a gateway key nor `x-foveate-agent`, by their `user-agent`.
-"""
+"""The agent that sends a request, and the key with which the request is forwarded."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +23,7 @@ from foveate.gateway.request import (
 from foveate.gateway.routing import Upstream
 from foveate.session.client_names import user_agent_family
 
-# How the user-agents of agents begin, in small letters (their releases of November 2026).
+# Lower-case prefixes of user-agents (releases of November 2026).
 _KNOWN_USER_AGENTS = (
     ("claude-cli", "claude-code"),
     ("claude-code", "claude-code"),
@@ -46,15 +43,15 @@ _KNOWN_USER_AGENTS = (
     ("crush", "crush"),
     ("mini-swe-agent", "mini-swe-agent"),
 )
-# What may follow such a beginning.
+# Characters that may follow a prefix.
 _PREFIX_SEPARATORS = frozenset("/ _-(")
 _MAX_USER_AGENT_CHARS = 256
 
 
 def name_agent(user_agent: str, configured: Sequence[tuple[str, str]] = ()) -> str | None:
-    """Name the agent that sends a `user-agent`, or return None if it is not known.
+    """Return the agent that sends a `user-agent`; None if it is unknown.
 
-    `configured` are globs with the names of their agents, which are tried first.
+    `configured` are globs with agent names, which are tried first.
     """
     trimmed = user_agent.strip()[:_MAX_USER_AGENT_CHARS]
     for glob, name in configured:
@@ -69,21 +66,21 @@ def name_agent(user_agent: str, configured: Sequence[tuple[str, str]] = ()) -> s
     return None
 
 
-# OAuth tokens of Anthropic and Google, JSON web tokens, Bedrock keys of up to 12 hours, and tokens of Copilot.
+# OAuth tokens of Anthropic and Google, JSON web tokens, Bedrock keys of up to 12 hours, Copilot tokens.
 _SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ|bedrock-api-key-|tid=)")
 
-# The ids of temporary keys begin with ASIA.
+# Ids of temporary keys start with ASIA.
 _AWS_SCHEME, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]{1,128})/")
 _GOOGLE_FAMILIES = frozenset((ApiFamily.GEMINI, ApiFamily.VERTEX))
 
 
 def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
-    """The agent of a request: by its gateway key, by a header, by its user-agent, or the usual one.
+    """Identify the agent of a request by its gateway key, a header or its user-agent, else the default one.
 
-    `user_agents` are globs with the names of their agents.
+    `user_agents` are globs with agent names.
 
     Raises:
-        KeyRefused: its key is not known, or it names an agent that has keys and shows none of them.
+        KeyRefused: the key is unknown, or the request names an agent that has keys without sending one.
     """
     if has_misplaced_key(request.raw_path, request.query, request.raw_headers):
         raise KeyRefused(
@@ -92,8 +89,8 @@ def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[t
         )
     if GATEWAY_KEY_HEADER.encode() in signed_header_names(request.raw_headers):
         raise KeyRefused(
-            f"a signature of AWS covers `{GATEWAY_KEY_HEADER}`, which never reaches a provider: add the header after"
-            " signing, or have the gateway sign (`sign: aws`)"
+            f"a signature of AWS covers `{GATEWAY_KEY_HEADER}`, which never reaches a provider:"
+            " add the header after signing, or have the gateway sign (`sign: aws`)"
         )
     if request.key is not None:
         if keys.is_admin(request.key):
@@ -109,8 +106,8 @@ def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[t
         return agent
     name = decode_header(request.headers.get(AGENT_HEADER))
     if not name:
-        known = name_agent(request.headers.get("user-agent", ""), user_agents)
-        name = DEFAULT_AGENT if known is None or keys.has_keys(known) else known
+        agent_name = name_agent(request.headers.get("user-agent", ""), user_agents)
+        name = DEFAULT_AGENT if agent_name is None or keys.has_keys(agent_name) else agent_name
     if keys.has_keys(name):
         raise KeyRefused(
             f"the agent {name!r} has keys of the gateway, and only they name it: show one of them (`foveate "
@@ -121,10 +118,9 @@ def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[t
 
 
 def hash_caller(request: IncomingRequest) -> str:
-    """Return who sends a request, of all that send requests with its agent's name: by its key and its program.
+    """Return a digest that tells callers with the same agent name apart, by their key and program.
 
-    Only a digest of the key is part of it. Tokens that clients renew every hour are left out, and of a
-    signature all but the id of the key that made it.
+    Tokens that clients renew every hour are left out. Of a signature, only the id of its key counts.
     """
     return blake3(b"caller\0" + b"\0".join((*_long_lived_keys(request), _client_program(request)))).hexdigest(
         16
@@ -132,10 +128,9 @@ def hash_caller(request: IncomingRequest) -> str:
 
 
 def hash_name_scope(request: IncomingRequest) -> str:
-    """Return the scope of the names that a caller gives its sessions: its key, or its program if it has none.
+    """Return a digest of the scope of session names: the caller's key, or its program if it has none.
 
-    The scope stays the same if the caller sends its key in another header, with another program, or renews a
-    short-lived token.
+    It stays the same if the caller sends its key in another header or program, or renews a short-lived token.
     """
     if request.key is not None:
         keys = [request.key.encode()]
@@ -145,13 +140,12 @@ def hash_name_scope(request: IncomingRequest) -> str:
 
 
 def _long_lived_keys(request: IncomingRequest) -> list[bytes]:
-    """Return the keys of a request, without short-lived ones."""
     names = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
     keys = [value for name, value in request.raw_headers if name in names]
     if request.endpoint.family in _GOOGLE_FAMILIES:
         keys += [text.encode() for name, text in parse_qsl(request.query) if name in GOOGLE_KEY_PARAMETERS]
     if any(value.startswith(_AWS_SCHEME) for value in keys):
-        keys = [found[1] for value in keys if (found := _AWS_KEY_ID.search(value))]
+        keys = [match[1] for value in keys if (match := _AWS_KEY_ID.search(value))]
     return [key for key in keys if not _SHORT_LIVED.search(key)]
 
 
@@ -160,10 +154,10 @@ def _client_program(request: IncomingRequest) -> bytes:
 
 
 def check_payer(request: IncomingRequest, upstream: Upstream, *, is_open: bool) -> None:
-    """Nothing, where a request may go to an upstream; a gateway that `is_open` is reached by other machines.
+    """Check that somebody known pays for a request. `is_open`: other machines can reach the gateway.
 
     Raises:
-        KeyRefused: the gateway would pay for it, and nobody knows for whom.
+        KeyRefused: the gateway would pay for an unknown caller.
     """
     if is_open and upstream.replaces_keys and request.key is None:
         raise KeyRefused(
@@ -175,7 +169,7 @@ def check_payer(request: IncomingRequest, upstream: Upstream, *, is_open: bool) 
 
 
 def build_upstream_query(request: IncomingRequest, upstream: Upstream) -> str:
-    """The query as it goes out: without the key in it, if another takes its place."""
+    """Return the query to forward, without a key that is replaced."""
     if (
         not request.query
         or not replaces_credentials(request, upstream)
@@ -191,9 +185,9 @@ def build_upstream_query(request: IncomingRequest, upstream: Upstream) -> str:
 
 
 def replacement_key_headers(request: IncomingRequest, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
-    """The key that takes the place of the client's; None where the client's own goes on.
+    """Return the key that replaces the client's; None if the client's credentials are forwarded.
 
-    A key of the gateway never does.
+    A gateway key is never forwarded.
     """
     if not replaces_credentials(request, upstream):
         return None

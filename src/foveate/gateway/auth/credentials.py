@@ -1,9 +1,7 @@
-"""Credentials that clients bring, and the providers that may see them.
+"""Credentials: which providers may see a client's, and for which operations the gateway uses its own.
 
-A credential that belongs to one provider for certain never goes to the official address of another. An address
-that is nobody's official one is a server of the operator's own, and may see what its clients bring.
-
-Which operations of a provider's API are forwarded, and which with the gateway's own credentials.
+A credential that certainly belongs to one provider is never sent to the official address of another. Any other
+address is a server of the operator, and may see its clients' credentials.
 """
 
 import re
@@ -17,8 +15,8 @@ from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
 from foveate.gateway.request import IncomingRequest
 from foveate.gateway.routing import Upstream
 
-# How credentials begin, and the providers that take them (each provider's documentation, November 2026). The
-# first that matches counts. Several providers give out keys that begin with a plain `sk-`.
+# Prefixes of credentials, and the providers that accept them (each provider's documentation, November 2026).
+# The first match counts. Several providers issue keys that start with a plain `sk-`.
 _KEY_PREFIXES = (
     ("sk-ant-", "an Anthropic key", ("anthropic",)),
     ("sk-or-", "an OpenRouter key", ("openrouter",)),
@@ -45,7 +43,7 @@ _KEY_PREFIXES = (
     ("csk-", "a Cerebras key", ("cerebras",)),
     ("fw_", "a Fireworks key", ("fireworks",)),
 )
-# Headers that only one provider's clients send, whatever is in them.
+# Headers that only one provider's clients send, whatever their value.
 _GOOGLE_KEY = ("a Google API key", ("google",))
 _PROVIDER_HEADERS = {
     b"x-goog-api-key": _GOOGLE_KEY,
@@ -54,7 +52,7 @@ _PROVIDER_HEADERS = {
 }
 _AWS_PARAMETERS = re.compile(r"x-amz-(?:credential|security-token|signature)", re.IGNORECASE)
 _SCHEME = re.compile(r"(?:bearer|token)\s+", re.IGNORECASE)
-# The ends of official host names.
+# Suffixes of official host names.
 _OFFICIAL_HOSTS = {
     "anthropic.com": "anthropic",
     "openai.com": "openai",
@@ -75,10 +73,10 @@ _OFFICIAL_HOSTS = {
     "cerebras.ai": "cerebras",
     "fireworks.ai": "fireworks",
 }
-# Bedrock in a region, or its endpoint in a VPC. Load balancers, virtual machines and gateways of customers have
-# names below amazonaws.com too, as those of Azure's customers have below azure.com.
+# Bedrock in a region, or its endpoint in a VPC. Customers' load balancers, virtual machines and gateways also
+# have names below amazonaws.com, as those of Azure's customers have below azure.com.
 _BEDROCK_HOST = re.compile(r"(?:[^.]+\.)?bedrock[a-z-]*\.[a-z0-9-]+\.(?:vpce\.)?amazonaws\.com")
-# Paths of APIs that the gateway does not read, by what they are and whose hosts answer them.
+# Paths of APIs that the gateway does not parse, with their names and the providers that serve them.
 _API_PATHS = (
     (re.compile(r"/v1(?:beta\d?|alpha)/"), "Google's native API", ("google",)),
     (re.compile(r"/v1internal:"), "Google's Code Assist API", ("google",)),
@@ -89,7 +87,7 @@ _API_PATHS = (
 
 
 def official_provider(upstream: Upstream) -> str | None:
-    """The provider whose official address an upstream has; None for a server of one's own."""
+    """Return the provider that owns an upstream's address; None for the operator's own server."""
     host = (urlsplit(upstream.base_url).hostname or "").rstrip(".")
     if _BEDROCK_HOST.fullmatch(host):
         return "aws"
@@ -99,15 +97,14 @@ def official_provider(upstream: Upstream) -> str | None:
 
 
 def replaces_credentials(request: IncomingRequest, upstream: Upstream) -> bool:
-    """Tell whether the gateway's credentials, or none, take the place of those that a client brings."""
+    """Whether the gateway replaces or removes the client's credentials."""
     return upstream.replaces_keys or (request.key is not None and not request.keeps_credentials)
 
 
 def is_subscription(request: IncomingRequest, upstream: Upstream) -> bool:
-    """Tell whether a client's own credentials go out and are those of a subscription.
+    """Whether the client's own credentials are forwarded and belong to a subscription.
 
-    Claude subscriptions sign in with OAuth tokens (`sk-ant-oat…`), Codex with a token of ChatGPT beside the id
-    of its account.
+    Claude subscriptions use OAuth tokens (`sk-ant-oat…`); Codex uses a ChatGPT token with an account id.
     """
     authorization = request.headers.get("authorization", "")
     is_chatgpt = "chatgpt-account-id" in request.headers and bool(authorization) and "sk-" not in authorization
@@ -116,10 +113,10 @@ def is_subscription(request: IncomingRequest, upstream: Upstream) -> bool:
 
 
 def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
-    """Check that an upstream may see what a request shows, and that it speaks the API of its path.
+    """Check that an upstream may see the credentials of a request, and implements the API of its path.
 
     Raises:
-        KeyRefused: a credential belongs to another provider, or the path does.
+        KeyRefused: a credential or the path belongs to another provider.
     """
     target = official_provider(upstream)
     if target is None:
@@ -136,30 +133,30 @@ def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
     for pattern, what, owners in _API_PATHS:
         if target not in owners and pattern.match(request.path):
             raise KeyRefused(
-                f"{request.method} {request.path[:100]} is {what}, and would go to {upstream.name}, which does not"
-                " speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
+                f"{request.method} {request.path[:100]} is {what}, and would go to {upstream.name}, which"
+                " does not speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
                 " foveate.yaml that speaks it (docs/providers.md)",
-                public=f"{request.method} {request.path[:100]} is {what}, which this gateway does not serve. Nothing"
-                " was sent",
+                public=f"{request.method} {request.path[:100]} is {what}, which this gateway does not serve."
+                " Nothing was sent",
             )
 
 
 def _visible_credentials(
     request: IncomingRequest, *, is_replaced: bool
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The credentials of a request that an upstream would see, each with the providers that it belongs to."""
+    """Yield the credentials that an upstream would see, each with the providers that it belongs to."""
     for header, value in request.raw_headers:
         if header in KEY_HEADERS and not is_replaced:
             text = _SCHEME.sub("", value.decode("latin-1").strip(), count=1)
-            found = _match_prefix(text) or _PROVIDER_HEADERS.get(header)
-            if found is not None:
-                yield found
+            credential = _match_prefix(text) or _PROVIDER_HEADERS.get(header)
+            if credential is not None:
+                yield credential
     for name, text in parse_qsl(request.query):
-        found = _match_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_KEY_PARAMETERS else None)
+        credential = _match_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_KEY_PARAMETERS else None)
         if _AWS_PARAMETERS.fullmatch(name):
-            found = ("a signature of AWS", ("aws",))
-        if found is not None:
-            yield found
+            credential = ("a signature of AWS", ("aws",))
+        if credential is not None:
+            yield credential
 
 
 def _match_prefix(text: str) -> tuple[str, tuple[str, ...]] | None:
@@ -167,9 +164,9 @@ def _match_prefix(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 ALLOWED_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-"""The methods that providers' APIs use."""
+"""Methods that provider APIs use."""
 
-# A path that is encoded more often than this is decoded by nobody.
+# No server decodes a path more often than this.
 _MAX_DECODINGS = 5
 _OPERATION_NAMES = {
     Operation.GENERATE: "answers",
@@ -178,7 +175,7 @@ _OPERATION_NAMES = {
     Operation.LIST_MODELS: "models",
 }
 _ALL_OPERATIONS = "all"
-# Operations that are passed on unread.
+# Operations that are forwarded without parsing.
 _MODEL_LIST_ROOTS = ("/v1", "/openai", "/openai/v1", "/v1beta", "/v1beta/openai", "/v1alpha")
 _GENERATION_PATHS = ("/v1/completions", "/v1/responses/compact", "/v1beta/openai/chat/completions")
 _BEDROCK_OPERATIONS = {
@@ -190,11 +187,11 @@ _EMBEDDING_METHODS = ("embedContent", "batchEmbedContents")
 
 
 def check_request_line(request: IncomingRequest) -> None:
-    """Refuse methods that no API uses, and paths that lead out of an upstream's base URL.
+    """Reject methods that no API uses, and paths that leave an upstream's base URL.
 
     Raises:
         MethodRefused: no API uses the method.
-        BadPath: the path contains dot segments, however they are encoded.
+        BadPath: the path contains dot segments, encoded or not.
     """
     if request.method not in ALLOWED_METHODS:
         raise MethodRefused(request.method[:20])
@@ -207,17 +204,17 @@ def check_request_line(request: IncomingRequest) -> None:
 
 
 def check_operation(request: IncomingRequest, upstream: Upstream) -> None:
-    """Refuse an operation for which the gateway would use credentials that its caller does not have.
+    """Reject an operation that would use the gateway's credentials without permission.
 
     Raises:
-        OperationRefused: `allow` of the upstream does not name it.
+        OperationRefused: `allow` of the upstream does not list it.
     """
     if replaces_credentials(request, upstream) and not is_allowed(request, upstream.allow):
         raise OperationRefused(f"{request.method} {request.path[:100]}", upstream.name)
 
 
 def is_allowed(request: IncomingRequest, allow: Sequence[str]) -> bool:
-    """Tell whether `allow` names the operation of a request: by its kind, or by its method and path."""
+    """Whether `allow` lists the operation of a request, by its kind or by its method and path."""
     line = f"{request.method} {request.path}"
     kind = _OPERATION_NAMES.get(request.endpoint.operation) or _classify_unparsed(request.method, request.path)
     return any(pattern in (_ALL_OPERATIONS, kind) or fnmatchcase(line, pattern) for pattern in allow)

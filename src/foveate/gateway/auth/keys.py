@@ -1,4 +1,4 @@
-"""Keys of the gateway: each names an agent, and only its hash is kept."""
+"""Gateway keys. Each identifies an agent, and only its hash is stored."""
 
 import hmac
 from collections.abc import Collection, Mapping
@@ -14,63 +14,55 @@ _SECRET_BYTES = 32
 
 
 class Keys(Protocol):
-    """Knows whose a key of the gateway is."""
+    """Look-up of gateway keys."""
 
     def agent(self, key: str) -> str | None:
-        """The agent that a key is for; None where it is nobody's."""
+        """Return the agent of a key; None if it is unknown."""
 
-    def has_keys(self, agent: str) -> bool:
-        """Whether an agent has any."""
+    def has_keys(self, agent: str) -> bool: ...
 
     def is_admin(self, key: str) -> bool:
-        """Whether a key is an admin key: it sees all pages, and sends no requests."""
+        """Whether a key is an admin key, which sees all pages and sends no requests."""
 
 
 class NoKeys:
-    """Where none was made, none is known."""
-
     def agent(self, key: str) -> str | None:
-        """None."""
         return None
 
     def has_keys(self, agent: str) -> bool:
-        """No agent has."""
         return False
 
     def is_admin(self, key: str) -> bool:
-        """No key is."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class HashedKeys:
-    """The agents of keys, by the hashes of these, and the hashes of admin keys."""
+    """Agents by the hashes of their keys, and the hashes of admin keys."""
 
     agents: Mapping[str, str] = field(repr=False)
     admins: Collection[str] = field(default=(), repr=False)
 
     def agent(self, key: str) -> str | None:
-        """The agent that a key is for; how long that takes tells nothing of other keys."""
-        wanted = hash_key(key)
-        found = [agent for hashed, agent in self.agents.items() if hmac.compare_digest(hashed, wanted)]
-        return found[0] if found else None
+        """Return the agent of a key, in constant time."""
+        key_hash = hash_key(key)
+        agents = [agent for hashed, agent in self.agents.items() if hmac.compare_digest(hashed, key_hash)]
+        return agents[0] if agents else None
 
     def has_keys(self, agent: str) -> bool:
-        """Whether an agent has any."""
         return agent in self.agents.values()
 
     def is_admin(self, key: str) -> bool:
-        """Whether a key is an admin key; how long that takes tells nothing of the keys."""
-        wanted = hash_key(key)
-        found = [hashed for hashed in self.admins if hmac.compare_digest(hashed, wanted)]
-        return bool(found)
+        """Whether a key is an admin key, in constant time."""
+        key_hash = hash_key(key)
+        matches = [hashed for hashed in self.admins if hmac.compare_digest(hashed, key_hash)]
+        return bool(matches)
 
 
 def generate_key() -> str:
-    """A key that nobody can guess."""
     return f"{KEY_PREFIX}{token_urlsafe(_SECRET_BYTES)}"
 
 
 def hash_key(key: str) -> str:
-    """What is kept of a key. It is as long as a hash, so it needs no salt and no slow hash to be safe."""
+    """Return the stored hash of a key. A key has enough entropy to need no salt and no slow hash."""
     return blake3(b"gateway key\0" + key.encode("utf-8", "replace")).hexdigest()

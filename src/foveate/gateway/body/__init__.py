@@ -1,1 +1,1 @@
-""""""
+"""Reading request bodies within limits of size, time and memory."""

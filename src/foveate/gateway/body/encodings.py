@@ -1,4 +1,4 @@
-"""Bodies that come packed, unpacked: only what is read can be counted."""
+"""Decompresses request bodies, so that they can be parsed and counted."""
 
 import asyncio
 import zlib
@@ -9,27 +9,27 @@ from foveate.gateway.body.errors import TooLarge
 from foveate.gateway.headers import Headers
 
 _CONTENT_ENCODING = b"content-encoding"
-# Nobody packs a body more often, or in more parts; whoever does means to keep us busy.
+# No honest client uses more encodings or members.
 _MAX_ENCODINGS, _MAX_MEMBERS = 4, 1024
 _PIECE_BYTES = 64 * 1024
 _OUTPUT_PIECE_BYTES = 1024 * 1024
-# A smaller one is unpacked sooner than a thread is there; but a few bytes of Brotli or zstd can be megabytes.
+# Smaller bodies are decompressed faster than a thread starts; but a few bytes of Brotli or zstd can be
+# megabytes.
 _SMALL_BODY_BYTES = 1024
-# One call decompresses all of its input, and four bytes of that can be a block of 128 KB.
+# One call decompresses all of its input, and four bytes of it can be a block of 128 KB.
 _ZSTD_PIECE_BYTES = 256
-# RFC 9659: a content encoding has no larger window.
+# RFC 9659: the largest window of this content encoding.
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 ReserveMemory = Callable[[int], None]
 
 
-def _reserve_nothing(_: int) -> None:
-    """Memory that nobody counts."""
+def _reserve_nothing(_: int) -> None: ...
 
 
 def parse_content_encodings(headers: Headers) -> tuple[str, ...]:
-    """How a body is packed, in the order in which that was done (RFC 9110, 8.4)."""
+    """Return the content encodings in the order in which they were applied (RFC 9110, 8.4)."""
     values = [value.decode("latin-1") for name, value in headers if name == _CONTENT_ENCODING]
     if not values:
         return ()
@@ -38,14 +38,13 @@ def parse_content_encodings(headers: Headers) -> tuple[str, ...]:
 
 
 def strip_content_encoding(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The headers of the same body once it is unpacked."""
     return [(name, value) for name, value in headers if name != _CONTENT_ENCODING]
 
 
 async def decompress_in_thread(
     body: bytes, encodings: tuple[str, ...], *, limit_bytes: int, grow: ReserveMemory = _reserve_nothing
 ) -> bytes | None:
-    """What `unpacked` gives, while others are served."""
+    """Decompress a body without blocking the event loop."""
     if not encodings:
         return body
     if len(body) <= _SMALL_BODY_BYTES and _DENSE_ENCODINGS.isdisjoint(encodings):
@@ -56,12 +55,12 @@ async def decompress_in_thread(
 def decompress(
     body: bytes, encodings: tuple[str, ...], *, limit_bytes: int, grow: ReserveMemory = _reserve_nothing
 ) -> bytes | None:
-    """The body itself; None where it is packed in a way that is not known, or is broken.
+    """Decompress a body; None if an encoding is unknown or the data is corrupt.
 
-    `grow` is called with the size of each piece that is unpacked.
+    `grow` is called with the size of each decompressed piece.
 
     Raises:
-        TooLarge: it has more than `limit_bytes`; the rest of it is not unpacked.
+        TooLarge: it has more than `limit_bytes`; the rest is not decompressed.
         NoRoom: `grow` has no memory for it.
     """
     if len(encodings) > _MAX_ENCODINGS:
@@ -78,7 +77,7 @@ def decompress(
 
 
 class _DecompressedBody:
-    """What is unpacked so far, within a limit."""
+    """Decompressed data, within a limit."""
 
     def __init__(self, limit_bytes: int, grow: ReserveMemory) -> None:
         self._limit_bytes = limit_bytes
@@ -86,7 +85,7 @@ class _DecompressedBody:
         self._pieces = BytesIO()
 
     def inflate(self, body: bytes, at: int, wbits: int) -> int:
-        """Unpack what was packed from a place on, and return where that ends."""
+        """Decompress the data that starts at `at`, and return the position of its end."""
         decompressor = zlib.decompressobj(wbits)
         view = memoryview(body)
         compressed: bytes | memoryview = b""
@@ -95,7 +94,7 @@ class _DecompressedBody:
             if not compressed and not has_more:
                 if at == len(body):
                     raise EOFError
-                # By pieces, since what stands behind the end of one is copied.
+                # In pieces, since zlib copies everything behind the end of the stream.
                 compressed = view[at : at + _PIECE_BYTES]
                 at += len(compressed)
             left_bytes = self._limit_bytes - self._pieces.tell()
@@ -106,23 +105,20 @@ class _DecompressedBody:
         return at - len(decompressor.unused_data)
 
     def add(self, piece: bytes) -> None:
-        """Append a decompressed piece."""
         if len(piece) > self._limit_bytes - self._pieces.tell():
             raise TooLarge(self._limit_bytes)
         self._grow(len(piece))
         self._pieces.write(piece)
 
     def restart(self) -> None:
-        """Forget what was unpacked."""
         self._pieces = BytesIO()
 
     def getvalue(self) -> bytes:
-        """All of it."""
         return self._pieces.getvalue()
 
 
 def _decompress_gzip(body: bytes, output: _DecompressedBody) -> bytes:
-    """All members of a gzip file, one after the other."""
+    """Decompress all members of a gzip file."""
     at = 0
     for _ in range(_MAX_MEMBERS):
         if at == len(body):
@@ -132,7 +128,7 @@ def _decompress_gzip(body: bytes, output: _DecompressedBody) -> bytes:
 
 
 def _decompress_deflate(body: bytes, output: _DecompressedBody) -> bytes:
-    """What is called deflate comes with zlib's head, and from some clients without."""
+    """Decompress deflate data; some clients leave out the zlib header."""
     try:
         output.inflate(body, 0, _ZLIB)
     except zlib.error:
@@ -142,7 +138,7 @@ def _decompress_deflate(body: bytes, output: _DecompressedBody) -> bytes:
 
 
 def _decompress_zstd(body: bytes, output: _DecompressedBody) -> bytes:
-    """All frames of a zstd body (RFC 8878), one after the other."""
+    """Decompress all frames of a zstd body (RFC 8878)."""
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
@@ -166,7 +162,7 @@ def _decompress_zstd(body: bytes, output: _DecompressedBody) -> bytes:
 
 
 def _decompress_brotli(body: bytes, output: _DecompressedBody) -> bytes:
-    """The one stream of a Brotli body (RFC 7932)."""
+    """Decompress the one stream of a Brotli body (RFC 7932)."""
     import brotli
 
     decompressor = brotli.Decompressor()

@@ -1,4 +1,4 @@
-"""Request bodies that the gateway does not accept, each with the error response for it."""
+"""Errors for request bodies that the gateway does not accept, with their error responses."""
 
 from foveate.formats.response.errors import ErrorResponse, make_body_too_large_error, make_status_error
 from foveate.model import Format
@@ -7,14 +7,14 @@ _RETRY_AFTER_SECONDS = 5
 
 
 class BodyRejected(Exception):
-    """A body that is not read, or not to its end. `code` names the reason in logs and metrics."""
+    """A body that is not read completely. `code` names the reason in logs and metrics."""
 
     code = ""
     may_retry = True
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def response(self, api_format: Format) -> ErrorResponse:
-        """The error response in the format of the client's provider."""
+        """Return the error response in the format of the client's provider."""
         raise NotImplementedError
 
 
@@ -29,12 +29,11 @@ class TooLarge(BodyRejected):
         self._limit_bytes = limit_bytes
 
     def response(self, api_format: Format) -> ErrorResponse:
-        """413."""
         return make_body_too_large_error(api_format, self._limit_bytes)
 
 
 class Stalled(BodyRejected):
-    """A body of which nothing more came for `idle_seconds`."""
+    """A body of which nothing arrived for `idle_seconds`."""
 
     code = "stalled"
 
@@ -43,7 +42,6 @@ class Stalled(BodyRejected):
         self._idle_seconds = idle_seconds
 
     def response(self, api_format: Format) -> ErrorResponse:
-        """408."""
         return make_status_error(
             api_format, 408, f"no more of the request came for {self._idle_seconds:g} seconds"
         )
@@ -59,7 +57,6 @@ class TooSlow(BodyRejected):
         self._limit_seconds = limit_seconds
 
     def response(self, api_format: Format) -> ErrorResponse:
-        """408."""
         message = f"the body of the request was not complete after {self._limit_seconds:g} seconds"
         return make_status_error(api_format, 408, message)
 
@@ -74,6 +71,5 @@ class NoRoom(BodyRejected):
         super().__init__("no memory for its body")
 
     def response(self, api_format: Format) -> ErrorResponse:
-        """503, with a time after which to try again."""
         message = "the gateway holds too many large requests at the moment; try again in a few seconds"
         return make_status_error(api_format, 503, message)

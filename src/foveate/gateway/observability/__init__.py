@@ -1,1 +1,1 @@
-""""""
+"""Access log, metrics, health and OpenTelemetry."""

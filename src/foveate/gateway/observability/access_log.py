@@ -1,10 +1,8 @@
-"""The log: one line a request, readable or as JSON, written beside the event loop.
+"""The log: one line per request, as text or JSON, never with keys or message text.
 
-What is told waits in a queue for a thread that writes it, a few at a time: neither a slow terminal nor a full
-pipe holds up a request. Where nobody takes the lines for long, or a disk is full, lines are lost; how many is
-told as soon as one can be written again. Only a log that nobody reads any longer is given up.
-
-What the log tells of a request: numbers and names, and never a key or a word of a message.
+Lines wait in a queue for a thread that writes them in batches, so that a slow terminal or a full pipe never
+delays a request. If the queue or a disk is full, lines are lost; their number is logged as soon as a line can
+be written again. Writing stops for good only if nobody reads the log any more.
 """
 
 import atexit
@@ -27,16 +25,16 @@ from foveate.engine.request import AppliedEdit, StepFailure
 
 _MAX_TEXT_CHARS = 200
 _DISCONNECTED = "gone"
-# As wide as the columns of a bill.
+# Width of the usage columns.
 _USAGE_WIDTH = 68
 
 
 class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it ended. `status` is what its client got, 0 where it went away before.
+    """Access-log record of one request. Times are in seconds.
 
-    It `is_broken` where its answer broke off, or its client went away. `dollars` is None where the price is not
-    known. `refused` is the code of an error of our own, and `reason` what it says. Tokens are as billed. Times
-    are in seconds.
+    `status` is 0 if the client disconnected first. `is_broken`: the response was cut off, or the client
+    disconnected. `dollars` is None if the price is unknown. `error_code` and `error_reason` are of an error of
+    the gateway. Tokens are as reported by the provider.
     """
 
     at: float
@@ -64,8 +62,9 @@ class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_line(record: AccessRecord) -> str:
-    """A request in one line, its columns below those of the line before."""
-    caller = f"{record.status or _DISCONNECTED:>4} {_format_cell(record.agent, 12)} {_format_cell(record.model or _request_line(record), 26)}"
+    """Format a record as one line with aligned columns."""
+    model = _format_cell(record.model or _request_line(record), 26)
+    caller = f"{record.status or _DISCONNECTED:>4} {_format_cell(record.agent, 12)} {model}"
     usage = ""
     if record.has_usage:
         dollars = "$?" if record.dollars is None else f"${record.dollars:.6f}"
@@ -92,7 +91,7 @@ def format_line(record: AccessRecord) -> str:
 
 
 def record_to_json(record: AccessRecord) -> dict[str, Any]:
-    """The same as an object; all its keys are always there."""
+    """Return a record as an object that always has all keys."""
     return {
         "at": format_timestamp(record.at),
         "level": "info",
@@ -121,7 +120,7 @@ def record_to_json(record: AccessRecord) -> dict[str, Any]:
 
 
 def count_edits(record: AccessRecord) -> Mapping[str, int]:
-    """How many edits each step made."""
+    """Count the edits of each step."""
     return Counter(edit.step for edit in record.applied_edits)
 
 
@@ -141,7 +140,7 @@ def _format_cell(text: str, width: int) -> str:
     return _pad(text[: _MAX_TEXT_CHARS + 1], width)
 
 
-# Names come again and again; of what is longer, no more is remembered than is shown.
+# The same names occur again and again. Long texts are cut before they are cached.
 @lru_cache(maxsize=4096)
 def _shorten_and_redact(text: str) -> str:
     return redact_keys(
@@ -156,7 +155,7 @@ def _pad(text: str, width: int) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    """A text that cannot disturb a terminal, on one line."""
+    """Escape control characters, so that the text is one line and cannot affect a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -166,12 +165,10 @@ def escape_unprintable(text: str) -> str:
 
 
 def format_timestamp(at: float) -> str:
-    """A time as machines read it."""
     return f"{_format_utc_second(int(at))}.{int(at % 1 * 1000):03d}Z"
 
 
 def format_local_time(at: float) -> str:
-    """A time of day as people read it, where they are."""
     return f"{_format_local_second(int(at))}.{int(at % 1 * 1000):03d}"
 
 
@@ -186,10 +183,10 @@ def _format_local_second(second: int) -> str:
 
 
 MAX_WAITING_LINES = 10_000
-# So long the writer waits for more once there is something to write.
+# How long the writer collects lines for one batch.
 _BATCH_SECONDS = 0.05
 _FLUSH_SECONDS = 2.0
-# So much is written to a pipe in one piece (POSIX has at least 512 bytes, Linux this).
+# Largest atomic write to a pipe (POSIX has at least 512 bytes, Linux this).
 _ATOMIC_WRITE_BYTES = 4096
 
 _FATAL_ERRNOS = (errno.EPIPE, errno.EBADF)
@@ -199,7 +196,7 @@ _DIM, _RED, _YELLOW, _RESET = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
 
 class LogWriter(logging.Handler):
-    """Takes records and requests, and writes them in its own thread. `close` waits for what there is."""
+    """Writes log records and access records in its own thread. `close` waits for pending ones."""
 
     def __init__(
         self, output: BinaryIO, *, as_json: bool, colours: bool, max_waiting: int = MAX_WAITING_LINES
@@ -210,22 +207,21 @@ class LogWriter(logging.Handler):
         self._colours = colours
         self._max_waiting = max_waiting
         self._waiting: deque[logging.LogRecord | AccessRecord] = deque()
-        # Lines that found no room, those that could not be written, and of how many of both was told: each is
-        # changed by one thread only.
+        # Lines that did not fit in the queue, that could not be written, and that were reported as lost. Each
+        # counter is changed by one thread only.
         self._dropped = self._failed = self._reported_lost = 0
         self.problem = ""
-        """Why nothing can be written now, if so."""
+        """Why nothing can be written now; empty if it can."""
         self._has_ended = False
         self._has_lines, self._is_closed = Event(), False
         self._thread: Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a record written."""
-        record.msg, record.args = record.getMessage(), None  # what it is about may change
+        record.msg, record.args = record.getMessage(), None  # the arguments may change before it is written
         self.put(record)
 
     def put(self, record: "logging.LogRecord | AccessRecord") -> None:
-        """Have something written soon."""
+        """Queue a record for writing."""
         if self._has_ended or len(self._waiting) >= self._max_waiting:
             self._dropped += 1
             return
@@ -238,11 +234,10 @@ class LogWriter(logging.Handler):
 
     @property
     def lost(self) -> int:
-        """How many lines could not be written since the start."""
+        """Number of lines lost since the start."""
         return self._dropped + self._failed
 
     def close(self) -> None:
-        """Write what waits, and end."""
         self._is_closed = True
         self._has_lines.set()
         if self._thread is not None:
@@ -259,7 +254,7 @@ class LogWriter(logging.Handler):
                 return
 
     def _write_waiting(self) -> bool:
-        """Whether there is still somebody to write for."""
+        """Write all queued records; return whether the log can still be written."""
         lines = []
         while self._waiting:
             lines.append(self._format_record(self._waiting.popleft()))
@@ -270,7 +265,7 @@ class LogWriter(logging.Handler):
                 record = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
                 if not self._write_lines([self._format_record(record)]):
                     self._reported_lost = lost
-        except (BrokenPipeError, ValueError):  # a pipe without a reader, or a file that was closed
+        except (BrokenPipeError, ValueError):  # a pipe without a reader, or a closed file
             self.problem, self._has_ended = "nobody reads it any longer", True
             self._failed += len(lines) + len(self._waiting)
             self._waiting.clear()
@@ -278,19 +273,19 @@ class LogWriter(logging.Handler):
         return True
 
     def _write_lines(self, lines: list[str]) -> int:
-        """How many of some lines could not be written, while all the others are."""
+        """Write lines; return how many could not be written."""
         unwritten = len(lines)
         try:
             for chunk, count in _split_into_chunks(lines):
                 rest = chunk
-                while rest:  # without a buffer, only a part of it may be taken at once
+                while rest:  # an unbuffered stream may take only a part
                     written_bytes = self._output.write(rest)
                     if written_bytes is None:
                         raise BlockingIOError(errno.EAGAIN, "it takes no more")
                     rest = rest[written_bytes:]
-                unwritten -= count  # what a buffer has is not lost: it is tried again
+                unwritten -= count  # buffered data is not lost: the next flush tries again
                 self._output.flush()
-        except OSError as error:  # a full disk, or a terminal that went away: there may be room again
+        except OSError as error:  # a full disk or a lost terminal: it may recover
             if error.errno in _FATAL_ERRNOS:
                 raise BrokenPipeError from None
             self.problem = error.strerror or str(error)
@@ -319,7 +314,8 @@ class LogWriter(logging.Handler):
         colour = (
             _RED if record.levelno >= logging.ERROR else _YELLOW if record.levelno >= logging.WARNING else _DIM
         )
-        line = f"{format_local_time(record.created)} {self._colorize(f'{level:<7}', colour)} {logger_name}: {escape_unprintable(message)}"
+        start = f"{format_local_time(record.created)} {self._colorize(f'{level:<7}', colour)}"
+        line = f"{start} {logger_name}: {escape_unprintable(message)}"
         return f"{line}\n{trace}" if trace else line
 
     def _format_access_line(self, record: AccessRecord) -> str:
@@ -338,7 +334,7 @@ class LogWriter(logging.Handler):
 
 
 def _split_into_chunks(lines: list[str]) -> Iterator[tuple[bytes, int]]:
-    """Lines as they are written, and how many: as many at once as a pipe takes without mixing in another's."""
+    """Yield encoded lines and their number, in chunks that a pipe takes in one piece."""
     chunk, count = b"", 0
     for line in lines:
         encoded = f"{line}\n".encode("utf-8", "replace")
@@ -353,7 +349,7 @@ def _split_into_chunks(lines: list[str]) -> Iterator[tuple[bytes, int]]:
 def start_writer(
     *, as_json: bool, level: str, colours: bool | None = None, output: BinaryIO | None = None
 ) -> LogWriter:
-    """Have all that is told go to standard error from now on, to its end when the process ends."""
+    """Log to standard error (or `output`) until the process ends."""
     stream = output or sys.stderr.buffer
     if colours is None:
         colours = not as_json and should_use_colours()
@@ -369,24 +365,23 @@ def start_writer(
 
 
 def current_writer() -> LogWriter:
-    """Who writes the log of this process; from now on, where nobody has until now."""
-    found = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
-    return found[0] if found else start_writer(as_json=False, level="info")
+    """Return the writer of this process; start one if there is none."""
+    writers = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
+    return writers[0] if writers else start_writer(as_json=False, level="info")
 
 
 def apply_settings(server: ServerSettings) -> None:
-    """Have the log as a configuration says from now on."""
+    """Apply the configured format and level."""
     set_level(server.log_level)
     current_writer().as_json = server.log == "json"
 
 
 def set_level(level: str) -> None:
-    """Tell what is at least of this level."""
     logging.getLogger(_ROOT_LOGGER).setLevel(level.upper())
 
 
 def should_use_colours() -> bool:
-    """Whether standard error is a terminal on which nobody has switched colours off."""
+    """Whether standard error is a terminal, and colours are not disabled."""
     import os
 
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

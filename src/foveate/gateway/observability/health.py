@@ -1,8 +1,8 @@
-"""The gateway's own pages: whether it is well, whether it can be sent requests, and its numbers.
+"""The endpoints `/health`, `/ready` and `/metrics`.
 
-`/health` and `/ready` are for machines that know nothing, so they need no key and tell nothing of anybody's
-requests. To whoever may not see the other pages they say only whether the gateway is well and ready: no paths,
-and nothing of the configuration. `/metrics` names agents and what they spend.
+`/health` and `/ready` are for load balancers, so they need no key and contain nothing about requests. Callers
+who may not see other pages only learn whether the gateway is healthy and ready: no paths, and nothing about the
+configuration. `/metrics` names agents and their spending.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from foveate.gateway.request import Receive, Scope, Send
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEALTH_PATH, READY_PATH, METRICS_PATH = "/health", "/ready", "/metrics"
-# Browsers ask for it by themselves, with the key that they were given for a page; it is no provider's.
+# Browsers request it by themselves, with the key of a page; it must not reach a provider.
 _ICON_PATH = "/favicon.ico"
 PUBLIC_PATHS = frozenset((HEALTH_PATH, READY_PATH, _ICON_PATH))
-"""Those that need no key, wherever they are asked from."""
+"""Paths that need no key."""
 
 DETAILS_SCOPE_KEY = "foveate.details"
-"""The key of a scope that says whether its caller may see more than whether the gateway is well."""
+"""Scope key that says whether the caller may see details."""
 
-# So long the store may take to answer before it is taken to be out of reach.
+# A store that takes longer is reported as unreachable.
 PROBE_TIMEOUT_SECONDS = 1.0
 _JSON = b"application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthStatus:
-    """How a gateway is: what is wrong with its configuration and its store, and what failed of late."""
+    """State of the gateway: problems of its configuration, store and log, and recent failures."""
 
     version: str
     config: FoveateError | None = None
@@ -49,23 +49,22 @@ class HealthStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong that anybody should look at."""
+        """Whether nothing needs attention."""
         charges = self.charges_waiting or self.charges_lost
         return not (self.config or self.store_problem or self.failures or charges or self.log_problem)
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests should be sent here."""
+        """Whether load balancers should send requests."""
         return not self.store_problem and not self.is_shutting_down
 
 
 def status_word(status: HealthStatus) -> str:
-    """Return the word for how a gateway is."""
     return "ok" if status.is_healthy else "degraded"
 
 
 def health_to_json(status: HealthStatus) -> dict[str, Any]:
-    """What `/health` says."""
+    """Return the body of `/health`."""
     problem = status.config
     return {
         "status": status_word(status),
@@ -94,7 +93,7 @@ def health_to_json(status: HealthStatus) -> dict[str, Any]:
 async def probe_store(
     probe: Callable[[], Awaitable[object]], *, limit_seconds: float = PROBE_TIMEOUT_SECONDS
 ) -> str:
-    """Why a store does not answer; nothing where it does."""
+    """Return why the store does not respond; empty if it does."""
     probe_task = asyncio.ensure_future(probe())
     done, _ = await asyncio.wait([probe_task], timeout=limit_seconds)
     if not done:
@@ -109,7 +108,7 @@ async def probe_store(
 def build_health_pages(
     check_health: Callable[[], Awaitable[HealthStatus]], samples: Callable[[], list[Sample]]
 ) -> dict[str, AsgiApp]:
-    """The pages by their paths; `look` says how the gateway is, and `samples` all that was counted."""
+    """Return the pages by path. `samples` returns all metrics."""
 
     async def health(scope: Scope, _receive: Receive, send: Send) -> None:
         status = await check_health()

@@ -1,4 +1,4 @@
-"""A gateway as it is watched: what is counted, what is told in the log, and what its pages say."""
+"""Metrics, log and health pages of a gateway process."""
 
 import asyncio
 import logging
@@ -20,19 +20,20 @@ from foveate.gateway.observability.request_observer import RequestRecorder
 
 _LOG = logging.getLogger(__name__)
 
-# So often a change of the configuration is looked for where no request does, and workers write their numbers.
+# How often the configuration is checked without requests, and workers write their metrics.
 _REFRESH_SECONDS = 1.0
-# And so often, in seconds, the store is asked whether it is there.
+# How often the store is probed.
 _PROBE_EVERY_SECONDS = 10.0
-# So long telemetry has to be sent at the end.
+# Time for sending telemetry at shutdown.
 _TELEMETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedParts:
-    """What is looked at from outside: where the store is and whether it answers, bills, workspaces.
+    """What health checks and metrics read from a gateway.
 
-    Of bills: how many wait and are lost, and how many reservations ran out.
+    `probe` calls the store. `count_charges` returns how many charges wait and are lost, and how many
+    reservations expired.
     """
 
     store: str
@@ -42,7 +43,7 @@ class ObservedParts:
 
 
 class Instrumentation:
-    """Watches one process of a gateway; `folder` is where its workers put their numbers, if any."""
+    """Observes one process of a gateway. Workers share their metrics in `folder`, if there are any."""
 
     def __init__(
         self,
@@ -69,15 +70,15 @@ class Instrumentation:
             self.metrics, log.put, clock=clock, listener=lambda: self._telemetry
         )
         self.last_config = self.current_config()
-        """What was decided when somebody last looked, as each request does at its beginning."""
+        """The configuration at the last check; every request checks at its start."""
 
     def reload_config(self) -> None:
-        """Look whether something has changed, however lately somebody has."""
+        """Check for a changed configuration now, however recent the last check is."""
         self.settings.check_next_time()
         self.current_config()
 
     def current_config(self) -> ResolvedConfig:
-        """What is decided now; what changed is seen here first."""
+        """Return the configuration in force, and apply changes to log, metrics and telemetry."""
         current = self.settings.current()
         if current is not self._current:
             self._current, self.last_config = current, current.value
@@ -101,16 +102,15 @@ class Instrumentation:
             Thread(target=telemetry.close, name="foveate telemetry", daemon=True).start()
 
     def is_shutting_down(self) -> bool:
-        """Whether no more requests should be sent here."""
+        """Whether load balancers should send no more requests."""
         return self._shutdown_check()
 
     def set_shutdown_check(self, is_shutting_down: Callable[[], bool]) -> None:
-        """Say that no more requests should be sent here, from when `is_ending` is true."""
         self._shutdown_check = is_shutting_down
 
     @asynccontextmanager
     async def serve_pages(self, parts: ObservedParts) -> AsyncIterator[dict[str, AsgiApp]]:
-        """The pages of the gateway, while what they show is kept up to date."""
+        """Yield the health pages, and keep their data up to date until the end of the block."""
 
         def poll() -> None:
             waiting, lost, lapsed = parts.count_charges()
@@ -131,7 +131,6 @@ class Instrumentation:
                 await asyncio.wait([close_task], timeout=_TELEMETRY_SECONDS)
 
     async def check_health(self, parts: ObservedParts) -> HealthStatus:
-        """How the gateway is."""
         self.current_config()
         problem = await self._probe_store(parts)
         waiting, lost, _ = parts.count_charges()
@@ -154,7 +153,7 @@ class Instrumentation:
         return problem
 
     def samples(self) -> list[Sample]:
-        """All that is counted, by all workers."""
+        """Return the metrics of all workers."""
         own = self.metrics.samples()
         return (
             own

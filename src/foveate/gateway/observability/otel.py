@@ -1,7 +1,8 @@
-"""OpenTelemetry: a span and numbers for each call of a model, by the conventions for generative AI.
+"""OpenTelemetry: a span and metrics for each model call, by the semantic conventions for generative AI.
 
-Their status is "development": names as of November 2026. Nothing of a message is in a span. Where it goes is
-said by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and so on). The packages are an extra.
+The conventions are in status "development"; names as of November 2026. Spans contain no message text.
+OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and so on) set the destination. The packages are an
+extra.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 SERVICE_NAME = "foveate"
 _OPERATION_NAMES = {Operation.GENERATE: "chat", Operation.EMBEDDINGS: "embeddings"}
-# Those that the conventions call by another name than Foveate.
+# Providers that the conventions name differently.
 _PROVIDER_NAMES = {
     "google": "gcp.gemini",
     "vertex": "gcp.vertex_ai",
@@ -39,7 +40,7 @@ _Attributes = dict[str, str | int | float]
 
 
 def check_installed(packages: Sequence[str] = _REQUIRED_PACKAGES) -> None:
-    """Whether the packages are there.
+    """Check that the packages are installed.
 
     Raises:
         BadOption: they are not.
@@ -54,12 +55,12 @@ def check_installed(packages: Sequence[str] = _REQUIRED_PACKAGES) -> None:
 def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # not even what it is a part of
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
 class Telemetry:
-    """Makes spans and numbers of requests as they end."""
+    """Creates spans and metrics as requests end."""
 
     def __init__(self, spans: "TracerProvider", meters: "MeterProvider") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -83,7 +84,7 @@ class Telemetry:
         self._models = CardinalityLimiter()
 
     def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None:
-        """Make a span of a request, as a part of the trace that its client is in, and count it."""
+        """Create the span of a request in its client's trace, and count it."""
         operation, exchange = _OPERATION_NAMES.get(request.endpoint.operation), response.exchange
         if operation is None or exchange is None:
             return
@@ -131,13 +132,13 @@ class Telemetry:
             self._tokens[kind].add(tokens, shared)
 
     def close(self) -> None:
-        """Send what is left. It may take its time where nobody takes it: not in the event loop."""
+        """Send what is left. This can block, so do not call it in the event loop."""
         for provider in self._providers:
             provider.shutdown()
 
 
 def _count_tokens(usage: "Usage") -> dict[str, int]:
-    """The tokens of a bill; the cached ones are part of the input."""
+    """Return the tokens by kind; cached tokens are part of the input."""
     cache = usage.cache
     return {
         "input_tokens": cache.input_tokens,
@@ -152,10 +153,10 @@ def _nanoseconds(at: float) -> int:
 
 
 def create_telemetry(version: str) -> Telemetry:
-    """Telemetry that goes where OpenTelemetry's own variables say, over OTLP.
+    """Create telemetry that is exported over OTLP, as OpenTelemetry's own variables say.
 
     Raises:
-        BadOption: the packages are not there.
+        BadOption: the packages are not installed.
     """
     check_installed()
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -167,7 +168,7 @@ def create_telemetry(version: str) -> Telemetry:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     service = Resource.create({"service.name": SERVICE_NAME, "service.version": version})
-    resource = service.merge(OTELResourceDetector().detect())  # what its variables say goes over that
+    resource = service.merge(OTELResourceDetector().detect())  # its own variables take precedence
     spans = TracerProvider(resource=resource)
     spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Telemetry(

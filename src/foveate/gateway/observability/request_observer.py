@@ -1,4 +1,4 @@
-"""Everything that comes and goes at the gateway, counted and told: what the engine has no hand in, too."""
+"""Metrics and the access log of every request, including those that the engine does not process."""
 
 import logging
 import time
@@ -11,30 +11,25 @@ from foveate.gateway.observability.access_log import AccessRecord
 from foveate.gateway.request import IncomingRequest, Scope, Send, parse_request
 from foveate.gateway.response import ClientResponse
 
-# As others have it for a client that went away before there was an answer.
+# nginx's status for a client that disconnects before the response.
 DISCONNECTED_STATUS = 499
 
 _LOG = logging.getLogger("foveate.requests")
 
 
 class RequestObserver(Protocol):
-    """Is told of requests as they come and go."""
+    """Is called when requests start and end."""
 
-    def on_start(self, response: ClientResponse) -> None:
-        """Somebody asks."""
+    def on_start(self, response: ClientResponse) -> None: ...
 
     def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
-        """They have their answer, or have gone."""
+        """Record a request that is answered, or whose client disconnected."""
 
 
 class NullRequestObserver:
-    """Tells nobody."""
+    def on_start(self, response: ClientResponse) -> None: ...
 
-    def on_start(self, response: ClientResponse) -> None:
-        """Nothing."""
-
-    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
-        """Nothing."""
+    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None: ...
 
 
 NO_REQUEST_OBSERVER = NullRequestObserver()
@@ -42,7 +37,7 @@ NO_REQUEST_OBSERVER = NullRequestObserver()
 
 @contextmanager
 def observe_response(scope: Scope, send: Send, observer: RequestObserver) -> Iterator[ClientResponse]:
-    """The way back for a request that is answered before the gateway's doors; it is told as all others are."""
+    """Yield a response for a request that middleware answers itself, and observe it."""
     request = parse_request(scope)
     response = ClientResponse(request, send)
     observer.on_start(response)
@@ -53,14 +48,13 @@ def observe_response(scope: Scope, send: Send, observer: RequestObserver) -> Ite
 
 
 class RequestListener(Protocol):
-    """Who else is told of what became of a request."""
+    """Is also called when requests end."""
 
-    def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None:
-        """One has come to its end."""
+    def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None: ...
 
 
 class RequestRecorder:
-    """Counts what comes and goes, and writes a line for each."""
+    """Counts requests and writes the access log."""
 
     def __init__(
         self,
@@ -78,12 +72,10 @@ class RequestRecorder:
         metrics.add_poll(self._poll)
 
     def on_start(self, response: ClientResponse) -> None:
-        """Count it among the open ones."""
         response.received_at = self._clock()
         self._open.add(response)
 
     def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
-        """Count it, and tell it where anybody wants to know."""
         self._open.discard(response)
         metrics, exchange = self._metrics, response.exchange
         metrics.request_bytes.value += response.received_bytes

@@ -1,1 +1,1 @@
-""""""
+"""Processes and connections: the HTTP server, worker processes, TLS and CORS."""

@@ -1,4 +1,4 @@
-"""Pages that may call the gateway from a browser: its own and those of listed origins, and no others."""
+"""CORS: browsers may call the gateway only from its own pages and from listed origins."""
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
@@ -26,9 +26,9 @@ HeaderList = list[tuple[bytes, bytes]]
 
 
 def response_headers(origin: str, allowed: Sequence[str]) -> HeaderList | None:
-    """What an answer says to the page of an origin; None where it may not read it.
+    """Return the CORS headers of a response for an origin; None if its pages may not read it.
 
-    Credentials of the browser's own (cookies) are never allowed: clients bring their keys themselves.
+    Cookies are never allowed: clients send their keys themselves.
     """
     if origin in allowed:
         allowed_origin = origin.encode("latin-1")
@@ -43,7 +43,7 @@ def response_headers(origin: str, allowed: Sequence[str]) -> HeaderList | None:
 
 
 def preflight_headers(origin: str, requested_headers: bytes, allowed: Sequence[str]) -> HeaderList:
-    """What is answered to a browser that asks, before a page's request, whether it may send it."""
+    """Return the headers of the response to a preflight request."""
     cors_headers = response_headers(origin, allowed)
     if cors_headers is None:
         return []
@@ -56,10 +56,10 @@ def preflight_headers(origin: str, requested_headers: bytes, allowed: Sequence[s
 
 
 class CorsMiddleware:
-    """An app whose answers browsers give to the pages of listed origins alone, and that other pages cannot ask.
+    """ASGI middleware that lets only pages of listed origins call the app.
 
-    Browsers that ask over plain HTTP say of whose page it is only by `origin`, and not with all requests. So on
-    loopback the name counts too by which it is asked for, since any page's own can be made to lead here.
+    Over plain HTTP browsers identify a page only by `origin`, and not with every request. So on loopback the
+    host name is checked too, since any web page can make its own name resolve to loopback.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CorsMiddleware:
         host_names: Callable[[], Sequence[str]] = tuple,
         observer: RequestObserver = NO_REQUEST_OBSERVER,
     ) -> None:
-        """`host` is where the app listens; `host_names` are names of it beside those of loopback."""
+        """Listen on `host`; `host_names` are further names of it."""
         self._app = app
         self._origins = origins
         self._is_on_loopback = is_loopback(host)
@@ -79,7 +79,6 @@ class CorsMiddleware:
         self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -108,7 +107,8 @@ class CorsMiddleware:
         cors_headers = response_headers(origin, allowed)
         is_preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
         if cors_headers is None and (is_preflight or origin.partition("://")[2].lower() != host_header):
-            # Whether or not it could read the answer, it would be asked for, perhaps with the gateway's key.
+            # Even if the page could not read the response, the request would be sent, perhaps with the
+            # gateway's key.
             await self._reject(scope, send, "foreign_origin", _unlisted_origin_text(origin))
             return
         if is_preflight:
@@ -119,19 +119,19 @@ class CorsMiddleware:
                 )
             return
 
-        async def sent(message: MutableMapping[str, Any]) -> None:
+        async def send_with_cors(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                # What a provider allows, it allows to pages that call the provider.
+                # The provider's CORS headers are for pages that call the provider.
                 provider_headers = [
                     pair for pair in message.get("headers", ()) if not pair[0].lower().startswith(_CORS_PREFIX)
                 ]
                 message = {**message, "headers": [*provider_headers, *(cors_headers or ()), _VARY]}
             await send(message)
 
-        await self._app(scope, receive, sent)
+        await self._app(scope, receive, send_with_cors)
 
     def _is_known_host(self, name: str) -> bool:
-        return is_loopback(name) or name in (known.lower() for known in self._host_names())
+        return is_loopback(name) or name in (host_name.lower() for host_name in self._host_names())
 
     async def _reject(self, scope: Scope, send: Send, code: str, message: str) -> None:
         with observe_response(scope, send, self._observer) as response:

@@ -1,7 +1,4 @@
-"""HTTP as the gateway reads it: uvicorn's own protocol, that stays with HTTP/1.1 and has limits for heads.
-
-One request on a connection and its answer, as the server has them and as the gateway hears and says them.
-"""
+"""HTTP/1.1 on top of uvicorn's protocol: limits for request heads, no upgrades, early disconnect detection."""
 
 import asyncio
 import logging
@@ -16,14 +13,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from foveate.gateway.headers import FOVEATE_PREFIX
 
 CYCLE_SCOPE_KEY = "foveate.cycle"
-"""Under this name a scope has the server's side of its request, where it is ours."""
+"""Key of the `RequestConnection` in an ASGI scope."""
 
-# What no line of a head may hold (RFC 9110, 5.5).
+# Bytes that are invalid in a head (RFC 9110, 5.5).
 _CONTROL_BYTES = bytes(code for code in (*range(32), 127) if code != ord("\t"))
 _BODILESS_STATUSES = frozenset((204, 304))
-# A connection whose request is answered before its body is complete is kept open only if so little is to come.
+# If a request is answered before its body is complete, the connection is kept open only if at most this is
+# left.
 _SMALL_REST_BYTES = 1024 * 1024
-# How much of a body is buffered before anybody reads it, and how much between two reads.
+# How much of a body is buffered before the first read, and between two reads.
 _INITIAL_BUFFER_BYTES = 64 * 1024
 _READ_BUFFER_BYTES = 1024 * 1024
 
@@ -31,34 +29,32 @@ _READ_BUFFER_BYTES = 1024 * 1024
 _LOG = logging.getLogger(__name__)
 
 
-def _do_nothing() -> None:
-    """What is done once nobody waits for it."""
+def _do_nothing() -> None: ...
 
 
 class RequestConnection(Protocol):
-    """What the server tells of a request without anybody waiting for it."""
+    """Access to the connection of a request without awaiting ASGI messages."""
 
     def take_complete_body(self) -> bytes | None:
-        """The body, where all of it is here already; it is given once, and not heard of again."""
+        """Return the body if all of it has arrived; it is returned only once."""
 
     def on_disconnect(self, callback: Callable[[], None] | None) -> None:
-        """Have `leave` called as soon as the client has gone; None: nothing any more."""
+        """Call `callback` as soon as the client disconnects; None removes it."""
 
 
 class GatewayCycle(RequestResponseCycle):
-    """uvicorn's, which also tells whether all of the body is here, and at once that the client has gone."""
+    """uvicorn's request-response cycle with access to complete bodies and disconnects."""
 
     _disconnect_callback: Callable[[], None] | None = None
-    _unsent_head = b""  # what is not sent yet of it
+    _unsent_head = b""
     buffer_bytes = _INITIAL_BUFFER_BYTES
 
     async def receive(self) -> Any:
-        """The next part of the body; from the first one on, more of it is buffered."""
+        """Return the next part of the body. From the first call on, more of it is buffered."""
         self.buffer_bytes = _READ_BUFFER_BYTES
         return await super().receive()
 
     def take_complete_body(self) -> bytes | None:
-        """The body, where all of it is here already."""
         if self.more_body or self.disconnected:
             return None
         body, self.body = bytes(self.body), bytearray()
@@ -66,13 +62,11 @@ class GatewayCycle(RequestResponseCycle):
         return body
 
     def on_disconnect(self, callback: Callable[[], None] | None) -> None:
-        """Have `leave` called as soon as the client has gone."""
         self._disconnect_callback = callback
         if callback is not None:
-            self.flow.resume_reading()  # who does not read does not see it
+            self.flow.resume_reading()  # a paused transport does not notice the disconnect
 
     def handle_disconnect(self) -> None:
-        """The client has gone."""
         if not self.response_complete:
             self.disconnected = True
             if self._disconnect_callback is not None:
@@ -80,7 +74,7 @@ class GatewayCycle(RequestResponseCycle):
         self.message_event.set()
 
     async def run_asgi(self, app: Any) -> None:
-        """Have an app answer it. An answer that breaks off is cut, so that nobody takes it for the whole."""
+        """Run the app. An incomplete response is cut off, so that the client notices."""
         try:
             await app(self.scope, self.receive, self.send)
         except BaseException as error:  # noqa: BLE001 - the outermost border of a request: whatever it is, others go on
@@ -94,10 +88,10 @@ class GatewayCycle(RequestResponseCycle):
         self.on_response = _do_nothing
 
     async def send(self, message: Any) -> None:
-        """Send the head of the answer, or a piece of its body.
+        """Send the head of the response, or a chunk of its body.
 
         Raises:
-            RuntimeError: what is said cannot be sent, or not now.
+            RuntimeError: the message is invalid, or out of order.
         """
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -114,7 +108,7 @@ class GatewayCycle(RequestResponseCycle):
     def _start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.response_started = True
         if self.more_body and (self.waiting_for_100_continue or not self._is_rest_small()):
-            self.keep_alive = False  # so that the client need not send the rest
+            self.keep_alive = False  # so that the client does not have to send the rest
         self.waiting_for_100_continue = False
         has_close_header = False
         for name, value in headers:
@@ -134,7 +128,7 @@ class GatewayCycle(RequestResponseCycle):
             self.chunked_encoding = True
             headers.append((b"transfer-encoding", b"chunked"))
         if status in _BODILESS_STATUSES:
-            self.expected_content_length = 0  # whatever length it says: what there would be otherwise
+            self.expected_content_length = 0  # the length of a body that is not sent
         lines = [b"%b: %b\r\n" % pair for pair in headers]
         head = b"".join((STATUS_LINE[status], *lines, b"\r\n"))
         if len(head) - len(head.translate(None, _CONTROL_BYTES)) != 2 * (len(lines) + 2):
@@ -143,7 +137,7 @@ class GatewayCycle(RequestResponseCycle):
         asyncio.get_running_loop().call_soon(self._send_head)
 
     def _send_head(self) -> None:
-        """Send the head alone, where no piece of the body was said at the same moment."""
+        """Send the head alone, unless a chunk of the body was sent with it."""
         if self._unsent_head:
             self._write(b"")
 
@@ -184,21 +178,22 @@ MAX_HEAD_BYTES = 256 * 1024
 _HEAD_TOO_LONG = f"The head of the request has more than {MAX_HEAD_BYTES} bytes."
 HEAD_TIMEOUT_SECONDS = 30.0
 DISCARD_BYTES = 64 * 1024 * 1024
-"""How much of a body is received and dropped after its request was answered.
+"""How much of a body is received and dropped after the response.
 
-A connection that is closed while its client sends is reset, and the client may lose the answer."""
+Closing a connection while the client sends resets it, and the client may lose the response.
+"""
 DISCARD_SECONDS = 30.0
-# However little has come of a body, it is told that something has.
+# The reader is woken up at least this often while data arrives.
 _NOTIFY_SECONDS = 1.0
 
-# A request to go on in another protocol may be overlooked (RFC 9110, 7.8), but the parser drops the body of one
-# that asks for it. Java's own client asks with every request to an http address.
+# An upgrade may be ignored (RFC 9110, 7.8), but the parser drops the body of a request that asks for one.
+# Java's own client asks with every plain HTTP request.
 _UPGRADE_LINE = re.compile(rb"^(?=upgrade[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _BLANK_LINES = (b"\r\n", b"\n")
-# What else comes first is no HTTP, and told so at once.
+# Anything else is not HTTP, and is rejected at once.
 _VALID_FIRST_BYTES = tuple(bytes((letter,)) for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
-# A handshake of TLS (RFC 8446, 5.1). Its client tells its user no more than that there is no connection.
+# A TLS handshake (RFC 8446, 5.1). The client only reports a failed connection, so this is logged.
 _TLS_HANDSHAKE = b"\x16\x03"
 _TLS_ON_PLAIN_PORT = "A client asks by https://, and here is http://: its base URL has to begin with that."
 
@@ -206,8 +201,8 @@ _TLS_ON_PLAIN_PORT = "A client asks by https://, and here is http://: its base U
 class PlainHttp(HttpToolsProtocol):
     """Reads requests from one connection.
 
-    Heads are given to the parser by whole lines, wherever the network cuts them. What comes behind a body as if
-    it were of the head (trailers) is dropped: whoever decides by headers has decided by then.
+    The parser gets heads in whole lines, wherever the network splits them. Trailers are dropped, since all
+    decisions based on headers are made before they arrive.
     """
 
     head_seconds = HEAD_TIMEOUT_SECONDS
@@ -216,28 +211,25 @@ class PlainHttp(HttpToolsProtocol):
     notify_seconds = _NOTIFY_SECONDS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """As uvicorn makes it."""
         super().__init__(*args, **kwargs)
         self._is_in_head = True
-        self._has_line = False  # of the head that it is in
+        self._has_line = False  # whether the current head has a line
         self._head_bytes = 0
-        self._partial_line = bytearray()  # the beginning of a line
-        self._trailer_bytes = 0  # of what comes in a body and is none of it
+        self._partial_line = bytearray()
+        self._trailer_bytes = 0  # chunk headers and trailers
         self._head_started_at = self._notified_at = self.loop.time()
         self._is_new = True
-        self._problem = ""  # with the head of a request
+        self._problem = ""
         self._head_timer: asyncio.TimerHandle | None = None
         self._active_cycle: GatewayCycle | None = None
-        self._left_to_discard_bytes = 0  # how much more is dropped of the body of a request that is answered
+        self._left_to_discard_bytes = 0
         self._discard_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection begins, with a head."""
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(self.head_seconds, self._check_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
         if self._head_timer is not None:
             self._head_timer.cancel()
         if self._discard_timer is not None:
@@ -247,7 +239,7 @@ class PlainHttp(HttpToolsProtocol):
             self._active_cycle.handle_disconnect()
 
     def _check_head_timeout(self) -> None:
-        """Close a connection whose head does not come; one between two requests is not kept for long anyway."""
+        """Close a connection whose head does not arrive. Idle connections have uvicorn's own timeout."""
         now = self.loop.time()
         end = self._head_started_at + self.head_seconds
         is_expecting_head = self._is_in_head and (self._head_bytes or self._has_line or self._is_new)
@@ -258,7 +250,6 @@ class PlainHttp(HttpToolsProtocol):
         self._head_timer = self.loop.call_at(next_check_at, self._check_head_timeout)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes have come."""
         if self._is_in_head:
             self._receive_head(data)
         else:
@@ -303,19 +294,18 @@ class PlainHttp(HttpToolsProtocol):
         if not self._has_line:
             lines = lines.lstrip(b"\r\n")
         elif lines.startswith(_BLANK_LINES):
-            return lines  # the head is over
-        found = _HEAD_END.search(lines)
-        end = len(lines) if found is None else found.start() + 1
+            return lines  # the end of the head
+        match = _HEAD_END.search(lines)
+        end = len(lines) if match is None else match.start() + 1
         head = lines[:end]
         return _UPGRADE_LINE.sub(FOVEATE_PREFIX, head) + lines[end:] if b"upgrade" in head.lower() else lines
 
     def on_message_begin(self) -> None:
-        """A head has begun."""
         self._has_line = True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is here, or a trailer."""
+        """Store a header; ignore a trailer."""
         if self._is_in_head:
             name = name.lower()
             if name == b"expect":
@@ -323,12 +313,12 @@ class PlainHttp(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The body comes next.
+        """Start the request.
 
         Raises:
-            ValueError: that would be dropped, since it was not seen in time that an upgrade is asked for (in a
-                request that came behind another before that was answered); or the head is not valid. The
-                parser then answers 400.
+            ValueError: the head is invalid, or asks for an upgrade that was not noticed in time (in a
+                pipelined request), so the parser would drop the body. The parser then responds with
+                400.
         """
         parser = self.parser
         if parser.should_upgrade():
@@ -365,7 +355,7 @@ class PlainHttp(HttpToolsProtocol):
         if self._is_new or previous_cycle.response_complete:
             self._is_new = False
             self._start_asgi_task(self.cycle, self.app)
-        else:  # it came behind another that is not answered yet, and waits for its turn
+        else:  # pipelined behind a request that is not answered yet
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
@@ -377,7 +367,7 @@ class PlainHttp(HttpToolsProtocol):
         return _HEAD_TOO_LONG if size > MAX_HEAD_BYTES else ""
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is no valid HTTP, with what is wrong if that is known."""
+        """Respond to invalid HTTP, with the reason if it is known."""
         super().send_400_response(self._problem or msg)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -385,7 +375,7 @@ class PlainHttp(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body is here; whoever waits for it is told once there is all of it, or much."""
+        """Buffer a part of the body; wake up the reader once the body is complete or the buffer is full."""
         self._trailer_bytes = 0
         if self.cycle.response_complete:
             self._left_to_discard_bytes -= len(body)
@@ -402,7 +392,6 @@ class PlainHttp(HttpToolsProtocol):
             self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """The next head comes next."""
         self._is_in_head = True
         super().on_message_complete()
         if self._discard_timer is not None:
@@ -414,7 +403,7 @@ class PlainHttp(HttpToolsProtocol):
                 self.transport.close()
 
     def on_response_complete(self) -> None:
-        """A request is answered. If its body is not complete, the rest is received and dropped first."""
+        """Finish a request. If its body is not complete, receive and drop the rest first."""
         cycle = self._active_cycle
         if cycle is None or not cycle.more_body or self.transport.is_closing():
             super().on_response_complete()

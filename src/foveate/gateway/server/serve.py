@@ -1,7 +1,4 @@
-"""The gateway served at a socket until somebody ends it.
-
-What the first request would have to wait for, loaded before it comes.
-"""
+"""Runs the gateway at a socket until it is shut down."""
 
 import asyncio
 import gc
@@ -36,14 +33,14 @@ from foveate.gateway.server.cors import CorsMiddleware
 from foveate.gateway.server.tls import create_tls_context, reload_certificates
 from foveate.paths import data_folder
 
-# One of each family that has a vocabulary of its own to load.
+# One of each family that has its own vocabulary.
 _WARM_UP_MODELS = ("claude-opus-4-5", "gpt-4.1")
-# A request makes thousands of objects, of which next to none is garbage that has to be looked for.
+# A request creates thousands of objects, hardly any of which are cyclic garbage.
 _GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def warm_up(prices: PriceBook) -> None:
-    """Have price tables and vocabularies in memory; that takes most of a second."""
+    """Load price tables and vocabularies, which takes most of a second."""
     import numpy as np  # noqa: F401  # reads large bodies; commands that serve nobody need not load it
 
     prices.preload()
@@ -52,21 +49,21 @@ def warm_up(prices: PriceBook) -> None:
 
 
 def freeze_garbage_collector() -> None:
-    """Have the search for garbage leave out all that there is by now.
+    """Exclude all present objects from garbage collection.
 
-    Code, tables and vocabularies stay to the end. To look through them took about 90 ms, in which nobody was
-    served, each time that a few thousand new conversations had come (Python 3.11, November 2026).
+    Code, tables and vocabularies live until the end. Scanning them blocked the event loop for about 90 ms every
+    few thousand new conversations (Python 3.11, November 2026).
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-# What is broken off still books what it knows; that takes a moment, and may not take longer.
+# Time for cancelled requests to record their charges.
 _CHARGE_SECONDS = 5.0
-# An agent thinks between two turns, and should not have to connect anew; longer than usual balancers wait.
+# Longer than usual load balancers wait, so that agents keep their connection between turns.
 _KEEP_ALIVE_SECONDS = 75
-# Each stream needs two descriptors, and many systems give 1,024 unless they are asked.
+# Each stream needs two descriptors, and the default limit of many systems is 1,024.
 _WANTED_DESCRIPTORS = 65_536
 
 _LOG = logging.getLogger(__name__)
@@ -82,25 +79,25 @@ def load_live_config(
     logs_changes: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> LiveSettings[ResolvedConfig]:
-    """What the configuration in a file decides, and what goes over it, now and whenever it has changed.
+    """Load the configuration with overrides, and reload it whenever its file changes.
 
-    Without a path, it is the first that is in one of the `usual` places, now or later. Where the file cannot be
-    used at the start, what it said when it `held` does. One that `tells` has changes in the log. `clock` tells
-    the time since when a configuration is in force.
+    Without a path, the first existing file of `default_paths` is used, now or later. If the file is invalid at
+    startup, its `last_valid` content is used. `logs_changes`: reloads are logged. `clock` dates the
+    configuration in force.
 
     Raises:
-        FoveateError: it cannot be used.
+        FoveateError: the configuration is invalid.
     """
     prices = default_price_file(environment)
 
-    def made(configuration: Configuration) -> ResolvedConfig:
+    def resolve(configuration: Configuration) -> ResolvedConfig:
         if configuration.settings.server.tls is not None and flags.certificate is None:
             create_tls_context(configuration.settings.server.tls)
         return resolve_config(apply_overrides(configuration, environment, flags), environment, prices)
 
     return LiveSettings(
         path,
-        made,
+        resolve,
         default_paths=default_paths,
         last_valid=last_valid,
         logs_changes=logs_changes,
@@ -110,7 +107,7 @@ def load_live_config(
 
 
 def settings_fixed_at_start(config: ResolvedConfig) -> Mapping[str, object]:
-    """What a process is made of, by its names in the file: changes of it hold from the next start on."""
+    """Return settings that take effect only at the next start, by their keys."""
     server = config.settings.server
     names = ("host", "port", "workers", "tls", "grace_seconds")
     return {f"server.{name}": getattr(server, name) for name in names} | {
@@ -119,7 +116,7 @@ def settings_fixed_at_start(config: ResolvedConfig) -> Mapping[str, object]:
 
 
 def start_logging(server: ServerSettings) -> None:
-    """Have what is told go to standard error, as configured, until the process ends."""
+    """Log to standard error, as configured, until the process ends."""
     access_log.start_writer(as_json=server.log == "json", level=server.log_level)
 
 
@@ -132,15 +129,15 @@ def serve(
     lifeline: int | None = None,
     runs_retention: bool = True,
 ) -> None:
-    """Be the gateway at a socket until somebody ends it; answers under way are finished first.
+    """Run the gateway at a socket until it is shut down; running responses are finished first.
 
-    `ready` is called once clients are served. Where there is a `lifeline`, a descriptor, its end is the end.
-    One process of a machine `forgets` what is old.
+    `on_ready` is called once clients are served. The gateway also ends if the descriptor `lifeline` is closed.
+    `runs_retention` is for one process of a machine.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
-        BadOption: the certificate or its key cannot be used.
-        KeyboardInterrupt: it was Ctrl-C that ended it.
+        BadOption: the certificate or its key is invalid.
+        KeyboardInterrupt: Ctrl-C ended it.
     """
     _raise_descriptor_limit()
     main = _run_server(listener, live_config, environment, on_ready, lifeline, runs_retention)
@@ -160,7 +157,7 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_WANTED_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # some systems have a limit of their own beside it
+        with suppress(ValueError, OSError):  # some systems have a lower limit of their own
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -172,7 +169,7 @@ async def _run_server(
     lifeline: int | None,
     runs_retention: bool,
 ) -> int:
-    """Which signal ended it; 0 for its lifeline."""
+    """Return the signal that ended the server; 0 if it was the lifeline."""
     settings = live_config.current().value.settings.server
     context = None if settings.tls is None else create_tls_context(settings.tls)
     instrumentation = Instrumentation(
@@ -200,12 +197,14 @@ async def _run_server(
         )
         prices = live_config.current().value.price_file
 
-        async def begin() -> None:
+        async def refresh_config() -> None:
             instrumentation.reload_config()
             if prices is not None:
                 await prices.refresh()
 
-        server = _Server(app, begin, grace_seconds=settings.grace_seconds, context=context, on_ready=on_ready)
+        server = _Server(
+            app, refresh_config, grace_seconds=settings.grace_seconds, context=context, on_ready=on_ready
+        )
         instrumentation.set_shutdown_check(lambda: server.should_exit)
         certificate_reload = (
             nullcontext()
@@ -220,7 +219,7 @@ async def _run_server(
 
 
 class _Server(uvicorn.Server):
-    """A server whose first signal lets answers under way finish, and whose second breaks them off."""
+    """A server that finishes running responses at the first signal, and cancels them at the second."""
 
     def __init__(
         self,
@@ -231,20 +230,20 @@ class _Server(uvicorn.Server):
         context: ssl.SSLContext | None,
         on_ready: Callable[[], None],
     ) -> None:
-        """`begins` is called at the beginning of each request."""
+        """Call `on_request` at the start of each request."""
 
-        async def until_broken_off(scope: Scope, receive: Receive, send: Send) -> None:
+        async def run_app(scope: Scope, receive: Receive, send: Send) -> None:
             await on_request()
             try:
                 await app(scope, receive, send)
             except asyncio.CancelledError:
                 if not self.should_exit:
                     raise
-                _LOG.warning("an answer under way was broken off")  # the connection is cut for it
+                _LOG.warning("an answer under way was broken off")  # the connection is closed too
 
         super().__init__(
             uvicorn.Config(
-                until_broken_off,
+                run_app,
                 http="foveate.gateway.server.protocol:PlainHttp",
                 lifespan="off",
                 ws="none",
@@ -262,21 +261,21 @@ class _Server(uvicorn.Server):
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, and say so."""
+        """Call `on_ready` once clients are served."""
         await super().startup(sockets)
         self._on_ready()
 
     def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
-        """Nothing: what uvicorn does with them would end the process before bills are booked."""
+        """Do nothing: uvicorn's handlers would end the process before charges are recorded."""
         return nullcontext()
 
     @contextmanager
     def handle_signals(self, lifeline: int | None) -> Iterator[list[int]]:
-        """The signals that came, while they and the end of a lifeline end the server."""
+        """Shut down at a signal or at the end of the lifeline; yield the signals received."""
         loop = asyncio.get_running_loop()
         signals: list[int] = []
 
-        def end(number: int) -> None:
+        def shut_down(number: int) -> None:
             signals.append(number)
             if self.should_exit:
                 self.force_exit = True
@@ -285,15 +284,15 @@ class _Server(uvicorn.Server):
                 _LOG.info("ending; answers under way are finished first")
             self.should_exit = True
 
-        def lost() -> None:
+        def on_lifeline_closed() -> None:
             loop.remove_reader(lifeline or 0)
-            end(0)
+            shut_down(0)
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end, int(number))
+            loop.add_signal_handler(number, shut_down, int(number))
         if lifeline is not None:
             os.set_blocking(lifeline, False)
-            loop.add_reader(lifeline, lost)
+            loop.add_reader(lifeline, on_lifeline_closed)
         try:
             yield signals
         finally:
@@ -307,7 +306,7 @@ class _Server(uvicorn.Server):
             task.cancel()
 
     async def cancel_and_wait(self) -> None:
-        """Wait until what was broken off has booked what it knows."""
+        """Cancel running requests, and wait until their charges are recorded."""
         self._cancel_requests()
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=_CHARGE_SECONDS)

@@ -1,7 +1,7 @@
-"""Several processes that serve at one socket, and one that only watches them.
+"""Starts several worker processes that serve at one socket, and restarts those that die.
 
-The parent has the socket and gives it to every worker; whichever is free takes the next connection. A worker
-that dies is started again. It ends when its standard input does, which the parent holds: so none outlives it.
+Every worker gets the supervisor's socket; whichever is free accepts the next connection. A worker ends when its
+standard input does, which the supervisor holds open, so no worker outlives it.
 """
 
 import logging
@@ -26,23 +26,23 @@ _LOG = logging.getLogger(__name__)
 WORKER_MODULE = "foveate.gateway.server.worker"
 READY_MESSAGE = b"ready\n"
 
-# One that lived for so long did not die of how it was started.
+# A worker that lived longer did not crash at startup.
 _MIN_LIFETIME_SECONDS = 10.0
 _MIN_RESTART_SECONDS = 0.5
 _MAX_RESTART_SECONDS = 15.0
 _MAX_CONSECUTIVE_CRASHES = 6
-# So often it is looked what the configuration says: it may be unusable when a worker has to be started.
+# How often the configuration is read: it may be invalid when a worker has to be restarted.
 _POLL_SECONDS = 1.0
-# Beyond the time that answers under way have: for booking, and for whoever does not hear.
+# Time beyond the grace period, for recording charges.
 _MARGIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What a worker is told: the socket's descriptor, and what the command was told. The first also forgets.
+    """What a worker is started with. Worker 0 also runs retention.
 
-    `usual` are the places of the configuration where none is named, and `held` is what it said when it last
-    could be used.
+    `default_paths` are the places of the configuration if none is named; `last_valid` is its last valid
+    content.
     """
 
     descriptor: int
@@ -61,13 +61,12 @@ class CrashHistory:
     was_ready: bool = False
 
     def add_crash(self, *, lived_seconds: float) -> "CrashHistory":
-        """With one more that died."""
         return replace(self, consecutive=self.consecutive + 1 if lived_seconds < _MIN_LIFETIME_SECONDS else 1)
 
     def restart_delay_seconds(self, *, others_serve: bool) -> float | None:
-        """How long to wait before another one is started; None: to do so is of no use.
+        """Return the delay before a worker is restarted; None if a restart is useless.
 
-        While `others_serve`, nobody is helped by giving up.
+        While `others_serve`, the supervisor never gives up.
         """
         if not self.was_ready or (self.consecutive > _MAX_CONSECUTIVE_CRASHES and not others_serve):
             return None
@@ -85,8 +84,6 @@ class _Worker:
 
 @dataclass(slots=True)
 class _SupervisorState:
-    """What the parent knows."""
-
     running: dict[int, _Worker] = field(default_factory=dict)
     restarts_at: dict[int, float] = field(default_factory=dict)
     crashes: CrashHistory = field(default_factory=CrashHistory)
@@ -106,14 +103,14 @@ def run_workers(
     on_exit: Callable[[int], None],
     last_valid: Callable[[], bytes | None] = lambda: None,
 ) -> None:
-    """Serve at a socket by `count` processes, until somebody ends it.
+    """Serve at a socket with `count` processes until it is shut down.
 
-    `ready` is called once all of them serve, `ended` with the process id of one that has ended. `held` is asked
-    now and then what the configuration said when it last could be used.
+    `on_ready` is called once all of them serve, and `on_exit` with the process id of one that has ended.
+    `last_valid` returns the last valid content of the configuration.
 
     Raises:
-        WorkersFailed: they die as soon as they are started.
-        KeyboardInterrupt: it was Ctrl-C that ended it.
+        WorkersFailed: workers die as soon as they are started.
+        KeyboardInterrupt: Ctrl-C ended it.
     """
     state = _SupervisorState()
 
@@ -162,17 +159,17 @@ def _start_worker(order: WorkerOrder, environment: Mapping[str, str]) -> _Worker
         stdout=subprocess.PIPE,
         pass_fds=(order.descriptor,),
         env=dict(environment),
-        start_new_session=True,  # Ctrl-C is for the parent, which tells its workers
+        start_new_session=True,  # the supervisor handles Ctrl-C
     )
     if process.stdin is not None:
-        with suppress(BrokenPipeError):  # then its end is seen at once
+        with suppress(BrokenPipeError):  # then its exit is noticed at once
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()
     return _Worker(number=order.number, process=process, started_at=time.monotonic())
 
 
 def _read_message(worker: _Worker) -> bool:
-    """Whether a worker that was heard of said something, which is that it is ready."""
+    """Return whether a worker sent its ready message; otherwise its pipe was closed."""
     assert worker.process.stdout is not None
     message = os.read(worker.process.stdout.fileno(), 64)
     worker.is_ready = worker.is_ready or bool(message)
@@ -215,7 +212,7 @@ def _exit_reason(code: int) -> str:
 def _handle_signals(
     state: _SupervisorState, numbers: bytes, listener: socket.socket, grace_seconds: float
 ) -> None:
-    """A first signal ends all once answers under way are there, a second breaks them off, a third kills."""
+    """Shut down gracefully at the first signal, cancel responses at the second, and kill at the third."""
     for number in numbers:
         if number not in (signal.SIGINT, signal.SIGTERM):
             continue
@@ -227,7 +224,7 @@ def _handle_signals(
 
 
 def _shut_down(state: _SupervisorState, listener: socket.socket, grace_seconds: float) -> None:
-    listener.close()  # so that clients are told at once
+    listener.close()  # so that new connections are refused at once
     state.ends_at = time.monotonic() + grace_seconds + _MARGIN_SECONDS
     for worker in state.running.values():
         worker.process.terminate()
@@ -240,14 +237,13 @@ def _kill_overdue(state: _SupervisorState) -> None:
 
 
 def _select_timeout(state: _SupervisorState) -> float:
-    """How long there is nothing to do, unless something is heard."""
     due_times = [*state.restarts_at.values(), *([] if state.ends_at is None else [state.ends_at])]
     return min([_POLL_SECONDS, *(max(0.0, due_at - time.monotonic()) for due_at in due_times)])
 
 
 @contextmanager
 def _open_signal_pipe() -> Iterator[int]:
-    """A descriptor at which the numbers of signals are read, instead of their doing anything."""
+    """Yield a descriptor from which signal numbers are read; signals have no other effect meanwhile."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous_handlers = {

@@ -1,4 +1,4 @@
-"""The certificate that the gateway shows: read at the start, and again when its files have changed."""
+"""The gateway's TLS certificate, reloaded when its files change."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ _FileStamps = tuple[tuple[int, int, int] | None, ...]
 
 
 def create_tls_context(tls: TlsSettings) -> ssl.SSLContext:
-    """What the gateway shows to its clients.
+    """Load the certificate.
 
     Raises:
-        BadOption: a file cannot be read, is no PEM, or the key is not that of the certificate.
+        BadOption: a file cannot be read or is not PEM, or the key does not match the certificate.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     for name, path in (("certificate", tls.certificate), ("key", tls.key)):
@@ -42,7 +42,7 @@ def create_tls_context(tls: TlsSettings) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, tls: TlsSettings) -> None:
-    # A key that wants a password would have it asked for on the terminal.
+    # OpenSSL would ask for the password on the terminal.
     context.load_cert_chain(tls.certificate, tls.key, password=_reject_password)
 
 
@@ -54,7 +54,7 @@ def _reject_password() -> str:
 async def reload_certificates(
     context: ssl.SSLContext, tls: TlsSettings, *, wait: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncIterator[None]:
-    """Until the end of the block, new connections are shown what the files hold; those that are there go on."""
+    """Until the end of the block, use changed files for new connections."""
     task = asyncio.create_task(_reload_loop(context, tls, wait))
     try:
         yield
@@ -74,7 +74,7 @@ async def _reload_loop(
             continue
         loaded = current
         try:
-            # Tried apart first: half of a new pair would leave the context with none.
+            # Try it in another context first: an incomplete pair would break this one.
             create_tls_context(tls)
         except BadOption as error:
             _LOG.error("the certificate stays as it was: %s", error)

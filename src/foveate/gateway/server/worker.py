@@ -1,6 +1,6 @@
-"""One of several processes that serve at one socket: run as a module, it does as its standard input says.
+"""A worker process. Run as a module, it reads its order from standard input.
 
-The first line there is an order; where it ends, the worker does too, so it never outlives its parent.
+The first line is the order. The worker ends when its standard input does, so it never outlives the supervisor.
 """
 
 import logging
@@ -19,7 +19,6 @@ _LOG = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Serve until somebody ends it."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerOrder)
     environment = dict(os.environ)
     try:
