@@ -1,6 +1,6 @@
-"""The page at the gateway's root: what fills windows, what it costs, why the cache broke.
+"""Web pages of the gateway: what fills context windows, what requests cost, and why the cache missed.
 
-A page is looked up in the store and rendered here, whole; a browser that stays on it is told when something has
-changed, and asks again. So whatever can be seen can be seen without a script, and there is one way to make it.
-A module a page: `look` finds what its template shows. All of it can only be read.
+Each page is loaded from the store and rendered completely on the server. An open page is notified of changes
+and loads itself again, so everything works without scripts. Each page has a module under `pages`; its
+`load_page` returns what the template shows. Pages are read-only.
 """

@@ -1,7 +1,4 @@
-"""The page as an ASGI app: which path shows what, in which frame, and with which headers.
-
-The files that pages load beside their text: our own styles and scripts, and the Chart.js of chartkick.
-"""
+"""The ASGI app of the web pages: routes, layout, headers and static files."""
 
 import asyncio
 import gzip
@@ -35,7 +32,7 @@ _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charse
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file, its kind, and the same in less room."""
+    """A static file, plain and compressed."""
 
     name: str
     media_type: str
@@ -44,13 +41,12 @@ class Asset:
 
     @property
     def digest(self) -> str:
-        """What is another for another file."""
         return hashlib.sha256(self.plain).hexdigest()[:16]
 
 
 @cache
 def load_assets() -> Mapping[str, Asset]:
-    """Every file by its name."""
+    """Load all static files: our own, and Chart.js from chartkick."""
     package, path = _CHART_LIBRARY
     files = {name: resources.files(__package__).joinpath("files", name).read_bytes() for name in _OWN_FILES}
     files["chart.js"] = resources.files(package).joinpath(path).read_bytes()
@@ -59,7 +55,7 @@ def load_assets() -> Mapping[str, Asset]:
 
 @cache
 def asset_url(name: str) -> str:
-    """Where a file is found, as long as it is this one: a browser may keep it for ever."""
+    """Return a URL that changes with the content, so that browsers can cache it forever."""
     return f"/-/assets/{name}?{load_assets()[name].digest}"
 
 
@@ -82,7 +78,7 @@ AGENT_PAGES: dict[str, PageLoader] = {
     "/-/agents/{name:path}": agents.load_agent_page,
     "/-/memory": memory.load_page,
 }
-"""Pages that show only what their viewer may see: the key of an agent opens them."""
+"""Pages that show only what their viewer may see; an agent's key opens them."""
 PAGES: dict[str, PageLoader] = {**AGENT_PAGES, "/-/configuration": configuration.load_page}
 """All pages. Those that are not in `AGENT_PAGES` are for administrators."""
 _NAVIGATION = (
@@ -92,11 +88,11 @@ _NAVIGATION = (
     ("/-/memory", "Memory"),
     ("/-/configuration", "Configuration"),
 )
-# What stands under another page's name in the navigation.
+# Pages that belong to another entry of the navigation.
 _ADMIN_REMEDY = "An admin key sees everything: `foveate config key --admin` makes one."
 _ADMIN_NEEDED = "This page shows the whole gateway, and your key is that of one agent."
 _NAVIGATION_PARENTS = {"/-/folds/{id:path}": "/-/sessions"}
-# Nothing from elsewhere, no script but our own files, in nobody's frame.
+# Nothing from other sites, no scripts but our own files, never in a frame.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -112,7 +108,7 @@ _CACHE_FOREVER = "private, max-age=31536000, immutable"
 
 
 def create_app(data: GatewayData) -> "WebApp":
-    """The app for the gateway's root, and for all that is below `/-/`."""
+    """Create the app for the gateway's root and everything below `/-/`."""
     change_feed = ChangeFeed(
         lambda watched: data.store.totals.get_change_token(watched.session_id, agent=watched.agent),
         data.current_config,
@@ -127,10 +123,10 @@ def create_app(data: GatewayData) -> "WebApp":
         session_id = request.query_params.get("session")
         if session_id is not None and not await _can_see_session(data, viewer, session_id):
             return Response("there is no such session", 404, media_type="text/plain")
-        # What a browser that was cut off heard last; at first, what its page was made of.
+        # The last event before a reconnect; at first, the digest of the page.
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        if request.method == "HEAD":  # it has no end, and a HEAD has nothing else
+        if request.method == "HEAD":  # the stream never ends, and a HEAD has no body
             return Response(b"", 200, headers, "text/event-stream")
         return StreamingResponse(
             change_feed.events(WatchTarget(session_id, viewer.agent), since), 200, headers, "text/event-stream"
@@ -155,7 +151,7 @@ def create_app(data: GatewayData) -> "WebApp":
 
 
 class WebApp:
-    """The app of all pages: it adds the headers of every page, and shows none while pages are off."""
+    """Adds headers to every page, and serves none while pages are disabled."""
 
     def __init__(self, routes: Sequence[Route], data: GatewayData) -> None:
         self.routes = routes
@@ -163,33 +159,33 @@ class WebApp:
         self._data = data
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sent(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], *_HEADERS]}
             await send(message)
 
         is_on = self._data.current_config().settings.server.page
-        await (self._app if is_on else _PAGES_OFF)(scope, receive, sent)
+        await (self._app if is_on else _PAGES_OFF)(scope, receive, send_with_headers)
 
 
 async def _can_see_session(data: GatewayData, viewer: Viewer, session_id: str) -> bool:
     if viewer.sees_everything:
         return True
-    found = await data.store.totals.get_session(session_id)
-    return found is not None and viewer.can_see(found.agent)
+    session = await data.store.totals.get_session(session_id)
+    return session is not None and viewer.can_see(session.agent)
 
 
 def _require_admin(loader: PageLoader) -> PageLoader:
-    async def checked(data: GatewayData, page_request: PageRequest) -> WebPage:
+    async def load_as_admin(data: GatewayData, page_request: PageRequest) -> WebPage:
         if not page_request.viewer.sees_everything:
             raise Forbidden(_ADMIN_NEEDED)
         return await loader(data, page_request)
 
-    return checked
+    return load_as_admin
 
 
 class _PageRenderer:
-    """What is around every page, and what is shown where one cannot be."""
+    """Renders pages in their layout, and error pages if one cannot be shown."""
 
     def __init__(self, data: GatewayData, change_feed: ChangeFeed) -> None:
         self._data = data
@@ -285,7 +281,7 @@ async def _serve_asset(request: Request) -> Response:
     if asset is None:
         return Response("there is no such file", 404, media_type="text/plain")
     headers = {"etag": f'"{asset.digest}"', "vary": "accept-encoding"}
-    # Only an address that names this very file may be kept for ever.
+    # Only a URL with the digest of this file may be cached forever.
     headers["cache-control"] = _CACHE_FOREVER if request.url.query == asset.digest else "no-cache"
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(b"", 304, headers)

@@ -1,4 +1,4 @@
-"""How near caps are, as `foveate cost caps` shows them, from totals: however many calls there were."""
+"""Usage of spending caps, computed from totals, so that it does not depend on the number of calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from foveate.store import Store
 from foveate.web.formatting import format_count, format_money, shorten
 
 MAX_USES = 5
-"""So many that are nearest to a cap are shown of each."""
+"""Rows per cap."""
 _MAX_SESSIONS = 20
 _MAX_AGENTS = 200
 _SHARED_SCOPES = (CapScope.DAY, CapScope.TOTAL)
@@ -29,7 +29,7 @@ _MAX_NAME_CHARS, _MAX_ID_CHARS = 40, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapUsageRow:
-    """A cap on somebody: how much of it is used, and what is said of that."""
+    """A cap for one agent, session or day, and how much of it is used."""
 
     about: str
     said: str
@@ -39,19 +39,18 @@ class CapUsageRow:
 
     @property
     def share(self) -> float:
-        """The part of it that is used, for a bar."""
+        """The used share, for a bar."""
         if self.use is None or not self.limit:
             return 0.0
         return float(min(Decimal(1), 1 - max(Decimal(0), self.use.remaining) / self.limit))
 
     @property
     def level(self) -> CapLevel:
-        """How near it is."""
         return CapLevel.FINE if self.use is None else self.use.level
 
 
 async def list_cap_usage(store: Store, caps: Sequence[Cap], *, now: float) -> list[CapUsageRow]:
-    """Every cap with those who are nearest to it."""
+    """List every cap with the agents or sessions that are closest to it."""
     if not caps:
         return []
     spending = await _load_spending(
@@ -67,9 +66,9 @@ async def list_cap_usage(store: Store, caps: Sequence[Cap], *, now: float) -> li
 async def list_agent_cap_usage(
     store: Store, caps: Sequence[Cap], agent: str, *, now: float, shows_shared: bool = True
 ) -> list[CapUsageRow]:
-    """The caps that hold for an agent: those on it alone and on its sessions, and those on each or on all.
+    """List the caps that apply to an agent.
 
-    Unless `shows_shared`, caps on all agents together have only their limits: their use is that of others too.
+    Unless `shows_shared`, caps on all agents together show only their limits, since others use them too.
     """
     applying = [cap for cap in caps if cap.agent in (None, agent)]
     shared = (
@@ -83,14 +82,14 @@ async def list_agent_cap_usage(
         return rows
     is_by_session = any(cap.scope is CapScope.SESSION for cap in own_caps)
     spending = await _load_spending(store, own_caps, {agent} if is_by_session else set(), now)
-    found = await read_cap_status(store.ledger, own_caps, now=now, callers=replace(spending, agents=[agent]))
-    return [row for cap_usage in found for row in _build_rows(cap_usage)] + rows
+    usages = await read_cap_status(store.ledger, own_caps, now=now, callers=replace(spending, agents=[agent]))
+    return [row for cap_usage in usages for row in _build_rows(cap_usage)] + rows
 
 
 async def _load_spending(
     store: Store, caps: Sequence[Cap], session_agents: set[str | None], now: float
 ) -> CallerSummary:
-    """Who calls: of many agents those that spent most, and such sessions of these agents (None: of all)."""
+    """Load who spends: the agents that spent most, and sessions of `session_agents` (None: of all)."""
     scopes = {cap.scope for cap in caps}
     all_time = (
         await store.totals.sum_totals([TotalsGroup.AGENT]) if scopes & {CapScope.AGENT, CapScope.TOTAL} else ()
@@ -104,9 +103,9 @@ async def _load_spending(
             limit=_MAX_SESSIONS, order=SessionOrder.DEAREST, since=now - RECENT_SECONDS, agent=agent
         )
     }
-    spent = sorted(all_time, key=lambda entry: -entry[1].dollars)
+    by_cost = sorted(all_time, key=lambda entry: -entry[1].dollars)
     return CallerSummary(
-        agents=sorted(group[0] for group, _ in spent[:_MAX_AGENTS]),
+        agents=sorted(group[0] for group, _ in by_cost[:_MAX_AGENTS]),
         sessions=[(entry.agent, entry.session_id) for entry in recent.values()],
         unknown_by_agent={group[0]: totals.unpriced for group, totals in all_time if totals.unpriced},
         unknown_today={group[0]: totals.unpriced for group, totals in today if totals.unpriced},

@@ -1,6 +1,6 @@
-"""What a chart shows: series over labels, and the sentence that tells it to who cannot see it.
+"""Charts: series over labels, with a text alternative.
 
-`charts.js` draws it with Chart.js, and `parts.html` writes the same as a table beside it.
+`charts.js` draws a chart with Chart.js, and `parts.html` adds the same data as a table.
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import Any
 
 SERIES_COLOURS = ("one", "two", "three", "four", "five", "six", "seven")
-"""Of series, by their names in the styles."""
+"""Colour names of the style sheet."""
 OTHER_COLOUR = "eight"
-"""The colour of all others."""
+"""Colour of all other series."""
 
 
 class Unit(StrEnum):
-    """What the values are; as `words` writes them."""
+    """Unit of the values, which decides how they are formatted."""
 
     DOLLARS = "dollars"
     TOKENS = "tokens"
@@ -25,7 +25,7 @@ class Unit(StrEnum):
 
 
 class Shape(StrEnum):
-    """How a series is drawn; a limit is a dashed line that the others are held against."""
+    """How a series is drawn; a limit is a dashed line."""
 
     AREA = "area"
     LINE = "line"
@@ -35,7 +35,7 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Values, one for each label of its chart; None where there is none. `colour` is a name in the styles."""
+    """One value for each label of the chart; None if there is none. `colour` is a name in the style sheet."""
 
     name: str
     values: Sequence[float | None]
@@ -45,7 +45,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartEvent:
-    """Something that happened at a label: `kind` is `fold` or `break`, `says` is what."""
+    """Something that happened at a label. `kind` is `fold` or `break`; `says` is its text."""
 
     label: int
     kind: str
@@ -54,7 +54,7 @@ class ChartEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Series over labels. Those that are `stacked` stand on each other, but for lines. `id` is of one page."""
+    """Series over labels. `stacked` series other than lines are stacked. `id` is unique on its page."""
 
     id: str
     title: str
@@ -67,7 +67,7 @@ class Chart:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """What the script is given."""
+        """The data for `charts.js`."""
         return {
             "labels": list(self.labels),
             "unit": self.unit.value,

@@ -1,4 +1,4 @@
-"""What the page may look into: the store, and the gateway as it is now."""
+"""Data that pages read: the store, and the state of the gateway."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ from foveate.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSnapshot:
-    """The configuration that holds: of which file, since when, what it decides, what is wrong with the file.
+    """The configuration in force.
 
-    `changes` is how often it has changed since the gateway was started. Of what is `waiting` for its next
-    start, it has what is used until then, by its name.
+    `changes` counts reloads since the start. `waiting` maps settings that take effect at the next start to the
+    values used until then.
     """
 
     path: Path | None
@@ -36,10 +36,10 @@ class ConfigSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayData:
-    """What the page may look into.
+    """Everything that pages can read.
 
-    `sources` are what sections are made of: memories and workspaces. `held` is every setting and where it is
-    from, `samples` all that is counted, and `health` what is wrong with the gateway, as `/health` tells it.
+    `sources` are the memories and workspaces of sections. `effective_settings` lists every setting with its
+    source, `samples` all metrics, and `health` is the body of `/health`.
     """
 
     version: str

@@ -1,7 +1,4 @@
-"""Numbers and times as pages write them.
-
-How a client is pointed at a gateway: one base URL is changed.
-"""
+"""Formats numbers and times for pages."""
 
 import shlex
 from collections.abc import Callable
@@ -21,7 +18,7 @@ _EXACT_DIGITS = 9
 
 
 def format_money(dollars: Decimal | None) -> str:
-    """`$1.27`, `$0.0413`; what is less than a cent as far as it takes, so that it never looks like nothing."""
+    """`$1.27`, `$0.0413`; less than a cent with all its digits, so that it never looks like zero."""
     if dollars is None:
         return UNKNOWN
     precision = _CENT if abs(dollars) >= 1 else _HUNDREDTH_CENT
@@ -29,19 +26,19 @@ def format_money(dollars: Decimal | None) -> str:
 
 
 def format_chart_dollars(amount: float) -> str:
-    """The same of a value in a chart, without what is only there because it is a float."""
+    """Format a chart value, without floating-point noise."""
     return format_money(Decimal(str(round(amount, _EXACT_DIGITS))))
 
 
 def format_savings(dollars: Decimal | None) -> str:
-    """What was saved, and where it was less than nothing, what it cost."""
+    """Format what was saved; a negative amount as additional cost."""
     return (
         f"cost {format_money(-dollars)} more" if dollars is not None and dollars < 0 else format_money(dollars)
     )
 
 
 def format_difference(dollars: Decimal) -> str:
-    """`+$1.27`, `−$0.0413`: a difference."""
+    """`+$1.27`, `−$0.0413`."""
     return f"{'+' if dollars > 0 else '−' if dollars < 0 else ''}{format_money(abs(dollars))}"
 
 
@@ -51,29 +48,29 @@ def format_number(count: float | None) -> str:
 
 
 def format_tokens(count: int | None) -> str:
-    """`950`, `12.3k`, `1.25M`: as many digits as one takes in at a glance."""
+    """`950`, `12.3k`, `1.25M`: at most three digits."""
     if count is None:
         return UNKNOWN
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        # What would be rounded up to a thousand thousands is a million.
+        # What would be rounded to 1,000k is 1M.
         if abs(count) >= size - size / 2_000 and abs(count) >= 1_000:
-            shown = abs(count) / size
-            digits = 0 if shown >= 99.95 else 1 if shown >= 9.995 else 2
+            scaled = abs(count) / size
+            digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
             text = f"{count / size:,.{digits}f}"
             return f"{text.rstrip('0').rstrip('.') if digits else text}{letter}"
     return str(count)
 
 
 def format_percent(part: float | None) -> str:
-    """`93.4%`; never 100% where it is not all, and never 0% where it is not nothing."""
+    """`93.4%`; 100% only if it is all, and 0% only if it is nothing."""
     if part is None:
         return UNKNOWN
-    shown = min(round(100 * part, 1), 99.9) if part < 1 else round(100 * part, 1)
-    return f"{max(shown, 0.1) if part > 0 else shown:g}%"
+    percentage = min(round(100 * part, 1), 99.9) if part < 1 else round(100 * part, 1)
+    return f"{max(percentage, 0.1) if part > 0 else percentage:g}%"
 
 
 def format_duration(duration: float | None) -> str:
-    """`40 µs`, `0.8 ms`, `12 ms`, `3.1 s`, `4 min`, `2.5 h`; never nothing where it is not."""
+    """`40 µs`, `0.8 ms`, `12 ms`, `3.1 s`, `4 min`, `2.5 h`; zero only if it is zero."""
     if duration is None:
         return UNKNOWN
     milliseconds = 1_000 * duration
@@ -92,19 +89,19 @@ def format_moment(at: float) -> str:
 
 
 def format_clock(at: float) -> str:
-    """`2026-11-16 09:30:12`, where all around it is of UTC."""
+    """`2026-11-16 09:30:12`, if the page says that times are UTC."""
     return format_moment(at).removesuffix(" UTC")
 
 
 def format_iso_moment(at: float) -> str:
-    """The same for the attribute of an element that tells a time."""
+    """Format a time for the `datetime` attribute."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def format_age(at: float, now: float) -> str:
-    """`just now`, `42 s ago`, `5 min ago`, `3 h ago`, `12 days ago`; of a clock that went back, `in 3 h`."""
+    """`just now`, `42 s ago`, `5 min ago`, `3 h ago`, `12 days ago`; `in 3 h` if the clock was set back."""
     passed = now - at
-    # Those of two machines are never quite the same.
+    # Clocks of two machines always differ a little.
     if -_MINUTE < passed < 2:
         return "just now"
     return f"{_format_elapsed(passed)} ago" if passed > 0 else f"in {_format_elapsed(-passed)}"
@@ -118,7 +115,7 @@ def _format_elapsed(passed: float) -> str:
 
 
 def shorten(name: str, max_chars: int = 24) -> str:
-    """A name in so many characters, none of them cut in two."""
+    """Shorten a name without splitting a grapheme."""
     return (
         name
         if len(name) <= max_chars
@@ -132,7 +129,6 @@ def format_count(count: int, what: str) -> str:
 
 
 def quote_path_segment(name: str) -> str:
-    """A name as a part of an address."""
     return quote(name, safe="")
 
 
@@ -157,5 +153,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
 
 
 def export_lines(url: str) -> tuple[str, ...]:
-    """What a shell is told for the clients of Anthropic's and of OpenAI's API."""
+    """Return the commands for clients of Anthropic's and OpenAI's API."""
     return f"export ANTHROPIC_BASE_URL={shlex.quote(url)}", f"export OPENAI_BASE_URL={shlex.quote(f'{url}/v1')}"

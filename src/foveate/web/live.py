@@ -1,7 +1,7 @@
-"""Tells browsers that stay on a page that something has changed: server-sent events.
+"""Notifies open pages of changes by server-sent events.
 
-The store is asked once a second for all that look at the same thing, and only while somebody looks: so one sees
-what other processes of the same store do as well.
+The store is polled once a second for each watched target, and only while a page is open. So changes by other
+processes of the same store are noticed too.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from foveate.web.data import ConfigSnapshot
 _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-# A connection on which nothing is said for long is taken for dead by what is in between.
+# Proxies close connections that are silent for long.
 _POLLS_BETWEEN_KEEP_ALIVES = 15
 MAX_SUBSCRIBERS = 200
-"""So many can be told at once."""
+"""Limit for open pages."""
 _STORE_UNAVAILABLE = "away"
 
 
 @dataclass(eq=False)
 class _Subscriber:
-    """One that is told: which pulse its page is of (empty: of none yet), and whether there is another."""
+    """An open page: the digest of what it shows (empty if unknown), and whether that has changed."""
 
     digest: str
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -33,7 +33,7 @@ class _Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:
-    """The changes that somebody watches: of a session, or of all sessions; of one agent, or of all agents."""
+    """What a page watches: one session or all, of one agent or all."""
 
     session_id: str | None = None
     agent: str | None = None
@@ -46,10 +46,10 @@ class _TargetState:
 
 
 class ChangeFeed:
-    """Who is told of what. For one event loop.
+    """Notifies subscribers of changes. Use it in one event loop only.
 
-    `found` is what the store says of what is watched, which is another as soon as something has changed.
-    However slowly somebody reads, nothing piles up for them: what happened meanwhile is told as one change.
+    `read_state` returns a value that differs whenever the target has changed. A slow reader gets all changes
+    since its last event as one.
     """
 
     def __init__(
@@ -69,13 +69,12 @@ class ChangeFeed:
 
     @property
     def subscriber_count(self) -> int:
-        """How many are told."""
         return sum(len(target_state.subscribers) for target_state in self._targets.values())
 
     async def compute_digest(self, target: WatchTarget) -> str:
-        """What is another as soon as something has changed of what is watched, or the configuration.
+        """Return a digest that differs whenever the target or the configuration has changed.
 
-        Taken before a page is looked up, it tells whether that page is still the newest.
+        Computed before a page is loaded, it tells whether that page is still current.
         """
         config = self._current_config()
         try:
@@ -90,9 +89,9 @@ class ChangeFeed:
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
     async def events(self, target: WatchTarget, since: str = "") -> AsyncIterator[bytes]:
-        """What is told of changes until whoever listens goes, or the gateway ends.
+        """Yield events until the subscriber disconnects or the gateway ends.
 
-        `since` is the pulse of the page that is shown; without it, what is there now is taken to be shown.
+        `since` is the digest of the open page; without it, the page is taken to be current.
         """
         if self.subscriber_count >= MAX_SUBSCRIBERS:
             yield b"retry: 60000\n\n"
@@ -105,7 +104,7 @@ class ChangeFeed:
         try:
             yield b"retry: 2000\n\n"
             polls = 0
-            # It looks by itself whether it is to end: the store may take its time.
+            # Checked here too, since polling the store can be slow.
             while not self._has_ended():
                 polls += 1
                 if await _wait_for_event(subscriber.changed, within_seconds=self._poll_seconds):

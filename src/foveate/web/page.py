@@ -1,4 +1,4 @@
-"""What a browser asks of a page, and what a page answers with."""
+"""Requests for pages, and the pages that are rendered for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from urllib.parse import urlencode
 from foveate.errors import BadOption
 from foveate.web.viewer import Viewer
 
-# No page asks for more.
+# No page uses more or longer parameters.
 _MAX_PARAMETERS, _MAX_PARAMETER_CHARS = 10, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """The names in a page's path (`/-/sessions/{id}`) and what its query says.
+    """Path parameters (`/-/sessions/{id}`) and query of a request for a page.
 
-    `viewer` is who asks. `address` is that of the gateway, as whoever asks knows it.
+    `gateway_url` is the gateway's address as the viewer knows it.
     """
 
     viewer: Viewer
@@ -25,11 +25,11 @@ class PageRequest:
     gateway_url: str = ""
 
     def text(self, name: str, *, max_chars: int = 500) -> str:
-        """What the query says of a name, without blanks around it; empty where it says nothing."""
+        """Return a query parameter without surrounding blanks; empty if it is missing."""
         return self.query.get(name, "").strip()[:max_chars]
 
     def agent(self) -> str:
-        """The agent that the page is about; empty for all of them.
+        """Return the agent that the page is about; empty for all agents.
 
         Raises:
             Forbidden: the viewer may not see that agent.
@@ -37,10 +37,10 @@ class PageRequest:
         return self.viewer.restrict(self.text("agent"))
 
     def number(self, name: str, default: int, *, min_value: int, max_value: int) -> int:
-        """A whole number of the query.
+        """Return an integer of the query.
 
         Raises:
-            BadOption: it is none, or not between `least` and `most`.
+            BadOption: it is not an integer, or out of range.
         """
         text = self.text(name)
         if not text:
@@ -50,7 +50,7 @@ class PageRequest:
         return int(text)
 
     def choice(self, name: str, default: str, choices: Mapping[str, Any] | frozenset[str]) -> str:
-        """One of a few words of the query.
+        """Return a query parameter that is one of `choices`.
 
         Raises:
             BadOption: it is none of them.
@@ -61,8 +61,8 @@ class PageRequest:
         return text
 
     def link(self, **changes: object) -> str:
-        """The address of the same page with something else in its query; what is empty is left out."""
-        # Only as far as a page reads it: hundreds of links may repeat it, however long it is.
+        """Return the URL of the same page with changed query parameters; empty ones are left out."""
+        # Only what a page reads, since hundreds of links may repeat it.
         parameters = {
             name: self.text(name)
             for name in list(self.query)[:_MAX_PARAMETERS]
@@ -74,9 +74,10 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
-    """A page to be shown: its template, its title, and what the template is given.
+    """A page: its template, its title and the template's context.
 
-    `watches` is the session whose changes it shows; None: all changes. One that is not `live` is shown once.
+    `watches` is the session whose changes it shows; None for all changes. A page that is not `live` is not
+    updated.
     """
 
     template: str
@@ -88,4 +89,4 @@ class WebPage:
 
 
 class PageNotFound(Exception):
-    """There is no such page, or nothing that it could show."""
+    """The page, or what it would show, does not exist."""

@@ -1,4 +1,4 @@
-"""What was asked and paid for, added up as people read it."""
+"""Totals of requests, costs and savings for pages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ TotalsRows = Sequence[tuple[tuple[str, ...], Totals]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingTotals:
-    """Requests and calls, added up.
+    """Totals of requests and calls.
 
-    `dollars` is what those of a known price cost, and `unpriced` come on top. `compared` calls would have cost
-    `without` without Foveate. Of `dollars`, some are `inherited` (an upper bound by a model's family), and some
-    are list-price equivalents of calls that a `subscription` pays for. The hit ratio is that of requests, as
-    the metrics have it: summaries and pings are not in it.
+    `dollars` is the cost of calls with a known price; `unpriced` calls come on top. `compared` calls would have
+    cost `without` without Foveate. Of `dollars`, some are `inherited` (an upper bound by the model's family),
+    and some are list-price equivalents of calls that a `subscription` pays for. The hit ratio covers main
+    requests, as the metrics do, without summaries and keep-alive requests.
     """
 
     requests: int = 0
@@ -65,33 +65,29 @@ class SpendingTotals:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing was asked or paid for."""
         return not self.requests and not self.calls
 
     @property
     def paid(self) -> Decimal | None:
-        """What it cost; None where no price is known of any call."""
+        """The cost; None if no call has a known price."""
         return None if self.calls and self.unpriced >= self.calls else self.dollars
 
     @property
     def saved(self) -> Decimal:
-        """What all mechanisms saved on the compared calls; a loss is negative."""
+        """Savings of all mechanisms on the compared calls; a loss is negative."""
         edits = self.saved_by_compaction + self.saved_by_context
         return edits + self.saved_by_breakpoints + self.saved_by_keep_alive
 
     @property
     def ratio(self) -> float | None:
-        """The hit ratio."""
         return self.hits.ratio
 
     @property
     def level(self) -> HitRatioLevel:
-        """What the hit ratio says."""
         return self.hits.level()
 
     @property
     def failed_part(self) -> float | None:
-        """The part of requests that failed."""
         return self.failed / self.requests if self.requests else None
 
 
@@ -99,25 +95,24 @@ NO_SPENDING = SpendingTotals()
 
 
 def group_by_first(rows: TotalsRows) -> Mapping[str, SpendingTotals]:
-    """What was spent by the first of several groups, the last of which is the category."""
+    """Sum by the first group of each row; the last group is the category."""
     return _group_by(rows, 0)
 
 
 def group_by_category(rows: TotalsRows) -> Mapping[str, SpendingTotals]:
-    """What was spent by the last group."""
+    """Sum by the last group of each row."""
     return _group_by(rows, -1)
 
 
 def sum_spending(parts: Iterable[SpendingTotals]) -> SpendingTotals:
-    """All of it together."""
     return _sum_parts(list(parts))
 
 
 def _group_by(rows: TotalsRows, position: int) -> Mapping[str, SpendingTotals]:
-    found: dict[str, list[SpendingTotals]] = {}
+    parts_by_name: dict[str, list[SpendingTotals]] = {}
     for group, totals in rows:
-        found.setdefault(group[position], []).append(_to_spending(group[-1], totals))
-    return {name: _sum_parts(parts) for name, parts in found.items()}
+        parts_by_name.setdefault(group[position], []).append(_to_spending(group[-1], totals))
+    return {name: _sum_parts(parts) for name, parts in parts_by_name.items()}
 
 
 def _to_spending(category: str, totals: Totals) -> SpendingTotals:

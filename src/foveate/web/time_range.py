@@ -1,4 +1,4 @@
-"""The time that a page is about: today by the hour, or some days up to now. Days are those of UTC."""
+"""Time ranges of pages: today by hour, or the last days. Days are in UTC."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from foveate.session.rollups import TotalsGroup
 
 TODAY, WEEK, MONTH = "today", "7d", "30d"
 TIME_RANGES: Mapping[str, str] = {TODAY: "Today", WEEK: "7 days", MONTH: "30 days"}
-"""What can be chosen, and what it is called."""
+"""Names and titles of the ranges to choose from."""
 _DAYS = {WEEK: 7, MONTH: 30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRange:
-    """A time in pieces: `groups` are their names among totals, `labels` what people call them.
+    """A time range in units: `groups` are their keys in totals, `labels` are for people.
 
-    `title` goes with a sentence (`today`, `in the last 7 days`), `piece` is what one of them is, and so many of
-    them have `begun`.
+    `title` fits into a sentence (`today`, `in the last 7 days`). `unit` is an hour or a day, and `started` of
+    them have started.
     """
 
     name: str
@@ -31,12 +31,11 @@ class TimeRange:
 
     @property
     def is_today(self) -> bool:
-        """Whether it is no more than today."""
         return self.per is TotalsGroup.HOUR
 
 
 def resolve_time_range(name: str, now: float) -> TimeRange:
-    """One of `SPANS`, up to `now`."""
+    """Return one of `TIME_RANGES` up to `now`."""
     moment = datetime.fromtimestamp(now, UTC)
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     if name == TODAY:
@@ -66,5 +65,5 @@ def resolve_time_range(name: str, now: float) -> TimeRange:
 
 
 def format_day(at: float) -> str:
-    """The name of a day among totals."""
+    """Return the key of a day in totals."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")

@@ -1,9 +1,4 @@
-"""The pages of agents: which there are, what is switched on for each, what it may use, and what it carries.
-
-What is switched on for an agent, in words: what each mechanism does for it, and who decided that.
-
-The files that every request of an agent carries.
-"""
+"""The list of agents, and the page of one agent: features, models, caps, sections and workspace."""
 
 import asyncio
 import os
@@ -32,17 +27,18 @@ from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.spending import NO_SPENDING, SpendingTotals, TotalsRows, group_by_first, sum_spending
 from foveate.web.time_range import TODAY, WEEK, resolve_time_range
 
-# How long a page waits for files; requests wait longer.
+# Requests wait longer than pages.
 _FILES_TIMEOUT_SECONDS = 1.0
-# To count more takes longer than a page may.
+# Counting more would take too long for a page.
 _MAX_COUNTED_CHARS = 400_000
+_MAX_NAME_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceFile:
-    """A file of a workspace: its path from the root, how long it is, and when it was last changed.
+    """A workspace file: its path from the root, its size and its modification time.
 
-    Its tokens are not known where it is too long to be counted for a page, and its time where it is gone.
+    `tokens` is None if the files are too long to count for a page, and `changed_at` if the file is gone.
     """
 
     name: str
@@ -54,7 +50,7 @@ class WorkspaceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceListing:
-    """A workspace: its files, what is wrong with them, and how often they were at hand."""
+    """A workspace: its files, their problems, and cache statistics."""
 
     root: str
     scope: str
@@ -64,12 +60,11 @@ class WorkspaceListing:
 
     @property
     def chars(self) -> int:
-        """How long all of it is."""
         return sum(file.chars for file in self.files)
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens all of it has; None where that is not known of each."""
+        """Tokens of all files; None if any is unknown."""
         known = [file.tokens for file in self.files if file.tokens is not None]
         return sum(known) if len(known) == len(self.files) else None
 
@@ -77,9 +72,9 @@ class WorkspaceListing:
 async def load_workspace(
     sources: SectionSources, options: SectionOptions, counter: CounterOptions, model: str
 ) -> WorkspaceListing | None:
-    """What requests of an agent would carry of its workspace now; None where it has none.
+    """Load what an agent's requests would contain of its workspace now; None if it has none.
 
-    Nobody's request is counted for it, and a disk that hangs has no more than one thread wait.
+    This does not count as a request, and a hanging disk blocks at most one thread.
     """
     workspace = options.workspace
     if workspace is None:
@@ -146,12 +141,14 @@ _BACKEND_TEXTS = {
     Backend.OPENAI_API: "counted by OpenAI's input_tokens, each time",
     Backend.GEMINI_API: "counted by Gemini's countTokens, each time",
 }
-_MAX_NAME_CHARS_SWITCHES = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFeature:
-    """A mechanism: whether it is on, what that means, and who decided it. `chosen` is one of more than two."""
+    """A feature: whether it is on, what that means, and who decided it.
+
+    `chosen` is a value other than on and off.
+    """
 
     name: str
     is_on: bool
@@ -161,13 +158,13 @@ class AgentFeature:
 
     @property
     def state(self) -> str:
-        """How it is set, in a word."""
+        """The setting in a word."""
         return self.chosen or ("on" if self.is_on else "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRuleRow:
-    """What the budget says of a section by its name."""
+    """The budget's rule for a section."""
 
     section: str
     said: SectionRule
@@ -176,7 +173,7 @@ class SectionRuleRow:
 def list_features(
     options: AgentOptions, agent_settings: AgentSettings | None, settings: Settings
 ) -> list[AgentFeature]:
-    """Every mechanism of an agent; `said` is what the configuration says of it alone."""
+    """List all features of an agent; `agent_settings` are its own settings."""
     return [
         *_list_cache_features(options, agent_settings),
         *_list_compaction_features(options, agent_settings),
@@ -224,16 +221,16 @@ def _list_compaction_features(
             agent_settings is not None and agent_settings.context_optimization.compaction is not None
         ),
     )
-    wish = options.overflow.policy
+    policy = options.overflow.policy
     default_text = f"usual {'with' if is_on else 'without'} compaction"
     yield AgentFeature(
         name="What does not fit",
-        is_on=options.token_counter and wish is not OnOverflow.PASS,
-        means=_OVERFLOW_TEXTS[wish]
+        is_on=options.token_counter and policy is not OnOverflow.PASS,
+        means=_OVERFLOW_TEXTS[policy]
         if options.token_counter
         else "left to the provider, since nothing is counted",
         decided=default_text if options.on_overflow is None else _SET_FOR_AGENT,
-        chosen=wish.value,
+        chosen=policy.value,
     )
     if options.max_turns is not None:
         yield AgentFeature(
@@ -246,12 +243,13 @@ def _list_compaction_features(
 
 def _describe_compaction(options: AgentOptions) -> str:
     compaction = options.compaction_options
-    by = shorten(options.summarizer_model, _MAX_NAME_CHARS_SWITCHES) or "the agent's own model"
+    by = shorten(options.summarizer_model, _MAX_NAME_CHARS) or "the agent's own model"
     rules = ", by rules where it gives none" if compaction.extractive else ""
     return (
-        f"histories are folded from {format_percent(compaction.compact_at_pct)} of the window on, less the answer's room; "
-        f"the last {format_number(compaction.tail_keep_tokens)} tokens stay; {format_count(compaction.min_turns_between, 'turn')} at "
-        f"least between two folds; summaries by {by}{rules}"
+        f"histories are folded from {format_percent(compaction.compact_at_pct)} of the window on, less the"
+        f" answer's room; the last {format_number(compaction.tail_keep_tokens)} tokens stay;"
+        f" {format_count(compaction.min_turns_between, 'turn')} at least between two folds; summaries by"
+        f" {by}{rules}"
     )
 
 
@@ -278,20 +276,20 @@ def _list_counting_features(
         else f"sent as they come, since {'compaction is off' if is_on else 'nothing is counted'}",
         decided=_SET_FOR_ALL,
     )
-    own = agent_settings.context_optimization.workspace_cache if agent_settings is not None else None
+    own_setting = agent_settings.context_optimization.workspace_cache if agent_settings is not None else None
     cache = settings.context_optimization.workspace_cache
-    is_cached = cache.enabled if own is None else own
+    is_cached = cache.enabled if own_setting is None else own_setting
     age = f", and after {cache.max_age_seconds:g} s" if cache.max_age_seconds else ""
     yield AgentFeature(
         name="Workspace cache",
         is_on=is_cached,
         means=f"files are read again when they change{age}" if is_cached else "files are read for each request",
-        decided=_decided_by(own is not None),
+        decided=_decided_by(own_setting is not None),
     )
 
 
 def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
-    """What is put into an agent's requests, and what is not."""
+    """List the sections that can be injected, with their state."""
     section_options = options or SectionOptions()
     workspace, memory, binding, time = (
         section_options.workspace,
@@ -316,7 +314,8 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
             time is not None and time.awareness,
             ""
             if time is None
-            else f"{time.format.value}, {section_options.zone}; deadlines {time.warning_minutes} minutes before",
+            else f"{time.format.value}, {section_options.zone};"
+            f" deadlines {time.warning_minutes} minutes before",
         ),
         ("Channel", section_options.channel, "where a request comes from, as it says"),
         ("Budget", section_options.budget, "how much of the window and of caps is left"),
@@ -330,34 +329,34 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
 def _describe_binding(options: SectionOptions) -> str:
     binding = options.binding
     assert binding is not None
-    known = [
+    described = [
         format_count(len(binding.peers), "peer") if binding.peers else "",
         format_count(len(binding.channels), "channel") if binding.channels else "",
-        f"answers in {shorten(binding.language, _MAX_NAME_CHARS_SWITCHES)}" if binding.language else "",
+        f"answers in {shorten(binding.language, _MAX_NAME_CHARS)}" if binding.language else "",
     ]
-    return ", ".join(filter(None, known)) or "nothing is said in it"
+    return ", ".join(filter(None, described)) or "nothing is said in it"
 
 
 def describe_ladder(ladder: Ladder) -> Sequence[str]:
-    """What is done when sections do not fit, step by step."""
+    """Describe, step by step, what happens to sections that do not fit."""
     return [_describe_rung(rung) for rung in ladder.rungs]
 
 
 def _describe_rung(rung: Rung) -> str:
-    named = ", ".join(rung.sections)
+    names = ", ".join(rung.sections)
     match rung:
         case Truncate():
-            return f"cut {named or 'sections, the lowest priority first'}"
+            return f"cut {names or 'sections, the lowest priority first'}"
         case Drop():
-            return f"leave out {named or 'whole sections, the lowest priority first'}"
+            return f"leave out {names or 'whole sections, the lowest priority first'}"
         case LastLines(lines=lines):
-            return f"keep the last {format_count(lines, 'line')} of {named}"
+            return f"keep the last {format_count(lines, 'line')} of {names}"
         case Replace():
-            return f"put a line in the place of {named}"
+            return f"put a line in the place of {names}"
 
 
 def list_section_rules(options: SectionOptions) -> list[SectionRuleRow]:
-    """What the budget of an agent's sections says of each by name."""
+    """List the budget's rules by section."""
     return [SectionRuleRow(section=name, said=rule) for name, rule in sorted(options.limits.sections.items())]
 
 
@@ -366,10 +365,8 @@ def _decided_by(is_agent_setting: bool) -> str:
 
 
 ROWS_PER_PAGE = 50
-"""So many agents are on a page."""
-_MAX_NAME_CHARS = 80
 _READ_TIMEOUT_SECONDS = 1.0
-# No agent of a configuration has an empty name.
+# A configured agent never has an empty name.
 _UNNAMED_AGENT = ""
 
 AGENT_FILTERS: Mapping[str, str] = {
@@ -377,12 +374,12 @@ AGENT_FILTERS: Mapping[str, str] = {
     "configured": "Those in the configuration",
     "asked": "Those that asked in the last 7 days",
 }
-"""Which agents can be shown, and what that is called."""
+"""Names and titles of the filters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRow:
-    """An agent of the list: whether the configuration names it, its options, and what it spent."""
+    """An agent in the list."""
 
     name: str
     is_configured: bool
@@ -394,7 +391,7 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentModel:
-    """A model that an agent asked: the window that it has there, who says so, and what was spent on it."""
+    """A model that an agent used: its context window, the source of that, and the spending."""
 
     name: str
     window_tokens: int | None
@@ -403,12 +400,12 @@ class AgentModel:
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """Every agent, those that spent most in the last days first; `find` looks for a name."""
+    """Load the list of agents, those that spent most in the last days first; `find` searches names."""
     agent_filter = page_request.choice("which", "all", AGENT_FILTERS)
     find = page_request.text("find")
     config, store, now = data.current_config(), data.store, data.clock()
     viewer = page_request.viewer
-    known, today, week = await asyncio.gather(
+    active, today, week = await asyncio.gather(
         store.totals.list_agents(),
         store.totals.sum_totals(
             [TotalsGroup.AGENT, TotalsGroup.CATEGORY],
@@ -421,23 +418,23 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             agent=viewer.agent,
         ),
     )
-    known = [name for name in known if viewer.can_see(name)]
+    active = [name for name in active if viewer.can_see(name)]
     configured_names = {agent.id for agent in config.settings.agents if viewer.can_see(agent.id)}
 
-    def listed() -> list[str]:
+    def list_names() -> list[str]:
         order = _rank_by_cost(week)
-        chosen = {"all": {*known, *configured_names}, "configured": configured_names, "asked": {*order}}[
+        chosen = {"all": {*active, *configured_names}, "configured": configured_names, "asked": {*order}}[
             agent_filter
         ]
-        found = [name for name in chosen if find.casefold() in name.casefold()]
-        return sorted(found, key=lambda name: (order.get(name, len(order)), name))
+        names_found = [name for name in chosen if find.casefold() in name.casefold()]
+        return sorted(names_found, key=lambda name: (order.get(name, len(order)), name))
 
-    # Of thousands it takes longer than requests should wait for the event loop.
-    found = await asyncio.to_thread(listed)
-    pages = max(1, -(-len(found) // ROWS_PER_PAGE))
-    # Those who asked in the last days become fewer by themselves.
+    # Sorting thousands would block the event loop for too long.
+    names_found = await asyncio.to_thread(list_names)
+    pages = max(1, -(-len(names_found) // ROWS_PER_PAGE))
+    # The number of recently active agents can shrink between two requests.
     number = min(page_request.number("page", 1, min_value=1, max_value=1_000_000), pages)
-    names = found[(number - 1) * ROWS_PER_PAGE : number * ROWS_PER_PAGE]
+    names = names_found[(number - 1) * ROWS_PER_PAGE : number * ROWS_PER_PAGE]
     spent_today, spent_week = _group_by_agent(names, today), _group_by_agent(names, week)
     return WebPage(
         template="agents.html",
@@ -449,7 +446,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             "rows": [
                 _build_row(config, name, name in configured_names, spent_today, spent_week) for name in names
             ],
-            "found": len(found),
+            "found": len(names_found),
             "named": len(configured_names),
             "page": number,
             "pages": pages,
@@ -460,7 +457,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
 
 
 def _rank_by_cost(rows: TotalsRows) -> Mapping[str, int]:
-    """The place of each agent: by what it spent, those that spent nothing by what they asked."""
+    """Rank agents by spending, then by requests."""
     spent: dict[str, tuple[Decimal, int]] = {}
     for (agent, *_), totals in rows:
         dollars, requests = spent.get(agent, (Decimal(0), 0))
@@ -469,7 +466,7 @@ def _rank_by_cost(rows: TotalsRows) -> Mapping[str, int]:
 
 
 def _group_by_agent(agents: Collection[str], rows: TotalsRows) -> Mapping[str, SpendingTotals]:
-    """What these agents spent: there may be thousands beside them, of whom nothing is shown."""
+    """Sum the spending of these agents only: there may be thousands of others."""
     wanted = frozenset(agents)
     return group_by_first([row for row in rows if row[0][0] in wanted])
 
@@ -493,10 +490,10 @@ def _build_row(
 
 
 async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """One agent.
+    """Load the page of one agent.
 
     Raises:
-        NoSuchPage: the configuration does not name it, and it has never asked anything.
+        PageNotFound: the agent is not configured, and has never sent a request.
         Forbidden: the viewer may not see it.
     """
     name = page_request.viewer.restrict(page_request.path_parameters["name"])
@@ -515,7 +512,8 @@ async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPa
         and not await store.totals.sum_totals([TotalsGroup.MODEL], agent=name)
     ):
         raise PageNotFound(
-            f"the agent {shorten(name, _MAX_NAME_CHARS)!r} has never asked, and the configuration does not name it"
+            f"the agent {shorten(name, _MAX_NAME_CHARS)!r} has never asked,"
+            " and the configuration does not name it"
         )
     models = _list_models(options, group_by_first(week))
     sections = await _load_sections(data.sources, options, models)
@@ -544,7 +542,7 @@ def _count_keys(agent_settings: AgentSettings | None) -> int:
 
 
 def _list_models(options: AgentOptions, spent: Mapping[str, SpendingTotals]) -> Sequence[AgentModel]:
-    """The models that were asked, the dearest first."""
+    """List the used models, the most expensive first."""
     order = sorted(spent.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, entry[0]))
     return [_describe_model(options, name, entry) for name, entry in order]
 
@@ -566,7 +564,7 @@ def _describe_model(options: AgentOptions, name: str, spent: SpendingTotals) -> 
 async def _load_sections(
     sources: SectionSources, options: AgentOptions, models: Sequence[AgentModel]
 ) -> Mapping[str, object]:
-    """What is put into its requests: sections with their budget, its workspace and its skills."""
+    """Load what is injected into the agent's requests: sections with their budget, workspace and skills."""
     injected: list[AgentFeature] = list_sections(options.sections)
     if options.sections is None:
         return {
@@ -595,7 +593,7 @@ async def _load_sections(
 async def _load_own_limits(
     sources: SectionSources, options: SectionOptions
 ) -> tuple[SectionOptions, Sequence[str]]:
-    """The options with the limits that the agent has set itself, and what is wrong with those."""
+    """Return the options with the limits that the agent set itself, and their problems."""
     try:
         return await sources.with_own_limits(options, _read_deadline())
     except TimeoutError:

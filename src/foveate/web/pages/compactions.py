@@ -1,4 +1,4 @@
-"""Folds as pages show them: what was folded, what stands for it, and what was carried. And the page of one."""
+"""The page of one compaction, and compactions as the page of a session shows them."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from foveate.web.formatting import shorten
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 
 _MESSAGES_AT_EACH_END = 3
-"""So many messages are shown of a fold's beginning, and of its end, where it is one of several."""
+"""Messages shown from the start and the end of each compaction of a list."""
 _EXCERPT_CHARS = 300
 _SUMMARY_CHARS = 1_500
 _MESSAGE_CHARS = 4_000
@@ -38,7 +38,7 @@ _MAX_MESSAGE_NUMBER = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownText:
-    """A text as far as it is shown, and how many characters more there are."""
+    """The visible start of a text, and the number of characters left out."""
 
     text: str
     more: int = 0
@@ -46,10 +46,10 @@ class ShownText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownMessage:
-    """A folded message: its number in the conversation, who speaks and what is said.
+    """A compacted message and its number in the conversation.
 
-    One that `is_raw` is shown as it came, since nobody can tell what it says, or it is far too long. Before it
-    so many were `left_out`.
+    `is_raw`: it is shown as received, because it cannot be parsed or is far too long. `left_out` messages
+    before it are not shown.
     """
 
     number: int
@@ -62,9 +62,9 @@ class ShownMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionDetails:
-    """A fold with some of the messages that it was the first to fold, of so `many`.
+    """A compaction with some of the messages that it was the first to replace, of `many`.
 
-    One that `is_taken_in` is part of a later one, whose summary is sent.
+    `is_taken_in`: it is part of a later one, whose summary is sent.
     """
 
     fold: Compaction
@@ -76,36 +76,36 @@ class CompactionDetails:
 
     @property
     def is_in_force(self) -> bool:
-        """Whether its summary, or its cut, is sent."""
+        """Whether its summary or cut is sent."""
         is_made = self.fold.outcome in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED)
         return is_made and self.fold.undone_at is None and not self.is_taken_in
 
     @property
     def means(self) -> str:
-        """What its outcome means for the next request."""
+        """What the outcome means for the next request."""
         if self.fold.undone_at is not None:
             return undone_meaning(self.fold)
         return "a later fold took it in" if self.is_taken_in else OUTCOME_MEANINGS[self.fold.outcome]
 
     @property
     def maker(self) -> str:
-        """Who made it."""
+        """The model or rules that made the summary."""
         return describe_author(self.fold)
 
     @property
     def saved_share(self) -> float | None:
-        """How much of what it stands for is no longer sent; None where nothing is."""
+        """The share of the replaced tokens that is no longer sent; None if nothing is saved."""
         saved = self.fold.tokens_before - self.fold.tokens_after
         return saved / self.fold.tokens_before if saved > 0 else None
 
     @property
     def carried_left_out(self) -> int:
-        """How many more facts it carries."""
+        """The number of facts that are not shown."""
         return len(self.fold.carried) - len(self.carried)
 
 
 async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> Sequence[CompactionDetails]:
-    """Folds with the first and the last messages of each."""
+    """Load compactions with the first and the last messages of each."""
     spans = await store.dashboard.compacted_ends(
         [compaction.id for compaction in compactions], each=_MESSAGES_AT_EACH_END
     )
@@ -126,7 +126,7 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """One fold, with all that it folded, in pages."""
+    """Load one compaction with all replaced messages, in pages."""
     compaction_id = page_request.path_parameters["id"]
     compaction = await data.store.compactions.get_compaction(compaction_id)
     if compaction is None or not page_request.viewer.can_see(compaction.agent):
@@ -160,14 +160,17 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
 
 
 _FORMAT_CACHE: LruCache[tuple[Format | None]] = LruCache(_MAX_CACHED_FORMATS)
-"""The formats of conversations by where their first folds end: to find one, all that was folded is read."""
+"""Formats of conversations by the boundary of their first compaction.
+
+Finding one means reading all compacted messages.
+"""
 
 
 async def _find_api_formats(
     journal: CompactionStore, spans: Mapping[str, CompactedMessages]
 ) -> dict[str | None, Format]:
-    """The formats of what was folded, by the first fold of each conversation, as far as they are known."""
-    found: dict[str | None, Format] = {}
+    """Return the formats of conversations by their first compaction, as far as they are known."""
+    formats: dict[str | None, Format] = {}
     for first_id in {
         span.first_compaction_id for span in spans.values() if span.first_compaction_id and span.turns
     }:
@@ -180,8 +183,8 @@ async def _find_api_formats(
             cached = ((await asyncio.to_thread(identify_contents, compaction, turns)).api_format,)
             _FORMAT_CACHE.put(compaction.boundary, cached)
         if cached[0] is not None:
-            found[first_id] = cached[0]
-    return found
+            formats[first_id] = cached[0]
+    return formats
 
 
 def _describe_compaction(
@@ -211,7 +214,7 @@ def _show_message(turn: CompactedMessage, api_format: Format | None, max_chars: 
         try:
             role, text = read_message(api_format, turn.message)
             is_raw = False
-        except MalformedRequest:  # kept by somebody who could read it: it is shown as it came
+        except MalformedRequest:  # shown as received
             pass
     if is_raw:
         _, text = read_message(None, turn.message)
@@ -225,7 +228,7 @@ def _show_message(turn: CompactedMessage, api_format: Format | None, max_chars: 
 
 
 def _truncate(text: str, max_chars: int) -> ShownText:
-    """A text in so many characters at most, none of them cut in two."""
+    """Truncate a text without splitting a grapheme."""
     if len(text) <= max_chars:
         return ShownText(text=text)
     end = graphemes.boundary_at_or_before(text[: 2 * max_chars], max_chars)

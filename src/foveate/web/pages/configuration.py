@@ -1,4 +1,4 @@
-"""The page of the configuration: every setting that holds, where it is from, what is wrong with the file."""
+"""The configuration page: every effective setting, its source, and problems of the file."""
 
 import asyncio
 import re
@@ -15,7 +15,6 @@ from foveate.web.data import ConfigSnapshot, GatewayData
 from foveate.web.page import PageRequest, WebPage
 
 ROWS_PER_PAGE = 100
-"""So many settings are on a page."""
 _MAX_PROBLEMS = 20
 _AGENT_KEY = re.compile(r"agents\.(\d+)\.")
 
@@ -24,14 +23,14 @@ SETTING_FILTERS: Mapping[str, str] = {
     "file": "Those in the file",
     "all": "All settings",
 }
-"""Which settings can be shown, and what that is called."""
+"""Names and titles of the filters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """A setting as it is shown. `agent` is whose it is, where it is of one.
+    """A setting as shown. `agent` is the agent that it belongs to, if any.
 
-    One that waits for a start has what is used `until_start`.
+    `until_start` is the value used until the next start, if the setting waits for it.
     """
 
     key: str
@@ -44,13 +43,13 @@ class SettingRow:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it is another than by default, or than what is used until the next start."""
+        """Whether it differs from its default, or from the value used until the next start."""
         return self.differs or self.until_start is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigProblem:
-    """What is wrong with the file: where, and what to do."""
+    """A problem of the file: where it is, and what to do."""
 
     where: str
     key: str
@@ -58,7 +57,7 @@ class ConfigProblem:
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """What holds; `find` looks for words in all of it, `which` chooses what differs, is in the file, or all."""
+    """Load the settings; `find` searches all texts, `which` selects changed ones, those in the file, or all."""
     find = page_request.text("find")
     config = data.current_config()
     settings = await data.effective_settings()
@@ -68,7 +67,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     )
     rows = await asyncio.to_thread(_select_settings, config, settings, setting_filter, find)
     pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
-    # A file that was made shorter may have fewer.
+    # A shortened file may have fewer pages.
     number = min(page_request.number("page", 1, min_value=1, max_value=1_000_000), pages)
     return WebPage(
         template="configuration.html",
@@ -97,17 +96,17 @@ def _select_settings(
     config: ConfigSnapshot, settings: Sequence[EffectiveSetting], setting_filter: str, find: str
 ) -> list[SettingRow]:
     words = find.casefold().split()
-    found = (
+    rows = (
         _build_row(setting, config)
         for setting in settings
         if setting_filter != "file" or setting.source is SettingSource.FILE
     )
-    chosen = [
+    selected = [
         setting
-        for setting in found
+        for setting in rows
         if (setting_filter != "changed" or setting.is_changed) and _matches(setting, words)
     ]
-    return sorted(chosen, key=lambda setting: not setting.is_changed)
+    return sorted(selected, key=lambda setting: not setting.is_changed)
 
 
 def _matches(setting: SettingRow, words: Sequence[str]) -> bool:
@@ -136,27 +135,27 @@ def _build_row(setting: EffectiveSetting, config: ConfigSnapshot) -> SettingRow:
 
 
 def _find_agent(key: str, settings: Settings) -> str:
-    found = _AGENT_KEY.match(key)
-    number = int(found[1]) if found else len(settings.agents)
+    match = _AGENT_KEY.match(key)
+    number = int(match[1]) if match else len(settings.agents)
     return settings.agents[number].id if number < len(settings.agents) else ""
 
 
 def _list_problems(config: ConfigSnapshot) -> list[ConfigProblem]:
-    """All that is wrong with the file, as `foveate config check` tells it."""
+    """List all problems of the file, as `foveate config check` does."""
     if config.problem is None:
         return []
-    found: list[FoveateError] = []
+    errors: list[FoveateError] = []
     if config.path is not None:
         try:
             data = read_bytes(config.path, limit_bytes=MAX_SETTINGS_BYTES)
-            found = [*find_problems(data, display_path(config.path))]
+            errors = [*find_problems(data, display_path(config.path))]
         except FoveateError:
-            found = []  # which is what is wrong with it
-    return [_describe_problem(error) for error in found[:_MAX_PROBLEMS] or [config.problem]]
+            errors = []  # then the error in force says what is wrong
+    return [_describe_problem(error) for error in errors[:_MAX_PROBLEMS] or [config.problem]]
 
 
 def _describe_problem(error: FoveateError) -> ConfigProblem:
     if not isinstance(error, BadSetting):
         return ConfigProblem(where="", key="", reason=str(error))
-    where = error.source if error.line is None else f"{error.source}:{error.line}"
-    return ConfigProblem(where=where, key=error.key, reason=error.reason)
+    place = error.source if error.line is None else f"{error.source}:{error.line}"
+    return ConfigProblem(where=place, key=error.key, reason=error.reason)

@@ -1,4 +1,4 @@
-"""The page of a memory: what a model would see of it, by the functions that put it into requests."""
+"""The memory page: what a model would see, computed by the functions that inject it into requests."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from foveate.memory.nodes import Node
 
 MAX_TOKENS = 50_000
-"""A longer view is for nobody's eyes."""
+"""Longer views are not useful on a page."""
 MAX_NODES = 300
 MAX_CHARS = 60_000
-"""Of a view so many nodes and characters are shown."""
+"""Limits for the shown part of a view."""
 _MAX_PROBLEMS = 5
 _MAX_AGENTS = 200
-# Browsers flatten what is nested much deeper.
+# Browsers flatten deeper nesting.
 _MAX_DEPTH = 24
-# How long a page waits for a memory that is being read; requests wait longer.
+# Requests wait longer than pages.
 _READ_TIMEOUT_SECONDS = 2.0
-# While the memory changes under it, it is looked at again.
+# The memory may change while it is rendered.
 _MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlineLine:
-    """A node of the outline: how much of it is shown, and of how many below it nothing is.
+    """A node of the outline: how much of it is shown, and how many nodes below it are hidden.
 
-    `opens` a list below the line before it, or `closes` so many of those that are open.
+    `opens`: the line starts a nested list. `closes`: how many open lists end before it.
     """
 
     id: str
@@ -54,28 +54,28 @@ class OutlineLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOutline:
-    """What is shown of a memory: its text, the nodes in it as an outline, and how many nodes there are."""
+    """The text that a model would see, its nodes as an outline, and the number of all nodes."""
 
     view: View
     lines: Sequence[OutlineLine]
     lists_left: int
-    """So many lists are open at the end of the outline."""
+    """Lists that are still open at the end of the outline."""
     nodes: int
     has_private: bool
 
     def at(self, level: DetailLevel) -> int:
-        """How many nodes are shown at a level."""
-        shown = sum(node.level is level for node in self.view.nodes)
-        return self.nodes - len(self.view.nodes) if level is DetailLevel.HIDDEN else shown
+        """Count the nodes at a level."""
+        count = sum(node.level is level for node in self.view.nodes)
+        return self.nodes - len(self.view.nodes) if level is DetailLevel.HIDDEN else count
 
 
-# Whoever stays on the page is shown it again whenever anybody has asked anything.
+# An open page is rendered again at every request of any agent.
 _OUTLINE_CACHE: BuildCache[tuple[object, ...], MemoryOutline] = BuildCache(16)
 register(_OUTLINE_CACHE)
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """What an agent's model would see of its memory for a focus, a query and a limit of tokens."""
+    """Load what an agent's model would see for a focus, a query and a token limit."""
     config = data.current_config()
     agents = [
         agent.id
@@ -107,10 +107,10 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         try:
             context |= await _load_outline(data, page_request, agent, options, options.sections)
         except (BadOption, BudgetExceeded) as error:
-            # The form stays, so that it can be asked otherwise.
+            # Show the form, so that the input can be corrected.
             context |= {"options": options.sections.memory, "problem": str(error)}
             is_rejected = True
-    # To look for a title that may have been meant takes its time, and what happens elsewhere changes nothing.
+    # Searching for similar titles is slow, and changes elsewhere do not affect the result.
     status = 400 if is_rejected else 200
     return WebPage(template="memory.html", title="Memory", context=context, status=status, live=not is_rejected)
 
@@ -145,7 +145,7 @@ async def _load_outline(
     focus, query = page_request.text("focus") or None, page_request.text("query") or None
     model = last_model or DEFAULT_MODEL
 
-    def made() -> MemoryOutline:
+    def load() -> MemoryOutline:
         counter = offline_counter(options.counter, model)
         for _ in range(_MAX_TRIES):
             version, era = memory.version, _OUTLINE_CACHE.generation
@@ -170,23 +170,23 @@ async def _load_outline(
 
     problems = memory.problems
     return context | {
-        "seen": await asyncio.to_thread(made),
+        "seen": await asyncio.to_thread(load),
         "troubles": [str(problem) for problem in problems[:_MAX_PROBLEMS]],
         "more_troubles": max(0, len(problems) - _MAX_PROBLEMS),
     }
 
 
 async def _last_model(data: GatewayData, agent: str) -> str:
-    """The model that the agent asked last; nothing where it is not known."""
+    """Return the model that the agent used last; empty if it is unknown."""
     try:
-        found = await data.store.totals.list_sessions(limit=1, agent=agent)
+        sessions = await data.store.totals.list_sessions(limit=1, agent=agent)
     except StoreUnavailable:
-        return ""  # a memory can be looked at without it
-    return found[0].model if found else ""
+        return ""  # the page works without it
+    return sessions[0].model if sessions else ""
 
 
 def _allowed_tokens(sections: SectionOptions) -> int:
-    """How many tokens the budget of an agent's sections leaves for its memory; none where that is off."""
+    """Return the tokens that the sections' budget leaves for the memory; 0 if it is disabled."""
     rule = sections.limits.sections.get("context")
     if rule is None:
         return sections.total_tokens
@@ -199,7 +199,7 @@ def _allowed_tokens(sections: SectionOptions) -> int:
 def _build_outline(memory: "Memory", view: View, focus: str | None) -> MemoryOutline:
     nodes = memory.nodes
     memory_nodes = _find_nodes(memory, view.nodes)
-    shown = {node.id for node in memory_nodes.values()}
+    shown_ids = {node.id for node in memory_nodes.values()}
     focus_id = memory.node(focus).id if focus is not None else None
     depths: dict[str, int] = {}
     lines: list[OutlineLine] = []
@@ -220,7 +220,7 @@ def _build_outline(memory: "Memory", view: View, focus: str | None) -> MemoryOut
                 tokens=view_node.tokens,
                 score=view_node.score,
                 is_focus=view_node.id == focus_id,
-                hidden_below=sum(child.id not in shown for child in node.children) if node else 0,
+                hidden_below=sum(child.id not in shown_ids for child in node.children) if node else 0,
                 opens=depth > previous_depth,
                 closes=max(0, previous_depth - depth),
             )
@@ -232,11 +232,11 @@ def _build_outline(memory: "Memory", view: View, focus: str | None) -> MemoryOut
 
 
 def _find_nodes(memory: "Memory", wanted: Sequence[ViewNode]) -> Mapping[str, "Node"]:
-    """The nodes of a view, but for those that have gone from the memory since."""
-    found = {}
+    """Find the nodes of a view, except those that have been removed since."""
+    nodes = {}
     for view_node in wanted:
         try:
-            found[view_node.id] = memory.node(view_node.id)
+            nodes[view_node.id] = memory.node(view_node.id)
         except BadOption:
-            break  # it is looked at again
-    return found
+            break  # the caller renders it again
+    return nodes

@@ -1,11 +1,4 @@
-"""The overview: what is spent, saved and lost, how well caches work, and what is wrong.
-
-The charts of the overview: money, what was saved and lost, hit ratios and requests over a span.
-
-What is wrong with the gateway, by what `/health` says, and what to do about it.
-
-What Foveate adds to requests before they are sent, read from the histograms that the gateway counts in.
-"""
+"""The overview page: spending, savings, cache hit ratios, added latency and health problems."""
 
 import asyncio
 from collections import Counter
@@ -41,7 +34,7 @@ from foveate.web.viewer import Viewer
 
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
-    """What is wrong, and what to do; `path` is the page that shows more of it."""
+    """A problem and its remedy; `path` is a page with details."""
 
     what: str
     remedy: str
@@ -49,7 +42,7 @@ class HealthProblem:
 
 
 def list_health_problems(health: Mapping[str, Any]) -> list[HealthProblem]:
-    """All that is wrong; nothing where all is well."""
+    """List all problems that `/health` reports."""
     return list(_find_health_problems(health))
 
 
@@ -82,7 +75,8 @@ def _find_health_problems(health: Mapping[str, Any]) -> Iterator[HealthProblem]:
     if lost:
         verb = "was" if lost == 1 else "were"
         yield HealthProblem(
-            f"{format_count(lost, 'bill')} {verb} lost since the gateway started, so that sums here are too low",
+            f"{format_count(lost, 'bill')} {verb} lost since the gateway started,"
+            " so that sums here are too low",
             "The gateway's log says why. The provider's own account has what was spent.",
         )
     if not log["written"]:
@@ -98,7 +92,7 @@ def _format_times(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How long something took: so many times, half of them no longer than `p50`, 99 of 100 than `p99`."""
+    """Distribution of a duration."""
 
     name: str
     count: int
@@ -108,21 +102,21 @@ class Latency:
 
 
 def summarize_added_latency(samples: Iterable[Sample]) -> Latency | None:
-    """What the engine added to requests; None where there was none."""
+    """Return the latency that the engine adds to requests; None without requests."""
     numbers = next((sample.values for sample in samples if sample.name == definitions.ADDED_SECONDS.name), None)
     return None if numbers is None else _summarize_histogram("", numbers, definitions.ADDED_SECONDS.buckets)
 
 
 def summarize_steps(samples: Iterable[Sample]) -> list[Latency]:
-    """How long each step took, the slowest first."""
-    found = [
+    """Return the duration of each step, the slowest first."""
+    latencies = [
         latency
         for item in samples
         if item.name == definitions.STEP_SECONDS.name
         and (latency := _summarize_histogram(item.labels[0], item.values, definitions.STEP_SECONDS.buckets))
         is not None
     ]
-    return sorted(found, key=lambda item: (-item.p99, -item.mean, item.name))
+    return sorted(latencies, key=lambda item: (-item.p99, -item.mean, item.name))
 
 
 def _summarize_histogram(name: str, numbers: Sequence[float], bounds: Sequence[float]) -> Latency | None:
@@ -140,30 +134,30 @@ def _summarize_histogram(name: str, numbers: Sequence[float], bounds: Sequence[f
 
 
 def _quantile(share: float, counts: Sequence[float], bounds: Sequence[float]) -> float:
-    """As Prometheus has it: evenly spread between two bounds, and the last one for what is beyond it."""
+    """Interpolate linearly within a bucket, as Prometheus does; beyond the last bound, return that."""
     rank = share * sum(counts)
-    before = 0.0
+    below = 0.0
     for at, up_to in enumerate(accumulate(counts)):
         if up_to >= rank and counts[at]:
             if at == len(bounds):
                 return bounds[-1]
             lower = bounds[at - 1] if at else 0.0
-            return lower + (bounds[at] - lower) * (rank - before) / counts[at]
-        before = up_to
+            return lower + (bounds[at] - lower) * (rank - below) / counts[at]
+        below = up_to
     return bounds[-1]
 
 
 MAX_SERIES = 6
-"""So many agents or models have a colour of their own; the rest is one more series."""
+"""Number of agents or models with their own colour; the rest is one more series."""
 OTHERS_NAME = "others"
 _MAX_NAME_CHARS = 32
 
 SpendingOverTime = Mapping[str, SpendingTotals]
-"""What was spent by the pieces of a span."""
+"""Spending by the units of a time range."""
 
 
 def most_expensive(spent: Mapping[str, SpendingTotals]) -> list[str]:
-    """The agents or models that have a colour, those first that cost most."""
+    """Return the agents or models that get their own colour, the most expensive first."""
     names = [name for name, spending in spent.items() if not spending.is_nothing]
     return sorted(names, key=lambda name: (-spent[name].dollars, -spent[name].input_tokens, name))[:MAX_SERIES]
 
@@ -171,10 +165,10 @@ def most_expensive(spent: Mapping[str, SpendingTotals]) -> list[str]:
 def build_cost_chart(
     time_range: TimeRange, whole: SpendingOverTime, parts: Mapping[str, SpendingOverTime], by: str
 ) -> Chart:
-    """Money by the piece of a span, in `parts` on each other; what is in none of them is that of others."""
+    """Stack the costs of `parts`; the rest of `whole` is shown as others."""
     amounts_by_name = {name: _amounts(time_range, part, _dollars) for name, part in parts.items()}
     total = _amounts(time_range, whole, _dollars)
-    # Parts are read after the whole, and may have grown meanwhile.
+    # Parts are read after the whole, and may include newer requests.
     rest = [
         max(Decimal(0), total_amount - sum(column, Decimal(0)))
         for total_amount, column in zip(total, _columns(time_range, amounts_by_name), strict=True)
@@ -198,7 +192,7 @@ def build_cost_chart(
 
 
 def build_savings_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart:
-    """What each mechanism saved, by simulation without it, and what unplanned cache misses lost."""
+    """Show the simulated savings of each mechanism, and the cost of unplanned cache misses."""
     kinds: dict[str, tuple[Callable[[SpendingTotals], Decimal], str]] = {
         "saved by breakpoints": (lambda spending: spending.saved_by_breakpoints, "three"),
         "saved by compaction and trimming": (lambda spending: spending.saved_by_compaction, "four"),
@@ -225,14 +219,17 @@ def build_savings_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart
 
 
 def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOverTime]) -> Chart:
-    """The hit ratio of each agent, with the lines of the health levels."""
+    """Show the hit ratio of each agent, with the health levels as limits."""
     ratios = {
         name: [part.get(group, NO_SPENDING).ratio for group in time_range.groups]
         for name, part in agents.items()
     }
-    known = {name: values for name, values in ratios.items() if any(value is not None for value in values)}
+    known_ratios = {
+        name: values for name, values in ratios.items() if any(value is not None for value in values)
+    }
     last = {
-        name: next(value for value in reversed(values) if value is not None) for name, values in known.items()
+        name: next(value for value in reversed(values) if value is not None)
+        for name, values in known_ratios.items()
     }
     levels = (
         (DEFAULT_THRESHOLDS.healthy_from, "the aim", "good"),
@@ -253,7 +250,7 @@ def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOv
                     colour=SERIES_COLOURS[places[name]],
                     shape=Shape.LINE,
                 )
-                for name, values in known.items()
+                for name, values in known_ratios.items()
             ),
             *(
                 Series(
@@ -270,7 +267,7 @@ def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOv
 
 
 def build_requests_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart:
-    """Requests, those that failed on those that did not."""
+    """Stack failed requests on successful ones."""
     spent = [whole.get(group, NO_SPENDING) for group in time_range.groups]
     requests, failed = sum(spending.requests for spending in spent), sum(spending.failed for spending in spent)
     return Chart(
@@ -299,7 +296,8 @@ def _describe_costs(
     if not spent:
         return f"nothing {time_range.title}"
     peak = max(range(len(total)), key=lambda at: total[at])
-    text = f"{format_money(spent)} {time_range.title}, the most at {time_range.labels[peak]} with {format_money(total[peak])}"
+    maximum = f"{time_range.labels[peak]} with {format_money(total[peak])}"
+    text = f"{format_money(spent)} {time_range.title}, the most at {maximum}"
     sums = {name: sum(amounts, Decimal(0)) for name, amounts in amounts_by_name.items()}
     first = max(sums, key=lambda name: sums[name], default=None)
     return text if first is None else f"{text}; {_series_name(first)} has {format_money(sums[first])} of it"
@@ -326,7 +324,7 @@ def _bars(time_range: TimeRange, name: str, amounts: Iterable[Decimal | int], co
 
 
 def _chart_values(time_range: TimeRange, amounts: Iterable[Decimal | int]) -> list[float | None]:
-    """What is drawn of amounts: nothing where a piece of the span has not begun."""
+    """Return values for a chart; None for units that have not started."""
     return [float(amount) if place < time_range.started else None for place, amount in enumerate(amounts)]
 
 
@@ -338,7 +336,7 @@ TEMPLATE = "overview.html"
 _TITLE = "Overview"
 _MAX_MISSES = 10
 _MAX_ROWS = 50
-# Beyond so many nobody looks for one in a list: a name can be typed.
+# With more agents, the name is typed instead of selected.
 _MAX_LISTED_AGENTS = 200
 _GROUPINGS = frozenset((TotalsGroup.AGENT.value, TotalsGroup.MODEL.value))
 _CATEGORY_TEXTS = {
@@ -351,17 +349,15 @@ _CATEGORY_TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class SpendingRow:
-    """A row of a table: of whom or what, and what was spent."""
-
     name: str
     spent: SpendingTotals
 
 
 @dataclass(frozen=True, slots=True)
 class _OverviewSpending:
-    """What was spent over a span: by its pieces, and in all of it by agent, by model and by category.
+    """Spending in a time range: over time, and by agent, model and category.
 
-    `dearest_models` are those that have a colour on charts, by the pieces of the span.
+    `dearest_models` are the models with their own colour in charts, over time.
     """
 
     over_time: SpendingOverTime
@@ -372,7 +368,7 @@ class _OverviewSpending:
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """The overview of a span, of all agents or of one."""
+    """Load the overview of a time range, for all agents or one."""
     now, store = data.clock(), data.store
     time_range = resolve_time_range(page_request.choice("span", WEEK, TIME_RANGES), now)
     viewer = page_request.viewer
@@ -448,7 +444,7 @@ async def _load_spending(store: Store, time_range: TimeRange, agent: str | None)
             for per in ([time_range.per, TotalsGroup.MODEL], [TotalsGroup.AGENT])
         )
     )
-    # Of thousands of agents it takes longer than requests should wait for the event loop.
+    # Summing thousands of agents would block the event loop for too long.
     return await asyncio.to_thread(_group_spending, over_time, agents)
 
 
@@ -495,7 +491,7 @@ def _build_charts(
 async def _load_agents_over_time(
     store: Store, time_range: TimeRange, names: Sequence[str]
 ) -> Mapping[str, SpendingOverTime]:
-    """Of each agent by itself: there may be thousands beside them."""
+    """Query each agent alone: there may be thousands of others."""
     rows = await asyncio.gather(
         *(
             store.totals.sum_totals([time_range.per, TotalsGroup.CATEGORY], since=time_range.since, agent=name)
@@ -506,16 +502,16 @@ async def _load_agents_over_time(
 
 
 def _count_rejections(samples: Iterable[Sample], agent: str | None) -> Mapping[str, int]:
-    """How many requests the gateway itself has answered with an error since it started, by why, most first."""
-    found: Counter[str] = Counter()
+    """Count the requests that the gateway itself answered with an error since its start, by reason."""
+    counts: Counter[str] = Counter()
     for sample in samples:
         if sample.name == definitions.REJECTIONS.name and agent in (None, sample.labels[0]):
-            found[sample.labels[1].replace("_", " ")] += round(sample.values[0])
-    return dict(found.most_common())
+            counts[sample.labels[1].replace("_", " ")] += round(sample.values[0])
+    return dict(counts.most_common())
 
 
 def _build_rows(spent: Mapping[str, SpendingTotals]) -> Sequence[SpendingRow]:
-    """The dearest first; those that cost nothing by what they asked."""
+    """Sort by cost, then by requests."""
     order = sorted(
         spent.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, -entry[1].calls, entry[0])
     )

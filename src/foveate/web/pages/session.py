@@ -1,7 +1,4 @@
-"""The page of one session: its window over time, its requests with their edits, its folds and forks.
-
-A session's context window over time, as a chart of what filled it, and what fills it now.
-"""
+"""The page of one session: its context window over time, requests with their edits, compactions and forks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,9 +22,9 @@ from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.pages.compactions import load_compactions
 
 MAX_POINTS = 150
-"""So many a chart shows, of each stretch of requests the fullest."""
+"""Points of a chart; each is the fullest of a stretch of requests."""
 MAX_MISSES = 100
-"""So many breaks of the cache, the last ones, are told on a chart."""
+"""Number of latest cache misses in a chart."""
 
 _KIND_COLOURS = {
     "tools": "six",
@@ -40,16 +37,16 @@ _KIND_COLOURS = {
     "tool results": "nine",
     "images and files": "ten",
 }
-"""Of the kinds of sections, in the order in which a model reads them."""
+"""Kinds of sections in the order of the prompt."""
 _OTHER_KIND = "other"
 _INJECTED_KIND = "injected"
-# A window that is so many times larger would leave nothing to be seen of what is in it.
+# The limit of a much larger window would flatten the chart.
 _MAX_WINDOW_FACTOR = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPart:
-    """A section of a window with its share of all that is in it; `colour` is that of its kind."""
+    """A part of the context window; `colour` is that of its kind."""
 
     name: str
     tokens: int
@@ -59,7 +56,7 @@ class WindowPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentWindow:
-    """What fills a window, and how large it is; None where nobody knows."""
+    """Contents and size of the context window; None where unknown."""
 
     parts: Sequence[WindowPart]
     tokens: int
@@ -69,25 +66,25 @@ class CurrentWindow:
 
     @property
     def share(self) -> float | None:
-        """How full it is."""
+        """The used share."""
         return self.tokens / self.window_tokens if self.window_tokens else None
 
 
 def choose_points(points: Sequence[WindowSample], max_points: int = MAX_POINTS) -> list[int]:
-    """The places of the points that are shown: of each stretch the fullest, and in the end the last."""
+    """Return the indexes of the points to show: the fullest of each stretch, and the last."""
     stretches = min(len(points), max_points)
-    found = [
+    indexes = [
         max(
             range(_stretch_start(at, points, stretches), _stretch_start(at + 1, points, stretches)),
             key=lambda place: _token_count(points[place]),
         )
         for at in range(stretches)
     ]
-    return [*found[:-1], len(points) - 1] if found else []
+    return [*indexes[:-1], len(points) - 1] if indexes else []
 
 
 def list_required_requests(points: Sequence[WindowSample]) -> list[str]:
-    """The ids of the requests of which a chart has to know what was in their windows, or why caches broke."""
+    """Return the ids of requests whose window contents or cache misses the chart needs."""
     misses = [point.id for point in points if point.is_cache_miss][-MAX_MISSES:]
     last = [point.id for point in points if point.tokens is not None][-1:]
     return list(dict.fromkeys([*(points[at].id for at in choose_points(points)), *misses, *last]))
@@ -96,7 +93,7 @@ def list_required_requests(points: Sequence[WindowSample]) -> list[str]:
 def describe_current_window(
     points: Sequence[WindowSample], fillings: Mapping[str, WindowContents]
 ) -> CurrentWindow | None:
-    """Return what the last request had in its window; None if that is unknown."""
+    """Describe the window of the last request; None if it is unknown."""
     last = points[-1] if points else None
     filling = fillings.get(last.id) if last is not None else None
     if last is None or last.tokens is None or filling is None:
@@ -123,35 +120,35 @@ def build_window_chart(
     *,
     first_number: int = 1,
 ) -> Chart | None:
-    """The window at each request of a session; None where none was counted.
+    """Chart the window at each request; None if no request was counted.
 
-    `first_number` is that of the first point among the session's requests.
+    `first_number` is the number of the first point in the session.
     """
     counts = [point.tokens for point in points if point.tokens is not None]
     if not counts:
         return None
     places = choose_points(points)
-    shown = [points[at] for at in places]
-    tokens_by_kind = [_group_by_kind(point, fillings.get(point.id)) for point in shown]
+    shown_points = [points[at] for at in places]
+    tokens_by_kind = [_group_by_kind(point, fillings.get(point.id)) for point in shown_points]
     names = [kind for kind in (*_KIND_COLOURS, _OTHER_KIND) if any(kind in parts for parts in tokens_by_kind)]
     series = [
         Series(
             name=name,
             values=[
                 None if point.tokens is None else parts.get(name, 0)
-                for point, parts in zip(shown, tokens_by_kind, strict=True)
+                for point, parts in zip(shown_points, tokens_by_kind, strict=True)
             ],
             colour=_colour(name),
         )
         for name in names
     ]
-    limits = [point.window_tokens for point in shown]
-    known = [limit for limit in limits if limit is not None]
+    limits = [point.window_tokens for point in shown_points]
+    known_limits = [limit for limit in limits if limit is not None]
     title = "Context window over time"
-    if known and min(known) <= _MAX_WINDOW_FACTOR * max(counts):
+    if known_limits and min(known_limits) <= _MAX_WINDOW_FACTOR * max(counts):
         series.append(Series(name="limit", values=limits, colour="limit", shape=Shape.LIMIT))
-    elif known:
-        title += f", far below its limit of {format_tokens(min(known))} tokens"
+    elif known_limits:
+        title += f", far below its limit of {format_tokens(min(known_limits))} tokens"
     events = _list_events(points, fillings, compactions, is_whole=first_number == 1)
     return Chart(
         id="window",
@@ -174,7 +171,7 @@ def _token_count(point: WindowSample) -> int:
 
 
 def _kind(name: str) -> str:
-    """The kind of a section: injected ones are one, whatever their names."""
+    """Return the kind of a section; all injected sections are one kind."""
     if name.startswith(_INJECTED_KIND):
         return _INJECTED_KIND
     return name if name in _KIND_COLOURS else _OTHER_KIND
@@ -185,7 +182,7 @@ def _colour(name: str) -> str:
 
 
 def _group_by_kind(point: WindowSample, filling: WindowContents | None) -> dict[str, int]:
-    """The tokens of a window by kind; what nobody has parted is of the other kind."""
+    """Sum the tokens of a window by kind; the rest is of the other kind."""
     sizes: dict[str, int] = {}
     for section in filling.sections if filling is not None else ():
         kind = _kind(section.name)
@@ -202,32 +199,32 @@ def _list_events(
     *,
     is_whole: bool,
 ) -> list[ChartEvent]:
-    """Folds and breaks, those of a stretch in one."""
+    """List compactions and cache misses; those of one stretch are merged."""
     stretches = min(len(points), MAX_POINTS)
-    found: dict[tuple[int, str], list[str]] = {}
+    texts_by_event: dict[tuple[int, str], list[str]] = {}
     stretch = 0
-    # What stands before the first point is known only where that is the first of all.
+    # Whether the first point is newly compacted is known only if it is the session's first request.
     compaction_id = None if is_whole else points[0].compaction_id
     for at, point in enumerate(points):
         while at >= _stretch_start(stretch + 1, points, stretches):
             stretch += 1
         is_newly_compacted, compaction_id = point.compaction_id != compaction_id, point.compaction_id
         if is_newly_compacted:
-            found.setdefault((stretch, "fold"), []).append(
+            texts_by_event.setdefault((stretch, "fold"), []).append(
                 _describe_compaction(point.compaction_id, compactions)
             )
         if not point.is_cache_miss:
             continue
         filling = fillings.get(point.id)
         if filling is None or filling.broke is None or not filling.broke.is_planned:
-            found.setdefault((stretch, "break"), []).append(_describe_cache_miss(filling))
+            texts_by_event.setdefault((stretch, "break"), []).append(_describe_cache_miss(filling))
         elif not is_newly_compacted:
-            found.setdefault((stretch, "fold"), []).append(_describe_cache_miss(filling))
+            texts_by_event.setdefault((stretch, "fold"), []).append(_describe_cache_miss(filling))
     return [
         ChartEvent(
             label=label, kind=kind, says=says[-1] + (f" (and {len(says) - 1:,} more)" if says[1:] else "")
         )
-        for (label, kind), says in found.items()
+        for (label, kind), says in texts_by_event.items()
     ]
 
 
@@ -237,7 +234,8 @@ def _describe_compaction(compaction_id: str | None, compactions: Mapping[str, Co
     compaction = compactions.get(compaction_id)
     if compaction is None:
         return "Folded"
-    return f"Folded: {format_tokens(compaction.tokens_before)} tokens became {format_tokens(compaction.tokens_after)}"
+    before, after = format_tokens(compaction.tokens_before), format_tokens(compaction.tokens_after)
+    return f"Folded: {before} tokens became {after}"
 
 
 def _describe_cache_miss(filling: WindowContents | None) -> str:
@@ -272,17 +270,17 @@ def _describe_chart(points: Sequence[WindowSample], counts: Sequence[int], event
 
 REQUESTS_PER_PAGE = 50
 COMPACTIONS_PER_PAGE = 10
-_MAX_POINTS = 2_000
-"""So many requests, the last ones, are on the chart."""
+_MAX_LOADED_POINTS = 2_000
+"""Number of latest requests in the chart."""
 _MAX_CALLS = 5_000
-"""Of a session with more, calls are not told apart: adding them up would take longer than all else."""
+"""With more calls, sums by category would be too slow."""
 _MAX_COMPACTIONS = 60
 _MAX_CHILDREN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """A request as the table shows it, and its number in the session: the first is 1."""
+    """A request in the table. `number` is its position in the session, from 1."""
 
     number: int
     traced: ChargedTrace
@@ -290,43 +288,41 @@ class RequestRow:
 
     @property
     def trace(self) -> Trace:
-        """What was done to it."""
         return self.traced.trace
 
     @property
     def share(self) -> float | None:
-        """How full its window was."""
+        """The used share of the context window."""
         trace = self.trace
         return trace.tokens / trace.window_tokens if trace.tokens is not None and trace.window_tokens else None
 
     @property
     def is_failed(self) -> bool:
-        """Whether it was not answered as it should."""
         return not 200 <= self.trace.status < 300
 
     @property
     def edits(self) -> int:
-        """How many edits there were."""
+        """The number of edits."""
         return len(self.trace.edits) + self.trace.edits_left_out
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more to tell than numbers."""
+        """Whether there are details to show."""
         return bool(self.edits or self.trace.problems or self.trace.broke)
 
     @property
     def broke(self) -> str:
-        """Why its cache broke, where, and what that cost; empty where it did not."""
-        broke = self.trace.broke
-        if broke is None:
+        """The cause, place and cost of a cache miss; empty if there was none."""
+        miss = self.trace.broke
+        if miss is None:
             return ""
-        lost = "" if broke.lost_dollars is None else format_money(broke.lost_dollars)
-        return describe_cache_break(broke, describe_cause(broke.cause), lost)
+        lost = "" if miss.lost_dollars is None else format_money(miss.lost_dollars)
+        return describe_cache_break(miss, describe_cause(miss.cause), lost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RequestPage:
-    """A page of requests, the newest first, of so many; `newer` and `older` ones stand before these ids."""
+    """A page of requests, the newest first. `newer` and `older` are the ids that other pages start before."""
 
     requests: Sequence[RequestRow]
     count: int
@@ -337,7 +333,7 @@ class _RequestPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFamily:
-    """A session's title and folder, its parent and children with their titles, and what descendants cost."""
+    """Title and folder of a session, its parent and children, and the cost of its descendants."""
 
     title: str
     folder: str | None
@@ -349,20 +345,20 @@ class SessionFamily:
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """One session. Its parent and its children are of the same agent: their ids are made from its name."""
+    """Load one session. Its parent and children have the same agent, since ids are derived from its name."""
     session_id, store = page_request.path_parameters["id"], data.store
     before_id, compactions_before = page_request.text("before"), _parse_compactions_before(page_request)
-    found = await store.totals.get_session(session_id)
-    if found is None or not page_request.viewer.can_see(found.agent):
+    session = await store.totals.get_session(session_id)
+    if session is None or not page_request.viewer.can_see(session.agent):
         raise PageNotFound(f"there is no session {shorten(session_id, 80)!r}, or it was forgotten")
     points, page, compactions, counts, sums, family = await asyncio.gather(
-        store.dashboard.window_samples(session_id, limit=_MAX_POINTS),
+        store.dashboard.window_samples(session_id, limit=_MAX_LOADED_POINTS),
         _load_requests(store, session_id, before_id),
         store.compactions.list_compactions(
             session_id=session_id, limit=_MAX_COMPACTIONS, before=compactions_before
         ),
         store.dashboard.count_compactions([session_id]),
-        _load_sums(store, found),
+        _load_sums(store, session),
         _load_family(store, session_id),
     )
     fillings = await store.dashboard.window_contents(list_required_requests(points))
@@ -374,8 +370,8 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         build_window_chart, points, fillings, compactions_by_id, first_number=first_number
     )
     context = {
-        "session": found,
-        "totals": found.totals,
+        "session": session,
+        "totals": session.totals,
         "folds": compaction_details,
         "fold_count": counts.get(session_id, CompactionCounts()),
         "older_folds": shown_compactions[-1].compacted_at
@@ -385,7 +381,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         "chart": chart,
         "chart_since": first_number,
         "full": describe_current_window(points, fillings),
-        "ratio": _hit_ratio(sums) if sums else found.totals.hit_ratio,
+        "ratio": _hit_ratio(sums) if sums else session.totals.hit_ratio,
         "is_parted": bool(sums),
         "beside": [entry for entry in sums if entry.group[0] != Category.MAIN],
         "family": family,
@@ -395,7 +391,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
 
 
 async def _load_requests(store: Store, session_id: str, before_id: str) -> _RequestPage:
-    """The requests before one, or the last ones."""
+    """Load the requests before one, or the latest ones."""
     before: tuple[float, str] | None = None
     if before_id:
         found = await store.traces.get(before_id)
@@ -426,7 +422,7 @@ async def _load_requests(store: Store, session_id: str, before_id: str) -> _Requ
 
 
 def _link_newer_page(page: _RequestPage, points: Sequence[WindowSample], first_number: int) -> _RequestPage:
-    """The page, and where the one with newer requests begins, if that is not the first."""
+    """Add the start of the page with newer requests, unless that is the first page."""
     if page.is_first or not page.requests:
         return page
     place = page.requests[0].number + REQUESTS_PER_PAGE + 1 - first_number
@@ -434,14 +430,14 @@ def _link_newer_page(page: _RequestPage, points: Sequence[WindowSample], first_n
 
 
 async def _load_sums(store: Store, session: SessionTotals) -> Sequence[ChargeTotal]:
-    """What a session's calls come to by their categories; nothing where there are too many."""
+    """Sum a session's calls by category; nothing if there are too many."""
     if session.totals.calls > _MAX_CALLS:
         return ()
     return await store.ledger.sum_charges((GroupBy.CATEGORY,), session_id=session.session_id)
 
 
 def _hit_ratio(sums: Sequence[ChargeTotal]) -> float | None:
-    """The part of the requests' input that was read from a cache; summaries and pings have their own."""
+    """Return the cache hit ratio of main requests, without summaries and keep-alive requests."""
     main = next((entry for entry in sums if entry.group[0] == Category.MAIN), None)
     if main is None:
         return None
@@ -450,7 +446,7 @@ def _hit_ratio(sums: Sequence[ChargeTotal]) -> float | None:
 
 
 async def _load_family(store: Store, session_id: str) -> SessionFamily:
-    """The title of a session, the one that it comes from and those that come from it, if they can be shown."""
+    """Load the title of a session, its parent and its children, if they can be shown."""
     families = store.session_tree
     labels, children, descendants = await asyncio.gather(
         families.labels([session_id]),
@@ -486,7 +482,7 @@ def _parse_compactions_before(page_request: PageRequest) -> float | None:
 
 
 def _select_compactions(compactions: Sequence[Compaction]) -> Sequence[Compaction]:
-    """The newest ones; all cuts of one request are of one moment, behind which the next page begins."""
+    """Return the newest ones, and all others of the same moment, so that the next page starts after it."""
     last = compactions[:COMPACTIONS_PER_PAGE][-1:]
     return [
         *compactions[:COMPACTIONS_PER_PAGE],

@@ -1,4 +1,4 @@
-"""The page of sessions: a list in pages, the newest or the dearest first, as far as one asks for it."""
+"""The list of sessions, in pages, with filters and two orders."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,6 @@ _ORDER_LABELS = {SessionOrder.NEWEST.value: "Newest first", SessionOrder.DEAREST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """A session as the list shows it."""
-
     session: SessionTotals
     folds: CompactionCounts
     label: SessionLabel | None
@@ -49,7 +47,7 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SessionFilter:
-    """Which sessions are asked for, as the query says it."""
+    """Filters of the list, from the query."""
 
     order: str
     since: str
@@ -67,11 +65,11 @@ class _SessionFilter:
 
     @property
     def is_any(self) -> bool:
-        """Whether some are left out."""
+        """Whether any filter is set."""
         return bool(self.agent or self.beginning) or self.since != "all"
 
     def build_link(self, **more: str) -> str:
-        """The page of these, from a place on."""
+        """Return the URL of a page of the filtered list."""
         parameters = {"order": self.order, "since": self.since, "agent": self.agent, "id": self.beginning}
         defaults = {"order": SessionOrder.NEWEST.value, "since": "all"}
         query = {
@@ -81,7 +79,6 @@ class _SessionFilter:
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """A page of sessions."""
     store = data.store
     session_filter = _SessionFilter.from_request(page_request)
     seconds = _PERIODS[session_filter.since]
@@ -91,7 +88,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         _parse_place(page_request, "after", session_filter.order),
         _parse_place(page_request, "before", session_filter.order),
     )
-    found, count, agents = await asyncio.gather(
+    sessions, count, agents = await asyncio.gather(
         store.totals.list_sessions(
             limit=SESSIONS_PER_PAGE + 1,
             order=SessionOrder(session_filter.order),
@@ -104,9 +101,9 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         store.totals.count_sessions(since=since, agent=agent, id_prefix=session_filter.beginning),
         _list_agents(store, page_request.viewer),
     )
-    # Of a page before another one, the one too many stands first.
-    has_more = len(found) > SESSIONS_PER_PAGE
-    page = found[-SESSIONS_PER_PAGE:] if before is not None else found[:SESSIONS_PER_PAGE]
+    # Going backward, the extra row comes first.
+    has_more = len(sessions) > SESSIONS_PER_PAGE
+    page = sessions[-SESSIONS_PER_PAGE:] if before is not None else sessions[:SESSIONS_PER_PAGE]
     ids = [session.session_id for session in page]
     compaction_counts, labels, descendants = await asyncio.gather(
         store.dashboard.count_compactions(ids),
@@ -143,18 +140,18 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
 
 
 async def _list_agents(store: Store, viewer: Viewer) -> Sequence[str]:
-    """The agents that the viewer can choose from."""
+    """List the agents that the viewer can choose from."""
     return await store.totals.list_agents() if viewer.agent is None else [viewer.agent]
 
 
 def _format_place(session: SessionTotals, order: str) -> str:
-    """Where a session stands in the list, for an address: there a page begins, wherever it goes since."""
+    """Return a session's place in the list as text, so that pages stay stable while sessions change."""
     sort_value = repr(session.last_at) if order == SessionOrder.NEWEST else f"{session.totals.dollars:f}"
     return f"{sort_value}{_PLACE_SEPARATOR}{session.session_id}"
 
 
 def _parse_place(page_request: PageRequest, name: str, order: str) -> SessionTotals | None:
-    """The place that a page begins behind, or ends before: of a session as it was."""
+    """Parse the place that a page starts after, or ends before."""
     text = page_request.text(name)
     if not text:
         return None
@@ -172,5 +169,5 @@ def _parse_place(page_request: PageRequest, name: str, order: str) -> SessionTot
         model="",
         first_at=float(amount),
         last_at=float(amount),
-        totals=Totals(dollars=amount),  # of the two only that is read by which the list is ordered
+        totals=Totals(dollars=amount),  # only the sort key of the order is read
     )
