@@ -1,1 +1,1 @@
-"""A conversation with a model through the gateway, in its own process."""
+"""Conversations with a model through the gateway, in the same process."""

@@ -1,4 +1,4 @@
-"""The gateway asked in this process, as a server asks it for a client: a request in, its answer as it comes."""
+"""In-process client of the gateway's ASGI app."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -12,7 +12,7 @@ Message = MutableMapping[str, Any]
 
 
 class GatewayResponse:
-    """An answer on its way. It `is_whole` once its last piece is here; `is_stopped`: nobody wants the rest."""
+    """A response that is arriving. `is_stopped`: the user does not want the rest."""
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -23,33 +23,33 @@ class GatewayResponse:
         self.is_complete = self.is_stopped = False
 
     def stop(self) -> None:
-        """Want no more of it: its provider is told, and it is billed so far."""
+        """Cancel the response. The provider is disconnected, and the part so far is charged."""
         self.is_stopped = True
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Be gone, as a client that closes its connection."""
+        """Act like a client that closes its connection."""
         self._disconnected.set()
         self.close()
 
     def close(self) -> None:
-        """Wait for no more of it."""
+        """Stop waiting for more."""
         self._messages.put_nowait(None)
 
     def create_receive(self, body: bytes) -> Receive:
-        """What the gateway hears: the request, and later that its client has gone."""
+        """Return an ASGI `receive` for the request, and later for the disconnect."""
 
-        async def heard() -> Message:
+        async def receive() -> Message:
             if self._is_request_sent:
                 await self._disconnected.wait()
                 return {"type": "http.disconnect"}
             self._is_request_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        return heard
+        return receive
 
     async def send(self, message: Message) -> None:
-        """Take what the gateway says."""
+        """The ASGI `send` of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {
@@ -58,14 +58,14 @@ class GatewayResponse:
         self._messages.put_nowait(message)
 
     async def wait_for_head(self) -> None:
-        """Wait until its head is here, or it is over."""
+        """Wait for the head, or for the end."""
         while not self.status:
             if await self._messages.get() is None:
                 self.close()
                 return
 
     async def iterate_chunks(self) -> AsyncIterator[bytes]:
-        """Its body, as it comes, until it is over or stopped."""
+        """Yield the body until it ends or is stopped."""
         while (message := await self._messages.get()) is not None and not self.is_stopped:
             if message["type"] != "http.response.body":
                 continue
@@ -78,7 +78,7 @@ class GatewayResponse:
 
 @asynccontextmanager
 async def send_request(app: AsgiApp, scope: Scope, body: bytes) -> AsyncIterator[GatewayResponse]:
-    """The answer to a request; behind the block nothing of it is under way, and what it cost is known."""
+    """Send a request and yield its response. After the block nothing is running, and its charge is known."""
     response = GatewayResponse()
     serving_task = asyncio.ensure_future(app(scope, response.create_receive(body), response.send))
     serving_task.add_done_callback(lambda _: response.close())

@@ -1,4 +1,4 @@
-"""A conversation: what was said, to which model, what fills its window, and what it has cost."""
+"""A conversation with a model: its turns, its context window and its charges."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,11 +39,11 @@ from foveate.model import Usage
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
 MAX_TOKENS = 4096
-"""How long an answer may be, unless somebody says otherwise."""
+"""Default maximum length of an answer."""
 
-# Of a small window, so much is for the answer at most.
+# The answer gets at most one part in this many of a small window.
 _MAX_OUTPUT_FRACTION = 4
-# Stands where nothing was said yet, so that it can be seen what goes with the first words.
+# Text of the first turn in a preview before anything was said.
 _PLACEHOLDER_TEXT = "Hello"
 _EVENT_STREAM = "text/event-stream"
 _LENGTH_STOP_REASONS = frozenset(("length", "max_tokens", "max_output_tokens"))
@@ -51,9 +51,9 @@ _LENGTH_STOP_REASONS = frozenset(("length", "max_tokens", "max_output_tokens"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAnswer:
-    """What a question came to. `is_stopped`: by the user; `is_cut_short`: it was as long as it might be.
+    """The answer to a question. `is_stopped`: by the user. `is_truncated`: it reached its maximum length.
 
-    `entry` is its bill, None where there is none.
+    `charge` is None if there is none.
     """
 
     text: str = ""
@@ -67,17 +67,16 @@ class ChatAnswer:
 
     @property
     def has_content(self) -> bool:
-        """Whether there is something in it to go on from; no provider takes an answer of blanks."""
+        """Whether the conversation can continue from it; no provider accepts a blank message."""
         return bool(self.text.strip() or self.tool_calls)
 
     @property
     def usage(self) -> Usage | None:
-        """What was billed."""
         return self.charge.usage if self.charge is not None else None
 
     @property
     def dollars(self) -> Decimal | None:
-        """What it cost; None where that is not known."""
+        """The cost; None if it is unknown."""
         return self.charge.dollars if self.charge is not None else None
 
 
@@ -105,70 +104,69 @@ class ChatConversation:
         self.turns: tuple[ChatTurn, ...] = ()
         self.session = _new_session()
         self._engine_session_ids: set[str] = set()
-        """What the engine calls this session, by which its bills are found."""
+        """The engine's ids of this session, which its charges have."""
         self._request_ids: set[str] = set()
-        """Its requests; each is a session by itself to the engine where the store is away."""
+        """Its requests. Without a store, the engine treats each as a session of its own."""
 
     @property
     def total_charges(self) -> ChargeTotals:
-        """What this session has cost so far."""
         return sum_charges(self.charges)
 
     @property
     def main_charges(self) -> ChargeTotals:
-        """The same of its answers alone, of whose prompts the hit ratio tells."""
+        """Charges of answers only, for the hit ratio."""
         return sum_charges(filter(is_main_call, self.charges))
 
     @property
     def charges(self) -> list[Charge]:
-        """Every bill of this session."""
         return self._observer.charges_for(self._engine_session_ids | self._request_ids)
 
     @property
     def session_id(self) -> str:
-        """What the engine calls this session; what it is asked by, as long as it has not heard of it."""
+        """The engine's id of this session; the requested one until the engine knows it."""
         return min(self._engine_session_ids, default=self.session)
 
     def take_notes(self) -> list[str]:
-        """What is to be told of the last requests."""
+        """Return the notes about the last requests."""
         return self._observer.take_notes()
 
     def max_tokens(self) -> int:
-        """How long the next answer may be."""
+        """Return the maximum length of the next answer."""
         if self._max_tokens is not None:
             return self._max_tokens
         configured = self._config.current_config().agents(self.agent).window_tokens
-        known = find_context_window(self.target.model)
-        window = configured or (known.tokens if known is not None else DEFAULT_TOKENS)
+        model_window = find_context_window(self.target.model)
+        window = configured or (model_window.tokens if model_window is not None else DEFAULT_TOKENS)
         return max(1, min(MAX_TOKENS, window // _MAX_OUTPUT_FRACTION))
 
     def switch_model(self, model: str) -> ModelTarget:
-        """Talk to another model from now on; what was said goes along.
+        """Use another model from now on, with the same conversation.
 
         Raises:
-            BadOption: it cannot be reached; then all stays as it is.
+            BadOption: the model cannot be used; then nothing changes.
         """
         self.target = self._config.select_model(model)
         return self.target
 
     def reset(self) -> None:
-        """Begin anew: another session, in which nothing was said."""
+        """Start a new, empty session."""
         self._config.reset_compaction()
         self.turns = ()
         self.session = _new_session()
         self._engine_session_ids, self._request_ids = set(), set()
 
     def stop(self) -> None:
-        """Stop what is under way, if anything is."""
+        """Cancel the running request or compaction, if any."""
         if self._pending_response is not None:
             self._pending_response.stop()
         if self._compaction_task is not None:
             self._compaction_task.cancel()
 
     async def ask(self, text: str, show: Callable[[ResponseFragment], None] = lambda _: None) -> ChatAnswer:
-        """The answer to a question, shown as it comes; with a failure in it, the question is not kept.
+        """Ask a question, and show the answer as it arrives.
 
-        What came of an answer that was stopped or broke off is kept, and so is its question.
+        An answer that was stopped or cut off is kept with its question. If there is no answer at all, neither
+        is kept.
         """
         turns = (*self.turns, user_turn(replace_surrogates(text)))
         try:
@@ -192,14 +190,14 @@ class ChatConversation:
         body = build_body(turns, target, max_tokens=self.max_tokens())
         fragments: list[ResponseFragment] = []
 
-        def hear(fragment: ResponseFragment) -> None:
+        def on_fragment(fragment: ResponseFragment) -> None:
             fragments.append(fragment)
             show(fragment)
 
         async with send_request(self._gateway, build_scope(target, self._identity()), body) as response:
             self._pending_response = response
             try:
-                stream = await _read_response(response, target, hear, has_history=len(turns) > 1)
+                stream = await _read_response(response, target, on_fragment, has_history=len(turns) > 1)
             finally:
                 self._pending_response = None
         request_id = response.headers.get(REQUEST_ID_HEADER, "")
@@ -223,18 +221,18 @@ class ChatConversation:
         return replace(answer, failure=_find_failure(answer, stream, is_whole=response.is_complete))
 
     async def preview(self, *, focus: str = "") -> RequestPreview:
-        """What would be sent next, by the same way that a question goes.
+        """Prepare the next request, exactly as a question would be.
 
         Raises:
-            FoveateError: it would be refused.
+            FoveateError: it would be rejected.
         """
         return build_preview(await self._preview_exchange(focus), max_tokens=self.max_tokens())
 
     async def compact(self) -> CompactionResult | None:
-        """What became of folding all but the last exchange; None where it is not one to fold.
+        """Compact everything but the last exchange; None if that is not possible.
 
         Raises:
-            FoveateError: it would be refused.
+            FoveateError: the request would be rejected.
         """
         self._config.enable_compaction()
         context = (await self._preview_exchange()).context
@@ -291,12 +289,12 @@ async def _read_response(
     *,
     has_history: bool,
 ) -> ResponseStream | Failure | None:
-    """What an answer told of itself by its end; None of one that did not stream, and why, where it is none."""
+    """Read a response; return its stream, None if it did not stream, or the failure."""
     await response.wait_for_head()
     if not 200 <= response.status < 300:
         body = b"".join([chunk async for chunk in response.iterate_chunks()])
         if response.is_stopped or not response.status:
-            return ResponseStream(target.api_format)  # nothing of it came
+            return ResponseStream(target.api_format)  # nothing arrived
         return classify_failure(response.status, response.headers, body, target, has_history=has_history)
     if not response.headers.get("content-type", "").startswith(_EVENT_STREAM):
         body = b"".join([chunk async for chunk in response.iterate_chunks()])

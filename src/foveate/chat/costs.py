@@ -1,4 +1,4 @@
-"""What a conversation has cost and what became of its requests, as the engine tells it."""
+"""Charges and events of a conversation, as the engine reports them."""
 
 import asyncio
 from collections import deque
@@ -17,14 +17,14 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver, SessionCacheMiss
 from foveate.engine.request import RoutedRequest, StepFailure
 
-# A bill is booked within this, or where the store is away, waits.
+# A charge is recorded within this time, or waits in the outbox.
 _CHARGE_TIMEOUT_SECONDS = 5.0
 _MAX_NOTES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeTotals:
-    """Some calls added up. `dollars` are those of calls with a known price; `unknown_calls` have none."""
+    """Totals of calls. `dollars` covers calls with a known price; `unknown_calls` have none."""
 
     model: str = ""
     category: str = ""
@@ -38,14 +38,13 @@ class ChargeTotals:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Which share of the prompts was read from the provider's cache; None where there were none."""
+        """The share of prompt tokens read from the provider's cache; None without prompts."""
         return self.read_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
 def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "") -> ChargeTotals:
-    """What calls cost together."""
     all_charges = list(charges)
-    known = [charge.dollars for charge in all_charges if charge.dollars is not None]
+    known_dollars = [charge.dollars for charge in all_charges if charge.dollars is not None]
     return ChargeTotals(
         model=model,
         category=category,
@@ -53,14 +52,14 @@ def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "
         prompt_tokens=sum(charge.usage.cache.input_tokens for charge in all_charges),
         read_tokens=sum(charge.usage.cache.read for charge in all_charges),
         completion_tokens=sum(charge.usage.output_tokens for charge in all_charges),
-        dollars=reduce(EXACT.add, known, ZERO),
-        unknown_calls=len(all_charges) - len(known),
+        dollars=reduce(EXACT.add, known_dollars, ZERO),
+        unknown_calls=len(all_charges) - len(known_dollars),
         partial_calls=sum(charge.is_partial for charge in all_charges),
     )
 
 
 def sum_charges_by_model(charges: Iterable[Charge]) -> list[ChargeTotals]:
-    """A row for each model and category, in the order in which they were first called."""
+    """Sum charges by model and category, in the order of their first calls."""
     groups: dict[tuple[str, str], list[Charge]] = {}
     for charge in charges:
         groups.setdefault((charge.call.model, charge.call.category.value), []).append(charge)
@@ -68,7 +67,7 @@ def sum_charges_by_model(charges: Iterable[Charge]) -> list[ChargeTotals]:
 
 
 class ChatObserver(NullObserver):
-    """Hears what the engine tells of one conversation's requests."""
+    """Engine observer for one conversation."""
 
     def __init__(self) -> None:
         self._charges: list[Charge] = []
@@ -76,44 +75,43 @@ class ChatObserver(NullObserver):
         self._notes: deque[str] = deque(maxlen=_MAX_NOTES)
         self._notes_compactions = True
         self.last_exchange: Exchange | None = None
-        """The last exchange that came to its end."""
+        """The last exchange that ended."""
 
     def charges_for(self, sessions: Set[str]) -> list[Charge]:
-        """What was billed for sessions, in its order."""
+        """Return the charges of sessions, in order."""
         return [charge for charge in self._charges if charge.call.session_id in sessions]
 
     def on_charge(self, charge: Charge, settled: Settlement) -> None:
-        """Keep a bill."""
         self._charges.append(charge)
         if settled.problem:
             self.add_note(f"the bill of the last call is {settled.outcome.value}: {settled.problem}")
 
     def on_finished(self, exchange: Exchange) -> None:
-        """Keep what is known of an exchange at its end."""
         self.last_exchange = exchange
         self._event(exchange.incoming.id).set()
 
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        """Note what a request went out without."""
+        """Note the step that a request was sent without."""
         del incoming
         self.add_note(f"without {problem.step}: {problem.reason}")
 
     def on_compaction(self, agent: str, result: CompactionResult) -> None:
-        """Note that the history was folded behind an answer, or why not."""
+        """Note a compaction, or why it failed."""
         del agent
-        fold = result.compaction
+        compaction = result.compaction
         if not self._notes_compactions:
             return
-        if result.outcome is CompactionOutcome.OK and fold is not None:
+        if result.outcome is CompactionOutcome.OK and compaction is not None:
             self.add_note(
-                f"folded {fold.messages} messages: {fold.tokens_before:,} tokens are {fold.tokens_after:,} now"
+                f"folded {compaction.messages} messages:"
+                f" {compaction.tokens_before:,} tokens are {compaction.tokens_after:,} now"
             )
         elif result.outcome is CompactionOutcome.FAILED:
             self.add_note(f"the history could not be folded: {result.reason}")
 
     @contextmanager
     def mute_compactions(self) -> Iterator[None]:
-        """Folds are not noted meanwhile, since who asked for one is told."""
+        """Add no notes about compactions until the end of the block; the caller reports its own."""
         self._notes_compactions = False
         try:
             yield
@@ -121,25 +119,25 @@ class ChatObserver(NullObserver):
             self._notes_compactions = True
 
     def on_cache_miss(self, miss: SessionCacheMiss) -> None:
-        """Nothing: `foveate explain` tells it."""
+        """Do nothing: `foveate explain` shows it."""
 
     async def wait_for_charge(self, request_id: str) -> None:
-        """Wait until a call is over and its bill is in the ledger, or waits for it."""
+        """Wait until a call has ended, and its charge is in the ledger or the outbox."""
         try:
             async with asyncio.timeout(_CHARGE_TIMEOUT_SECONDS):
                 await self._event(request_id).wait()
         except TimeoutError:
             self.add_note("the bill of the last call is not booked yet")
-        self._finished.clear()  # one is asked after the other
+        self._finished.clear()  # there is only one request at a time
 
     def take_notes(self) -> list[str]:
-        """What is to be told since it was last asked, each once."""
+        """Return and clear the notes, without duplicates."""
         notes = list(dict.fromkeys(self._notes))
         self._notes.clear()
         return notes
 
     def add_note(self, text: str) -> None:
-        """Have something told with the next answer."""
+        """Add a note to show with the next answer."""
         self._notes.append(text)
 
     def _event(self, request_id: str) -> asyncio.Event:
@@ -147,5 +145,5 @@ class ChatObserver(NullObserver):
 
 
 def is_main_call(charge: Charge) -> bool:
-    """Whether it is of an answer, and not of a summary, a count or a ping."""
+    """Whether a charge is for an answer, not for a summary, a count or a keep-alive request."""
     return charge.call.category is Category.MAIN

@@ -1,4 +1,4 @@
-"""What went wrong with a question, in one line that says what to do about it."""
+"""Failures of a question, described in one line with what to do."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,14 +10,12 @@ from foveate.formats.json_text.parse import as_dict, as_text
 from foveate.formats.response.streaming import StreamError
 from foveate.gateway.config import DEFAULT_KEY_VARIABLES
 
-# Of what somebody else says, so much is told; what to do about it stands behind.
+# Limit for messages of others, so that the advice after them stays visible.
 _MAX_CHARS = 400
 _RETRY_ADVICE = "nothing of it is kept: ask again"
 
 
 class FailureKind(StrEnum):
-    """What kind of failure it is."""
-
     KEY = "key"
     CAP = "cap"
     WINDOW = "window"
@@ -30,7 +28,7 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A question that has no answer, or only the beginning of one."""
+    """Why a question has no complete answer."""
 
     kind: FailureKind
     text: str
@@ -39,21 +37,21 @@ class Failure:
 def classify_failure(
     status: int, headers: dict[str, str], body: bytes, target: ModelTarget, *, has_history: bool
 ) -> Failure:
-    """What an answer means that is none; `has_history`: something was said before the question."""
+    """Describe an error response. `has_history`: the conversation has earlier turns."""
     message = _read_error_message(body)
-    where = f"{target.upstream.name} ({target.upstream.base_url})"
+    server = f"{target.upstream.name} ({target.upstream.base_url})"
     match status:
         case 401 | 403:
             variable = DEFAULT_KEY_VARIABLES.get(target.upstream.name)
             key = (
                 f"check {variable}" if variable else "check key_variable of that upstream in the configuration"
             )
-            return _build_failure(FailureKind.KEY, f"{where} does not take the key: {message}; {key}")
+            return _build_failure(FailureKind.KEY, f"{server} does not take the key: {message}; {key}")
         case 402:
             return _build_failure(FailureKind.CAP, message)
         case 429 | 529 | 503:
             return _build_failure(
-                FailureKind.BUSY, f"{where} has no room now: {message}; {_format_retry_delay(headers)}"
+                FailureKind.BUSY, f"{server} has no room now: {message}; {_format_retry_delay(headers)}"
             )
         case 400 | 413 if _is_context_overflow(message):
             advice = ":compact folds the history, :reset begins anew" if has_history else "send less"
@@ -61,26 +59,25 @@ def classify_failure(
                 FailureKind.WINDOW, f"{message}; {advice}, or :model names one with a larger window"
             )
         case 404:
-            return _build_failure(FailureKind.REFUSED, f"{where}: {message}; :model names another model")
+            return _build_failure(FailureKind.REFUSED, f"{server}: {message}; :model names another model")
         case 502 | 504:
             return _build_failure(
-                FailureKind.UNREACHABLE, f"{where}: {message}; try again, or :model names another model"
+                FailureKind.UNREACHABLE, f"{server}: {message}; try again, or :model names another model"
             )
         case _ if status >= 500:
-            return _build_failure(FailureKind.UNREACHABLE, f"{where} failed ({status}): {message}; try again")
+            return _build_failure(FailureKind.UNREACHABLE, f"{server} failed ({status}): {message}; try again")
         case _:
-            return _build_failure(FailureKind.REFUSED, f"{where} refused it ({status}): {message}")
+            return _build_failure(FailureKind.REFUSED, f"{server} refused it ({status}): {message}")
 
 
 def describe_interruption(error: StreamError | None, *, has_words: bool) -> Failure:
-    """What is told of an answer that broke off; `has_words`: something of it came."""
+    """Describe an answer that was cut off. `has_words`: a part of it arrived."""
     reason = _truncate(error.message or error.kind) if error is not None else "the connection was cut"
     consequence = "what came so far stays in the conversation" if has_words else _RETRY_ADVICE
     return _build_failure(FailureKind.BROKEN, f"the answer broke off: {reason}; {consequence}")
 
 
 def describe_internal_error(error: BaseException) -> Failure:
-    """What is told of a fault of our own."""
     return _build_failure(
         FailureKind.INTERNAL,
         f"Foveate itself failed ({_truncate(f'{type(error).__name__}: {error}')}); {_RETRY_ADVICE}",
@@ -88,7 +85,6 @@ def describe_internal_error(error: BaseException) -> Failure:
 
 
 def describe_empty_response() -> Failure:
-    """What is told of an answer without a word in it."""
     return _build_failure(FailureKind.REFUSED, f"the answer is empty; {_RETRY_ADVICE}")
 
 
@@ -101,12 +97,12 @@ def _truncate(text: str) -> str:
 
 
 def _read_error_message(body: bytes) -> str:
-    """What an error says, as most providers write it."""
+    """Return the message of an error, in the format of most providers."""
     try:
-        found = parse_object_leniently(body).get("error")
+        error = parse_object_leniently(body).get("error")
     except MalformedRequest:
-        found = None
-    message = as_text(as_dict(found).get("message")) or as_text(found)
+        error = None
+    message = as_text(as_dict(error).get("message")) or as_text(error)
     return _truncate((message or body.decode("utf-8", "replace").strip() or "it says nothing more").rstrip("."))
 
 
@@ -116,5 +112,5 @@ def _format_retry_delay(headers: dict[str, str]) -> str:
 
 
 def _is_context_overflow(message: str) -> bool:
-    words = message.lower()
-    return any(sign in words for sign in ("too long", "context length", "maximum size", "context size"))
+    text = message.lower()
+    return any(sign in text for sign in ("too long", "context length", "maximum size", "context size"))

@@ -1,4 +1,4 @@
-"""Where a conversation takes place: the models that can be reached, and what a configuration says of them."""
+"""Configuration of a conversation: which models can be used, and through which upstream."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,24 +16,23 @@ from foveate.model import Format
 from foveate.tokens.families import is_claude
 
 LOCAL_WINDOW_TOKENS = 8192
-"""What the model on this machine is served with."""
+"""Context window of the local model."""
 
-# Asked for where nobody says which: the first of those whose key is there. The middle of each provider's
-# range, as its own pages have it (November 2026).
+# Default models; the first one with a key is used. The middle of each provider's range (November 2026).
 _DEFAULT_MODELS = {
     "anthropic": "claude-sonnet-5-5",
     "openai": "gpt-5.4",
     "deepseek": "deepseek-chat",
     "gemini": "gemini-2.5-flash",
 }
-# Whose models they are, by how their names begin, where no route says so.
+# Providers by the prefix of the model's name, if no route matches.
 _MODEL_PREFIXES = {"deepseek": "deepseek", "gemini": "gemini"}
 _GLOB_CHARS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ConfigOverrides:
-    """What a conversation changes: a route to a model named with its upstream, and whether folds are wanted."""
+    """What a conversation overrides: a route to an explicitly named upstream, and compaction."""
 
     route: Route | None = None
     compacts: bool = False
@@ -41,9 +40,9 @@ class _ConfigOverrides:
 
 
 class ChatConfig:
-    """A configuration as it holds for one conversation. `found` is what the files and flags say now.
+    """The configuration of one conversation. `base_config` returns that of files and flags.
 
-    Who runs it is who pays: keys of the gateway, which are for others, name nobody here.
+    Gateway keys are ignored: the user of this process pays.
     """
 
     def __init__(self, base_config: Callable[[], ResolvedConfig]) -> None:
@@ -52,36 +51,35 @@ class ChatConfig:
         self._cached: tuple[ResolvedConfig, _ConfigOverrides, ResolvedConfig] | None = None
 
     def current_config(self) -> ResolvedConfig:
-        """What holds for the next request."""
+        """Return the configuration for the next request."""
         base = self.base_config()
         if self._cached is None or self._cached[0] is not base or self._cached[1] is not self._overrides:
             self._cached = (base, self._overrides, _apply_overrides(base, self._overrides))
         return self._cached[2]
 
     def enable_compaction(self) -> None:
-        """Have what is folded be sent in the place of what it stands for, also where folding is off."""
+        """Send summaries even if compaction is disabled in the configuration."""
         self._overrides = replace(self._overrides, compacts=True)
 
     def reset_compaction(self) -> None:
-        """Have histories be folded only where the configuration says so."""
+        """Compact only if the configuration says so."""
         self._overrides = replace(self._overrides, compacts=False)
 
     @property
     def has_local(self) -> bool:
-        """Whether the model on this machine is there."""
         return LOCAL_UPSTREAM in self.current_config().gateway.routing.upstreams
 
     def list_models(self) -> list[str]:
-        """The models that can be named without guessing: those of routes, then of providers with a key."""
+        """List the models of routes, then of providers with a key."""
         config = self.current_config()
         routed = [route.models for route in config.settings.routes if not _GLOB_CHARS & set(route.models)]
         return list(dict.fromkeys((*routed, *_list_models_with_keys(config), LOCAL_UPSTREAM)))
 
     def default_model(self) -> str:
-        """The model that is spoken to where nobody says which.
+        """Return the model to use if none is named.
 
         Raises:
-            BadOption: there is a key, and no model that could be meant.
+            BadOption: there is a key, but no obvious model.
         """
         config = self.current_config()
         for route in config.settings.routes:
@@ -93,28 +91,32 @@ class ChatConfig:
             raise BadOption(
                 "the routes of the configuration name no model by itself: say one with --model NAME"
             )
-        named = [name for name, upstream in config.gateway.routing.upstreams.items() if upstream.key]
-        if named:
-            raise BadOption(f"say which model is meant: --model {named[0]}/NAME")
+        upstreams_with_keys = [
+            name for name, upstream in config.gateway.routing.upstreams.items() if upstream.key
+        ]
+        if upstreams_with_keys:
+            raise BadOption(f"say which model is meant: --model {upstreams_with_keys[0]}/NAME")
         return LOCAL_UPSTREAM
 
     def select_model(self, model: str) -> ModelTarget:
-        """How a model is spoken to from now on; `UPSTREAM/MODEL` is one of an upstream by its name.
+        """Use a model from now on; `UPSTREAM/MODEL` names the upstream.
 
         Raises:
-            BadOption: it can be reached nowhere, or there is no key for where it is.
+            BadOption: no upstream has it, or the upstream's key is missing.
         """
         if not model or not model.isprintable():
             raise BadOption("a model has a name, such as claude-sonnet-5-5 or local")
         overrides = replace(self._overrides, route=None)
         upstream = _find_routed_upstream(self.base_config(), model)
-        name, _, rest = model.partition("/")
-        if upstream is None and rest and name in self.base_config().gateway.routing.upstreams:
+        name, _, upstream_model = model.partition("/")
+        if upstream is None and upstream_model and name in self.base_config().gateway.routing.upstreams:
             upstream = self.base_config().gateway.routing.upstreams[name]
-            overrides = replace(overrides, route=Route(models=_escape_glob(model), upstream=name, model=rest))
+            overrides = replace(
+                overrides, route=Route(models=_escape_glob(model), upstream=name, model=upstream_model)
+            )
         elif upstream is None:
             upstream = _guess_upstream(self.base_config(), model)
-            if rest and not _is_custom_server(upstream):
+            if upstream_model and not _is_custom_server(upstream):
                 known = ", ".join(sorted(self.base_config().gateway.routing.upstreams))
                 raise BadOption(f"there is no upstream {name!r} for {model}; there are {known}")
             default = self.base_config().gateway.routing.default_upstreams[upstream.family]
@@ -127,8 +129,9 @@ class ChatConfig:
             )
         if upstream.key is None and upstream.name in DEFAULT_KEY_VARIABLES and not _is_custom_server(upstream):
             raise BadOption(
-                f"there is no key for {upstream.name}, where {model} is: set {DEFAULT_KEY_VARIABLES[upstream.name]}, "
-                f"or talk to another model ({LOCAL_UPSTREAM} needs no key)"
+                f"there is no key for {upstream.name}, where {model} is:"
+                f" set {DEFAULT_KEY_VARIABLES[upstream.name]},"
+                f" or talk to another model ({LOCAL_UPSTREAM} needs no key)"
             )
         self._overrides = replace(overrides, is_local=upstream.name == LOCAL_UPSTREAM)
         return ModelTarget(model=model, upstream=upstream, api_format=_choose_format(upstream, model))
@@ -140,7 +143,7 @@ def _apply_overrides(base: ResolvedConfig, overrides: _ConfigOverrides) -> Resol
         routes = (overrides.route, *gateway.routing.routes)
         gateway = replace(gateway, routing=replace(gateway.routing, routes=routes))
 
-    def agents(agent: str) -> AgentOptions:
+    def agent_options(agent: str) -> AgentOptions:
         options = base.agents(agent)
         if overrides.compacts:
             options = replace(options, compaction=True)
@@ -148,7 +151,7 @@ def _apply_overrides(base: ResolvedConfig, overrides: _ConfigOverrides) -> Resol
             options = replace(options, window_tokens=LOCAL_WINDOW_TOKENS)
         return options
 
-    return ResolvedConfig(settings=base.settings, gateway=gateway, agents=agents, cost=base.cost)
+    return ResolvedConfig(settings=base.settings, gateway=gateway, agents=agent_options, cost=base.cost)
 
 
 def _list_models_with_keys(config: ResolvedConfig) -> list[str]:
@@ -157,14 +160,14 @@ def _list_models_with_keys(config: ResolvedConfig) -> list[str]:
 
 
 def _find_routed_upstream(config: ResolvedConfig, model: str) -> Upstream | None:
-    """Where the routes have a model go; the first that matches, as for every client that speaks its API."""
+    """Return the upstream of the first matching route."""
     routing = config.gateway.routing
     routes = (route for route in routing.routes if fnmatchcase(model, route.models))
     return next((routing.upstreams[route.upstream] for route in routes), None)
 
 
 def _guess_upstream(config: ResolvedConfig, model: str) -> Upstream:
-    """Whose model it is, by its name; what nobody knows is OpenAI's, or of whom speaks like them."""
+    """Guess the upstream from the model's name; unknown models are OpenAI's."""
     upstreams = config.gateway.routing.upstreams
     defaults = config.gateway.routing.default_upstreams
     for prefix, name in _MODEL_PREFIXES.items():
@@ -180,17 +183,17 @@ def _choose_format(upstream: Upstream, model: str) -> Format:
 
 
 def _is_custom_server(upstream: Upstream) -> bool:
-    """Whether a server was put in a provider's place, which may want no key, and have names of its own."""
+    """Whether a custom server replaces the provider's; it may need no key and have its own models."""
     return upstream.base_url != KNOWN_UPSTREAMS[upstream.name].base_url
 
 
 def _escape_glob(model: str) -> str:
-    """A glob that matches this name only."""
+    """Return a glob that matches only this name."""
     return "".join(f"[{char}]" if char in _GLOB_CHARS else char for char in model)
 
 
 def find_closest_name(name: str, names: Sequence[str]) -> str | None:
-    """The name that was probably meant."""
+    """Return the name that was probably meant."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name.casefold(), names, n=1)), None)

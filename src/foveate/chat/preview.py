@@ -1,4 +1,4 @@
-"""What would be sent next, part by part, and how much of the window it takes."""
+"""Preview of the next request: its parts and their share of the context window."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SECTION_REASON = re.compile(r"section ([^,]+),")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionPreview:
-    """A section that is put into the next request, as it would be sent."""
+    """A section that would be injected into the next request."""
 
     name: str
     tokens: int
@@ -25,10 +25,10 @@ class SectionPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPreview:
-    """The next request as it would go out.
+    """The next request as it would be sent.
 
-    `window_tokens` is None where the model's window is not known, `count` where nothing counts. `parts` are all
-    that fills it, by name, `sections` those that are injected, which may have `sections_limit` together.
+    `window_tokens` is None if the model's window is unknown, and `count` if nothing is counted. `parts` is
+    everything in the window by name. `sections` are injected, with at most `sections_limit` tokens together.
     """
 
     model: str
@@ -42,30 +42,29 @@ class RequestPreview:
 
     @property
     def tokens(self) -> int:
-        """How many tokens it is."""
         return self.count.tokens if self.count is not None else 0
 
     @property
     def is_compacted(self) -> bool:
-        """Whether a summary stands in it for what was said before."""
+        """Whether it contains a summary of earlier turns."""
         return any(name == SUMMARY for name, _ in self.parts)
 
     @property
     def token_budget(self) -> int:
-        """How many it may be: the window less what the answer may take."""
+        """The window without the space for the answer."""
         return max(1, (self.window_tokens or DEFAULT_TOKENS) - self.output_reserve)
 
     @property
     def share(self) -> float:
-        """Which share of that is used."""
+        """The used share of the budget."""
         return self.tokens / self.token_budget
 
 
 def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
-    """What a request that is looked at would be.
+    """Build the preview of a prepared request.
 
     Raises:
-        MalformedRequest: it cannot be read.
+        MalformedRequest: it cannot be parsed.
     """
     context = exchange.context
     if context is None:
@@ -88,15 +87,15 @@ def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
 
 
 def _list_injected_sections(context: RequestContext) -> list[SectionPreview]:
-    """The sections that were put in, by the reason that each was given."""
-    found = []
+    """List the injected sections, whose names are in the reasons of their edits."""
+    sections = []
     for done in context.applied_edits:
         edit = done.edit
         if done.step != SECTIONS or not isinstance(edit, InsertParts):
             continue
         name = _SECTION_REASON.match(edit.reason)
         text = "\n".join(part.text for part in edit.parts if isinstance(part, Text))
-        found.append(
+        sections.append(
             SectionPreview(name=name[1] if name else "said before", tokens=-edit.saved_tokens, text=text)
         )
-    return found
+    return sections

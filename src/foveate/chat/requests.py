@@ -1,7 +1,4 @@
-"""A conversation as a request: its body and headers in the format of the model's provider.
-
-What was said in a conversation, whatever format it is sent in.
-"""
+"""Turns of a conversation, and requests for the next answer in the format of the provider."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +12,17 @@ from foveate.gateway.routing import Upstream
 from foveate.model import Format
 
 CUT_OFF_TEXT = "[cut off here by the user]"
-"""What a model reads at the end of an answer of its own that nobody waited for."""
+"""Ends an answer that the user stopped, for the model to read."""
 
 
 class ChatRole(StrEnum):
-    """Who speaks."""
-
     USER = "user"
     ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTurn:
-    """What one of the two has said; `is_cut`: the user stopped it before its end."""
+    """A turn of the conversation. `is_cut`: the user stopped it."""
 
     role: ChatRole
     text: str
@@ -35,30 +30,28 @@ class ChatTurn:
 
     @property
     def sent_text(self) -> str:
-        """Its words as they are sent."""
+        """The text as sent to the model."""
         return f"{self.text.rstrip()} {CUT_OFF_TEXT}" if self.is_cut else self.text
 
 
 def user_turn(text: str) -> ChatTurn:
-    """What the user says."""
     return ChatTurn(role=ChatRole.USER, text=text)
 
 
 def assistant_turn(text: str, *, is_cut: bool = False) -> ChatTurn:
-    """What the model says."""
     return ChatTurn(role=ChatRole.ASSISTANT, text=text, is_cut=is_cut)
 
 
 ANTHROPIC_VERSION = "2023-06-01"
 
 _ENDPOINT_PATHS = {Format.ANTHROPIC: "/v1/messages", Format.CHAT: "/v1/chat/completions"}
-# OpenAI's own models that think refuse the older name; others know only that.
+# OpenAI's reasoning models reject the older name; other servers know only that.
 _NEW_NAME_PROVIDERS = frozenset(("openai",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTarget:
-    """How a model is spoken to: its name, the upstream that it is at, and the format of the two."""
+    """A model, its upstream, and the format to use."""
 
     model: str
     upstream: Upstream
@@ -67,7 +60,7 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionIdentity:
-    """Whose conversation it is: the agent's, and which of its sessions. `focus` is what its memory looks at."""
+    """The agent and session of a conversation. `focus` is the focus of its memory."""
 
     agent: str
     session: str
@@ -75,7 +68,7 @@ class SessionIdentity:
 
 
 def build_body(turns: Sequence[ChatTurn], target: ModelTarget, *, max_tokens: int) -> bytes:
-    """The body of a request for the next answer, as it streams."""
+    """Build the body of a streaming request for the next answer."""
     messages = [{"role": turn.role.value, "content": turn.sent_text} for turn in turns]
     return to_json(
         {
@@ -93,7 +86,7 @@ def _max_tokens_field(target: ModelTarget) -> str:
 
 
 def build_scope(target: ModelTarget, identity: SessionIdentity) -> Scope:
-    """Where a request goes at the gateway, and its headers, with the key that the environment has for it."""
+    """Build the ASGI scope of a request, with the upstream's key."""
     path = _ENDPOINT_PATHS[target.api_format]
     headers = {
         "content-type": "application/json",

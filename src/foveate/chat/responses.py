@@ -1,4 +1,4 @@
-"""An answer as people read it: the words, thoughts and calls in it, out of a stream or a whole reply."""
+"""Text, thinking and tool calls of a response, from a stream or a complete body."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,6 @@ from foveate.model import Format
 
 
 class FragmentKind(StrEnum):
-    """What a piece of an answer is."""
-
     TEXT = "text"
     THINKING = "thought"
     TOOL_CALL = "call"
@@ -23,54 +21,54 @@ class FragmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFragment:
-    """A piece of an answer: some of its words, some of its thoughts, or the name of a tool that it calls."""
+    """A part of a response: text, thinking, or the name of a called tool."""
 
     kind: FragmentKind
     text: str
 
 
 class ResponseStream:
-    """Reads an answer as it comes, however it is cut."""
+    """Parses a streamed response, wherever its chunks are split."""
 
     def __init__(self, api_format: Format) -> None:
         self._read_event = _EVENT_READERS[api_format]
         self._events = SseSplitter()
         self.reader = formats.StreamReader(api_format)
-        """What it tells of itself: its bill, why it stopped, and what went wrong."""
+        """Usage, stop reason and errors of the response."""
 
     def feed(self, chunk: bytes) -> Iterator[ResponseFragment]:
-        """What the next bytes of it say."""
+        """Yield the fragments in the next chunk."""
         self.reader.feed(chunk)
         return self._read_events(self._events.feed(chunk))
 
     def end(self) -> Iterator[ResponseFragment]:
-        """What is left when no more bytes come."""
+        """Yield the remaining fragments."""
         self.reader.end()
         return self._read_events(self._events.end())
 
     def _read_events(self, events: Sequence[StreamEvent]) -> Iterator[ResponseFragment]:
         for event in events:
             try:
-                found = parse_object_leniently(event.data)
-            except MalformedRequest:  # the last word of a chat, or a host's own
+                data = parse_object_leniently(event.data)
+            except MalformedRequest:  # `[DONE]`, or an extension
                 continue
-            yield from self._read_event(found)
+            yield from self._read_event(data)
 
 
 def read_response(api_format: Format, body: bytes) -> list[ResponseFragment]:
-    """What an answer says that did not stream; nothing where it cannot be read."""
+    """Return the fragments of a response that did not stream; empty if it cannot be parsed."""
     try:
-        found = parse_object_leniently(body)
+        data = parse_object_leniently(body)
     except MalformedRequest:
         return []
     if api_format is Format.ANTHROPIC:
-        return [fragment for block in as_list(found.get("content")) for fragment in _read_block(as_dict(block))]
-    choices = as_list(found.get("choices"))
+        return [fragment for block in as_list(data.get("content")) for fragment in _read_block(as_dict(block))]
+    choices = as_list(data.get("choices"))
     return list(_read_delta(as_dict(as_dict(choices[0]).get("message")))) if choices else []
 
 
 def _read_anthropic_event(event: dict[str, Any]) -> Iterator[ResponseFragment]:
-    """An event of Anthropic's stream (platform.claude.com, November 2026)."""
+    """Parse an event of Anthropic's stream (platform.claude.com, November 2026)."""
     match event.get("type"):
         case "content_block_start":
             yield from _read_block(as_dict(event.get("content_block")))
@@ -91,7 +89,7 @@ def _read_block(block: dict[str, Any]) -> Iterator[ResponseFragment]:
 
 
 def _read_chat_chunk(chunk: dict[str, Any]) -> Iterator[ResponseFragment]:
-    """A chunk of a chat; thoughts are called one thing or the other by different hosts (November 2026)."""
+    """Parse a chunk of chat completions; hosts use different names for thinking (November 2026)."""
     choices = as_list(chunk.get("choices"))
     if choices:
         yield from _read_delta(as_dict(as_dict(choices[0]).get("delta")))

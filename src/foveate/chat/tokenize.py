@@ -1,4 +1,4 @@
-"""A text with its tokens apart, as the model of a conversation reads it."""
+"""Splits a text into the tokens of a conversation's model."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ _SERVER_TOKENIZER = "the model's own server"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedText:
-    """How many tokens a text is, and the bytes of each; None where nobody here can tell them apart."""
+    """The number of tokens of a text and their bytes; `pieces` is None if no tokenizer can split it."""
 
     count: TokenCount
     pieces: tuple[bytes, ...] | None
@@ -30,12 +30,12 @@ class TokenizedText:
 
 
 async def tokenize(text: str, model: str, target: ModelTarget, options: CounterOptions) -> TokenizedText:
-    """The tokens of a text, by the server of its model if that is on this machine or may be asked."""
+    """Tokenize a text, on the model's own server if that is local or may be called."""
     upstream = target.upstream
     if text and (upstream.name == LOCAL_UPSTREAM or options.use_endpoint):
-        found = await _tokenize_by_server(text, model, upstream)
-        if found is not None:
-            return found
+        tokenized = await _tokenize_by_server(text, model, upstream)
+        if tokenized is not None:
+            return tokenized
     counter = offline_counter(options, model)
     vocabulary = find_vocabulary(model)
     pieces = None if vocabulary is None else split_into_tokens(vocabulary, text)
@@ -45,7 +45,7 @@ async def tokenize(text: str, model: str, target: ModelTarget, options: CounterO
 
 
 async def _tokenize_by_server(text: str, model: str, upstream: Upstream) -> TokenizedText | None:
-    """What the server's own tokenizer says, with the pieces if it tells them; None if it says nothing."""
+    """Tokenize with the server's own tokenizer; None if it does not respond."""
     headers = {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}
     body = to_json({"content": text, "with_pieces": True})
     async with JsonClient(timeout_seconds=_TIMEOUT_SECONDS) as client:
@@ -53,11 +53,13 @@ async def _tokenize_by_server(text: str, model: str, upstream: Upstream) -> Toke
         try:
             if await server.detect_server(model) is TokenizeServer.LLAMA_CPP:
                 reply = await client.post_json(f"{server.url}/tokenize", body, headers)
-                found = [as_dict(token).get("piece") for token in as_list(parse_json(reply.get("tokens")))]
-                if found and all(piece is not None for piece in found):
-                    count = TokenCount(len(found), True, len(found))
+                token_pieces = [
+                    as_dict(token).get("piece") for token in as_list(parse_json(reply.get("tokens")))
+                ]
+                if token_pieces and all(piece is not None for piece in token_pieces):
+                    count = TokenCount(len(token_pieces), True, len(token_pieces))
                     return TokenizedText(
-                        count=count, pieces=tuple(map(_token_bytes, found)), tokenizer=_SERVER_TOKENIZER
+                        count=count, pieces=tuple(map(_token_bytes, token_pieces)), tokenizer=_SERVER_TOKENIZER
                     )
             return TokenizedText(
                 count=await server.fetch_count(server.text_query(text, model)),
@@ -69,7 +71,7 @@ async def _tokenize_by_server(text: str, model: str, upstream: Upstream) -> Toke
 
 
 def _token_bytes(piece: object) -> bytes:
-    """A token's bytes, which come as a list of numbers where they are no text by themselves."""
+    """Return a token's bytes; the server sends a list of numbers if they are not valid text."""
     if isinstance(piece, str):
         return piece.encode("utf-8", "replace")
     return bytes(number for number in as_list(piece) if isinstance(number, int) and 0 <= number < 256)
