@@ -240,7 +240,7 @@ def _make_config(url: str, upstream: str, options: AgentOptions) -> ResolvedConf
 def _server_config(gateway: Gateway) -> uvicorn.Config:
     return uvicorn.Config(
         gateway,
-        http="foveate.gateway.server.protocol:PlainHttp",
+        http="foveate.gateway.server.protocol:HttpProtocol",
         lifespan="off",
         log_config=None,
         access_log=False,

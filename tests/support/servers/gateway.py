@@ -108,7 +108,7 @@ def running_gateway(
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway,
-                    http="foveate.gateway.server.protocol:PlainHttp",
+                    http="foveate.gateway.server.protocol:HttpProtocol",
                     lifespan="off",
                     log_config=None,
                     access_log=False,

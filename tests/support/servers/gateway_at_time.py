@@ -63,7 +63,7 @@ async def _serve(now: float, config: Path) -> None:
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway,
-                    http="foveate.gateway.server.protocol:PlainHttp",
+                    http="foveate.gateway.server.protocol:HttpProtocol",
                     lifespan="off",
                     log_config=None,
                     access_log=False,

@@ -1,4 +1,4 @@
-"""Which models a conversation can reach, how they are spoken to, and which is meant where nobody says."""
+"""Models of a conversation: which can be used, in which format, and which is the default."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ def setting(
         ),
     ],
 )
-def test_a_route_names_the_usual_model_or_a_key_does_or_else_it_is_on_this_machine(
+def test_the_default_model_comes_from_a_route_or_a_key_or_is_local(
     tmp_path: Path, keys: dict[str, str], text: str, meant: str
 ) -> None:
     assert setting(tmp_path, keys, text).default_model() == meant
@@ -51,14 +51,14 @@ def test_a_route_names_the_usual_model_or_a_key_does_or_else_it_is_on_this_machi
         ({}, f"{OWN}routes: [{{models: '*', upstream: mine}}]", "--model NAME"),
     ],
 )
-def test_where_no_model_can_be_meant_it_is_asked_for(
+def test_without_an_obvious_model_the_user_must_name_one(
     tmp_path: Path, keys: dict[str, str], text: str, said: str
 ) -> None:
     with pytest.raises(BadOption, match=said):
         setting(tmp_path, keys, text).default_model()
 
 
-def test_a_model_is_spoken_to_as_its_upstream_wants_it(tmp_path: Path) -> None:
+def test_a_model_is_used_in_the_format_of_its_upstream(tmp_path: Path) -> None:
     keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "DEEPSEEK_API_KEY": "d"}
     found = setting(tmp_path, keys, OWN, local=LOCAL)
     api_format = {
@@ -76,7 +76,7 @@ def test_a_model_is_spoken_to_as_its_upstream_wants_it(tmp_path: Path) -> None:
     }
 
 
-def test_a_route_of_a_conversation_goes_with_its_model_and_takes_no_other(tmp_path: Path) -> None:
+def test_a_conversations_route_matches_only_its_model(tmp_path: Path) -> None:
     found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, OWN)
     found.select_model("mine/x*")
     routes = found.current_config().gateway.routing.routes
@@ -86,7 +86,7 @@ def test_a_route_of_a_conversation_goes_with_its_model_and_takes_no_other(tmp_pa
     assert found.current_config().gateway.routing.routes == []
 
 
-def test_the_model_on_this_machine_has_a_window_and_others_have_their_own(tmp_path: Path) -> None:
+def test_the_local_model_has_its_own_window(tmp_path: Path) -> None:
     found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, local=LOCAL)
     found.select_model("local")
     local = found.current_config().agents("default").window_tokens
@@ -98,7 +98,7 @@ def test_the_model_on_this_machine_has_a_window_and_others_have_their_own(tmp_pa
     assert found.list_models() == ["local", LOCAL.model, "gpt-5.4"]
 
 
-def test_folds_hold_from_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_compaction_applies_once_it_is_requested(tmp_path: Path) -> None:
     found = setting(tmp_path, {})
     before = found.current_config().agents("default").compaction
     found.enable_compaction()
@@ -106,7 +106,7 @@ def test_folds_hold_from_when_they_are_asked_for(tmp_path: Path) -> None:
     assert (before, found.current_config().agents("default").compaction) == (False, True)
 
 
-def test_nothing_changes_where_a_model_cannot_be_reached(tmp_path: Path) -> None:
+def test_selecting_an_unavailable_model_changes_nothing(tmp_path: Path) -> None:
     found = setting(tmp_path, {"OPENAI_API_KEY": "o"})
     found.select_model("gpt-4o")
     refused = {
@@ -122,7 +122,7 @@ def test_nothing_changes_where_a_model_cannot_be_reached(tmp_path: Path) -> None
     assert found.current_config().gateway.routing.routes == []
 
 
-def test_a_server_in_the_place_of_a_provider_may_have_slashes_in_its_names(tmp_path: Path) -> None:
+def test_models_of_a_custom_server_may_contain_slashes(tmp_path: Path) -> None:
     found = setting(tmp_path, {}, "upstreams: {openai: {base_url: 'http://127.0.0.1:3/v1'}}\n")
 
     assert found.select_model("meta-llama/Llama-3").upstream.name == "openai"

@@ -1,4 +1,4 @@
-"""Answers as people read them, and requests as providers want them, in both formats."""
+"""Responses and requests of a conversation, in both formats."""
 
 import json
 from itertools import pairwise
@@ -61,7 +61,7 @@ STREAMS = {Format.ANTHROPIC: (ANTHROPIC, "max_tokens"), Format.CHAT: (CHAT, "len
 @pytest.mark.parametrize("api_format", STREAMS)
 @given(cuts=st.lists(st.integers(0, 1200), max_size=12))
 @settings(max_examples=limit_examples(25))
-def test_an_answer_says_the_same_however_the_network_cuts_it(api_format: Format, cuts: list[int]) -> None:
+def test_a_response_is_parsed_wherever_the_network_splits_it(api_format: Format, cuts: list[int]) -> None:
     text, stop = STREAMS[api_format]
     data = text.encode()
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -74,7 +74,7 @@ def test_an_answer_says_the_same_however_the_network_cuts_it(api_format: Format,
     assert stream.reader.is_complete
 
 
-def test_an_answer_that_does_not_stream_is_read_too() -> None:
+def test_a_response_that_does_not_stream_is_parsed_too() -> None:
     chat = {"choices": [{"message": {"content": "Hello", "tool_calls": [{"function": {"name": "look_up"}}]}}]}
     blocks = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hello"}]
 
@@ -98,7 +98,7 @@ def speaking(name: str = "openai", api_format: Format = Format.CHAT, key: str | 
     return ModelTarget(model="some-model", upstream=upstream, api_format=api_format)
 
 
-def test_a_conversation_is_sent_as_each_provider_wants_it() -> None:
+def test_a_conversation_is_sent_in_the_format_of_each_provider() -> None:
     turns = (user_turn("Hi"), assistant_turn("Hello, I", is_cut=True), user_turn("Go on"))
     openai = json.loads(build_body(turns, speaking(), max_tokens=9))
     others = json.loads(build_body(turns, speaking("vllm"), max_tokens=9))
@@ -111,14 +111,14 @@ def test_a_conversation_is_sent_as_each_provider_wants_it() -> None:
 
 
 @pytest.mark.parametrize("agent", ["ana", "Zoë", "日本 🦊", "50%25"])
-def test_an_agent_of_any_name_is_the_one_of_the_configuration(agent: str) -> None:
-    """Defect: one whose name is in other letters than Latin ones could not be talked as."""
+def test_an_agent_can_have_any_name(agent: str) -> None:
+    """Regression: an agent with a non-Latin name could not be used."""
     ask = parse_request(build_scope(speaking(), SessionIdentity(agent=agent, session="s")))
 
     assert identify_agent(ask, NoKeys()) == agent
 
 
-def test_the_key_goes_in_the_header_of_its_family_and_none_where_there_is_none() -> None:
+def test_the_key_is_sent_in_the_header_of_its_api_family() -> None:
     whose = SessionIdentity(agent="ana", session="s", focus="the glasshouse, ü")
     one = dict(build_scope(speaking(), whose)["headers"])
     other = dict(build_scope(speaking("anthropic", Format.ANTHROPIC), whose)["headers"])
@@ -146,7 +146,7 @@ def test_the_key_goes_in_the_header_of_its_family_and_none_where_there_is_none()
         (500, {}, b"\xff" * 5000, FailureKind.UNREACHABLE, "failed (500)"),
     ],
 )
-def test_a_refusal_is_one_line_that_says_what_to_do(
+def test_an_error_response_is_described_in_one_line_with_advice(
     status: int, headers: dict[str, str], body: bytes, trouble: FailureKind, said: str
 ) -> None:
     failure = classify_failure(status, headers, body, speaking(), has_history=True)
@@ -157,7 +157,7 @@ def test_a_refusal_is_one_line_that_says_what_to_do(
     assert len(failure.text) <= 500
 
 
-def test_what_to_do_stands_behind_however_much_a_provider_says() -> None:
+def test_the_advice_is_kept_however_long_the_providers_message_is() -> None:
     body = json.dumps({"error": {"message": "there is no such model. " * 200}}).encode()
 
     told = classify_failure(404, {}, body, speaking(), has_history=True).text
@@ -165,7 +165,7 @@ def test_what_to_do_stands_behind_however_much_a_provider_says() -> None:
     assert told.endswith("…; :model names another model")
 
 
-def test_a_question_that_is_too_long_by_itself_is_not_helped_by_a_fold() -> None:
+def test_compaction_is_not_advised_for_a_question_that_is_too_long_by_itself() -> None:
     body = b'{"error": {"message": "prompt is too long: 9 > 8"}}'
 
     told = classify_failure(400, {}, body, speaking(), has_history=False).text
@@ -177,10 +177,10 @@ def test_a_question_that_is_too_long_by_itself_is_not_helped_by_a_fold() -> None
 @pytest.mark.parametrize("vocabulary", ["o200k_base", "llama3", "mistral_v3"])
 @given(text=st.text(max_size=60))
 @settings(max_examples=limit_examples(30))
-def test_tokens_that_are_shown_apart_are_the_text(vocabulary: str, text: str) -> None:
+def test_the_pieces_of_a_tokenized_text_are_the_text(vocabulary: str, text: str) -> None:
     found = split_into_tokens(bundled_vocabulary(vocabulary), text)
 
-    if found is not None:  # a vocabulary may read some characters as others
+    if found is not None:  # a vocabulary may normalize some characters
         assert b"".join(found) == text.encode("utf-8", "replace")
         assert len(found) == bundled_vocabulary(vocabulary).count(text)
     assert split_into_tokens(bundled_vocabulary(vocabulary), "Hello world") is not None

@@ -1,4 +1,4 @@
-"""What is old is forgotten while the gateway serves, and a failure is tried again."""
+"""Old data is deleted while the gateway runs, and failures are retried."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Store:
         return PruneResult(sessions=1)
 
 
-async def test_what_is_old_is_forgotten_now_and_then_and_after_a_failure_too() -> None:
+async def test_old_data_is_deleted_at_intervals_even_after_a_failure() -> None:
     store, waited = Store(), list[float]()
     enough = asyncio.Event()
     days = iter((30.0, 7.0, 7.0))

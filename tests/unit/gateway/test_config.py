@@ -1,4 +1,4 @@
-"""What a configuration makes of the gateway: upstreams, routes, keys, and each agent's options."""
+"""Gateway options from a configuration: upstreams, routes, keys, and each agent's options."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def made(text: str, **environment: str) -> GatewayOptions:
     return build_gateway_options(parse_settings(text.encode(), "f.yaml"), environment)
 
 
-def test_without_a_configuration_the_known_upstreams_are_there_with_their_usual_keys() -> None:
+def test_without_a_configuration_known_upstreams_have_their_default_keys() -> None:
     upstreams = build_gateway_options(Settings(), {"ANTHROPIC_API_KEY": "sk-1"}).routing.upstreams
 
     assert (upstreams["anthropic"].key, upstreams["anthropic"].replaces_keys) == ("sk-1", False)
@@ -31,7 +31,7 @@ def test_without_a_configuration_the_known_upstreams_are_there_with_their_usual_
     assert "sk-1" not in repr(upstreams)
 
 
-def test_an_upstream_that_speaks_both_apis_is_reached_through_both_doors() -> None:
+def test_an_upstream_with_both_apis_is_reached_through_both() -> None:
     said = b"upstreams: {mine: {base_url: 'http://h:1', api: both}}\nroutes: [{models: 'q*', upstream: mine}]\n"
     routing = build_gateway_options(parse_settings(said, "foveate.yaml"), {}).routing
 
@@ -43,8 +43,8 @@ def test_an_upstream_that_speaks_both_apis_is_reached_through_both_doors() -> No
 
 @pytest.mark.parametrize("said", ["api: both", "api: anthropic", "api: anthropic, provider: mine"])
 @pytest.mark.parametrize("base_url", ["http://h:1/x", "http://h:1/x/v1", "http://h:1/x/v1/"])
-def test_an_address_of_messages_may_have_the_version_or_not(base_url: str, said: str) -> None:
-    """Defect: with it, requests went to `/v1/v1/messages`, and all checks had said that it can be used."""
+def test_an_anthropic_base_url_may_contain_the_version(base_url: str, said: str) -> None:
+    """Regression: with it, requests went to `/v1/v1/messages`, although all checks passed."""
     upstream = made(f"upstreams: {{mine: {{base_url: '{base_url}', {said}}}}}").routing.upstreams["mine"]
 
     assert upstream.url("/v1/messages") == "http://h:1/x/v1/messages"
@@ -61,15 +61,15 @@ def test_an_address_of_messages_may_have_the_version_or_not(base_url: str, said:
         ("https://api.perplexity.ai", "https://api.perplexity.ai/chat/completions"),
     ],
 )
-def test_an_openai_style_address_may_have_the_version_or_not(base_url: str, asked: str) -> None:
-    """Defect: without it every call got 404."""
+def test_an_openai_style_base_url_may_lack_the_version(base_url: str, asked: str) -> None:
+    """Regression: without it every call got 404."""
     upstream = made(f"upstreams: {{mine: {{base_url: '{base_url}', api: openai}}}}").routing.upstreams["mine"]
 
     assert upstream.url("/v1/chat/completions") == asked
 
 
 @pytest.mark.parametrize("base_url", ["https://h.openai.azure.com", "https://h.openai.azure.com/openai/v1/"])
-def test_an_upstream_called_azure_needs_only_its_address(base_url: str) -> None:
+def test_an_upstream_named_azure_needs_only_its_address(base_url: str) -> None:
     said = f"upstreams: {{azure: {{base_url: '{base_url}', deployments: {{house: gpt-5.1}}}}}}"
     azure = made(said).routing.upstreams["azure"]
 
@@ -87,7 +87,7 @@ def test_an_upstream_called_azure_needs_only_its_address(base_url: str) -> None:
         ("vertex", "http://h:1/v1", "vertex", "/v1/projects/p/locations/l/publishers/google/models/m:predict"),
     ],
 )
-def test_an_api_that_one_provider_has_is_priced_by_that_provider(
+def test_an_api_of_a_single_provider_has_that_providers_prices(
     api: str, base_url: str, provider: str, path: str
 ) -> None:
     mine = made(f"upstreams: {{mine: {{base_url: '{base_url}', api: {api}}}}}").routing.upstreams["mine"]
@@ -119,7 +119,7 @@ def test_a_signature_needs_a_region_and_a_package() -> None:
         check_installed(("upstreams",), "a_package_that_is_not_there")
 
 
-def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:
+def test_a_known_upstream_is_configured_by_what_differs() -> None:
     options = made(
         """
         upstreams:
@@ -148,7 +148,7 @@ def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:
         ("upstreams:\n  openai:\n    key_variable: MINE", "f.yaml:3: MINE is not set in the environment"),
     ],
 )
-def test_what_does_not_fit_together_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_contradictory_settings_are_reported_with_their_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(text)
 
@@ -159,8 +159,8 @@ def test_what_does_not_fit_together_is_told_with_its_line(tmp_path: Path, text: 
 @pytest.mark.parametrize(
     "address", ["http://a\\0b", "http://a b", "http://a:99999", "http://[::1", "http://a/ü"]
 )
-def test_an_address_that_nobody_can_ask_is_told_at_the_start(tmp_path: Path, address: str) -> None:
-    """Defect: it was found out by the first request; one with a NUL in it was answered with a fault of ours."""
+def test_an_invalid_address_is_reported_at_startup(tmp_path: Path, address: str) -> None:
+    """Regression: only the first request failed; an address with a NUL caused an internal error."""
     path = tmp_path / "f.yaml"
     path.write_text(f'upstreams:\n  mine:\n    api: openai\n    base_url: "{address}"')
 
@@ -169,8 +169,8 @@ def test_an_address_that_nobody_can_ask_is_told_at_the_start(tmp_path: Path, add
 
 
 @pytest.mark.parametrize("key", ["sk-1\n", "sk\r\nx: y", " sk-1", "sk-ü", "sk-\x00"])
-def test_a_key_that_no_header_can_hold_is_told_at_the_start(key: str) -> None:
-    """Defect: it was found out by the first request, or went out with a question mark in it."""
+def test_a_key_that_is_not_a_valid_header_value_is_reported_at_startup(key: str) -> None:
+    """Regression: only the first request failed, or the key was sent with a question mark in it."""
     with pytest.raises(BadOption, match="MINE holds what no header can") as told:
         made("upstreams: {openai: {key_variable: MINE}}", MINE=key)
     assert told.value.path == ("upstreams", "openai", "key_variable")
@@ -187,7 +187,7 @@ def test_a_key_names_its_agent_and_only_its_hash_is_in_the_file() -> None:
     assert options.keys.agent("") is None
 
 
-def test_an_agent_has_the_switches_of_its_own_and_the_numbers_of_all() -> None:
+def test_an_agent_has_its_own_switches_and_shared_numbers() -> None:
     options = options_by_agent(
         parse_settings(
             b"""

@@ -1,4 +1,4 @@
-"""Which provider and format a request means, and where it goes."""
+"""The endpoint and upstream of a request."""
 
 import pytest
 
@@ -76,7 +76,7 @@ GOOGLE = {"x-goog-api-key": "k"}
         ("GET", "/v1beta/models/m:generateContent", {}, Endpoint(Operation.OTHER, ApiFamily.GEMINI, model="m")),
     ],
 )
-def test_a_request_comes_through_a_door(
+def test_paths_and_headers_select_the_endpoint(
     method: str, path: str, headers: dict[str, str], door: Endpoint
 ) -> None:
     assert match_endpoint(method, path, headers) == door
@@ -146,7 +146,7 @@ def test_vertex_names_publisher_model_and_location_in_the_path(
         ("countTokens", Operation.COUNT_TOKENS, False),
     ],
 )
-def test_gemini_names_the_model_and_what_is_asked_for_in_the_path(
+def test_gemini_names_the_model_and_the_operation_in_the_path(
     version: str, method: str, asks: Operation, streams: bool
 ) -> None:
     door = match_endpoint("POST", f"{version}/models/gemini-3-pro:{method}", {})
@@ -173,7 +173,7 @@ def test_gemini_names_the_model_and_what_is_asked_for_in_the_path(
         ("/v1/v1/models/a%2Fb", "/v1/models/a%2Fb"),
     ],
 )
-def test_a_base_url_may_have_the_version_or_not_and_a_slash_at_its_end(path: str, meant: str) -> None:
+def test_a_base_url_may_have_the_version_and_a_trailing_slash(path: str, meant: str) -> None:
     assert canonicalize_path(path) == meant
 
 
@@ -181,7 +181,7 @@ def test_a_base_url_may_have_the_version_or_not_and_a_slash_at_its_end(path: str
     "path",
     ["", "*", "/", "/v1", "/v1/v1", "/v1/files//x/", "/v1beta/models/x", "/api/v1/messages", "/v12/messages"],
 )
-def test_a_path_that_is_not_read_stays_as_it_came(path: str) -> None:
+def test_a_path_that_is_not_parsed_stays_unchanged(path: str) -> None:
     assert canonicalize_path(path) == path
 
 
@@ -189,7 +189,7 @@ CHAT = match_endpoint("POST", "/v1/chat/completions", {})
 MESSAGES = match_endpoint("POST", "/v1/messages", {})
 
 
-def test_without_a_route_a_request_goes_to_the_provider_of_its_door() -> None:
+def test_without_a_route_a_request_goes_to_the_provider_of_its_endpoint() -> None:
     routing = Routing(upstreams=KNOWN_UPSTREAMS)
 
     assert routing.match(CHAT, "deepseek-chat").upstream.name == "openai"
@@ -197,7 +197,7 @@ def test_without_a_route_a_request_goes_to_the_provider_of_its_door() -> None:
     assert routing.match(MESSAGES, "").model is None
 
 
-def test_the_first_route_that_matches_the_model_and_speaks_its_api_is_taken() -> None:
+def test_the_first_route_with_the_model_and_the_api_is_used() -> None:
     routing = Routing(
         upstreams=KNOWN_UPSTREAMS,
         routes=[
@@ -230,7 +230,7 @@ def test_the_first_route_that_matches_the_model_and_speaks_its_api_is_taken() ->
         (ApiFamily.OPENAI, "https://g.example/v1beta/openai/", "/v1/models", "", "https://g.example/v1beta/openai/models"),
     ],
 )  # fmt: skip
-def test_an_upstream_is_asked_under_the_address_that_its_clients_know(
+def test_an_upstream_is_called_at_the_address_that_its_clients_use(
     family: ApiFamily, base_url: str, path: str, query: str, url: str
 ) -> None:
     upstream = Upstream(name="x", base_url=base_url, family=family, provider="x")

@@ -1,4 +1,4 @@
-"""What error responses say, by who reads them."""
+"""Error texts depend on their audience."""
 
 from decimal import Decimal
 
@@ -46,20 +46,20 @@ ERRORS: list[FoveateError] = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_caller_without_a_key_is_told_nothing_of_the_configuration(error: FoveateError) -> None:
+def test_a_caller_without_a_key_learns_nothing_about_the_configuration(error: FoveateError) -> None:
     said = error_text(error, Audience.STRANGER)
     assert said
     assert [secret for secret in SECRETS if secret in said] == []
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_agent_is_told_nothing_of_the_machine(error: FoveateError) -> None:
+def test_an_agent_learns_nothing_about_the_machine(error: FoveateError) -> None:
     said = error_text(error, Audience.AGENT)
     assert not any(place in said for place in ("/secret", "secret:1234", "'secret', 1234"))
     assert error is not ERRORS[0] or "$0.75" in said
 
 
-def test_an_agent_is_not_told_what_others_spend_of_a_cap_that_all_share() -> None:
+def test_an_agent_does_not_learn_what_others_spend_of_a_shared_cap() -> None:
     shared = Cap(scope=CapScope.DAY, dollars=Decimal("0.75"))
     assert error_text(make_cap_exceeded(shared, SPENT, Decimal("0.5")), Audience.AGENT).startswith(
         "the cap on a day has no"
@@ -73,7 +73,7 @@ def test_an_agent_is_not_told_what_others_spend_of_a_cap_that_all_share() -> Non
         assert "$0.75" in error_text(error, Audience.OPERATOR)
 
 
-def test_whoever_runs_the_gateway_is_told_everything() -> None:
+def test_the_operator_reads_everything() -> None:
     assert error_text(ERRORS[2], Audience.OPERATOR) == str(ERRORS[2])
     assert "('secret', 1234)" in error_text(ERRORS[11], Audience.OPERATOR)
     assert error_text(DuplicateKey(("model",)), Audience.STRANGER) == str(DuplicateKey(("model",)))
@@ -91,7 +91,7 @@ def test_whoever_runs_the_gateway_is_told_everything() -> None:
         ([(b"via", b"1.1 proxy")], False, False, Audience.STRANGER),
     ],
 )
-def test_who_reads_a_response_is_told_by_the_key_and_by_where_the_request_comes_from(
+def test_the_audience_depends_on_the_key_and_on_the_origin_of_the_request(
     headers: list[tuple[bytes, bytes]], has_key: bool, is_open: bool, audience: Audience
 ) -> None:
     assert classify_audience(headers, has_key=has_key, is_open=is_open) is audience

@@ -1,4 +1,4 @@
-"""Which headers go on, and which come back."""
+"""Headers forwarded to the provider and back."""
 
 import pytest
 
@@ -21,7 +21,7 @@ CAME = [
 ]
 
 
-def test_what_belongs_to_one_connection_or_to_foveate_goes_no_further() -> None:
+def test_hop_by_hop_and_foveate_headers_are_not_forwarded() -> None:
     sent = forward_request_headers(CAME, reads_response=False, key=None, overrides={})
 
     assert sent == [
@@ -34,13 +34,13 @@ def test_what_belongs_to_one_connection_or_to_foveate_goes_no_further() -> None:
     ]
 
 
-def test_an_answer_that_is_looked_at_is_asked_for_unpacked() -> None:
+def test_a_response_that_is_parsed_is_requested_uncompressed() -> None:
     sent = forward_request_headers(CAME, reads_response=True, key=None, overrides={})
 
     assert [value for name, value in sent if name == b"accept-encoding"] == [b"identity"]
 
 
-def test_a_key_of_the_gateway_takes_the_place_of_all_that_the_client_brought() -> None:
+def test_the_gateways_key_replaces_all_credentials_of_the_client() -> None:
     came = [*CAME, (b"authorization", b"Bearer fov-1"), (b"api-key", b"x")]
     sent = forward_request_headers(
         came, reads_response=False, key=[(b"x-api-key", b"sk-upstream")], overrides={}
@@ -50,7 +50,7 @@ def test_a_key_of_the_gateway_takes_the_place_of_all_that_the_client_brought() -
     assert keys == [(b"x-api-key", b"sk-upstream")]
 
 
-def test_headers_are_set_and_an_empty_one_is_left_out() -> None:
+def test_headers_are_set_and_an_empty_value_removes_one() -> None:
     sent = forward_request_headers(
         CAME, reads_response=False, key=None, overrides={b"anthropic-beta": b"b-2", b"x-stainless-lang": b""}
     )
@@ -59,7 +59,7 @@ def test_headers_are_set_and_an_empty_one_is_left_out() -> None:
     assert not any(value == b"a-1" or name == b"x-stainless-lang" for name, value in sent)
 
 
-def test_an_answer_brings_its_headers_back_but_those_of_its_connection() -> None:
+def test_response_headers_are_forwarded_except_hop_by_hop_ones() -> None:
     came = [
         (b"Content-Type", b"text/event-stream"),
         (b"Transfer-Encoding", b"chunked"),
@@ -84,7 +84,7 @@ def test_an_answer_brings_its_headers_back_but_those_of_its_connection() -> None
     ]
 
 
-def test_what_a_signature_of_aws_covers_stays_as_it_is() -> None:
+def test_headers_covered_by_an_aws_signature_stay_unchanged() -> None:
     names = b"accept-encoding;host;x-amz-date;x-foveate-agent"
     signature = b"AWS4-HMAC-SHA256 Credential=AKIA/1/r/s/aws4_request, SignedHeaders=%b, Signature=0" % names
     signed = [*CAME, (b"x-amz-date", b"20261117T000000Z"), (b"authorization", signature)]
@@ -106,14 +106,14 @@ def test_what_a_signature_of_aws_covers_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     "said", [b"Bearer AWS4", b"AWS4-HMAC-SHA256 Credential=a", b"Bearer SignedHeaders=host"]
 )
-def test_without_a_signature_nothing_is_covered(said: bytes) -> None:
+def test_without_a_signature_no_header_is_covered(said: bytes) -> None:
     assert (
         signed_header_names([(b"authorization", said), (b"x-other", b"AWS4-A SignedHeaders=host")])
         == frozenset()
     )
 
 
-def test_several_lines_of_betas_are_read_as_one_list_and_go_on_as_they_came() -> None:
+def test_several_beta_headers_are_read_as_one_list_and_forwarded_unchanged() -> None:
     raw = [(b"anthropic-beta", b"a-1"), (b"x-api-key", b"k"), (b"anthropic-beta", b"b-2, c-3")]
     ask = parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
 
@@ -121,7 +121,7 @@ def test_several_lines_of_betas_are_read_as_one_list_and_go_on_as_they_came() ->
     assert forward_request_headers(ask.raw_headers, reads_response=False, key=None, overrides={}) == raw
 
 
-def test_betas_that_are_set_take_the_place_of_all_lines() -> None:
+def test_overridden_betas_replace_all_beta_headers() -> None:
     raw = [(b"anthropic-beta", b"a-1"), (b"anthropic-beta", b"b-2")]
     sent = forward_request_headers(
         raw, reads_response=False, key=None, overrides={b"anthropic-beta": b"a-1,b-2,c-3"}

@@ -1,4 +1,4 @@
-"""Message threads that the gateway keeps: limits of memory and time, claims, and who may continue them."""
+"""Stored message threads: limits of memory and time, claims and ownership."""
 
 import json
 from collections.abc import Callable
@@ -65,7 +65,7 @@ async def turn_of(
     return turn
 
 
-def test_a_thread_is_found_by_its_owner_alone() -> None:
+def test_a_thread_is_found_only_by_its_owner() -> None:
     threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_1", history())
 
@@ -87,7 +87,7 @@ def test_owners_differ_by_agent_and_by_every_credential() -> None:
     assert hash_owner(ask(agent=b"other/2"), "ana") in owners
 
 
-def test_a_thread_is_gone_an_hour_after_its_last_request() -> None:
+def test_a_thread_expires_an_hour_after_its_last_request() -> None:
     clock = Clock()
     threads = ThreadStore(clock)
     threads.store(OWNER, "msg_1", history())
@@ -103,7 +103,7 @@ def test_a_thread_is_gone_an_hour_after_its_last_request() -> None:
     assert (len(threads), threads.size_bytes) == (0, 0)
 
 
-def test_threads_that_were_not_used_for_longest_make_room() -> None:
+def test_the_least_recently_used_threads_are_dropped() -> None:
     threads = ThreadStore(Clock(), max_bytes=10_000)
     for number in range(100):
         threads.store(OWNER, f"msg_{number}", history(2_000))
@@ -113,8 +113,8 @@ def test_threads_that_were_not_used_for_longest_make_room() -> None:
     assert threads.history(OWNER, "msg_99") == history(2_000)
 
 
-def test_a_long_thread_is_kept_once() -> None:
-    """Each response replaces the one before it, of which only the id is kept."""
+def test_a_long_thread_is_stored_once() -> None:
+    """Each response replaces the previous one, of which only the id is kept."""
     threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_0", history())
     for number in range(200):
@@ -138,7 +138,7 @@ def test_a_response_is_continued_once() -> None:
     assert code_of(lambda: threads.claim(OWNER, "msg_1")) == ALREADY_CONTINUED
 
 
-def test_an_id_that_two_responses_have_cannot_be_continued() -> None:
+def test_an_ambiguous_response_id_cannot_be_continued() -> None:
     threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_1", history(1))
     threads.store(OWNER, "msg_1", history(2))
@@ -146,7 +146,7 @@ def test_an_id_that_two_responses_have_cannot_be_continued() -> None:
     assert code_of(lambda: threads.claim(OWNER, "msg_1")) == NOT_FOUND
 
 
-async def test_a_turn_goes_out_whole_and_without_its_beta() -> None:
+async def test_a_turn_is_sent_complete_and_without_its_beta() -> None:
     threads = ThreadStore(Clock())
     threads.store(hash_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b'{"role":"user"}'))
     asked = ask(beta=b"other-1," + BETA)
@@ -159,7 +159,7 @@ async def test_a_turn_goes_out_whole_and_without_its_beta() -> None:
     assert b"anthropic-beta" not in dict(created.request.raw_headers)
 
 
-async def test_a_turn_that_ends_without_an_answer_can_be_repeated() -> None:
+async def test_a_turn_without_a_response_can_be_repeated() -> None:
     threads = ThreadStore(Clock())
     threads.store(hash_owner(ask(), "default"), "msg_1", history())
     said = body({"type": "continue", "previous_message_id": "msg_1"})
@@ -183,7 +183,7 @@ async def test_fields_that_a_thread_fixes_cannot_change() -> None:
     assert json.loads((await turn_of(threads, body(thread, system="Be kind."))).body)["system"] == "Be kind."
 
 
-async def test_other_requests_and_those_that_are_passed_are_left_alone() -> None:
+async def test_other_requests_and_passed_threads_are_unchanged() -> None:
     threads, create = ThreadStore(Clock()), body({"type": "create"})
     for mode, asked, said in (
         (ThreadMode.PASS, ask(), create),
@@ -224,13 +224,13 @@ def test_each_error_has_the_status_and_the_details_of_the_provider(code: str, st
         (Settings(store=StoreSettings(url="sqlite:///a.sqlite")), ThreadMode.HOLD),
     ],
 )
-def test_threads_are_held_by_default_where_one_process_serves(settings: Settings, mode: ThreadMode) -> None:
+def test_threads_are_held_by_default_if_there_is_one_process(settings: Settings, mode: ThreadMode) -> None:
     upstreams = build_gateway_options(settings, {}).routing.upstreams
 
     assert {upstream.threads for upstream in upstreams.values()} == {mode}
 
 
-def test_an_upstream_says_what_is_done_with_its_threads() -> None:
+def test_the_thread_mode_is_configured_per_upstream() -> None:
     settings = Settings(
         server=ServerSettings(workers=2), upstreams={"anthropic": UpstreamSettings(threads="pass")}
     )

@@ -1,4 +1,4 @@
-"""Where the gateway's own calls for clients of Gemini and Azure go, and with which credential."""
+"""Endpoints and credentials of the gateway's own calls for clients of Gemini and Azure."""
 
 from dataclasses import replace
 from urllib.parse import quote
@@ -36,7 +36,7 @@ def asked(query: str = "", **headers: str) -> IncomingRequest:
         (asked(), ""),
     ],
 )
-def test_googles_endpoint_for_chats_gets_the_clients_credential_or_the_gateways(
+def test_googles_chat_endpoint_gets_the_clients_credential_or_the_gateways(
     ask: IncomingRequest, credential: str
 ) -> None:
     endpoint = find_google_endpoint(ask, replace(GOOGLE, key="ours"), "gemini-3-pro")
@@ -66,7 +66,7 @@ def test_googles_endpoint_for_chats_gets_the_clients_credential_or_the_gateways(
         ("/openai/v1/responses/input_tokens", "", "/openai/v1/responses", Format.RESPONSES),
     ],
 )
-def test_azure_is_asked_where_its_client_asks_it_and_in_the_same_format(
+def test_azure_is_called_at_the_clients_own_endpoint_and_format(
     path: str, query: str, url: str, api_format: Format
 ) -> None:
     azure = Upstream(

@@ -1,4 +1,4 @@
-"""What a client says in headers that injected sections depend on."""
+"""Headers that injected sections depend on."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from foveate.engine.options import NO_SECTION_INPUTS, SectionInputs
 from foveate.gateway.request import parse_section_headers
 
 
-def test_headers_of_others_tell_nothing() -> None:
+def test_other_headers_are_ignored() -> None:
     assert parse_section_headers({"accept": "*/*", "user-agent": "x"}) is NO_SECTION_INPUTS
 
 
-def test_each_header_tells_its_own() -> None:
+def test_each_header_sets_its_own_value() -> None:
     found = parse_section_headers(
         {
             "x-foveate-focus": "Roses",
@@ -30,7 +30,7 @@ def test_each_header_tells_its_own() -> None:
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ("Bøb".encode().decode("latin-1"), "Bøb"),  # the bytes of UTF-8, as they come
+        ("Bøb".encode().decode("latin-1"), "Bøb"),  # raw UTF-8 bytes
         ("B\xf8b", "Bøb"),  # Latin-1
         ("B%C3%B8b", "Bøb"),
         ("100%", "100%"),
@@ -39,9 +39,9 @@ def test_each_header_tells_its_own() -> None:
         ("x" * 5_000, "x" * 1_000),
     ],
 )
-def test_a_value_is_read_as_it_is_meant(said: str, meant: str) -> None:
+def test_values_are_decoded(said: str, meant: str) -> None:
     assert parse_section_headers({"x-foveate-sender": said}).sender == meant
 
 
-def test_an_empty_focus_is_none() -> None:
+def test_an_empty_focus_is_no_focus() -> None:
     assert parse_section_headers({"x-foveate-focus": " "}).focus is None

@@ -1,4 +1,4 @@
-"""Where requests go: by the model that they name, and never to a provider that a route does not mean."""
+"""Requests are routed by their model, and never to a provider that no route names."""
 
 import pytest
 
@@ -18,16 +18,16 @@ def routing(**routes: str) -> Routing:
     )
 
 
-def test_what_names_no_model_goes_where_all_models_go() -> None:
-    """Defect: with a route for `*`, `GET /v1/models` went to OpenAI, with the key of somebody else's client."""
+def test_requests_without_a_model_use_the_catch_all_route() -> None:
+    """Regression: with a route for `*`, `GET /v1/models` went to OpenAI with another provider's key."""
     listing = match_endpoint("GET", "/v1/models", {})
 
     assert routing(deepseek="*").match(listing, "").upstream.name == "deepseek"
     assert routing(deepseek="deep*").match(listing, "").upstream.name == "openai"
 
 
-def test_a_model_whose_upstream_speaks_another_api_is_refused() -> None:
-    """Defect: it went to the usual provider, silently."""
+def test_a_model_whose_upstream_has_another_api_is_rejected() -> None:
+    """Regression: it silently went to the default provider."""
     with pytest.raises(WrongApi, match=r"'deepseek-chat' leads to deepseek, .* API of anthropic"):
         routing(deepseek="*").match(MESSAGES, "deepseek-chat")
     assert routing(deepseek="*").match(CHAT, "deepseek-chat").upstream.name == "deepseek"
@@ -35,7 +35,7 @@ def test_a_model_whose_upstream_speaks_another_api_is_refused() -> None:
     assert both.match(MESSAGES, "claude-sonnet-4-5").upstream.name == "anthropic"
 
 
-def test_a_model_that_the_path_names_is_routed_and_told_apart_from_one_in_the_body() -> None:
+def test_a_model_in_the_path_is_routed_like_one_in_the_body() -> None:
     gemini = match_endpoint("POST", "/v1beta/models/quick:generateContent", {})
     aliases = Routing(
         upstreams=KNOWN_UPSTREAMS, routes=[Route(models="quick", upstream="google", model="gemini-3-flash")]
@@ -48,7 +48,7 @@ def test_a_model_that_the_path_names_is_routed_and_told_apart_from_one_in_the_bo
         routing(deepseek="*").match(gemini, "quick")
 
 
-def test_a_deployment_answers_as_the_model_that_is_configured_for_it() -> None:
+def test_a_deployment_is_the_model_that_is_configured_for_it() -> None:
     azure = Upstream(
         name="azure",
         base_url="https://house.openai.azure.com",
@@ -67,7 +67,7 @@ def test_a_deployment_answers_as_the_model_that_is_configured_for_it() -> None:
     assert azure.url("/openai/v1/chat/completions", "a=b") == url
 
 
-def test_a_request_in_an_api_that_no_upstream_speaks_is_refused_with_what_to_do() -> None:
+def test_a_request_in_an_api_without_an_upstream_is_rejected_with_advice() -> None:
     gemini = match_endpoint("POST", "/v1beta/models/m:generateContent", {})
     others = {name: known for name, known in KNOWN_UPSTREAMS.items() if name != "google"}
 
@@ -98,8 +98,8 @@ def test_a_model_gets_another_name_in_the_path(path: str, sent: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama.cpp", "vllm"])
-def test_servers_on_this_machine_are_reached_by_both_apis(name: str) -> None:
-    """Defect: known by name they spoke one, so that their prompts went to Anthropic."""
+def test_local_servers_accept_both_apis(name: str) -> None:
+    """Regression: they had only one API, so prompts in the other went to Anthropic."""
     routed = Routing(upstreams=KNOWN_UPSTREAMS, routes=[Route(models="qwen*", upstream=name)])
 
     for door, path in ((CHAT, "/v1/chat/completions"), (MESSAGES, "/v1/messages")):
@@ -124,7 +124,7 @@ FORM = (
         ("POST", "/v1/batches", b"application/json", b'{"model": 3}', ""),
     ],
 )
-def test_the_model_of_a_request_is_read_wherever_it_stands(
+def test_the_model_of_a_request_is_found_wherever_it_is(
     method: str, path: str, kind: bytes, body: bytes, model: str
 ) -> None:
     scope = {

@@ -1,4 +1,4 @@
-"""The frame around pages: what is shown where one cannot be, and the files beside them."""
+"""The layout of pages, error pages and static files."""
 
 import asyncio
 import gzip
@@ -13,14 +13,14 @@ from tests.support.clients.dashboard import looking
 
 
 class Broken(HealthStatus):
-    """How a gateway is, of which reading it is a fault."""
+    """A health status that fails when it is read."""
 
     @property
     def is_healthy(self) -> bool:
         raise ZeroDivisionError("hush")
 
 
-async def test_a_fault_of_ours_is_told_in_its_frame_and_in_the_log(
+async def test_an_internal_error_is_shown_as_a_page_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with looking(tmp_path, vitals=Broken(version="1")) as at:
@@ -32,7 +32,7 @@ async def test_a_fault_of_ours_is_told_in_its_frame_and_in_the_log(
         assert await at.page("/-/sessions")
 
 
-async def test_a_page_whose_store_is_away_says_so_and_follows_until_it_is_back(tmp_path: Path) -> None:
+async def test_a_page_reports_an_unavailable_store_and_recovers(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         await at.store.close()
         page = await at.page("/-/sessions", 503)
@@ -41,7 +41,7 @@ async def test_a_page_whose_store_is_away_says_so_and_follows_until_it_is_back(t
         assert 'data-events="/-/events?since=' in page
 
 
-async def test_a_page_is_told_apart_from_the_one_after_a_change(tmp_path: Path) -> None:
+async def test_a_pages_digest_changes_with_its_content(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         before = _pulse(await at.page("/-/sessions"))
         assert before == _pulse(await at.page("/-/configuration"))
@@ -51,7 +51,7 @@ async def test_a_page_is_told_apart_from_the_one_after_a_change(tmp_path: Path) 
         assert before != _pulse(await at.page("/-/sessions"))
 
 
-async def test_who_asks_only_for_the_head_of_what_has_no_end_gets_it(tmp_path: Path) -> None:
+async def test_a_head_request_for_events_ends(tmp_path: Path) -> None:
     async with looking(tmp_path) as at, asyncio.timeout(10):
         answer = await at.client.head("/-/events")
 
@@ -59,7 +59,7 @@ async def test_who_asks_only_for_the_head_of_what_has_no_end_gets_it(tmp_path: P
         assert answer.headers["content-type"].startswith("text/event-stream")
 
 
-async def test_a_file_may_be_kept_for_ever_only_under_the_address_that_names_this_very_one(
+async def test_a_static_file_is_cached_forever_only_with_its_digest(
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path) as at:
@@ -77,7 +77,7 @@ async def test_a_file_may_be_kept_for_ever_only_under_the_address_that_names_thi
             assert (await at.client.get(f"/-/assets/{name}", headers=held)).status_code == 304
 
 
-async def test_only_a_page_with_a_chart_loads_what_draws_it(tmp_path: Path) -> None:
+async def test_only_pages_with_a_chart_load_the_chart_library(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         for path in ("/", "/-/sessions", "/-/configuration"):
             page = await at.page(path)

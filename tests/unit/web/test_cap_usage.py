@@ -1,4 +1,4 @@
-"""How near caps are, as pages tell it: what `foveate cost caps` says, from totals."""
+"""Cap usage on pages is what `foveate cost caps` says, from totals."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -37,7 +37,7 @@ async def booked(store: Store) -> None:
         await settle_one(store.ledger, make_charge(of, dollars), accounts=list_accounts(of))
 
 
-async def test_they_are_as_near_as_the_command_says(tmp_path: Path) -> None:
+async def test_cap_usage_is_what_the_command_says(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         await booked(store)
         rows = await list_cap_usage(store, CAPS, now=NOON)
@@ -50,7 +50,7 @@ async def test_they_are_as_near_as_the_command_says(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_of_many_sessions_those_are_shown_that_are_nearest(tmp_path: Path) -> None:
+async def test_of_many_sessions_the_ones_closest_to_the_cap_are_shown(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         for number in range(9):
             of = make_call(f"call {number}", session_id=f"s{number}")
@@ -63,7 +63,7 @@ async def test_of_many_sessions_those_are_shown_that_are_nearest(tmp_path: Path)
     assert (rest.use, rest.level, rest.share) == (None, CapLevel.FINE, 0.0)
 
 
-async def test_a_cap_of_nothing_is_full_and_one_that_nobody_uses_is_told(tmp_path: Path) -> None:
+async def test_a_cap_of_zero_is_full_and_an_unused_one_is_shown(tmp_path: Path) -> None:
     caps = [Cap(scope=CapScope.TOTAL, dollars=Decimal(0)), make_cap(CapScope.SESSION, 1)]
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         nothing, session = await list_cap_usage(store, caps, now=NOON)
@@ -73,7 +73,7 @@ async def test_a_cap_of_nothing_is_full_and_one_that_nobody_uses_is_told(tmp_pat
     assert (session.about, session.said) == ("each session", "nobody has called of late")
 
 
-async def test_a_cap_on_the_sessions_of_one_agent_is_told_however_dear_those_of_others_are(
+async def test_a_session_cap_of_one_agent_is_shown_however_expensive_others_are(
     tmp_path: Path,
 ) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
@@ -90,7 +90,7 @@ async def test_a_cap_on_the_sessions_of_one_agent_is_told_however_dear_those_of_
     assert rest.said.startswith("at least ")
 
 
-async def test_the_caps_of_one_agent_are_as_near_as_they_are_among_all(tmp_path: Path) -> None:
+async def test_cap_usage_of_one_agent_is_the_same_as_in_the_overview(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         await booked(store)
         rows = await list_agent_cap_usage(store, CAPS, "ana", now=NOON)

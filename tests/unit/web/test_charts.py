@@ -1,4 +1,4 @@
-"""What a chart says to the script that draws it, and to who cannot see it."""
+"""Charts for the script and as text."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def shown(chart: Chart) -> str:
     return templates.from_string('{% from "parts.html" import figure %}{{ figure(chart) }}').render(chart=chart)
 
 
-def test_the_script_is_given_the_same_numbers_as_the_table() -> None:
+def test_the_script_gets_the_same_numbers_as_the_table() -> None:
     text = shown(CHART)
 
     found = re.search(r'<script type="application/json" class="drawn">(.*?)</script>', text, re.DOTALL)
@@ -49,14 +49,14 @@ def test_the_script_is_given_the_same_numbers_as_the_table() -> None:
     assert cells == ["$0.50", "$1.00", "", "–", "$1.00", "folded &amp; carried "]
 
 
-def test_a_name_is_never_markup_and_ends_no_script() -> None:
+def test_names_are_escaped_in_markup_and_scripts() -> None:
     text = shown(CHART)
 
     assert "<script>alert" not in text
     assert text.count("</script>") == 1
 
 
-def test_who_cannot_see_a_chart_is_told_what_it_says() -> None:
+def test_a_chart_has_a_text_alternative() -> None:
     text = shown(CHART)
 
     assert 'role="img" aria-label="Window: it grows"' in text

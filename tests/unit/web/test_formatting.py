@@ -1,4 +1,4 @@
-"""Numbers and times as pages write them."""
+"""Formats of numbers and times."""
 
 from decimal import Decimal
 
@@ -21,13 +21,13 @@ from foveate.web import formatting
         (Decimal("12345.678"), "$12,345.68"),
     ],
 )
-def test_money_is_to_the_cent_and_what_is_less_than_a_dollar_as_far_as_it_takes(
+def test_money_is_rounded_to_cents_and_small_amounts_keep_their_digits(
     dollars: Decimal | None, said: str
 ) -> None:
     assert formatting.format_money(dollars) == said
 
 
-def test_money_in_a_chart_has_nothing_that_only_floats_have() -> None:
+def test_money_in_a_chart_has_no_floating_point_noise() -> None:
     assert formatting.format_chart_dollars(0.1 + 0.2) == "$0.30"
 
 
@@ -39,12 +39,12 @@ def test_money_in_a_chart_has_nothing_that_only_floats_have() -> None:
         (-12_345, "-12.3k"),
     ],
 )  # fmt: skip
-def test_tokens_have_as_many_digits_as_one_takes_in_at_a_glance(count: int | None, said: str) -> None:
+def test_tokens_have_at_most_three_digits(count: int | None, said: str) -> None:
     assert formatting.format_tokens(count) == said
 
 
 @given(st.integers(min_value=0, max_value=10**15))
-def test_tokens_are_always_within_half_a_percent_of_what_is_said(count: int) -> None:
+def test_formatted_tokens_are_within_half_a_percent(count: int) -> None:
     said = formatting.format_tokens(count).replace(",", "")
     value = float(said.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(said[-1], 1)
 
@@ -55,7 +55,7 @@ def test_tokens_are_always_within_half_a_percent_of_what_is_said(count: int) -> 
     ("part", "said"),
     [(None, "unknown"), (0.0, "0%"), (0.0001, "0.1%"), (0.934, "93.4%"), (0.99999, "99.9%"), (1.0, "100%")],
 )
-def test_a_percentage_is_never_all_or_nothing_where_it_is_not(part: float | None, said: str) -> None:
+def test_a_percentage_is_100_or_0_only_if_exact(part: float | None, said: str) -> None:
     assert formatting.format_percent(part) == said
 
 
@@ -67,7 +67,7 @@ def test_a_percentage_is_never_all_or_nothing_where_it_is_not(part: float | None
         (9_000.0, "2.5 h"),
     ],
 )  # fmt: skip
-def test_a_length_of_time_is_told_in_the_unit_that_people_would_use(length: float | None, said: str) -> None:
+def test_durations_use_a_suitable_unit(length: float | None, said: str) -> None:
     assert formatting.format_duration(length) == said
 
 
@@ -79,17 +79,17 @@ def test_a_length_of_time_is_told_in_the_unit_that_people_would_use(length: floa
         (100_000, "27 h ago"), (1e6, "11 days ago"),
     ],
 )  # fmt: skip
-def test_how_long_ago_something_was_is_never_more_than_it_is(passed: float, said: str) -> None:
+def test_an_age_is_never_overstated(passed: float, said: str) -> None:
     assert formatting.format_age(1_000.0, 1_000.0 + passed) == said
 
 
-def test_a_moment_is_told_in_utc() -> None:
+def test_moments_are_in_utc() -> None:
     assert formatting.format_moment(1_794_744_000.0) == "2026-11-15 12:00:00 UTC"
     assert formatting.format_iso_moment(1_794_744_000.0) == "2026-11-15T12:00:00+00:00"
 
 
 @pytest.mark.parametrize("name", ["👨‍👩‍👧" * 20, "é" * 40, "a" * 500, "🇩🇪" * 300])
-def test_a_long_name_is_cut_between_what_readers_take_for_characters(name: str) -> None:
+def test_a_long_name_is_shortened_between_graphemes(name: str) -> None:
     shown = formatting.shorten(name)
 
     assert shown.endswith("…")
@@ -99,11 +99,11 @@ def test_a_long_name_is_cut_between_what_readers_take_for_characters(name: str) 
     assert len(shown.removesuffix("…")) % len(name[: {"👨": 5, "🇩": 2}.get(name[0], 1)]) == 0
 
 
-def test_a_name_in_an_address_is_one_part_of_it_whatever_it_holds() -> None:
+def test_any_name_is_one_segment_of_a_path() -> None:
     assert formatting.quote_path_segment("a/b?c#d <script>") == "a%2Fb%3Fc%23d%20%3Cscript%3E"
 
 
-def test_one_is_not_several() -> None:
+def test_one_is_singular() -> None:
     assert [formatting.format_count(count, "call") for count in (0, 1, 1_234)] == [
         "0 calls",
         "1 call",

@@ -1,4 +1,4 @@
-"""What browsers are told that stay on a page: that something has changed, once, and that it is over."""
+"""Open pages are notified of each change once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ ALL, ONE = WatchTarget(), WatchTarget("one")
 
 @dataclass
 class Inside:
-    """What is looked into, as a test moves it."""
+    """The data of a page, changed by a test."""
 
     said: str = "1"
     failure: Exception | None = None
@@ -66,13 +66,13 @@ async def first(events: AsyncIterator[bytes]) -> bytes:
 
 
 async def silent(events: AsyncIterator[bytes], *, beats: int = 5) -> None:
-    """Nothing is told for a while; whoever listens has gone after that."""
+    """Return whether no event arrives for a while; the subscriber has gone after that."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(beats * EVERY_SECONDS):
             await anext(events)
 
 
-async def test_a_change_is_told_once_and_with_the_pulse_of_what_is_there_now(inside: Inside) -> None:
+async def test_a_change_is_sent_once_with_the_current_digest(inside: Inside) -> None:
     live = inside.live()
     events = live.events(ALL, await live.compute_digest(ALL))
     assert await first(events) == BEGINNING
@@ -83,7 +83,7 @@ async def test_a_change_is_told_once_and_with_the_pulse_of_what_is_there_now(ins
     await silent(events)
 
 
-async def test_what_changed_between_the_page_and_the_connection_is_told(inside: Inside) -> None:
+async def test_a_change_between_the_page_and_the_connection_is_sent(inside: Inside) -> None:
     live = inside.live()
     shown = await live.compute_digest(ONE)
     inside.said = "2"
@@ -94,7 +94,7 @@ async def test_what_changed_between_the_page_and_the_connection_is_told(inside: 
     assert b"changed" in await first(events)
 
 
-async def test_a_page_that_says_nothing_of_itself_is_taken_to_be_the_newest(inside: Inside) -> None:
+async def test_a_page_without_a_digest_is_taken_to_be_current(inside: Inside) -> None:
     events = inside.live().events(ALL)
     assert await first(events) == BEGINNING
 
@@ -109,7 +109,7 @@ async def test_a_page_that_says_nothing_of_itself_is_taken_to_be_the_newest(insi
         ("failure", StoreUnavailable("a file", "it is away")),
     ],
 )
-async def test_a_change_of_the_configuration_and_a_store_that_goes_are_told_too(
+async def test_a_changed_configuration_and_an_unavailable_store_are_sent_too(
     name: str, value: object, inside: Inside
 ) -> None:
     live = inside.live()
@@ -121,7 +121,7 @@ async def test_a_change_of_the_configuration_and_a_store_that_goes_are_told_too(
     assert b"changed" in await first(events)
 
 
-async def test_a_fault_of_the_store_is_told_as_if_it_were_away_and_ends_nothing(
+async def test_a_failing_store_counts_as_unavailable_and_ends_nothing(
     inside: Inside, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = inside.live()
@@ -136,7 +136,7 @@ async def test_a_fault_of_the_store_is_told_as_if_it_were_away_and_ends_nothing(
     assert "nobody can be told of changes" in caplog.text
 
 
-async def test_many_changes_are_one_for_who_reads_slowly(inside: Inside) -> None:
+async def test_a_slow_reader_gets_many_changes_as_one(inside: Inside) -> None:
     live = inside.live()
     events = live.events(ALL, await live.compute_digest(ALL))
     assert await first(events) == BEGINNING
@@ -149,7 +149,7 @@ async def test_many_changes_are_one_for_who_reads_slowly(inside: Inside) -> None
     await silent(events)
 
 
-async def test_the_store_is_asked_once_for_all_that_look_at_the_same(inside: Inside) -> None:
+async def test_the_store_is_polled_once_for_all_subscribers_of_a_target(inside: Inside) -> None:
     live = inside.live()
     shown = await live.compute_digest(ALL)
     many = [live.events(ALL, shown) for _ in range(20)]
@@ -164,11 +164,11 @@ async def test_the_store_is_asked_once_for_all_that_look_at_the_same(inside: Ins
     assert inside.asked < 5
 
 
-async def test_who_has_gone_is_no_longer_told_and_the_store_no_longer_asked(inside: Inside) -> None:
+async def test_polling_stops_without_subscribers(inside: Inside) -> None:
     live = inside.live()
     events = live.events(ONE)
     await first(events)
-    await silent(events)  # a connection that is cut cancels whoever waits for it
+    await silent(events)  # a closed connection cancels its generator
 
     assert live.subscriber_count == 0
     await asyncio.sleep(3 * EVERY_SECONDS)
@@ -179,7 +179,7 @@ async def test_who_has_gone_is_no_longer_told_and_the_store_no_longer_asked(insi
 
 @pytest.mark.parametrize("stuck", [False, True])
 @pytest.mark.parametrize("name", ["is_over", "page"])
-async def test_the_end_of_the_gateway_or_of_the_page_ends_it_though_the_store_be_stuck(
+async def test_a_shutdown_ends_the_stream_even_if_the_store_hangs(
     name: str, stuck: bool, inside: Inside
 ) -> None:
     events = inside.live().events(ALL)
@@ -192,14 +192,14 @@ async def test_the_end_of_the_gateway_or_of_the_page_ends_it_though_the_store_be
         await first(events)
 
 
-async def test_a_connection_on_which_nothing_happens_is_kept_alive(inside: Inside) -> None:
+async def test_an_idle_connection_is_kept_alive(inside: Inside) -> None:
     events = inside.live().events(ALL)
     assert await first(events) == BEGINNING
 
     assert await first(events) == b": still here\n\n"
 
 
-async def test_of_more_than_can_be_told_that_come_at_one_moment_some_are_to_come_again_later(
+async def test_subscribers_beyond_the_limit_are_told_to_retry_later(
     inside: Inside,
 ) -> None:
     live = inside.live()

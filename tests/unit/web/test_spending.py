@@ -1,4 +1,4 @@
-"""What was asked and paid for, added up as people read it."""
+"""Totals of requests, costs and savings."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -36,7 +36,7 @@ ENTRIES = (
 )
 
 
-async def test_it_agrees_with_what_foveate_cost_reports(tmp_path: Path) -> None:
+async def test_totals_agree_with_foveate_cost(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         for entry in ENTRIES:
             await settle_one(store.ledger, entry, accounts=list_accounts(entry.call))
@@ -54,7 +54,7 @@ async def test_it_agrees_with_what_foveate_cost_reports(tmp_path: Path) -> None:
         assert spent.input_tokens == row.uncached + row.read + row.written_5m + row.written_1h
 
 
-def test_only_the_requests_own_input_is_in_the_hit_ratio() -> None:
+def test_the_hit_ratio_covers_only_main_requests() -> None:
     rows = [
         (("d", "main"), Totals(cache=CacheUsage(uncached=30, read=70))),
         (("d", "compaction"), Totals(cache=CacheUsage(uncached=10_000))),
@@ -69,7 +69,7 @@ def test_only_the_requests_own_input_is_in_the_hit_ratio() -> None:
     assert group_by_category(rows)["ping"].ratio is None
 
 
-def test_of_nothing_nothing_is_known_and_nothing_paid() -> None:
+def test_empty_totals_have_no_ratio_and_no_cost() -> None:
     assert sum_spending([]) == NO_SPENDING == SpendingTotals()
     assert NO_SPENDING.is_nothing
     assert NO_SPENDING.paid == 0
@@ -78,6 +78,6 @@ def test_of_nothing_nothing_is_known_and_nothing_paid() -> None:
     assert NO_SPENDING.level is HitRatioLevel.UNKNOWN
 
 
-def test_what_has_no_known_price_at_all_is_not_free() -> None:
+def test_calls_of_unknown_price_are_not_free() -> None:
     assert SpendingTotals(calls=2, unpriced=2).paid is None
     assert SpendingTotals(calls=2, unpriced=1, dollars=Decimal(3)).paid == 3

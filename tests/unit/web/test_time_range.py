@@ -1,11 +1,11 @@
-"""The time that a page is about."""
+"""Time ranges of pages."""
 
 from foveate.session.rollups import TotalsGroup
 from foveate.web.time_range import TIME_RANGES, format_day, resolve_time_range
 from tests.support.stores.ledger_records import NOON
 
 
-def test_today_has_all_of_its_hours_of_which_some_have_begun() -> None:
+def test_today_has_all_hours_some_of_which_have_started() -> None:
     span = resolve_time_range("today", NOON)
 
     assert span.per is TotalsGroup.HOUR
@@ -25,14 +25,14 @@ def test_a_week_is_seven_days_with_today_as_the_last() -> None:
     assert span.started == 7
 
 
-def test_every_span_has_a_label_for_each_of_its_pieces() -> None:
+def test_every_time_range_has_a_label_for_each_unit() -> None:
     for name in TIME_RANGES:
         span = resolve_time_range(name, NOON)
         assert len(span.labels) == len(span.groups) <= 30
         assert list(span.groups) == sorted(set(span.groups))
 
 
-def test_the_first_second_of_a_day_is_of_that_day() -> None:
+def test_the_first_second_of_a_day_belongs_to_that_day() -> None:
     midnight = NOON + 43_200
 
     assert resolve_time_range("today", midnight).groups[0] == "2026-11-16T00"

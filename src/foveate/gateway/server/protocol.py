@@ -198,7 +198,7 @@ _TLS_HANDSHAKE = b"\x16\x03"
 _TLS_ON_PLAIN_PORT = "A client asks by https://, and here is http://: its base URL has to begin with that."
 
 
-class PlainHttp(HttpToolsProtocol):
+class HttpProtocol(HttpToolsProtocol):
     """Reads requests from one connection.
 
     The parser gets heads in whole lines, wherever the network splits them. Trailers are dropped, since all

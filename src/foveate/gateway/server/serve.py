@@ -244,7 +244,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 run_app,
-                http="foveate.gateway.server.protocol:PlainHttp",
+                http="foveate.gateway.server.protocol:HttpProtocol",
                 lifespan="off",
                 ws="none",
                 log_config=None,

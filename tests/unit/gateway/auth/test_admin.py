@@ -1,4 +1,4 @@
-"""Who may see the gateway's own pages."""
+"""Access to the gateway's own pages."""
 
 from base64 import b64encode
 from collections.abc import MutableMapping
@@ -21,28 +21,28 @@ BASIC = b"Basic " + b64encode(b"anybody:" + KEY.encode())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_these_are_loopback(host: str) -> None:
+def test_loopback_addresses_and_names_are_recognized(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "127.0.0.1.evil.example", ""]
 )
-def test_these_are_not(host: str) -> None:
+def test_other_hosts_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
 @pytest.mark.parametrize(
     "name", [b"127.0.0.1:8090", b"localhost:8090", b"[::1]:8090", b"localhost", b"127.0.0.1"]
 )
-def test_on_loopback_whoever_is_there_may_see_them(name: bytes) -> None:
+def test_requests_on_loopback_need_no_key(name: bytes) -> None:
     assert identify_viewer({b"host": name}, host="127.0.0.1", keys=KEYS) == ADMIN
 
 
 @pytest.mark.parametrize(
     "name", [b"evil.example:8090", b"evil.example", b"", b"10.0.0.1:8090", b"[::2]:1", b"127.0.0.1@evil"]
 )
-def test_a_page_whose_name_leads_to_loopback_may_not(name: bytes) -> None:
+def test_a_web_page_whose_name_resolves_to_loopback_is_rejected(name: bytes) -> None:
     assert identify_viewer({b"host": name}, host="127.0.0.1", keys=KEYS) is None
 
 
@@ -55,18 +55,18 @@ def test_a_page_whose_name_leads_to_loopback_may_not(name: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_whoever_has_a_key_sees_its_agent_anywhere(shown: dict[bytes, bytes], host: str) -> None:
+def test_an_agents_key_sees_its_agent_on_any_host(shown: dict[bytes, bytes], host: str) -> None:
     assert identify_viewer({b"host": b"gateway.example", **shown}, host=host, keys=KEYS) == Viewer("ana")
 
 
-def test_an_admin_key_sees_everything_anywhere() -> None:
+def test_an_admin_key_sees_everything_on_any_host() -> None:
     for host in ("0.0.0.0", "127.0.0.1"):
         headers = {b"host": b"gateway.example", b"authorization": b"Bearer " + ADMIN_KEY.encode()}
         assert identify_viewer(headers, host=host, keys=KEYS) == ADMIN
 
 
 @pytest.mark.parametrize("name", [b"127.0.0.1:8090", b"localhost"])
-def test_an_agents_key_sees_its_agent_alone_on_loopback_too(name: bytes) -> None:
+def test_an_agents_key_sees_only_its_agent_even_on_loopback(name: bytes) -> None:
     headers = {b"host": name, b"authorization": b"Bearer " + KEY.encode()}
 
     assert identify_viewer(headers, host="127.0.0.1", keys=KEYS) == Viewer("ana")
@@ -83,12 +83,12 @@ def test_an_agents_key_sees_its_agent_alone_on_loopback_too(name: bytes) -> None
         (b"via", b"1.1 proxy"),
     ],
 )
-def test_what_a_proxy_passes_on_is_not_from_loopback(header: bytes, value: bytes) -> None:
+def test_requests_from_a_proxy_are_not_from_loopback(header: bytes, value: bytes) -> None:
     assert identify_viewer({b"host": b"127.0.0.1:8090", header: value}, host="127.0.0.1", keys=KEYS) is None
 
 
 @pytest.mark.parametrize("value", [b"127.0.0.1", b"::1", b"localhost"])
-def test_no_forwarding_header_makes_somebody_loopback(value: bytes) -> None:
+def test_no_forwarding_header_makes_a_request_loopback(value: bytes) -> None:
     headers = {b"host": b"gateway.example", b"x-forwarded-for": value, b"x-forwarded-host": b"localhost"}
 
     for host in ("0.0.0.0", "127.0.0.1"):
@@ -106,7 +106,7 @@ def test_no_forwarding_header_makes_somebody_loopback(value: bytes) -> None:
     ),
     name=st.sampled_from([b"127.0.0.1:8090", b"localhost", b"gateway.example"]),
 )
-def test_beyond_loopback_nobody_without_a_key_ever_may(said: bytes | None, name: bytes) -> None:
+def test_beyond_loopback_a_key_is_always_required(said: bytes | None, name: bytes) -> None:
     headers = {b"host": name} | ({} if said is None else {b"authorization": said})
 
     assert identify_viewer(headers, host="0.0.0.0", keys=KEYS) is None
@@ -125,7 +125,7 @@ def test_beyond_loopback_nobody_without_a_key_ever_may(said: bytes | None, name:
         (b"same-site", b"no-cors", b"script", False),
     ],
 )
-async def test_pages_are_shown_to_no_other_site(
+async def test_other_sites_cannot_read_pages(
     site: bytes | None, mode: bytes | None, dest: bytes | None, is_shown: bool
 ) -> None:
     statuses: list[int] = []
@@ -148,7 +148,7 @@ async def test_pages_are_shown_to_no_other_site(
     assert statuses == [200 if is_shown else 403]
 
 
-async def test_a_page_that_may_not_be_seen_is_not_even_made() -> None:
+async def test_a_forbidden_page_is_not_rendered() -> None:
     made: list[str] = []
     sent: list[MutableMapping[str, Any]] = []
 
@@ -172,7 +172,7 @@ async def test_a_page_that_may_not_be_seen_is_not_even_made() -> None:
     assert KEY.encode() not in sent[1]["body"]
 
 
-async def test_an_agents_key_opens_scoped_pages_alone_and_they_are_told_whose_it_is() -> None:
+async def test_an_agents_key_opens_only_scoped_pages_which_get_the_viewer() -> None:
     viewers: list[Viewer] = []
     statuses: list[int] = []
 
@@ -195,6 +195,6 @@ async def test_an_agents_key_opens_scoped_pages_alone_and_they_are_told_whose_it
     assert statuses == [403, 403]
 
 
-async def test_a_page_fails_if_nobody_has_checked_who_looks() -> None:
+async def test_a_page_fails_without_a_checked_viewer() -> None:
     with pytest.raises(KeyError):
         get_viewer({"type": "http", "headers": []})

@@ -1,4 +1,4 @@
-"""Who asks and who pays: keys of the gateway name agents, and stay here."""
+"""Gateway keys identify agents, and are never forwarded."""
 
 from base64 import b64encode
 from dataclasses import replace
@@ -54,8 +54,8 @@ def basic(said: str) -> bytes:
         *([(name, KEY.encode())] for name in sorted(HEADERS)),
     ],
 )
-def test_a_key_of_the_gateway_names_its_agent_and_goes_no_further(shown: list[tuple[bytes, bytes]]) -> None:
-    """Defect: as a password, in some headers, and beside another, it went to the provider as it came."""
+def test_a_gateway_key_names_its_agent_and_is_not_forwarded(shown: list[tuple[bytes, bytes]]) -> None:
+    """Regression: as a password, in some headers, and beside another key, it was forwarded to the provider."""
     ask = asked(*shown)
 
     assert identify_agent(ask, KEYS) == "ana"
@@ -66,30 +66,30 @@ def test_a_key_of_the_gateway_names_its_agent_and_goes_no_further(shown: list[tu
 
 
 @pytest.mark.parametrize("said", ["🦊".encode(), b"%F0%9F%A6%8A"], ids=["bytes", "percents"])
-def test_an_agent_is_named_in_any_letters_and_is_the_one_of_the_configuration(said: bytes) -> None:
-    """Defect: UTF-8 was taken for Latin-1, so that an agent with an emoji had neither settings nor keys."""
+def test_an_agent_name_can_contain_any_letters(said: bytes) -> None:
+    """Regression: UTF-8 was read as Latin-1, so an agent with an emoji had neither settings nor keys."""
     assert identify_agent(asked((b"x-foveate-agent", said)), KEYS) == "🦊"
     with pytest.raises(KeyRefused):
         identify_agent(asked((b"x-foveate-agent", said)), HashedKeys({hash_key(KEY): "🦊"}))
 
 
 @pytest.mark.parametrize("query", [f"key={KEY}", f"a=1&key=%66ov-{KEY[4:]}"], ids=["plain", "escaped"])
-def test_a_key_of_the_gateway_in_an_address_is_refused(query: str) -> None:
-    """Defect: it went to the provider."""
+def test_a_gateway_key_in_a_url_is_rejected(query: str) -> None:
+    """Regression: it was forwarded to the provider."""
     with pytest.raises(KeyRefused, match="in the address"):
         identify_agent(asked(query=query.encode()), KEYS)
 
 
 @pytest.mark.parametrize("own", [b"Bearer sk-fov-1", b"Bearer sk-1", b"Basic eDp5", b"Basic %", b"Basic"])
-def test_a_key_of_the_providers_goes_on_as_it_is(own: bytes) -> None:
+def test_a_providers_key_is_forwarded_unchanged(own: bytes) -> None:
     ask = asked((b"authorization", own), query=b"after=file-fov-1")
 
     assert identify_agent(ask, KEYS) == "default"
     assert replacement_key_headers(ask, THEIRS) is None
 
 
-def test_only_its_keys_name_an_agent_that_has_any() -> None:
-    """Defect: whoever named it in a header had its notes sent along, and spent what it may."""
+def test_an_agent_with_keys_is_named_only_by_its_keys() -> None:
+    """Regression: anybody who named it in a header got its notes and spent its budget."""
     named = (b"x-foveate-agent", b"ana")
 
     with pytest.raises(KeyRefused, match="'ana' has keys of the gateway, and only they name it"):
@@ -98,8 +98,8 @@ def test_only_its_keys_name_an_agent_that_has_any() -> None:
     assert identify_agent(asked((b"x-foveate-agent", b"ben")), KEYS) == "ben"
 
 
-def test_beyond_loopback_the_gateway_pays_for_those_who_show_a_key() -> None:
-    """Defect: whoever reached the port spent the key of `key_variable`."""
+def test_beyond_loopback_the_gateway_pays_only_for_callers_with_a_key() -> None:
+    """Regression: anybody who reached the port used the key of `key_variable`."""
     stranger = asked((b"authorization", b"Bearer sk-any"))
 
     with pytest.raises(KeyRefused, match="openai are paid by this gateway"):
@@ -109,7 +109,7 @@ def test_beyond_loopback_the_gateway_pays_for_those_who_show_a_key() -> None:
     check_payer(stranger, THEIRS, is_open=True)
 
 
-def test_a_google_key_in_the_query_goes_out_unless_another_takes_its_place() -> None:
+def test_a_google_key_in_the_query_is_forwarded_unless_it_is_replaced() -> None:
     google = replace(PAID, name="google", family=ApiFamily.GEMINI)
     query = b"alt=sse&key=AIza%2B1&k%65y=AIza2&access_token=t&x=%26key%3D"
 
@@ -124,7 +124,7 @@ def signed(key_id: str, signature: str, *more: tuple[bytes, bytes]) -> IncomingR
     return asked((b"authorization", said.encode()), *more)
 
 
-def test_a_caller_that_signs_is_known_by_its_key_and_not_by_its_signatures() -> None:
+def test_a_signing_caller_is_identified_by_its_key_not_by_its_signatures() -> None:
     token = (b"x-amz-security-token", b"renewed")
 
     assert hash_caller(signed("AKIA1", "a")) == hash_caller(signed("AKIA1", "b"))
@@ -132,7 +132,7 @@ def test_a_caller_that_signs_is_known_by_its_key_and_not_by_its_signatures() -> 
     assert hash_caller(signed("ASIA1", "a", token)) == hash_caller(signed("ASIA2", "b"))
 
 
-def test_a_key_in_the_query_tells_callers_of_gemini_apart() -> None:
+def test_callers_of_gemini_differ_by_the_key_in_the_query() -> None:
     def gemini(query: bytes) -> IncomingRequest:
         path = "/v1beta/models/gemini-3-pro:generateContent"
         return parse_request({"method": "POST", "path": path, "query_string": query, "headers": []})
@@ -145,7 +145,7 @@ OAUTH = (b"authorization", b"Bearer sk-ant-oat01-theirs")
 NAMED = (b"x-foveate-key", KEY.encode())
 
 
-def test_a_key_beside_own_credentials_names_the_agent_and_leaves_them() -> None:
+def test_a_gateway_key_beside_own_credentials_names_the_agent_and_keeps_them() -> None:
     ask = asked(OAUTH, NAMED, (b"x-custom", b"1"))
 
     assert identify_agent(ask, KEYS) == "ana"
@@ -157,7 +157,7 @@ def test_a_key_beside_own_credentials_names_the_agent_and_leaves_them() -> None:
     check_payer(ask, PAID, is_open=True)
 
 
-def test_a_key_beside_a_google_key_in_the_query_leaves_that() -> None:
+def test_a_gateway_key_keeps_a_google_key_in_the_query() -> None:
     path = "/v1beta/models/gemini-3-pro:generateContent"
     ask = parse_request({"method": "POST", "path": path, "query_string": b"key=AIzaTheirs", "headers": [NAMED]})
     google = replace(THEIRS, family=ApiFamily.GEMINI, key="AIzaOurs")
@@ -166,13 +166,13 @@ def test_a_key_beside_a_google_key_in_the_query_leaves_that() -> None:
     assert (replacement_key_headers(ask, google), build_upstream_query(ask, google)) == (None, "key=AIzaTheirs")
 
 
-def test_a_key_beside_own_credentials_does_not_go_over_what_the_operator_says() -> None:
+def test_own_credentials_are_replaced_if_the_operator_says_so() -> None:
     ask = asked(OAUTH, NAMED)
 
     assert replacement_key_headers(ask, PAID) == [(b"authorization", b"Bearer sk-ours")]
 
 
-def test_a_key_in_its_own_header_without_credentials_is_as_good_as_in_their_place() -> None:
+def test_a_key_in_its_own_header_works_without_other_credentials() -> None:
     ask = asked(NAMED)
 
     assert identify_agent(ask, KEYS) == "ana"
@@ -184,21 +184,21 @@ def test_a_key_in_its_own_header_without_credentials_is_as_good_as_in_their_plac
 
 
 @pytest.mark.parametrize("said", [b"fov-nonsense", b"sk-ant-oat01-x", b"x"])
-def test_a_key_that_is_none_of_the_gateways_is_refused(said: bytes) -> None:
+def test_an_unknown_gateway_key_is_rejected(said: bytes) -> None:
     with pytest.raises(KeyRefused) as refused:
         identify_agent(asked(OAUTH, (b"x-foveate-key", said)), KEYS)
 
     assert said.decode() not in str(refused.value)
 
 
-def test_an_empty_key_header_says_nothing() -> None:
+def test_an_empty_key_header_is_ignored() -> None:
     ask = asked(OAUTH, (b"x-foveate-key", b" "))
 
     assert (ask.key, ask.keeps_credentials) == (None, False)
     assert identify_agent(ask, KEYS) == "default"
 
 
-def test_a_key_that_a_signature_covers_is_refused() -> None:
+def test_a_gateway_key_covered_by_a_signature_is_rejected() -> None:
     signed = (
         b"AWS4-HMAC-SHA256 Credential=AKIA/1/r/s/aws4_request, SignedHeaders=host;x-foveate-key, Signature=0"
     )
@@ -207,7 +207,7 @@ def test_a_key_that_a_signature_covers_is_refused() -> None:
         identify_agent(asked((b"authorization", signed), NAMED), KEYS)
 
 
-def test_callers_with_short_lived_tokens_are_told_apart_by_their_keys() -> None:
+def test_callers_with_short_lived_tokens_differ_by_their_gateway_keys() -> None:
     other = (b"x-foveate-key", generate_key().encode())
 
     assert hash_caller(asked(OAUTH, NAMED)) == hash_caller(

@@ -1,4 +1,4 @@
-"""Which operations are among those that the gateway's credentials are used for."""
+"""Operations for which the gateway's credentials are used."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def is_allowed_by_default(method: str, path: str) -> bool:
         ("POST", "/v1/completions"),
     ],
 )
-def test_answers_counts_embeddings_and_models_of_every_api_are_allowed(method: str, path: str) -> None:
+def test_generation_counts_embeddings_and_models_of_every_api_are_allowed(method: str, path: str) -> None:
     assert is_allowed_by_default(method, path)
 
 
@@ -50,5 +50,5 @@ def test_answers_counts_embeddings_and_models_of_every_api_are_allowed(method: s
         ("GET", "/v1/organizations/api_keys"),
     ],
 )
-def test_the_rest_of_an_account_is_not(method: str, path: str) -> None:
+def test_other_operations_of_an_account_are_not_allowed(method: str, path: str) -> None:
     assert not is_allowed_by_default(method, path)

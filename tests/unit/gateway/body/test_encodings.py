@@ -1,4 +1,4 @@
-"""Bodies that come packed: each is unpacked, or known as one that cannot be read."""
+"""Compressed bodies are decompressed, or recognized as unreadable."""
 
 import gzip
 import random
@@ -32,7 +32,7 @@ SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
 
 
 def zipped(data: bytes) -> bytes:
-    """The same bytes at any time, since they are part of a test's name."""
+    """Return reproducible bytes, since they are part of a test's name."""
     return gzip.compress(data, mtime=0)
 
 
@@ -55,14 +55,14 @@ def zipped(data: bytes) -> bytes:
         (zipped(ZSTD), [b"zstd, gzip"]),
     ],
 )
-def test_a_body_is_unpacked_as_its_headers_say(packed: bytes, said: list[bytes]) -> None:
+def test_a_body_is_decompressed_as_its_headers_say(packed: bytes, said: list[bytes]) -> None:
     headers = [(b"content-encoding", value) for value in said]
 
     assert decompress(packed, parse_content_encodings(headers), limit_bytes=len(BODY)) == BODY
 
 
-def test_a_body_of_many_parts_takes_no_longer_than_its_bytes_do() -> None:
-    """Defect: all that was left was copied for each of them, so that one small request froze the gateway."""
+def test_many_gzip_members_take_linear_time() -> None:
+    """Regression: the rest was copied for each member, so one small request froze the gateway."""
     parts = gzip.compress(b"") * 1_000
     behind = gzip.compress(random.Random(1).randbytes(16_000_000), 0)
     began = time.process_time()
@@ -74,7 +74,7 @@ def test_a_body_of_many_parts_takes_no_longer_than_its_bytes_do() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
-async def test_what_is_read_beside_others_is_the_same(size: int) -> None:
+async def test_decompressing_in_a_thread_gives_the_same_bytes(size: int) -> None:
     body = random.Random(1).randbytes(size)
     packed = gzip.compress(body)
 
@@ -104,7 +104,7 @@ async def test_what_is_read_beside_others_is_the_same(size: int) -> None:
         (ZSTD + b"more", "zstd"),
     ],
 )
-def test_what_is_packed_otherwise_or_broken_cannot_be_read(packed: bytes, encoding: str) -> None:
+def test_unknown_encodings_and_corrupt_bodies_are_unreadable(packed: bytes, encoding: str) -> None:
     assert decompress(packed, (encoding,), limit_bytes=10_000) is None
 
 
@@ -117,7 +117,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("encoding", PACKERS)
-def test_no_more_is_unpacked_than_a_body_may_have(encoding: str) -> None:
+def test_decompression_stops_at_the_body_limit(encoding: str) -> None:
     pack = PACKERS[encoding]
     assert decompress(pack(bytes(1_000_000)), (encoding,), limit_bytes=1_000_000) == bytes(1_000_000)
     with pytest.raises(TooLarge):
@@ -127,7 +127,7 @@ def test_no_more_is_unpacked_than_a_body_may_have(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", PACKERS)
-def test_a_bomb_takes_little_more_memory_than_a_body_may_have(encoding: str) -> None:
+def test_a_decompression_bomb_takes_little_more_memory_than_the_body_limit(encoding: str) -> None:
     bomb = PACKERS[encoding](bytes(40_000_000))
     grown: list[int] = []
     tracemalloc.start()
@@ -143,7 +143,7 @@ def test_a_bomb_takes_little_more_memory_than_a_body_may_have(encoding: str) -> 
 
 
 @given(data=st.binary(max_size=3_000), encoding=st.sampled_from(sorted(PACKERS)), cut=st.integers(0, 3_100))
-def test_a_body_is_unpacked_whole_or_not_at_all(data: bytes, encoding: str, cut: int) -> None:
+def test_a_body_is_decompressed_completely_or_not_at_all(data: bytes, encoding: str, cut: int) -> None:
     packed = PACKERS[encoding](data)
 
     assert decompress(packed, (encoding,), limit_bytes=3_000) == data
@@ -151,5 +151,5 @@ def test_a_body_is_unpacked_whole_or_not_at_all(data: bytes, encoding: str, cut:
         assert decompress(packed[:cut], (encoding,), limit_bytes=3_000) is None
 
 
-def test_an_unpacked_body_has_no_header_that_says_it_is_packed() -> None:
+def test_a_decompressed_body_has_no_content_encoding() -> None:
     assert strip_content_encoding([(b"content-encoding", b"gzip"), (b"a", b"b")]) == [(b"a", b"b")]

@@ -1,4 +1,4 @@
-"""Memory for request bodies: within its limit, released to the last byte, and nobody waits forever."""
+"""Memory for request bodies stays within its limit, is released completely, and nobody waits forever."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ async def settle() -> None:
 
 
 class Body(NamedTuple):
-    """A request: what it announces, what it grows by, for how many rounds it is served, and if it is left."""
+    """A request: its announced size, its growth, the rounds it is served for, and whether it is abandoned."""
 
     announced: int
     grows: int
@@ -69,7 +69,7 @@ def test_bodies_together_stay_within_the_limit_and_each_request_ends(bodies: Seq
                 before = held.size_bytes
                 held.grow(body.grows)
                 held_bytes += held.size_bytes - before
-                # A request that waited holds its memory before its task goes on.
+                # A waiting request gets its memory before its task continues.
                 assert held_bytes <= memory.used_bytes <= LIMIT
                 await asyncio.sleep(0)
             except NoRoom:
@@ -83,7 +83,7 @@ def test_bodies_together_stay_within_the_limit_and_each_request_ends(bodies: Seq
         for body, task in zip(bodies, tasks, strict=True):
             if body.is_cancelled:
                 task.cancel()
-        # No request waits for its time to be over: each is admitted as others end.
+        # No request times out: each is admitted as others end.
         async with asyncio.timeout(A_WHILE / 2):
             ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert [error for error in ended if error and not isinstance(error, asyncio.CancelledError)] == []
@@ -92,7 +92,7 @@ def test_bodies_together_stay_within_the_limit_and_each_request_ends(bodies: Seq
     asyncio.run(scenario())
 
 
-async def test_a_body_waits_for_room_and_is_refused_when_none_comes_in_time() -> None:
+async def test_a_body_waits_for_memory_and_is_rejected_if_none_is_released_in_time() -> None:
     memory = memory_of()
     held = [await memory.admit(MAX_BODY, wait_seconds=A_WHILE) for _ in range(3)]
 
@@ -106,7 +106,7 @@ async def test_a_body_waits_for_room_and_is_refused_when_none_comes_in_time() ->
     assert (await waiting).size_bytes == MAX_BODY
 
 
-async def test_small_bodies_do_not_wait_behind_large_ones() -> None:
+async def test_small_bodies_do_not_wait_for_large_ones() -> None:
     memory = memory_of()
     for _ in range(3):
         await memory.admit(MAX_BODY, wait_seconds=A_WHILE)
@@ -136,7 +136,7 @@ async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> N
     large = asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE))
     await settle()
 
-    while not large.done():  # for each that ends, another one comes
+    while not large.done():  # for each that ends, another one starts
         (await small.pop(0)).release()
         small.append(asyncio.create_task(memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE)))
         await settle()
@@ -146,7 +146,7 @@ async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> N
         task.cancel()
 
 
-async def test_a_body_larger_than_announced_gets_memory_at_once_or_is_refused() -> None:
+async def test_a_body_larger_than_announced_gets_memory_at_once_or_is_rejected() -> None:
     memory = memory_of()
     body = await memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE)
     body.grow(MAX_BODY - SMALL_BODY_BYTES)
@@ -165,10 +165,10 @@ async def test_the_largest_body_always_fits_whatever_limit_is_set() -> None:
     memory = memory_of(limit_bytes=1)
 
     body = await memory.admit(MAX_BODY, wait_seconds=0.001)
-    body.grow(MAX_BODY)  # unpacked beside it
+    body.grow(MAX_BODY)  # with the decompressed copy
 
 
-async def test_too_many_waiting_requests_are_refused_at_once() -> None:
+async def test_too_many_waiting_requests_are_rejected_at_once() -> None:
     memory = memory_of()
     for _ in range(3):
         await memory.admit(MAX_BODY, wait_seconds=A_WHILE)

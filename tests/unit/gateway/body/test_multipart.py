@@ -1,4 +1,4 @@
-"""Fields of forms: found where RFC 7578 has them, nowhere else, and in linear time."""
+"""Fields of forms are found where RFC 7578 allows them, and in linear time."""
 
 from contextlib import suppress
 
@@ -48,7 +48,7 @@ def test_a_boundary_is_read_quoted_or_not(content_type: str, boundary: bytes | N
         (PART % (b"model", b"") + END, ""),
         (PART % (b"model", b"a\r\n--bc\r\n--b-") + END, "a\r\n--bc\r\n--b-"),
         (PART % (b"model", b"cut off"), "cut off\r\n"),
-        # What follows is not a field of that name.
+        # The following are not fields of that name.
         (PART % (b"Model", b"a") + PART % (b"model[]", b"a") + END, None),
         (b'--b\r\nContent-Disposition: attachment; name="model"\r\n\r\na\r\n' + END, None),
         (b'--b\r\nX-Content-Disposition: form-data; name="model"\r\n\r\na\r\n' + END, None),
@@ -96,12 +96,12 @@ def test_every_field_of_a_form_that_a_client_writes_is_read(
         b"--b\r\n" + b"Content-Disposition: form-data; name=model\r\n" * 2 + b"\r\na\r\n" + END,
     ],
 )
-def test_a_form_that_names_a_field_twice_is_refused(body: bytes) -> None:
+def test_a_form_with_a_duplicate_field_is_rejected(body: bytes) -> None:
     with pytest.raises(MalformedRequest, match=r"model.* 2 times|'name' twice"):
         form_field(body, b"b", "model")
 
 
-def test_a_form_that_names_two_boundaries_is_refused() -> None:
+def test_a_form_with_two_boundaries_is_rejected() -> None:
     with pytest.raises(MalformedRequest, match="'boundary' twice"):
         form_boundary("multipart/form-data; boundary=a; boundary=b")
 
@@ -113,13 +113,13 @@ def test_a_form_that_names_two_boundaries_is_refused() -> None:
         (b"--b\r\nX: " + b"y" * 20_000 + b"\r\n\r\n" + END, "16,384"),
     ],
 )
-def test_a_form_beyond_what_clients_send_is_refused(body: bytes, said: str) -> None:
+def test_a_form_beyond_the_limits_is_rejected(body: bytes, said: str) -> None:
     with pytest.raises(MalformedRequest, match=said):
         form_field(body, b"b", "model")
 
 
 @pytest.mark.parametrize("size", [2**20 - 9, 2**20 - 5, 2**20 - 1, 2**20, 2**21 + 3])
-def test_a_field_behind_a_large_file_is_found(size: int) -> None:
+def test_a_field_after_a_large_file_is_found(size: int) -> None:
     body = FILE % (b"\r\n--" * (size // 4))[:size] + PART % (b"model", b"a") + END
 
     assert form_field(body, b"b", "model") == "a"

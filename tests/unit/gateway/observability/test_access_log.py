@@ -1,4 +1,4 @@
-"""The log: one line a request, nothing secret in it, and nobody waits for it."""
+"""The log: one line per request, without secrets, and without delaying requests."""
 
 import errno
 import io
@@ -57,7 +57,7 @@ def written(*told: AccessRecord, as_json: bool = False, colours: bool = False) -
     return output.getvalue().decode()
 
 
-def test_a_line_has_all_that_is_asked_of_a_request() -> None:
+def test_a_line_has_all_fields_of_a_request() -> None:
     line = written(TOLD)
 
     for said in ("200", "ana", "claude-opus-4-5", "in    12,345", "read    11,000", "written    1,200",
@@ -67,7 +67,7 @@ def test_a_line_has_all_that_is_asked_of_a_request() -> None:
     assert line.count("\n") == 1
 
 
-def test_lines_stand_below_each_other_also_where_names_are_long_and_nothing_was_billed() -> None:
+def test_columns_are_aligned_even_with_long_names_and_without_usage() -> None:
     other = AccessRecord(
         at=0.0, id="req_1", method="GET", path="/v1/models", agent="x" * 99, status=404, total_seconds=0.1,
         added_seconds=None,
@@ -79,8 +79,8 @@ def test_lines_stand_below_each_other_also_where_names_are_long_and_nothing_was_
     assert "GET /v1/models" in two
 
 
-def test_of_long_names_no_more_is_remembered_than_is_shown() -> None:
-    """Defect: thousands of them were, whole, and an address may have 256 KB."""
+def test_long_names_are_cached_only_as_far_as_they_are_shown() -> None:
+    """Regression: thousands of complete names were cached, and a URL can have 256 KB."""
     tracemalloc.start()
     try:
         for number in range(20):
@@ -95,7 +95,7 @@ def test_of_long_names_no_more_is_remembered_than_is_shown() -> None:
     assert held_bytes < 1_000_000
 
 
-def test_json_has_the_same_as_an_object_a_line() -> None:
+def test_json_lines_have_the_same_data() -> None:
     (line,) = written(TOLD, as_json=True).splitlines()
 
     said = json.loads(line)
@@ -117,7 +117,7 @@ def test_json_has_the_same_as_an_object_a_line() -> None:
     assert said["problems"] == [{"step": "fold", "reason": "StoreUnavailable: gone"}]
 
 
-def test_colours_are_only_where_they_are_wanted() -> None:
+def test_colours_are_used_only_if_enabled() -> None:
     assert "\x1b[" in written(TOLD, colours=True)
     assert "\x1b[" not in written(TOLD)
 
@@ -125,7 +125,7 @@ def test_colours_are_only_where_they_are_wanted() -> None:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(50))
 @given(st.text(alphabet=st.characters(categories=("L", "Cc", "Cs", "Zl", "Zp")), max_size=30), st.booleans())
-def test_no_name_that_a_client_sends_breaks_a_line_or_disturbs_a_terminal(name: str, as_json: bool) -> None:
+def test_no_name_of_a_client_breaks_a_line_or_affects_a_terminal(name: str, as_json: bool) -> None:
     told = AccessRecord(
         at=0.0, id="req_1", method="GET", path=name, agent=name, session=name, model=name, status=200,
         total_seconds=0.0, error_reason=name, error_code="x",
@@ -150,7 +150,7 @@ def test_no_name_that_a_client_sends_breaks_a_line_or_disturbs_a_terminal(name: 
         "postgresql://me:secret1@host/db",
     ],
 )
-def test_what_looks_like_a_key_is_left_out_of_any_line(text: str) -> None:
+def test_texts_that_look_like_keys_are_redacted(text: str) -> None:
     shown = redact_keys(f"it said {text} there")
 
     assert "[key]" in shown
@@ -168,7 +168,7 @@ def root() -> Iterator[logging.Logger]:
     logging.getLogger("foveate").setLevel(before)
 
 
-def test_what_modules_tell_goes_there_too_with_where_it_failed(root: logging.Logger) -> None:
+def test_records_of_modules_are_written_with_their_traceback(root: logging.Logger) -> None:
     output = io.BytesIO()
     writer = access_log.start_writer(as_json=False, level="info", output=output)
 
@@ -188,12 +188,12 @@ def test_what_modules_tell_goes_there_too_with_where_it_failed(root: logging.Log
     assert "abcdefghijk" not in said
 
 
-def test_who_writes_is_not_waited_for_and_what_is_lost_is_told() -> None:
+def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as read, os.fdopen(writing, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False, max_waiting=2000)
         started = time.perf_counter()
-        for _ in range(6000):  # more than the pipe takes, which nobody reads yet
+        for _ in range(6000):  # more than the unread pipe takes
             writer.put(TOLD)
         assert time.perf_counter() - started < 20
 
@@ -212,7 +212,7 @@ def test_who_writes_is_not_waited_for_and_what_is_lost_is_told() -> None:
 
 
 class Written(io.BytesIO):
-    """Remembers every piece that was written at once."""
+    """Records every write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Written(io.BytesIO):
         self.pieces.append(self.tell() - sum(self.pieces))
 
 
-def test_lines_are_written_in_pieces_that_no_other_process_comes_between() -> None:
+def test_lines_are_written_in_atomic_chunks() -> None:
     output = Written()
     writer = LogWriter(output, as_json=False, colours=False)
     for _ in range(100):
@@ -234,7 +234,7 @@ def test_lines_are_written_in_pieces_that_no_other_process_comes_between() -> No
     assert output.getvalue().count(b"\n") == 100
 
 
-def test_a_log_that_nobody_reads_any_longer_ends_quietly() -> None:
+def test_a_log_without_a_reader_ends_quietly() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb", buffering=0) as pipe:
@@ -244,7 +244,7 @@ def test_a_log_that_nobody_reads_any_longer_ends_quietly() -> None:
 
 
 class Disk(io.RawIOBase):
-    """A file on a disk that may be full, written without a buffer."""
+    """An unbuffered file on a disk that may be full."""
 
     def __init__(self) -> None:
         self.is_full = True
@@ -261,8 +261,8 @@ class Disk(io.RawIOBase):
 
 
 @pytest.mark.parametrize("is_buffered", [False, True])
-def test_a_log_that_found_no_room_goes_on_once_there_is_and_says_how_much_is_lost(is_buffered: bool) -> None:
-    """Defect: after one failed write, on a full disk, the log was silent to the end of the process."""
+def test_a_log_on_a_full_disk_recovers_and_reports_lost_lines(is_buffered: bool) -> None:
+    """Regression: after one failed write on a full disk, the process never logged again."""
     disk = Disk()
     output = io.BufferedWriter(disk, 64) if is_buffered else disk
     writer = LogWriter(output, as_json=False, colours=False)  # type: ignore[arg-type]
@@ -278,7 +278,7 @@ def test_a_log_that_found_no_room_goes_on_once_there_is_and_says_how_much_is_los
     assert (writer.problem, writer.lost) == ("", 1)
 
 
-def test_what_is_put_into_a_log_that_nobody_reads_is_counted() -> None:
+def test_lines_for_a_log_without_a_reader_are_counted_as_lost() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb", buffering=0) as pipe:
@@ -298,7 +298,7 @@ def waited_for(what: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_an_object_always_has_the_same_keys() -> None:
+def test_a_json_record_always_has_the_same_keys() -> None:
     little = AccessRecord(at=0.0, id="r", method="GET", path="/", agent="a", status=0, total_seconds=0.0)
 
     assert record_to_json(little).keys() == record_to_json(TOLD).keys()

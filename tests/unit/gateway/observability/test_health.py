@@ -1,4 +1,4 @@
-"""The gateway's own pages: alive while it can serve, ready while it should be sent requests."""
+"""The health pages: healthy while it works, ready while it should get requests."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def counted() -> list[Sample]:
 async def asked(
     path: str, vitals: HealthStatus, *, method: str = "GET", accept: bytes = b"", details: bool = True
 ) -> tuple[int, str, bytes]:
-    """The status, content type and body of a page."""
+    """Return the status, content type and body of a page."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ async def asked(
     return start["status"], headers[b"content-type"].decode(), body["body"]
 
 
-async def test_health_says_that_all_is_well() -> None:
+async def test_health_is_ok_without_problems() -> None:
     status, kind, body = await asked("/health", WELL)
 
     assert (status, kind) == (200, "application/json")
@@ -60,7 +60,7 @@ async def test_health_says_that_all_is_well() -> None:
     assert said["store"] == {"where": "/data/foveate.sqlite", "reachable": True, "problem": None}
 
 
-async def test_health_says_what_is_wrong_and_is_still_alive() -> None:
+async def test_health_reports_problems_with_status_200() -> None:
     vitals = HealthStatus(
         version="1",
         config=BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7, key="server.prot"),
@@ -83,7 +83,7 @@ async def test_health_says_what_is_wrong_and_is_still_alive() -> None:
     assert said["bills"] == {"waiting": 2, "lost": 0}
 
 
-async def test_it_is_ready_only_while_the_store_answers_and_it_does_not_end() -> None:
+async def test_it_is_ready_only_while_the_store_responds_and_it_is_not_shutting_down() -> None:
     assert (await asked("/ready", WELL))[0] == 200
     assert (await asked("/ready", HealthStatus(version="1", store_problem="gone")))[0] == 503
     status, _, body = await asked("/ready", HealthStatus(version="1", is_shutting_down=True))
@@ -101,7 +101,7 @@ async def test_it_is_ready_only_while_the_store_answers_and_it_does_not_end() ->
         charges_lost=st.integers(0, 1),
     )
 )
-def test_health_is_only_ok_where_nothing_in_it_is_wrong(vitals: HealthStatus) -> None:
+def test_health_is_ok_only_without_any_problem(vitals: HealthStatus) -> None:
     said = health_to_json(vitals)
     wrong = [
         not said["config"]["valid"],
@@ -113,7 +113,7 @@ def test_health_is_only_ok_where_nothing_in_it_is_wrong(vitals: HealthStatus) ->
     assert (said["status"] == "ok") == (not any(wrong))
 
 
-async def test_metrics_are_as_prometheus_reads_them() -> None:
+async def test_metrics_are_in_prometheus_format() -> None:
     status, kind, body = await asked("/metrics", WELL)
     assert (status, kind.split(";")[0]) == (200, "text/plain")
     assert b'foveate_requests_total{agent="ana",model="m",provider="anthropic",status="200"} 3.0' in body
@@ -123,7 +123,7 @@ async def test_metrics_are_as_prometheus_reads_them() -> None:
     assert body.endswith(b"# EOF\n")
 
 
-async def test_pages_are_only_read() -> None:
+async def test_pages_accept_only_reads() -> None:
     assert (await asked("/health", WELL, method="POST"))[0] == 405
     assert (await asked("/ready", WELL, method="HEAD"))[::2] == (200, b"")
 
@@ -135,14 +135,14 @@ def failing(error: Exception) -> Callable[[], Awaitable[object]]:
     return probe
 
 
-async def test_a_store_that_fails_or_stalls_is_told_and_not_waited_for() -> None:
+async def test_a_failing_or_stalled_store_is_reported_without_waiting() -> None:
     assert await probe_store(lambda: asyncio.sleep(0)) == ""
     assert await probe_store(failing(StoreUnavailable("db", "gone"))) == "db: gone"
     assert await probe_store(failing(RuntimeError("no"))) == "RuntimeError: no"
     assert await probe_store(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no answer within 0.01 s"
 
 
-async def test_without_details_health_says_only_whether_all_is_well() -> None:
+async def test_without_details_health_has_only_the_status() -> None:
     where = "/home/ana/foveate.sqlite"
     lost = HealthStatus(version="1", store=where, store_problem=f"{where}: is locked")
     assert await asked("/health", WELL, details=False) == (200, "application/json", b'{"status":"ok"}')

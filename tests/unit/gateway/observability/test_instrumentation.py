@@ -1,4 +1,4 @@
-"""A gateway as it is watched: what changes while it runs is seen by its pages, its numbers and its log."""
+"""Health pages, metrics and log follow changes while the gateway runs."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from foveate.gateway.observability.otel import Telemetry
 
 
 class Store:
-    """A store that comes and goes."""
+    """A store that can be made unavailable."""
 
     def __init__(self) -> None:
         self.is_there = True
@@ -86,7 +86,7 @@ async def asked(page: AsgiApp) -> tuple[int, bytes]:
     return sent[0]["status"], sent[1]["body"]
 
 
-async def test_a_store_that_goes_and_comes_is_seen_by_every_page(config: Path) -> None:
+async def test_every_page_shows_whether_the_store_is_available(config: Path) -> None:
     watched, _ = observing(config)
     store = Store()
     async with watched.serve_pages(parts(store)) as pages:
@@ -109,7 +109,7 @@ async def test_a_store_that_goes_and_comes_is_seen_by_every_page(config: Path) -
         assert (await asked(pages["/ready"]))[0] == 503
 
 
-async def test_what_others_count_is_on_the_page(config: Path) -> None:
+async def test_metrics_include_polled_values(config: Path) -> None:
     watched, _ = observing(config)
     async with watched.serve_pages(parts(Store())) as pages:
         _, body = await asked(pages["/metrics"])
@@ -126,7 +126,7 @@ async def test_what_others_count_is_on_the_page(config: Path) -> None:
         assert line in body
 
 
-async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothing_but_is_told(
+async def test_a_changed_configuration_applies_and_an_invalid_one_is_only_reported(
     config: Path, level: logging.Logger
 ) -> None:
     watched, writer = observing(config)
@@ -144,7 +144,7 @@ async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothin
         assert b"foveate_config_valid 0.0" in (await asked(pages["/metrics"]))[1]
 
 
-def test_what_is_chosen_changes_at_the_beginning_of_the_next_request(config: Path) -> None:
+def test_the_configuration_changes_at_the_start_of_the_next_request(config: Path) -> None:
     live = LiveSettings(config, lambda found: resolve_config(found, {}), check_interval_seconds=60.0)
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
     watched = Instrumentation(live, version="1", log=writer)
@@ -156,7 +156,7 @@ def test_what_is_chosen_changes_at_the_beginning_of_the_next_request(config: Pat
 
 
 class Told(Telemetry):
-    """Telemetry that only knows whether it was closed."""
+    """Telemetry that only records whether it was closed."""
 
     def __init__(self) -> None:
         self.closed = Event()
@@ -165,7 +165,7 @@ class Told(Telemetry):
         self.closed.set()
 
 
-async def test_telemetry_is_switched_on_and_off_while_it_runs(config: Path) -> None:
+async def test_telemetry_can_be_switched_on_and_off_at_run_time(config: Path) -> None:
     made: list[Told] = []
 
     def export(_version: str) -> Telemetry:
@@ -190,7 +190,7 @@ async def test_telemetry_is_switched_on_and_off_while_it_runs(config: Path) -> N
     assert made[1].closed.is_set()
 
 
-def test_telemetry_that_cannot_be_set_up_is_told_and_stands_in_no_requests_way(
+def test_failing_telemetry_is_logged_and_does_not_affect_requests(
     config: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def export(_version: str) -> Telemetry:
@@ -204,7 +204,7 @@ def test_telemetry_that_cannot_be_set_up_is_told_and_stands_in_no_requests_way(
     assert "there is no OpenTelemetry: it cannot be set up" in caplog.text
 
 
-async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_are_left_at_its_end(
+async def test_a_workers_page_includes_other_workers_and_its_metrics_remain_at_its_end(
     config: Path,
 ) -> None:
     environment: dict[str, str] = {}
@@ -213,7 +213,7 @@ async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_ar
         theirs = MetricsRegistry()
         theirs.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value = 3
         worker_metrics.write_samples(folder, theirs.samples())
-        (folder / f"{os.getpid()}.live").rename(folder / "1.live")  # as another process would have it
+        (folder / f"{os.getpid()}.live").rename(folder / "1.live")  # as another process would
 
         watched, _ = observing(config, folder=worker_metrics.find_folder(environment))
         async with watched.serve_pages(parts(Store())) as pages:
@@ -225,20 +225,20 @@ async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_ar
         worker_metrics.remove_folder(folder)
 
 
-async def test_numbers_that_cannot_be_written_are_told_of_once(
+async def test_metrics_that_cannot_be_written_are_logged_once(
     config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: every worker warned every second."""
+    """Regression: every worker warned every second."""
     (tmp_path / "file").touch()
     watched, _ = observing(config, folder=tmp_path / "file")
-    for _ in range(2):  # at the end of each, numbers are written
+    for _ in range(2):  # metrics are written at the end of each
         async with watched.serve_pages(parts(Store())):
             pass
 
     assert caplog.text.count("the numbers cannot be written") == 1
 
 
-async def test_an_agent_of_the_configuration_is_shown_after_any_number_of_others(config: Path) -> None:
+async def test_a_configured_agent_always_has_its_own_label(config: Path) -> None:
     watched, _ = observing(config)
     for number in range(200):
         watched.metrics.count_rejection(f"stranger {number}", "cap_exceeded")

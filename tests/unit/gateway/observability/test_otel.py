@@ -1,4 +1,4 @@
-"""OpenTelemetry by the conventions for generative AI, as its own exporters in memory see it."""
+"""OpenTelemetry by the conventions for generative AI, seen by in-memory exporters."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 class Exported:
-    """Telemetry whose exports can be looked at."""
+    """Telemetry with in-memory exporters."""
 
     def __init__(self) -> None:
         self._spans = InMemorySpanExporter()
@@ -66,7 +66,7 @@ def answered(
     return client
 
 
-async def test_a_call_is_a_span_in_the_trace_of_its_client_with_what_was_billed() -> None:
+async def test_a_call_is_a_span_in_its_clients_trace_with_its_usage() -> None:
     exported, ask = Exported(), asked()
 
     exported.telemetry.on_request_end(ask, answered(ask, await ended()))
@@ -100,7 +100,7 @@ async def test_a_call_is_a_span_in_the_trace_of_its_client_with_what_was_billed(
     ("status", "refused", "kind"),
     [(529, "", "529"), (0, "", "client_gone"), (502, "upstream_broken", "upstream_broken")],
 )
-async def test_a_call_that_failed_says_so(status: int, refused: str, kind: str) -> None:
+async def test_a_failed_call_has_an_error_status(status: int, refused: str, kind: str) -> None:
     exported, ask = Exported(), asked()
 
     exported.telemetry.on_request_end(ask, answered(ask, await ended(status=status or 200), status, refused))
@@ -111,7 +111,7 @@ async def test_a_call_that_failed_says_so(status: int, refused: str, kind: str) 
     assert span.status.status_code is StatusCode.ERROR
 
 
-async def test_what_asks_no_model_is_no_span() -> None:
+async def test_requests_without_a_model_call_have_no_span() -> None:
     exported = Exported()
 
     for path in ("/v1/messages/count_tokens", "/v1/models", "/v1/messages"):
@@ -123,7 +123,7 @@ async def test_what_asks_no_model_is_no_span() -> None:
     assert exported.points() == {}
 
 
-async def test_an_odd_traceparent_makes_a_trace_of_its_own() -> None:
+async def test_an_invalid_traceparent_starts_a_new_trace() -> None:
     exported, ask = Exported(), asked(traceparent="nonsense")
 
     exported.telemetry.on_request_end(ask, answered(ask, await ended()))

@@ -1,4 +1,4 @@
-"""The numbers of several workers: counted together, and a dead one's gauges are gone."""
+"""Metrics of several workers are summed, and gauges of dead ones are dropped."""
 
 import multiprocessing
 import os
@@ -44,13 +44,13 @@ def values(samples: list[Sample]) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_any_worker_shows_the_numbers_of_all_and_of_dead_ones_what_they_had_counted() -> None:
+def test_any_worker_shows_the_metrics_of_all_and_the_counters_of_dead_ones() -> None:
     environment: dict[str, str] = {}
     folder = worker_metrics.create_folder(environment)
     try:
         assert worker_metrics.find_folder(environment) == folder
         one, two = worker_that_wrote(folder, 3), worker_that_wrote(folder, 4)
-        write(folder, 1000)  # our own file is not one of the others
+        write(folder, 1000)  # our own file is not another worker's
         own = counted(5, open_requests=2, read=90, is_valid=False)
 
         found = values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
@@ -71,7 +71,7 @@ def test_any_worker_shows_the_numbers_of_all_and_of_dead_ones_what_they_had_coun
     assert not folder.exists()
 
 
-def test_each_start_has_a_folder_of_its_own() -> None:
+def test_each_start_creates_a_new_folder() -> None:
     folders = [worker_metrics.create_folder({}) for _ in range(2)]
     for folder in folders:
         worker_metrics.remove_folder(folder)
@@ -80,8 +80,8 @@ def test_each_start_has_a_folder_of_its_own() -> None:
     assert worker_metrics.find_folder({}) is None
 
 
-def test_a_folder_that_was_cleaned_away_is_made_anew_by_whoever_writes_next(tmp_path: Path) -> None:
-    """Defect: /metrics was an error until a restart once somebody had cleaned up the folder."""
+def test_a_deleted_folder_is_recreated_at_the_next_write(tmp_path: Path) -> None:
+    """Regression: /metrics failed until a restart once somebody had deleted the folder."""
     folder = worker_metrics.create_folder({}, parent=tmp_path)
     worker_metrics.remove_folder(folder)
 
@@ -97,14 +97,14 @@ def prepare_and_die(within: Path) -> None:
 
 
 @pytest.mark.process
-def test_what_a_killed_gateway_has_left_is_removed_and_what_another_uses_is_not(tmp_path: Path) -> None:
-    """Defect: the folder of a gateway that was killed stayed for ever."""
+def test_folders_of_killed_gateways_are_removed_but_not_those_in_use(tmp_path: Path) -> None:
+    """Regression: the folder of a killed gateway stayed forever."""
     process = multiprocessing.get_context("spawn").Process(target=prepare_and_die, args=(tmp_path,))
     process.start()
     process.join()
     (left,) = tmp_path.iterdir()
     running = worker_metrics.create_folder({}, parent=tmp_path)
-    assert left.exists()  # it has only just been written to
+    assert left.exists()  # it has just been written to
     for folder in (left, running):
         os.utime(folder, (0, 0))
 
@@ -115,7 +115,7 @@ def test_what_a_killed_gateway_has_left_is_removed_and_what_another_uses_is_not(
 
 @settings(max_examples=limit_examples(50))
 @given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=6))
-def test_what_was_counted_is_never_lost_by_a_death_nor_counted_twice(workers: list[tuple[int, bool]]) -> None:
+def test_counters_survive_crashes_and_are_never_counted_twice(workers: list[tuple[int, bool]]) -> None:
     processes = [
         (counted(number, open_requests=number, read=0, is_valid=True), is_alive) for number, is_alive in workers
     ]

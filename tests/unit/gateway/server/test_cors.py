@@ -1,4 +1,4 @@
-"""Pages of other origins: only listed ones may read, and never with a browser's own credentials."""
+"""Only pages of listed origins may read responses, and never with a browser's own credentials."""
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
@@ -35,14 +35,14 @@ async def answered(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> dict[
 
 
 async def sent_to(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
-    """The head of the answer."""
+    """Return the head of the response."""
     return (await said_to(cors, *headers))[0]
 
 
 async def said_to(
     cors: CorsMiddleware, *headers: tuple[bytes, bytes], method: str = "POST"
 ) -> list[MutableMapping[str, Any]]:
-    """All that is answered."""
+    """Return the complete response."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -57,13 +57,13 @@ async def said_to(
 
 
 async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """One that lets any page read its answers."""
+    """A provider that lets any page read its responses."""
     said = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true")]
     await send({"type": "http.response.start", "status": 200, "headers": said})
     await send({"type": "http.response.body", "body": b""})
 
 
-async def test_what_a_provider_allows_does_not_hold_for_the_gateway() -> None:
+async def test_the_providers_cors_headers_are_dropped() -> None:
     closed, opened = (
         CorsMiddleware(provider, list, host=HERE),
         CorsMiddleware(provider, lambda: ["https://a.example"], host=HERE),
@@ -76,7 +76,7 @@ async def test_what_a_provider_allows_does_not_hold_for_the_gateway() -> None:
     assert b"access-control-allow-credentials" not in headers
 
 
-async def test_a_request_of_no_page_is_left_alone() -> None:
+async def test_requests_without_an_origin_are_unchanged() -> None:
     headers = await answered(CorsMiddleware(provider, lambda: ["*"], host=HERE))
 
     assert headers[b"Access-Control-Allow-Origin"] == b"*"
@@ -90,8 +90,8 @@ async def test_a_request_of_no_page_is_left_alone() -> None:
         ("127.0.0.1", b"LocalHost:8090", None, 200),
         ("127.0.0.1", b"[::1]:8090", None, 200),
         ("127.0.0.1", None, None, 200),  # HTTP/1.0
-        ("127.0.0.1", b"evil.example:8090", b"http://evil.example:8090", 403),  # leads to loopback all at once
-        ("127.0.0.1", b"evil.example:8090", None, 403),  # and asks for its own page
+        ("127.0.0.1", b"evil.example:8090", b"http://evil.example:8090", 403),  # resolves to loopback
+        ("127.0.0.1", b"evil.example:8090", None, 403),  # and requests its own page
         ("127.0.0.1", b"host.docker.internal:8090", None, 200),  # listed
         ("127.0.0.1", b"localhost:8090", b"https://evil.example", 403),
         ("127.0.0.1", b"localhost:8090", b"null", 403),
@@ -102,10 +102,10 @@ async def test_a_request_of_no_page_is_left_alone() -> None:
     ],
 )
 @pytest.mark.parametrize("site", [None, b"same-origin"])
-async def test_a_page_that_is_not_listed_spends_nobodys_key(
+async def test_a_page_that_is_not_listed_cannot_use_a_key(
     bound: str, name: bytes | None, origin: bytes | None, status: int, site: bytes | None
 ) -> None:
-    """Defect: where a browser did not say whose page it was, as over plain HTTP, it was taken for none."""
+    """Regression: without metadata of the browser, as over plain HTTP, the request was accepted."""
     cors = CorsMiddleware(provider, list, host=bound, host_names=lambda: ["host.docker.internal"])
     said = {b"host": name, b"origin": origin, b"sec-fetch-site": site}
 
@@ -116,7 +116,7 @@ async def test_a_page_that_is_not_listed_spends_nobodys_key(
 
 @dataclass
 class Remembered:
-    """Who came, and what they were told."""
+    """Records requests and their responses."""
 
     here: int = 0
     gone: list[tuple[str, int, str]] = field(default_factory=list)
@@ -142,10 +142,10 @@ class Remembered:
         ("GET", 403, "foreign_host", [(b"host", b"evil.example")]),
     ],
 )
-async def test_what_is_answered_before_the_doors_has_an_id_and_is_told(
+async def test_responses_of_the_middleware_have_an_id_and_are_logged(
     method: str, status: int, refused: str, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    """Defect: it had no id and no words, and neither log nor numbers knew of it."""
+    """Regression: they had no id and no text, and were missing from log and metrics."""
     seen = Remembered()
 
     head, body = await said_to(

@@ -1,4 +1,4 @@
-"""One request and its answer on a connection: what the server tells of it, and what the client gets."""
+"""One request and its response on a connection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from foveate.gateway.request import Receive, Scope, Send
-from foveate.gateway.server.protocol import CYCLE_SCOPE_KEY, PlainHttp, RequestConnection
+from foveate.gateway.server.protocol import CYCLE_SCOPE_KEY, HttpProtocol, RequestConnection
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -19,7 +19,7 @@ OK = [(b"content-length", b"2")]
 
 @asynccontextmanager
 async def connected(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client's end of a connection to an app, closed at the end of the block."""
+    """Connect to an app, and disconnect at the end of the block."""
     config = uvicorn.Config(
         app,
         interface="asgi3",
@@ -31,7 +31,7 @@ async def connected(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, async
     )
     state = ServerState()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: PlainHttp(config, state, {}), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: HttpProtocol(config, state, {}), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
     try:
         async with asyncio.timeout(5):
@@ -42,7 +42,7 @@ async def connected(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 
 async def answered(app: App, request: bytes = POST) -> bytes:
-    """All that an app's client gets until its connection is closed."""
+    """Return everything that the client receives until the connection is closed."""
     async with connected(app) as (reader, writer):
         writer.write(request)
         return await reader.read()
@@ -67,8 +67,8 @@ def piece(body: bytes, *, more: bool = False) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("behind", [b"", POST])
-async def test_that_a_client_has_gone_is_told_at_once_also_where_another_request_waits(behind: bytes) -> None:
-    """Defect: of two requests on a connection, only the last was told, and the first went on for nobody."""
+async def test_a_disconnect_is_noticed_at_once_even_if_another_request_waits(behind: bytes) -> None:
+    """Regression: of two pipelined requests, only the last noticed, and the first ran on for nobody."""
     is_asked, has_gone = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
@@ -84,9 +84,7 @@ async def test_that_a_client_has_gone_is_told_at_once_also_where_another_request
         await has_gone.wait()
 
 
-async def test_a_body_that_is_whole_is_given_once_and_the_next_to_be_heard_is_that_the_client_has_gone() -> (
-    None
-):
+async def test_a_complete_body_is_returned_once_and_followed_by_the_disconnect() -> None:
     heard: list[object] = []
     is_over = asyncio.Event()
 
@@ -104,7 +102,7 @@ async def test_a_body_that_is_whole_is_given_once_and_the_next_to_be_heard_is_th
     assert heard == [b"hello", "http.disconnect"]
 
 
-async def test_a_body_that_is_not_whole_is_not_given() -> None:
+async def test_an_incomplete_body_is_not_returned() -> None:
     found: list[bytes | None] = []
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
@@ -156,12 +154,12 @@ HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
         ),
     ],
 )
-async def test_an_answer_is_sent_as_it_is_said(app: App, request_: bytes, got: bytes) -> None:
+async def test_a_response_is_sent_as_the_app_sends_it(app: App, request_: bytes, got: bytes) -> None:
     assert await answered(app, request_) == got
 
 
-async def test_an_answer_that_can_have_no_body_is_whole_whatever_length_it_says() -> None:
-    """Defect: one that says how long what is unchanged would be was taken for cut off, and its connection."""
+async def test_a_response_without_a_body_is_complete_whatever_its_length_header() -> None:
+    """Regression: a 304 with a length was treated as cut off, and its connection was closed."""
     unchanged = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n"
     async with connected(saying({**start(*OK), "status": 304}, piece(b""))) as (reader, writer):
         for _ in range(2):
@@ -179,15 +177,15 @@ async def test_an_answer_that_can_have_no_body_is_whole_whatever_length_it_says(
         saying(start(*OK), start(*OK)),
     ],
 )
-async def test_an_answer_that_breaks_off_has_its_head_and_is_cut(app: App) -> None:
+async def test_an_interrupted_response_has_its_head_and_is_cut_off(app: App) -> None:
     assert (await answered(app)).startswith(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
 
 
 @pytest.mark.parametrize("value", [b"b\r\nc: d", b"b\n", b"b\r", b"b\0", b"b\x7f"])
-async def test_a_header_that_would_be_more_than_one_is_not_sent(value: bytes) -> None:
+async def test_a_header_with_a_line_break_is_not_sent(value: bytes) -> None:
     assert await answered(saying(start((b"a", value)), piece(b"ok"))) == b""
 
 
 @pytest.mark.parametrize("app", [saying(), saying(then=ValueError()), saying(piece(b"ok"))])
-async def test_who_says_nothing_has_failed(app: App) -> None:
+async def test_an_app_without_a_response_has_failed(app: App) -> None:
     assert (await answered(app)).startswith(b"HTTP/1.1 500 ")

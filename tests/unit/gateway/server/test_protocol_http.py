@@ -1,4 +1,4 @@
-"""HTTP as the gateway reads it: whatever the network cuts, and whatever a client leaves out or adds."""
+"""The HTTP protocol, wherever the network splits data, and whatever a client leaves out or adds."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from foveate.gateway.request import Receive, Scope, Send
-from foveate.gateway.server.protocol import MAX_HEAD_BYTES, PlainHttp
+from foveate.gateway.server.protocol import MAX_HEAD_BYTES, HttpProtocol
 
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 8\r\n"
 BODY = b"upgrade:"
@@ -19,21 +19,21 @@ UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 TRAILED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
 
 
-class Eager(PlainHttp):
-    """One that tells at once what has come of a body."""
+class Eager(HttpProtocol):
+    """A protocol that reports received data at once."""
 
     notify_seconds = 0.0
 
 
-class Hurried(PlainHttp):
-    """One that waits a moment only."""
+class Hurried(HttpProtocol):
+    """A protocol with short timeouts."""
 
     head_seconds = 0.1
 
 
 @dataclass
 class Served:
-    """Where an app is, and what it heard: bodies, in how many parts they came, and the names of headers."""
+    """A served app, and what it received: bodies, the number of their parts, and header names."""
 
     port: int = 0
     bodies: list[bytes] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(protocol: type[PlainHttp] = PlainHttp) -> AsyncIterator[Served]:
+async def served(protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[Served]:
     here = Served()
     config = uvicorn.Config(here.app, interface="asgi3", lifespan="off", log_config=None, ws="none")
     state = ServerState()
@@ -71,7 +71,7 @@ async def served(protocol: type[PlainHttp] = PlainHttp) -> AsyncIterator[Served]
 
 
 async def said(here: Served, *pieces: bytes, answers: int = 1) -> bytes:
-    """What is answered to pieces that come one by one."""
+    """Return the response to pieces sent one by one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
     try:
         for piece in pieces:
@@ -94,10 +94,10 @@ CUTS = [range(len(POST), len(POST + UPGRADE), 3), (len(POST) + 24,), (len(POST +
 
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("apart", [True, False])
-async def test_a_body_is_read_whose_head_asks_for_an_upgrade_wherever_it_is_cut(
+async def test_the_body_of_an_upgrade_request_is_read_wherever_the_head_is_split(
     cuts: tuple[int, ...], apart: bool
 ) -> None:
-    """Defect: where a cut went through the word, the body was lost, or taken for the next request."""
+    """Regression: if the header name was split, the body was lost or read as the next request."""
     head = POST + UPGRADE
     ends = [*cuts, len(head)]
     pieces = [head[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
@@ -113,7 +113,7 @@ async def test_a_body_is_read_whose_head_asks_for_an_upgrade_wherever_it_is_cut(
     assert b"upgrade" not in here.names
 
 
-async def test_an_upgrade_that_is_seen_too_late_is_refused_and_nothing_of_it_is_served() -> None:
+async def test_a_late_upgrade_request_is_rejected_and_not_served() -> None:
     async with served() as here:
         answer = await said(here, POST + b"\r\n" + BODY + POST + UPGRADE + BODY)
 
@@ -121,14 +121,14 @@ async def test_an_upgrade_that_is_seen_too_late_is_refused_and_nothing_of_it_is_
     assert here.bodies in ([], [BODY])
 
 
-async def test_what_is_no_http_is_told_so_at_once() -> None:
+async def test_invalid_http_is_rejected_at_once() -> None:
     async with served() as here:
         assert b"400 Bad Request" in await said(here, b"\x00\x03\x01\x02\x00\x01")
 
 
-async def test_a_client_that_asks_by_https_is_told_of_in_words(caplog: pytest.LogCaptureFixture) -> None:
-    """Its user sees `Connection error.`, and finds here what to change."""
-    # Other servers in this process may have raised it.
+async def test_a_tls_handshake_is_reported_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The user only sees `Connection error.`, and finds the reason here."""
+    # Other servers in this process may have raised the limit.
     caplog.set_level(logging.WARNING, logger="uvicorn.error")
     async with served() as here:
         assert b"400 Bad Request" in await said(here, b"\x16\x03\x01\x02\x00\x01")
@@ -136,8 +136,8 @@ async def test_a_client_that_asks_by_https_is_told_of_in_words(caplog: pytest.Lo
     assert "asks by https://, and here is http://" in caplog.text
 
 
-async def test_trailers_are_no_headers() -> None:
-    """Defect: what stood behind a body named the agent, and brought the key, of a request."""
+async def test_trailers_are_not_headers() -> None:
+    """Regression: trailers named the agent and the key of a request."""
     async with served() as here:
         await said(here, TRAILED + b"x-foveate-agent: ana\r\nauthorization: Bearer sk\r\n\r\n")
 
@@ -146,8 +146,8 @@ async def test_trailers_are_no_headers() -> None:
 
 
 @pytest.mark.parametrize("line", [b"a: b\r\n", b"a"])
-async def test_trailers_have_the_limit_of_heads(line: bytes) -> None:
-    """Defect: they were read and kept without an end."""
+async def test_trailers_have_the_size_limit_of_heads(line: bytes) -> None:
+    """Regression: they were read and stored without limit."""
     flood = line * (64 * 1024 // len(line))
     async with served() as here:
         try:
@@ -161,8 +161,8 @@ async def test_trailers_have_the_limit_of_heads(line: bytes) -> None:
 @pytest.mark.parametrize(
     "pieces", [[], [b"POST / HT"], [POST], [POST + b"\r\n" + BODY, b"GET / HTTP/1.1\r\nho"]]
 )
-async def test_a_connection_whose_head_does_not_come_is_closed(pieces: list[bytes]) -> None:
-    """Defect: one that sent nothing, or half a head, was kept for ever."""
+async def test_a_connection_whose_head_does_not_arrive_is_closed(pieces: list[bytes]) -> None:
+    """Regression: a connection without a complete head was kept open forever."""
     async with served(Hurried) as here:
         answer = await said(here, *pieces, answers=2)
 
@@ -170,14 +170,14 @@ async def test_a_connection_whose_head_does_not_come_is_closed(pieces: list[byte
 
 
 @pytest.mark.slow
-async def test_a_body_that_takes_its_time_is_waited_for() -> None:
+async def test_a_slow_body_has_no_head_timeout() -> None:
     async with served(Hurried) as here:
         reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
         writer.write(POST + b"\r\nupgr")
         await asyncio.sleep(0.25)
         writer.write(b"ade:")
         assert b"200 OK" in await reader.read(4096)
-        await asyncio.sleep(0.25)  # between two requests, other clocks count
+        await asyncio.sleep(0.25)  # between two requests, the keep-alive timeout applies
         writer.write(POST + b"\r\n" + BODY)
         assert b"200 OK" in await reader.read(4096)
         writer.close()
@@ -185,7 +185,9 @@ async def test_a_body_that_takes_its_time_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("size", "most_parts"), [(300_000, 1), (5_000_000, 6)])
-async def test_a_body_is_told_once_it_is_there_or_once_there_is_much_of_it(size: int, most_parts: int) -> None:
+async def test_the_reader_is_woken_when_the_body_is_complete_or_the_buffer_is_full(
+    size: int, most_parts: int
+) -> None:
     body = bytes(range(256)) * (size // 256)
     head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
     pieces = [body[at : at + 60_000] for at in range(0, len(body), 60_000)]
@@ -197,8 +199,8 @@ async def test_a_body_is_told_once_it_is_there_or_once_there_is_much_of_it(size:
     assert here.parts <= most_parts
 
 
-async def test_a_body_that_comes_slowly_is_told_as_it_comes() -> None:
-    """Otherwise whoever reads it would take it for one that stalls."""
+async def test_a_slow_body_wakes_the_reader_regularly() -> None:
+    """Otherwise it would look stalled to the reader."""
     async with served(Eager) as here:
         await said(here, POST + b"\r\n", b"upg", b"rade", b":")
 

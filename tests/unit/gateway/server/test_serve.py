@@ -1,12 +1,12 @@
-"""What there is before the first request comes."""
+"""Preparation before the first request."""
 
 import gc
 
 from foveate.gateway.server.serve import freeze_garbage_collector
 
 
-def test_what_stays_to_the_end_is_not_searched_for_garbage() -> None:
-    """Defect: every now and then all requests waited while code and tables were looked through."""
+def test_permanent_objects_are_excluded_from_garbage_collection() -> None:
+    """Regression: now and then all requests waited while the collector scanned code and tables."""
     before = gc.get_threshold()
     try:
         freeze_garbage_collector()

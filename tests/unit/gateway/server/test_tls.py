@@ -1,4 +1,4 @@
-"""A renewed certificate is shown without a restart, and half of a new pair changes nothing."""
+"""A renewed certificate is used without a restart, and an incomplete pair changes nothing."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ def written(authority: trustme.CA, tls: TlsSettings) -> trustme.LeafCert:
 
 
 def shown(server: ssl.SSLContext, authority: trustme.CA) -> str:
-    """The certificate that a client is shown, by a real handshake in memory."""
+    """Return the certificate that a client sees, by a real handshake in memory."""
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -35,7 +35,7 @@ def shown(server: ssl.SSLContext, authority: trustme.CA) -> str:
     return ssl.DER_cert_to_PEM_cert(client.getpeercert(binary_form=True) or b"")
 
 
-async def test_what_the_files_hold_is_shown_to_new_connections_and_half_of_a_pair_to_none(
+async def test_new_connections_use_changed_files_but_never_an_incomplete_pair(
     tmp_path: Path,
 ) -> None:
     authority = trustme.CA()

@@ -24,7 +24,7 @@ ODD = "<script>alert(1)</script>/?#é 🦊{{7*7}}"
 async def bill(
     store: Store, agent: str, dollars: str | None, *, at: float = NOW, model: str = "claude-opus-4-5"
 ) -> None:
-    """Book a call of an agent of which three quarters were read from the cache."""
+    """Record a call of an agent with three quarters of its prompt read from the cache."""
     call = Call(
         id=f"{agent} {at} {dollars} {model}",
         agent=agent,
@@ -39,7 +39,7 @@ async def bill(
     await settle_one(store.ledger, entry, accounts=list_accounts(call))
 
 
-async def test_agents_of_the_configuration_and_those_that_asked_are_listed_the_dearest_first(
+async def test_configured_and_active_agents_are_listed_by_cost(
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path, "agents: [{id: ana}, {id: ben, window_tokens: 9000}]") as at:
@@ -58,7 +58,7 @@ async def test_agents_of_the_configuration_and_those_that_asked_are_listed_the_d
         assert "No agent is like that" in await at.text(f"{PATH}?find=nobody")
 
 
-async def test_without_agents_how_one_is_named_is_said_and_what_holds_for_all(tmp_path: Path) -> None:
+async def test_without_agents_the_page_explains_how_to_name_one(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         text = await at.text(PATH)
 
@@ -67,7 +67,7 @@ async def test_without_agents_how_one_is_named_is_said_and_what_holds_for_all(tm
         assert "Compaction off histories are sent as they come as for all agents" in text
 
 
-async def test_two_hundred_agents_come_in_pages(tmp_path: Path) -> None:
+async def test_two_hundred_agents_are_listed_in_pages(tmp_path: Path) -> None:
     agents = ", ".join(f"{{id: agent-{number:03}}}" for number in range(200))
     async with looking(tmp_path, f"agents: [{agents}]") as at:
         first, last = await at.page(PATH), await at.page(f"{PATH}?page=99")
@@ -80,7 +80,7 @@ async def test_two_hundred_agents_come_in_pages(tmp_path: Path) -> None:
         assert len(first) < 100_000
 
 
-async def test_a_page_of_an_agent_tells_its_switches_and_who_decided_them(tmp_path: Path) -> None:
+async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path) -> None:
     said = (
         "context_optimization:\n"
         "  prompt_cache: {ttl: 1h, pings: {enabled: true}}\n"
@@ -114,15 +114,15 @@ async def test_a_page_of_an_agent_tells_its_switches_and_who_decided_them(tmp_pa
         ),
     ],
 )
-async def test_what_becomes_of_long_tool_results_is_told_as_it_is(
+async def test_the_state_of_tool_result_truncation_is_shown_correctly(
     tmp_path: Path, said: str, means: str
 ) -> None:
-    """Defect: they were said to be cut while compaction was off, and nothing was cut."""
+    """Regression: the page said that they are cut although compaction was off."""
     async with looking(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{said}}}") as at:
         assert means in await at.text(f"{PATH}/ana")
 
 
-async def test_a_page_of_an_agent_tells_what_it_spent_and_the_windows_of_its_models(tmp_path: Path) -> None:
+async def test_an_agents_page_shows_its_spending_and_its_models_windows(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         await bill(at.store, "ana", "0.5")
         await bill(at.store, "ana", None, model="nobody-knows")
@@ -137,7 +137,7 @@ async def test_a_page_of_an_agent_tells_what_it_spent_and_the_windows_of_its_mod
         assert "Caps on it None." in text
 
 
-async def test_caps_that_hold_for_an_agent_are_told_with_what_is_left(tmp_path: Path) -> None:
+async def test_an_agents_caps_are_shown_with_what_is_left(tmp_path: Path) -> None:
     said = (
         "cost: {caps: [{scope: agent, agent: ana, dollars: 4}, {scope: agent, agent: ben, dollars: 3}, "
         "{scope: day, dollars: 20}, {scope: call, dollars: 1}, {scope: agent, dollars: 1}]}\n"
@@ -154,7 +154,7 @@ async def test_caps_that_hold_for_an_agent_are_told_with_what_is_left(tmp_path: 
         assert "ben" not in text
 
 
-async def test_the_workspace_is_told_with_its_files_and_its_own_limits(tmp_path: Path) -> None:
+async def test_the_workspace_is_shown_with_its_files_and_own_limits(tmp_path: Path) -> None:
     home = tmp_path / "home of ana"
     home.mkdir()
     (home / "IDENTITY.md").write_text("You are Ana.")
@@ -180,7 +180,7 @@ async def test_the_workspace_is_told_with_its_files_and_its_own_limits(tmp_path:
         assert "budget.yaml:1" in await at.text(f"{PATH}/ana")
 
 
-async def test_a_workspace_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
     said = (
         f"agents: [{{id: ana, sections: {{workspace: {{root: '{tmp_path}/gone'}}, skills: '{tmp_path}/no'}}}}]"
     )
@@ -204,19 +204,19 @@ async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Pa
         assert f'href="/-/sessions?agent={quote(name, safe="")}"' in page
 
 
-async def test_an_agent_that_nobody_knows_has_no_page(tmp_path: Path) -> None:
+async def test_an_unknown_agent_has_no_page(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         assert "the agent '<b>x</b>' has never asked" in await at.text(f"{PATH}/<b>x</b>", 404)
 
 
 class _Hanging(SectionSources):
-    """Files on a disk that hangs."""
+    """Files on a hanging disk."""
 
     async def load_once(self, _key: Any, _make: Any, _until: float | None) -> Any:
         raise TimeoutError
 
 
-async def test_files_on_a_disk_that_hangs_are_not_waited_for(tmp_path: Path) -> None:
+async def test_a_hanging_disk_does_not_block_the_page(tmp_path: Path) -> None:
     sections = f"{{workspace: {{root: '{tmp_path}'}}, memory: {{paths: ['{tmp_path}']}}}}"
     said = f"agents: [{{id: ana, sections: {sections}}}]"
     async with looking(tmp_path, said, made=_Hanging) as at:

@@ -1,4 +1,4 @@
-"""The page of the configuration."""
+"""The configuration page."""
 
 import os
 from pathlib import Path
@@ -12,14 +12,14 @@ HUSH = "fov-hush"
 
 
 def write(file: Path, text: str) -> None:
-    """Replace a file so that the change is seen, however soon it comes."""
+    """Replace a file so that the change is noticed at once."""
     fresh = file.with_suffix(".new")
     fresh.write_text(text)
     fresh.replace(file)
     os.utime(file)
 
 
-async def test_settings_that_differ_from_the_default_come_first_with_the_line_that_says_so(
+async def test_changed_settings_come_first_with_their_line(
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path, "server:\n  port: 9000\n  log: lines\n") as at:
@@ -31,7 +31,7 @@ async def test_settings_that_differ_from_the_default_come_first_with_the_line_th
         assert f"File {at.file}" in text
 
 
-async def test_where_nothing_is_asked_for_what_differs_is_shown_and_where_nothing_does_all_is(
+async def test_by_default_changed_settings_are_shown_or_all_if_none_is_changed(
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path, "server: {log: json}") as at:
@@ -52,14 +52,14 @@ async def test_settings_are_found_by_words_in_their_name_value_or_origin(tmp_pat
         assert "No setting has “<b>”" in await at.text(f"{PATH}?find=<b>")
 
 
-async def test_only_what_differs_or_stands_in_the_file_can_be_shown(tmp_path: Path) -> None:
+async def test_settings_can_be_filtered_by_change_and_file(tmp_path: Path) -> None:
     async with looking(tmp_path, "server: {port: 9000, log: lines}") as at:
         assert "1 setting." in await at.text(f"{PATH}?which=changed")
         assert "2 settings." in await at.text(f"{PATH}?which=file")
         assert "which: one of all, changed, file" in await at.text(f"{PATH}?which=some", 400)
 
 
-async def test_a_file_that_cannot_be_used_is_told_with_every_line_and_what_held_still_holds(
+async def test_an_invalid_file_is_reported_and_the_previous_settings_stay(
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path, "server: {port: 9000}") as at:
@@ -73,14 +73,14 @@ async def test_a_file_that_cannot_be_used_is_told_with_every_line_and_what_held_
         assert "server.port 9000 8090" in text
 
 
-async def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     async with looking(tmp_path, "server: {port: 9000}") as at:
         at.file.unlink()
 
         assert "The file cannot be used as it is." in await at.text(PATH)
 
 
-async def test_what_was_changed_and_waits_for_a_start_says_what_is_used_until_then(tmp_path: Path) -> None:
+async def test_a_setting_that_waits_for_a_restart_shows_the_current_value(tmp_path: Path) -> None:
     async with looking(tmp_path, "store: {url: 'postgresql://a:hush@db/x'}\nserver: {port: 9000}") as at:
         assert "Waits for a start" not in await at.text(PATH)
         write(at.file, "server: {port: 9001, log: json}")
@@ -113,7 +113,7 @@ async def test_no_key_or_password_is_shown(tmp_path: Path) -> None:
         assert "store.url postgresql://a@db/x - FOVEATE_STORE" in await at.text(PATH)
 
 
-async def test_a_file_that_says_nothing_leaves_all_by_default(tmp_path: Path) -> None:
+async def test_an_empty_file_leaves_all_defaults(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         text = await at.text(PATH)
 
@@ -121,7 +121,7 @@ async def test_a_file_that_says_nothing_leaves_all_by_default(tmp_path: Path) ->
         assert "In force since" in text
 
 
-async def test_many_agents_come_in_pages_of_which_the_last_is_shown_for_one_that_is_not_there(
+async def test_a_page_number_beyond_the_end_shows_the_last_page(
     tmp_path: Path,
 ) -> None:
     agents = "".join(f"  - {{id: agent-{number}, window_tokens: 5}}\n" for number in range(120))
@@ -138,12 +138,12 @@ async def test_many_agents_come_in_pages_of_which_the_last_is_shown_for_one_that
 
 
 @pytest.mark.parametrize("asked", ["page=0", "page=x", "page=-1", "page=1e9"])
-async def test_a_page_that_is_no_number_is_refused(tmp_path: Path, asked: str) -> None:
+async def test_an_invalid_page_number_is_rejected(tmp_path: Path, asked: str) -> None:
     async with looking(tmp_path) as at:
         assert "a whole number from 1" in await at.text(f"{PATH}?{asked}", 400)
 
 
-async def test_what_users_wrote_is_shown_as_text(tmp_path: Path) -> None:
+async def test_values_are_escaped(tmp_path: Path) -> None:
     agent = "<script>alert(1)</script>{{7*7}}"
     async with looking(tmp_path, f"agents: [{{id: '{agent}', window_tokens: 5}}]") as at:
         page = await at.page(f"{PATH}?find=agents")

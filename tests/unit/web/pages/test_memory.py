@@ -1,4 +1,4 @@
-"""The page of a memory."""
+"""The memory page."""
 
 import html
 import json
@@ -23,7 +23,7 @@ Nobody reads this.
 
 
 def configured(folder: Path, more: str = "", notes: str = NOTES) -> str:
-    """A configuration in which the gardener has notes, and the intern none."""
+    """A configuration in which the gardener has notes, and the intern has none."""
     (folder / "notes").mkdir(exist_ok=True)
     (folder / "notes" / "garden.org").write_text(notes, encoding="utf-8")
     paths = json.dumps([str(folder / "notes")])
@@ -32,13 +32,13 @@ def configured(folder: Path, more: str = "", notes: str = NOTES) -> str:
 
 
 def shown_text(page: str) -> str:
-    """The text that a model would see, as the page has it."""
+    """Return the text that a model would see."""
     found = re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
     assert found is not None, page
     return html.unescape(found[1])
 
 
-async def test_the_text_is_that_of_the_command_and_of_requests(tmp_path: Path) -> None:
+async def test_the_text_is_the_same_as_in_requests_and_the_command(tmp_path: Path) -> None:
     text = configured(tmp_path)
     async with looking(tmp_path, text) as at:
         page = await at.page(f"{PATH}?focus=Bed+1:+tomatoes&tokens=60")
@@ -48,7 +48,7 @@ async def test_the_text_is_that_of_the_command_and_of_requests(tmp_path: Path) -
     assert f"<dd>{view.tokens} of 60</dd>" in page
 
 
-async def test_the_outline_says_the_level_of_each_node_and_leads_to_it(tmp_path: Path) -> None:
+async def test_the_outline_shows_and_links_each_node(tmp_path: Path) -> None:
     async with looking(tmp_path, configured(tmp_path)) as at:
         page = await at.page(f"{PATH}?query=frost")
         text = await at.text(f"{PATH}?query=frost")
@@ -61,7 +61,7 @@ async def test_the_outline_says_the_level_of_each_node_and_leads_to_it(tmp_path:
         assert "full Shears (focus)" in await at.text(f"{PATH}{link.replace('&amp;', '&')}")
 
 
-async def test_how_many_nodes_are_at_which_level_adds_up_to_all_of_them(tmp_path: Path) -> None:
+async def test_node_counts_by_level_add_up(tmp_path: Path) -> None:
     async with looking(tmp_path, configured(tmp_path)) as at:
         text = await at.text(f"{PATH}?tokens=25")
 
@@ -71,7 +71,7 @@ async def test_how_many_nodes_are_at_which_level_adds_up_to_all_of_them(tmp_path
         assert int(counts[4]) > 0
 
 
-async def test_what_is_private_is_never_shown_even_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_private_notes_are_never_shown(tmp_path: Path) -> None:
     more = ", privacy_tags: [garden]"
     notes = f"{NOTES}* Keys :garden:\nUnder the pot.\n"
     async with looking(tmp_path, configured(tmp_path, more, notes)) as at:
@@ -84,7 +84,7 @@ async def test_what_is_private_is_never_shown_even_where_it_is_asked_for(tmp_pat
         assert "there is no node 'Keys' in the memory" in await at.text(f"{PATH}?focus=Keys", 400)
 
 
-async def test_what_cannot_be_is_told_beside_the_form_with_what_was_typed(tmp_path: Path) -> None:
+async def test_invalid_input_is_reported_beside_the_form(tmp_path: Path) -> None:
     async with looking(tmp_path, configured(tmp_path)) as at:
         page = await at.page(f"{PATH}?focus=Bed&tokens=many", 400)
         assert "tokens: a whole number from 1 to 50000, not &#39;many&#39;" in page
@@ -99,14 +99,14 @@ async def test_what_cannot_be_is_told_beside_the_form_with_what_was_typed(tmp_pa
         assert "tokens: a whole number" in await at.text(f"{PATH}?tokens=99999999", 400)
 
 
-async def test_an_agent_without_a_memory_and_one_that_is_not_there_are_told(tmp_path: Path) -> None:
+async def test_an_agent_without_a_memory_is_reported(tmp_path: Path) -> None:
     async with looking(tmp_path, configured(tmp_path)) as at:
         assert "The agent intern has no memory" in await at.text(f"{PATH}?agent=intern")
         assert "The agent <b>x</b> has no memory" in await at.text(f"{PATH}?agent=<b>x</b>")
         assert '<option value="gardener" selected>' in await at.page(PATH)
 
 
-async def test_without_any_memory_how_to_have_one_is_said(tmp_path: Path) -> None:
+async def test_without_any_memory_the_page_explains_how_to_configure_one(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         text = await at.text(PATH)
 
@@ -114,7 +114,7 @@ async def test_without_any_memory_how_to_have_one_is_said(tmp_path: Path) -> Non
         assert "paths: [~/notes]" in text
 
 
-async def test_notes_that_are_not_there_are_told_and_so_is_a_memory_without_any(tmp_path: Path) -> None:
+async def test_missing_notes_and_an_empty_memory_are_reported(tmp_path: Path) -> None:
     async with looking(tmp_path, configured(tmp_path, notes="#+FILETAGS: :private:\n* A\n")) as at:
         assert "The memory is empty" in await at.text(PATH)
     said = configured(tmp_path).replace(str(tmp_path / "notes"), str(tmp_path / "gone"))
@@ -122,7 +122,7 @@ async def test_notes_that_are_not_there_are_told_and_so_is_a_memory_without_any(
         assert "No such file or directory" in await at.text(PATH)
 
 
-async def test_a_change_of_the_notes_is_seen(tmp_path: Path) -> None:
+async def test_changed_notes_are_shown(tmp_path: Path) -> None:
     async with looking(tmp_path, configured(tmp_path)) as at:
         before = shown_text(await at.page(PATH))
         assert shown_text(await at.page(PATH)) == before
@@ -132,7 +132,7 @@ async def test_a_change_of_the_notes_is_seen(tmp_path: Path) -> None:
         assert "Ladder" in shown_text(await at.page(PATH))
 
 
-async def test_what_the_budget_of_the_sections_leaves_is_told_where_it_is_less(tmp_path: Path) -> None:
+async def test_a_smaller_budget_of_the_sections_is_shown(tmp_path: Path) -> None:
     async with looking(tmp_path, configured(tmp_path, ", limits: {total_tokens: 200}")) as at:
         assert "leaves its memory 200 tokens at most" in await at.text(PATH)
     off = ", limits: {sections: {context: {enabled: false}}}"
@@ -140,7 +140,7 @@ async def test_what_the_budget_of_the_sections_leaves_is_told_where_it_is_less(t
         assert "switch its memory off" in await at.text(PATH)
 
 
-async def test_of_a_long_view_the_beginning_is_shown_with_how_much_more_there_is(tmp_path: Path) -> None:
+async def test_a_long_view_is_truncated(tmp_path: Path) -> None:
     notes = "".join(f"* Heading {number}\n{'words ' * 40}\n" for number in range(700))
     async with looking(tmp_path, configured(tmp_path, notes=notes)) as at:
         page = await at.page(f"{PATH}?tokens=50000")
@@ -151,7 +151,7 @@ async def test_of_a_long_view_the_beginning_is_shown_with_how_much_more_there_is
         assert len(page) < 200_000
 
 
-async def test_titles_nested_deeper_than_browsers_bear_stay_within_the_outline(tmp_path: Path) -> None:
+async def test_deeply_nested_titles_stay_within_the_outline(tmp_path: Path) -> None:
     notes = "".join(f"{'*' * depth} Depth {depth}\n" for depth in range(1, 60))
     async with looking(tmp_path, configured(tmp_path, notes=notes)) as at:
         page = await at.page(f"{PATH}?tokens=5000")

@@ -1,4 +1,4 @@
-"""The overview: what is spent, saved and lost, how well caches work, and what is wrong."""
+"""The overview page."""
 
 import asyncio
 import re
@@ -57,7 +57,7 @@ def billed(
 
 
 async def ask(store: Store, *entries: Charge, status: int = 200, broke: CacheMiss | None = None) -> None:
-    """Have calls billed, and those that are requests traced."""
+    """Record calls, and traces of those that are requests."""
     for one in entries:
         of = one.call
         await settle_one(store.ledger, one, accounts=list_accounts(of))
@@ -70,7 +70,7 @@ async def ask(store: Store, *entries: Charge, status: int = 200, broke: CacheMis
 
 
 async def a_week(store: Store) -> None:
-    """Two agents, one fold, one break, one error and one call of unknown price."""
+    """Two agents with a compaction, a cache miss, an error and a call of unknown price."""
     saved = Savings(
         comparison=Comparison.SIMULATED,
         without=Decimal("5.65"),
@@ -96,7 +96,7 @@ async def a_week(store: Store) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the store of a week, which tests only look into."""
+    """A folder with the store of a week, which tests only read."""
     folder = tmp_path_factory.mktemp("week")
 
     async def fill() -> None:
@@ -114,13 +114,13 @@ async def web(filled: Path) -> AsyncIterator[Looking]:
 
 
 def part(page: str, name: str) -> str:
-    """What can be read in a part of a page."""
+    """Return the text of a part of a page."""
     found = re.search(rf'<section data-part="{name}".*?</section>', page, re.DOTALL)
     assert found is not None, name
     return " ".join(re.sub(r"<[^>]*>", " ", found[0]).split())
 
 
-async def test_the_tiles_tell_money_savings_losses_hits_and_requests_of_a_week(web: Looking) -> None:
+async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(web: Looking) -> None:
     tiles = part(await web.page("/"), "tiles")
 
     assert "Today $4.70 2 requests; 1 call of unknown price on top" in tiles
@@ -137,11 +137,11 @@ async def test_the_tiles_tell_money_savings_losses_hits_and_requests_of_a_week(w
     ):
         assert told in savings
     assert "Breaks lost $0.06 1 break, 12.3k tokens paid again" in tiles
-    assert "Hit ratio 75.8% healthy" in tiles  # 910 of 1,200: the summary is not in it
+    assert "Hit ratio 75.8% healthy" in tiles  # 910 of 1,200, without the summary
     assert "Requests 4 1 failed , 25%" in tiles
 
 
-async def test_today_is_told_by_the_hour_and_a_month_has_what_a_week_has_not(web: Looking) -> None:
+async def test_today_is_shown_by_hour_and_a_month_includes_older_calls(web: Looking) -> None:
     today, month = await web.page("/?span=today"), await web.page("/?span=30d")
 
     assert "Money by hour and agent" in today
@@ -153,7 +153,7 @@ async def test_today_is_told_by_the_hour_and_a_month_has_what_a_week_has_not(web
     assert '<a href="?span=today&amp;by=agent">Today</a>' in month
 
 
-async def test_one_agent_is_shown_alone_and_its_money_by_model(web: Looking) -> None:
+async def test_one_agent_is_shown_alone_with_costs_by_model(web: Looking) -> None:
     page = await web.page("/?agent=ana")
 
     assert "Money by day and model" in page
@@ -164,7 +164,7 @@ async def test_one_agent_is_shown_alone_and_its_money_by_model(web: Looking) -> 
     assert "agent=ana" in page.split("30 days</a>")[0]
 
 
-async def test_agents_come_with_the_dearest_first_and_lead_to_their_sessions(web: Looking) -> None:
+async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(web: Looking) -> None:
     page = await web.page("/")
     agents = part(page, "agents")
 
@@ -174,14 +174,14 @@ async def test_agents_come_with_the_dearest_first_and_lead_to_their_sessions(web
     assert 'href="/-/sessions?agent=bob"' in page
 
 
-async def test_what_calls_were_for_is_told_with_what_it_cost(web: Looking) -> None:
+async def test_costs_are_shown_by_category(web: Looking) -> None:
     told = part(await web.page("/"), "categories")
 
     assert "main the agents' own 4 1.2k 28 $7.75 + 1 unpriced".replace("'", "&#39;") in told
     assert "compaction summaries of long histories 1 9k 7 $0.20" in told
 
 
-async def test_breaks_are_told_in_the_explainers_words_with_their_session(web: Looking) -> None:
+async def test_cache_misses_are_explained_and_link_to_their_session(web: Looking) -> None:
     page = await web.page("/")
 
     assert "a timestamp changed, at system[0] 12.3k tokens $0.06 bob" in part(page, "breaks")
@@ -190,17 +190,17 @@ async def test_breaks_are_told_in_the_explainers_words_with_their_session(web: L
     assert "None in the last 7 days." in part(await web.page("/?agent=ana"), "breaks")
 
 
-async def test_caps_are_told_with_how_near_they_are(web: Looking) -> None:
+async def test_caps_are_shown_with_their_usage(web: Looking) -> None:
     caps = part(await web.page("/"), "caps")
 
     assert "each call $0.50 holds each call by itself" in caps
     assert "session session of … of ana $8.00 $4.70 with 1 unpriced $0.00 59% used, warned from 50% on" in caps
     assert "agent bob $1.00 $3.25 $0.00 over by $2.25" in caps
     assert "day 2026-11-06 $100.00 $4.70 with 1 unpriced $0.00 5% used" in caps
-    assert "session of bob" not in caps  # it had no call of late
+    assert "session of bob" not in caps  # it had no recent call
 
 
-async def test_charts_have_a_label_for_each_day_and_the_same_colour_for_an_agent(web: Looking) -> None:
+async def test_charts_have_a_label_for_each_day_and_one_colour_per_agent(web: Looking) -> None:
     page = await web.page("/")
 
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
@@ -216,7 +216,7 @@ async def test_charts_have_a_label_for_each_day_and_the_same_colour_for_an_agent
     assert "4 requests in the last 7 days, of which 1 failed" in page
 
 
-async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: Path) -> None:
+async def test_added_latency_is_shown_since_the_start_and_by_step(tmp_path: Path) -> None:
     board = MetricsRegistry()
     board.histogram(definitions.ADDED_SECONDS).observe(0.0011)
     board.histogram(definitions.STEP_SECONDS, "cache").observe(0.0003)
@@ -239,7 +239,7 @@ async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: 
     assert steps.index("fold 1 ") < steps.index("cache 1 ")
 
 
-async def test_where_every_request_was_answered_by_the_gateway_itself_it_says_why(tmp_path: Path) -> None:
+async def test_requests_rejected_by_the_gateway_are_counted_by_reason(tmp_path: Path) -> None:
     board = MetricsRegistry()
     board.scalar(definitions.REJECTIONS, "ana", "upstream_unreachable").value += 1
     async with looking(tmp_path, samples=board.samples()) as web:
@@ -250,7 +250,7 @@ async def test_where_every_request_was_answered_by_the_gateway_itself_it_says_wh
     assert "No request has come yet" not in text
 
 
-async def test_an_empty_store_tells_how_to_point_a_client_at_the_gateway(tmp_path: Path) -> None:
+async def test_an_empty_store_shows_how_to_point_a_client_at_the_gateway(tmp_path: Path) -> None:
     async with looking(tmp_path) as web:
         page = await web.page("/")
 
@@ -259,7 +259,7 @@ async def test_an_empty_store_tells_how_to_point_a_client_at_the_gateway(tmp_pat
     assert "<canvas" not in page
 
 
-async def test_what_is_wrong_with_the_gateway_stands_on_top(tmp_path: Path) -> None:
+async def test_health_problems_are_shown_on_top(tmp_path: Path) -> None:
     vitals = HealthStatus(version="1", store="store.sqlite", failures={"fold": 2}, charges_lost=1)
     async with looking(tmp_path, vitals=vitals) as web:
         empty = part(await web.page("/"), "troubles")
@@ -278,13 +278,13 @@ async def test_what_cannot_be_shown_is_told_and_what_can_be(web: Looking, query:
     assert "one of" in told
 
 
-async def test_an_agent_that_nobody_knows_has_asked_nothing(web: Looking) -> None:
+async def test_an_unknown_agent_has_no_requests(web: Looking) -> None:
     told = await web.text("/?agent=nobody")
 
     assert "Nothing was asked in the last 7 days by nobody." in told
 
 
-async def test_names_are_text_whatever_they_hold_and_however_long_they_are(tmp_path: Path) -> None:
+async def test_names_of_any_content_and_length_are_escaped(tmp_path: Path) -> None:
     long = ODD * 30
     async with looking(tmp_path, CAPS) as web:
         broke = CacheMiss(cause=ODD, where=ODD, lost_tokens=1)

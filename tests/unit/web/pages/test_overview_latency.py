@@ -1,4 +1,4 @@
-"""What Foveate adds to requests, read from histograms."""
+"""Latency that Foveate adds to requests, from histograms."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from foveate.engine.metrics.registry import MetricsRegistry
 from foveate.web.pages import overview
 
 
-def test_half_and_nearly_all_are_read_between_the_bounds_of_the_histogram() -> None:
+def test_quantiles_are_interpolated_within_a_bucket() -> None:
     board = MetricsRegistry()
     spread = board.histogram(definitions.ADDED_SECONDS)
     for _ in range(98):
@@ -24,7 +24,7 @@ def test_half_and_nearly_all_are_read_between_the_bounds_of_the_histogram() -> N
     assert found.mean == pytest.approx((98 * 0.0015 + 2 * 0.3) / 100)
 
 
-def test_what_is_beyond_the_last_bound_is_told_as_that() -> None:
+def test_values_beyond_the_last_bound_are_reported_as_that_bound() -> None:
     board = MetricsRegistry()
     board.histogram(definitions.ADDED_SECONDS).observe(1_000.0)
 
@@ -34,7 +34,7 @@ def test_what_is_beyond_the_last_bound_is_told_as_that() -> None:
     assert found.p50 == found.p99 == definitions.ADDED_SECONDS.buckets[-1]
 
 
-def test_a_gateway_that_has_served_nothing_adds_nothing() -> None:
+def test_without_requests_there_is_no_latency() -> None:
     board = MetricsRegistry()
     assert overview.summarize_added_latency(board.samples()) is None
     board.histogram(definitions.ADDED_SECONDS)
@@ -42,7 +42,7 @@ def test_a_gateway_that_has_served_nothing_adds_nothing() -> None:
     assert overview.summarize_steps(board.samples()) == []
 
 
-def test_steps_come_with_the_slowest_first() -> None:
+def test_steps_are_sorted_by_duration() -> None:
     board = MetricsRegistry()
     for step, seconds in (("cache", 0.0003), ("fold", 0.02), ("count", 0.004)):
         board.histogram(definitions.STEP_SECONDS, step).observe(seconds)

@@ -1,4 +1,4 @@
-"""One session: its totals, its window, every request with its edits and breaks, its folds and forks."""
+"""The page of one session."""
 
 import re
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def look(tmp_path: Path) -> AsyncIterator[Looking]:
 
 
 async def text_of(look: Looking, address: str) -> str:
-    """What can be read on a page; a comma stands behind its word, whatever markup is between them."""
+    """Return the text of a page, without a blank before a comma."""
     return (await look.text(address)).replace(" ,", ",")
 
 
@@ -43,7 +43,7 @@ async def asked(look: Looking, many: int = 1, session_id: str = "s") -> None:
 
 
 async def folded(look: Looking, turns: int, id_: str = "fold-1", **said: object) -> Compaction:
-    """A fold of a conversation of Claude's, as it is made."""
+    """Return a compaction of a conversation with Claude."""
     request = formats.parse_request(claude_body(turns))
     fold = with_(
         COMPACTION,
@@ -57,7 +57,7 @@ async def folded(look: Looking, turns: int, id_: str = "fold-1", **said: object)
     return fold
 
 
-async def test_a_session_that_nobody_knows_is_not_found(look: Looking) -> None:
+async def test_an_unknown_session_is_not_found(look: Looking) -> None:
     text = await look.text(f"/-/sessions/{quote(EVIL, safe='')}", status=404)
 
     assert "there is no session" in text
@@ -65,7 +65,7 @@ async def test_a_session_that_nobody_knows_is_not_found(look: Looking) -> None:
     assert "there is no fold" in await look.text("/-/folds/nobody's", status=404)
 
 
-async def test_an_id_may_hold_any_character(look: Looking) -> None:
+async def test_an_id_may_contain_any_character(look: Looking) -> None:
     for number, id_ in enumerate((EVIL, "a/b//c", "?", "#", "%2F", "x" * 240, " blanks ", "e\u0301")):
         await look.store.traces.save([replace(TRACE, id=f"of {number}", session_id=id_, at=AT)])
         page = await look.page(f"/-/sessions/{quote(id_, safe='')}")
@@ -75,7 +75,7 @@ async def test_an_id_may_hold_any_character(look: Looking) -> None:
         assert f'&amp;session={quote(id_, safe="")}"' in page, "and it is what is listened to"
 
 
-async def test_the_head_tells_what_a_session_cost_and_lost(look: Looking) -> None:
+async def test_the_head_shows_costs_and_losses(look: Looking) -> None:
     await asked(look, 2)
     await folded(look, 2)
     for category in (Category.MAIN, Category.COMPACTION):
@@ -98,7 +98,7 @@ async def test_the_head_tells_what_a_session_cost_and_lost(look: Looking) -> Non
         assert told in text
 
 
-async def test_what_fills_the_window_now_adds_up(look: Looking) -> None:
+async def test_the_contents_of_the_window_add_up(look: Looking) -> None:
     await asked(look)
     text = await text_of(look, "/-/sessions/s")
 
@@ -107,7 +107,7 @@ async def test_what_fills_the_window_now_adds_up(look: Looking) -> None:
     assert "counted by the model's own tokenizer; 8,000 tokens are reserved for the answer" in text
 
 
-async def test_a_request_opens_to_its_edits_problems_and_break(look: Looking) -> None:
+async def test_a_requests_details_show_edits_problems_and_cache_misses(look: Looking) -> None:
     await asked(look)
     call = replace(CALL, id="r1")
     await settle_one(look.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
@@ -126,7 +126,7 @@ async def test_a_request_opens_to_its_edits_problems_and_break(look: Looking) ->
         assert told in row
 
 
-async def test_a_request_that_was_not_touched_billed_or_answered_says_so(look: Looking) -> None:
+async def test_a_request_without_edits_usage_or_response_says_so(look: Looking) -> None:
     bare = replace(TRACE, at=AT, status=0, tokens=None, sections=(), edits=(), edits_left_out=0, problems=())
     await look.store.traces.save([replace(bare, fold_id=None, broke=None)])
     text = await text_of(look, "/-/sessions/s")
@@ -136,7 +136,7 @@ async def test_a_request_that_was_not_touched_billed_or_answered_says_so(look: L
     assert "edit," not in text
 
 
-async def test_what_a_model_or_a_user_said_is_text(look: Looking) -> None:
+async def test_message_content_is_escaped(look: Looking) -> None:
     edit = TracedEdit(step=EVIL, does=EVIL, place=EVIL, reason=EVIL)
     await look.store.traces.save([replace(TRACE, at=AT, edits=(edit,), problems=((EVIL, EVIL),), model=EVIL)])
     said = b'{"role":"user","content":"<script>alert(1)</script>"}'
@@ -151,7 +151,7 @@ async def test_what_a_model_or_a_user_said_is_text(look: Looking) -> None:
         assert "<script>alert(1)</script>" in read(page), "and it is all there"
 
 
-async def test_requests_come_in_pages_with_their_numbers(look: Looking) -> None:
+async def test_requests_are_listed_in_pages_with_their_numbers(look: Looking) -> None:
     many = 2 * REQUESTS_PER_PAGE + 5
     await asked(look, many)
     pages, address = [], "/-/sessions/s"
@@ -170,7 +170,7 @@ async def test_requests_come_in_pages_with_their_numbers(look: Looking) -> None:
     assert "has no request 'x'" in await look.text("/-/sessions/s?before=x", status=400)
 
 
-async def test_a_fold_opens_to_what_was_folded_and_what_stands_for_it(look: Looking) -> None:
+async def test_a_compactions_details_show_the_messages_and_the_summary(look: Looking) -> None:
     await asked(look)
     fold = await folded(look, 6)
     text = await text_of(look, "/-/sessions/s")
@@ -193,7 +193,7 @@ async def test_a_fold_opens_to_what_was_folded_and_what_stands_for_it(look: Look
     assert '"role"' not in shown, "messages are read by their format"
 
 
-async def test_a_fold_that_was_undone_failed_or_taken_in_is_not_in_force(look: Looking) -> None:
+async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(look: Looking) -> None:
     await asked(look)
     first = await folded(look, 4, id_="first")
     later = with_(first, id="later", messages=40, earlier_id="first", compacted_at=AT + 1)
@@ -226,7 +226,7 @@ async def test_a_fold_that_was_undone_failed_or_taken_in_is_not_in_force(look: L
     assert "taken in" not in text
 
 
-async def test_all_of_a_fold_is_on_a_page_of_its_own(look: Looking) -> None:
+async def test_a_compaction_has_its_own_page(look: Looking) -> None:
     fold = await folded(look, 40)
     page = await look.page("/-/folds/fold-1")
     (following,) = re.findall(r'href="(\?from=\d+)" rel="next"', page)
@@ -242,7 +242,7 @@ async def test_all_of_a_fold_is_on_a_page_of_its_own(look: Looking) -> None:
     assert "Message" not in beyond
 
 
-async def test_messages_that_nobody_can_read_are_shown_as_they_came(look: Looking) -> None:
+async def test_unreadable_messages_are_shown_as_received(look: Looking) -> None:
     await asked(look)
     long = b'{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}'
     await look.store.compactions.record(with_(COMPACTION, messages=3), [b"\xff\0", b"{}", long], lease=None)
@@ -258,7 +258,7 @@ async def test_messages_that_nobody_can_read_are_shown_as_they_came(look: Lookin
     assert set(cut.split(family)) == {""}, "no character is cut in two"
 
 
-async def test_many_folds_come_in_pages(look: Looking) -> None:
+async def test_many_compactions_are_listed_in_pages(look: Looking) -> None:
     await asked(look)
     for at in range(COMPACTIONS_PER_PAGE + 2):
         await look.store.compactions.record(
@@ -273,7 +273,7 @@ async def test_many_folds_come_in_pages(look: Looking) -> None:
     assert "folds: the time of a fold" in await look.text("/-/sessions/s?folds=nan", status=400)
 
 
-async def test_folds_of_one_moment_are_all_on_one_page_since_the_next_begins_behind_it(look: Looking) -> None:
+async def test_compactions_of_one_moment_are_on_the_same_page(look: Looking) -> None:
     await asked(look)
     for at in range(COMPACTIONS_PER_PAGE + 5):
         cut = with_(COMPACTION, id=f"f{at}", compacted_at=AT + (at > COMPACTIONS_PER_PAGE + 2))
@@ -286,7 +286,7 @@ async def test_folds_of_one_moment_are_all_on_one_page_since_the_next_begins_beh
     assert re.findall('data-name="fold-([^"]*)"', await look.page(f"/-/sessions/s{earlier}")) == ["first"]
 
 
-async def test_forks_lead_to_each_other(look: Looking) -> None:
+async def test_forks_link_to_each_other(look: Looking) -> None:
     parent = make_session("parent", 3)
     await look.store.sessions.save([SessionUpdate(session=parent, turns=make_turns("parent", 0, 3))])
     await look.store.sessions.save(
@@ -299,7 +299,7 @@ async def test_forks_lead_to_each_other(look: Looking) -> None:
     assert 'started by session <a href="/-/sessions/parent"' in await look.page("/-/sessions/child")
 
 
-async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: Looking) -> None:
+async def test_sessions_without_requests_are_not_linked(look: Looking) -> None:
     refused = make_session("refused", 3)
     await look.store.sessions.save([SessionUpdate(session=refused, turns=make_turns("refused", 0, 3))])
     await look.store.sessions.save(
@@ -311,7 +311,7 @@ async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: L
     await look.page("/-/sessions/refused", status=404)
 
 
-async def test_a_session_whose_requests_are_forgotten_still_has_its_totals(look: Looking) -> None:
+async def test_a_session_keeps_its_totals_after_its_requests_are_deleted(look: Looking) -> None:
     await settle_one(look.store.ledger, CHARGE, accounts=list_accounts(CALL))
     text = await text_of(look, "/-/sessions/s")
 

@@ -1,4 +1,4 @@
-"""The list of sessions: what is told of each, filters, pages, and names that are no markup."""
+"""The list of sessions."""
 
 import re
 from collections.abc import AsyncIterator
@@ -38,18 +38,18 @@ async def billed(
 
 
 def listed(page: str) -> list[str]:
-    """The sessions of a page, by the names of their links."""
+    """Return the sessions of a page, from their links."""
     return re.findall(r'<a class="code" href="/-/sessions/([^"]*)"', page)
 
 
-async def test_an_empty_store_says_what_will_be_there(look: Looking) -> None:
+async def test_an_empty_store_explains_the_list(look: Looking) -> None:
     text = await look.text("/-/sessions")
 
     assert "No request has gone through this gateway yet" in text
     assert "No session is of this kind" in await look.text("/-/sessions?agent=nobody")
 
 
-async def test_a_row_tells_what_a_session_did_and_cost(look: Looking) -> None:
+async def test_a_row_shows_requests_and_costs(look: Looking) -> None:
     await look.store.traces.save([asked("s"), replace(asked("s"), id="b", status=529, broke=None)])
     await billed(look, "s", "0.05")
     await look.store.compactions.record(COMPACTION, (), lease=None)
@@ -63,7 +63,7 @@ async def test_a_row_tells_what_a_session_did_and_cost(look: Looking) -> None:
     assert row.endswith("$0.153 1 1 1 failed"), "saved; breaks; folds"
 
 
-async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:
+async def test_unknown_values_are_not_zero(look: Looking) -> None:
     await look.store.traces.save(
         [asked("uncounted", tokens=None, at=NOW - 2), asked("unwindowed", window_tokens=None)]
     )
@@ -89,7 +89,7 @@ async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:
         ("agent=bo&id=n", []),
     ],
 )
-async def test_filters_are_the_databases(look: Looking, query: str, expected: list[str]) -> None:
+async def test_filters_are_applied_by_the_database(look: Looking, query: str, expected: list[str]) -> None:
     told = [("new", 10, "ana", "0.1"), ("mid", 7_200, "bo", "0.2"), ("old", 200_000, "ana", "3")]
     await look.store.traces.save([asked(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in told])
     for id_, ago, agent, dollars in told:
@@ -98,7 +98,7 @@ async def test_filters_are_the_databases(look: Looking, query: str, expected: li
     assert listed(await look.page(f"/-/sessions?{query}")) == expected
 
 
-async def test_pages_lead_forth_and_back_and_keep_the_filter(look: Looking) -> None:
+async def test_pages_link_forward_and_back_and_keep_the_filter(look: Looking) -> None:
     many = 2 * SESSIONS_PER_PAGE + 5
     await look.store.traces.save([asked(f"s{at:03}", at=NOW - at) for at in range(many)])
     first = await look.page("/-/sessions?agent=ana")
@@ -121,9 +121,7 @@ async def test_pages_lead_forth_and_back_and_keep_the_filter(look: Looking) -> N
 
 
 @pytest.mark.parametrize("order", ["newest", "dearest"])
-async def test_the_next_page_stays_the_next_one_though_the_last_of_this_was_asked_again(
-    look: Looking, order: str
-) -> None:
+async def test_the_next_page_is_stable_while_sessions_change(look: Looking, order: str) -> None:
     for at in range(SESSIONS_PER_PAGE + 2):
         await billed(look, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
     first = await look.page(f"/-/sessions?order={order}")
@@ -135,7 +133,7 @@ async def test_the_next_page_stays_the_next_one_though_the_last_of_this_was_aske
     assert listed(second) == [f"s{SESSIONS_PER_PAGE:03}", f"s{SESSIONS_PER_PAGE + 1:03}"]
 
 
-async def test_names_are_text_and_lead_to_their_sessions(look: Looking) -> None:
+async def test_names_are_escaped_and_link_to_their_sessions(look: Looking) -> None:
     long = "n" * 240
     await look.store.traces.save(
         [asked(EVIL, agent=EVIL, model=EVIL), asked(long, agent=long, model="m" * 500)]
@@ -165,5 +163,5 @@ async def test_names_are_text_and_lead_to_their_sessions(look: Looking) -> None:
         ("id=%00", "cannot be kept"),
     ],
 )
-async def test_what_cannot_be_shown_says_why(look: Looking, query: str, problem: str) -> None:
+async def test_invalid_queries_are_reported(look: Looking, query: str, problem: str) -> None:
     assert problem in await look.text(f"/-/sessions?{query}", status=400)

@@ -1,4 +1,4 @@
-"""Requests that are answered before their bodies are complete: clients get the answer."""
+"""Clients get the response even if it is sent before the request body is complete."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,13 +9,13 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from foveate.gateway.request import Receive, Scope, Send
-from foveate.gateway.server.protocol import PlainHttp
+from foveate.gateway.server.protocol import HttpProtocol
 
 MEGABYTE = 1024 * 1024
 
 
-class Impatient(PlainHttp):
-    """A server that drops little, and not for long."""
+class Impatient(HttpProtocol):
+    """A server that discards little, and not for long."""
 
     discard_bytes = 2 * MEGABYTE
     discard_seconds = 0.2
@@ -28,7 +28,7 @@ async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def connected(
-    protocol: type[PlainHttp] = PlainHttp,
+    protocol: type[HttpProtocol] = HttpProtocol,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     config = uvicorn.Config(refuse, interface="asgi3", lifespan="off", log_config=None, ws="none")
     state = ServerState()
@@ -56,7 +56,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return await reader.readuntil(b"\r\n\r\nno")
 
 
-async def test_a_request_is_answered_before_its_body_comes() -> None:
+async def test_a_request_is_answered_before_its_body_arrives() -> None:
     async with connected() as (reader, writer):
         writer.write(head(60 * MEGABYTE))
 
@@ -66,7 +66,7 @@ async def test_a_request_is_answered_before_its_body_comes() -> None:
         assert b"connection: close" in found
 
 
-async def test_a_client_that_sends_all_of_a_large_body_first_still_gets_the_answer() -> None:
+async def test_a_client_that_sends_a_large_body_first_still_gets_the_response() -> None:
     async with connected() as (reader, writer):
         writer.write(head(20 * MEGABYTE))
         for _ in range(20):
@@ -77,7 +77,7 @@ async def test_a_client_that_sends_all_of_a_large_body_first_still_gets_the_answ
         assert await reader.read() == b""
 
 
-async def test_the_connection_goes_on_after_a_small_body() -> None:
+async def test_the_connection_is_reused_after_a_small_body() -> None:
     async with connected() as (reader, writer):
         for _ in range(3):
             writer.write(head(100_000))
@@ -86,7 +86,7 @@ async def test_the_connection_goes_on_after_a_small_body() -> None:
             writer.write(bytes(100_000))
 
 
-async def test_a_client_that_waits_to_be_told_to_go_on_is_not() -> None:
+async def test_a_client_that_waits_for_100_continue_does_not_get_it() -> None:
     async with connected() as (reader, writer):
         writer.write(head(100, "expect: 100-continue"))
 
@@ -96,7 +96,7 @@ async def test_a_client_that_waits_to_be_told_to_go_on_is_not() -> None:
         assert b"connection: close" in found
 
 
-async def test_no_more_than_a_limit_is_dropped() -> None:
+async def test_only_a_limited_part_of_a_body_is_discarded() -> None:
     async with connected(Impatient) as (reader, writer):
         writer.write(head(50 * MEGABYTE))
         await answer(reader)
@@ -105,7 +105,7 @@ async def test_no_more_than_a_limit_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("size", [1_000, 50 * MEGABYTE])
-async def test_a_body_that_does_not_come_is_not_waited_for_long(size: int) -> None:
+async def test_a_body_that_does_not_arrive_is_not_awaited_for_long(size: int) -> None:
     async with connected(Impatient) as (reader, writer):
         writer.write(head(size))
         await answer(reader)
@@ -115,7 +115,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for_long(size: int) -> No
 
 
 async def sent(writer: asyncio.StreamWriter, piece: bytes, *, pause_seconds: float = 0.0) -> int:
-    """How many pieces could be sent until the other side closed the connection."""
+    """Return how many pieces could be sent before the connection was closed."""
     for number in range(10_000):
         try:
             writer.write(piece)

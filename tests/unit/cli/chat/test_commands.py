@@ -1,4 +1,4 @@
-"""What is typed, completed, kept and shown in a conversation."""
+"""Commands, completion, history and output of a conversation."""
 
 import json
 import subprocess
@@ -45,7 +45,7 @@ def test_a_line_is_a_command_or_a_message(line: str, meant: CommandLine | str) -
     assert parse_line(line) == meant
 
 
-def test_commands_and_what_follows_them_are_completed() -> None:
+def test_commands_and_their_arguments_are_completed() -> None:
     models = ["claude-sonnet-5-5", "local"]
 
     assert [word for word, _, _ in completions(":co", models)] == [":cost", ":context", ":compact"]
@@ -57,18 +57,18 @@ def test_commands_and_what_follows_them_are_completed() -> None:
     assert completions(":reset x", models) == []
 
 
-def test_the_nearest_command_is_found_and_none_where_nothing_is_near() -> None:
+def test_the_closest_command_is_found_if_any_is_close() -> None:
     assert find_closest_name(":modle", tuple(COMMANDS)) == ":model"
     assert find_closest_name(":xyzzy", tuple(COMMANDS)) is None
 
 
-def test_what_was_typed_is_kept_for_the_user_alone_and_a_broken_line_is_left_out(tmp_path: Path) -> None:
+def test_the_history_is_private_and_a_corrupt_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "data" / "history"
     add_to_history(path, "one 👩")
     with path.open("ab") as file:
         file.write(b'{"half a li\n\xff\n42\n')
     add_to_history(path, "two\nlines")
-    add_to_history(path, "x" * 200_000)  # a file that was pasted is not typed again
+    add_to_history(path, "x" * 200_000)  # a pasted file is not stored
 
     assert read_history(path) == ["one 👩", "two\nlines"]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -76,7 +76,7 @@ def test_what_was_typed_is_kept_for_the_user_alone_and_a_broken_line_is_left_out
 
 
 @pytest.mark.process
-def test_several_conversations_write_their_lines_whole(tmp_path: Path) -> None:
+def test_concurrent_conversations_write_complete_history_lines(tmp_path: Path) -> None:
     path = tmp_path / "history"
     code = (
         "import sys; from pathlib import Path; from foveate.cli.chat.history import add_to_history\n"
@@ -91,7 +91,7 @@ def test_several_conversations_write_their_lines_whole(tmp_path: Path) -> None:
     assert all(len(line) > 9000 for line in lines)
 
 
-def test_words_come_as_they_are_thoughts_dimmed_and_calls_named() -> None:
+def test_text_is_shown_unchanged_thinking_dimmed_and_tool_calls_named() -> None:
     said = [
         ResponseFragment(FragmentKind.THINKING, "Hm."),
         ResponseFragment(FragmentKind.TEXT, "Hel"),
@@ -111,7 +111,7 @@ def test_words_come_as_they_are_thoughts_dimmed_and_calls_named() -> None:
     assert begun == [1, 1]
 
 
-def test_the_end_of_a_line_may_come_in_two_pieces() -> None:
+def test_a_line_break_may_be_split_between_chunks() -> None:
     stream = StringIO()
     words = AnswerWriter(stream, Screen())
     for text in ("one\r", "\ntwo\r", "three\r"):
@@ -121,13 +121,13 @@ def test_the_end_of_a_line_may_come_in_two_pieces() -> None:
     assert stream.getvalue() == "one\ntwo\\rthree\n"
 
 
-def test_why_nothing_was_folded_is_not_obeyed() -> None:
+def test_escape_sequences_in_a_compaction_reason_are_not_obeyed() -> None:
     failed = CompactionResult(outcome=FoldOutcome.FAILED, reason="\x1b[31mred")
 
     assert output.compaction_lines(failed, look(), look(), Screen()) == ["nothing was folded: \\x1b[31mred"]
 
 
-def test_nothing_in_an_answer_is_obeyed_and_joined_emoji_stay_joined() -> None:
+def test_escape_sequences_in_an_answer_are_not_obeyed_and_emoji_stay_joined() -> None:
     assert escape_for_terminal("a\tb\n\x1b[31m\u202e 👩\u200d👧\r") == "a    b\n\\x1b[31m\\u202e 👩\u200d👧\\r"
 
 
@@ -144,7 +144,7 @@ def look(tokens: int = 1893, window: int | None = 8192) -> RequestPreview:
     return RequestPreview(model="m", count=count, window_tokens=window, output_reserve=2048)
 
 
-def test_the_detail_of_cost_is_a_row_for_each_model_and_category_and_one_line_more() -> None:
+def test_cost_details_have_a_row_for_each_model_and_category() -> None:
     entries = [
         entry("m", Category.MAIN, "0.01", read=300),
         entry("m", Category.COMPACTION, "0.002"),
@@ -163,7 +163,7 @@ def test_the_detail_of_cost_is_a_row_for_each_model_and_category_and_one_line_mo
     assert sum_charges(entries[:1]).hit_ratio == 0.75
 
 
-def test_what_a_request_went_without_and_a_bill_that_waits_are_told_once() -> None:
+def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
     bills, incoming = (
         ChatObserver(),
         RoutedRequest(id="1", agent="a", api_format=Format.CHAT, provider="p", upstream="u", body=b""),
@@ -185,7 +185,7 @@ def test_what_a_request_went_without_and_a_bill_that_waits_are_told_once() -> No
     assert bills.charges_for({"another"}) == []
 
 
-def test_a_model_whose_window_nobody_knows_has_the_usual_budget() -> None:
+def test_a_model_with_an_unknown_window_has_the_default_budget() -> None:
     assert output.context_estimate_line(look(window=None)).endswith("token_budget=14336 (13% used)]")
     assert "window unknown" in output.describe_window_use(look(window=None))
 

@@ -1,4 +1,4 @@
-"""A session's window over time: which requests are shown, what filled them, what happened there."""
+"""The chart of a session's context window."""
 
 from decimal import Decimal
 from math import ceil
@@ -58,13 +58,13 @@ def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | Non
         assert max(sizes[at] or 0 for at in places) >= max(earlier, default=0)
 
 
-def test_a_session_that_is_not_counted_has_no_chart() -> None:
+def test_a_session_without_counts_has_no_chart() -> None:
     assert build_window_chart([], {}, {}) is None
     assert build_window_chart([point(0, None)], {}, {}) is None
     assert describe_current_window([point(0, None)], {}) is None
 
 
-def test_sections_are_areas_by_their_kinds_in_the_order_in_which_a_model_reads_them() -> None:
+def test_kinds_of_sections_are_stacked_in_the_order_of_the_prompt() -> None:
     points = [point(0, 1_000), point(1, None), point(2, 1_500)]
     fillings = {
         "r0": filling(user=400, tools=600),
@@ -88,7 +88,7 @@ def test_sections_are_areas_by_their_kinds_in_the_order_in_which_a_model_reads_t
     assert chart.says == "1.5k tokens at the last of 3 requests, 37.5% of a window of 4k; 1.5k at most"
 
 
-def test_a_limit_that_is_far_away_does_not_squeeze_what_is_there() -> None:
+def test_a_distant_limit_does_not_flatten_the_chart() -> None:
     chart = build_window_chart([point(0, 1_000, window=200_000)], {"r0": filling(user=1_000)}, {})
 
     assert chart is not None
@@ -97,7 +97,7 @@ def test_a_limit_that_is_far_away_does_not_squeeze_what_is_there() -> None:
     assert chart.title == "Context window over time, far below its limit of 200k tokens"
 
 
-def test_folds_and_breaks_are_told_where_they_happened() -> None:
+def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
     broke = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.5"))
     points = [
         point(0),
@@ -126,7 +126,7 @@ def test_folds_and_breaks_are_told_where_they_happened() -> None:
     assert later.labels[0].startswith("#3 ")
 
 
-def test_of_a_long_session_few_points_are_shown_and_everything_that_happened() -> None:
+def test_a_long_session_has_few_points_and_all_events() -> None:
     points = [point(number, 1_000 + number, broken=number % 3 == 0) for number in range(4 * MAX_POINTS)]
     ids = list_required_requests(points)
     fillings = {id_: filling(user=1_000) for id_ in ids}
@@ -140,11 +140,11 @@ def test_of_a_long_session_few_points_are_shown_and_everything_that_happened() -
     assert any(event.says == "Cache broke (and 1 more)" for event in chart.events)
 
 
-def test_what_fills_the_window_now_is_unknown_if_the_last_request_was_not_counted() -> None:
+def test_the_current_window_is_unknown_if_the_last_request_was_not_counted() -> None:
     assert describe_current_window([point(0), point(1, None)], {"r0": filling(system=500)}) is None
 
 
-def test_what_fills_the_window_now_is_that_of_the_last_request() -> None:
+def test_the_current_window_is_that_of_the_last_request() -> None:
     points = [point(0), point(1, 2_000)]
     full = describe_current_window(points, {"r1": filling(system=500, nobody_knows_it=1_000)})
 

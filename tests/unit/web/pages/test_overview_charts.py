@@ -17,7 +17,7 @@ def cost(dollars: str) -> SpendingTotals:
     return SpendingTotals(calls=1, dollars=Decimal(dollars))
 
 
-def test_what_none_of_the_parts_has_is_that_of_others() -> None:
+def test_the_rest_of_the_total_is_shown_as_others() -> None:
     whole = {LAST: cost("3.5"), WEEK.groups[0]: cost("1")}
     parts = {"ana": {LAST: cost("2")}, "bob": {}}
 
@@ -30,13 +30,13 @@ def test_what_none_of_the_parts_has_is_that_of_others() -> None:
     assert chart.says == "$4.50 in the last 7 days, the most at 15 Nov with $3.50; ana has $2.00 of it"
 
 
-def test_parts_that_have_grown_since_the_whole_was_read_leave_others_nothing() -> None:
+def test_the_rest_is_never_negative() -> None:
     chart = charts.build_cost_chart(WEEK, {LAST: cost("2")}, {"ana": {LAST: cost("2.5")}}, "agent")
 
     assert [one.name for one in chart.series] == ["ana"]
 
 
-def test_a_chart_of_nothing_has_its_labels_and_says_so() -> None:
+def test_an_empty_chart_has_its_labels_and_says_so() -> None:
     chart = charts.build_cost_chart(WEEK, {}, {}, "agent")
 
     assert [one.values for one in chart.series] == [[0] * 7]
@@ -45,7 +45,7 @@ def test_a_chart_of_nothing_has_its_labels_and_says_so() -> None:
     assert charts.build_hit_ratio_chart(WEEK, {}).says == "nothing was sent"
 
 
-def test_hours_that_have_not_begun_are_not_drawn() -> None:
+def test_hours_that_have_not_started_are_not_drawn() -> None:
     whole = {TODAY.groups[0]: SpendingTotals(requests=3, failed=1)}
 
     good, bad = charts.build_requests_chart(TODAY, whole).series
@@ -68,7 +68,7 @@ def test_an_agent_has_the_same_colour_in_every_chart() -> None:
     assert [(one.name, one.colour) for one in ratios] == [("busy", dollars["busy"])]
 
 
-def test_the_levels_of_health_are_lines_over_all_of_the_span() -> None:
+def test_the_health_levels_are_lines_over_the_whole_time_range() -> None:
     limits = [one for one in charts.build_hit_ratio_chart(WEEK, {}).series if one.shape is Shape.LIMIT]
 
     assert [(one.name, one.values) for one in limits] == [
@@ -77,7 +77,7 @@ def test_the_levels_of_health_are_lines_over_all_of_the_span() -> None:
     ]
 
 
-def test_losses_are_shown_below_zero_and_what_never_was_is_left_out() -> None:
+def test_losses_are_negative_and_unused_mechanisms_are_left_out() -> None:
     whole = {LAST: SpendingTotals(saved_by_compaction=Decimal("-0.5"), lost_dollars=Decimal("0.25"))}
 
     chart = charts.build_savings_chart(WEEK, whole)
@@ -89,7 +89,7 @@ def test_losses_are_shown_below_zero_and_what_never_was_is_left_out() -> None:
     }
 
 
-def test_only_a_few_have_a_colour_of_their_own_those_that_cost_most() -> None:
+def test_only_the_most_expensive_have_their_own_colour() -> None:
     spent = {f"agent {at}": cost(str(at)) for at in range(20)} | {"silent": SpendingTotals()}
 
     assert charts.most_expensive(spent) == [f"agent {at}" for at in range(19, 13, -1)]

@@ -1,4 +1,4 @@
-"""What is told of an error: enough to mend it, and no key."""
+"""Error texts help to fix the error, and contain no key."""
 
 import json
 from decimal import Decimal
@@ -30,16 +30,16 @@ from foveate.model import Format
         ("the local model", "no connection"),
     ],
 )
-def test_the_log_says_who_could_not_be_reached_and_nothing_else_of_the_address(url: str, said: str) -> None:
+def test_the_log_names_an_unreachable_host_but_not_its_url(url: str, said: str) -> None:
     assert log_reason(UpstreamUnreachable(url, "no connection")) == said
 
 
-def test_any_other_error_is_told_as_it_is() -> None:
+def test_any_other_error_is_logged_unchanged() -> None:
     assert log_reason(BadOption("no")) == "no"
 
 
 def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
-    """Keys inside messages can be what a model or a user has written."""
+    """Keys inside messages can be content of a model or user."""
     inside = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
 
     assert log_reason(inside) == "a key occurs twice in `messages`"
@@ -60,7 +60,7 @@ def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
         ),
     ],
 )
-def test_bedrock_clients_are_told_errors_as_aws_words_them(error: FoveateError, status: int, kind: str) -> None:
+def test_bedrock_clients_get_errors_in_the_words_of_aws(error: FoveateError, status: int, kind: str) -> None:
     refusal = build_error_response(error, Format.BEDROCK)
 
     assert (refusal.status, refusal.kind) == (status, kind)
@@ -77,9 +77,7 @@ def test_bedrock_clients_are_told_errors_as_aws_words_them(error: FoveateError, 
         (CapUncheckable("no", "ask", cap="c", limit=Decimal(1), reason="r"), 402, "FAILED_PRECONDITION"),
     ],
 )
-def test_gemini_clients_are_told_errors_as_google_words_them(
-    error: FoveateError, status: int, kind: str
-) -> None:
+def test_gemini_clients_get_errors_in_the_words_of_google(error: FoveateError, status: int, kind: str) -> None:
     refusal = build_error_response(error, Format.GEMINI)
     said = json.loads(error_body(Format.GEMINI, refusal, "req_1"))["error"]
 

@@ -1,4 +1,4 @@
-"""Who sends a request, of all that send requests with one agent's name."""
+"""Callers that share the name of an agent."""
 
 from foveate.gateway.auth.callers import hash_caller, hash_name_scope
 from foveate.gateway.request import parse_request
@@ -11,7 +11,7 @@ def caller(**headers: str) -> str:
     )
 
 
-def test_callers_are_told_apart_by_their_key_and_their_program() -> None:
+def test_callers_differ_by_key_and_program() -> None:
     found = [
         caller(x_api_key="sk-ant-1", user_agent="pi/0.73"),
         caller(x_api_key="sk-ant-2", user_agent="pi/0.73"),
@@ -37,7 +37,7 @@ def scope(**headers: str) -> str:
     )
 
 
-def test_names_of_sessions_hold_for_one_key_in_any_header_and_from_any_program() -> None:
+def test_session_names_are_scoped_to_a_key_in_any_header_and_program() -> None:
     same = {
         scope(x_api_key="k", user_agent="pi/0.73"),
         scope(authorization="Bearer k", user_agent="OpenAI/Python 3.3"),
@@ -49,7 +49,7 @@ def test_names_of_sessions_hold_for_one_key_in_any_header_and_from_any_program()
     assert len(other | same) == 4
 
 
-def test_names_of_sessions_hold_for_one_program_if_its_keys_do_not_last() -> None:
+def test_session_names_are_scoped_to_a_program_if_its_keys_are_short_lived() -> None:
     tokens = ("sk-ant-oat01-a", "ya29.a", "eyJhbGc", "bedrock-api-key-YmVk", "tid=a;exp=1")
     renewed = {scope(authorization=f"Bearer {token}", user_agent="pi/0.73") for token in tokens}
 

@@ -1,4 +1,4 @@
-"""What is wrong with the gateway, and what to do about it."""
+"""Health problems and their remedies."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from foveate.web.pages.overview import list_health_problems
 WELL = HealthStatus(version="1", store="foveate.sqlite")
 
 
-def test_nothing_is_said_of_a_gateway_that_is_well() -> None:
+def test_a_healthy_gateway_has_no_problems() -> None:
     assert list_health_problems(health_to_json(WELL)) == []
 
 
@@ -30,9 +30,7 @@ def test_nothing_is_said_of_a_gateway_that_is_well() -> None:
         ({"log_problem": "the disk is full"}, "the disk is full", "room"),
     ],
 )
-def test_whatever_makes_a_gateway_unwell_is_told_with_what_to_do(
-    wrong: Mapping[str, object], said: str, remedy: str
-) -> None:
+def test_every_problem_is_shown_with_a_remedy(wrong: Mapping[str, object], said: str, remedy: str) -> None:
     vitals = HealthStatus(version="1", store="foveate.sqlite", **wrong)  # type: ignore[arg-type]
 
     assert not vitals.is_healthy
@@ -41,7 +39,7 @@ def test_whatever_makes_a_gateway_unwell_is_told_with_what_to_do(
     assert remedy in trouble.remedy
 
 
-def test_all_that_is_wrong_is_told() -> None:
+def test_all_problems_are_listed() -> None:
     vitals = HealthStatus(
         version="1", store_problem="gone", charges_waiting=3, charges_lost=1, log_problem="full"
     )

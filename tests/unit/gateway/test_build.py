@@ -1,4 +1,4 @@
-"""What a gateway takes from the configuration."""
+"""What the gateway takes from its configuration."""
 
 import asyncio
 import time
@@ -23,8 +23,8 @@ async def booked(url: str) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_bill_that_was_left_is_booked_in_the_store_that_it_is_for(tmp_path: Path) -> None:
-    """Defect: whoever ran next in the data folder booked it, in whichever store it had."""
+async def test_a_charge_left_in_the_outbox_is_recorded_in_its_own_store(tmp_path: Path) -> None:
+    """Regression: the next process in the data folder recorded it in its own store, whatever that was."""
     ours, other = (f"sqlite:///{tmp_path}/{name}.sqlite" for name in ("ours", "other"))
     left = FileOutbox(tmp_path / "spool" / store_name(ours))
     await left.put(CHARGE)
@@ -46,16 +46,16 @@ async def test_a_bill_that_was_left_is_booked_in_the_store_that_it_is_for(tmp_pa
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 86_400])
-def test_something_stays_reserved_for_a_call_for_longer_than_it_may_take(total_seconds: float) -> None:
-    """Defect: it ran out after twenty minutes, and a call may take an hour."""
+def test_a_reservation_outlives_the_longest_call(total_seconds: float) -> None:
+    """Regression: it expired after twenty minutes, but a call can take an hour."""
     waits = TimeoutSettings(connect_seconds=10, total_seconds=total_seconds)
 
-    # A call is sent again if our breakpoints or one of two parameters are refused. A summary has five minutes.
+    # A call is resent if our breakpoints or one of two parameters are rejected. A summary has five minutes.
     assert admission_options(waits).lifetime_seconds > max(4 * (10 + total_seconds), 300)
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 40_000, 1_000_000])
-def test_a_call_never_outlasts_what_is_reserved_for_it_also_where_its_time_is_raised_later(
+def test_a_call_never_outlives_its_reservation_even_if_timeouts_are_raised_later(
     total_seconds: float,
 ) -> None:
     lifetime_seconds = admission_options(TimeoutSettings()).lifetime_seconds
