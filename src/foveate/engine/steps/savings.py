@@ -89,7 +89,7 @@ class SimulateSavings:
         )
         keys = context.observed_request.keys if context.observed_request is not None else ()
         states = self._agent_states(agent)
-        times = {"at": exchange.sent_at, "answers_at": exchange.response_started_at}
+        times = {"at": exchange.sent_at, "response_at": exchange.response_started_at}
         served = states.serve_actual(sent, state.cache, rules, **times)
         if context.observed_request is not None:
             log.record_response(context.observed_request, served.cache)

@@ -23,7 +23,7 @@ from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.finished_exchanges import ended, entry, numbers
 
 CALL = "agent=ana exact=%s model=claude-opus-4-5 provider=anthropic"
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 
 def metrics(now: float = 102.0) -> MetricsCollector:

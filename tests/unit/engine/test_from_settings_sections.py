@@ -14,7 +14,7 @@ from foveate.engine.options import DEFAULT_SECTION_TOKENS, MemoryOptions, Sectio
 from foveate.errors import BadOption, BadSetting
 from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
 
-PAGE = Path(__file__).parents[4] / "docs" / "injected.md"
+PAGE = Path(__file__).parents[3] / "docs" / "injected.md"
 
 
 def options(folder: Path, sections: str, **environment: str) -> SectionOptions | None:
