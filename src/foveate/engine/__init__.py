@@ -1,1 +1,1 @@
-"""The engine: every request goes through the same steps, in the same order, and each may fail alone."""
+"""The engine: the pipeline that every request passes, and the work after its response."""

@@ -1,4 +1,4 @@
-"""The engine as it is built: which steps there are, and their order."""
+"""The composition of the engine: its steps and hooks, in order."""
 
 from collections.abc import Callable
 
@@ -81,10 +81,10 @@ def build_engine(
     has_other_processes: bool = False,
     may_store_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
-    """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does.
+    """Build the engine.
 
-    `has_others`: other processes serve requests with the same store. `keeps_text`: first words of conversations
-    may be stored.
+    `has_other_processes`: other processes use the same store. `may_store_text`: the first words of
+    conversations may be stored.
     """
     session_states, rejections = session_states or SessionStates(), RejectionMemory()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
@@ -185,7 +185,7 @@ def _build_preview(
     remote_counter: RemoteCounter | None,
     inject: InjectSections | None,
 ) -> Engine:
-    """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
+    """The same steps without side effects, for counts of what would be sent."""
     read_only_store, read_only_states = (
         ReadOnlySessionStore(session_store),
         ReadOnlySessionStates(session_states),

@@ -1,9 +1,4 @@
-"""What is done with calls behind their answers: on each beat, with all that are over by then together.
-
-What is done with an exchange at its end where its provider has refused something.
-
-Remember how a session was answered, so that its next request is recognised.
-"""
+"""Background work after responses: the queue that records charges and writes sessions, and hooks for sessions."""
 
 import asyncio
 import logging
@@ -25,13 +20,13 @@ from foveate.session.store import AnswerUpdate, PendingWrite, SessionStore, Sess
 _LOG = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 0.02
-# By then the others have beaten too, and have written.
+# By then the other processes have flushed their batches.
 _OTHER_PROCESSES_SECONDS = 0.05
 _MAX_WAIT_SECONDS = 5.0
 
 
 class CompletionQueue:
-    """Books, keeps and settles what is over, a moment after the first of it is. For one event loop."""
+    """Records charges, stores writes and runs hooks of finished exchanges, in batches. For one event loop."""
 
     def __init__(
         self,
@@ -40,7 +35,7 @@ class CompletionQueue:
         *,
         interval_seconds: float = _INTERVAL_SECONDS,
     ) -> None:
-        """Bills are booked where `admission` does, and what is known of sessions then is kept in `turns`."""
+        """`admission` records the charges; pending writes go to `session_store`."""
         self._admission = admission
         self._session_store = session_store
         self._interval_seconds = interval_seconds
@@ -50,13 +45,13 @@ class CompletionQueue:
         self._writes: set[asyncio.Task[None]] = set()
 
     def enqueue(self, exchange: Exchange) -> None:
-        """Have all done with an exchange that is over, on the next beat."""
+        """Complete an exchange with the next batch."""
         self._finished.append(exchange)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._interval_seconds, self._flush)
 
     def store_writes(self, exchanges: Sequence[Exchange]) -> None:
-        """Begin to keep what is to be kept of requests, which may have to wait for others."""
+        """Start to store the pending writes of requests."""
         writes = [
             (exchange, write)
             for exchange in exchanges
@@ -67,20 +62,20 @@ class CompletionQueue:
             _start_task(self._writes, self._store(writes))
 
     async def drain(self) -> None:
-        """Have all done with what is over by now."""
+        """Complete all exchanges that are finished by now."""
         self._flush()
         if self._completions:
             await asyncio.wait(set(self._completions))
 
     async def drain_all_processes(self) -> None:
-        """The same, here and in the other processes; a store that is slow is not waited for."""
+        """Wait until this process and the others have recorded their charges, if the store is fast enough."""
         self._flush()
         await asyncio.sleep(_OTHER_PROCESSES_SECONDS)
         if self._completions:
             await asyncio.wait(set(self._completions), timeout=_MAX_WAIT_SECONDS)
 
     async def close(self) -> None:
-        """Wait for all of it; for what waits for others not for long."""
+        """Complete everything; wait only briefly for writes."""
         while self._finished or self._completions:
             await self.drain()
         if self._writes:
@@ -95,19 +90,19 @@ class CompletionQueue:
             _start_task(self._completions, self._complete(finished))
 
     async def _complete(self, finished: Sequence[Exchange]) -> None:
-        self.store_writes(finished)  # together with the bills, so that all of it is one transaction
+        self.store_writes(finished)  # together with the charges, in one transaction
         if self._admission is not None:
             for action in (_record_charges, _release_reservations):
                 try:
                     await action(finished, self._admission)
-                except Exception as error:  # noqa: BLE001 - a border: what else is to be done is done all the same
+                except Exception as error:  # noqa: BLE001 - the hooks run nevertheless
                     for exchange in finished:
                         exchange.report_failure("book", error)
         for exchange in finished:
             exchange.run_background_hooks()
 
     async def _store(self, writes: Sequence[tuple[Exchange, PendingWrite]]) -> None:
-        """Keep what can be kept together in one, and then all else, each alone."""
+        """Store what can be stored together in one transaction, then everything else one by one."""
         rows = [_rows_or_none(write) for _, write in writes]
         together = [item for item, row in zip(writes, rows, strict=True) if row is not None]
         alone = [item for item, row in zip(writes, rows, strict=True) if row is None]
@@ -117,7 +112,7 @@ class CompletionQueue:
             alone += () if is_stored else together
             for _, write in together:
                 write.on_saved(is_stored)
-        except StoreUnavailable as error:  # one by one, they would only keep others from the store
+        except StoreUnavailable as error:  # storing them one by one would only block the store
             failed = {exchange: error for exchange, _ in together}
         outcomes = await asyncio.gather(*(write.write_alone() for _, write in alone), return_exceptions=True)
         for (exchange, _), outcome in zip(alone, outcomes, strict=True):
@@ -133,7 +128,7 @@ class CompletionQueue:
             return self._session_store is not None
         except StoreUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - a border: one that cannot be kept is not the end of the others
+        except Exception as error:  # noqa: BLE001 - one invalid row must not keep the others from being stored
             _LOG.info("what requests have told is kept one by one: %s", error)
             return False
 
@@ -141,7 +136,7 @@ class CompletionQueue:
 def _rows_or_none(write: PendingWrite) -> SessionWrite | None:
     try:
         return write.make_rows()
-    except Exception as error:  # noqa: BLE001 - a border: alone, it is told what is wrong with it
+    except Exception as error:  # noqa: BLE001 - stored alone, it reports its own error
         _LOG.info("what a request has told is kept alone: %s", error)
         return None
 
@@ -153,14 +148,13 @@ def _start_task(tasks: set[asyncio.Task[None]], coroutine: Coroutine[object, obj
 
 
 async def _record_charges(finished: Sequence[Exchange], admission: Admission) -> None:
-    """Book all bills."""
     charges = [exchange.charge for exchange in finished if exchange.charge is not None]
     if charges:
         await admission.settle_all(charges)
 
 
 async def _release_reservations(finished: Sequence[Exchange], admission: Admission) -> None:
-    """Free what was reserved where nothing is billed."""
+    """Release reservations of calls that cost nothing."""
     reservations = [
         reservation for exchange in finished if (reservation := exchange.unused_reservation) is not None
     ]
@@ -170,14 +164,13 @@ async def _release_reservations(finished: Sequence[Exchange], admission: Admissi
 
 @dataclass(frozen=True, slots=True)
 class RecordResponse:
-    """Notes digests of each answer, and that its session waits for none any more."""
+    """Stores digests of each response, so that the next request of the session is recognised."""
 
     sessions: SessionMatcher
     session_store: SessionStore
     stored_conversations: StoredConversationSizes
 
     def __call__(self, exchange: Exchange) -> None:
-        """Note it."""
         context = exchange.context
         if context is None or context.session_match is None or context.in_flight is None:
             return
@@ -199,12 +192,11 @@ class RecordResponse:
 
 @dataclass(frozen=True, slots=True)
 class DistrustThinking:
-    """Thoughts behind a summary that were refused are left out from then on, by other gateways too."""
+    """Has thinking blocks after a summary left out from now on, also by other gateways, once rejected."""
 
     compaction_store: CompactionStore
 
     def __call__(self, exchange: Exchange) -> None:
-        """Have them doubted."""
         context = exchange.context
         if (
             context is not None
@@ -221,15 +213,14 @@ class DistrustThinking:
 
 @dataclass(frozen=True, slots=True)
 class RecordInvalidThinking:
-    """Sessions with thoughts that were refused, since they do not fit what stands before them any more.
+    """Remembers sessions whose thinking blocks were rejected, since what precedes them has changed.
 
-    The client has had the refusal. From its next request on, the provider is asked to leave them out itself.
+    The client has received the error. From its next request on, the provider is asked to drop the blocks.
     """
 
     session_states: SessionStates
 
     def __call__(self, exchange: Exchange) -> None:
-        """Remember it."""
         context = exchange.context
         if context is None or not exchange.has_invalid_thinking:
             return
@@ -239,12 +230,11 @@ class RecordInvalidThinking:
 
 @dataclass(frozen=True, slots=True)
 class RecordRejections:
-    """Who refuses our marks or parameters: known once the same request was taken without them."""
+    """Remembers who rejects our breakpoints or parameters, once the same request was accepted without them."""
 
     rejections: RejectionMemory
 
     def __call__(self, exchange: Exchange) -> None:
-        """Remember it."""
         context = exchange.context
         if context is None or not 200 <= exchange.status < 300:
             return

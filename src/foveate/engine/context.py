@@ -1,7 +1,4 @@
-"""A request while it goes through the steps.
-
-The protocol of a step.
-"""
+"""The state of one request in the pipeline, and the protocol of a step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -58,17 +55,17 @@ SIMULATED_STATE_BY_STEP = {
     TOOLS: SimulatedState.BREAKPOINTS,
     CACHE: SimulatedState.BREAKPOINTS,
 }
-"""The states whose requests steps edit; all other steps edit that of compaction and trimming."""
+"""The simulated state that each step's edits belong to; all other steps belong to compaction."""
 
 
 class RequestContext(msgspec.Struct, eq=False):
-    """What is known of a request by now. `came` is what the client sent, `request` what would go out.
+    """The state of one request. `original` is the body as received, `request` the body as it would be sent.
 
-    `estimate` is the raw count that `count` was made of, where it was made here; `is_doubtful`, in the place of
-    a server that should have counted; `is_unexplained`: the provider adds what nobody can count. At the end
-    `billed_tokens` is what it was in truth, and `drift_percent` by how much more than `count`.
-    `uses_thread`: the provider keeps its message thread. `counts_stored`: `count` includes what the
-    provider stores.
+    `token_count` is calibrated; `raw_count` is the local count behind it, if there is one. `is_fallback_count`:
+    the local count replaces that of a server that failed. `has_unexplained_input`: the provider adds input that
+    cannot be counted. `count_includes_stored`: `token_count` includes what the provider stores. After the
+    response, `reported_tokens` is the provider's number and `drift_percent` how far `token_count` was off.
+    `uses_thread`: the provider keeps its message thread.
     """
 
     incoming: RoutedRequest
@@ -92,15 +89,15 @@ class RequestContext(msgspec.Struct, eq=False):
     drift_percent: float | None = None
     prompt: CachedPrompt | None = None
     observed_request: ObservedRequest | None = None
-    # The request before the first edit of each later state, and the prompts of the states to be simulated,
-    # if Foveate may have changed what the request costs.
+    # The request before the first edit of each later state, and the prompts of the states to simulate if
+    # Foveate may have changed the cost of the request.
     requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
     needs_simulation: bool = False
     simulated_prompts: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
     breakpoints: tuple[CacheBreakpoint, ...] = ()
     transient_places: tuple[Place, ...] = ()
     added_parameters: tuple[Edit, ...] = ()
-    # What the caps have room for, of a request without a limit of its own: it is never sent without this one.
+    # A limit that fits under the caps, for a request without one; such a request is never sent without it.
     output_limit: SetParameter | None = None
     call: Call | None = None
     cost_ceiling: CostCeiling | None = None
@@ -108,41 +105,40 @@ class RequestContext(msgspec.Struct, eq=False):
     reservation: AdmittedCall | None = None
     added_headers: dict[str, str] = msgspec.field(default_factory=dict)
     truncated_result_count: int = 0
-    trail: formats.MessageHistory | None = None  # of what would go out, once that is decided
-    # What is to be kept of the request once it is answered.
+    trail: formats.MessageHistory | None = None  # of the request as it is sent
+    # Stored once the request is answered.
     pending_writes: list[PendingWrite] = msgspec.field(default_factory=list)
     applied_edits: list[AppliedEdit] = msgspec.field(default_factory=list)
     problems: list[StepFailure] = msgspec.field(default_factory=list)
 
     @property
     def model(self) -> str:
-        """The model that answers, as its provider calls it."""
+        """The name of the model at its provider."""
         return self.request.model
 
     @property
     def rules(self) -> CacheRules:
-        """What the provider's cache does."""
+        """The caching rules of the provider."""
         return rules_for(self.request.model, self.incoming.provider)
 
     @property
     def counter(self) -> RequestCounter:
-        """What counts for the model here, raw."""
+        """The local counter for the model, uncalibrated."""
         return offline_counter(self.options.counter, self.request.model)
 
     @property
     def block_tokens(self) -> BlockTokens:
-        """What counts the blocks of its requests, raw."""
+        """The local counter for blocks, uncalibrated."""
         return block_tokens(self.options.counter, self.request.model)
 
     @property
     def tokens_per_raw_token(self) -> float:
-        """How many tokens there are for each that is counted raw."""
         raw_tokens = self.raw_count.total.tokens if self.raw_count is not None else 0
         return self.token_count.tokens / raw_tokens if raw_tokens and self.token_count is not None else 1.0
 
     @property
     def conservative_rules(self) -> CacheRules:
-        """`rules` with the minimum that the blocks of `prompt` need to be surely kept, as they are counted."""
+        """`rules` with a minimum that is certain to be reached, whatever the error of the count."""
         raw_count, prompt = self.raw_count, self.prompt
         block_tokens = (
             raw_count.total.tokens if raw_count is not None else prompt.tokens if prompt is not None else 0
@@ -153,12 +149,12 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def session_id(self) -> str:
-        """Of the session that the request belongs to; of its own where none could be found."""
+        """The id of the session; that of the request if the session is unknown."""
         return self.session_match.session.id if self.session_match is not None else self.incoming.id
 
     @property
     def window_tokens(self) -> int | None:
-        """The model's window, where it is known."""
+        """The context window of the model, None if unknown."""
         if self.options.window_tokens is not None:
             return self.options.window_tokens
         window = find_context_window(self.request.model)
@@ -166,7 +162,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def max_window_tokens(self) -> int | None:
-        """The most that its provider can read: a window that is set smaller does not hold there."""
+        """The largest input that the provider may accept; a smaller configured window does not apply there."""
         model_window = find_context_window(self.request.model)
         max_tokens = max(
             self.options.window_tokens or 0,
@@ -177,29 +173,29 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the request must go out as it came: it is signed, or the provider keeps its conversation.
+        """Whether the request must be sent unchanged: it is signed, or the provider keeps its message thread.
 
-        Edits of a request that creates or continues a message thread would become part of the thread.
+        Edits of a request that creates or continues a thread would become part of the thread.
         """
         return self.incoming.is_signed or self.uses_thread
 
     @property
     def has_unknown_size(self) -> bool:
-        """Whether the provider keeps earlier messages, and nobody knows how many tokens they have."""
+        """Whether the provider stores earlier messages whose size is unknown."""
         return self.original.continues_stored_conversation and not self.count_includes_stored
 
     @property
     def unexplained(self) -> Sequence[str]:
-        """What the provider adds that `count` does not hold, by name."""
+        """Names of inputs that the provider adds and `token_count` does not include."""
         return (self.raw_count or self.request).unexplained
 
     @property
     def output_reserve_tokens(self) -> int:
         """Tokens of the window that are reserved for the response: as many as the request asks for.
 
-        The model's longest output bounds them. Of a window that the provider does not hold the request to, they
-        are at most a quarter: a configured one that is smaller than the model's, one of a model whose window is
-        not known, or one that is no larger than the output alone.
+        The model's maximum output bounds them. They are at most a quarter of a window that the provider does
+        not enforce: a configured one that is smaller than the model's, one of an unknown model, or one that is
+        no larger than the output alone.
         """
         requested_tokens, window = read_cost_parameters(self.original).output_tokens or 0, self.window_tokens
         max_output = find_output_limit(self.request.model)
@@ -213,7 +209,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def max_ttl(self) -> Ttl | None:
-        """The longest time for which a mark asks, of the client's or ours; asked for once all are decided."""
+        """The longest TTL of all breakpoints, the client's and ours; valid once all are placed."""
         ttls = [
             cache_breakpoint.ttl for cache_breakpoint in self.breakpoints if cache_breakpoint.ttl is not None
         ]
@@ -225,7 +221,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def betas(self) -> str:
-        """The header `anthropic-beta` for what would go out: as it came, and what our edits take."""
+        """The header `anthropic-beta` as received, with the values that our edits need."""
         added_betas = required_betas([applied_edit.edit for applied_edit in self.all_edits()])
         return (
             ",".join(filter(None, (self.incoming.betas, *added_betas))) if added_betas else self.incoming.betas
@@ -233,14 +229,14 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def endpoint(self) -> SummarizerEndpoint | None:
-        """Where a count or a summary of what would go out can be asked for; made for those few that ask."""
+        """Where a count or a summary of the request can be requested; built on demand."""
         endpoint, betas = self.incoming.endpoint, self.betas
         if endpoint is None or betas == self.incoming.betas:
             return endpoint
         return replace(endpoint, headers={**endpoint.headers, BETAS: betas})
 
     def request_in_state(self, state: SimulatedState) -> Request:
-        """The request with the edits of this state and of those before it."""
+        """The request with the edits of this simulated state and of those before it."""
         if state is SimulatedState.CLIENT:
             return self.original
         later_states = _SIMULATED_STATES[_SIMULATED_STATES.index(state) + 1 :]
@@ -256,9 +252,8 @@ class RequestContext(msgspec.Struct, eq=False):
     async def apply_edits(
         self, step: str, edits: Iterable[Edit], *, base_request: Request | None = None
     ) -> None:
-        """Have edits made, of the request as it is by now, or of another one that then takes its place.
-
-        A large request is written and read in a thread.
+        """Apply edits to the current request, or to `base_request`, which then replaces it; in a thread if it
+        is large.
         """
         base = self.request if base_request is None else base_request
         edit_tuple = tuple(edits)
@@ -269,7 +264,7 @@ class RequestContext(msgspec.Struct, eq=False):
         )
 
     def apply_edits_now(self, step: str, edits: tuple[Edit, ...], *, base_request: Request) -> None:
-        """The same at once."""
+        """Apply edits without a thread."""
         if edits and (state := SIMULATED_STATE_BY_STEP.get(step)) is not None:
             self.requests_before_state.setdefault(state, base_request)
         served_model = self.incoming.served_model
@@ -283,7 +278,7 @@ class RequestContext(msgspec.Struct, eq=False):
         self.applied_edits += [AppliedEdit(step, edit) for edit in edits]
 
     def all_edits(self) -> tuple[AppliedEdit, ...]:
-        """Every edit, those too that are written last."""
+        """All edits, including those that are written last."""
         limits = () if self.output_limit is None else (AppliedEdit(CAPS, self.output_limit),)
         return (
             *self.applied_edits,
@@ -292,13 +287,12 @@ class RequestContext(msgspec.Struct, eq=False):
         )
 
     def write_body(self) -> bytes:
-        """The body that goes out."""
         limits = () if self.output_limit is None else (self.output_limit,)
         edits = (*limits, *self.added_parameters, *self.breakpoints)
         return formats.apply_edits(self.request, edits, breakpoint_style=self._breakpoint_style())
 
     def _breakpoint_style(self) -> BreakpointStyle | None:
-        """How breakpoints are written in chat completions: OpenAI's way for its own models, also on Azure."""
+        """The style of breakpoints in chat completions: OpenAI's for its own models, also on Azure."""
         if self.request.format is not Format.CHAT:
             return None
         is_openai = self.rules.provider == "openai" or (
@@ -308,9 +302,8 @@ class RequestContext(msgspec.Struct, eq=False):
 
 
 class Step(Protocol):
-    """One thing that is done with every request."""
+    """One step of the pipeline."""
 
     name: str
 
-    async def apply(self, context: RequestContext) -> None:
-        """Do it, as far as it applies."""
+    async def apply(self, context: RequestContext) -> None: ...

@@ -1,4 +1,4 @@
-"""The engine: one way through for every request, the same steps in the same order, and each may fail alone."""
+"""The engine: every request passes the same steps in the same order. A step that fails is skipped."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,23 +33,25 @@ from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.threads import run_in_thread
 
 _LOG = logging.getLogger(__name__)
-# What is shorter is read sooner than a thread is there.
+# Parsing less than this is faster than handing it to a thread.
 _THREAD_BYTES = 128 * 1024
-# These are answers to the client, and no failures of a step.
+# Errors that become responses to the client; anything else is a failed step.
 _REJECTIONS = (BudgetExceeded, CallRefused, DoesNotFit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Prepares requests by its `steps`, in their order. `options` are those that hold for an agent now.
+    """Prepares requests with its `steps`, in order.
 
-    `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
-    that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
-    sent, and leaves no trace of it. `note` is done with an exchange before its client has all of the answer,
-    `remember` before its next request, and `settle` `behind` its answer. `fold_now` folds what somebody asks
-    for, whatever its size. `observe` are the steps of requests that may not be changed.
-    `announce` is done with a request right before it is sent.
-    `forget_conversation` is told the agent, the upstream and the id of a stored conversation that was changed.
+    `options` returns the current options of an agent. `read_only_steps` run instead of `steps` for requests
+    that must not be changed. `admit_uncounted` decides about requests that cannot be parsed. `beta_override` is
+    the value of `ANTHROPIC_CACHE_BETA`. `preview` prepares what would be sent, without side effects.
+    `compact_now` compacts a session on demand, whatever its size.
+
+    Hooks run in this order: `announce_call` right before a request is sent, `record_charge` before the client
+    has the whole response, `session_hooks` before its next request, `background_hooks` in the
+    `completion_queue`. `forget_conversation` takes the agent, the upstream and the id of a stored conversation
+    that was changed.
     """
 
     steps: Sequence[Step]
@@ -70,16 +72,14 @@ class Engine:
     forget_conversation: Callable[[str, str, str], None] | None = None
 
     async def prepare(self, incoming: RoutedRequest) -> Exchange:
-        """What is sent in the place of a request; one that cannot be understood is sent as it came.
-
-        But not under a cap, which nobody could hold it to.
+        """Prepare a request for its upstream. One that cannot be parsed is sent as it is, unless a cap applies.
 
         Raises:
             BudgetExceeded: the sections to be injected do not fit in the agent's limits.
-            DuplicateKey: its upstream could read another value than Foveate does.
-            DoesNotFit: it is larger than the window, and may not be made smaller.
-            CallRefused: a cap keeps it from being made.
-            RequestLimitExceeded: it has more messages, tools or levels than are read.
+            DuplicateKey: the upstream could read another value than Foveate does.
+            DoesNotFit: the request exceeds the window and may not be reduced.
+            CallRefused: a cap rejects it.
+            RequestLimitExceeded: it has more messages, tools or levels than allowed.
         """
         received_at = self.clock()
         try:
@@ -98,10 +98,10 @@ class Engine:
                 await step.apply(context)
             except _REJECTIONS:
                 self._report_problems(context)
-                # What it says is kept all the same: others may go on from there.
+                # The session is stored nevertheless: later requests may continue from this one.
                 self._make_exchange(incoming, context, UpstreamRequest(body=b""), received_at).store_writes()
                 raise
-            except Exception as error:  # noqa: BLE001 - a step's border: whatever fails in it, the request goes out
+            except Exception as error:  # noqa: BLE001 - whatever fails in a step, the request goes out
                 context.problems.append(self._log_failure(incoming, step.name, error))
             now = self.clock()
             self.observer.on_step(step.name, now - step_started_at)
@@ -110,7 +110,7 @@ class Engine:
             upstream_request = await run_in_thread_if_large(
                 lambda: self._write_request(context), len(context.request.body), min_bytes=LARGE_BYTES
             )
-        except BaseException:  # what was reserved for it is free again
+        except BaseException:  # releases the reservation
             unsent = self._make_exchange(incoming, context, UpstreamRequest(body=b""), received_at)
             unsent.mark_unsent()
             unsent.finish(is_interrupted=True)
@@ -126,7 +126,7 @@ class Engine:
             self.observer.on_failure(context.incoming, problem)
 
     async def _read(self, incoming: RoutedRequest) -> RequestContext:
-        """Read a request; in a thread if there is much of it that was not read before."""
+        """Parse a request, in a thread if much of it is new."""
         body = incoming.body
         known_bytes = (
             formats.known_bytes(body, incoming.api_format) if _THREAD_BYTES <= len(body) < LARGE_BYTES else 0
@@ -173,7 +173,7 @@ class Engine:
         )
 
     def _write_body(self, context: RequestContext) -> bytes:
-        """Write the body that goes out; if an edit cannot be written, without breakpoints, then as it is."""
+        """Write the body; if an edit cannot be written, drop the breakpoints, then the added parameters."""
         try:
             return context.write_body()
         except FoveateError as error:
@@ -208,13 +208,13 @@ class Engine:
         )
 
     async def close(self) -> None:
-        """Wait until all is done with what is over."""
+        """Wait until all finished exchanges are completed."""
         await self.completion_queue.close()
         if self.preview is not None:
             await self.preview.close()
 
     def _log_failure(self, incoming: RoutedRequest, step: str, error: Exception) -> StepFailure:
-        """A failure, told in the log; of one that is nobody's fault but ours, with where it happened."""
+        """Log a failure, with a traceback if it is a bug of ours."""
         problem = StepFailure(step, f"{type(error).__name__}: {error}")
         is_expected = isinstance(error, FoveateError)
         if not isinstance(error, MalformedRequest):

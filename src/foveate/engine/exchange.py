@@ -1,9 +1,4 @@
-"""One call: what is sent, the answer as it passes, and what is made of both at the end.
-
-An answer on its way back: it passes as it comes, and what it says of itself is read beside.
-
-Cache breakpoints that a client has placed, for models that take none.
-"""
+"""One call: the request as sent, the response as it streams through, and the hooks that run at the end."""
 
 import asyncio
 import logging
@@ -40,7 +35,7 @@ _REJECTED_REASON = "the model takes no breakpoints"
 
 
 def remove_client_breakpoints(request: Request) -> list[Edit]:
-    """Edits that remove all breakpoints of the client, of a model that takes none."""
+    """Edits that remove all breakpoints of the client, for models that reject them."""
     if request.format is not Format.ANTHROPIC or b"cache_control" not in request.body:
         return []
     places = [block.place for block in formats.request_blocks(request) if block.breakpoint_ttl is not None]
@@ -50,24 +45,24 @@ def remove_client_breakpoints(request: Request) -> list[Edit]:
     return edits
 
 
-# An answer that does not stream is looked at whole, and there is no need to keep more of it than any can have.
+# A response that does not stream is parsed whole; no real one is larger.
 _MAX_BODY_BYTES = 64 * 1024 * 1024
-# What a model writes, in the deltas of any format. A token is hardly ever less than two bytes of JSON.
+# The output of a model, in the deltas of all formats. A token is rarely less than two bytes of JSON.
 _OUTPUT_TEXT = re.compile(
     rb'"(?:text|content|thinking|partial_json|arguments|delta|refusal|reasoning|reasoning_content)"\s*+:\s*+'
     rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)',
     re.DOTALL,
 )
 _BYTES_PER_TOKEN = 2
-# Of each stream, to be counted where its bill does not come: a few hundred tokens in their events. There may
-# be a thousand streams, and all may break off at once.
+# Per stream: a few hundred tokens in their events. A thousand streams may be interrupted at once.
 _MAX_UNCOUNTED_BYTES = 64 * 1024
 
 
 class ResponseReader:
-    """Looks at the pieces of one answer. `hides_usage`: the client gets it without the extra chunk of usage.
+    """Reads a response while it is forwarded.
 
-    `keeps`: it can be had whole at its end, also where it streams.
+    `hides_usage`: the extra usage chunk is removed. `keeps_body`: the whole body is available at the end, also
+    of a stream.
     """
 
     def __init__(
@@ -95,7 +90,7 @@ class ResponseReader:
         return self._filter is not None
 
     def on_chunk(self, chunk: bytes) -> bytes:
-        """What the client gets of a piece."""
+        """Return what the client gets for a chunk."""
         if self._stream is not None:
             self._stream.feed(chunk)
             self._output_meter.add(chunk)
@@ -107,7 +102,7 @@ class ResponseReader:
         return self._filter.feed(chunk) if self._filter is not None else chunk
 
     def finish(self) -> bytes:
-        """What the client gets at the end."""
+        """Return what the client gets after the last chunk."""
         if self._stream is not None:
             self._stream.end()
         elif self._size_bytes <= _MAX_BODY_BYTES:
@@ -116,50 +111,50 @@ class ResponseReader:
 
     @property
     def usage(self) -> Usage | None:
-        """The bill, as far as it came."""
+        """The usage, as far as it was received."""
         return self._stream.usage if self._stream is not None else self._body_usage
 
     @property
     def body(self) -> bytes | None:
-        """All of it; None where that was not kept."""
+        """The whole body, None if it was not kept."""
         return b"".join(self._chunks) if self._keeps_body and self._size_bytes <= _MAX_BODY_BYTES else None
 
     def parts(self) -> AnswerParts:
-        """Return the parts by which the answer is recognised when the client sends it back; for its end."""
+        """The parts by which the response is recognised when the client sends it back; valid at the end."""
         if self._stream_parts is not None:
             return self._stream_parts.end()
         return read_answer_parts(self._spoken, b"".join(self._chunks))
 
     @property
     def is_streaming(self) -> bool:
-        """Whether it comes as it is written."""
         return self._stream is not None
 
     @property
     def estimated_output_tokens(self) -> int:
-        """About how many tokens of a stream have come, rather more than fewer."""
+        """An upper estimate of the output tokens received so far."""
         return -(-self._output_meter.counted_bytes() // _BYTES_PER_TOKEN)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last event of a stream has come: nothing is told after it."""
+        """Whether the last event of a stream was received."""
         return self._stream is not None and self._stream.has_ended
 
     @property
     def has_failed(self) -> bool:
-        """Whether it told of an error in its middle."""
+        """Whether the stream contained an error."""
         return self._stream is not None and self._stream.error is not None
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer came to its end by its own account."""
+        """Whether the response itself says that it is complete."""
         return self._stream.is_complete if self._stream is not None else self.usage is not None
 
 
 class _OutputMeter:
-    """How much a model has written of a stream, of which only one without a whole bill has to know.
+    """Measures the output of a stream.
 
-    So the last pieces are not looked at until somebody asks, and many together: that takes half the time.
+    Only interrupted streams need it. So chunks are parsed on demand and many at a time, which takes half the
+    time.
     """
 
     def __init__(self) -> None:
@@ -168,14 +163,12 @@ class _OutputMeter:
         self._counted_bytes = 0
 
     def add(self, chunk: bytes) -> None:
-        """One more piece has come."""
         self._uncounted.append(chunk)
         self._uncounted_bytes += len(chunk)
         if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
             self._count()
 
     def counted_bytes(self) -> int:
-        """What is written in all of them."""
         self._count()
         return self._counted_bytes
 
@@ -187,42 +180,44 @@ class _OutputMeter:
 
 _LOG = logging.getLogger(__name__)
 
-# As fast as all but a few hosts have large models write (November 2026).
+# Hardly any host writes faster with a large model (November 2026).
 _MAX_TOKENS_PER_SECOND = 500
 
 
 class ExchangeHook(Protocol):
-    """Something that is done with every exchange at its end: quick, since nothing else goes on meanwhile."""
+    """Runs at the end of every exchange. It must be quick, since it blocks the event loop."""
 
-    def __call__(self, exchange: "Exchange", /) -> None:
-        """Do it, or begin to."""
+    def __call__(self, exchange: "Exchange", /) -> None: ...
 
 
 class ExchangeObserver(Protocol):
-    """Is told what becomes of exchanges."""
+    """Is notified about exchanges."""
 
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        """A step failed, and the request goes out without it; or something that is done at its end."""
+        """Args:
+        step or a hook failed.
+        """
 
     def on_finished(self, exchange: "Exchange") -> None:
-        """An exchange has come to its end, and all that is done with it is done."""
+        """An exchange is completed."""
 
 
 class ExchangeCompleter(Protocol):
-    """Completes exchanges in the background: their charges, what is stored of them, their last hooks."""
+    """Completes exchanges in the background: charges, pending writes, background hooks."""
 
-    def enqueue(self, exchange: "Exchange") -> None:
-        """Have an exchange completed that is over."""
+    def enqueue(self, exchange: "Exchange") -> None: ...
 
     def store_writes(self, exchanges: "Sequence[Exchange]") -> None:
-        """Begin to store what is to be stored of requests."""
+        """Start to store the pending writes of requests."""
 
     async def drain(self) -> None:
-        """Wait until all exchanges that are over by now are completed."""
+        """Wait until all exchanges that are finished by now are completed."""
 
 
 class Exchange:
-    """A call from the moment it is sent. Whoever relays it says what comes, and at last that it is over."""
+    """Args:
+    call from the moment it is sent. Whoever relays the response reports its chunks, and finally its end.
+    """
 
     def __init__(
         self,
@@ -240,12 +235,12 @@ class Exchange:
         session_hooks: Sequence[ExchangeHook] = (),
         reservation: AdmittedCall | None = None,
     ) -> None:
-        """`work` is None for a request that could not be understood. `came_at`: when it was here.
+        """`context` is None for a request that could not be parsed. `received_at`: when the request arrived.
 
-        `write` makes of the work what is sent once our marks are taken out of it.
-
-        `note` is done before the client has all of it, `remember` before its next request, and `settle`
-        `behind` the answer, once its bill is booked. `admitted` is what its work was let through as, or it.
+        `write_request` writes the request again once our breakpoints or parameters are removed. `record_charge`
+        runs before the client has the whole response, `session_hooks` before its next request, and
+        `background_hooks` once the charge is recorded. `reservation` is that of the call, if there is no
+        context.
         """
         self.incoming = incoming
         self.context = context
@@ -255,12 +250,14 @@ class Exchange:
         self.status = 0
         self.breakpoint_rejection: Rejection | None = None
         self.rejected_parameters: frozenset[str] = frozenset()  # of those that we added
-        self.has_invalid_thinking = False  # some were refused, since they do not fit what stands before them
+        self.has_invalid_thinking = (
+            False  # the provider rejected thinking blocks that do not fit what precedes them
+        )
         self.is_interrupted = False
         self.is_unsent = False
-        self.charge: Charge | None = None  # what is booked
-        self.rate_limits: tuple[RateLimit, ...] = ()  # of the subscription that pays for it
-        self.simulated_usage: Mapping[SimulatedState, CacheUsage] = {}  # its input in each state
+        self.charge: Charge | None = None  # for the ledger
+        self.rate_limits: tuple[RateLimit, ...] = ()  # of the subscription that pays
+        self.simulated_usage: Mapping[SimulatedState, CacheUsage] = {}  # input usage in each simulated state
         self._reservation = reservation
         self._is_charge_unknown = False
         self._observer = observer
@@ -274,9 +271,9 @@ class Exchange:
         self._reader: ResponseReader | None = None
 
     async def should_resend(self, status: int, error_body: bytes) -> bool:
-        """Whether `outgoing` is to be sent once more, as it is then: an answer refuses what we added to it.
+        """Whether `upstream_request`, changed, is to be sent again: an error response rejects what we added.
 
-        That happens once for our marks, and once for each of our parameters.
+        That happens once for our breakpoints, and once for each of our parameters.
         """
         context = self.context
         if context is None:
@@ -294,7 +291,7 @@ class Exchange:
         return True
 
     def _drop_rejected_parameters(self, context: RequestContext, status: int, error_body: bytes) -> bool:
-        """Remove our parameters that an error response names; a parameter of the client's is none of them."""
+        """Remove our parameters that an error response names; the client's own are never removed."""
         added = {edit.path[0] for edit in context.added_parameters if isinstance(edit, SetParameter)}
         rejected = find_rejected_parameters(status, error_body, added) if added else frozenset()
         if not rejected:
@@ -315,7 +312,7 @@ class Exchange:
         return True
 
     async def _drop_rejected_breakpoints(self, context: RequestContext, status: int, error_body: bytes) -> bool:
-        """Remove our breakpoints if an error response refuses them, and then the client's if it still does."""
+        """Remove our breakpoints if an error response rejects them, and then the client's if it still does."""
         rejection = classify_rejection(status, error_body)
         if rejection is None or self.breakpoint_rejection is Rejection.CLIENT_BREAKPOINTS:
             return False
@@ -330,12 +327,12 @@ class Exchange:
         return True
 
     def mark_unsent(self) -> None:
-        """The provider was not reached."""
+        """Note that the provider was not reached."""
         self.is_unsent = True
 
     @property
     def is_subscription(self) -> bool:
-        """Whether a subscription pays for it, by its credentials or by what the provider says of limits."""
+        """Whether a subscription pays, by the credentials or by the rate limits of the response."""
         return self.incoming.is_subscription or bool(self.rate_limits)
 
     def on_response_start(
@@ -346,7 +343,7 @@ class Exchange:
         is_framed: bool = False,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """The head of the answer that the client gets has come; `is_framed`: it is in the frames of AWS."""
+        """Start to read a response; `is_framed`: it uses AWS event-stream frames."""
         self.response_started_at = self._clock()
         self.rate_limits = read_rate_limits(headers, now=self.response_started_at)
         self.status = status
@@ -369,7 +366,7 @@ class Exchange:
         return self._reader is not None and self._reader.changes_body
 
     def on_chunk(self, chunk: bytes) -> bytes:
-        """What the client gets of a piece of the answer; at the end of a stream, its bill is noted before."""
+        """Return what the client gets for a chunk. The charge is recorded before the last one is returned."""
         if self._reader is None:
             return chunk
         forwarded = self._reader.on_chunk(chunk)
@@ -378,36 +375,35 @@ class Exchange:
         return forwarded
 
     def flush(self) -> bytes:
-        """What the client gets after the last piece."""
+        """Return what the client gets after the last chunk."""
         return self._reader.finish() if self._reader is not None else b""
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last event of a stream has come."""
+        """Whether the last event of a stream was received."""
         return self._reader is not None and self._reader.has_ended
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the answer comes as it is written."""
         return self._reader is not None and self._reader.is_streaming
 
     @property
     def usage(self) -> Usage | None:
-        """The bill, as far as it came."""
+        """The usage, as far as it was received."""
         return self._reader.usage if self._reader is not None else None
 
     @property
     def response_body(self) -> bytes | None:
-        """All that was answered; None where it was not kept."""
+        """The whole body, None if it was not kept."""
         return self._reader.body if self._reader is not None else None
 
     def response_parts(self) -> AnswerParts:
-        """Return the parts by which the answer is recognised when the client sends it back."""
+        """The parts by which the response is recognised when the client sends it back."""
         return self._reader.parts() if self._reader is not None else AnswerParts()
 
     @property
     def has_complete_usage(self) -> bool:
-        """Whether the bill is whole: a stream that breaks off may have told only a first part of it."""
+        """Whether the usage is complete: an interrupted stream may have reported only a part."""
         reader, usage = self._reader, self.usage
         if reader is None or usage is None or reader.has_failed or usage.is_empty:
             return False
@@ -415,14 +411,15 @@ class Exchange:
 
     @property
     def may_be_charged(self) -> bool:
-        """Whether the provider may bill it, told or not: it was asked, and has not said no."""
+        """Whether the provider may charge for the call: it was sent, and was not answered with an error."""
         return not self.is_unsent if self.status == 0 else 200 <= self.status < 300
 
     @property
     def estimated_output_tokens(self) -> int | None:
-        """At least about as many tokens as have been written; None where that cannot be seen.
+        """Args:
+            lower estimate of the output tokens of a stream; None if it cannot be made.
 
-        What a model thinks may not be shown, but takes its time.
+        Thinking may be hidden, but takes time.
         """
         if self._reader is None or not self._reader.is_streaming:
             return None
@@ -431,43 +428,38 @@ class Exchange:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer came to its end."""
+        """Whether the response was received to its end."""
         return not self.is_interrupted and self._reader is not None and self._reader.is_complete
 
     @property
     def unused_reservation(self) -> AdmittedCall | None:
-        """What it was let through as, where it costs nothing: what was reserved for it is to be freed."""
+        """The reservation of a call that costs nothing, to be released."""
         if self.charge is not None or self._is_charge_unknown:
             return None
         return self._reservation if self.context is None else self.context.reservation
 
     def finish(self, *, is_interrupted: bool = False) -> None:
-        """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest.
-
-        What is to be done with it is done from now on, whether or not anybody waits for it.
-        """
+        """End the exchange and start its hooks; `is_interrupted`: the response is missing or incomplete."""
         self.is_interrupted = is_interrupted
         if not self._is_charge_recorded:
             self._record_charge_once()
         self.ended_at = self._clock()
-        # Not before what the client is still to get is written, and before anything that it sends then is read.
+        # After the last bytes for the client are written, and before its next request is read.
         asyncio.get_running_loop().call_soon(self._run_hooks, self._session_hooks)
         self._completer.enqueue(self)
 
     async def wait_until_completed(self) -> None:
-        """Wait until all is done with it."""
         await self._completer.drain()
 
     def store_writes(self) -> None:
-        """Begin to keep what is to be kept of the request."""
+        """Start to store the pending writes of the request."""
         self._completer.store_writes((self,))
 
     def run_background_hooks(self) -> None:
-        """Do what is done last."""
         self._run_hooks((*self._background_hooks, self._observer.on_finished))
 
     def report_failure(self, task: str, error: Exception) -> None:
-        """Tell that something could not be done with it; of a fault of ours, with where it happened."""
+        """Log and report a failure, with a traceback if it is a bug of ours."""
         problem = StepFailure(task, f"{type(error).__name__}: {error}")
         bug = None if isinstance(error, FoveateError) else error
         _LOG.error("%s: %s failed: %s", self.incoming.id, task, problem.reason, exc_info=bug)
@@ -479,13 +471,13 @@ class Exchange:
         try:
             if self._record_charge is not None:
                 self._record_charge(self)
-        except Exception as error:  # noqa: BLE001 - a border as that of steps
-            self._is_charge_unknown = True  # whether it is billed
+        except Exception as error:  # noqa: BLE001 - the client has its response
+            self._is_charge_unknown = True  # whether the provider charges for the call
             self.report_failure("note", error)
 
     def _run_hooks(self, hooks: Sequence[ExchangeHook]) -> None:
         for hook in hooks:
             try:
                 hook(self)
-            except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
+            except Exception as error:  # noqa: BLE001 - the client has its response
                 self.report_failure(type(hook).__name__, error)

@@ -1,4 +1,4 @@
-"""The protocol of observers of requests, for metrics, and the events that they are told."""
+"""The protocol of observers of requests, used for metrics, and the events that they receive."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +15,9 @@ from foveate.prompt_cache.misses.explain import ExplainedMiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCacheMiss:
-    """A request that could not read what the one before it had left, why, and what that cost."""
+    """Args:
+    request that could not read what the previous one had cached, the cause, and its cost.
+    """
 
     at: float
     request_id: str
@@ -33,47 +35,38 @@ class SessionCacheMiss:
 
 
 class Observer(ExchangeObserver, Protocol):
-    """Is told what becomes of requests. It is told on their way: whatever it does has to be quick."""
+    """Is notified about requests while they run, so it must be quick."""
 
-    def on_step(self, step: str, seconds: float) -> None:
-        """How long a step has taken."""
+    def on_step(self, step: str, seconds: float) -> None: ...
 
     def on_rejected(self, agent: str, error: FoveateError) -> None:
-        """A request was answered with an error of our own: a cap, the window, a provider out of reach."""
+        """Args:
+        request was answered with one of our own errors: a cap, the window, an unreachable provider.
+        """
 
-    def on_charge(self, charge: Charge, settled: Settlement) -> None:
-        """A call was billed, and what became of its bill."""
+    def on_charge(self, charge: Charge, settled: Settlement) -> None: ...
 
-    def on_compaction(self, agent: str, result: CompactionResult) -> None:
-        """What became of a fold of one of an agent's sessions."""
+    def on_compaction(self, agent: str, result: CompactionResult) -> None: ...
 
-    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
-        """A request could not read what the one before it had left in the provider's cache."""
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None: ...
 
 
 class NullObserver:
-    """Tells nobody."""
+    """Ignores everything; a base class for observers of a few events."""
 
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        """Nothing."""
+    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None: ...
 
-    def on_step(self, step: str, seconds: float) -> None:
-        """Nothing."""
+    def on_step(self, step: str, seconds: float) -> None: ...
 
-    def on_rejected(self, agent: str, error: FoveateError) -> None:
-        """Nothing."""
+    def on_rejected(self, agent: str, error: FoveateError) -> None: ...
 
-    def on_finished(self, exchange: Exchange) -> None:
-        """Nothing."""
+    def on_finished(self, exchange: Exchange) -> None: ...
 
-    def on_charge(self, charge: Charge, settled: Settlement) -> None:
-        """Nothing."""
+    def on_charge(self, charge: Charge, settled: Settlement) -> None: ...
 
-    def on_compaction(self, agent: str, result: CompactionResult) -> None:
-        """Nothing."""
+    def on_compaction(self, agent: str, result: CompactionResult) -> None: ...
 
-    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
-        """Nothing."""
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None: ...
 
 
 NO_OBSERVER = NullObserver()

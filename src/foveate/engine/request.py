@@ -1,4 +1,6 @@
-"""A call on its way: what came, what goes out, and what was done to it."""
+"""Args:
+request as the gateway hands it to the engine, and as the engine hands it to the upstream.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,30 +17,28 @@ _MAX_MODEL_CHARS = 1_000
 
 
 def check_model_name(name: str) -> None:
-    """See that this may be the name of a model: much is remembered by it, of many.
+    """Reject names that are too long: many caches are keyed by the model.
 
     Raises:
-        MalformedRequest: it is too long for one.
+        MalformedRequest: the name is too long.
     """
     if len(name) > _MAX_MODEL_CHARS:
         raise MalformedRequest(f"the name of its model has {len(name):,} characters")
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is to be sent on.
+    """Args:
+        request with its route.
 
-    `session` is what a header calls its session, `naming` are other headers in which clients name it, and
-    `caller` tells apart who sends requests with one agent's name; names of sessions that are not unique hold
-    within one `name_scope`. `kind` is what it is sent for
-    (`x-foveate-kind`). `provider` is who runs the `upstream` that it goes to, and `model` the name that its
-    model has there, if that is another.
-    `served_model` is the model that answers, if the body does not name it: the path does, or it is configured.
-    `region` is where it is served, if the path says so. `is_unchanged`: it is signed by its client, so that not
-    a byte of it may be changed. `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where
-    a summary of its session can be asked for, with the client's own key. `told` is what its headers say that
-    injected sections depend on. `limits` are those of what it may hold. `keeps_answer`: its answer can be had
-    whole at its end. `is_subscription`: its credentials are those of a subscription. `cost_headers` are the
-    names of its headers that may add to its cost.
+    `session` is the session named by a header, `session_headers` are other headers in which clients name it,
+    and `caller` separates clients that use the same agent name. Session names that are not unique apply within
+    a `session_scope`. `kind` is the value of `x-foveate-kind`. `provider` runs the `upstream`; `model` is the
+    name of the model there, if it differs. `served_model` is the model that responds if the body does not name
+    it. `region` is where it is served, if the path says so. `is_signed`: the client signed the body, so that it
+    must not be changed. `betas` is the header `anthropic-beta`. `find_endpoint` builds the endpoint for
+    summaries, with the client's own key. `section_inputs` are headers that injected sections depend on.
+    `keeps_response`: the whole response is available at the end. `is_subscription`: the credentials belong to a
+    subscription. `cost_headers` are names of headers that may add to the cost.
     """
 
     id: str
@@ -65,17 +65,17 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     cost_headers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Whose it is, without what it says and its key."""
+        """Leaves out the body and the key."""
         return f"Incoming(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
 
     @property
     def endpoint(self) -> SummarizerEndpoint | None:
-        """Where a summary of its session can be asked for; made only for those few that ask."""
+        """Where a summary of the session can be requested; built on demand."""
         return self.find_endpoint() if self.find_endpoint is not None else None
 
 
 class AppliedEdit(msgspec.Struct, frozen=True):
-    """An edit that was made, and the step that made it."""
+    """An edit, and the step that made it."""
 
     step: str
     edit: Edit
@@ -83,14 +83,16 @@ class AppliedEdit(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """A step that failed, and why; the request went out without it."""
+    """Args:
+    step that failed; the request was sent without it.
+    """
 
     step: str
     reason: str
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent: a body, and headers that are set (an empty one is left out)."""
+    """The body and the headers to set; an empty header is removed."""
 
     body: bytes
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -98,5 +100,5 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[StepFailure, ...] = ()
 
     def __repr__(self) -> str:
-        """What was done to it, without what it says."""
+        """Leaves out the body."""
         return f"Outgoing(done={self.applied_edits!r}, problems={self.problems!r})"

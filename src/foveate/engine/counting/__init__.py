@@ -1,1 +1,1 @@
-""""""
+"""Token counts: local, by the upstream, and their calibration."""

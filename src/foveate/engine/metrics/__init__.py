@@ -1,1 +1,1 @@
-""""""
+"""Metrics: their definitions, values and labels."""

@@ -1,1 +1,1 @@
-"""Sections that an agent's requests are given: files, skills, memory, the time and more, each in its place."""
+"""Sections that are injected into requests: files, skills, memory, time and others."""

@@ -1,4 +1,4 @@
-"""The step that has a request read from and kept in its provider's cache."""
+"""The step that places cache breakpoints, or sets the cache key."""
 
 from dataclasses import replace
 
@@ -28,12 +28,12 @@ from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.session.counting import run_in_thread_if_large
 
 _REPLACED_REASON = "Foveate places all breakpoints"
-# Reading so much takes milliseconds, in which others want to be served.
+# Reading more takes milliseconds, which would block the event loop.
 _THREAD_BYTES = 64 * 1024
 
 
 class PlaceBreakpoints:
-    """Marks for the provider's cache where they pay, or the key by which it finds a warm machine."""
+    """Places cache breakpoints where they pay, or sets the key that routes to a warm cache."""
 
     name = CACHE
 
@@ -43,7 +43,7 @@ class PlaceBreakpoints:
         self._logs = logs
 
     async def apply(self, context: RequestContext) -> None:
-        """Decide both; nothing is written yet."""
+        """Decide both; they are written later."""
         rules = context.rules
         if not context.options.prompt_cache:
             return
@@ -59,14 +59,14 @@ class PlaceBreakpoints:
         if rules.caching not in (CachingMode.BREAKPOINTS, CachingMode.BOTH):
             return
         if context.request.continues_stored_conversation:
-            return  # nobody knows what stands before its messages
+            return  # what precedes its messages is unknown
         if context.token_count is not None and context.token_count.upper < rules.minimum_tokens:
-            return  # too short to be kept, however it is marked
+            return  # too short to be cached
         prompt = await read_prompt(context.request, rules, context.block_tokens)
         accepts_breakpoints = known_rejections.accepts_breakpoints(
             upstream, context.model, session=context.session_id, at=context.received_at
         )
-        # Of a session that others serve too, the client knows better what is in the cache.
+        # If others serve the session too, the client knows better what is cached.
         replaces_client = (
             context.options.replace_breakpoints and context.session_state.is_complete and accepts_breakpoints
         )
@@ -122,7 +122,7 @@ class PlaceBreakpoints:
 
 
 def _replace_client_breakpoints(request: Request, prompt: CachedPrompt) -> list[Edit]:
-    """Edits that remove the client's breakpoints. Only Anthropic's API is known to take `null` for one."""
+    """Edits that remove the client's breakpoints. Only Anthropic's API is known to accept `null` for one."""
     if request.format is not Format.ANTHROPIC:
         return []
     is_automatic = "cache_control" in get_parameters(request)
@@ -138,14 +138,14 @@ def _replace_client_breakpoints(request: Request, prompt: CachedPrompt) -> list[
 
 
 def with_one_ttl(rules: CacheRules, ttl: Ttl) -> CacheRules:
-    """The rules of a cache that keeps everything for one time."""
+    """Rules of a cache with a single TTL."""
     return (
         replace(rules, ttls=(ttl,), write_prices={ttl: rules.write_prices[ttl]}) if ttl in rules.ttls else rules
     )
 
 
 async def read_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt:
-    """Read a request as its provider's cache sees it, in a thread if much of it is new."""
+    """Read a request as the provider's cache sees it, in a thread if much of it is new."""
     size_bytes = estimate_unread_bytes(request, rules, tokens)
     if size_bytes < _THREAD_BYTES:
         return build_cached_prompt(request, rules, tokens)
@@ -153,13 +153,13 @@ async def read_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) 
 
 
 class RejectionMemory:
-    """The refusals that a process knows of, replaced whole as they change."""
+    """The rejections known to a process."""
 
     def __init__(self) -> None:
         self.known = KnownRejections()
 
     def accepts_parameter(self, context: RequestContext, name: str) -> bool:
-        """Whether the upstream of a request is not known to refuse an optional parameter."""
+        """Whether the upstream is not known to reject an optional parameter."""
         return self.known.accepts_parameter(
             context.incoming.upstream, context.model, name, at=context.received_at
         )

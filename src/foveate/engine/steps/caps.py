@@ -1,4 +1,4 @@
-"""The step that reserves what a call may cost under its caps, or rejects the call."""
+"""The step that reserves the cost ceiling of a call under its caps, or rejects the call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,9 +26,9 @@ _UNKNOWN_SIZE_REMEDY = "send the whole conversation with each request, or say `u
 
 
 class EnforceCaps:
-    """What a call may cost is reserved under its caps, or the call is refused.
+    """Reserves the cost ceiling of a call under its caps, or rejects the call.
 
-    Where no cap holds for it, that is worked out while its provider answers.
+    If no cap applies, the ceiling is computed while the provider responds.
     """
 
     name = CAPS
@@ -39,17 +39,17 @@ class EnforceCaps:
         options: Callable[[], SpendingOptions],
         wait_for_charges: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`caught_up` waits until all that is billed by now is booked."""
+        """`wait_for_charges` waits until all charges so far are recorded."""
         self._admission = admission
         self._options = options
         self._wait_for_charges = wait_for_charges
 
     async def apply(self, context: RequestContext) -> None:
-        """Reserve it.
+        """Reserve the cost ceiling.
 
         Raises:
             CapExceeded: a cap has no room for it.
-            CapUncheckable: its price is not known, or what was spent so far.
+            CapUncheckable: the price, or the amount spent so far, is unknown.
         """
         incoming, options = context.incoming, self._options()
         call = context.call = Call(
@@ -83,7 +83,7 @@ class EnforceCaps:
             context.reservation = await self._admit(context, call, caps, options)
         except CallRefused:
             raise
-        except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
+        except Exception as error:  # fail closed: without a check, nobody knows whether there is room
             reason = f"{type(error).__name__}: {error}"
             raise make_cap_uncheckable(caps[0], reason, "look into the log", is_outage=True) from error
 
@@ -94,7 +94,7 @@ class EnforceCaps:
     async def _admit(
         self, context: RequestContext, call: Call, caps: Sequence[Cap], options: SpendingOptions
     ) -> AdmittedCall:
-        """Admit a call, with an output limit that fits under the caps if it has none and needs one.
+        """Admit a call; if it has no output limit and needs one, set one that fits under the caps.
 
         Raises:
             CallRefused: as `Admission.admit` does.
@@ -118,7 +118,7 @@ class EnforceCaps:
                     raise
                 if context.is_read_only:
                     raise
-                # Another cap may then ask for a lower limit, and so may calls that were admitted meanwhile.
+                # Another cap, or calls admitted meanwhile, may then require a lower limit.
                 context.output_limit, context.cost_ceiling = limit_output(
                     context.request,
                     unlimited,
@@ -131,10 +131,10 @@ class EnforceCaps:
 
 
 def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
-    """Work out what a call can come to; nothing is known of one that was not counted.
+    """Compute the cost ceiling of a call; it stays unknown if the call was not counted.
 
-    Returns what makes its cost unknown, if that is a feature of the request; a cap that allows it still
-    reserves the rest. What the provider stores fits into the window, whatever its size.
+    Returns the feature that makes the cost unknown, if any; a cap that allows it still reserves the rest. What
+    the provider stores fits into the window, whatever its size.
     """
     prices, allowed = options.prices, options.allow_fields
     features = unknown_features(context.request, context.incoming.provider, allowed)
@@ -163,5 +163,5 @@ def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
 
 
 def _try_cost_ceiling(context: RequestContext, options: SpendingOptions) -> None:
-    with suppress(Exception):  # a border: it is tried once more with the bill, and told then
+    with suppress(Exception):  # it is tried again, and reported, with the charge
         set_cost_ceiling(context, options)

@@ -1,7 +1,4 @@
-"""How a count is read: corrected by what bills have taught, or asked for at the upstream if that is wanted.
-
-The step that counts the tokens of a request.
-"""
+"""The step that counts the tokens of a request, with corrections by calibration or by the upstream's count."""
 
 from dataclasses import replace
 
@@ -17,14 +14,14 @@ from foveate.tokens import RequestCount
 
 
 class CountReader:
-    """What stands between a raw count and the one that is decided by. Without `asking`, nobody is asked."""
+    """Turns raw counts into those that decisions use: calibrated, or counted by the upstream if allowed."""
 
     def __init__(self, calibrations: Calibrations, remote_counter: RemoteCounter | None = None) -> None:
         self._calibrations = calibrations
         self._remote_counter = remote_counter
 
     async def count_remotely(self, context: RequestContext) -> bool:
-        """Whether the upstream has counted the request; it is asked where the options want that each time."""
+        """Let the upstream count, if the options want that for every request. Returns whether it did."""
         if self._remote_counter is None:
             return False
         total, is_unsupported = await self._remote_counter.count_always(context)
@@ -36,24 +33,24 @@ class CountReader:
         return True
 
     async def count_stored(self, context: RequestContext) -> TokenCount | None:
-        """Ask OpenAI for the size of a request and of what it continues; None if that is not wanted."""
+        """Ask OpenAI for the size of a request with the conversation it continues; None if not allowed."""
         if self._remote_counter is None or context.incoming.provider != "openai":
             return None
         return await self._remote_counter.count_for_decision(context)
 
     def use_raw_count(self, context: RequestContext, raw_count: RequestCount) -> None:
-        """Have the count of a request as it was made here be what is decided by."""
+        """Use a local count, calibrated."""
         context.raw_count, context.has_unexplained_input = raw_count, bool(raw_count.unexplained)
         total = raw_count.total
         if context.is_fallback_count:
-            # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
+            # It replaces an endpoint that is failing. Exact and estimated counts must not be mixed.
             total = replace(total, exact=False)
         context.token_count = self._calibrations.correct(calibration_key(context), total)
 
     async def confirm(self, context: RequestContext) -> None:
-        """Have an estimate give way to what the upstream says, if it may be asked: a decision hangs on it."""
+        """Replace an estimate by the upstream's count, if allowed, since a decision depends on it."""
         if context.raw_count is None and context.token_count is not None:
-            # The upstream has counted already. What its messages come to is measured by ours.
+            # The upstream has counted the request. Its messages are measured by our counter.
             context.raw_count = await count_in_thread(context.request, context.counter)
             calibrate(self._calibrations, context, context.token_count.tokens)
         if self._remote_counter is None or context.token_count is None or context.token_count.exact:
@@ -64,7 +61,7 @@ class CountReader:
             calibrate(self._calibrations, context, total.tokens)
 
     async def recount(self, context: RequestContext) -> None:
-        """Have a request that is only shown counted by its upstream, if the options allow to ask it."""
+        """Let the upstream count a request that is only displayed, if the options allow it."""
         if (
             self._remote_counter is None
             or context.token_count is None
@@ -78,7 +75,7 @@ class CountReader:
 
 
 class CountTokens:
-    """How many tokens would be sent."""
+    """Counts the tokens that would be sent."""
 
     name = COUNT
 
@@ -88,13 +85,13 @@ class CountTokens:
         reader: CountReader,
         stored_sizes: StoredConversationSizes | None = None,
     ) -> None:
-        """`sizes`: what is known of conversations that providers store."""
+        """`stored_sizes`: known sizes of conversations that providers store."""
         self._counts = TurnCounter(session_store)
         self._reader = reader
         self._stored_sizes = stored_sizes or StoredConversationSizes()
 
     async def apply(self, context: RequestContext) -> None:
-        """Count what would be sent by now. Unknown: the size of what continues an unknown conversation."""
+        """Count the current request. The size of one that continues an unknown conversation stays unknown."""
         if not context.options.token_counter:
             return
         if context.request.continues_stored_conversation:
@@ -123,7 +120,7 @@ class CountTokens:
         self._reader.use_raw_count(context, raw_count)
 
     async def _count_with_stored(self, context: RequestContext) -> None:
-        """Count a request together with the messages that the provider stores, if their size is known."""
+        """Count a request with the messages that the provider stores, if their size is known."""
         context.has_unexplained_input = True
         stored = self._stored_sizes.stored_tokens(context.incoming, context.original)
         if stored is not None:
@@ -134,5 +131,5 @@ class CountTokens:
         context.count_includes_stored = context.token_count is not None
 
     async def confirm(self, context: RequestContext) -> None:
-        """Be sure of it where it can be had, since a decision hangs on it."""
+        """Confirm the count, since a decision depends on it."""
         await self._reader.confirm(context)

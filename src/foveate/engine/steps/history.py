@@ -1,4 +1,4 @@
-"""Steps that replace compacted history by its summary, and leave out turns beyond a limit."""
+"""Steps that replace compacted history by its summary, and drop turns beyond a limit."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from foveate.model import Edit
 from foveate.session.counting import run_in_thread_if_large
 from foveate.session.hash_chain import HashChain
 
-# Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
+# Fewer messages cannot have been compacted, and a shorter request has nothing to truncate.
 _MIN_MESSAGES = 2
 _MIN_BYTES = 1024
 
@@ -27,7 +27,7 @@ _MAX_AGENTS = 1024
 
 
 class ApplyCompactions:
-    """The head that was folded gives way to its summary, and tool results that are too long are cut."""
+    """Replaces compacted history by its summary, and truncates long tool results."""
 
     name = COMPACTION
 
@@ -35,14 +35,14 @@ class ApplyCompactions:
         self._compaction_store = compaction_store
         self._without_compactions: dict[
             str, float
-        ] = {}  # agents that have nothing folded, and until when that is believed
+        ] = {}  # agents without compactions, and until when that is assumed
 
     def forget_no_compactions(self, agent: str) -> None:
-        """Something was folded for an agent."""
+        """Look for compactions again: the agent has one now."""
         self._without_compactions.pop(agent, None)
 
     async def apply(self, context: RequestContext) -> None:
-        """Make both edits of the history as the client sent it."""
+        """Edit the history as the client sent it."""
         if not context.options.compaction or context.chain is None or context.session_match is None:
             return
         if len(context.chain) < _MIN_MESSAGES and len(context.original.body) < _MIN_BYTES:
@@ -51,7 +51,7 @@ class ApplyCompactions:
         await self.apply_known(context)
 
     async def find_new_compactions(self, context: RequestContext) -> bool:
-        """Whether there are folds of it, where it was only believed that there are none; they are made then."""
+        """Look again if it was only assumed that there are no compactions; apply what is found."""
         agent = context.incoming.agent
         if (
             context.compactions
@@ -64,14 +64,14 @@ class ApplyCompactions:
             context.compactions = await self._find_compactions(agent, context.chain)
             if context.compactions:
                 await self.apply_known(context)
-        except StoreUnavailable:  # room is made without it
+        except StoreUnavailable:  # other means make the request fit
             context.compactions = ()
         return bool(context.compactions)
 
     async def _find_compactions(self, agent: str, chain: HashChain) -> Sequence[Compaction]:
-        """What is kept of a conversation. That an agent has nothing at all is believed for a moment.
+        """Find the compactions of a conversation. That an agent has none at all is assumed for a moment.
 
-        Another process may have made its first fold by then: a request more goes out as it came.
+        If another process makes its first compaction meanwhile, one more request is sent uncompacted.
         """
         if self._assumes_none(agent):
             return ()
@@ -86,7 +86,7 @@ class ApplyCompactions:
         return time.monotonic() < self._without_compactions.get(agent, 0.0)
 
     async def apply_known(self, context: RequestContext) -> None:
-        """The same with the folds that the work knows of."""
+        """Apply the compactions in the context."""
         assert context.chain is not None
         line = await load_application_history(
             context.chain, context.compactions, self._compaction_store, model=context.model
@@ -130,7 +130,7 @@ class ApplyCompactions:
         context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
         await context.apply_edits(self.name, (*compaction_edits, *truncations), base_request=context.original)
         if line is not None:
-            # What the provider leaves out itself stands before the answer, and soon no longer will.
+            # Thinking that the provider drops itself precedes the response now, and soon will not.
             await record_applications(
                 line,
                 self._compaction_store,
@@ -139,12 +139,12 @@ class ApplyCompactions:
 
 
 class LimitTurns:
-    """Turns beyond the agent's `max_turns` are left out."""
+    """Drops turns beyond the agent's `max_turns`."""
 
     name = LIMIT_TURNS
 
     async def apply(self, context: RequestContext) -> None:
-        """Leave out the oldest, in batches."""
+        """Drop the oldest, in batches."""
         max_turns = context.options.max_turns
         context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
         if max_turns is None or len(context.request.messages) <= max_turns:
@@ -158,6 +158,6 @@ class LimitTurns:
 
 def _limit_turn_edits(context: RequestContext, max_turns: int) -> tuple[Edit, ...]:
     messages = [formats.parse_message(context.request.format, raw) for raw in context.request.messages]
-    # Raw counts, which later requests repeat: the placeholder tells them, and must stay the same.
+    # Raw counts do not change between requests: they are in the placeholder, which must stay the same.
     tokens = [context.counter.count_message(message).tokens for message in messages]
     return limit_turns(context.request, messages, tokens, max_turns=max_turns, model=context.model)

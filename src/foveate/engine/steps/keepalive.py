@@ -1,4 +1,4 @@
-"""The step that cancels the keep-alive request of a session while a request of it is under way."""
+"""The step that cancels the planned keep-alive request of a session."""
 
 from foveate.engine.background.keepalive import KeepAliveScheduler
 from foveate.engine.context import RequestContext
@@ -6,7 +6,7 @@ from foveate.engine.steps.names import KEEP_ALIVE
 
 
 class CancelKeepAlive:
-    """No ping is sent while a request of its session is under way."""
+    """Cancels keep-alive requests of a session that sends a request itself."""
 
     name = KEEP_ALIVE
 
@@ -14,6 +14,8 @@ class CancelKeepAlive:
         self._keep_alive = keep_alive
 
     async def apply(self, context: RequestContext) -> None:
-        """Take back what was planned. This is the last step: whatever passes it is sent, and has an end."""
+        """Cancel what is planned. This is the last step: a request that passes it is sent, and will be
+        finished.
+        """
         if context.options.sends_keep_alive:
             self._keep_alive.cancel_planned(context)

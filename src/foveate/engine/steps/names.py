@@ -1,7 +1,7 @@
-"""The names of the steps, as metrics, traces and logs have them; in the order of the pipeline."""
+"""Names of the steps in metrics, traces and logs, in the order of the pipeline."""
 
 ROUTE = "route"
-"""What the request's route changes before the first step."""
+"""The change of the model's name, before the first step."""
 SESSION = "session"
 COMPACTION = "fold"
 LIMIT_TURNS = "turns"

@@ -1,4 +1,4 @@
-"""The step that makes a request fit into the window of its model."""
+"""The step that makes a request fit into the context window."""
 
 from collections.abc import Awaitable, Callable
 
@@ -18,14 +18,14 @@ from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.session.counting import run_in_thread_if_large
 
-# By so much a message may be counted too high.
+# The share of a message's count that is certain.
 _MAX_OVERCOUNT = 0.8
 
 CompactNow = Callable[[RequestContext, CompactionCandidate], Awaitable[CompactionResult | None]]
 
 
 class FitWindow:
-    """A request that does not fit is folded, cleared, shortened, refused or passed, as its agent wishes."""
+    """Compacts, clears, truncates, rejects or passes a request that does not fit, as its agent wishes."""
 
     name = OVERFLOW
 
@@ -36,10 +36,10 @@ class FitWindow:
         self._compact_now = compact_now
 
     async def apply(self, context: RequestContext, required_sections: TokenCount = ZERO_TOKENS) -> None:
-        """Make it fit, with so many raw tokens of required sections beside it.
+        """Make the request fit, with so many raw tokens of required sections.
 
         Raises:
-            DoesNotFit: it does not, and no more may be done.
+            DoesNotFit: it does not fit, and no other means is allowed.
         """
         window_tokens = context.window_tokens
         if (
@@ -82,7 +82,7 @@ class FitWindow:
             await self._count.apply(context)
 
     async def _compact(self, context: RequestContext) -> bool:
-        """Whether a fold was made, or found, that reaches farther than what the request was made with."""
+        """Compact the history. Returns whether the request has become shorter."""
         if (
             context.chain is None
             or context.session_match is None
@@ -101,22 +101,21 @@ class FitWindow:
 
 
 async def _can_compact(context: RequestContext, limit_tokens: int) -> bool:
-    """Whether a fold may make room. Where it cannot, each would be paid for in vain.
+    """Whether a compaction can make the request fit, so that it is worth its price.
 
-    It cannot where the answer alone takes the whole window, or what is asked last alone is too long for it.
+    It cannot if the response alone takes the whole window, or the last message alone is too long for it.
     """
     if not context.options.compaction or limit_tokens <= 0 or not context.request.messages:
         return False
     raw = context.request.messages[-1]
     last = await run_in_thread_if_large(lambda: formats.parse_message(context.request.format, raw), len(raw))
-    if classify_message(last) is MessageKind.RESULTS:  # these can be shortened
+    if classify_message(last) is MessageKind.RESULTS:  # these can be truncated
         return True
     last_tokens = await run_in_thread_if_large(lambda: context.counter.count_message(last).tokens, len(raw))
     return _MAX_OVERCOUNT * last_tokens * context.tokens_per_raw_token <= limit_tokens
 
 
 def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
-    """How a request that does not fit can be made to."""
     assert context.token_count is not None
     messages = [formats.parse_message(context.request.format, raw) for raw in context.request.messages]
     tokens = [
@@ -136,7 +135,6 @@ def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
 
 
 def compaction_subject(context: RequestContext, *, must_fit: bool) -> CompactionCandidate:
-    """What a fold of this request has to know."""
     assert context.chain is not None
     assert context.token_count is not None
     assert context.window_tokens is not None

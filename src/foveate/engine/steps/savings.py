@@ -1,4 +1,4 @@
-"""The simulation of what each request leaves in the provider's cache, with and without what Foveate does."""
+"""The simulation of the provider's cache with and without Foveate, which savings are computed from."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ _SENT_STATE = SimulatedState.KEEP_ALIVE
 
 
 class ReadSimulatedPrompts:
-    """Reads the request of every state as its provider's cache would see it."""
+    """Reads the request of every simulated state as the provider's cache would see it."""
 
     name = SAVINGS
 
     async def apply(self, context: RequestContext) -> None:
-        """Read those that are needed; most often all states have the same request."""
-        context.needs_simulation = True  # until it is known that it does not: what fails is not compared
+        """Read those that differ; usually all states have the same request."""
+        context.needs_simulation = True  # until proven otherwise: if the simulation fails, nothing is compared
         if context.request is context.original and context.prompt is not None:
             context.simulated_prompts = dict.fromkeys(SimulatedState, context.prompt)
             return
@@ -50,7 +50,7 @@ class ReadSimulatedPrompts:
 
 
 def _needs_simulation(context: RequestContext) -> bool:
-    """Whether anything that Foveate does may change what the request costs."""
+    """Whether Foveate may have changed the cost of the request."""
     is_edited = context.request_in_state(SimulatedState.CONTEXT) is not context.original
     if context.prompt is not None or is_edited or context.session_state.simulated_caches:
         return True
@@ -68,7 +68,6 @@ class SimulateSavings:
     _agents: OrderedDict[str, AgentStates] = field(default_factory=OrderedDict)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Simulate a request that the provider has answered."""
         context = exchange.context
         if context is None or not context.simulated_prompts:
             return
@@ -78,7 +77,7 @@ class SimulateSavings:
             if context.observed_request is not None:
                 log.record_failure(context.observed_request)
             return
-        # Other requests of the session may have been answered since this one came.
+        # Other requests of the session may have been answered meanwhile.
         state = self.session_states.session(agent, session_id)
         sent, rules = (
             RequestVersion(
@@ -122,7 +121,7 @@ class SimulateSavings:
 
 
 def _outgrows_window(exchange: Exchange, context: RequestContext, simulated: SimulatedStates) -> bool:
-    """Whether the provider would have refused the client's own request."""
+    """Whether the provider would have rejected the client's own request."""
     window, usage = context.max_window_tokens, exchange.usage
     client, sent = (simulated.usage[state].input_tokens for state in (SimulatedState.CLIENT, _SENT_STATE))
     if window is None or usage is None or client <= sent or not sent:

@@ -1,4 +1,4 @@
-"""The step that injects an agent's sections: each source may be missing."""
+"""The step that injects an agent's sections. Every source may fail on its own."""
 
 import asyncio
 import logging
@@ -42,13 +42,13 @@ from foveate.prompt_cache.section_order import InjectedBlock, SectionLayer, flat
 
 _LOG = logging.getLogger(__name__)
 _NO_SECTIONS = SectionOptions()
-# The last of what the user said; what is looked for stands rarely farther up.
+# What a user asks for is rarely farther up.
 _QUERY_CHARS = 2_000
 _PINNED_REASON = "said here before, and what the model has thought since stands after it"
 
 
 class InjectSections:
-    """Puts an agent's sections into its requests."""
+    """Injects an agent's sections into its requests."""
 
     name = SECTIONS
 
@@ -64,12 +64,10 @@ class InjectSections:
         self._pinned = PinnedSectionCache()
         self._has_warned = False
         self._agents: set[str] = set()
-        """Those that have, or had, sections."""
+        """Agents that have, or had, sections."""
 
     async def apply(self, context: RequestContext, make_room: FitWindowFor | None = None) -> None:
-        """Inject what there is, as far as there is room for it.
-
-        `make_room` makes room in the request for sections that are required.
+        """Inject sections as far as there is room; `make_room` makes room for the required ones.
 
         Raises:
             BudgetExceeded: the sections do not fit in the limits of the agent.
@@ -79,7 +77,9 @@ class InjectSections:
         if options is None or options == _NO_SECTIONS:
             if not self._has_injected(context):
                 return
-            options = _NO_SECTIONS  # what was injected before is gone now, and thoughts may stand after it
+            options = (
+                _NO_SECTIONS  # what was injected before is missing now, and thinking blocks may depend on it
+            )
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         options = await self._collector.with_own_limits(context, options, deadline=deadline)
         is_pinned = must_be_pinned(context.request, context.rules)
@@ -142,7 +142,7 @@ class InjectSections:
         context.problems += [StepFailure(f"{SECTIONS}/room", reason_text) for reason_text in left_out]
 
     def _warn_if_flattened(self, context: RequestContext, fitted: FittedSections) -> None:
-        """Warn once in a process that a provider takes no blocks, so that sections become one text."""
+        """Warn once per process if a provider takes no blocks, so that sections become one text."""
         if self._has_warned or context.rules.takes_blocks:
             return
         sides = ((SectionLayer.WORKSPACE, fitted.stable), (SectionLayer.TURN, fitted.turn))
@@ -156,7 +156,7 @@ class InjectSections:
             _LOG.warning("%s", note)
 
     def _has_injected(self, context: RequestContext) -> bool:
-        """Whether something was put into this conversation before that its thoughts are bound to."""
+        """Whether thinking blocks of this conversation depend on sections that were injected before."""
         if (
             context.incoming.agent not in self._agents
             or context.chain is None
@@ -169,7 +169,7 @@ class InjectSections:
         )
 
     def _known_pinned(self, context: RequestContext) -> tuple[PinnedSections, int]:
-        """What is known of the conversation, with the user's last words, and up to which of its messages."""
+        """Return what is pinned, with the user's last text, and the number of messages it covers."""
         if context.chain is None:
             return PinnedSections(), 0
         known, known_messages = self._pinned.find(context.incoming.agent, context.chain)
@@ -182,24 +182,24 @@ class InjectSections:
         return pinned, known_messages
 
     def _remember_pinned(self, context: RequestContext, pinned: PinnedSections, known_messages: int) -> None:
-        """Remember what was said, for the next request of the conversation."""
+        """Remember what is pinned for the next request of the conversation."""
         if context.chain is not None and (known_messages < len(context.chain) or pinned.invalid_before):
             self._pinned.put(context.incoming.agent, context.chain, pinned)
             self._agents.add(context.incoming.agent)
 
 
 def _needs_turn_sections(context: RequestContext, pinned: PinnedSections, known_messages: int) -> bool:
-    """Whether something is to be said that will stay: where the user speaks anew, or nothing was said yet."""
+    """Whether turn sections are to be injected and pinned: the user has a new message, or none are pinned."""
     if context.chain is None or known_messages == len(
         context.chain
-    ):  # the same once more, as after an answer that was lost
+    ):  # a repeated request, as after a lost response
         return bool(context.chain is not None and not pinned.pinned_texts)
     last = last_user_message(context.request)
     return last is not None and (has_user_text(context.request, last) or not pinned.pinned_texts)
 
 
 def _repeated_tokens(pinned: PinnedSections) -> TokenCount:
-    """How many tokens the texts take that have to be repeated."""
+    """Tokens of the pinned texts that must be repeated."""
     tokens = sum(text.tokens for text in pinned.pinned_texts)
     return TokenCount(tokens, False, tokens + tokens // 8) if tokens else ZERO_TOKENS
 
@@ -209,16 +209,16 @@ def _fits(part: SectionGroup, room: int | None) -> bool:
 
 
 def _reuse_stable(pinned: PinnedSections, sources: StableSections, room: int | None) -> FittedSections | None:
-    """The stable part as it was sent before, if its sources are the same and there is room for it."""
+    """Reuse the stable sections if their sources have not changed and there is room for them."""
     if pinned.sources != sources.key or not _fits(pinned.stable_group, room):
         return None
     return FittedSections(stable=pinned.stable_group)
 
 
 def _restart_pinned(context: RequestContext, pinned: PinnedSections) -> PinnedSections:
-    """Nothing is repeated, and thoughts of before are left out on models that would not take them.
+    """Unpin everything, and mark earlier thinking blocks as invalid on models that depend on it.
 
-    So it is if nothing is known, the system prompt is another one now, or there is no room for what was said.
+    That is necessary if nothing is known, the system prompt has changed, or there is no room to repeat.
     """
     head = context.chain.leading_system_messages if context.chain is not None else 0
     return PinnedSections(user_text=pinned.user_text, invalid_before=len(context.original.messages) - head)
@@ -227,7 +227,7 @@ def _restart_pinned(context: RequestContext, pinned: PinnedSections) -> PinnedSe
 def _repeat_pinned(
     context: RequestContext, pinned: PinnedSections, *, joins: bool
 ) -> tuple[list[Edit], PinnedSections] | None:
-    """What has to be repeated, and what is done about thoughts of before; None if nothing can be done."""
+    """Edits that repeat pinned texts and drop invalid thinking; None if that is impossible."""
     head = context.chain.leading_system_messages if context.chain is not None else 0
     edits: list[Edit] = []
     for pinned_text in pinned.pinned_texts:
@@ -252,7 +252,7 @@ def _repeat_pinned(
 def _with_turn_sections(
     context: RequestContext, pinned: PinnedSections, turn: SectionGroup, placed: PlacedSections
 ) -> PinnedSections:
-    """What was said, and what is said now."""
+    """Add the sections of this turn to what is pinned."""
     if not placed.edits or context.chain is None:
         return pinned
     index = (
@@ -266,7 +266,7 @@ def _with_turn_sections(
 
 
 def _room_tokens(context: RequestContext) -> int | None:
-    """How many tokens there are beside the request; None where nobody knows the window."""
+    """Tokens that are left in the window; None if the window is unknown."""
     if context.window_tokens is None:
         return None
     limit = context.window_tokens - context.output_reserve_tokens
@@ -276,7 +276,7 @@ def _room_tokens(context: RequestContext) -> int | None:
 
 
 def _add_to_count(context: RequestContext, added: TokenCount) -> None:
-    """Have the count of the request be that with what was put into it."""
+    """Add the injected tokens to the count of the request."""
     rate = context.tokens_per_raw_token
     if context.raw_count is not None:
         context.raw_count = replace(context.raw_count, total=context.raw_count.total + added)
@@ -286,14 +286,14 @@ def _add_to_count(context: RequestContext, added: TokenCount) -> None:
 
 
 def _is_first_message(edit: Edit) -> bool:
-    """Whether it puts a message before all others."""
+    """Whether an edit inserts a message before all others."""
     if not isinstance(edit, InsertParts) or edit.place.area is not Area.MESSAGES:
         return False
     return (edit.place.index, edit.place.block) == (0, None)
 
 
 class InjectSectionsInWindow:
-    """Puts an agent's sections into its requests, and makes room there for required ones."""
+    """Injects an agent's sections, and makes room for required ones."""
 
     name = SECTIONS
 
@@ -302,5 +302,4 @@ class InjectSectionsInWindow:
         self._fit_window = fit_window
 
     async def apply(self, context: RequestContext) -> None:
-        """Inject what there is."""
         await self._inject.apply(context, self._fit_window)

@@ -15,7 +15,7 @@ from foveate.session.titles import find_opening_words, find_working_folder
 
 
 class FindSession:
-    """Which session a request belongs to."""
+    """Finds the session of a request."""
 
     name = SESSION
 
@@ -27,20 +27,19 @@ class FindSession:
         *,
         may_store_text: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`keeps_text`: first words of conversations may be stored."""
+        """`may_store_text`: the first words of conversations may be stored."""
         self._sessions = sessions
         self._may_store_text = may_store_text
         self._session_store = session_store
         self._session_states = session_states
 
     async def apply(self, context: RequestContext) -> None:
-        """Find it, and what is remembered of it."""
         context.chain = chain = await compute_chain_in_thread(context.original)
         conversation = describe_conversation(context, chain)
         try:
             session_match = await self._sessions.find(conversation, now=context.received_at)
         except StoreUnavailable:
-            if conversation.named_session_id is not None:  # its id needs no store
+            if conversation.named_session_id is not None:  # its id does not need the store
                 self._begin_turn(context, self._sessions.find_named(conversation, now=context.received_at))
             raise
         self._begin_turn(context, session_match)
@@ -82,7 +81,6 @@ class FindSession:
 
 
 def describe_conversation(context: RequestContext, chain: HashChain) -> ObservedConversation:
-    """Describe the conversation of a request."""
     incoming = context.incoming
     return observe_conversation(
         context.original,

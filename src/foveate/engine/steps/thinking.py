@@ -1,4 +1,4 @@
-"""The step that keeps a session from being refused for ever, since some of its thoughts do not fit any more."""
+"""The step that drops thinking blocks that the provider rejects, so that the session can go on."""
 
 from foveate.compaction.thinking import drop_all_thinking, let_provider_drop_thinking
 from foveate.engine.context import RequestContext
@@ -8,12 +8,12 @@ from foveate.session.counting import run_in_thread_if_large
 
 
 class DropInvalidThinking:
-    """Thoughts of a session of which some were refused are left out: once all else stands before them."""
+    """Drops thinking blocks of a session if some were rejected. Runs after all edits before them."""
 
     name = THINKING
 
     async def apply(self, context: RequestContext) -> None:
-        """By the provider, which knows which of them do not fit; where it cannot be asked to, all of them."""
+        """Ask the provider to drop those that do not fit; if it cannot be asked, drop all of them."""
         if context.session_state.has_invalid_thinking:
             request, model = context.request, context.model
             edits = await run_in_thread_if_large(

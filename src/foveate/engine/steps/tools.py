@@ -1,4 +1,4 @@
-"""The step that keeps the tools of a session in one order."""
+"""The step that keeps the tools of a session in the same order."""
 
 from weakref import ref
 
@@ -11,21 +11,19 @@ from foveate.model import Area
 from foveate.prompt_cache.tool_order import ListedTool, ToolList
 from foveate.session.counting import run_in_thread_if_large
 
-# To read tools of this size takes milliseconds.
+# Parsing more tools takes milliseconds.
 _THREAD_BYTES = 64 * 1024
 _TOOL_LIST_KEY = object()
 
 
 class OrderTools:
-    """The same tools are sent in the same order."""
-
     name = TOOLS
 
     def __init__(self, session_states: SessionStates) -> None:
         self._session_states = session_states
 
     async def apply(self, context: RequestContext) -> None:
-        """Have them in the order that the session had first."""
+        """Restore the order of the session's first request."""
         if not context.options.prompt_cache or len(context.request.tools) < 2 or context.session_match is None:
             return
         envelope = get_envelope(context.request)

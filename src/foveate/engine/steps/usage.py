@@ -1,4 +1,4 @@
-"""The step that asks for the usage of streamed chat completions."""
+"""The step that requests the usage of streamed chat completions."""
 
 from foveate.engine.context import RequestContext
 from foveate.engine.steps.cache import RejectionMemory
@@ -9,7 +9,7 @@ from foveate.model import Format, SetParameter
 
 
 class RequestUsage:
-    """A streamed chat tells its bill only where it is asked to."""
+    """Requests usage: streamed chat completions report it only on request."""
 
     name = USAGE
 
@@ -17,7 +17,6 @@ class RequestUsage:
         self._rejections = rejections
 
     async def apply(self, context: RequestContext) -> None:
-        """Ask, where the client has not."""
         if context.request.format is not Format.CHAT or not self._rejections.accepts_parameter(
             context, "stream_options"
         ):
@@ -29,7 +28,7 @@ class RequestUsage:
         if isinstance(stream_options, dict) and stream_options.get("include_usage") is True:
             return
         if stream_options is not None and not isinstance(stream_options, dict):
-            return  # nothing can be set in it, and the provider says so
+            return  # invalid; the provider reports it
         context.added_parameters += (
             SetParameter(
                 path=("stream_options", "include_usage"),
