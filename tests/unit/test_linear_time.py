@@ -14,7 +14,7 @@ from foveate.compaction.facts.mentions import MentionIndex
 from foveate.compaction.summarize.verify import find_problem, shares_content
 from foveate.config.document import parse_document
 from foveate.config.dotenv import parse_env
-from foveate.engine.options import redact_keys
+from foveate.engine.redaction import redact_keys
 from foveate.errors import FoveateError
 from foveate.formats import parse_request
 from foveate.formats.json_text.parse import to_bytes

@@ -17,7 +17,7 @@ from foveate.doctor import local_checks as here
 from foveate.doctor import upstream_checks
 from foveate.doctor.findings import Check, Finding, failed_finding, ok_finding, run_checks, warning_finding
 from foveate.doctor.store_checks import HEALTH, StoreCheck, check_store
-from foveate.engine.options import redact_keys
+from foveate.engine.redaction import redact_keys
 from foveate.errors import CannotListen, FoveateError, UpstreamError
 from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.routing import Upstream

@@ -18,8 +18,8 @@ from foveate.engine.completion import (
     RecordResponse,
 )
 from foveate.engine.counting.calibration import Calibrate, Calibrations, SaveCalibrations
-from foveate.engine.counting.offline import StoredConversationSizes
 from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.counting.stored_conversations import StoredConversationSizes
 from foveate.engine.engine import Engine
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import AgentOptions, SpendingOptions

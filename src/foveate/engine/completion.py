@@ -1,4 +1,4 @@
-"""Background work after responses: the queue that records charges and writes sessions, and hooks for sessions."""
+"""Work after responses: the queue that records charges and stores sessions, and hooks for sessions."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from functools import partial
 from foveate.compaction.application_history import invalidate_history
 from foveate.compaction.store import CompactionStore
 from foveate.cost.admission import Admission
-from foveate.engine.counting.offline import StoredConversationSizes
+from foveate.engine.counting.stored_conversations import StoredConversationSizes
 from foveate.engine.exchange import Exchange
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.cache import RejectionMemory

@@ -1,4 +1,4 @@
-"""Embeddings: only the name of their model may change; they are held to the caps and booked as all calls."""
+"""Requests for embeddings: checked against caps and recorded like all calls, and otherwise sent as they are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from foveate.tokens import counter_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsRequest:
-    """Whose vectors are asked for, how many tokens are read for them, and features of unknown cost."""
+    """The model, the input tokens, and features of unknown cost."""
 
     model: str
     count: TokenCount
@@ -41,13 +41,13 @@ class EmbeddingsRequest:
 
 
 def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRequest:
-    """What a request for embeddings says: texts, lists of token ids, or one of either.
+    """Parse a request for embeddings: texts, lists of token ids, or a single one of either.
 
-    `served_model` takes the place of the model in the body.
+    `served_model` overrides the model in the body.
 
     Raises:
-        DuplicateKey: one of its objects has the same key twice.
-        MalformedRequest: it has no model, or none of that name can be, or its input is something else.
+        DuplicateKey: an object has the same key twice.
+        MalformedRequest: the model is missing or invalid, or the input has another type.
     """
     body_fields = parse_fields(body)
     check_unique_keys(body, body_fields)
@@ -74,7 +74,7 @@ def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsEngine:
-    """Prepares requests for embeddings, in the place of the engine's steps."""
+    """Prepares requests for embeddings, instead of the engine's steps."""
 
     admission: Admission
     options: Callable[[], SpendingOptions]
@@ -84,12 +84,12 @@ class EmbeddingsEngine:
     observer: Observer = NO_OBSERVER
 
     async def prepare(self, incoming: RoutedRequest) -> Exchange:
-        """The request as it came; one that cannot be read is let through where no cap holds.
+        """Admit the request. One that cannot be parsed is admitted if no cap applies.
 
         Raises:
-            DuplicateKey: its upstream could read another value than Foveate does.
-            CallRefused: a cap keeps it from being made.
-            RequestLimitExceeded: it has more inputs or values than are read.
+            DuplicateKey: the upstream could read another value than Foveate does.
+            CallRefused: a cap rejects it.
+            RequestLimitExceeded: it has more inputs or values than allowed.
         """
         upstream_request, size_bytes = UpstreamRequest(body=incoming.body), len(incoming.body)
         await run_in_thread_if_large(lambda: incoming.limits.check(incoming.body), size_bytes)
@@ -162,18 +162,18 @@ class EmbeddingsEngine:
 
 
 def _session_id(incoming: RoutedRequest) -> str:
-    """Return the id of the session that a header names; each request without the header is its own session."""
+    """The session that a header names; without the header each request is its own session."""
     if not incoming.session:
         return incoming.id
     return derive_named_session_id(incoming.agent, incoming.session, incoming.session_scope)
 
 
 def _rename_model(incoming: RoutedRequest) -> UpstreamRequest:
-    """The request with the name that its model has at the upstream; all else is as it came.
+    """Replace the model by its name at the upstream.
 
     Raises:
-        MalformedRequest: it is no JSON object.
-        BadEdit: the name cannot be put in.
+        MalformedRequest: the body is not a JSON object.
+        BadEdit: the name cannot be set.
     """
     if incoming.model is None:
         return UpstreamRequest(body=incoming.body)
@@ -186,14 +186,13 @@ def _rename_model(incoming: RoutedRequest) -> UpstreamRequest:
 
 @dataclass(frozen=True, slots=True)
 class _RecordEmbeddingsCharge:
-    """Says what one call has cost."""
+    """Records the charge of one call."""
 
     embeddings: EmbeddingsEngine
     reservation: AdmittedCall
     count: TokenCount
 
     def __call__(self, exchange: Exchange) -> None:
-        """Jot down what it was billed, where it may be."""
         usage, has_usage, call = exchange.usage, exchange.has_complete_usage, self.reservation.call
         if not has_usage and not exchange.may_be_charged:
             self.embeddings.admission.withdraw(call.id)

@@ -194,9 +194,7 @@ class ExchangeObserver(Protocol):
     """Is notified about exchanges."""
 
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        """Args:
-        step or a hook failed.
-        """
+        """A step or a hook failed."""
 
     def on_finished(self, exchange: "Exchange") -> None:
         """An exchange is completed."""
@@ -215,9 +213,7 @@ class ExchangeCompleter(Protocol):
 
 
 class Exchange:
-    """Args:
-    call from the moment it is sent. Whoever relays the response reports its chunks, and finally its end.
-    """
+    """A call from the moment it is sent. Whoever relays the response reports its chunks and its end."""
 
     def __init__(
         self,
@@ -416,8 +412,7 @@ class Exchange:
 
     @property
     def estimated_output_tokens(self) -> int | None:
-        """Args:
-            lower estimate of the output tokens of a stream; None if it cannot be made.
+        """A lower estimate of the output tokens of a stream; None if it cannot be made.
 
         Thinking may be hidden, but takes time.
         """

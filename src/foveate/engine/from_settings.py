@@ -1,7 +1,4 @@
-"""What the configuration says of an agent's sections, as options.
-
-What the configuration says, as the engine's options.
-"""
+"""The engine's options, from the configuration."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -63,11 +60,11 @@ def section_options(
     settings_path: SettingPath,
     window_tokens: int | None = None,
 ) -> SectionOptions:
-    """The options that `said` means; paths in it may name variables of the `environment`.
+    """Options of an agent's sections; paths may contain variables of the `environment`.
 
     Raises:
-        BadOption: a path, a zone, a tag or a limit that cannot be, or not in a window of `window_tokens`, or a
-            limit for a section that does not exist; its `path` begins with `at`.
+        BadOption: a path, time zone, tag or limit is invalid, a limit exceeds `window_tokens`, or a limit names
+            an unknown section. Its `path` begins with `settings_path`.
     """
 
     def path(written: str, *key: str | int) -> str:
@@ -184,10 +181,10 @@ def _section_limits(
 
 
 def _check_section_names(budget: Budget, settings: SectionsSettings) -> None:
-    """Check that every section that a budget names can exist; with a typo, a rule would hold for nothing.
+    """Check that every section in a budget exists: a rule with a typo would apply to nothing.
 
     Raises:
-        BadOption: one cannot; names the one that was probably meant.
+        BadOption: a section is unknown; suggests the closest name.
     """
     extras = settings.workspace.extras if settings.workspace is not None else []
     known = [
@@ -212,7 +209,7 @@ def _describe_unknown_section(name: str, known: Sequence[str]) -> str:
 
 
 def _with_error_path(settings_path: SettingPath, make: Callable[[], Made]) -> Made:
-    """What is made; an error of it leads to where it is said."""
+    """Run `make`; prefix the path of its errors."""
     try:
         return make()
     except BadOption as error:
@@ -222,11 +219,11 @@ def _with_error_path(settings_path: SettingPath, make: Callable[[], Made]) -> Ma
 def options_by_agent(
     settings: Settings, environment: Mapping[str, str] | None = None
 ) -> Callable[[str], AgentOptions]:
-    """The options of each agent, by its id; of one that the configuration does not name, those of all.
+    """Return a function from agent ids to options; unknown agents have the default options.
 
     Raises:
-        BadOption: something in them does not fit together, in which case `path` leads to it, or a variable of
-            the environment cannot be read.
+        BadOption: options contradict each other, in which case `path` leads to them, or an environment variable
+            is invalid.
     """
     check_environment(environment or {})
     default_options = _agent_options(settings.context_optimization, None)
@@ -241,10 +238,10 @@ def options_by_agent(
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Check the variables that requests depend on, whether or not an agent has sections.
+    """Check the environment variables that requests depend on.
 
     Raises:
-        BadOption: one cannot be read; names it.
+        BadOption: a variable is invalid; names it.
     """
     log_limit_lines(environment)
     read_semantic_threshold(environment)
@@ -304,10 +301,10 @@ def _agent_options(settings: ContextOptimizationSettings, agent: AgentSettings |
 
 
 def counter_options(settings: TokenCounterSettings) -> CounterOptions:
-    """How requests are counted.
+    """Options for counting tokens.
 
     Raises:
-        BadOption: a server is to count, and may not be asked.
+        BadOption: the backend `endpoint` is set but not allowed.
     """
     backend = Backend.from_name(settings.backend)
     if backend is Backend.ENDPOINT and not settings.use_endpoint:

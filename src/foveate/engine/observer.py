@@ -15,9 +15,7 @@ from foveate.prompt_cache.misses.explain import ExplainedMiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCacheMiss:
-    """Args:
-    request that could not read what the previous one had cached, the cause, and its cost.
-    """
+    """A request that could not read what the previous one had cached, the cause, and its cost."""
 
     at: float
     request_id: str
@@ -40,9 +38,7 @@ class Observer(ExchangeObserver, Protocol):
     def on_step(self, step: str, seconds: float) -> None: ...
 
     def on_rejected(self, agent: str, error: FoveateError) -> None:
-        """Args:
-        request was answered with one of our own errors: a cap, the window, an unreachable provider.
-        """
+        """A request was answered with one of our own errors: a cap, the window, an unreachable provider."""
 
     def on_charge(self, charge: Charge, settled: Settlement) -> None: ...
 

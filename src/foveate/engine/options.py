@@ -1,11 +1,5 @@
-"""What is injected into the requests of an agent, and what a request says that some of it depends on.
+"""The options of an agent, of its injected sections, and of spending."""
 
-What an agent's requests are subject to: which mechanisms are on, and their numbers.
-
-Keys left out of what is shown: by how they begin, and by what they are handed over as.
-"""
-
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
@@ -27,12 +21,12 @@ from foveate.prompt_cache.placement.breakpoints import PlacementOptions
 from foveate.tokens.options import CounterOptions
 
 DEFAULT_SECTION_TOKENS = 16_384
-"""How many tokens all sections of a request have together, unless somebody says otherwise."""
+"""Default limit of all sections of a request together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOptions:
-    """A server that makes vectors of notes, in the place of the model that comes with Foveate."""
+    """A server that embeds notes, instead of the built-in model."""
 
     url: str
     model: str
@@ -53,7 +47,7 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingOptions:
-    """Whom an agent is bound to: its peers, what holds in each channel, the language it speaks."""
+    """Peers of an agent, prompts by channel, and the language it speaks."""
 
     peers: tuple[str, ...] = ()
     channels: tuple[tuple[str, str], ...] = ()
@@ -62,11 +56,10 @@ class BindingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionOptions:
-    """The sections of an agent; what is None or off is not injected.
+    """The sections of an agent; what is None or False is not injected.
 
-    `logs` are files of which the newest `log_lines` are shown. `limits` are the budget of all of them:
-    `total_tokens`, the ladder, and rules by the names of sections. What has one of `privacy_tags` is never read
-    into a section. `workspace_cache` says how bundles are kept.
+    The newest `log_lines` of `logs` are shown. `limits` is the budget of all sections: `total_tokens`, the
+    ladder, and rules by section. Text with one of the `privacy_tags` is never read into a section.
     """
 
     workspace: Workspace | None = None
@@ -83,25 +76,20 @@ class SectionOptions:
     limits: Budget = field(default_factory=Budget)
     workspace_cache: WorkspaceCacheOptions = field(default_factory=WorkspaceCacheOptions)
     limits_key: int = field(init=False, repr=False, compare=False, default=0)
-    """Tells `limits` from others in the keys of caches; to hash them anew for each request takes its time."""
+    """Identifies `limits` in cache keys: hashing them for each request would take too long."""
 
     def __post_init__(self) -> None:
-        """Make once what each request asks for."""
         object.__setattr__(self, "limits_key", hash(self.limits))
 
     @property
     def total_tokens(self) -> int:
-        """How many tokens all of them may have together."""
         total = self.limits.total_tokens
         return (DEFAULT_SECTION_TOKENS if total is None else total) - self.limits.output_reserve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionInputs:
-    """What a client says of a request in headers: what it looks at, and where it comes from.
-
-    `metadata` is all else that is known of its channel, by name.
-    """
+    """Headers that injected sections depend on; `metadata` are further facts about the channel."""
 
     focus: str | None = None
     scope: str | None = None
@@ -112,24 +100,12 @@ class SectionInputs:
 
 NO_SECTION_INPUTS = SectionInputs()
 
-
-_KEYS = re.compile(
-    r"(?i)\b(?:sk|fov|nvapi|gsk|xai)-[\w.-]{6,}|\bAIza[\w-]{10,}|(?<=bearer )[\w.~+/-]{8,}=*"
-    r"|(?<=[?&]key=)[^&\s]+|(?<=api_key=)[^&\s]+|(?<=://)[^/@\s:]*:[^/@\s]+(?=@)"
-)
-
-
-def redact_keys(text: str) -> str:
-    """A text with all that looks like a key left out."""
-    return _KEYS.sub("[key]", text)
-
-
 LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAliveOptions:
-    """Whether pings keep what the provider has cached, how many in a row, and in how many sessions."""
+    """Whether keep-alive requests are sent, how many in a row, and for how many sessions."""
 
     enabled: bool = False
     max_in_a_row: int = DEFAULT_MAX_KEEPALIVES
@@ -138,11 +114,11 @@ class KeepAliveOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """The switches of one agent, and the numbers that all agents share.
+    """The options of one agent, and limits that all agents share.
 
-    `replace_breakpoints`: the client's own are removed. `window_tokens` takes the place of what is known of the
-    model's own window. Turns beyond `max_turns` are left out. Without `token_counter` nothing is counted: the
-    window is left to the provider, and caps refuse.
+    `replace_breakpoints`: the client's own breakpoints are removed. `window_tokens` overrides the model's
+    window. Turns beyond `max_turns` are dropped. Without `token_counter` nothing is counted: the provider
+    enforces the window, and caps reject calls.
     """
 
     prompt_cache: bool = True
@@ -163,31 +139,28 @@ class AgentOptions:
 
     @property
     def overflow(self) -> OverflowOptions:
-        """What is done with a request that does not fit."""
         return OverflowOptions(compaction=self.compaction, on_overflow=self.on_overflow)
 
     @property
     def truncates_tool_results(self) -> bool:
-        """Whether tool results that are too long are cut."""
         return self.compaction and self.token_counter
 
     @property
     def compacts(self) -> bool:
-        """Whether histories are replaced by a summary, which needs counts."""
+        """Whether histories are compacted, which needs counts."""
         return self.compaction and self.token_counter
 
     @property
     def sends_keep_alive(self) -> bool:
-        """Whether reads keep what the provider has cached."""
         return self.prompt_cache and self.keep_alive.enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingOptions:
-    """The caps that hold, and the prices.
+    """The caps and the prices.
 
     A request without an output limit is never limited to fewer than `min_output_tokens`. `allow_fields` are
-    globs of features (fields, tools, models) that calls under a cap may have though their cost is not known.
+    globs of features (fields, tools, models) that calls under a cap may have although their cost is unknown.
     """
 
     caps: Sequence[Cap]

@@ -1,4 +1,4 @@
-"""The prefix logs of all agents, and what they have learnt persisted in the background."""
+"""Prefix logs of all agents, and the background task that saves which prefixes are reused."""
 
 import logging
 from collections import OrderedDict
@@ -13,14 +13,14 @@ from foveate.prompt_cache.placement.reuse import UNKNOWN_AGENT, AgentReuse, Reus
 _LOG = logging.getLogger(__name__)
 
 MAX_LOGS = 256
-"""How many agents' prefixes are remembered."""
+"""Maximum number of agents whose prefixes are remembered."""
 MAX_AGENTS = 1024
-"""Of how many agents it is known which prefixes they ask for again."""
+"""Maximum number of agents whose reuse of prefixes is known."""
 SAVE_SECONDS = 5.0
 
 
 class PrefixLogs:
-    """A log for each agent, those used last. For one event loop."""
+    """A log per agent, most recently used first. For one event loop."""
 
     def __init__(self, known: Mapping[str, AgentReuse] | None = None) -> None:
         self._logs: OrderedDict[str, PrefixLog] = OrderedDict()
@@ -42,7 +42,7 @@ class PrefixLogs:
         return log
 
     def adopt(self, others: Mapping[str, AgentReuse]) -> None:
-        """Take over what other gateways have learnt from more requests."""
+        """Take over what other gateways have learned from more requests."""
         for agent, reuse in others.items():
             if reuse.requests > self._reuse(agent).requests:
                 self._set_reuse(agent, reuse)
@@ -51,11 +51,11 @@ class PrefixLogs:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything was learnt since `take_changes`."""
+        """Whether anything has changed since `take_changes`."""
         return bool(self._changed)
 
     def take_changes(self) -> dict[str, AgentReuse]:
-        """What was learnt since this was last called."""
+        """Return what has changed since the last call."""
         changed, self._changed = self._changed, set()
         return {agent: self._reuse(agent) for agent in changed}
 
@@ -71,7 +71,7 @@ class PrefixLogs:
 
 
 class SaveReuse:
-    """Saves what the logs learn a few seconds later, and loads what other gateways saved. Closed by `close`."""
+    """Saves changes of the logs every few seconds, and loads those of other gateways. Close it with `close`."""
 
     def __init__(
         self,
@@ -88,12 +88,11 @@ class SaveReuse:
         self._debouncer = Debouncer(self._sync, interval_seconds)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Have it saved soon."""
         if self._logs.has_changes:
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Save what was learnt so far."""
+        """Save all changes."""
         await self._debouncer.close()
 
     async def _sync(self) -> None:
@@ -103,9 +102,9 @@ class SaveReuse:
         now = self._clock()
         try:
             await self._store.save(changes, now=now)
-            # Clocks of other gateways may be behind by a little.
+            # Clocks of other gateways may be slightly behind.
             others = await self._store.load(since=self._loaded_at - 2 * SAVE_SECONDS, limit=MAX_AGENTS)
-        except StoreUnavailable as error:  # the agents' next requests bring it again
+        except StoreUnavailable as error:  # the agents' next requests change it again
             _LOG.warning("cannot save which prefixes %d agents ask for again: %s", len(changes), error)
             return
         self._loaded_at = now
@@ -113,7 +112,7 @@ class SaveReuse:
 
 
 async def load_prefix_logs(store: ReuseStore) -> PrefixLogs:
-    """Logs that know what was saved; nothing if the store cannot be read."""
+    """Load saved logs; empty ones if the store cannot be read."""
     try:
         return PrefixLogs(await store.load(since=0.0, limit=MAX_AGENTS))
     except StoreUnavailable as error:

@@ -1,6 +1,4 @@
-"""Args:
-request as the gateway hands it to the engine, and as the engine hands it to the upstream.
-"""
+"""A request as the gateway hands it to the engine, and as the engine hands it to the upstream."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,8 +25,7 @@ def check_model_name(name: str) -> None:
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Args:
-        request with its route.
+    """A request with its route.
 
     `session` is the session named by a header, `session_headers` are other headers in which clients name it,
     and `caller` separates clients that use the same agent name. Session names that are not unique apply within
@@ -83,9 +80,7 @@ class AppliedEdit(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """Args:
-    step that failed; the request was sent without it.
-    """
+    """A step that failed; the request was sent without it."""
 
     step: str
     reason: str

@@ -1,4 +1,4 @@
-"""What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
+"""In-memory state of sessions. Losing it only loses cache hits and comparisons."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -20,28 +20,27 @@ from foveate.session.matching import SessionMatch
 
 _MAX_SESSIONS = 4 * 1024
 _MAX_AGENTS = 1024
-# Of all sessions together, about 150 MB. A provider that caches without breakpoints has one for each block.
+# About 150 MB for all sessions. A provider that caches without breakpoints has an entry per block.
 MAX_ENTRIES = 500_000
 
-# The roles of models, in the APIs of all providers.
+# In the APIs of all providers.
 _MODEL_ROLES = frozenset(("assistant", "model"))
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-# Values, which all new sessions share.
+# Shared by all new sessions.
 _EMPTY_CACHE, _NO_TOOLS = SimulatedCache(), ToolOrders()
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one session has left at its provider, its rhythm, and the orders that its tools had.
+    """What one session has cached at its provider, the rhythm of its requests, and the order of its tools.
 
-    `states` are its simulated caches without some of what Foveate does, as far as they differ from `cache`.
-    `would_not_fit`: without Foveate it would have outgrown its model's window. `is_whole`: this process has
-    served all its requests so far; `messages` and `tip` tell the last one (see `Chain`).
-    `settled` is what stood around its messages when its tools were last in the order that they are to have, as
-    long as somebody else remembers it. `has_bad_thoughts`: its provider is asked to leave out what no longer
-    fits.
+    `simulated_caches` are caches without some of Foveate's features, as far as they differ from `cache`.
+    `would_exceed_window`: without Foveate the session would have outgrown the window. `is_complete`: this
+    process has served all requests of the session; `messages` and `last_hash` identify the last one.
+    `settled_envelope` is the request without its messages when the tools were last in order, as long as it is
+    cached elsewhere. `has_invalid_thinking`: the provider is asked to drop thinking blocks that no longer fit.
     """
 
     cache: SimulatedCache = _EMPTY_CACHE
@@ -57,7 +56,6 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     has_invalid_thinking: bool = False
 
     def with_request(self, now: float) -> "SessionState":
-        """With a request that comes now."""
         if self.last_request_at is None:
             return replace(self, last_request_at=now)
         return replace(
@@ -67,17 +65,14 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     def with_tools(
         self, tools: ToolOrders, settled_envelope: "ReferenceType[Envelope] | None"
     ) -> "SessionState":
-        """With the orders that its tools have by now."""
         return replace(self, tools=tools, settled_envelope=settled_envelope)
 
     def with_response(
         self, cache: SimulatedCache, simulated_caches: Mapping[SimulatedState, SimulatedCache]
     ) -> "SessionState":
-        """With what a request has left at the provider, and would have left in other states."""
         return replace(self, cache=cache, simulated_caches=simulated_caches, is_complete=True)
 
     def with_keep_alive(self, cache: SimulatedCache) -> "SessionState":
-        """With what a keep-alive request has left at the provider."""
         return replace(
             self,
             cache=cache,
@@ -85,16 +80,14 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without_caches(self) -> "SessionState":
-        """Without what its requests have left at the provider."""
         return replace(self, cache=_EMPTY_CACHE, simulated_caches={}, is_complete=False)
 
     @property
     def entries(self) -> int:
-        """How many cache entries are remembered, at most."""
+        """Upper bound of the number of cache entries."""
         return sum(cache.entries.max_size for cache in (self.cache, *self.simulated_caches.values()))
 
     def with_invalid_thinking(self) -> "SessionState":
-        """With thoughts that were refused."""
         return replace(self, has_invalid_thinking=True)
 
 
@@ -102,25 +95,25 @@ _NEW_SESSION = SessionState()
 
 
 class SessionStates:
-    """The states of sessions and the rhythms of agents, the ones heard of last. For one event loop."""
+    """The most recently used session states, and the rhythms of agents. For one event loop."""
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._sessions: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
-        self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of those with cache entries
+        self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of sessions with cache entries
         self._entries = 0
         self._agents: OrderedDict[str, GapHistogram] = OrderedDict()
 
     def session(self, agent: str, session_id: str) -> SessionState:
-        """What is known of a session; nothing of one that is new here."""
+        """The state of a session, empty if it is new."""
         return self._sessions.get((agent, session_id), _NEW_SESSION)
 
     def has_served_all(
         self, agent: str, session_match: SessionMatch, chain: HashChain, request: Request
     ) -> bool:
-        """Whether this process has served all requests of a session before this one.
+        """Whether this process has served all earlier requests of a session.
 
-        Others may serve it too: then it has more than one answer since its last request here.
+        If another one did, the session has more than one response since its last request here.
         """
         previous = self.session(agent, session_match.session.id)
         if previous.last_request_at is not None:
@@ -137,7 +130,7 @@ class SessionStates:
         return not session_match.known_messages or is_other_here
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
-        """Remember what a session is like now; of too many cache entries the oldest are forgotten."""
+        """Set the state of a session; the oldest cache entries are evicted if there are too many."""
         key, size = (agent, session_id), state.entries
         self._entries += size - self._sizes.pop(key, 0)
         if size:
@@ -150,21 +143,20 @@ class SessionStates:
         self._entries -= self._sizes.pop(forgotten, 0) if forgotten is not None else 0
 
     def agent_rhythm(self, agent: str) -> GapHistogram:
-        """The gaps between the requests of all of an agent's sessions."""
+        """The gaps between the requests of all sessions of an agent."""
         return self._agents.get(agent, NO_GAPS)
 
     def add_gap(self, agent: str, gap_seconds: float) -> None:
-        """Another gap of one of an agent's sessions."""
         _put_last(self._agents, agent, self.agent_rhythm(agent).with_gap(gap_seconds), limit=_MAX_AGENTS)
 
 
 def _count_responses(messages: Sequence[bytes]) -> int:
-    """How many answers of a model there are; one may consist of several messages."""
+    """Count responses of a model; one may consist of several messages."""
     return sum(is_response for is_response, _ in groupby(messages, lambda raw: read_role(raw) in _MODEL_ROLES))
 
 
 def _put_last(entries: OrderedDict[Key, Value], key: Key, value: Value, *, limit: int) -> Key | None:
-    """Put something last, and forget the first where there are more than so many; its key is given back."""
+    """Insert an entry as the newest one; evict the oldest beyond `limit` and return its key."""
     entries[key] = value
     entries.move_to_end(key)
     return entries.popitem(last=False)[0] if len(entries) > limit else None

@@ -17,7 +17,7 @@ from foveate.engine.background.debounce import Debouncer
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import SessionCacheMiss
-from foveate.engine.options import redact_keys
+from foveate.engine.redaction import redact_keys
 from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
 from foveate.engine.steps.names import SECTIONS
 from foveate.errors import FoveateError, StoreUnavailable

@@ -1,11 +1,9 @@
-"""Counts corrected by what providers billed, for each counter of each upstream.
+"""Calibration: counts are corrected by the usage that providers report, per counter and upstream.
 
-A counter is one of a model: where its rules or its vocabulary change, it is another one, and learns anew.
-
-What is kept of a turn is its raw count; the correction is made where a count is read. Nothing is learnt from a
-bill that the request alone does not explain: one that is not whole, or holds what the provider has added.
-
-What bills have taught, kept now and then: a gateway that starts again counts as well as before.
+A counter belongs to a model; if its rules or vocabulary change, it is another counter and starts anew. Stored
+counts of turns are raw and corrected when they are read. Incomplete usage, or usage that includes input added
+by the provider, is ignored. Calibrations are saved periodically, so that a restarted gateway counts as well as
+before.
 """
 
 import logging
@@ -20,26 +18,25 @@ from foveate.session.counting import get_counter_name
 from foveate.tokens.calibration import Calibration, CalibrationKey, CalibrationStore
 
 MAX_CALIBRATIONS = 256
-"""So many are remembered: models are named by clients, who may name as many as they like."""
-# No tokenizer is farther than this from the one that stands in for it; what says so is not to be believed.
+"""A limit, since clients may name any number of models."""
+# No tokenizer differs more from its substitute; larger corrections are not credible.
 _MAX_CORRECTION = 2.0
 _UNCALIBRATED = Calibration()
 
 
 class Calibrations:
-    """What the bills of each counter have taught, the ones heard of last. `learnt` is what was known before."""
+    """The most recently used calibrations. `known` are saved ones."""
 
     def __init__(self, known: Mapping[CalibrationKey, Calibration] | None = None) -> None:
         self._by_counter = dict(known or {})
         self._changed: dict[CalibrationKey, Calibration] = {}
 
     def get(self, learner: CalibrationKey) -> Calibration:
-        """What is known of a counter at an upstream."""
         return self._by_counter.get(learner, _UNCALIBRATED)
 
     def observe(self, learner: CalibrationKey, estimated_tokens: int, reported_tokens: int) -> None:
-        """One more bill of something that was estimated at so many tokens, raw."""
-        calibration = self._by_counter.pop(learner, _UNCALIBRATED)  # so that it is the last one
+        """Learn from the reported usage of a request with this raw estimate."""
+        calibration = self._by_counter.pop(learner, _UNCALIBRATED)  # so that it becomes the newest
         self._by_counter[learner] = self._changed[learner] = calibration.observe(
             estimated_tokens, reported_tokens
         )
@@ -50,16 +47,16 @@ class Calibrations:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything was learnt since `news`."""
+        """Whether anything has changed since `take_changes`."""
         return bool(self._changed)
 
     def take_changes(self) -> Mapping[CalibrationKey, Calibration]:
-        """What was learnt since this was last asked."""
+        """Return what has changed since the last call."""
         changes, self._changed = self._changed, {}
         return changes
 
     def correct(self, learner: CalibrationKey, count: TokenCount) -> TokenCount:
-        """`count` as the bills have it, an exact one as it is; never more than twice as many, or half."""
+        """Correct a count, by a factor of two at most; an exact count is returned as it is."""
         if count.exact:
             return count
         corrected = self.get(learner).correct(count)
@@ -75,13 +72,12 @@ class Calibrations:
 
 
 class Calibrate:
-    """Has each bill correct the counts that come after it, and says how far the count before it was off."""
+    """Learns from the usage of each response, and notes how far the count was off."""
 
     def __init__(self, calibrations: Calibrations) -> None:
         self._calibrations = calibrations
 
     def __call__(self, exchange: Exchange) -> None:
-        """Learn from the bill, where it is whole and can be compared."""
         context, usage = exchange.context, exchange.usage
         if context is None or context.token_count is None or usage is None or not 200 <= exchange.status < 300:
             return
@@ -96,14 +92,13 @@ class Calibrate:
 
 
 def calibrate(calibrations: Calibrations, context: RequestContext, tokens: int) -> None:
-    """Have the true number of tokens of what is sent correct the estimate, where there was one."""
+    """Learn from the true number of tokens, if the count was an estimate."""
     raw_count = context.raw_count
     if raw_count is not None and not raw_count.total.exact and not raw_count.unexplained:
         calibrations.observe(calibration_key(context), raw_count.total.tokens, tokens)
 
 
 def calibration_key(context: RequestContext) -> CalibrationKey:
-    """Whose count the one of a request is."""
     return context.incoming.upstream, get_counter_name(context.counter)
 
 
@@ -113,7 +108,7 @@ SAVE_INTERVAL_SECONDS = 5.0
 
 
 class SaveCalibrations:
-    """Keeps what the bills of a process teach. Closed by `close`. For one event loop."""
+    """Saves changed calibrations periodically. Close it with `close`. For one event loop."""
 
     def __init__(
         self,
@@ -129,12 +124,11 @@ class SaveCalibrations:
         self._debouncer = Debouncer(self._write, interval_seconds)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Have it kept soon what a bill has taught."""
         if self._calibrations.has_changes:
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Keep what was learnt so far."""
+        """Save all changes."""
         await self._debouncer.close()
 
     async def _write(self) -> None:
@@ -143,12 +137,12 @@ class SaveCalibrations:
             return
         try:
             await self._store.save(changes, now=self._clock())
-        except StoreUnavailable as error:  # the next bill of each brings it again
+        except StoreUnavailable as error:  # the next response of each model changes it again
             _LOG.warning("what %d models taught could not be kept: %s", len(changes), error)
 
 
 async def load_calibrations(store: CalibrationStore) -> Calibrations:
-    """What was learnt before; nothing where the store cannot say."""
+    """Load saved calibrations; none if the store is unavailable."""
     try:
         return Calibrations(await store.load_latest(limit=MAX_CALIBRATIONS))
     except StoreUnavailable as error:

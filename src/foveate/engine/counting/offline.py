@@ -1,18 +1,12 @@
-"""What counts for an agent's requests without asking anybody, as its options say, and how sure that is.
-
-Sizes of conversations that a provider stores, learnt from the usage of the responses in them.
-"""
+"""Local counters for an agent's requests, and safety margins for their error."""
 
 import math
 from dataclasses import replace
 from functools import lru_cache
 
-from foveate.caching import DEFAULT_CAPACITY, LruCache
+from foveate.caching import DEFAULT_CAPACITY
 from foveate.compaction.overflow import lower_bound_tokens
-from foveate.engine.request import RoutedRequest
-from foveate.formats.incremental.envelope import get_parameters
-from foveate.formats.json_text.parse import as_dict, as_text, parse_json
-from foveate.model import Format, Request, TokenCount, Usage
+from foveate.model import TokenCount
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.incremental import block_tokens_for
 from foveate.prompt_cache.rules import CacheRules, rules_for
@@ -21,21 +15,21 @@ from foveate.tokens.options import Backend, CounterOptions, offline_counter_fact
 
 _MAX_RULES = 256
 _MAX_BLOCK_COUNTERS = 64
-# Minimums are rounded up to these, so that the same rules serve again.
+# Minimums are rounded up, so that the same rules can be reused.
 _MINIMUM_STEP_TOKENS = 16
-# No tokenizer is farther than this from the one that stands in for it.
+# No tokenizer differs more from its substitute.
 _MAX_COUNT_RATIO = 2
 
 
 def offline_counter(options: CounterOptions, model: str) -> RequestCounter:
-    """What counts for a model here."""
+    """The local counter for a model."""
     if _is_default(options):
         return counter_for(model)
     return offline_counter_factory(options)(model)
 
 
 def block_tokens(options: CounterOptions, model: str) -> BlockTokens:
-    """How many tokens blocks take for a model, by the same counter."""
+    """The block counter for a model."""
     return block_tokens_for(model) if _is_default(options) else _custom_block_tokens(options, model)
 
 
@@ -52,11 +46,11 @@ def _custom_block_tokens(options: CounterOptions, model: str) -> BlockTokens:
 def conservative_minimum(
     rules: CacheRules, model: str, provider: str, *, blocks: int, count: TokenCount | None
 ) -> CacheRules:
-    """`rules` with the minimum that a prefix has to have, as it is counted here, to be kept without doubt.
+    """`rules` with a minimum that a prefix certainly reaches, whatever the error of the local count.
 
-    Blocks are counted raw, `blocks` tokens in all. `count` is what they come to as far as is known by now; its
-    lower end, or half of it, is what they have at the least. A mark that is ignored costs nothing, so a count
-    of which hardly anything is known does not keep a long prompt from being marked.
+    Blocks have `blocks` raw tokens in all. `count` is what they come to as far as is known; at least its lower
+    end, or half of it. An ignored breakpoint costs nothing, so a poor count does not keep a long prompt from
+    having one.
     """
     minimum_tokens = rules.minimum_tokens
     if not minimum_tokens or not blocks or (count is not None and count.exact and count.tokens == blocks):
@@ -75,51 +69,3 @@ def conservative_minimum(
 @lru_cache(_MAX_RULES)
 def _with_minimum(model: str, provider: str, minimum_tokens: int) -> CacheRules:
     return replace(rules_for(model, provider), minimum_tokens=minimum_tokens)
-
-
-_MAX_CONVERSATIONS = 16_384
-# The items of an output are framed as messages, with about 4 tokens each, which are not billed as output.
-_FRAME_TOKENS = 64
-
-
-class StoredConversationSizes:
-    """Tokens of OpenAI's stored conversations, by the id of their latest response or of the conversation.
-
-    What the next request reads of them is the input and output of the response before, and what frames its
-    output as messages. Only responses that this process has relayed are known.
-    """
-
-    def __init__(self) -> None:
-        self._tokens: LruCache[int] = LruCache(_MAX_CONVERSATIONS)
-
-    def stored_tokens(self, incoming: RoutedRequest, request: Request) -> TokenCount | None:
-        """Return the size of the conversation that a request continues, without its own messages."""
-        if request.format is not Format.RESPONSES:
-            return None
-        response, conversation = _continued_ids(request)
-        kind, name = ("response", response) if response else ("conversation", conversation)
-        tokens = self._tokens.get((incoming.agent, incoming.upstream, kind, name))
-        return None if tokens is None else TokenCount(tokens, False, tokens + tokens // 100 + _FRAME_TOKENS)
-
-    def record(self, incoming: RoutedRequest, request: Request, response_id: str, usage: Usage) -> None:
-        """Remember the size of a conversation after a response that is whole."""
-        if request.format is not Format.RESPONSES:
-            return
-        tokens = usage.cache.input_tokens + usage.output_tokens
-        for kind, name in (("response", response_id), ("conversation", _continued_ids(request)[1])):
-            if name:
-                self._tokens.put((incoming.agent, incoming.upstream, kind, name), tokens)
-
-    def forget_conversation(self, agent: str, upstream: str, conversation_id: str) -> None:
-        """Forget the size of a conversation whose items were changed otherwise than by a response."""
-        self._tokens.remove((agent, upstream, "conversation", conversation_id))
-
-
-def _continued_ids(request: Request) -> tuple[str, str]:
-    """Return the ids of the response and of the conversation that a request continues, empty if none."""
-    parameters = get_parameters(request)
-    conversation_value = parse_json(parameters.get("conversation"))
-    conversation = (
-        as_dict(conversation_value).get("id") if isinstance(conversation_value, dict) else conversation_value
-    )
-    return as_text(parse_json(parameters.get("previous_response_id"))), as_text(conversation)

@@ -1,7 +1,7 @@
-"""Counts that are asked for at the upstream of a request, with the client's own key.
+"""Token counts by the upstream of a request, with the client's own key.
 
-They are free, and booked so that they can be seen. Whoever is failing is left alone for a while, and a time-out
-is the longest that a request waits.
+They are free, and recorded so that they are visible. A failing endpoint is not asked for a while, and a request
+waits no longer than the timeout.
 """
 
 import asyncio
@@ -36,22 +36,22 @@ from foveate.tokens.remote.tokenize import TokenizeCounter
 
 _LOG = logging.getLogger(__name__)
 
-# Where calls are answered, behind the address of a server.
+# Paths of model calls at a server.
 _API_ROUTES = ("/v1/messages", "/chat/completions", "/responses")
 _GOOGLE_TOKEN_PREFIX = "Bearer ya29."
 _KEY_REJECTED = frozenset((401, 403))
 _NOT_ASKED = RemoteCount(None, is_unsupported=True)
-# Each time-out that was ever configured has connections of its own.
+# Each configured timeout has its own connections.
 _MAX_CLIENTS = 4
 
 
 class RemoteCounter:
-    """Asks upstreams how many tokens a request has. Closed by `close`."""
+    """Asks upstreams for token counts. Close it with `close`."""
 
     def __init__(
         self, admission: Admission, clock: Callable[[], float], endpoints: EndpointRegistry | None = None
     ) -> None:
-        """`endpoints`: what is known of servers already; if not given, what the whole process knows."""
+        """`endpoints`: the state of servers; by default that of the whole process."""
         self._admission = admission
         self._clock = clock
         self._endpoints = endpoints or shared_endpoint_registry()
@@ -61,28 +61,28 @@ class RemoteCounter:
         self._ledger_tasks: set[asyncio.Task[object]] = set()
 
     async def count_always(self, context: RequestContext) -> RemoteCount:
-        """The count where the options want each request counted by its upstream."""
+        """Count if the options want every request to be counted by its upstream."""
         options = context.options.counter
         if options.backend not in (Backend.ANTHROPIC_API, Backend.ENDPOINT):
             return _NOT_ASKED
         return await self._ask(context, options)
 
     async def count_for_decision(self, context: RequestContext) -> TokenCount | None:
-        """The count for a decision that hangs on it; None where nobody may be asked, or nobody answers."""
+        """Count for a decision; None if nobody may be asked, or nobody answers."""
         options = context.options.counter
         if options.backend is not Backend.AUTO:
             return None
         return (await self._ask(context, options)).total
 
     async def count_if_allowed(self, context: RequestContext) -> TokenCount | None:
-        """The count of a request that is only shown, by an endpoint that the options allow to be asked."""
+        """Count a request that is only displayed, if the options allow it."""
         options = context.options.counter
         if not options.use_endpoint or options.backend not in (Backend.AUTO, Backend.ENDPOINT):
             return None
         return (await self._ask(context, options)).total
 
     async def close(self) -> None:
-        """Have all booked, and close the connections."""
+        """Finish recording, and close the connections."""
         await asyncio.gather(*self._ledger_tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
@@ -109,7 +109,7 @@ class RemoteCounter:
             return _NOT_ASKED
 
     def record_count(self, incoming: RoutedRequest, session_id: str, model: str) -> None:
-        """Have a count in the ledger, at no price; nobody waits for that."""
+        """Record a count in the ledger at no cost, in the background."""
         call = Call(
             id=f"{incoming.id}-count-{uuid4().hex}",
             agent=incoming.agent,
@@ -152,7 +152,7 @@ def _choose_endpoint(
     client: JsonClient,
     endpoints: EndpointRegistry,
 ) -> EndpointCounter | None:
-    """Who may be asked: Anthropic's counter by whoever speaks its format, all others only where opted in."""
+    """Choose who may be asked: Anthropic's counter for its format, all others only if opted in."""
     target_url = target.url.partition("?")[0]
     url = next(
         (target_url.removesuffix(route) for route in _API_ROUTES if target_url.endswith(route)), target_url
@@ -164,7 +164,7 @@ def _choose_endpoint(
         return None
     if request.format is Format.GEMINI:
         return _gemini_counter(client, url, target.headers)
-    if incoming.served_model:  # the counting route of a deployment is not known
+    if incoming.served_model:  # the counting route of a deployment is unknown
         return None
     if options.backend is Backend.AUTO and incoming.provider == "openai":
         return OpenAICounter(client, "", url.removesuffix("/v1"), headers=target.headers)
@@ -172,7 +172,7 @@ def _choose_endpoint(
 
 
 def _gemini_counter(client: JsonClient, url: str, headers: Mapping[str, str]) -> GeminiCounter:
-    """Google's counter, at the server of its endpoint for chats, with the same credential."""
+    """Google's counter, at the server of its chat endpoint, with the same credentials."""
     credential = headers.get("authorization", "")
     is_token = credential.startswith(_GOOGLE_TOKEN_PREFIX)
     key = "" if is_token else credential.removeprefix("Bearer ")
@@ -182,9 +182,9 @@ def _gemini_counter(client: JsonClient, url: str, headers: Mapping[str, str]) ->
 
 
 class _WithTimeout:
-    """An endpoint that is waited for no longer than so, however many questions one count takes it.
+    """Limits the time of a count, however many requests it takes.
 
-    That it refuses the key of one client is not held against it.
+    An endpoint that rejects the key of one client is not considered failing.
     """
 
     def __init__(self, endpoint: EndpointCounter, timeout_seconds: float) -> None:
@@ -194,15 +194,12 @@ class _WithTimeout:
         self._timeout_seconds = timeout_seconds
 
     def text_query(self, text: str, model: str) -> CountQuery:
-        """As the endpoint."""
         return self._endpoint.text_query(text, model)
 
     def request_query(self, request: Request) -> CountQuery:
-        """As the endpoint."""
         return self._endpoint.request_query(request)
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:
-        """As the endpoint; a key that is refused is the client's own trouble."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._endpoint.fetch_count(query)

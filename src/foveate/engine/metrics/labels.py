@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from foveate.engine.options import redact_keys
+from foveate.engine.redaction import redact_keys
 
 OTHER = "other"
 """What stands for all that there is no room for."""

@@ -263,4 +263,5 @@ def _describe_section(report: SectionReport, cut_reasons: dict[str, str]) -> str
 
 
 def _describe_left_out(report: SectionReport, cut_reasons: dict[str, str]) -> str:
-    return f"{report.name}: left out, {report.before:,} tokens ({cut_reasons.get(report.name, report.action.value)})"
+    reason = cut_reasons.get(report.name, report.action.value)
+    return f"{report.name}: left out, {report.before:,} tokens ({reason})"

@@ -1,6 +1,5 @@
-"""Admission that tells of every bill, and of caps that are near.
-
-Calls let through under their caps, also those that nobody can count.
+"""Admission of calls under their caps, including calls that cannot be counted, and adoption of orphaned
+charges.
 """
 
 import asyncio
@@ -21,12 +20,12 @@ from foveate.store.outbox import OrphanedFile
 _LOG = logging.getLogger(__name__)
 
 _ADOPT_INTERVAL_SECONDS = 20.0
-# Of more, some are told again.
+# Beyond these, some warnings are repeated.
 _MAX_WARNINGS = 4_096
 
 
 class ObservedAdmission(Admission):
-    """Lets calls through and books them as `Admission` does, and tells `watch` what became of each bill."""
+    """Admission that reports every charge to an observer, and logs caps that are nearly spent."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class ObservedAdmission(Admission):
         self._warned: set[object] = set()
 
     async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> AdmittedCall:
-        """A call that is let through; each cap that is near then is told once in the log, for each account."""
+        """Admit a call; log each cap that is nearly spent, once per account."""
         reservation = await super().admit(call, ceiling, caps)
         for warning in reservation.warnings:
             warning_key = (warning.cap, warning.cap.find_account(call) or (call.agent, call.model))
@@ -58,7 +57,7 @@ class ObservedAdmission(Admission):
         return reservation
 
     async def settle_all(self, charges: Sequence[Charge]) -> Sequence[Settlement]:
-        """What became of each bill, told before it is given back."""
+        """Settle charges, and report the outcome of each."""
         try:
             results = await super().settle_all(charges)
         except asyncio.CancelledError:
@@ -74,12 +73,12 @@ class ObservedAdmission(Admission):
         return results
 
     def lose(self, charge: Charge, problem: str) -> Settlement:
-        """Count a bill that cannot be kept, and tell it in the log, where it can be found again."""
+        """Count a charge that cannot be stored, and log it so that it can be recovered."""
         _LOG.error("a bill is lost: %s (%s)", describe_charge(charge), problem)
         return super().lose(charge, problem)
 
     async def close(self) -> tuple[Charge, ...]:
-        """The bills that could not be booked even now; each is told in the log."""
+        """Return charges that could not be recorded; each is logged."""
         unrecorded = await super().close()
         for entry in unrecorded:
             _LOG.error("a bill could not be booked before the end: %s", describe_charge(entry))
@@ -87,19 +86,19 @@ class ObservedAdmission(Admission):
 
 
 class OrphanedCharges(Protocol):
-    """Bills that processes have left which are no more."""
+    """Charges left behind by processes that have ended."""
 
     async def orphans(self) -> Sequence[OrphanedFile]:
-        """All of them, file by file, held until they are let go of."""
+        """Return all of them by file, locked until `release`."""
 
     async def release(self, *, recorded: Collection[Path], unrecordable: Collection[Path]) -> None:
-        """Remove the files that are `booked`, move those aside that can never be, and leave all others."""
+        """Remove `recorded` files, set `unrecordable` ones aside, and leave all others."""
 
 
 async def record_orphans(orphaned: OrphanedCharges, admission: Admission) -> int:
-    """How many bills were booked that others had left; a file with one that has to wait stays where it is."""
+    """Record orphaned charges and return how many; a file stays if one of its charges has to wait."""
     if admission.waiting:
-        return 0  # the store is away: they can wait where they are, and not here as well
+        return 0  # the store is unavailable: they can stay in their files
     recorded: set[Path] = set()
     unrecordable: set[Path] = set()
     outcomes: list[SettlementOutcome] = []
@@ -132,7 +131,7 @@ async def adopt_orphans(
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Book what others leave, now and for as long as this process lives: they may die at any time."""
+    """Record orphaned charges now and periodically, since other processes may end at any time."""
     while True:
         try:
             await record_orphans(orphaned, admission)
@@ -142,7 +141,7 @@ async def adopt_orphans(
 
 
 def describe_charge(charge: Charge) -> str:
-    """A bill in one line, with all that is needed to book it by hand."""
+    """A charge in one line, with everything needed to record it by hand."""
     call, cache = charge.call, charge.usage.cache
     return (
         f"{call.id} of {call.agent}, session {call.session_id}, {call.provider} {call.model},"
@@ -160,18 +159,18 @@ _UNCOUNTED_REMEDY = "send what can be counted, or say `unknown: allow` with the 
 
 
 class AdmitUncounted(Protocol):
-    """Lets requests through that are sent as they came and booked nowhere."""
+    """Admits requests that are sent as they are and not recorded."""
 
     async def __call__(self, request_id: str, agent: str, reason: str) -> None:
-        """Let one through that cannot be counted for a `reason`.
+        """Admit a request that cannot be counted for a `reason`.
 
         Raises:
-            CallRefused: a cap holds for the agent that does not allow it, or is spent.
+            CallRefused: a cap applies that does not allow it, or is spent.
         """
 
 
 class CapUncounted:
-    """Lets them through where no cap holds, or all that do allow what has no known price and are not spent."""
+    """Admits them if no cap applies, or all caps allow unknown prices and are not spent."""
 
     def __init__(
         self, admission: Admission, options: Callable[[], SpendingOptions], clock: Callable[[], float]
@@ -181,7 +180,6 @@ class CapUncounted:
         self._clock = clock
 
     async def __call__(self, request_id: str, agent: str, reason: str) -> None:
-        """Let one through, or refuse it."""
         call = Call(
             id=request_id,
             agent=agent,
@@ -200,10 +198,10 @@ class CapUncounted:
 
 
 def check_unknown_cost(caps: Iterable[Cap], unknown: str) -> None:
-    """Refuse a call with something `unknown` in it, if one of the caps that hold for it says so.
+    """Reject a call with an `unknown` feature if one of its caps says so.
 
     Raises:
-        CapUncheckable: nobody can say what it costs.
+        CapUncheckable: its cost is unknown.
     """
     for cap in caps:
         if unknown and cap.unknown is UnknownPricePolicy.REFUSE:
@@ -220,7 +218,7 @@ async def admit_call(
     *,
     wait_for_charges: Callable[[], Awaitable[None]] | None,
 ) -> AdmittedCall:
-    """What is let through. Before it is refused, bills take the place of what their calls had reserved.
+    """Admit a call. Before it is rejected, charges replace the reservations of finished calls.
 
     Raises:
         CallRefused: as `Admission.admit` does.

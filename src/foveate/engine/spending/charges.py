@@ -1,4 +1,4 @@
-"""Money on the way of a call: a cap is held before it is made, and its bill is booked after."""
+"""Recording the charge of a call in the ledger."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -19,10 +19,7 @@ from foveate.model import CacheUsage, Comparison, Savings, Usage
 
 
 class RecordCharges:
-    """What a call was billed goes into the ledger.
-
-    It is noted before the client has all of the answer. What was saved on it is added afterwards.
-    """
+    """Records the charge of a call before the client has the whole response; adds its savings afterwards."""
 
     def __init__(
         self, admission: Admission, options: Callable[[], SpendingOptions], session_states: SessionStates
@@ -32,7 +29,7 @@ class RecordCharges:
         self._session_states = session_states
 
     def announce_call(self, context: RequestContext) -> None:
-        """Note a call before it is sent, so that it is not lost if this process ends before it does."""
+        """Note a call before it is sent, in case this process ends before the call does."""
         if context.call is not None:
             self._admission.announce(
                 context.call,
@@ -41,7 +38,7 @@ class RecordCharges:
             )
 
     def record_charge(self, exchange: Exchange) -> None:
-        """Jot down what it was billed: whatever becomes of this process, it will be booked."""
+        """Write the charge to the write-ahead log, so that it survives the end of this process."""
         context = exchange.context
         if context is None or context.call is None:
             return
@@ -70,7 +67,7 @@ class RecordCharges:
         self._admission.log_charge(exchange.charge)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Add to the bill what nobody waits for."""
+        """Add savings to the charge; nobody waits for them."""
         context, charge = exchange.context, exchange.charge
         if context is None or charge is None:
             return
@@ -97,19 +94,19 @@ class RecordCharges:
 
 
 def _ensure_cost_ceiling(exchange: Exchange, context: RequestContext, options: SpendingOptions) -> None:
-    """Work out what a call can come to where no cap wanted to know it before."""
+    """Compute the cost ceiling if no cap needed it before."""
     if context.reservation is not None or context.cost_ceiling is not None:
         return
     try:
         set_cost_ceiling(context, options)
-    except Exception as error:  # noqa: BLE001 - a border: what is billed is booked, whatever was expected
+    except Exception as error:  # noqa: BLE001 - the charge is recorded, with or without a ceiling
         exchange.report_failure(CAPS, error)
 
 
 def _estimate_charge(
     exchange: Exchange, context: RequestContext, price: PriceUsage, options: SpendingOptions
 ) -> Decimal | None:
-    """What a stream without a whole bill has cost by then; None where all that was reserved may be billed."""
+    """Estimate the cost of a stream without complete usage; None if all that was reserved may be charged."""
     _ensure_cost_ceiling(exchange, context, options)
     usage = exchange.usage
     if usage is not None and usage.is_unreadable:

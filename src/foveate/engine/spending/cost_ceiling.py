@@ -1,7 +1,4 @@
-"""How large and how dear a call can be at most, by what its request asks for.
-
-Output limits for requests that set none, so that their worst case fits under the caps.
-"""
+"""The worst-case cost of a call, and output limits that make it fit under the caps."""
 
 import re
 from bisect import bisect_right
@@ -51,18 +48,18 @@ from foveate.prompt_cache.rules import rules_for
 from foveate.tokens import counter_for
 from foveate.tokens.request_count import BOUNDED_UNEXPLAINED
 
-# Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
+# Hosts accept each other's names, and it is unknown which of two they use: the largest counts.
 OUTPUT_LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-# So often a server's tools are taken to be used where the request does not say. Anthropic's loop ends after ten
-# rounds (https://docs.anthropic.com/en/api/handling-stop-reasons, November 2026); others name no end.
+# Assumed uses of a server's tools if the request does not limit them. Anthropic's loop ends after ten rounds
+# (https://docs.anthropic.com/en/api/handling-stop-reasons, November 2026); others document no limit.
 _DEFAULT_TOOL_USES = 10
-# So long a definition can be that the provider has for a tool of its own which the client runs.
+# The longest definition that a provider has for a tool of its own which the client runs.
 _MAX_TOOL_DEFINITION_TOKENS = 2_000
 _BOUNDED_INPUTS = dict.fromkeys(BOUNDED_UNEXPLAINED, 0)
-# So long an answer can be where the window is that of the prompt alone, or is not known (November 2026: GPT-5).
+# If the window is that of the prompt alone, or is unknown (November 2026: GPT-5).
 _DEFAULT_MAX_OUTPUT_TOKENS = 128_000
 _MAX_DIGITS = 18
-# A search among tools, which has no fee.
+# Searches among tools, which are free.
 _FREE_SEARCH_TOOL = "tool_search"
 _UNIT_NAMES = {
     BillableUnit.INPUT_AUDIO: "audio input",
@@ -71,21 +68,20 @@ _UNIT_NAMES = {
 }
 _UNIT_BY_MODALITY = {"audio": BillableUnit.OUTPUT_AUDIO, "image": BillableUnit.OUTPUT_IMAGE}
 _TTL = b'"ttl"'
-# Letters and the underscore written as escapes: names can be spelled so, and no encoder does it by itself.
+# Letters and the underscore written as escapes: valid in names, although no encoder writes them.
 _ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostParameters:
-    """What a request asks for that its price depends on.
+    """What the price of a request depends on.
 
-    `output_tokens` is the limit that it sets an answer, None where it sets none that can be read. `answers` is
-    how many it asks for, None where nobody can say. `tier` and `region` are the provider's own words.
-    The provider reads its input up to `readings` times, since its tools run there, and makes up to `searches`.
-    `within` has how much is added at most by what cannot be seen, where that is known, by its name. It can be
-    answered by `models` too. Its output may have `modalities` beside text, and more tokens than the limit:
-    those of a `prediction` that is not used, `added_tokens`, and a summary if the provider `compacts`.
-    `features` are those whose cost is not known.
+    `output_tokens` is its output limit, None if it sets none that can be read. `choices` is the number of
+    responses, None if unknown. `tier` and `region` are the provider's own words. The provider reads the input
+    up to `input_passes` times, since its tools run there, and makes up to `searches`. `bounded_inputs` are
+    upper bounds of invisible input, by name. `other_models` may respond too. The output may have `modalities`
+    besides text, and more tokens than the limit: those of an unused `prediction`, `extra_output_tokens`, and a
+    summary if the provider `compacts`. `features` are those of unknown cost.
     """
 
     output_tokens: int | None = None
@@ -104,12 +100,11 @@ class CostParameters:
 
     @property
     def adds_input(self) -> bool:
-        """Whether the provider adds to its input while it answers."""
+        """Whether the provider adds input while it responds."""
         return self.input_passes > 1
 
 
 def read_cost_parameters(request: Request) -> CostParameters:
-    """What a request asks for."""
     envelope = get_envelope(request)
     if envelope is None:
         return _parse_cost_parameters(request, parse_fields(request.body))
@@ -148,13 +143,13 @@ def _parse_cost_parameters(request: Request, body_fields: Fields | Mapping[str, 
 
 
 def _choice_count(parameters: Mapping[str, object]) -> int | None:
-    """How many answers are written: all of `best_of` are paid for, though `n` are returned."""
+    """The number of responses: all of `best_of` are charged, although `n` are returned."""
     numbers = [_positive_int(parameters[name]) for name in ("n", "best_of") if parameters.get(name) is not None]
     return None if None in numbers else max((number for number in numbers if number is not None), default=1)
 
 
 def _prediction_text(prediction: object) -> str:
-    """The text that a request predicts of its answer; all of it is paid for as output if it is not used.
+    """The predicted output; all of it is charged as output if it is not used.
 
     `rejected_prediction_tokens` are counted in the completion tokens "for purposes of billing" (OpenAI's API
     reference, read November 2026).
@@ -172,9 +167,9 @@ _PARAMETER_NAMES = frozenset(
 
 
 def _output_limits(api_format: Format, body_fields: Fields, parameters: Mapping[str, object]) -> list[object]:
-    """Every limit that a request sets its answer.
+    """All output limits of a request.
 
-    Gemini reads names in two spellings, and its limit bounds thinking and answer together: measured in
+    Gemini accepts two spellings, and its limit bounds thinking and output together: measured in
     https://github.com/googleapis/python-genai/issues/2062 (read November 2026).
     """
     if api_format is Format.GEMINI:
@@ -187,7 +182,7 @@ def _output_limits(api_format: Format, body_fields: Fields, parameters: Mapping[
 
 
 def _read_parameters(api_format: Format, body_fields: Fields) -> dict[str, object]:
-    """The parameters in `_NAMES`, whatever a format calls them."""
+    """The parameters in `_PARAMETER_NAMES`, whatever a format calls them."""
     if api_format is Format.GEMINI:
         choices = _gemini_config_values(body_fields, "candidateCount", "candidate_count")
         inner = gemini_fields(body_fields)
@@ -211,7 +206,7 @@ def _first_value(values: Sequence[object]) -> object:
 def _server_tool_uses(
     api_format: Format, body_fields: Fields | Mapping[str, bytes], tools: Sequence[tuple[str, bytes]]
 ) -> tuple[int, int]:
-    """How often tools can be used that run at the provider, and how often it can search the web."""
+    """How often tools can run at the provider, and how often it can search the web."""
     server_tools = [
         (kind, _positive_int(parse_object(raw).get("max_uses")))
         for kind, raw in tools
@@ -224,7 +219,7 @@ def _server_tool_uses(
         for kind, limit in server_tools
         if "search" in kind.lower() and not kind.startswith(_FREE_SEARCH_TOOL)
     ]
-    if is_set(body_fields.get("web_search_options")):  # it searches once, before it answers
+    if is_set(body_fields.get("web_search_options")):  # one search, before the response
         searches.append(1)
     total = (
         _positive_int(parse_json(body_fields.get("max_tool_calls"))) if api_format is Format.RESPONSES else None
@@ -239,7 +234,7 @@ def _total_uses(limits: list[int | None]) -> int:
 
 
 def _tool_kind(api_format: Format, raw: bytes) -> str:
-    """The kind of a tool; where it has a name of its own for that, nothing else is read."""
+    """The kind of a tool, without parsing the rest if possible."""
     if api_format in (Format.GEMINI, Format.BEDROCK):
         return formats.parse_tool(api_format, raw).kind
     return as_text(parse_json(parse_inner_fields(raw).get("type"))) or "function"
@@ -250,7 +245,7 @@ def _is_run_by_client(kind: str) -> bool:
 
 
 def _client_tool_definitions(tools: Sequence[tuple[str, bytes]]) -> dict[str, int]:
-    """The most that the provider's definitions of tools come to that the client runs, by the tools' names."""
+    """Upper bounds of the provider's definitions of tools that the client runs, by tool."""
     token_bounds: dict[str, int] = {}
     for kind, raw in tools:
         if _is_run_by_client(kind) and kind not in ("function", "custom"):
@@ -260,13 +255,13 @@ def _client_tool_definitions(tools: Sequence[tuple[str, bytes]]) -> dict[str, in
 
 
 def _only_clears_context(management: object) -> bool:
-    """Whether the provider is only asked to leave something out, and not to write a summary of it."""
+    """Whether the provider only removes context, and writes no summary of it."""
     edits = as_list(as_dict(management).get("edits")) if isinstance(management, dict) else as_list(management)
     return all(as_text(as_dict(edit).get("type")).startswith("clear_") for edit in edits)
 
 
 def _positive_int(value: object) -> int | None:
-    """A number above zero, also as hosts take it that are not strict; None where it is none."""
+    """Parse a positive number as lenient hosts do; None if it is not one."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS:
         value = int(value)
     if isinstance(value, float) and value.is_integer():
@@ -275,7 +270,7 @@ def _positive_int(value: object) -> int | None:
 
 
 def max_breakpoint_ttl(request: Request) -> Ttl | None:
-    """The longest time for which a mark in a request asks; None where there is none that says how long."""
+    """The longest TTL of all breakpoints in a request; None if none has a TTL."""
     body = request.body
     if not contains(body, _TTL) and not (contains(body, _ESCAPED) and _ESCAPED_LETTER.search(body)):
         return None
@@ -287,10 +282,10 @@ def max_breakpoint_ttl(request: Request) -> Ttl | None:
 
 
 class CostCeiling(msgspec.Struct, frozen=True, kw_only=True):
-    """The most tokens that a call can have, and how it is paid for.
+    """Upper bounds of a call's tokens, and how they are priced.
 
-    `added_tokens` are billed as output beyond any limit of it. `models` may answer in the place of `model`. It
-    may be billed for `units` too, so that they need a price.
+    `extra_output_tokens` are charged as output beyond any limit. `other_models` may respond instead of `model`.
+    `units` may be charged too, so they need a price.
     """
 
     model: str
@@ -307,7 +302,7 @@ class CostCeiling(msgspec.Struct, frozen=True, kw_only=True):
     units: tuple[BillableUnit, ...] = ()
 
     def dollars(self, prices: PriceBook) -> Decimal | None:
-        """The most that it can cost; None where that is not known of one of the models that may answer."""
+        """The maximum cost; None if it is unknown for one of the models that may respond."""
         highest = Decimal(0)
         for model in (self.model, *self.other_models):
             dollars = prices.ceiling(
@@ -328,7 +323,7 @@ class CostCeiling(msgspec.Struct, frozen=True, kw_only=True):
         return highest
 
     def describe_unpriced(self, prices: PriceBook) -> str:
-        """What the call may be billed for that has no price though its tokens have; empty if nothing."""
+        """Name what may be charged and has no price although the tokens have; empty if nothing."""
         tokens_only = replace_struct(self, searches=0, units=(), other_models=())
         if tokens_only.dollars(prices) is None:
             return ""
@@ -353,12 +348,12 @@ def compute_cost_ceiling(
     region: str | None = None,
     allowed: Collection[str] = (),
 ) -> CostCeiling | None:
-    """The most that a request can come to; None where nobody can say.
+    """Compute the cost ceiling of a request; None if it is unknown.
 
-    Features of unknown cost are looked for apart (`unknown_features`); of those that are `allowed` on purpose,
-    nothing is reserved for fees that have no price. `unexplained` names what its provider adds that the request
-    does not show, and `counted` those of them that `count` includes. `region` is where it is served, if that is
-    known from elsewhere than the request.
+    Features of unknown cost are checked separately (`unknown_features`); fees of those that are `allowed` are
+    ignored if they have no price. `unexplained` names inputs that the provider adds, and `counted_inputs` those
+    of them that `count` includes. `region` is where the call is served, if it is known from elsewhere than the
+    request.
     """
     parameters = read_cost_parameters(request)
     input_tokens = max_input_tokens(
@@ -371,7 +366,7 @@ def compute_cost_ceiling(
         request.model, parameters.output_tokens, min_input_tokens, window_tokens
     )
     for model in parameters.other_models:
-        # Another model may count more tokens, have a larger window and write longer answers.
+        # Another model may count more tokens, have a larger window and write longer responses.
         window = find_context_window(model)
         window_tokens = window.tokens if window is not None else None
         upper = counter_for(model).count_request(replace(request, model=model)).total.upper
@@ -409,7 +404,7 @@ def compute_cost_ceiling(
 def _fees(
     parameters: CostParameters, models: Sequence[str], allowed: Collection[str]
 ) -> tuple[int, tuple[BillableUnit, ...]]:
-    """How many searches are paid for, and what else is billed beside text; nothing that is `allowed`."""
+    """The number of searches and the other units that are charged, without those that are `allowed`."""
     kinds = [CostFeature("field", "modalities"), CostFeature("tool", "web_search")]
     counted_names = {
         name.name
@@ -430,7 +425,7 @@ def _fees(
 
 
 def unknown_features(request: Request, provider: str, allowed: Collection[str] = ()) -> tuple[CostFeature, ...]:
-    """The features of a request whose cost is not known, but for those that are `allowed` on purpose."""
+    """Features of a request whose cost is unknown, without those that are `allowed`."""
     parameters = read_cost_parameters(request)
     return without_allowed(
         (*parameters.features, *request_features(request, parameters.other_models, provider)), allowed
@@ -445,9 +440,9 @@ def max_input_tokens(
     window_tokens: int | None,
     counted_inputs: Collection[str] = (),
 ) -> int | None:
-    """The most input that a request is billed whose own is at most `upper`; None where nobody can say.
+    """The maximum input that is charged for a request whose own input is at most `upper`; None if unknown.
 
-    What the provider fetches, or has kept, fits into the window, and so does what each use of its tools adds.
+    What the provider fetches or stores fits into the window, and so does what each use of its tools adds.
     """
     parameters = read_cost_parameters(request)
     if not unexplained and not request.unexplained and not parameters.adds_input:
@@ -466,7 +461,7 @@ def max_input_tokens(
 def _max_output_tokens(
     model: str, limit_tokens: int | None, input_tokens: int, window_tokens: int | None
 ) -> int:
-    """How long an answer of a model can be whose request has this limit."""
+    """The maximum output of a model for a request with this limit."""
     model_output = find_output_limit(model)
     if model_output is not None:
         return min(limit_tokens or model_output.tokens, model_output.tokens)
@@ -474,19 +469,19 @@ def _max_output_tokens(
 
 
 def _max_output_tokens_in_window(input_tokens: int, window_tokens: int | None) -> int:
-    """How long an answer can be to which no limit is set, of a model that nothing more is known of."""
+    """The maximum output of an unknown model without a limit."""
     if window_tokens is None:
         return _DEFAULT_MAX_OUTPUT_TOKENS
     return max(window_tokens - input_tokens, min(window_tokens, _DEFAULT_MAX_OUTPUT_TOKENS))
 
 
-# A limit above this leaves half of the room under a shared cap to calls at the same time.
+# A limit above this leaves half of the room under a shared cap to concurrent calls.
 _AMPLE_OUTPUT_TOKENS = 32_000
-# OpenAI's reasoning models refuse `max_tokens`; other providers may not know the newer name.
+# OpenAI's reasoning models reject `max_tokens`; other providers may not know the newer name.
 _MAX_COMPLETION_TOKENS_PROVIDERS = frozenset(("openai", "azure"))
 
 
-# Where formats have the limit inside of an object; Gemini reads its names in two spellings.
+# Formats with the limit inside an object; Gemini accepts two spellings.
 _NESTED_LIMIT_PATHS = {
     Format.GEMINI: (("generationConfig", "maxOutputTokens"), ("generation_config", "max_output_tokens")),
     Format.BEDROCK: (("inferenceConfig", "maxTokens"),),
@@ -494,7 +489,7 @@ _NESTED_LIMIT_PATHS = {
 
 
 def output_limit_path(request: Request, provider: str) -> tuple[str, ...] | None:
-    """The path of the parameter that limits the output; None if the client set one, or the API requires it."""
+    """The path of the output limit; None if the client has set one, or the API requires it."""
     parameters = get_parameters(request)
     if request.format in _NESTED_LIMIT_PATHS:
         return _nested_limit_path(request.format, parameters)
@@ -510,7 +505,7 @@ def output_limit_path(request: Request, provider: str) -> tuple[str, ...] | None
 
 
 def _nested_limit_path(api_format: Format, parameters: Fields) -> tuple[str, ...] | None:
-    """The path in the spelling that the request has; None if a limit is there, or no object to put it into."""
+    """The path in the request's own spelling; None if a limit is set, or there is no object to set it in."""
     spellings = _NESTED_LIMIT_PATHS[api_format]
     used_paths = [path for path in spellings if path[0] in parameters]
     if any(not isinstance(parse_json(parameters[path[0]]), dict) for path in used_paths):
@@ -530,10 +525,10 @@ def limit_output(
     prices: PriceBook,
     min_tokens: int,
 ) -> tuple[SetParameter, CostCeiling]:
-    """Choose the output limit with which a refused call fits under the cap that refused it.
+    """Choose the output limit with which a rejected call fits under the cap that rejected it.
 
-    Returns the edit, and what the call can come to with it. Under a cap that calls share, a limit above 32,000
-    tokens takes only half of the room, so that other calls can be made at the same time.
+    Returns the edit and the new ceiling. Under a shared cap, a limit above 32,000 tokens takes only half of the
+    room, so that other calls can be made at the same time.
 
     Raises:
         CapExceeded: the client set a limit, or not even `min_tokens` fit.

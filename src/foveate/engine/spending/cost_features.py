@@ -1,7 +1,7 @@
-"""Features of a request whose cost is not known: fields, tools and models that are on no list of known ones.
+"""Features of a request whose cost is unknown: fields, tools and models that are not listed as known.
 
-The lists name what is known. Whatever a provider adds later is unknown until it is added here, so that a cap
-fails closed. The names of fields are in `cost_fields.toml`.
+The lists name what is known. Whatever a provider adds later is unknown until it is added here, so that caps
+fail closed. The names of fields are in `cost_fields.toml`.
 """
 
 import re
@@ -25,7 +25,7 @@ from foveate.tokens.rendering.claude_models import CLIENT_TOOL_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class CostFeature:
-    """A feature of unknown cost: what it is (field, header, tool or model), and its name."""
+    """A feature of unknown cost: its kind (field, header, tool or model) and its name."""
 
     kind: str
     name: str
@@ -65,11 +65,11 @@ _DATED_CLIENT_TOOLS = tuple(CLIENT_TOOL_TOKENS)  # their kinds end with a date
 
 
 def is_client_tool(kind: str) -> bool:
-    """Tell whether the client runs tools of this kind itself; all others run at the provider."""
+    """Whether the client runs tools of this kind; all others run at the provider."""
     return kind in _PLAIN_CLIENT_TOOLS or kind.startswith(_DATED_CLIENT_TOOLS)
 
 
-# Tools that run at the provider and cost no more than tokens, or a fee that the price list has (searches).
+# Tools that run at the provider and cost only tokens, or a fee in the price list (searches).
 _BOUNDED_TOOLS: Mapping[Format, tuple[str, ...]] = {
     Format.ANTHROPIC: ("web_search", "web_fetch", "tool_search", "mcp"),
     Format.RESPONSES: ("web_search", "file_search", "tool_search", "mcp"),
@@ -86,7 +86,7 @@ _FIELD_GROUPS: Mapping[Format, tuple[str, ...]] = {
     Format.BEDROCK: ("bedrock",),
 }
 _RESOLUTIONS = tuple(f"MEDIA_RESOLUTION_{size}" for size in ("UNSPECIFIED", "LOW", "MEDIUM"))
-# OpenRouter's preferences that never lead to a dearer endpoint, by the values that do not.
+# OpenRouter preferences and their values that never lead to a more expensive endpoint.
 _ROUTING_CHECKS: Mapping[str, _ValueCheck] = {
     "sort": _is_one_of("price", {"by": "price"}),
     "max_price": _is_anything,
@@ -119,19 +119,19 @@ _VALUE_CHECKS: Mapping[str, _ValueCheck] = {
     ),
 }
 
-# Variants of models at OpenRouter that choose endpoints by price alone, or are models of their own.
+# OpenRouter variants that choose endpoints by price alone, or are models of their own.
 _KNOWN_VARIANTS = frozenset(("free", "floor", "thinking", "beta", "extended"))
 _EXPENSIVE_VARIANTS = frozenset(("online", "nitro", "exacto"))
 _OPENROUTER = "openrouter"
-# They search the web with every request.
+# Models that search the web with every request.
 _DEEP_RESEARCH = "deep-research"
 _SEARCHING_MODEL = re.compile(r"search-preview|search-api|(?:^|/)sonar|deep-research", re.IGNORECASE)
-# Items of messages that bring tools along; the last is the result of a search among tools that the client runs.
+# Items of messages that add tools; the last is the result of a tool search that the client runs.
 _TOOL_ITEMS = ("additional_tools", "tool_addition", "tool_search_output")
 _ADDED_TOOLS = tuple(name.encode() for name in _TOOL_ITEMS)
 _NAMESPACE = "namespace"
-_MAX_NULL_BYTES = 64  # with blanks around it
-# Names can be spelled with escapes, which no encoder does to letters by itself.
+_MAX_NULL_BYTES = 64  # with whitespace around it
+# Names may contain escapes, although no encoder escapes letters.
 _ESCAPED, _ESCAPED_LETTER, _ESCAPE_BYTES = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])"), 6
 
 
@@ -145,9 +145,9 @@ def _known_fields(api_format: Format) -> frozenset[str]:
     return frozenset().union(*(_load_field_groups()[group] for group in _FIELD_GROUPS[api_format]))
 
 
-# Headers that choose how a call is served, or add a service to it, with their values that add nothing to its
-# cost (None: all of them). Sources, read November 2026: botocore's model of Bedrock's InvokeModel, and Google's
-# pages on provisioned and priority throughput of Vertex AI.
+# Headers that choose how a call is served, or add a service, with values that add nothing to the cost (None:
+# all). Sources, read November 2026: botocore's model of Bedrock's InvokeModel, and Google's pages on
+# provisioned and priority throughput of Vertex AI.
 _SERVING_HEADER_PREFIXES = ("x-amzn-bedrock-", "x-vertex-ai-llm-")
 _KNOWN_SERVING_HEADERS: Mapping[str, tuple[str, ...] | None] = {
     "x-amzn-bedrock-accept": None,
@@ -161,7 +161,7 @@ _KNOWN_SERVING_HEADERS: Mapping[str, tuple[str, ...] | None] = {
 
 
 def cost_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, ...]:
-    """The names of headers, in small letters, that may add to the cost of a call."""
+    """Lower-case names of headers that may add to the cost of a call."""
     return tuple(
         name
         for name, value in ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
@@ -172,26 +172,25 @@ def cost_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, ...]:
 
 
 def header_features(names: Iterable[str]) -> tuple[CostFeature, ...]:
-    """The features of unknown cost that headers ask for."""
     return tuple(CostFeature("header", name) for name in names)
 
 
 def envelope_features(
     api_format: Format, body_fields: Fields | Mapping[str, bytes], tools: Sequence[bytes]
 ) -> tuple[CostFeature, ...]:
-    """The features of unknown cost among the top-level fields and the tools of a request."""
+    """Features of unknown cost among the top-level fields and the tools of a request."""
     names = [CostFeature("field", name) for name in _unknown_fields(api_format, body_fields)]
     return (*names, *(CostFeature("tool", kind) for kind in _unknown_tools(api_format, tools)))
 
 
 def request_features(request: Request, models: Sequence[str], provider: str) -> tuple[CostFeature, ...]:
-    """The features of unknown cost among the messages of a request, and the models that may answer it."""
+    """Features of unknown cost among the messages of a request and the models that may respond."""
     added = (
         kind
         for kind in _unknown_added_tools(request)
         if not is_client_tool(kind) and not kind.startswith(_TOOL_REFERENCE)
     )
-    # They search as often as they like, unless the request says how often.
+    # Unlimited searches, unless the request limits them.
     is_unlimited = _parse_int(get_parameters(request).get("max_tool_calls")) is None
     unknown = (
         model
@@ -207,7 +206,7 @@ def _parse_int(raw: msgspec.Raw | bytes | None) -> int | None:
 
 
 def without_allowed(features: Iterable[CostFeature], allowed: Collection[str]) -> tuple[CostFeature, ...]:
-    """The features that an operator has not allowed on purpose, by globs of their names."""
+    """Remove features that an operator has allowed, by globs of their names."""
     return tuple(
         dict.fromkeys(
             feature for feature in features if not any(fnmatchcase(feature.name, glob) for glob in allowed)
@@ -216,7 +215,7 @@ def without_allowed(features: Iterable[CostFeature], allowed: Collection[str]) -
 
 
 def unknown_embedding_fields(body_fields: Fields | Mapping[str, bytes]) -> tuple[CostFeature, ...]:
-    """The fields of a request for embeddings whose cost is not known."""
+    """Fields of a request for embeddings whose cost is unknown."""
     return tuple(
         CostFeature("field", name)
         for name, raw in body_fields.items()
@@ -245,12 +244,12 @@ def _unknown_fields(api_format: Format, body_fields: Fields | Mapping[str, bytes
 
 
 def _is_null(raw: msgspec.Raw | bytes) -> bool:
-    """Tell whether a field is null, without reading a long one."""
+    """Whether a field is null, without parsing a long one."""
     return memoryview(raw).nbytes <= _MAX_NULL_BYTES and parse_json(raw) is None
 
 
 def _unknown_gemini_fields(body_fields: Fields | Mapping[str, bytes]) -> list[str]:
-    """Google reads names in two spellings."""
+    """Gemini accepts names in two spellings."""
     unknown = []
     for name, raw in gemini_fields(body_fields).items():
         plain_name = _normalize_name(name)
@@ -277,7 +276,7 @@ def _normalize_name(name: str) -> str:
 
 
 def _unknown_routing_fields(preferences: object) -> list[str]:
-    """OpenRouter's preferences that may lead to an endpoint that is dearer than the listed price."""
+    """OpenRouter preferences that may lead to an endpoint above the listed price."""
     if not isinstance(preferences, dict):
         return ["*"]
     return [
@@ -288,11 +287,11 @@ def _unknown_routing_fields(preferences: object) -> list[str]:
 
 
 def _unknown_item_fields(item: Mapping[str, object]) -> list[str]:
-    """Fields that Converse passes on to the model; tools among them have to be the client's own."""
+    """Fields that Converse passes on to the model; tools among them must be the client's own."""
     tools = [as_text(as_dict(entry).get("type")) or "function" for entry in as_list(item.get("tools"))]
     is_known = {
         "tools": all(map(is_client_tool, tools)),
-        # Amazon's models read a limit of the answer here, which would stand beside the one that counts.
+        # Amazon's models read an output limit here, besides the one that counts.
         "inferenceConfig": set(as_dict(item.get("inferenceConfig"))) <= {"topK"},
     }
     known = _load_field_groups()["bedrock_additional"]
@@ -300,7 +299,7 @@ def _unknown_item_fields(item: Mapping[str, object]) -> list[str]:
 
 
 def tool_kind(api_format: Format, raw: bytes) -> str:
-    """The kind of a tool: `function` for one that has no kind of its own."""
+    """The kind of a tool, `function` by default."""
     tool_fields = parse_object(raw)
     if api_format is Format.GEMINI:
         return "function" if "name" in tool_fields else next(iter(tool_fields), "tool")
@@ -325,7 +324,7 @@ def _unknown_tools(api_format: Format, tools: Sequence[bytes]) -> list[str]:
 
 
 def _unknown_added_tools(request: Request) -> list[str]:
-    """The kinds of tools that messages add to those of the request."""
+    """Kinds of tools that messages add to those of the request."""
     if request.format not in (Format.ANTHROPIC, Format.RESPONSES):
         return []
     body = request.body
@@ -337,7 +336,7 @@ def _unknown_added_tools(request: Request) -> list[str]:
 
 
 def _tool_kinds(tool: object) -> list[str]:
-    """The kind of a tool, and for a namespace those of the tools in it."""
+    """The kind of a tool, or those of the tools in a namespace."""
     tool_record = as_dict(tool)
     kind = as_text(tool_record.get("type")) or "function"
     inner = as_list(tool_record.get("tools")) if kind == _NAMESPACE else []
@@ -345,7 +344,7 @@ def _tool_kinds(tool: object) -> list[str]:
 
 
 def _nested_tools(value: object) -> list[object]:
-    """The definitions in items that add tools, at any depth."""
+    """Tool definitions in items, at any depth."""
     tools: list[object] = []
     remaining = [value]
     while remaining:
@@ -361,14 +360,14 @@ def _nested_tools(value: object) -> list[object]:
 
 
 def fallback_models(api_format: Format, body_fields: Fields | Mapping[str, bytes]) -> Sequence[str]:
-    """The models that may answer in the place of the one that is asked (OpenRouter)."""
+    """Models that may respond instead of the requested one (OpenRouter)."""
     if api_format not in (Format.CHAT, Format.RESPONSES, Format.ANTHROPIC) or "models" not in body_fields:
         return ()
     return [model for model in as_list(parse_json(body_fields["models"])) if isinstance(model, str)]
 
 
 def modalities(api_format: Format, body_fields: Fields | Mapping[str, bytes]) -> frozenset[str]:
-    """The kinds of output beside text that a request asks for."""
+    """Kinds of output besides text that a request asks for."""
     if api_format is Format.GEMINI:
         inner = gemini_fields(body_fields)
         configs = [parse_object(inner.get(name)) for name in ("generationConfig", "generation_config")]
@@ -384,7 +383,7 @@ def modalities(api_format: Format, body_fields: Fields | Mapping[str, bytes]) ->
 
 
 def is_known_variant(model: str, provider: str) -> bool:
-    """Whether a model's name has no suffix that adds a search, or may choose a dearer endpoint."""
+    """Whether a model's name has no suffix that adds a search or may choose a more expensive endpoint."""
     _, colon, variant = model.lower().rpartition(":")
     if not colon:
         return True

@@ -1,4 +1,4 @@
-"""The calls for summaries: each is let through under the caps by itself, and booked by itself."""
+"""An HTTP client for summaries and keep-alive requests: its calls are admitted under caps and recorded."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ from foveate.http import JsonClient, JsonReply
 from foveate.model import CacheUsage, Format, Savings, Usage
 from foveate.tokens import counter_for
 
-# What a provider answers whose customer has no money left; who asks for a summary does not ask again.
+# A provider's status for customers without credit; the caller does not retry it.
 _PAYMENT_REQUIRED = 402
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentOptions:
-    """How calls are paid for. `call` gives each a name of its own, `compare` tells what it adds to savings."""
+    """How calls are paid for. `make_call` creates the ledger's call, `compare` its effect on savings."""
 
     admission: Admission
     options: Callable[[], SpendingOptions]
@@ -39,9 +39,9 @@ class PaymentOptions:
 
 
 class PaidClient(JsonClient):
-    """Asks as `client` does, and pays. Of what was admitted beforehand, `first` is for the first call.
+    """Sends requests by `client`, and pays for them. `first_reservation` is used for the first call.
 
-    If that is for a response of at most `output_tokens`, a request for a longer one is admitted anew.
+    If it covers at most `output_tokens`, a request for a longer response gets a new reservation.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class PaidClient(JsonClient):
         self._output_tokens = output_tokens
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
-        """What `client` is answered, once a cap has room for it.
+        """Send a request once the caps have room for it.
 
         Raises:
-            UpstreamStatus: also where no cap has room: then nothing was sent, and nothing is billed.
+            UpstreamStatus: also if a cap rejects the call; then nothing was sent or charged.
             UpstreamError: as `client` does.
         """
         try:
@@ -88,7 +88,7 @@ class PaidClient(JsonClient):
         return reply
 
     async def release(self) -> None:
-        """Free what was reserved for a first call that was not made."""
+        """Release the reservation of a first call that was not made."""
         reservation, self._first_reservation = self._first_reservation, None
         if reservation is not None:
             await self._payment.admission.release(reservation)

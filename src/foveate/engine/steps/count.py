@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from foveate.engine.context import RequestContext
 from foveate.engine.counting.calibration import Calibrations, calibrate, calibration_key
-from foveate.engine.counting.offline import StoredConversationSizes
 from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.counting.stored_conversations import StoredConversationSizes
 from foveate.engine.steps.names import COUNT
 from foveate.model import Format, TokenCount
 from foveate.session.counting import TurnCounter, count_in_thread

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from foveate.config.settings import ServerSettings
-from foveate.engine.options import redact_keys
+from foveate.engine.redaction import redact_keys
 from foveate.engine.request import AppliedEdit, StepFailure
 
 _MAX_TEXT_CHARS = 200

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.engine.options import redact_keys
+from foveate.engine.redaction import redact_keys
 from foveate.engine.request import AppliedEdit, StepFailure
 from foveate.gateway.observability import access_log
 from foveate.gateway.observability.access_log import AccessRecord, LogWriter, format_line, record_to_json
