@@ -1,7 +1,7 @@
-"""Why a session's request did not read what the one before it left in the provider's cache, as it happens.
+"""Detects and explains cache misses: requests that did not read what the previous one had cached.
 
-Of each session the last body is remembered, as long as there is room for all of them; beyond that the hashes
-and lengths of its blocks. Bodies are read only where a bill says that much was not read.
+The last body of each session is kept while there is room for all of them, and beyond that the hashes and
+lengths of its blocks. Bodies are parsed only if the usage shows that much was not read.
 """
 
 import asyncio
@@ -29,18 +29,17 @@ from foveate.prompt_cache.rules import CacheRules, CachingMode
 _LOG = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""So many of last bodies are remembered."""
+"""Total size of the bodies that are kept."""
 _MAX_SESSIONS = 4 * 1024
 _MAX_HASHED = 256
 _MAX_RECENT = 100
-# A bill that reads less than this share of what was left, and so many tokens less, is worth a look.
+# A miss reads less than this share of what was cached, and at least so many tokens less.
 _MIN_READ_SHARE = 0.8
 _MIN_LOST_TOKENS = 1024
-# A body that there is no more room for is read once more for its hashes: not more often than that, since it
-# takes milliseconds.
+# Hashing a body that is dropped takes milliseconds, so it is not done more often.
 _HASH_INTERVAL_SECONDS = 0.1
 _PRICE_SAMPLE_TOKENS = 1000
-# What shortened tool results and messages that made room look like in the bodies.
+# How truncated tool results and dropped messages appear in the bodies.
 _TRIMMING_CAUSES = frozenset(
     (
         *(MissCause.EDITED, MissCause.SHORTENED, MissCause.EXTENDED),
@@ -56,9 +55,9 @@ _TRIMMING_CAUSES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LastRequest:
-    """A session's last request: what it left in the cache by its bill, and its body, warm or cold, if any.
+    """A session's last request: what it cached by its usage, and its body or fingerprint, if any.
 
-    `fold_id` is the fold that stands for the head of its history, `trimmed` what was shortened or taken out of
+    `compaction_id` is the compaction at the head of its history, `trimmed` what was truncated or dropped from
     the rest.
     """
 
@@ -75,7 +74,7 @@ class _LastRequest:
     fingerprint: RequestSnapshot | None = field(default=None, repr=False)
 
     def load_fingerprint(self) -> RequestSnapshot | None:
-        """The request as the explainer needs it; None where too little is known of it."""
+        """The request as the explanation needs it; None if too little is known."""
         return self.fingerprint if self.body is None else _fingerprint_request(self, self.body, warm=True)
 
 
@@ -88,7 +87,7 @@ _SessionKey = tuple[str, str]
 
 
 class CacheMissDetector:
-    """Sees breaks of the cache in every session of a process, and remembers the last ones."""
+    """Detects cache misses in all sessions of a process, and keeps the last ones."""
 
     def __init__(
         self,
@@ -114,16 +113,16 @@ class CacheMissDetector:
 
     @property
     def recent(self) -> Sequence[SessionCacheMiss]:
-        """The last breaks, the newest first."""
+        """The last misses, newest first."""
         return tuple(reversed(self._recent))
 
     @property
     def body_bytes(self) -> int:
-        """How many bytes of bodies are remembered."""
+        """Total size of the bodies that are kept."""
         return self._body_bytes
 
     def __call__(self, exchange: Exchange) -> None:
-        """Hold what a request has read against what the one before it left."""
+        """Compare what a request has read with what the previous one had cached."""
         context, usage = exchange.context, exchange.usage
         if (
             context is None
@@ -141,7 +140,7 @@ class CacheMissDetector:
             return
         key = (context.incoming.agent, context.session_id)
         previous, cached_tokens = self._last_requests.get(key), _cached_tokens(usage.cache, rules)
-        if previous is None and not cached_tokens:  # there was nothing to read, and will not be
+        if previous is None and not cached_tokens:  # nothing was cached, and nothing is now
             return
         current = _LastRequest(
             request_id=exchange.incoming.id,
@@ -155,14 +154,14 @@ class CacheMissDetector:
             block_tokens=context.block_tokens,
             body=exchange.upstream_request.body,
         )
-        if previous is not None and previous.sent_at > current.sent_at:  # they came at the same time
+        if previous is not None and previous.sent_at > current.sent_at:  # the requests were concurrent
             return
         if previous is not None and _is_miss(usage.cache.read, previous.cached_tokens):
             self._start_task(self._explain(previous, current, context, usage))
         self._remember(key, current)
 
     async def close(self) -> None:
-        """Wait for what is being explained."""
+        """Wait for running explanations."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -178,7 +177,7 @@ class CacheMissDetector:
             self._body_bytes -= self._body_sizes.pop(removed_key, 0)
 
     def _drop_body(self, key: _SessionKey, size_bytes: int) -> None:
-        """Let go of a body, and keep its hashes where that is not done too often."""
+        """Drop a body, and hash it first if the last one is not too recent."""
         self._body_bytes -= size_bytes
         last, now = self._last_requests[key], self._monotonic()
         self._last_requests[key] = replace(last, body=None)
@@ -221,7 +220,6 @@ class CacheMissDetector:
         _LOG.info("%s", describe_miss(miss))
 
     def _start_task(self, coroutine: Coroutine[object, object, None]) -> None:
-        """Do something that nobody waits for."""
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
@@ -233,7 +231,7 @@ class CacheMissDetector:
 
 
 def describe_miss(miss: SessionCacheMiss) -> str:
-    """A break in one line, without a word of what the conversation says."""
+    """A miss in one line, without text of the conversation."""
     verdict = miss.verdict
     place = "" if verdict.place is None else f" at {verdict.place.area} {verdict.place.index}"
     side = verdict.after or verdict.before
@@ -251,7 +249,7 @@ def describe_miss(miss: SessionCacheMiss) -> str:
 
 
 def _trimmed_places(context: RequestContext) -> frozenset[Place | tuple[int, int]]:
-    """The tool results that were shortened, and the messages that gave way to make room."""
+    """Truncated tool results, and messages that were dropped to make room."""
     places: set[Place | tuple[int, int]] = set()
     for applied in context.applied_edits:
         if isinstance(applied.edit, ReplaceText):
@@ -262,9 +260,9 @@ def _trimmed_places(context: RequestContext) -> frozenset[Place | tuple[int, int
 
 
 def _cached_tokens(usage: CacheUsage, rules: CacheRules) -> int:
-    """What a request left in the cache for the next one, by its bill."""
+    """The tokens that a request has cached for the next one, by its usage."""
     cached = usage.read + usage.written_5m + usage.written_1h
-    if rules.caching is not CachingMode.BREAKPOINTS:  # it keeps what it is sent unasked, and says nothing of it
+    if rules.caching is not CachingMode.BREAKPOINTS:  # it caches everything it is sent, and does not report it
         cached = max(cached, usage.input_tokens)
     return cached if cached >= rules.minimum_tokens else 0
 
@@ -279,7 +277,7 @@ def _explain_miss(
     reported: CacheUsage,
     price_per_token: Decimal | None,
 ) -> ExplainedMiss | NoMiss | None:
-    """Why `now` could not read what `before` left; None where too little is known."""
+    """Explain why a request could not read what the previous one cached; None if too little is known."""
     try:
         previous, current = previous_request.load_fingerprint(), current_request.load_fingerprint()
         if previous is None or current is None:
@@ -303,7 +301,7 @@ def _explain_miss(
 def _with_planned_cause(
     verdict: ExplainedMiss | NoMiss, previous: _LastRequest, current: _LastRequest
 ) -> ExplainedMiss | NoMiss:
-    """The same verdict, with the cause if Foveate itself rewrote the history: bodies alone do not show it."""
+    """Set the cause if Foveate itself rewrote the history: bodies alone do not show it."""
     if (
         not isinstance(verdict, ExplainedMiss)
         or verdict.place is None

@@ -1,7 +1,6 @@
-"""Folds of sessions: behind an answer where a request crosses the threshold, at once where it would not fit.
+"""Compaction of sessions: after a response if a request crosses the threshold, at once if it would not fit.
 
-What the summaries cost is booked as compaction, under the same caps as all else; where a cap has no room for
-one, rules write it.
+Summaries are charged as compaction, under the same caps as all calls; if a cap rejects one, rules write it.
 """
 
 import asyncio
@@ -36,16 +35,16 @@ from foveate.model import Comparison, Savings, Usage
 
 _LOG = logging.getLogger(__name__)
 
-# What is sent with an instruction to sum it up is less than this many times as long.
+# A request with the instruction to summarise is shorter than this many times its input.
 _SUMMARY_INPUT_FACTOR = 2
-# As long as a summary may be, several times over.
+# Several times the length of a summary.
 _SUMMARY_OUTPUT_TOKENS = 16_384
-# So many at once: a fold reads a whole history.
+# A compaction reads a whole history.
 _MAX_CONCURRENT = 4
 
 
 class SessionCompactor:
-    """Folds for all sessions of a process, as one `holder`."""
+    """Compacts the sessions of a process, as one `holder` of leases."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class SessionCompactor:
         clock: Callable[[], float],
         on_result: Callable[[str, CompactionResult], None] = lambda _agent, _folded: None,
     ) -> None:
-        """`told` is what is told of each, with the agent whose session it is of."""
+        """`on_result` is called with the agent and each result."""
         self._compaction_store = compaction_store
         self._client = client
         self._admission = admission
@@ -66,13 +65,13 @@ class SessionCompactor:
         self._holder = holder
         self._clock = clock
         self._on_result = on_result
-        # Called once a fold is kept, with its agent.
+        # Called with the agent once a compaction is stored.
         self.on_stored: Callable[[str], None] = lambda _agent: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Fold behind an answer, where it is time; the next request has the summary."""
+        """Compact after a response if it is due; the next request has the summary."""
         context = exchange.context
         if context is None or not context.options.compacts or not 200 <= exchange.status < 300:
             return
@@ -91,7 +90,7 @@ class SessionCompactor:
             or context.session_id in self._tasks
         ):
             return
-        # What went out, with its marks: so the summary reads what is cached.
+        # The request as sent, with its breakpoints, so that the summary reads what is cached.
         incoming = exchange.incoming
         sent = formats.parse_request(
             exchange.upstream_request.body, incoming.api_format, model=incoming.served_model
@@ -103,19 +102,19 @@ class SessionCompactor:
     async def compact_now(
         self, context: RequestContext, subject: CompactionCandidate
     ) -> CompactionResult | None:
-        """What becomes of a fold that a request waits for."""
+        """Compact for a request that waits for it."""
         running = self._tasks.get(context.session_id)
         if running is not None:
             await asyncio.wait([running])
         return await self._compact(context, subject)
 
     async def wait(self) -> None:
-        """Wait for all that are under way, for who cannot let time pass."""
+        """Wait for all running compactions."""
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
-        """Break off what is under way: its leases are given back, and nothing is half done."""
+        """Cancel running compactions; their leases are released and nothing is left half done."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -125,7 +124,7 @@ class SessionCompactor:
         async with self._semaphore:
             try:
                 await self._compact(context, subject)
-            except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on unfolded
+            except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on uncompacted
                 reason = f"{type(error).__name__}: {error}"
                 bug = None if isinstance(error, FoveateError) else error
                 message = "%s: the fold of session %s failed: %s"
@@ -165,10 +164,10 @@ class SessionCompactor:
         return result
 
     async def _paid_client(self, context: RequestContext, subject: CompactionCandidate) -> PaidClient | None:
-        """What asks for a summary, once the caps have room for a first call; None where no model is asked.
+        """A client for summaries, once the caps have room for a first call; None if no model is used.
 
         Raises:
-            CallRefused: a cap has no room for it.
+            CallRefused: a cap rejects it.
         """
         endpoint = context.endpoint
         if endpoint is None:

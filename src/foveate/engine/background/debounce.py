@@ -1,11 +1,11 @@
-"""Work that is done a while after it is wanted, so that much of it is done together."""
+"""Debouncing of background work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
 class Debouncer:
-    """Has `work` done at most once every so many `seconds`, and never twice at a time. For one event loop."""
+    """Runs `action` at most once per `delay_seconds`, and never concurrently. For one event loop."""
 
     def __init__(self, action: Callable[[], Awaitable[None]], delay_seconds: float) -> None:
         self._action = action
@@ -14,12 +14,12 @@ class Debouncer:
         self._timer: asyncio.TimerHandle | None = None
 
     def request(self) -> None:
-        """Have it done; whoever wants it until then wants the same."""
+        """Run the action after the delay; requests until then are combined."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._delay_seconds, self._start)
 
     async def close(self) -> None:
-        """Do it now, for the last time."""
+        """Run it now, for the last time."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -31,4 +31,4 @@ class Debouncer:
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._action())
         else:
-            self.request()  # it takes long, and what is wanted meanwhile is done together
+            self.request()  # still running: combine the requests until it ends

@@ -1,13 +1,10 @@
-"""Keep-alive pings: sent just before an entry dies, with the client's own key, while a return is likely enough.
+"""Keep-alive requests: sent just before a cache entry expires, with the client's own key, while they pay.
 
-Off unless asked for. What that takes, the key among it, is held in memory only while a ping is planned: until
-the session's next request, an error, or the last ping that pays.
+Off by default. The request and the key are held in memory only while a keep-alive is planned: until the
+session's next request, an error, or the last one that pays.
 
-What a session left in its provider's cache, and the ping that would keep it: decided here, sent elsewhere.
-
-A ping is the session's last request once more, which is answered with nothing and reads what is kept. Where its
-answer was text alone, the ping may carry that too and have all of it kept for the long time, since the next
-request begins with it.
+A keep-alive repeats the session's last request with no output, which refreshes what it reads. If the response
+was text alone, it may be included and all of it cached for the long TTL, since the next request begins with it.
 """
 
 import asyncio
@@ -56,25 +53,25 @@ from foveate.prompt_cache.prompt.incremental import build_cached_prompt
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import SimulatedCache
 
-# Nothing is to be said, which is how a cache is warmed: "max_tokens: 0" (platform.claude.com, prompt caching,
-# November 2026). It is not taken with streaming, nor with thinking.
+# No output is how a cache is warmed: "max_tokens: 0" (platform.claude.com, prompt caching, November 2026). It
+# is not accepted with streaming, nor with thinking.
 _NO_OUTPUT_EDITS = (
     SetParameter(path=("max_tokens",), value=0, reason="a ping: nothing is to be said"),
     SetParameter(path=("stream",), value=False, reason="a ping: nothing is to be said"),
 )
 _NOT_THINKING = frozenset(("", "disabled"))
-# What stands behind an answer, since a conversation has to end with the user.
+# Follows a response, since a conversation must end with the user.
 _USER_PLACEHOLDER = "."
 _KEEP_RESPONSE_REASON = "a ping: keeps the answer, and all before it, for longer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSession:
-    """A session whose last request can be repeated, with the key that it came with.
+    """A session whose last request can be repeated, with the key it was sent with.
 
-    `body` is what was sent, `prompt` how the cache sees it. `answer` is what the model said, where that can be
-    sent with it, on top of `plain`, the request without marks, and `answer_tokens` how much it said.
-    `input_tokens` are those of the request at the most. `sent` is how many pings went out since `last_at`.
+    `body` is what was sent, `prompt` how the cache sees it. `response_texts` are those of the response if they
+    can be included, after `request`, which has no breakpoints; `response_tokens` is its size. `input_tokens` is
+    an upper bound. `sent_count` is the number of keep-alive requests since `last_request_at`.
     """
 
     agent: str
@@ -96,12 +93,12 @@ class WarmSession:
 
     @property
     def size_bytes(self) -> int:
-        """How much memory it takes, about."""
+        """Approximate memory use."""
         return 2 * len(self.body)
 
 
 def warm_session(exchange: Exchange) -> WarmSession | None:
-    """What an exchange left that can be kept warm; None where it cannot."""
+    """What an exchange left that can be kept alive; None if nothing."""
     context, usage = exchange.context, exchange.usage
     if context is None or context.prompt is None or usage is None or not exchange.is_complete:
         return None
@@ -143,7 +140,7 @@ def _can_be_kept_alive(context: RequestContext) -> bool:
     is_anthropic = (
         context.request.format is Format.ANTHROPIC and context.rules.caching is CachingMode.BREAKPOINTS
     )
-    # A ping goes to a route that reads the model from the body.
+    # A keep-alive goes to a route that reads the model from the body.
     return is_anthropic and not context.incoming.served_model and context.request.thinking in _NOT_THINKING
 
 
@@ -163,7 +160,7 @@ def _response_texts(exchange: Exchange) -> tuple[str, ...]:
 def plan_keep_alive(
     warm: WarmSession, cache: SimulatedCache, expected: ArrivalForecast, *, now: float, max_in_a_row: int
 ) -> KeepAlive | None:
-    """The next ping of a session that is expected to pay; None where there is none."""
+    """The next keep-alive that is expected to pay; None if there is none."""
     ping = _next_keep_alive(warm, warm.rules, cache, expected, now=now, max_in_a_row=max_in_a_row)
     if (
         ping is not None
@@ -174,7 +171,7 @@ def plan_keep_alive(
         ping = _next_keep_alive(warm, short_rules, cache, expected, now=now, max_in_a_row=max_in_a_row)
     if ping is None:
         return None
-    # What stands behind the entry is sent along, and paid for.
+    # What follows the entry is sent too, and charged.
     tail_tokens = sum(piece.tokens for piece in warm.prompt.pieces[ping.pieces :])
     saved = ping.saved_tokens - tail_tokens
     return replace(ping, saved_tokens=saved) if saved > 0 else None
@@ -203,13 +200,13 @@ def _next_keep_alive(
 
 
 def apply_keep_alive(warm: WarmSession, ping: KeepAlive, cache: SimulatedCache, *, now: float) -> WarmSession:
-    """The session with what `ping` sends as its last request, and the ping counted."""
+    """The session after a keep-alive, with its request as the last one."""
     body = _body_with_response(warm, cache, now) if ping.includes_response else warm.body
     body_without_output = formats.apply_edits(formats.parse_request(body, Format.ANTHROPIC), _NO_OUTPUT_EDITS)
     prompt = build_cached_prompt(
         formats.parse_request(body_without_output, Format.ANTHROPIC), warm.rules, warm.block_tokens
     )
-    # What it wrote stays for the long time: after that, it is only refreshed.
+    # What it wrote is cached for the long TTL and only refreshed from now on.
     response_texts = () if ping.includes_response else warm.response_texts
     return replace(
         warm,
@@ -247,20 +244,20 @@ def _body_with_response(warm: WarmSession, cache: SimulatedCache, now: float) ->
 
 _LOG = logging.getLogger(__name__)
 
-# The clock is looked at this often, since it may be set, and a machine may sleep.
+# The clock may be set, and the machine may sleep, so it is polled.
 _POLL_SECONDS = 0.25
-# A ping that takes longer has missed its entry.
+# A slower keep-alive has missed its entry.
 _TIMEOUT_SECONDS = 30.0
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_STOPPED = 4 * 1024
-# An entry of which less than this part was read is gone.
+# If less of an entry was read, it had expired.
 _MIN_READ_SHARE = 0.5
 
 _SessionKey = tuple[str, str]
 
 
 class KeepAliveScheduler:
-    """Pings for all sessions of a process. Closed by `close`."""
+    """Plans and sends keep-alive requests for all sessions of a process. Close it with `close`."""
 
     def __init__(
         self,
@@ -286,17 +283,17 @@ class KeepAliveScheduler:
 
     @property
     def planned_count(self) -> int:
-        """How many sessions have a ping planned."""
+        """The number of sessions with a planned keep-alive."""
         return len(self._planned)
 
     def cancel_planned(self, context: RequestContext) -> None:
-        """A request of a session is about to be sent: whatever was planned for it is not."""
+        """Cancel the keep-alive of a session that is about to send a request."""
         key = _session_key(context)
         self._planned.pop(key, None)
         self._in_flight[key] = self._in_flight.get(key, 0) + 1
 
     def __call__(self, exchange: Exchange) -> None:
-        """Plan a ping behind an answer, where none of the session's other requests is under way."""
+        """Plan a keep-alive after a response, unless other requests of the session are in flight."""
         context = exchange.context
         if context is None or not context.options.sends_keep_alive:
             return
@@ -312,7 +309,7 @@ class KeepAliveScheduler:
             self._plan(key, warm)
 
     async def close(self) -> None:
-        """Send no more, and break off what is under way."""
+        """Cancel everything."""
         self._planned.clear()
         tasks = [*self._sending, *([self._poll_task] if self._poll_task is not None else [])]
         for task in tasks:
@@ -333,7 +330,7 @@ class KeepAliveScheduler:
             self._poll_task = asyncio.create_task(self._poll())
 
     def _has_room(self, ping: KeepAlive, warm: WarmSession, max_sessions: int) -> bool:
-        """Whether one more may be planned; the one that saves least gives way to one that saves more."""
+        """Whether one more may be planned; the one that saves least is replaced by one that saves more."""
         if sum(other.size_bytes for _, other in self._planned.values()) + warm.size_bytes > _MAX_BYTES:
             return False
         if len(self._planned) < max_sessions:
@@ -345,7 +342,7 @@ class KeepAliveScheduler:
         return True
 
     async def _poll(self) -> None:
-        """Send what is due, until nothing is planned any longer."""
+        """Send what is due, until nothing is planned."""
         while self._planned:
             now = self._clock()
             due = [key for key, (ping, _) in self._planned.items() if ping.at <= now]
@@ -359,7 +356,7 @@ class KeepAliveScheduler:
                 await asyncio.sleep(min(_POLL_SECONDS, max(0.0, first - now)))
 
     async def _send(self, key: _SessionKey, ping: KeepAlive, warm: WarmSession) -> None:
-        """Send one, and plan the next; whatever goes wrong is the end of them for this session."""
+        """Send one, and plan the next; any failure stops keep-alive for the session."""
         if self._in_flight.get(key) or not self._options(warm.agent).sends_keep_alive:
             return
         try:
@@ -376,7 +373,7 @@ class KeepAliveScheduler:
         except (FoveateError, TimeoutError, _EntryExpired) as error:
             _LOG.info("session %s gets no more pings: %s", key[1], error)
             self._stopped.put(_key_bytes(key), True)
-        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, the session is only colder
+        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, the session only loses its cache
             _LOG.exception("a ping of session %s failed", key[1])
             self._stopped.put(_key_bytes(key), True)
         else:
@@ -384,7 +381,7 @@ class KeepAliveScheduler:
                 self._plan(key, next_warm)
 
     async def _post(self, warm: WarmSession, ping: KeepAlive) -> JsonReply:
-        """What a ping is answered, once a cap has room for it."""
+        """Send a keep-alive request once the caps have room for it."""
         call = Call(
             id=f"ping-{uuid4().hex}",
             agent=warm.agent,
@@ -416,14 +413,14 @@ class KeepAliveScheduler:
         return await client.post_json(warm.endpoint.url, warm.body, warm.endpoint.headers)
 
     def _compare_cost(self, call: Call, dollars: Decimal | None) -> Savings:
-        """Compare the cost of a keep-alive request, unless there is nothing to compare its session with."""
+        """Compare the cost of a keep-alive request, if its session can be compared."""
         if self._session_states.session(call.agent, call.session_id).would_exceed_window:
             return Savings(comparison=Comparison.WOULD_NOT_FIT)
         return make_own_call_savings(call, dollars)
 
 
 class _EntryExpired(Exception):
-    """What was to be kept is kept no longer."""
+    """The cache entry has expired already."""
 
 
 def _read_tokens(reply: JsonReply) -> int:

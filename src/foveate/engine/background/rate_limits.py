@@ -1,4 +1,4 @@
-"""Limits of subscriptions that responses tell of, kept now and then."""
+"""Saves rate limits of subscriptions, as reported by responses."""
 
 import logging
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from foveate.session.rate_limits import ObservedLimit, RateLimitStore
 _LOG = logging.getLogger(__name__)
 
 SAVE_INTERVAL_SECONDS = 1.0
-# Of more, the next response tells again.
+# Limits beyond these are reported again by the next response.
 _MAX_WAITING = 4_096
 
 
 class SaveRateLimits:
-    """Keeps the newest limits of each agent. Closed by `close`. For one event loop."""
+    """Saves the newest limits of each agent. Close it with `close`. For one event loop."""
 
     def __init__(
         self,
@@ -31,7 +31,6 @@ class SaveRateLimits:
         self._waiting: dict[tuple[str, str, str], ObservedLimit] = {}
 
     def __call__(self, exchange: Exchange) -> None:
-        """Have what a response tells of kept soon."""
         incoming = exchange.incoming
         for limit in exchange.rate_limits:
             if len(self._waiting) >= _MAX_WAITING:
@@ -43,12 +42,12 @@ class SaveRateLimits:
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Keep what was told so far."""
+        """Save all waiting limits."""
         await self._debouncer.close()
 
     async def _write(self) -> None:
         waiting, self._waiting = self._waiting, {}
         try:
             await self._limits.save([*waiting.values()])
-        except StoreUnavailable as error:  # the next response tells it again
+        except StoreUnavailable as error:  # the next response reports them again
             _LOG.warning("the limits of %d subscriptions could not be kept: %s", len(waiting), error)

@@ -1,4 +1,4 @@
-"""Whole requests kept as they went out, where that is wanted: behind the answer, within days and bytes."""
+"""Archive of whole requests as sent, if enabled: written after the response, limited by days and bytes."""
 
 import asyncio
 import logging
@@ -14,31 +14,29 @@ from foveate.session.request_archive import ArchivedRequest, RequestArchive
 _LOG = logging.getLogger(__name__)
 
 _DAY_SECONDS = 86_400.0
-# So many bytes of bodies wait for a slow store; what comes beyond is not kept.
+# Limit of bodies that wait for a slow store; beyond it, requests are dropped.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-# The oldest are dropped as often as this, and whenever such a part of all that may be kept is new.
+# How often the oldest requests are deleted; also whenever this fraction of the limit is new.
 _TRIM_SECONDS = 600.0
 _TRIM_FRACTION = 100
 
 
 class ArchiveOptions(Protocol):
-    """Whether requests are kept, for how many days, and how many bytes of them when they are compressed."""
+    """Whether requests are archived, for how many days, and how many compressed bytes of them."""
 
     @property
-    def enabled(self) -> bool:
-        """Whether they are."""
+    def enabled(self) -> bool: ...
 
     @property
     def days(self) -> float:
-        """For how long; also those from before it was turned off."""
+        """Applies also to requests from before it was turned off."""
 
     @property
-    def most_bytes(self) -> int:
-        """How much of them."""
+    def most_bytes(self) -> int: ...
 
 
 class RequestArchiver:
-    """Keeps the requests of a process, one after the other, behind their answers. Closed by `close`."""
+    """Archives the requests of a process, one by one. Close it with `close`."""
 
     def __init__(
         self,
@@ -48,7 +46,7 @@ class RequestArchiver:
         clock: Callable[[], float],
         max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
-        """`wanted` is asked at each request, so that a change holds from the next one on."""
+        """`options` is called for each request, so that a change applies from the next one on."""
         self._requests = requests
         self._options = options
         self._clock = clock
@@ -62,11 +60,10 @@ class RequestArchiver:
 
     @property
     def dropped(self) -> int:
-        """How many could not be kept: the store was away, or too slow."""
+        """The number of requests that could not be stored: the store was unavailable or too slow."""
         return self._dropped
 
     def __call__(self, exchange: Exchange) -> None:
-        """Have a request kept that has come to its end."""
         options = self._options()
         is_archived = options.enabled and exchange.context is not None and not exchange.is_unsent
         if is_archived and exchange.context is not None:
@@ -75,7 +72,7 @@ class RequestArchiver:
             self._task = asyncio.create_task(self._write())
 
     async def close(self) -> None:
-        """Wait until what came so far is kept."""
+        """Wait until all requests so far are stored."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -88,7 +85,7 @@ class RequestArchiver:
         self._waiting_bytes += size
 
     def _should_trim(self, options: ArchiveOptions) -> bool:
-        """Whether the oldest are to be dropped; also where no more are kept, of those that were."""
+        """Whether the oldest requests are to be deleted, also if archiving is off now."""
         is_full = self._new_bytes * _TRIM_FRACTION > options.most_bytes
         return is_full or not 0 <= self._clock() - self._trimmed_at < _TRIM_SECONDS
 
@@ -100,7 +97,7 @@ class RequestArchiver:
                     await self._trim()
             if self._should_trim(self._options()):
                 await self._trim()
-        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go their way
+        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go on
             _LOG.exception("requests could not be kept")
 
     async def _store(self, request: ArchivedRequest) -> None:

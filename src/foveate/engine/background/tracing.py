@@ -1,9 +1,7 @@
-"""What was done to requests, kept behind their answers: a few times a second, all that came since together.
+"""Traces: what was done to each request, saved in batches after the response, and what fills its window.
 
-What fills a request's window, part by part, in time with what is new of it.
-
-What the messages up to each one come to is noted with them in the tree of conversations, so that a session that
-grows by a turn looks at one turn. The parts add up to the count of the whole, however that was made.
+Sizes of messages are noted with the parsed history, so that a session that grows by a turn measures one turn.
+The parts of a window add up to its token count, however that was made.
 """
 
 import asyncio
@@ -53,19 +51,19 @@ _MESSAGE_PARTS = (USER, MODEL, THINKING, RESULTS, MEDIA, SYSTEM)
 _SYSTEM_INDEX = _MESSAGE_PARTS.index(SYSTEM)
 _NO_SIZES = (0.0,) * len(_MESSAGE_PARTS)
 _BYTES_PER_TOKEN = 4
-# A picture's bytes say nothing of its tokens, of which it has about this many at most.
+# The size of an image says nothing about its tokens, of which it has about this many at most.
 _MAX_MEDIA_BYTES = 1_600 * _BYTES_PER_TOKEN
 
 _Sizes = tuple[float, ...]
 
 
 def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
-    """The parts of the request as it would go out, in the order in which a model reads them; none is empty.
+    """The parts of the request as sent, in the order in which a model reads them, without empty ones.
 
-    There are none of a request that was not counted, or not understood.
+    Empty if the request was not counted or not parsed.
 
     Raises:
-        MalformedRequest: a message cannot be read.
+        MalformedRequest: a message cannot be parsed.
     """
     trail = context.trail
     if context.token_count is None or trail is None:
@@ -91,7 +89,7 @@ def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
 
 
 def _measure_messages(request: Request, trail: formats.MessageHistory, counter: RequestCounter) -> _Sizes:
-    """What the messages come to by who says them."""
+    """The tokens of messages by their kind."""
     links = trail.nodes
     known_links = len(links)
     while known_links and counter not in links[known_links - 1].memo:
@@ -109,13 +107,13 @@ def _measure_messages(request: Request, trail: formats.MessageHistory, counter: 
 def _message_tokens(trail: formats.MessageHistory, at: int, counter: RequestCounter) -> float:
     try:
         measured = counter.measured_at(trail, at)
-    except KeyError:  # not counted by itself: something was put into it since, or its provider has counted
+    except KeyError:  # not counted alone: it was edited since, or the provider has counted
         return len(trail.nodes[at].raw) / _BYTES_PER_TOKEN
     return measured.tokens + measured.image_tokens + measured.thinking_tokens
 
 
 def _add_message(sizes: _Sizes, blocks: Sequence[Block], tokens: float) -> _Sizes:
-    """The sizes with one more message, whose tokens are shared among its blocks by their lengths."""
+    """Add a message, whose tokens are divided among its blocks by their lengths."""
     if len(blocks) == 1:
         part = _MESSAGE_PARTS.index(_part_name(blocks[0].kind, blocks[0].role))
         return (*sizes[:part], sizes[part] + tokens, *sizes[part + 1 :])
@@ -147,7 +145,7 @@ def _part_name(kind: str, role: str) -> str:
 def _measure_envelope(
     request: Request, trail: formats.MessageHistory, counter: RequestCounter
 ) -> tuple[float, float]:
-    """The system prompt and the tools, as they were counted; by their lengths where they were not."""
+    """The tokens of the system prompt and the tools, as counted, or by their lengths."""
     if counter.new_envelope_bytes(request):
         tools = sum(map(len, request.tools))
         system = len(request.body) - sum(map(len, request.messages)) - tools
@@ -161,7 +159,7 @@ def _measure_envelope(
 
 
 def _measure_injected(context: RequestContext) -> tuple[dict[str, float], dict[str, float]]:
-    """The tokens of injected sections, by their names: those in the system prompt, and those behind it."""
+    """The tokens of injected sections by name: in the system prompt, and after it."""
     before: dict[str, float] = {}
     after: dict[str, float] = {}
     for applied in context.applied_edits:
@@ -175,7 +173,7 @@ def _measure_injected(context: RequestContext) -> tuple[dict[str, float], dict[s
 
 
 def _round_to_total(sizes: Sequence[tuple[str, float]], total_tokens: int) -> tuple[WindowSection, ...]:
-    """The parts in whole numbers that add up to the total."""
+    """Round the parts to whole numbers that add up to the total."""
     total = sum([size for _, size in sizes])
     if total <= 0:
         return ()
@@ -193,13 +191,13 @@ _LOG = logging.getLogger(__name__)
 
 SAVE_INTERVAL_SECONDS = 0.25
 MAX_WAITING, MAX_WAITING_BYTES = 4_096, 64 * 1024 * 1024
-"""So many wait for a slow store, with bodies of so many bytes; what comes beyond is not kept."""
+"""Limits of traces that wait for a slow store; beyond these, traces are dropped."""
 MAX_EDITS = 60
-"""So many edits of a request are kept; of further ones how many there were."""
+"""Edits beyond this number are only counted."""
 
 
 class FinishedRequest(NamedTuple):
-    """A request that is over, as far as it is traced: without its answer, which may be long."""
+    """A finished request as far as it is traced, without its response, which may be long."""
 
     incoming: RoutedRequest
     context: RequestContext
@@ -210,7 +208,7 @@ class FinishedRequest(NamedTuple):
 
 
 class SaveTraces:
-    """Keeps what was done to the requests of a process. Closed by `close`. For one event loop."""
+    """Saves traces of the requests of a process. Close it with `close`. For one event loop."""
 
     def __init__(
         self,
@@ -231,11 +229,10 @@ class SaveTraces:
 
     @property
     def dropped(self) -> int:
-        """How many could not be kept: the store was away, or too slow."""
+        """The number of traces that could not be saved: the store was unavailable or too slow."""
         return self._dropped
 
     def __call__(self, exchange: Exchange) -> None:
-        """Have it kept what was done to a request that has come to its end."""
         finished = finished_request(exchange)
         if finished is None:
             return
@@ -248,13 +245,13 @@ class SaveTraces:
         self._debouncer.request()
 
     def add_cache_miss(self, miss: SessionCacheMiss) -> None:
-        """Have it kept with its request that the cache broke there."""
+        """Save a cache miss with the trace of its request."""
         if len(self._misses) < self._max_waiting:
             self._misses.append(miss)
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Wait until what came so far is kept."""
+        """Save all waiting traces."""
         await self._debouncer.close()
 
     async def _write(self) -> None:
@@ -268,13 +265,13 @@ class SaveTraces:
         except StoreUnavailable as error:
             self._dropped += len(waiting)
             _LOG.warning("what was done to %d requests could not be kept: %s", len(waiting), error)
-        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go their way
+        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go on
             self._dropped += len(waiting)
             _LOG.exception("what was done to requests could not be kept")
 
 
 def finished_request(exchange: Exchange) -> FinishedRequest | None:
-    """What is traced of an exchange that is over; nothing of one that was not understood, or not sent."""
+    """What is traced of an exchange; None if it was not parsed or not sent."""
     if exchange.context is None or exchange.is_unsent:
         return None
     return FinishedRequest(
@@ -292,7 +289,7 @@ def _make_traces(waiting: Sequence[FinishedRequest]) -> list[Trace]:
 
 
 def make_trace(finished: FinishedRequest) -> Trace:
-    """What was done to a request that is over, without a word of what it says."""
+    """Trace a finished request, without its text."""
     incoming, context, upstream_request = finished.incoming, finished.context, finished.upstream_request
     applied_edits = upstream_request.applied_edits
     count = context.token_count
@@ -320,12 +317,12 @@ def make_trace(finished: FinishedRequest) -> Trace:
 def _window_sections(context: RequestContext) -> tuple[WindowSection, ...]:
     try:
         return break_down_window(context)
-    except FoveateError:  # what cannot be read was sent as it came, and nobody knows what is in it
+    except FoveateError:  # a request that cannot be parsed was sent as it is
         return ()
 
 
 def trace_edits(applied_edits: Iterable[AppliedEdit]) -> Iterable[TracedEdit]:
-    """Edits as they are told: what each does and where, never what it writes."""
+    """Describe edits: what each does and where, never the text it writes."""
     for applied in applied_edits:
         action, place = _describe_edit(applied.edit)
         yield TracedEdit(
@@ -338,7 +335,6 @@ def trace_edits(applied_edits: Iterable[AppliedEdit]) -> Iterable[TracedEdit]:
 
 
 def trace_cache_miss(miss: SessionCacheMiss) -> CacheMiss:
-    """A break in words."""
     verdict = miss.verdict
     return CacheMiss(
         cause=str(verdict.cause),
@@ -375,7 +371,7 @@ def _describe_place(place: Place) -> str:
 
 
 def _redact_problem(problem: StepFailure) -> tuple[str, str]:
-    """A problem as it is told; an error that is not ours may say the words that it stumbled over."""
+    """Describe a problem; the message of an error that is not ours may contain text of the request."""
     kind, colon, _ = problem.reason.partition(": ")
     is_error = bool(colon) and kind.isidentifier() and kind[0].isupper()
     return problem.step, kind if is_error and not hasattr(errors, kind) else redact_keys(problem.reason)

@@ -1,7 +1,4 @@
-"""What is counted of requests: a watch that adds up.
-
-What failed in the last minutes, for whoever asks whether all is well.
-"""
+"""The observer that counts requests for metrics, and keeps recent failures for health checks."""
 
 import time
 from collections import Counter, deque
@@ -32,54 +29,46 @@ _MAX_FAILURES = 1000
 
 @dataclass(frozen=True, slots=True)
 class RecentFailure:
-    """A failure, the request that it happened to, and when."""
-
     problem: StepFailure
     request_id: str
     at: float
 
 
 class RecentFailures:
-    """The last failures; a thousand at most, and only recent ones are told."""
+    """The last thousand failures."""
 
     def __init__(self) -> None:
         self._failures: deque[RecentFailure] = deque(maxlen=_MAX_FAILURES)
 
     def add(self, problem: StepFailure, request_id: str, *, at: float) -> None:
-        """Remember a failure."""
         self._failures.append(RecentFailure(problem, request_id, at))
 
     def count_by_step(self, now: float, *, seconds: float = RECENT_SECONDS) -> Mapping[str, int]:
-        """How often each step failed in the last `seconds`."""
+        """Count failures by step in the last `seconds`."""
         return Counter(failure.problem.step for failure in self._failures if now - failure.at <= seconds)
 
 
 _COMPACTION_STEP = "compaction"
 _BOOL_LABELS = {True: "true", False: "false"}
 _CallLabels = tuple[str, str, str]
-# The numbers of so many requests are added up together.
+# Observations of so many requests are counted together.
 _FLUSH_REQUESTS = 64
 
 
 class WorkspaceCacheCounts(Protocol):
-    """How often the bundles of a workspace were there already, had to be read, and were dropped."""
+    @property
+    def hits(self) -> int: ...
 
     @property
-    def hits(self) -> int:
-        """There already."""
+    def misses(self) -> int: ...
 
     @property
-    def misses(self) -> int:
-        """Read."""
-
-    @property
-    def invalidations(self) -> int:
-        """Dropped, since a file has changed."""
+    def invalidations(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UsageCounters:
-    """The numbers of calls of one kind whose bills were whole, or of those whose were not."""
+    """Counters for calls of one kind, with complete or with incomplete usage."""
 
     input: Scalar
     output: Scalar
@@ -89,14 +78,14 @@ class _UsageCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CountHistograms:
-    """The numbers of calls of one kind that were counted exactly, or of those that were estimated."""
+    """Histograms for calls of one kind, counted exactly or estimated."""
 
     estimated: Histogram
     drift: Histogram
 
 
 class _CallMetrics:
-    """The numbers of calls of one kind, found once: `shown` are its agent, provider and model."""
+    """The metrics of one kind of calls, looked up once: `labels` are agent, provider and model."""
 
     __slots__ = ("_registry", "compared", "costs", "counts", "labels", "savings", "statuses", "usage")
 
@@ -164,14 +153,13 @@ class _CallMetrics:
 
 
 class MetricsCollector:
-    """The numbers of one process. For one event loop: nothing here is locked."""
+    """The metrics of one process. Not thread-safe: for one event loop."""
 
     def __init__(self, *, version: str, clock: Callable[[], float] = time.time) -> None:
-        """Nothing is counted yet, and all is taken to be well."""
         self._clock = clock
         self._registry = MetricsRegistry()
         self._agents, self._models = CardinalityLimiter(), CardinalityLimiter()
-        self._paths = CardinalityLimiter(max_chars=MAX_PATH_CHARS)  # an operator names them, and they are long
+        self._paths = CardinalityLimiter(max_chars=MAX_PATH_CHARS)  # named by an operator, and long
         self._metrics_by_call: dict[_CallLabels, _CallMetrics] = {}
         self._metrics_by_labels: dict[_CallLabels, _CallMetrics] = {}
         self._steps: dict[str, Histogram] = {}
@@ -195,31 +183,28 @@ class MetricsCollector:
         self.set_health(config=True, store=True)
 
     def add_known_agents(self, agents: Iterable[str]) -> None:
-        """Have these agents shown by their names, whoever else comes."""
+        """Always show these agents by their names."""
         self._agents.add_known(agents)
 
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        """Count it, and remember it for a while."""
         self._registry.scalar(definitions.STEP_FAILURES, problem.step).value += 1
         self.recent_failures.add(problem, incoming.id, at=self._clock())
 
     def on_step(self, step: str, seconds: float) -> None:
-        """Add it up."""
         histogram = self._steps.get(step)
         if histogram is None:
             histogram = self._steps[step] = self._registry.histogram(definitions.STEP_SECONDS, step)
         histogram.observe(seconds if seconds > 0 else 0.0)
 
     def on_rejected(self, agent: str, error: FoveateError) -> None:
-        """Count it by its code."""
         self.count_rejection(agent, error.code)
 
     def count_rejection(self, agent: str, code: str) -> None:
-        """Count an error of our own by a word for it."""
+        """Count one of our own errors by its code."""
         self._registry.scalar(definitions.REJECTIONS, self._agents.label(agent), code).value += 1
 
     def on_compaction(self, agent: str, result: CompactionResult) -> None:
-        """Count it, with how long it took where it is our own."""
+        """Count a compaction, and its duration if it is our own."""
         labels = self._agents.label(agent), result.outcome.value
         self._registry.scalar(definitions.COMPACTIONS, *labels).value += 1
         if result.has_failed:
@@ -231,13 +216,12 @@ class MetricsCollector:
             )
 
     def on_cache_miss(self, miss: SessionCacheMiss) -> None:
-        """Count it by its cause."""
         labels = self._agents.label(miss.agent), miss.verdict.cause.value
         metric = definitions.PLANNED_REWRITES if miss.is_planned else definitions.CACHE_MISSES
         self._registry.scalar(metric, *labels).value += 1
 
     def on_charge(self, charge: Charge, settled: Settlement) -> None:
-        """Add up its dollars, unless the same bill was told before."""
+        """Add a charge, unless it was reported before."""
         self._charges[settled.outcome].value += 1
         if settled.outcome is Bill.KNOWN:
             return
@@ -280,7 +264,6 @@ class MetricsCollector:
                 call_metrics.add_saving(feature, float(dollars))
 
     def on_finished(self, exchange: Exchange) -> None:
-        """Add up what an exchange was about."""
         incoming, context = exchange.incoming, exchange.context
         self._added_seconds.observe(max(0.0, exchange.sent_at - exchange.received_at))
         for applied in exchange.upstream_request.applied_edits:
@@ -319,7 +302,7 @@ class MetricsCollector:
             histograms.drift.observe(context.drift_percent)
 
     def count_response(self, agent: str, provider: str, model: str, status: int) -> None:
-        """Count a request by the status that its client got; a model is believed where it has answered."""
+        """Count a request by the status that its client got; a new model is believed if it has responded."""
         self._unflushed += 1
         if self._unflushed >= _FLUSH_REQUESTS:
             self._unflushed = 0
@@ -329,31 +312,31 @@ class MetricsCollector:
         ).value += 1
 
     def set_health(self, *, config: bool | None = None, store: bool | None = None) -> None:
-        """Whether the configuration can be used, and the store be reached."""
+        """Set whether the configuration is valid and the store is available."""
         if config is not None:
             self._registry.scalar(definitions.CONFIG_VALID).value = int(config)
         if store is not None:
             self._registry.scalar(definitions.STORE_UP).value = int(store)
 
     def add_poll(self, poll: Callable[[], None]) -> None:
-        """Have `poll` called before the numbers are looked at."""
+        """Call `poll` before values are read."""
         self._polls.append(poll)
 
     def set_charges(self, *, waiting: int, lost: int, expired: int) -> None:
-        """How many bills wait by now, and are lost, and how many reservations ran out."""
+        """Set the numbers of waiting and lost charges, and of expired reservations."""
         self._registry.scalar(definitions.CHARGES_WAITING).value = waiting
         self._registry.scalar(definitions.CHARGES_LOST).value = lost
         self._registry.scalar(definitions.EXPIRED_RESERVATIONS).value = expired
 
     def set_workspace_counts(self, counts: Mapping[str, WorkspaceCacheCounts]) -> None:
-        """How often bundles were kept, read and dropped by now, by the roots of their workspaces."""
+        """Set the counts of workspace caches, by root."""
         for root, count in counts.items():
             self._add_growth(definitions.WORKSPACE_HITS, root, count.hits)
             self._add_growth(definitions.WORKSPACE_MISSES, root, count.misses)
             self._add_growth(definitions.WORKSPACE_INVALIDATIONS, root, count.invalidations)
 
     def samples(self) -> list[Sample]:
-        """All numbers as they are now, those too that change by themselves, as a sliding hour does."""
+        """All current values, including those that change by themselves, such as a sliding hour."""
         for poll in self._polls:
             poll()
         for labels, limit in self._rate_limits.items():
@@ -373,7 +356,7 @@ class MetricsCollector:
         return self._registry.samples()
 
     def _call_metrics(self, agent: str, provider: str, model: str, *, may_be_new: bool = True) -> _CallMetrics:
-        """The numbers of a call: at most so many kinds of calls are told apart."""
+        """The metrics of a call; the number of label sets is limited."""
         metrics = self._metrics_by_call.get((agent, provider, model))
         if metrics is not None:
             return metrics
@@ -403,14 +386,14 @@ class MetricsCollector:
         return histograms
 
     def _add_growth(self, metric: MetricDefinition, root: str, total: float) -> None:
-        """Add by how much something has grown since it was last looked at."""
+        """Add the growth of a total since it was last set."""
         previous = self._totals.get((metric.name, root), 0)
         self._totals[metric.name, root] = total
         self._registry.scalar(metric, self._paths.label(root)).value += max(0, total - previous)
 
 
 def response_model(exchange: Exchange) -> str:
-    """The model that answers an exchange; empty where nobody could tell."""
+    """The model of an exchange, empty if unknown."""
     if exchange.context is not None:
         return exchange.context.model
     return exchange.charge.call.model if exchange.charge is not None else ""

@@ -1,7 +1,7 @@
-"""Every series that is counted: its name, what it says, and its labels. One page, read from top to bottom.
+"""The definitions of all metrics: names, help and labels.
 
-The first ten have their names by contract, and dashboards rely on all of them: a name is never changed.
-docs/metrics.md explains each, and a test compares the two.
+The first ten names are required, and dashboards rely on all of them: a name never changes. docs/metrics.md
+explains each, and a test compares the two.
 """
 
 from dataclasses import dataclass
@@ -9,15 +9,13 @@ from enum import StrEnum
 
 
 class MetricKind(StrEnum):
-    """What can be done with a series."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
 
 class Aggregation(StrEnum):
-    """How the gauges of several workers are made one; prometheus-client's words."""
+    """How gauges of several workers are combined; prometheus-client's words."""
 
     SUM = "livesum"
     MIN = "livemin"
@@ -26,7 +24,7 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDefinition:
-    """One family of numbers, as `/metrics` shows it."""
+    """A metric family, as `/metrics` shows it."""
 
     name: str
     kind: MetricKind
@@ -53,7 +51,7 @@ _CALL_LABELS = ("agent", "provider", "model")
 _TOKEN_BUCKETS = (256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 204800, 409600, 1048576)
 _PERCENT_BUCKETS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100)
 _COMPACTION_BUCKETS = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 300, 600)
-# Of what is added to a request, from 50 µs on.
+# For what the gateway adds to a request, from 50 µs on.
 _ADDED_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2, 10)
 _CALL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 600)
 
@@ -273,4 +271,4 @@ METRICS = (
     STORE_UP,
     BUILD,
 )
-"""All of them."""
+"""All metrics."""

@@ -1,11 +1,11 @@
-"""Labels that stay few: an agent comes from a header anybody can send, a model from a body."""
+"""Limits the cardinality of labels: anybody can send any agent in a header, or any model in a body."""
 
 from collections.abc import Iterable
 
 from foveate.engine.redaction import redact_keys
 
 OTHER = "other"
-"""What stands for all that there is no room for."""
+"""Replaces values beyond the limit."""
 
 MAX_VALUES = 100
 MAX_LABEL_SETS = 300
@@ -14,9 +14,9 @@ MAX_PATH_CHARS = 4096
 
 
 class CardinalityLimiter:
-    """The values that a label has: those that are known beforehand, and the first `most` of all others.
+    """The values of a label: known ones, and the first `max_values` of all others.
 
-    One that is longer than `most_letters` is not shown, unless it is known.
+    A value longer than `max_chars` is not shown, unless it is known.
     """
 
     def __init__(
@@ -33,12 +33,11 @@ class CardinalityLimiter:
         self.add_known(known_values)
 
     def add_known(self, values: Iterable[str]) -> None:
-        """Have these shown whatever comes."""
         for value in values:
             self._labels.setdefault(value, _to_label(value))
 
     def label(self, value: str, *, may_be_new: bool = True) -> str:
-        """How a value is shown. One that is only claimed (`may_be_new` is false) takes nobody's place."""
+        """The label for a value. An unconfirmed one (`may_be_new` is false) takes no place."""
         text = self._labels.get(value)
         if text is not None:
             return text
@@ -54,7 +53,7 @@ def _to_label(value: str) -> str:
 
 
 def to_printable(value: str) -> str:
-    """A value as any reader of metrics takes it: printable, and without halves of letters."""
+    """Replace what is not printable, and unpaired surrogates."""
     if value.isascii() and value.isprintable():
         return value
     printable = "".join(char if char.isprintable() else "?" for char in value)

@@ -1,7 +1,7 @@
-"""Numbers that are added to, the same numbers of several processes as one, and the page that shows them.
+"""Values of metrics, their sums over several processes, and their rendering for Prometheus.
 
-On the way of a request a number is an attribute that grows. prometheus-client only writes the page: its own
-counters take a lock and several microseconds each, and want to know of workers before they are first loaded.
+While requests run, a value is an attribute that grows. prometheus-client only renders: its own counters take a
+lock and several microseconds each, and need to know about workers before they are first imported.
 """
 
 from bisect import bisect_left
@@ -21,7 +21,7 @@ _METRICS_BY_NAME = {each.name: each for each in definitions.METRICS}
 
 
 class Scalar:
-    """A number; whoever counts adds to its `value`, or sets it."""
+    """A counter or gauge; callers change its `value`."""
 
     __slots__ = ("value",)
 
@@ -29,14 +29,13 @@ class Scalar:
         self.value: float = 0
 
     def values(self) -> list[float]:
-        """What it has come to."""
         return [self.value]
 
 
 class Histogram:
-    """How often something was up to each of its bounds, or beyond all of them, and its sum.
+    """Counts of observations per bucket, and their sum.
 
-    What is observed waits until it is added up: whoever has much to observe has that done now and then.
+    Observations are collected and counted together by `flush`.
     """
 
     __slots__ = ("_bounds", "_counts", "_total", "_waiting", "observe")
@@ -47,10 +46,10 @@ class Histogram:
         self._total = 0.0
         self._waiting: list[float] = []
         self.observe: Callable[[float], None] = self._waiting.append
-        """Count one more."""
+        """Add an observation."""
 
     def flush(self) -> None:
-        """Add up what waits for it."""
+        """Count the collected observations."""
         bounds, counts = self._bounds, self._counts
         for value in self._waiting:
             counts[bisect_left(bounds, value)] += 1
@@ -58,13 +57,13 @@ class Histogram:
         self._waiting.clear()
 
     def values(self) -> list[float]:
-        """The sum, and how many there are between each bound and the one before."""
+        """The sum, and the number of observations in each bucket."""
         self.flush()
         return [self._total, *self._counts]
 
 
 class Sample(msgspec.Struct, array_like=True):
-    """One series with its labels, and what it has come to."""
+    """The values of a metric with these labels."""
 
     name: str
     labels: tuple[str, ...]
@@ -72,29 +71,27 @@ class Sample(msgspec.Struct, array_like=True):
 
 
 class MetricsRegistry:
-    """The numbers of one process, by their series and labels."""
+    """The values of one process, by metric and labels."""
 
     def __init__(self) -> None:
         self._scalars: dict[tuple[str, ...], Scalar] = {}
         self._histograms: dict[tuple[str, ...], Histogram] = {}
 
     def scalar(self, metric: MetricDefinition, *labels: str) -> Scalar:
-        """The number of a counter or gauge; the same one each time."""
+        """The value of a counter or gauge; always the same object."""
         key = (metric.name, *labels)
         return self._scalars.get(key) or self._scalars.setdefault(key, Scalar())
 
     def histogram(self, metric: MetricDefinition, *labels: str) -> Histogram:
-        """The numbers of a histogram; the same ones each time."""
+        """The histogram; always the same object."""
         key = (metric.name, *labels)
         return self._histograms.get(key) or self._histograms.setdefault(key, Histogram(metric.buckets))
 
     def flush(self) -> None:
-        """Add up all that waits for it."""
         for histogram in self._histograms.values():
             histogram.flush()
 
     def samples(self) -> list[Sample]:
-        """All numbers as they are now."""
         return [
             Sample(name, tuple(labels), number.values())
             for by_key in (self._scalars, self._histograms)
@@ -103,7 +100,7 @@ class MetricsRegistry:
 
 
 def merge_samples(processes: Iterable[tuple[Iterable[Sample], bool]]) -> list[Sample]:
-    """The numbers of several processes as one. Of one that is no longer alive (False), gauges say nothing."""
+    """Merge the samples of several processes. Gauges of a process that is not alive (False) are ignored."""
     merged: dict[tuple[str, ...], Sample] = {}
     for samples, is_alive in processes:
         for sample in samples:
@@ -126,7 +123,7 @@ def _merge_pair(metric: MetricDefinition, left: Sample, right: Sample) -> Sample
 
 
 def render_metrics(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
-    """Numbers as Prometheus reads them, and their content type. It takes its time: not in the event loop."""
+    """Render samples for Prometheus; returns the text and its content type. Slow: not for the event loop."""
     from prometheus_client.exposition import choose_encoder
 
     encode, content_type = choose_encoder(accept)
@@ -134,7 +131,7 @@ def render_metrics(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, 
 
 
 class _Families:
-    """Samples as prometheus-client's families, in the order in which the series are listed."""
+    """Samples as prometheus-client's families, in the order of the definitions."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = {}
@@ -150,7 +147,7 @@ class _Families:
 
 
 def _hit_ratios(samples: Iterable[Sample]) -> list[Sample]:
-    """The hit ratios, which only the sums of all processes tell."""
+    """Hit ratios, which need the sums of all processes."""
     read_tokens: Mapping[tuple[str, ...], float] = {
         sample.labels: sample.values[0] for sample in samples if sample.name == definitions.WINDOW_READ.name
     }
@@ -184,6 +181,6 @@ def _metric_family(metric: MetricDefinition, samples: Iterable[Sample]) -> "Metr
         for bound, cumulative in zip(bounds, accumulate(counts), strict=True):
             family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, cumulative)
         family.add_sample(f"{metric.name}_count", labels, sum(counts))
-        if metric.buckets[0] >= 0:  # a sum that can fall looks like a restart to whoever reads it
+        if metric.buckets[0] >= 0:  # a sum that can fall looks like a restart
             family.add_sample(f"{metric.name}_sum", labels, total)
     return family

@@ -1,4 +1,4 @@
-"""Sections made of what is known of a request: its binding, its channel, what is left of its budget."""
+"""Sections about the request itself: binding, channel, and what is left of the budget."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -12,20 +12,20 @@ from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.tokens.text_meter import TextCounter
 
 TURN_HEADING = "[Foveate: context for this turn, which the user has not said.]"
-"""What stands before the sections of a turn, since they stand among the user's words."""
+"""Precedes the sections of a turn, since they are part of a user message."""
 
 TURN_HEADING_TOKENS = 32
-"""As many as that takes at most, with the blank line behind it."""
+"""Upper bound of its tokens, with the blank line after it."""
 
 _MAX_BINDINGS = 256
 _MAX_LINE_CHARS = 500
-# How often the numbers of a budget are written anew until they count themselves.
+# How often the numbers are rewritten until they include themselves.
 _MAX_PASSES = 4
 
 
 @lru_cache(_MAX_BINDINGS)
 def binding_sections(binding: BindingOptions | None, channel: str) -> tuple[Section, ...]:
-    """Whom the agent is bound to: its peers, what holds in this channel, its language."""
+    """Peers, the prompt of this channel, and the language of the agent."""
     if binding is None:
         return ()
     peers = [f"Peer: {peer}" for peer in binding.peers]
@@ -40,7 +40,7 @@ def binding_sections(binding: BindingOptions | None, channel: str) -> tuple[Sect
 
 
 def channel_sections(inputs: SectionInputs) -> tuple[Section, ...]:
-    """Where the request comes from, and whom from."""
+    """The channel and the sender of the request."""
     lines = [f"Channel: {_one_line(inputs.channel)}"] if inputs.channel.strip() else []
     lines += [f"Channel {_one_line(name)}: {_one_line(text)}" for name, text in inputs.metadata if text.strip()]
     sender = [f"Sender: {_one_line(inputs.sender)}"] if inputs.sender.strip() else []
@@ -59,9 +59,9 @@ def render_budget(
     spending: Sequence[tuple[str, Decimal, Decimal]],
     counter: TextCounter,
 ) -> tuple[str, TokenCount]:
-    """What is left of the window and of money, with itself in it, and how many tokens that is.
+    """Render what is left of the window and of the caps, including this text, with its token count.
 
-    `tokens` are those of all else. `money` has for each cap what it is on, its dollars, and those left.
+    `tokens` are those of everything else. `spending` has for each cap its name, its dollars, and those left.
     """
     reports = list(reports)
     lines = [
@@ -82,5 +82,5 @@ def render_budget(
 
 
 def _one_line(text: str) -> str:
-    """On one line, and no longer than what somebody is called."""
+    """Join lines, and truncate to the length of a name."""
     return " ".join(text.split())[:_MAX_LINE_CHARS]

@@ -1,4 +1,4 @@
-"""The sections of a request gathered from where they come from, each of which may fail alone."""
+"""Collects the sections of a request from their sources, each of which may fail on its own, and fits them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -41,25 +41,25 @@ from foveate.session.counting import run_in_thread_if_large
 
 _BUDGET_SECTION = "budget"
 BYTES_PER_TOKEN = 2
-"""A body has at most a token for so many bytes, where nobody has counted it."""
+"""A body that was not counted has at most one token per so many bytes."""
 
 _MAX_CACHED = 256
-# What is longer is counted beside the event loop, where it is new.
+# Longer texts are counted in a thread if they are new.
 _THREAD_CHARS = 8 * 1024
 _REPORT_INTERVAL_SECONDS = 60.0
 _MAX_REPORTED = 1_000
-# So many nodes are gone through for deadlines beside it.
+# Deadlines of more nodes are searched in a thread.
 _THREAD_NODES = 1_000
 _KINDS_WITHOUT_CONTEXT = frozenset((CallKind.HEARTBEAT, CallKind.DELEGATION))
 
 ReadStandings = Callable[[Sequence[str], float], Awaitable[Mapping[str, AccountBalance]]]
 FitWindowFor = Callable[[RequestContext, TokenCount], Awaitable[None]]
-"""Makes room in a request for so many tokens beside it, as the agent wishes."""
+"""Makes room in a request for so many additional tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StableSections:
-    """Sections that stay the same for many requests; `key` tells them, and how they are fitted, from others."""
+    """Sections that are the same for many requests; `key` identifies them and how they are fitted."""
 
     sections: tuple[Section, ...] = ()
     key: tuple[object, ...] = ()
@@ -67,16 +67,16 @@ class StableSections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingSource:
-    """How the budget section learns what is left: the caps that hold now, and what was spent under them."""
+    """For the budget section: the caps that apply, and what was spent under them."""
 
     caps: Callable[[], Sequence[Cap]]
     read_standings: ReadStandings
 
 
 class SectionCollector:
-    """Gathers what is injected, made to fit; what could not be had is a problem of the work.
+    """Collects and fits sections. A source that fails is reported as a problem of the request.
 
-    Nothing is waited for beyond `until`, a time of the event loop.
+    No source is waited for beyond the deadline, a time of the event loop.
     """
 
     def __init__(self, sources: SectionSources, spending: SpendingSource | None = None) -> None:
@@ -94,12 +94,12 @@ class SectionCollector:
     async def with_own_limits(
         self, context: RequestContext, options: SectionOptions, *, deadline: float
     ) -> SectionOptions:
-        """The options with the limits that the agent has set itself, as far as they are allowed."""
+        """Apply the limits that the agent has set itself, as far as they are allowed."""
         if options.workspace is None:
             return options
         try:
             limited_options, problems = await self._sources.with_own_limits(options, deadline)
-        except Exception as error:  # noqa: BLE001 - a border: what the operator says holds all the same
+        except Exception as error:  # noqa: BLE001 - the operator's limits still apply
             _report_problem(context, "limits", _describe_error(error))
             return options
         for problem in problems:
@@ -109,7 +109,7 @@ class SectionCollector:
     async def collect_stable(
         self, context: RequestContext, options: SectionOptions, *, deadline: float
     ) -> StableSections:
-        """The workspace, the skills and the binding, as they come."""
+        """Collect the workspace, the skills and the binding."""
         workspace = await self._try_source(context, "workspace", self._sources.workspace(options, deadline))
         if workspace is None:
             workspace = self._sources.last_workspace(options)
@@ -133,7 +133,7 @@ class SectionCollector:
     async def collect_turn(
         self, context: RequestContext, options: SectionOptions, user_text: str, *, deadline: float
     ) -> tuple[Section, ...]:
-        """What changes with each turn, as it comes. `words` are the user's last."""
+        """Collect what changes with each turn. `user_text` is the user's last message."""
         kind = self._call_kind(context)
         sections = [*(channel_sections(context.incoming.section_inputs) if options.channel else ())]
         if kind not in _KINDS_WITHOUT_CONTEXT:
@@ -156,10 +156,10 @@ class SectionCollector:
         fit_window: FitWindowFor | None = None,
         added: TokenCount = ZERO_TOKENS,
     ) -> FittedSections:
-        """Fit all sections in one pass by priority; if they are the same and fit whole, as they were before.
+        """Fit all sections in one pass by priority; reuse the last result if nothing has changed.
 
-        `room` tells how many tokens the window has left. `make_room` is asked for more of them if the required
-        sections need it. `added` is what is put in beside the sections.
+        `room` returns the tokens left in the window; `fit_window` makes more room if required sections need it.
+        `added` are tokens that are injected besides the sections.
 
         Raises:
             BudgetExceeded: the sections do not fit in their own limit.
@@ -198,7 +198,7 @@ class SectionCollector:
     async def _memory_sections(
         self, context: RequestContext, options: SectionOptions, user_text: str, kind: CallKind, deadline: float
     ) -> list[Section]:
-        """The active projects, and what of the notes matters now; a placeholder if they cannot be read."""
+        """The active projects and the relevant notes; a placeholder if the memory cannot be read."""
         assert options.memory is not None
         section_inputs = context.incoming.section_inputs
         try:
@@ -223,7 +223,7 @@ class SectionCollector:
                 format=options.memory.format,
                 model=context.model,
             )
-            # What is relevant also depends on who compares the notes.
+            # Relevance also depends on the embeddings.
             inputs = replace(inputs, memory_version=(inputs.memory_version, options.memory.embeddings))
             section, problem = await self._sources.memory_section(
                 kind, loaded, inputs, context.counter, deadline
@@ -234,7 +234,7 @@ class SectionCollector:
                 section, problem = await self._sources.memory_section(
                     kind, loaded, unfocused, context.counter, deadline
                 )
-        except Exception as error:  # noqa: BLE001 - a border: without its memory the request goes out all the same
+        except Exception as error:  # noqa: BLE001 - the request is sent without its memory
             _report_problem(context, "memory", _describe_error(error))
             return list(render_awareness(MissingPart("awareness", _describe_error(error))).sections)
         if section is None:
@@ -248,7 +248,7 @@ class SectionCollector:
     async def _collect_time(
         self, context: RequestContext, options: SectionOptions, deadline: float
     ) -> list[Section]:
-        """The time, and what is due of the memory's deadlines."""
+        """The time, and deadlines in the memory."""
         try:
             memory = None
             if options.memory is not None:
@@ -281,7 +281,7 @@ class SectionCollector:
                 )
 
             section = told() if len(nodes) < _THREAD_NODES else await asyncio.to_thread(told)
-        except Exception as error:  # noqa: BLE001 - a border: without the time the request goes out all the same
+        except Exception as error:  # noqa: BLE001 - the request is sent without the time
             _report_problem(context, "time", _describe_error(error))
             return []
         return [self._time_sections.put_if_absent(key, section, era)] if section is not None else []
@@ -295,16 +295,16 @@ class SectionCollector:
         added_count: TokenCount,
         room: int | None,
     ) -> FittedSections:
-        """The turn with what is left of the window and of money, behind the memory as everywhere.
+        """Add the section that shows what is left of the window and of the caps, after the memory.
 
-        It goes out first if there is no room for it, unless a rule gives it a priority.
+        It is dropped first if there is no room, unless a rule gives it a priority.
         """
         rule = options.limits.sections.get(_BUDGET_SECTION) or SectionRule()
         if rule.enabled is False:
             return fitted
         try:
             spending = await self._remaining_spending(context)
-        except Exception as error:  # noqa: BLE001 - a border: what is left of money is told where it can be read
+        except Exception as error:  # noqa: BLE001 - the budget is shown without the caps
             _report_problem(context, _BUDGET_SECTION, _describe_error(error))
             spending = []
         sent_tokens = (
@@ -334,7 +334,7 @@ class SectionCollector:
             return replace(fitted, turn=replace(fitted.turn, left_out=(*fitted.turn.left_out, reason)))
         section = Section(_BUDGET_SECTION, text, priority=rule.priority, keep="whole", stability="turn")
         fitted = await _fit_sections(context, options, (*sections, section), room)
-        written, tokens = text_for(fitted)  # its own tokens are in it already
+        written, tokens = text_for(fitted)  # includes its own tokens
         if tokens.upper > budget_count.upper or all(
             fitted_section.name != _BUDGET_SECTION for fitted_section in fitted.turn.sections
         ):
@@ -370,10 +370,10 @@ class SectionCollector:
     async def _try_source(
         self, context: RequestContext, source_name: str, source: Awaitable[SectionSource]
     ) -> SectionSource | None:
-        """A source, or None where it fails; what is wrong with it is told."""
+        """Load a source; report the failure and return None if it fails."""
         try:
             loaded = await source
-        except Exception as error:  # noqa: BLE001 - a border: without this source the request goes out all the same
+        except Exception as error:  # noqa: BLE001 - the request is sent without this source
             _report_problem(context, source_name, _describe_error(error))
             return None
         for problem in loaded.problems:
@@ -381,7 +381,7 @@ class SectionCollector:
         return loaded
 
     def _report_occasionally(self, context: RequestContext, source_name: str, problem: str) -> None:
-        """Tell what lasts and takes nothing from the request: when it begins, and once a minute."""
+        """Report a lasting problem that does not affect the request: when it begins, and once a minute."""
         key = (source_name, problem)
         if (
             context.received_at - self._reported_at.get(key, -_REPORT_INTERVAL_SECONDS)
@@ -395,7 +395,7 @@ class SectionCollector:
 
 
 def _with_heading(turn: SectionGroup) -> SectionGroup:
-    """The sections of a turn, with the line that says where they come from."""
+    """Put the heading that names their origin before the sections of a turn."""
     if not turn.sections:
         return turn
     first, *others = turn.sections
@@ -409,7 +409,7 @@ def _with_heading(turn: SectionGroup) -> SectionGroup:
 async def _fit_sections(
     context: RequestContext, options: SectionOptions, sections: Sequence[Section], room: int | None
 ) -> FittedSections:
-    """Fit the sections, beside the event loop if they are long."""
+    """Fit the sections, in a thread if they are long."""
     limit = options.total_tokens
     prepared = prepare_sections(sections, options.limits, limit)
     return await run_in_thread_if_large(
@@ -426,7 +426,7 @@ async def _fit_sections(
 
 
 def _insert_budget_section(turn: SectionGroup, text: str, count: TokenCount) -> SectionGroup:
-    """The sections of a turn with the one on the budget, behind the memory."""
+    """Insert the budget section after the memory."""
     budget_section = FittedSection(
         name=_BUDGET_SECTION,
         text=text,

@@ -1,4 +1,4 @@
-"""All injected sections fitted in one pass by priority, then parted by where they stand."""
+"""Fits all injected sections in one pass by priority, and groups them by where they are placed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,17 +18,17 @@ from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.prompt_cache.section_order import InjectedBlock, find_layer, order_blocks
 from foveate.tokens.text_meter import TextMeter
 
-# What a block takes around its text, at most.
+# Framing of a block, at most.
 BLOCK_TOKENS = 4
-# A stable section that is cut gets a multiple of an eighth of the limit, and below that a half of it, a quarter
-# and so on. So the prefix stays the same for many requests while the history and the sections of a turn vary.
+# A truncated stable section gets a multiple of an eighth of the limit, below that a half of it, a quarter and
+# so on. So the prefix stays the same for many requests while the history and the sections of a turn vary.
 _SIZE_STEPS = 8
 _MAX_HALVES = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSection:
-    """A section as it is sent: its text, how many tokens that is, and in words why it is there."""
+    """A section as it is sent: its text, its tokens, and the reason for the edit."""
 
     name: str
     text: str
@@ -38,9 +38,9 @@ class FittedSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionGroup:
-    """The sections that stand together, in their order, how many tokens they take, and what had to go.
+    """Sections that are placed together, in order, their tokens, and what was left out.
 
-    `version` tells their texts from all others.
+    `version` identifies their texts.
     """
 
     version: bytes = b""
@@ -55,20 +55,20 @@ EMPTY_GROUP = SectionGroup()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSections:
-    """The sections behind the system prompt, and those behind the history."""
+    """Sections after the system prompt (stable), and those after the history (turn)."""
 
     stable: SectionGroup = EMPTY_GROUP
     turn: SectionGroup = EMPTY_GROUP
 
     @property
     def count(self) -> TokenCount:
-        """The tokens of both, with the line before those of a turn."""
+        """The tokens of both groups, with the heading of the turn."""
         heading = TURN_HEADING_TOKENS if self.turn.sections else 0
         return self.stable.count + self.turn.count + TokenCount(heading, False, heading)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing was cut or left out."""
+        """Whether nothing was truncated or left out."""
         reports = (*self.stable.reports, *self.turn.reports)
         return not (self.stable.left_out or self.turn.left_out) and all(
             report.action is Action.KEPT for report in reports
@@ -79,7 +79,7 @@ NO_SECTIONS = FittedSections()
 
 
 def round_stable_size(tokens: int, limit_tokens: int) -> int:
-    """Round the tokens that a stable section can have down to one of few sizes."""
+    """Round the size of a stable section down to one of few sizes."""
     step = limit_tokens // _SIZE_STEPS
     if step and tokens >= step:
         return tokens // step * step
@@ -87,7 +87,7 @@ def round_stable_size(tokens: int, limit_tokens: int) -> int:
 
 
 def prepare_sections(sections: Sequence[Section], budget: Budget, total_tokens: int) -> list[Section]:
-    """Apply the budget's rules to the sections that have a text, and sort them most stable first."""
+    """Apply the budget's rules to sections with text, and sort them, most stable first."""
     ruled_sections = [
         _apply_rule(section, budget, total_tokens) for section in sections if section.text.strip()
     ]
@@ -102,7 +102,7 @@ def prepare_sections(sections: Sequence[Section], budget: Budget, total_tokens: 
 def fit_sections(
     sections: Sequence[Section], ladder: Ladder, *, limit_tokens: int, gauge: TextMeter
 ) -> FittedSections:
-    """Cut prepared sections by the ladder until all of them fit, and part them by stability.
+    """Reduce prepared sections by the ladder until all fit, and group them by stability.
 
     Raises:
         BudgetExceeded: the required sections do not fit, or the ladder ends before all sections fit.
@@ -118,11 +118,11 @@ def fit_sections(
         try:  # blocks of sections that are left out take nothing
             return fit_required(sections, limit_tokens=limit_tokens, gauge=gauge)
         except BudgetExceeded:
-            raise error from None  # it names all sections
+            raise error from None  # this error names all sections
 
 
 def fit_required(sections: Sequence[Section], *, limit_tokens: int, gauge: TextMeter) -> FittedSections:
-    """Fit the required ones of prepared sections, and leave out the others.
+    """Fit the required sections, and leave out the others.
 
     Raises:
         BudgetExceeded: they do not fit.
@@ -136,10 +136,10 @@ def fit_required(sections: Sequence[Section], *, limit_tokens: int, gauge: TextM
 def fit_in_room(
     sections: Sequence[Section], ladder: Ladder, *, limit_tokens: int, room_tokens: int, gauge: TextMeter
 ) -> FittedSections:
-    """Fit prepared sections in the room that the window has, which may be less than their limit.
+    """Fit prepared sections in the room of the window, which may be less than their limit.
 
-    If the window is what is too small for all that the ladder leaves, the lowest priorities are left out. The
-    required sections are there in any case.
+    If the window is too small for what the ladder leaves, the lowest priorities are left out. The required
+    sections are never left out.
 
     Raises:
         BudgetExceeded: the sections do not fit in their own limit.
@@ -172,7 +172,7 @@ def _fit_once(
         _group_sections(reports[:stable_count], cut_reasons),
         _group_sections(reports[stable_count:], cut_reasons),
     )
-    # The bounds of parts are rounded each, and together can be more than that of the whole.
+    # Bounds are rounded per group, so that their sum may exceed the bound of the whole.
     excess_tokens = max(
         0, stable_group.count.upper + turn_group.count.upper - prompt.count.upper - BLOCK_TOKENS * len(sections)
     )
@@ -185,7 +185,7 @@ def _fit_once(
 def _round_stable_sizes(
     sections: Sequence[Section], prompt: Prompt, limit_tokens: int, gauge: TextMeter
 ) -> tuple[SectionReport, ...]:
-    """Cut stable sections that were cut for want of room a little further, to one of few sizes."""
+    """Truncate stable sections further, to one of few sizes, if they were truncated for lack of room."""
     cut_names = {cut.section for cut in prompt.cuts if cut.rung != CAP_RUNG}
     rounded = []
     for section, report in zip(sections, prompt.sections, strict=True):

@@ -1,12 +1,12 @@
-"""Texts that have to stay where they were put, since a model has thought after them.
+"""Injected texts that must stay where they are, since thinking blocks depend on them.
 
-Some models take a thought back only after exactly what it was thought after (`binds_thinking`), and some leave
-out the thoughts of a turn in which the user has said something new (`drops_thinking`). There, what changes is
-said once a turn, where the user speaks, and is put at the same place again with every later request.
+Some models accept a thinking block only after exactly what preceded it (`binds_thinking`), and some drop the
+thinking of a turn in which the user says something new (`drops_thinking`). For those, turn sections are
+injected once per turn, at a user message, and repeated at the same place in all later requests.
 
-What was said is known by the chain of messages up to it, so that it is found again in a fork and after an
-answer that never came. It is remembered by this process alone, since the text of messages is not stored: where
-it is not known, all thoughts of before are left out, as after a fold.
+Pinned texts are found by the hash chain of the messages before them, also in a fork or after a lost response.
+Only this process knows them, since message texts are not stored: if they are unknown, all earlier thinking is
+dropped, as after a compaction.
 """
 
 from dataclasses import dataclass
@@ -18,32 +18,30 @@ from foveate.prompt_cache.rules import CacheRules
 from foveate.session.hash_chain import HashChain
 
 _MAX_CONVERSATIONS = 4 * 1024
-# A client adds a few messages at a time.
+# Clients add a few messages at a time.
 _LOOKBACK_MESSAGES = 64
 _NOT_THINKING = frozenset(("", "disabled", "none"))
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedText:
-    """Texts behind the message number `at` of a chain, each with its tokens."""
+    """Texts after the message `message_index` of a chain, each with its tokens."""
 
     message_index: int
     texts: tuple[tuple[str, int], ...]
 
     @property
     def tokens(self) -> int:
-        """How many tokens they take."""
         return sum(tokens for _, tokens in self.texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedSections:
-    """What is known of a conversation up to a message.
+    """What is pinned in a conversation up to a message.
 
-    `words` are the last that the user said. `stable` tells what was put into the system prompt, `part` is that
-    itself and `sources` what it was made of, and `stays` are the texts that have to be repeated. Thoughts in
-    the first `since` messages were thought after something else; `asks` is how the provider is asked to leave
-    them out, where we cannot.
+    `user_text` is the user's last text. `stable_version` identifies what is in the system prompt,
+    `stable_group` is its content and `sources` what it was made of. `pinned_texts` must be repeated. Thinking
+    in the first `invalid_before` messages is invalid; `drop_request` asks the provider to drop it if we cannot.
     """
 
     user_text: str = ""
@@ -56,18 +54,17 @@ class PinnedSections:
 
 
 class PinnedSectionCache:
-    """What this process knows of conversations, those used last."""
+    """Pinned sections of the most recently used conversations."""
 
     def __init__(self) -> None:
         self.clear()
         register(self)
 
     def clear(self) -> None:
-        """Forget all of it."""
         self._entries: LruCache[PinnedSections] = LruCache(_MAX_CONVERSATIONS)
 
     def find(self, agent: str, chain: HashChain) -> tuple[PinnedSections | None, int]:
-        """What is known of a conversation, and up to how many of its messages."""
+        """Return what is pinned in a conversation, and the number of messages it covers."""
         name = agent.encode("utf-8", "surrogatepass")
         for length in range(len(chain), max(0, len(chain) - _LOOKBACK_MESSAGES), -1):
             pinned = self._entries.get(hash_bytes(name, chain.hashes[length - 1]))
@@ -76,22 +73,21 @@ class PinnedSectionCache:
         return None, 0
 
     def put(self, agent: str, chain: HashChain, pinned: PinnedSections) -> None:
-        """Remember what was said up to the end of a conversation."""
         if chain.hashes:
             self._entries.put(hash_bytes(agent.encode("utf-8", "surrogatepass"), chain.hashes[-1]), pinned)
 
 
 def must_be_pinned(request: Request, rules: CacheRules) -> bool:
-    """Whether what is put into a request has to be in all later ones too."""
+    """Whether text that is injected into a request must be repeated in all later ones."""
     return rules.binds_thinking or (rules.drops_thinking and request.thinking not in _NOT_THINKING)
 
 
 def find_message(request: Request, original: Request, index: int) -> int | None:
-    """Where a message of the client's stands in what would be sent; None where it is not there any more."""
+    """The index of a client's message in the request as sent; None if it was removed."""
     size, sent_size = len(original.messages), len(request.messages)
     if sent_size == size:
         return index
-    place = index + sent_size - size  # what was replaced stands before it
+    place = index + sent_size - size  # what was replaced precedes it
     if place < 0 or request.messages[place] != original.messages[index]:
         return None
     return place

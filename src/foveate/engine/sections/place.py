@@ -1,11 +1,10 @@
-"""Where injected texts stand: what is stable behind the client's system prompt, the rest behind the history.
+"""Places injected texts: stable ones after the client's system prompt, the others after the history.
 
-The client's system prompt comes first, so that the prefix that it has cached stays as it is, whatever becomes
-of the sections: they are edited more often than clients are rewritten. What changes with each turn is the last
-thing that a model reads, so that it never stands in a prefix that the next request repeats.
+The client's system prompt comes first, so that its cached prefix does not depend on sections, which change more
+often. What changes with each turn comes last, so that it is never in a prefix that the next request repeats.
 
-Where a provider keeps what is marked, texts are blocks, which can be marked one by one. Other hosts that speak
-the format of chats may take no lists of blocks: there a text joins the string that the client has sent.
+If a provider caches by breakpoints, texts are blocks, each of which can have one. Other hosts of the chat
+format may not accept lists of blocks: there a text is appended to the client's string.
 """
 
 from collections.abc import Sequence
@@ -22,14 +21,14 @@ _SYSTEM_ROLES = frozenset(("system", "developer"))
 
 @dataclass(frozen=True, slots=True)
 class PlacedSections:
-    """Edits, and the places of blocks among them that the next request will not repeat."""
+    """Edits, and the places of blocks that the next request will not repeat."""
 
     edits: tuple[InsertParts, ...] = ()
     transient_places: tuple[Place, ...] = ()
 
 
 def joins_plain_strings(request: Request, rules: CacheRules) -> bool:
-    """Whether texts join plain strings, since nobody knows whether blocks are taken."""
+    """Whether texts are appended to strings, since blocks may not be accepted."""
     return request.format is not Format.ANTHROPIC and rules.caching not in (
         CachingMode.BREAKPOINTS,
         CachingMode.BOTH,
@@ -39,7 +38,7 @@ def joins_plain_strings(request: Request, rules: CacheRules) -> bool:
 def place_stable(
     request: Request, sections: Sequence[FittedSection], *, joins: bool
 ) -> tuple[InsertParts, ...]:
-    """The sections behind the client's own system prompt."""
+    """Insert sections after the client's system prompt."""
     if request.format is not Format.CHAT:
         place = Place(Area.SYSTEM, len(request.system))
         return tuple(_insert_section(place, section, joins=joins) for section in sections)
@@ -52,16 +51,16 @@ def place_stable(
 
 
 def place_turn(request: Request, sections: Sequence[FittedSection], *, joins: bool) -> PlacedSections:
-    """The sections behind the history: in the last message of the user's, or in one of their own behind it.
+    """Insert sections after the history: into the last user message, or as a message after it.
 
-    None where nobody but the model has spoken.
+    Returns no edits if there are only messages of the model.
     """
     last = last_user_message(request)
     if last is None or not sections:
         return PlacedSections()
     size = len(request.messages)
     if request.format is not Format.ANTHROPIC and not is_user_message(request, last):
-        # What a tool has said is a message by itself here, into which no words of anybody else belong.
+        # A tool result is a message of its own here, which must not contain other text.
         new_message = Place(Area.MESSAGES, last + 1)
         edits = tuple(_insert_section(new_message, section, joins=True) for section in sections)
         return PlacedSections(edits, (Place(Area.MESSAGES, last + 1, 0),))
@@ -73,7 +72,7 @@ def place_turn(request: Request, sections: Sequence[FittedSection], *, joins: bo
     transient_places = [
         Place(Area.MESSAGES, last, first + number) for number in range(1 if is_string else len(edits))
     ]
-    # What stands behind is the beginning of an answer that the client asks to be gone on with.
+    # Messages after it are the beginning of a response that the model is to continue.
     transient_places += [Place(Area.MESSAGES, index, 0) for index in range(last + 1, size)]
     return PlacedSections(edits, tuple(transient_places))
 
@@ -81,7 +80,7 @@ def place_turn(request: Request, sections: Sequence[FittedSection], *, joins: bo
 def insert_texts(
     request: Request, index: int, texts: Sequence[tuple[str, int]], reason: str, *, joins: bool
 ) -> tuple[InsertParts, ...]:
-    """Texts, each with its tokens, at the end of a message of the user's."""
+    """Append texts, each with its tokens, to a user message."""
     place = Place(Area.MESSAGES, index, _block_count(request, index))
     return tuple(
         InsertParts(place=place, parts=(Text(text),), reason=reason, join_texts=joins, saved_tokens=-tokens)
@@ -90,7 +89,7 @@ def insert_texts(
 
 
 def count_system_messages(request: Request) -> int:
-    """How many system messages a chat begins with."""
+    """Count the system messages that a chat begins with."""
     for number, raw in enumerate(request.messages):
         if _role(raw) not in _SYSTEM_ROLES:
             return number
@@ -98,7 +97,7 @@ def count_system_messages(request: Request) -> int:
 
 
 def last_user_message(request: Request) -> int | None:
-    """The number of the last message that is the user's, or a tool's; None where there is none."""
+    """The index of the last message of the user or a tool; None if there is none."""
     for index in range(len(request.messages) - 1, -1, -1):
         if is_user_message(request, index) or is_tool_result(request, index):
             return index
@@ -106,12 +105,11 @@ def last_user_message(request: Request) -> int | None:
 
 
 def is_user_message(request: Request, index: int) -> bool:
-    """Whether a message is the user's."""
     return _role(request.messages[index]) == "user"
 
 
 def is_tool_result(request: Request, index: int) -> bool:
-    """Whether a message is what a tool has said, and nothing else."""
+    """Whether a message is a tool result and nothing else."""
     raw = request.messages[index]
     if request.format is Format.CHAT:
         return _role(raw) in ("tool", "function")
@@ -121,7 +119,7 @@ def is_tool_result(request: Request, index: int) -> bool:
 
 
 def has_user_text(request: Request, index: int) -> bool:
-    """Whether the user says something in a message, beside what tools have said."""
+    """Whether the user says something in a message, besides tool results."""
     if not is_user_message(request, index):
         return False
     if request.format is not Format.ANTHROPIC:
@@ -131,7 +129,7 @@ def has_user_text(request: Request, index: int) -> bool:
 
 
 def read_user_text(request: Request, index: int) -> str:
-    """What the user says in a message; nothing where it is somebody else's."""
+    """The user's text in a message, empty if it is not a user message."""
     if not is_user_message(request, index):
         return ""
     parts = formats.parse_message(request.format, request.messages[index]).parts

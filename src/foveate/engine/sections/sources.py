@@ -1,4 +1,4 @@
-"""Where sections come from: files that are read beside the event loop, and kept until they change."""
+"""Sources of sections: files that are read in threads, and cached until they change."""
 
 import asyncio
 import logging
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""How often a memory and a folder of skills are looked at, while requests come: they are not watched."""
+"""Interval at which memories and skills are checked for changes while requests arrive."""
 
 SOURCE_TIMEOUT_SECONDS = 10.0
-"""How long a request waits for what it is to be given; what comes later is there for the next one."""
+"""How long a request waits for its sources; later results are used by the next request."""
 
 AGENT_BUDGET_FILE = "budget.yaml"
-"""The file in its workspace in which an agent limits its sections itself."""
+"""The file in its workspace in which an agent limits its own sections."""
 
 _MEMORY_HEADING = "## Memory\n\n"
 _MAX_PROBLEMS = 3
@@ -50,7 +50,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionSource:
-    """Sections, what tells them from those that were there before, and what is wrong with them."""
+    """Sections, a version of their content, and problems in their files."""
 
     sections: tuple[Section, ...] = ()
     version: str = ""
@@ -59,7 +59,7 @@ class SectionSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedMemory:
-    """A memory as far as it can be had."""
+    """A memory, or the problem that kept it from being loaded."""
 
     memory: "Memory | None"
     at: float
@@ -79,7 +79,7 @@ class _LoadedBudget:
 
 
 class SectionSources:
-    """The files of all agents. `clock` gives seconds and never goes back."""
+    """The files of all agents. `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -93,20 +93,20 @@ class SectionSources:
         self._contexts = PromptParts()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop the watchers."""
         for workspaces in self._workspaces.values():
             workspaces.close()
 
     async def preload(self, options: Iterable[SectionOptions]) -> None:
-        """Read beforehand what requests will need."""
+        """Read what requests will need."""
         for section_options in options:
-            with suppress(Exception):  # whoever needs it is told
+            with suppress(Exception):  # reported to the request that needs it
                 await self.workspace(section_options)
                 if section_options.memory is not None:
                     await self.memory(section_options.memory, section_options.privacy_tags)
 
     def workspace_counts(self) -> Mapping[str, WorkspaceCacheStats]:
-        """How often bundles were kept, read and dropped, by the folder of their workspace."""
+        """Cache hits, misses and invalidations by workspace root."""
         totals: dict[str, WorkspaceCacheStats] = {}
         for workspaces in list(self._workspaces.values()):
             for root, counts in workspaces.stats().items():
@@ -119,7 +119,7 @@ class SectionSources:
         return totals
 
     async def workspace(self, options: SectionOptions, deadline: float | None = None) -> SectionSource:
-        """The files of a workspace, as they are now; those that cannot be had, as they were."""
+        """Load a workspace; files that cannot be read keep their last content."""
         if options.workspace is None:
             return SectionSource()
         tags, cache = options.privacy_tags, options.workspace_cache
@@ -149,19 +149,19 @@ class SectionSources:
         return source
 
     def last_workspace(self, options: SectionOptions) -> SectionSource:
-        """The files of a workspace as they were when they were last read; nothing where they never were."""
+        """The last content of a workspace, empty if it was never read."""
         if options.workspace is None:
             return SectionSource()
         cached = self._bundles.get((options.workspace, options.privacy_tags))
         return cached[1] if cached is not None else SectionSource()
 
     def bundle(self, options: SectionOptions) -> Bundle | None:
-        """The files of a workspace themselves, as they were when they were last read."""
+        """The last bundle of a workspace."""
         cached = self._bundles.get((options.workspace, options.privacy_tags)) if options.workspace else None
         return cached[0] if cached is not None else None
 
     async def skills(self, options: SectionOptions, deadline: float | None = None) -> SectionSource:
-        """What an agent can do, a line for each skill; where the folder is gone, as it was."""
+        """Load an agent's skills, one line each; if the folder has vanished, their last content."""
         if options.skills is None:
             return SectionSource()
         key = (options.skills, options.privacy_tags)
@@ -176,7 +176,7 @@ class SectionSources:
         return cached.source
 
     async def logs(self, options: SectionOptions, deadline: float | None = None) -> SectionSource:
-        """The newest lines of an agent's logs; of several files, each below its name."""
+        """Load the newest lines of an agent's logs; with file names if there are several."""
         if not options.logs:
             return SectionSource()
         key = (options.logs, options.log_lines, options.privacy_tags)
@@ -193,9 +193,9 @@ class SectionSources:
     async def with_own_limits(
         self, options: SectionOptions, deadline: float | None = None
     ) -> tuple[SectionOptions, tuple[str, ...]]:
-        """The options with the limits that the agent has written itself, within those that are allowed.
+        """Apply the limits in the agent's own file, as far as they are allowed.
 
-        Also, in words, what is wrong with its file, or is not allowed.
+        Also returns the problems of the file and what is not allowed.
         """
         if options.workspace is None:
             return options, ()
@@ -218,7 +218,7 @@ class SectionSources:
     async def memory(
         self, options: MemoryOptions, tags: frozenset[str], deadline: float | None = None
     ) -> LoadedMemory:
-        """A memory, read again where something in it has changed since it was last looked at."""
+        """Load a memory, or refresh it if it has changed."""
         key = (options.paths, tags, options.embeddings, options.follow_symlinks)
         cached = self._memories.get(key)
         if cached is not None and self._clock() - cached.at < REFRESH_SECONDS:
@@ -228,14 +228,13 @@ class SectionSources:
     async def load_once(
         self, key: Hashable, load: Callable[[], Coroutine[None, None, Value]], deadline: float | None
     ) -> Value:
-        """What is made, once for all who wait for it; it goes on where nobody waits any longer.
+        """Run `load` once for all who wait for it; it continues if nobody waits any longer.
 
-        So a disk that hangs has one thread wait for it, and not one for each request.
-
-        Nothing is waited for beyond `until`, a time of the event loop.
+        So a hanging disk blocks one thread, and not one per request. Nobody waits beyond `deadline`, a time of
+        the event loop.
 
         Raises:
-            TimeoutError: it takes longer, or is under way for longer already than anybody waits.
+            TimeoutError: the deadline has passed, or the load has been running for too long already.
         """
         running = self._loading.get(key)
         if running is None:
@@ -243,7 +242,7 @@ class SectionSources:
             running[0].add_done_callback(lambda finished: self._on_loaded(key, finished))
         task, started_at = running
         if self._clock() - started_at > SOURCE_TIMEOUT_SECONDS:
-            raise TimeoutError  # others have waited for it already, and in vain
+            raise TimeoutError  # others have waited for it in vain
         async with asyncio.timeout_at(deadline):
             loaded: Value = await asyncio.shield(task)
         return loaded
@@ -251,7 +250,7 @@ class SectionSources:
     def _on_loaded(self, key: Hashable, task: "asyncio.Future[Any]") -> None:
         self._loading.pop(key, None)
         if not task.cancelled():
-            task.exception()  # whoever still waits is told
+            task.exception()  # reported to whoever still waits
 
     async def _load_memory(self, key: _MemoryKey, cached: LoadedMemory | None) -> LoadedMemory:
         memory = cached.memory if cached is not None else None
@@ -274,9 +273,9 @@ class SectionSources:
         counter: "TextCounter",
         deadline: float | None = None,
     ) -> tuple[Section | None, str]:
-        """What is shown of a memory, rendered beside the event loop where it is new; or why nothing is.
+        """Render a memory, in a thread if it is new. Returns None and the reason if nothing can be shown.
 
-        A memory without any notes is not trouble: nothing is shown of it.
+        A memory without notes is not a problem: it has no section.
         """
         if loaded.memory is None:
             return None, loaded.problem
@@ -302,7 +301,7 @@ class SectionSources:
 
 
 def _evict_oldest(entries: dict[Key, Value], limit: int = _MAX_CACHED) -> Value | None:
-    """The oldest, taken out, where a configuration that changed again and again has left too many."""
+    """Remove and return the oldest entry beyond `limit`; configurations that change often leave many."""
     return entries.pop(next(iter(entries))) if len(entries) > limit else None
 
 
@@ -326,7 +325,7 @@ def _load_or_refresh(
         memory = Memory.load(
             *paths, private=tags, index=_embedding_index(embeddings), follow_symlinks=follow_symlinks
         )
-        # What is only made when something is looked for takes as long as the reading.
+        # The index is built by the first query, which takes as long as reading.
         memory.render(query="begin", limit_tokens=_WARM_UP_TOKENS)
     else:
         memory.refresh()
@@ -334,7 +333,7 @@ def _load_or_refresh(
 
 
 def _embedding_index(embeddings: EmbeddingOptions | None) -> "Index | None":
-    """What finds the relevant notes: by a server's vectors, or None for those that come with Foveate."""
+    """The index of a server's embeddings, None for the built-in ones."""
     if embeddings is None:
         return None
     from foveate.memory.search.embeddings import EndpointEmbedder
@@ -378,7 +377,7 @@ def _read_log_tails(paths: tuple[str, ...], lines: int, tags: frozenset[str]) ->
 
 def _skills_source(capabilities: "Capabilities", cached: "_LoadedSource | None") -> SectionSource:
     if not capabilities.skills:
-        # A folder that is gone for a moment takes no skills away; one that is empty does.
+        # A folder that vanishes for a moment keeps its skills; an empty one does not.
         source = cached.source if cached is not None and capabilities.warnings else SectionSource()
         return replace(source, problems=capabilities.warnings)
     section = Section(
