@@ -31,20 +31,10 @@ from foveate.model import (
 from foveate.prompt_cache.rejections import Rejection, classify_rejection, find_rejected_parameters
 from foveate.session.counting import run_in_thread_if_large
 
+_LOG = logging.getLogger(__name__)
+
+
 _REJECTED_REASON = "the model takes no breakpoints"
-
-
-def remove_client_breakpoints(request: Request) -> list[Edit]:
-    """Edits that remove all breakpoints of the client, for models that reject them."""
-    if request.format is not Format.ANTHROPIC or b"cache_control" not in request.body:
-        return []
-    places = [block.place for block in formats.request_blocks(request) if block.breakpoint_ttl is not None]
-    edits: list[Edit] = [RemoveBreakpoint(place=place, reason=_REJECTED_REASON) for place in places]
-    if "cache_control" in get_parameters(request):
-        edits.append(SetParameter(path=("cache_control",), value=None, reason=_REJECTED_REASON))
-    return edits
-
-
 # A response that does not stream is parsed whole; no real one is larger.
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 # The output of a model, in the deltas of all formats. A token is rarely less than two bytes of JSON.
@@ -56,6 +46,19 @@ _OUTPUT_TEXT = re.compile(
 _BYTES_PER_TOKEN = 2
 # Per stream: a few hundred tokens in their events. A thousand streams may be interrupted at once.
 _MAX_UNCOUNTED_BYTES = 64 * 1024
+# Hardly any host writes faster with a large model (November 2026).
+_MAX_TOKENS_PER_SECOND = 500
+
+
+def remove_client_breakpoints(request: Request) -> list[Edit]:
+    """Edits that remove all breakpoints of the client, for models that reject them."""
+    if request.format is not Format.ANTHROPIC or b"cache_control" not in request.body:
+        return []
+    places = [block.place for block in formats.request_blocks(request) if block.breakpoint_ttl is not None]
+    edits: list[Edit] = [RemoveBreakpoint(place=place, reason=_REJECTED_REASON) for place in places]
+    if "cache_control" in get_parameters(request):
+        edits.append(SetParameter(path=("cache_control",), value=None, reason=_REJECTED_REASON))
+    return edits
 
 
 class ResponseReader:
@@ -176,12 +179,6 @@ class _OutputMeter:
         self._counted_bytes += sum(map(len, _OUTPUT_TEXT.findall(b"".join(self._uncounted))))
         self._uncounted.clear()
         self._uncounted_bytes = 0
-
-
-_LOG = logging.getLogger(__name__)
-
-# Hardly any host writes faster with a large model (November 2026).
-_MAX_TOKENS_PER_SECOND = 500
 
 
 class ExchangeHook(Protocol):

@@ -22,6 +22,7 @@ from foveate.tokens.options import CounterOptions
 
 DEFAULT_SECTION_TOKENS = 16_384
 """Default limit of all sections of a request together."""
+LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +100,6 @@ class SectionInputs:
 
 
 NO_SECTION_INPUTS = SectionInputs()
-
-LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ _TRIMMING_CAUSES = frozenset(
         ),
     )
 )
+_SessionKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +82,6 @@ class _LastRequest:
 def _fingerprint_request(last: _LastRequest, body: bytes, *, warm: bool) -> RequestSnapshot:
     request = formats.parse_request(body, last.api_format, model=last.served_model)
     return take_snapshot(request, last.rules, last.block_tokens, keep_contents=warm)
-
-
-_SessionKey = tuple[str, str]
 
 
 class CacheMissDetector:

@@ -53,6 +53,9 @@ from foveate.prompt_cache.prompt.incremental import build_cached_prompt
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import SimulatedCache
 
+_LOG = logging.getLogger(__name__)
+
+
 # No output is how a cache is warmed: "max_tokens: 0" (platform.claude.com, prompt caching, November 2026). It
 # is not accepted with streaming, nor with thinking.
 _NO_OUTPUT_EDITS = (
@@ -63,6 +66,15 @@ _NOT_THINKING = frozenset(("", "disabled"))
 # Follows a response, since a conversation must end with the user.
 _USER_PLACEHOLDER = "."
 _KEEP_RESPONSE_REASON = "a ping: keeps the answer, and all before it, for longer"
+# The clock may be set, and the machine may sleep, so it is polled.
+_POLL_SECONDS = 0.25
+# A slower keep-alive has missed its entry.
+_TIMEOUT_SECONDS = 30.0
+_MAX_BYTES = 256 * 1024 * 1024
+_MAX_STOPPED = 4 * 1024
+# If less of an entry was read, it had expired.
+_MIN_READ_SHARE = 0.5
+_SessionKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,20 +252,6 @@ def _body_with_response(warm: WarmSession, cache: SimulatedCache, now: float) ->
         CacheBreakpoint(place=place, ttl=long_ttl, reason=_KEEP_RESPONSE_REASON) for place in places
     ]
     return formats.apply_edits(request, (*breakpoints, user_insert))
-
-
-_LOG = logging.getLogger(__name__)
-
-# The clock may be set, and the machine may sleep, so it is polled.
-_POLL_SECONDS = 0.25
-# A slower keep-alive has missed its entry.
-_TIMEOUT_SECONDS = 30.0
-_MAX_BYTES = 256 * 1024 * 1024
-_MAX_STOPPED = 4 * 1024
-# If less of an entry was read, it had expired.
-_MIN_READ_SHARE = 0.5
-
-_SessionKey = tuple[str, str]
 
 
 class KeepAliveScheduler:

@@ -37,6 +37,9 @@ from foveate.model import (
 from foveate.session.traces import CacheMiss, Trace, TracedEdit, TraceStore, WindowSection
 from foveate.tokens import RequestCounter
 
+_LOG = logging.getLogger(__name__)
+
+
 SYSTEM, TOOLS, SUMMARY, USER, MODEL, THINKING, RESULTS, MEDIA = (
     "system",
     "tools",
@@ -55,6 +58,11 @@ _BYTES_PER_TOKEN = 4
 _MAX_MEDIA_BYTES = 1_600 * _BYTES_PER_TOKEN
 
 _Sizes = tuple[float, ...]
+SAVE_INTERVAL_SECONDS = 0.25
+MAX_WAITING, MAX_WAITING_BYTES = 4_096, 64 * 1024 * 1024
+"""Limits of traces that wait for a slow store; beyond these, traces are dropped."""
+MAX_EDITS = 60
+"""Edits beyond this number are only counted."""
 
 
 def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
@@ -185,15 +193,6 @@ def _round_to_total(sizes: Sequence[tuple[str, float]], total_tokens: int) -> tu
             rounded_tokens += tokens
             sections.append(WindowSection(name, tokens))
     return tuple(sections)
-
-
-_LOG = logging.getLogger(__name__)
-
-SAVE_INTERVAL_SECONDS = 0.25
-MAX_WAITING, MAX_WAITING_BYTES = 4_096, 64 * 1024 * 1024
-"""Limits of traces that wait for a slow store; beyond these, traces are dropped."""
-MAX_EDITS = 60
-"""Edits beyond this number are only counted."""
 
 
 class FinishedRequest(NamedTuple):

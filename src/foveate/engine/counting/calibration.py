@@ -17,11 +17,15 @@ from foveate.model import TokenCount
 from foveate.session.counting import get_counter_name
 from foveate.tokens.calibration import Calibration, CalibrationKey, CalibrationStore
 
+_LOG = logging.getLogger(__name__)
+
+
 MAX_CALIBRATIONS = 256
 """A limit, since clients may name any number of models."""
 # No tokenizer differs more from its substitute; larger corrections are not credible.
 _MAX_CORRECTION = 2.0
 _UNCALIBRATED = Calibration()
+SAVE_INTERVAL_SECONDS = 5.0
 
 
 class Calibrations:
@@ -100,11 +104,6 @@ def calibrate(calibrations: Calibrations, context: RequestContext, tokens: int) 
 
 def calibration_key(context: RequestContext) -> CalibrationKey:
     return context.incoming.upstream, get_counter_name(context.counter)
-
-
-_LOG = logging.getLogger(__name__)
-
-SAVE_INTERVAL_SECONDS = 5.0
 
 
 class SaveCalibrations:

@@ -25,6 +25,11 @@ from foveate.prompt_cache.hit_ratio import HitRatios
 
 RECENT_SECONDS = 300.0
 _MAX_FAILURES = 1000
+_COMPACTION_STEP = "compaction"
+_BOOL_LABELS = {True: "true", False: "false"}
+_CallLabels = tuple[str, str, str]
+# Observations of so many requests are counted together.
+_FLUSH_REQUESTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,6 @@ class RecentFailures:
     def count_by_step(self, now: float, *, seconds: float = RECENT_SECONDS) -> Mapping[str, int]:
         """Count failures by step in the last `seconds`."""
         return Counter(failure.problem.step for failure in self._failures if now - failure.at <= seconds)
-
-
-_COMPACTION_STEP = "compaction"
-_BOOL_LABELS = {True: "true", False: "false"}
-_CallLabels = tuple[str, str, str]
-# Observations of so many requests are counted together.
-_FLUSH_REQUESTS = 64
 
 
 class WorkspaceCacheCounts(Protocol):

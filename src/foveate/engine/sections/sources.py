@@ -46,6 +46,7 @@ _MAX_WATCHERS = 16  # each has a thread
 _MemoryKey = tuple[tuple[str, ...], frozenset[str], EmbeddingOptions | None, bool]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+_NOT_CACHED = "is not kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,9 +304,6 @@ class SectionSources:
 def _evict_oldest(entries: dict[Key, Value], limit: int = _MAX_CACHED) -> Value | None:
     """Remove and return the oldest entry beyond `limit`; configurations that change often leave many."""
     return entries.pop(next(iter(entries))) if len(entries) > limit else None
-
-
-_NOT_CACHED = "is not kept"
 
 
 def _only_cached(_: ContextInputs) -> str:

@@ -22,6 +22,11 @@ _LOG = logging.getLogger(__name__)
 _ADOPT_INTERVAL_SECONDS = 20.0
 # Beyond these, some warnings are repeated.
 _MAX_WARNINGS = 4_096
+_UNKNOWN_COST_REMEDY = (
+    "leave it out, name it in `cost.allow_fields` if what it adds does not matter, or say `unknown: allow` with"
+    " the cap"
+)
+_UNCOUNTED_REMEDY = "send what can be counted, or say `unknown: allow` with the cap"
 
 
 class ObservedAdmission(Admission):
@@ -149,13 +154,6 @@ def describe_charge(charge: Charge) -> str:
         f" {cache.written_5m} and {cache.written_1h} written, {charge.usage.output_tokens} out,"
         f" {'unknown' if charge.dollars is None else charge.dollars} dollars"
     )
-
-
-_UNKNOWN_COST_REMEDY = (
-    "leave it out, name it in `cost.allow_fields` if what it adds does not matter, or say `unknown: allow` with"
-    " the cap"
-)
-_UNCOUNTED_REMEDY = "send what can be counted, or say `unknown: allow` with the cap"
 
 
 class AdmitUncounted(Protocol):

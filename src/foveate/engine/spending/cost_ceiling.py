@@ -70,6 +70,19 @@ _UNIT_BY_MODALITY = {"audio": BillableUnit.OUTPUT_AUDIO, "image": BillableUnit.O
 _TTL = b'"ttl"'
 # Letters and the underscore written as escapes: valid in names, although no encoder writes them.
 _ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
+_COST_FIELDS = ("service_tier", "speed", "inference_geo", "context_management")
+_PARAMETER_NAMES = frozenset(
+    (*OUTPUT_LIMIT_NAMES, "n", "best_of", "prediction", "thinking_budget", *_COST_FIELDS)
+)
+# A limit above this leaves half of the room under a shared cap to concurrent calls.
+_AMPLE_OUTPUT_TOKENS = 32_000
+# OpenAI's reasoning models reject `max_tokens`; other providers may not know the newer name.
+_MAX_COMPLETION_TOKENS_PROVIDERS = frozenset(("openai", "azure"))
+# Formats with the limit inside an object; Gemini accepts two spellings.
+_NESTED_LIMIT_PATHS = {
+    Format.GEMINI: (("generationConfig", "maxOutputTokens"), ("generation_config", "max_output_tokens")),
+    Format.BEDROCK: (("inferenceConfig", "maxTokens"),),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +171,6 @@ def _prediction_text(prediction: object) -> str:
     if isinstance(content, str):
         return content
     return "".join(as_text(as_dict(part).get("text")) for part in as_list(content))
-
-
-_COST_FIELDS = ("service_tier", "speed", "inference_geo", "context_management")
-_PARAMETER_NAMES = frozenset(
-    (*OUTPUT_LIMIT_NAMES, "n", "best_of", "prediction", "thinking_budget", *_COST_FIELDS)
-)
 
 
 def _output_limits(api_format: Format, body_fields: Fields, parameters: Mapping[str, object]) -> list[object]:
@@ -473,19 +480,6 @@ def _max_output_tokens_in_window(input_tokens: int, window_tokens: int | None) -
     if window_tokens is None:
         return _DEFAULT_MAX_OUTPUT_TOKENS
     return max(window_tokens - input_tokens, min(window_tokens, _DEFAULT_MAX_OUTPUT_TOKENS))
-
-
-# A limit above this leaves half of the room under a shared cap to concurrent calls.
-_AMPLE_OUTPUT_TOKENS = 32_000
-# OpenAI's reasoning models reject `max_tokens`; other providers may not know the newer name.
-_MAX_COMPLETION_TOKENS_PROVIDERS = frozenset(("openai", "azure"))
-
-
-# Formats with the limit inside an object; Gemini accepts two spellings.
-_NESTED_LIMIT_PATHS = {
-    Format.GEMINI: (("generationConfig", "maxOutputTokens"), ("generation_config", "max_output_tokens")),
-    Format.BEDROCK: (("inferenceConfig", "maxTokens"),),
-}
 
 
 def output_limit_path(request: Request, provider: str) -> tuple[str, ...] | None:
