@@ -276,18 +276,18 @@ async def test_migrations_lead_from_anywhere_to_the_tables_of_the_schema(
 
 
 MIGRATIONS = {
-    "v0001_sessions_and_folds.py": "64a9053ac0d5282b",
-    "v0002_folds_on_folds.py": "84e8eaf8147f2066",
-    "v0003_the_ledger.py": "ccd9f448dfc2ade4",
-    "v0004_who_stands_on_whom.py": "340b39391ba95e09",
-    "v0005_what_is_kept.py": "39ebad2c3b74e511",
-    "v0006_what_was_done.py": "f27522df5b8098cf",
-    "v0007_what_it_adds_up_to.py": "7aafcc78c6a3b3d9",
-    "v0008_where_caches_broke.py": "8aec756b865643e4",
-    "v0009_what_bills_taught.py": "8b8129d55c1bf78f",
-    "v0010_which_prefixes_are_asked_for_again.py": "7fdadcd6f6a431a6",
-    "v0011_what_calls_cost_without_foveate.py": "e04e2023b74877de",
-    "v0012_who_sends_a_session.py": "2cd6ee8a2468a765",
+    "v0001_sessions_and_compactions.py": "64a9053ac0d5282b",
+    "v0002_compaction_chains.py": "84e8eaf8147f2066",
+    "v0003_ledger.py": "ccd9f448dfc2ade4",
+    "v0004_session_parents.py": "340b39391ba95e09",
+    "v0005_request_archive.py": "39ebad2c3b74e511",
+    "v0006_traces.py": "f27522df5b8098cf",
+    "v0007_totals.py": "7aafcc78c6a3b3d9",
+    "v0008_cache_miss_index.py": "8aec756b865643e4",
+    "v0009_calibration.py": "8b8129d55c1bf78f",
+    "v0010_prefix_reuse.py": "7fdadcd6f6a431a6",
+    "v0011_savings.py": "e04e2023b74877de",
+    "v0012_session_callers.py": "2cd6ee8a2468a765",
     "v0013_subscriptions.py": "8032fcd62f2498e3",
     "v0014_possible_charges.py": "c5971f9b71540297",
 }
@@ -428,7 +428,7 @@ import asyncio, json, sys
 from foveate.store import open_store
 async def main():
     async with await open_store(sys.argv[1]) as store:
-        await store.journal.listed()
+        await store.compactions.list_compactions()
 asyncio.run(main())
 print(json.dumps([name for name in ("numpy", "sqlalchemy", "alembic", "psycopg") if name in sys.modules]))
 """

@@ -236,8 +236,8 @@ async def test_sessions_come_in_pages_newest_or_dearest_first_and_filtered(store
         assert [one.session_id for one in paged] == await ids(order=order)
     assert await ids(agent="ana", order=SessionOrder.DEAREST) == ["s3", "s2", "s1"]
     assert await ids(since=NOON + 2) == ["s3", "s2"]
-    assert await ids(beginning="s1") == ["s1"]
-    assert await ids(beginning="%") == await ids(agent="never") == []
+    assert await ids(id_prefix="s1") == ["s1"]
+    assert await ids(id_prefix="%") == await ids(agent="never") == []
     assert [
         await added.count_sessions(),
         await added.count_sessions(agent="ana"),

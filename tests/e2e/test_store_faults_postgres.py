@@ -236,7 +236,7 @@ from foveate.store import open_store
 
 async def main():
     store = await open_store(sys.argv[1], wait_seconds=0.3)
-    await store.turns.session("s")
+    await store.sessions.get_session("s")
     with psycopg.connect(sys.argv[1], autocommit=True) as connection:
         found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'foveate'"
             " AND datname = current_database()")
@@ -244,7 +244,7 @@ async def main():
     for process in processes:
         os.kill(process, signal.SIGSTOP)
     try:
-        await store.turns.session("s")
+        await store.sessions.get_session("s")
     except StoreUnavailable:
         print(*processes, flush=True)
 

@@ -219,7 +219,7 @@ async def use(path):
         kept = await fill(store)
         await check_full(store, kept)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert await store.journal.undo(kept[0], now=300.0)
+        assert await store.compactions.undo(kept[0], now=300.0)
 
 asyncio.run(use(Path(sys.argv[1])))
 """

@@ -40,9 +40,9 @@ def test_without_a_script_it_says_who_it_is() -> None:
     assert (told.stop, told.output_tokens) == (StopReason.DONE, words(DEFAULT_TEXT))
 
 
-@pytest.mark.parametrize(("must_call", "name"), [("", "look"), ("listen", "listen")])
-def test_a_forced_tool_is_called_with_what_its_schema_requires(must_call: str, name: str) -> None:
-    told = generate_response(wish(tools=TOOLS, must_call=must_call), None, words)
+@pytest.mark.parametrize(("forced_tool", "name"), [("", "look"), ("listen", "listen")])
+def test_a_forced_tool_is_called_with_what_its_schema_requires(forced_tool: str, name: str) -> None:
+    told = generate_response(wish(tools=TOOLS, forced_tool=forced_tool), None, words)
 
     (called,) = told.parts
     assert isinstance(called, ToolCallPart)
@@ -75,15 +75,15 @@ def test_a_step_may_think_speak_and_call() -> None:
 
 def test_a_stop_sequence_ends_the_text_before_it_and_nothing_is_called() -> None:
     step = ScriptStep(text="one STOP two END", tools=(ScriptedCall(name="look"),))
-    told = generate_response(wish(stops=("END", "STOP")), step, words)
+    told = generate_response(wish(stop_sequences=("END", "STOP")), step, words)
 
     assert told.parts == (TextPart("one "),)
     assert (told.stop, told.stop_sequence) == (StopReason.SEQUENCE, "STOP")
 
 
 def test_the_narrower_of_two_limits_is_the_reason() -> None:
-    assert generate_response(wish(limit_tokens=3, room_tokens=9), None, words).stop is StopReason.LIMIT
-    assert generate_response(wish(limit_tokens=9, room_tokens=3), None, words).stop is StopReason.WINDOW
+    assert generate_response(wish(limit_tokens=3, window_tokens_left=9), None, words).stop is StopReason.LIMIT
+    assert generate_response(wish(limit_tokens=9, window_tokens_left=3), None, words).stop is StopReason.WINDOW
 
 
 def test_an_answer_of_nothing_is_empty() -> None:
