@@ -276,20 +276,20 @@ async def test_migrations_lead_from_anywhere_to_the_tables_of_the_schema(
 
 
 MIGRATIONS = {
-    "v0001_sessions_and_compactions.py": "64a9053ac0d5282b",
-    "v0002_compaction_chains.py": "84e8eaf8147f2066",
-    "v0003_ledger.py": "ccd9f448dfc2ade4",
-    "v0004_session_parents.py": "340b39391ba95e09",
-    "v0005_request_archive.py": "39ebad2c3b74e511",
-    "v0006_traces.py": "f27522df5b8098cf",
-    "v0007_totals.py": "7aafcc78c6a3b3d9",
-    "v0008_cache_miss_index.py": "8aec756b865643e4",
-    "v0009_calibration.py": "8b8129d55c1bf78f",
-    "v0010_prefix_reuse.py": "7fdadcd6f6a431a6",
-    "v0011_savings.py": "e04e2023b74877de",
-    "v0012_session_callers.py": "2cd6ee8a2468a765",
-    "v0013_subscriptions.py": "8032fcd62f2498e3",
-    "v0014_possible_charges.py": "c5971f9b71540297",
+    "v0001_sessions_and_compactions.py": "6c446517839ce4ca",
+    "v0002_compaction_chains.py": "11abb947dbcabcdc",
+    "v0003_ledger.py": "d2c79f64f23534ef",
+    "v0004_session_parents.py": "29b25729658eeba1",
+    "v0005_request_archive.py": "86f19e542afdceb4",
+    "v0006_traces.py": "25d605cbf5ce744c",
+    "v0007_totals.py": "98a2c1aad5e7a809",
+    "v0008_cache_miss_index.py": "8a6ef38b5971006a",
+    "v0009_calibration.py": "7ce7eabd9a384a9b",
+    "v0010_prefix_reuse.py": "0bfa0bc0161b7e40",
+    "v0011_savings.py": "5177a1798db177bd",
+    "v0012_session_callers.py": "6429d52b99b1d236",
+    "v0013_subscriptions.py": "f6d194b5bf0b0744",
+    "v0014_possible_charges.py": "e3727e23a59e0983",
 }
 
 

@@ -1,4 +1,4 @@
-"""What files say: budgets and sections, with errors that name the file, the line and the key."""
+"""Configuration: settings, budgets and sections from files, with errors that name the file, line and key."""
 
 from foveate.config.budget_files import AgentBudget, load_agent_budget, load_budget, save_agent_budget
 from foveate.config.section_files import load_sections, parse_sections

@@ -1,4 +1,4 @@
-"""Budgets in files: the operator's, and the one that an agent writes itself in its workspace."""
+"""Budgets in files: the operator's, and the one that an agent writes in its workspace."""
 
 import stat
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ _HEADING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentBudget:
-    """The budget that holds for an agent, what is wrong with its file, and in words what is not allowed."""
+    """The effective budget of an agent, the error in its file if any, and messages about values that were
+    clamped.
+    """
 
     budget: Budget
     problem: FoveateError | None
@@ -25,11 +27,11 @@ class AgentBudget:
 
 
 def load_budget(path: StrPath, *, defaults: Budget | None = None) -> Budget:
-    """The budget in a file, laid over `defaults`: what it does not name stays.
+    """Load a budget from a file, on top of `defaults`.
 
     Raises:
-        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or empty.
-        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+        UnreadableInput: the file does not exist, is a folder, exceeds 1 MB, is not UTF-8, or is empty.
+        BadSetting: an unknown key, a wrong type, an invalid value, or not YAML; names file, line and key.
     """
     return _parse_budget(read_document(Path(path)), defaults)
 
@@ -42,10 +44,10 @@ def _parse_budget(document: Document, defaults: Budget | None) -> Budget:
 
 
 def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None) -> AgentBudget:
-    """An agent's file laid over `defaults`, with nothing that `allowed` does not give.
+    """Load an agent's budget on top of `defaults`, clamped to `allowed`.
 
-    A file that is not there is no problem. One that cannot be used, or leaves nothing for a prompt, is: then
-    the defaults hold whole, as far as they are allowed.
+    A missing file is not an error. If the file cannot be used or leaves no room for a prompt, the clamped
+    defaults apply.
     """
     path = Path(path)
     default_budget, _ = _clamp_budget(defaults, defaults, allowed)
@@ -54,7 +56,7 @@ def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None
         if _is_regular_file(path):
             document = read_document(path)
             budget, clamped = _clamp_budget(_parse_budget(document, defaults), defaults, allowed)
-            if not _describe_lack(default_budget):  # else it is not the file's doing
+            if not _describe_lack(default_budget):  # otherwise the defaults are to blame
                 _check_room(budget, document)
             return AgentBudget(budget=budget, problem=None, clamped=clamped)
     except InputError as error:
@@ -63,12 +65,12 @@ def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None
 
 
 def _clamp_budget(budget: Budget, defaults: Budget, allowed: Budget | None) -> tuple[Budget, tuple[str, ...]]:
-    """`budget` held to what is allowed, where anything is said of that, and in words what was changed."""
+    """Clamp `budget` to what is allowed, and describe what was changed."""
     return (budget, ()) if allowed is None else clamp_budget(budget, allowed, defaults=defaults)
 
 
 def _check_room(budget: Budget, document: Document) -> None:
-    """Refuse a document whose budget leaves nothing for a prompt, at the key that has it so."""
+    """Raise an error at the responsible key if the budget leaves no room for a prompt."""
     if lack := _describe_lack(budget):
         reserves = isinstance(document.data, dict) and "output_reserve" in document.data
         key = "output_reserve" if reserves and budget.total_tokens else "total_tokens"
@@ -76,7 +78,7 @@ def _check_room(budget: Budget, document: Document) -> None:
 
 
 def _describe_lack(budget: Budget) -> str:
-    """In words that nothing is left for a prompt, else nothing; of a model's window it is not known here."""
+    """Explain that nothing is left for a prompt, or return "". The model's window is not known here."""
     total, reserve = budget.total_tokens, budget.output_reserve
     if total is None or total > reserve:
         return ""
@@ -85,19 +87,18 @@ def _describe_lack(budget: Budget) -> str:
 
 
 def save_agent_budget(path: StrPath, budget: Budget) -> None:
-    """Write the whole of `budget` as YAML, so that it is read back the same; all of it or nothing.
+    """Write `budget` as YAML that reads back the same, atomically.
 
     Raises:
-        BadOption: it would not be: something in it is no text for YAML, it is larger than 1 MB, or it leaves
-            nothing for a prompt.
-        UnwritableFile: the disk is full, the folder cannot be written, …; what was there is untouched.
+        BadOption: the budget cannot be written as YAML, exceeds 1 MB, or leaves no room for a prompt.
+        UnwritableFile: the disk is full, the folder is not writable, …; the old file is unchanged.
     """
     path = Path(path)
     if path.suffix.lower() == ".json":
         raise BadOption(f"{display_path(path)}: a budget is written as YAML; let the name end in .yaml")
     if lack := _describe_lack(budget):
         raise BadOption(f"a budget is not written that could not be used: {lack}")
-    # In ASCII only where it must be: PyYAML does not escape a NEL (U+0085) otherwise, and reads it as a blank.
+    # ASCII only if needed: PyYAML does not escape NEL (U+0085) otherwise, and reads it back as a space.
     forms = (_to_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
     written = next((form for form in forms if _reads_back(form, budget)), None)
     if written is None:
@@ -123,14 +124,16 @@ def _reads_back(written: bytes, budget: Budget) -> bool:
 
 
 def _is_regular_file(path: Path) -> bool:
-    """Whether there is a file; anything else of that name could keep a reader waiting for ever."""
+    """Return whether the file exists. Anything but a regular file is an error: reading a pipe could block
+    forever.
+    """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return False
     except OSError as error:
         raise UnreadableInput(display_path(path), error.strerror or "cannot be read") from None
-    except ValueError as error:  # a name with a zero byte in it
+    except ValueError as error:  # a name with a NUL byte
         raise UnreadableInput(display_path(path), str(error)) from None
     if not stat.S_ISREG(mode):
         raise UnreadableInput(display_path(path), "is not a file")

@@ -1,6 +1,6 @@
-"""Caps and prices of one's own out of the configuration: what stands in it under `cost`.
+"""Caps and custom prices: the `cost` section of the configuration.
 
-Money is read as it is written: 0.1 is a tenth of a dollar, and not the nearest number that a float can be.
+Money is read exactly as written: 0.1 is a tenth of a dollar, not the nearest float.
 """
 
 import re
@@ -36,7 +36,7 @@ TOKEN_KIND_BY_KEY = {
     "output": "output",
     "reasoning": "reasoning",
 }
-"""What a million tokens of each kind cost, by the key that says it."""
+"""Token kinds by the key of their price (dollars per million tokens)."""
 PRICE_KEYS = ("model", "provider", "since", *TOKEN_KIND_BY_KEY, "tiers", "discount")
 TIER_KEYS = ("over_tokens", *TOKEN_KIND_BY_KEY)
 
@@ -45,16 +45,16 @@ _KEY_BY_TOKEN_KIND = {kind: key for key, kind in TOKEN_KIND_BY_KEY.items()}
 _Choice = TypeVar("_Choice", bound=StrEnum)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WITH_EXPONENT = re.compile(r"[-+]?[0-9]{1,20}(\.[0-9]{1,20})?[eE][-+]?[0-9]{1,2}")
-# What has more digits on either side of its point is no money, and sums of it would take for ever.
+# No amount of money has more digits, and summing such numbers would take forever.
 _MAX_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostOptions:
-    """The caps, and the prices of one's own, that a configuration holds; `PriceBook` takes the latter.
+    """The caps and custom prices of a configuration.
 
-    A request without an output limit gets one that the caps have room for, at least `min_output_tokens`.
-    `allow_fields` are globs of request fields, tools and models of unknown cost that a cap lets through.
+    A request without an output limit gets one that fits the caps, at least `min_output_tokens`. `allow_fields`
+    are globs of request fields, tools and models of unknown cost that caps let through.
     """
 
     caps: tuple[Cap, ...] = ()
@@ -64,21 +64,21 @@ class CostOptions:
 
 
 def load_cost(path: StrPath) -> CostOptions:
-    """What the configuration in a file says of money; other keys than `cost` are not looked at.
+    """Load the `cost` section of a configuration file; other sections are not validated.
 
     Raises:
-        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or empty.
-        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+        UnreadableInput: the file does not exist, is a folder, exceeds 1 MB, is not UTF-8, or is empty.
+        BadSetting: an unknown key, a wrong type, an invalid value, or not YAML; names file, line and key.
     """
     return _parse_cost_document(read_document(Path(path), exact=True))
 
 
 def parse_cost(data: bytes, source: str) -> CostOptions:
-    """What the configuration in `data` says of money; errors call it `source`.
+    """Parse the `cost` section of the configuration in `data`; errors call it `source`.
 
     Raises:
         UnreadableInput: not UTF-8, or empty.
-        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names line and key.
+        BadSetting: an unknown key, a wrong type, an invalid value, or not YAML; names line and key.
     """
     return _parse_cost_document(parse_document(data, source, exact=True))
 
@@ -109,7 +109,7 @@ def _parse_caps(value: object) -> tuple[Cap, ...]:
     caps = []
     for index, entry in enumerate(_require_list(value, "caps", key_path)):
         cap = _parse_cap(entry, (*key_path, index))
-        # All that an agent spends is what that agent spends in total.
+        # A total cap for an agent is the same as a cap of scope `agent`.
         scope = CapScope.AGENT if cap.scope is CapScope.TOTAL and cap.agent is not None else cap.scope
         first = seen.setdefault((scope, cap.agent), index)
         if first != index:
@@ -173,7 +173,7 @@ def _parse_price(value: object, key_path: KeyPath) -> CustomPrice:
 
 
 def _parse_full_price(given: Any) -> DollarsPerMillion | None:
-    """The dollars of each kind, with those that are needed; None where there is a discount instead."""
+    """Parse the price of each token kind; None if there is a discount instead."""
     dollars = [key for key in TOKEN_KIND_BY_KEY if key in given]
     if "discount" in given:
         if dollars:
@@ -214,7 +214,7 @@ def _parse_per_million(given: Any) -> DollarsPerMillion:
     try:
         return DollarsPerMillion(**numbers)
     except BadOption as error:
-        # It calls each kind by its own name, which is not the key that somebody wrote.
+        # The error names the token kind; replace it by the key in the file.
         kind = str(error.path[0])
         key = _KEY_BY_TOKEN_KIND[kind]
         raise BadOption(f"{key}{str(error).removeprefix(kind)}", path=(key,)) from None
@@ -239,7 +239,6 @@ def _parse_tokens(value: object, key: str) -> int:
 
 
 def _parse_number(value: object, key: str) -> Decimal:
-    """A number as it is written."""
     match value:
         case bool():
             pass
@@ -247,7 +246,7 @@ def _parse_number(value: object, key: str) -> Decimal:
             value = Decimal(value)
         case str() if _is_number(value):
             raise BadOption(f"{key} is a number: write {value[:_MAX_DIGITS]} without quotes", path=(key,))
-        case str() if _WITH_EXPONENT.fullmatch(value):  # which YAML takes for a text
+        case str() if _WITH_EXPONENT.fullmatch(value):  # a string in YAML
             raise BadOption(f"{key} is a number: write {value} as {Decimal(value):f}", path=(key,))
     if not isinstance(value, Decimal) or not value.is_finite():
         raise BadOption(f"{key} is a number, not {value!r:.80}", path=(key,))
@@ -273,7 +272,7 @@ def _parse_date(value: object) -> date:
     try:
         if isinstance(value, str) and _DATE.fullmatch(value):
             return date.fromisoformat(value)
-    except ValueError:  # a day that no month has
+    except ValueError:  # a date that does not exist
         pass
     raise BadOption(f"since is a day such as 2026-01-31, not {value!r:.80}", path=("since",))
 

@@ -1,4 +1,4 @@
-"""Documents: YAML and JSON files as plain data, and where each value stands, so that errors can say it."""
+"""YAML and JSON files as plain data, with the line of each value for error messages."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _JSON_START = re.compile(r"\s*[\[{]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What a file says, as plain data: null, true and false, numbers, texts, lists, mappings."""
+    """A parsed file as plain data: null, booleans, numbers, strings, lists and mappings."""
 
     source: str
     data: object
@@ -24,11 +24,11 @@ class Document:
     find_lines: Callable[[str], dict[KeyPath, int]] = field(repr=False)
 
     def lines(self) -> dict[KeyPath, int]:
-        """The line of each thing in it, found in one pass."""
+        """Return the line of each value, found in one pass."""
         return self.find_lines(self.text)
 
     def error(self, reason: str, key_path: KeyPath = ()) -> BadSetting:
-        """The error that `reason` is at `place`: with its line, which is looked up only now."""
+        """Return an error at `key_path`. Its line is only looked up now."""
         return BadSetting(
             self.source,
             shorten(reason),
@@ -38,25 +38,25 @@ class Document:
 
 
 def read_document(path: Path, *, limit_bytes: int = MAX_SETTINGS_BYTES, exact: bool = False) -> Document:
-    """The document in a file: JSON if its name ends in `.json`, else YAML.
+    """Read a file: JSON if its name ends in `.json`, otherwise YAML.
 
-    `exact`: numbers with a point are decimals as they are written, such as money.
+    With `exact`, numbers with a decimal point become decimals, as money needs.
 
     Raises:
-        UnreadableInput: no such file, a folder, larger than the limit, not UTF-8, or empty.
-        BadSetting: neither YAML nor JSON, a key twice, a tag, a number like 010, or aliases out of proportion.
+        UnreadableInput: the file does not exist, is a folder, exceeds the limit, is not UTF-8, or is empty.
+        BadSetting: not valid YAML or JSON, a duplicate key, a tag, a number like 010, or excessive aliases.
     """
     return parse_document(read_bytes(path, limit_bytes=limit_bytes), display_path(path), exact=exact)
 
 
 def parse_document(data: bytes, source: str, *, exact: bool = False) -> Document:
-    """The document in `data`; `source` is what errors call it, and says by its ending if it is JSON or YAML.
+    """Parse `data`. `source` is its name in errors; its suffix tells JSON from YAML.
 
-    Where it does not, and the data begins as JSON does, it is read as JSON first, which is faster.
+    Without such a suffix, data that starts like JSON is parsed as JSON first, which is faster.
 
     Raises:
         UnreadableInput: not UTF-8, or empty.
-        BadSetting: neither YAML nor JSON, a key twice, a tag, a number like 010, or aliases out of proportion.
+        BadSetting: not valid YAML or JSON, a duplicate key, a tag, a number like 010, or excessive aliases.
     """
     text = decode_text(data, source)
     if not text or text.isspace():
@@ -82,7 +82,7 @@ def _parse_json(text: str, source: str, exact: bool) -> Document:
 
 
 def _parse_yaml_or_raise(json_error: BadSetting, text: str, source: str, exact: bool) -> Document:
-    """The same as YAML, which may begin with a bracket too."""
+    """Parse YAML, which may start with a bracket too, or raise the error of the JSON parser."""
     try:
         return _parse_yaml(text, source, exact)
     except BadSetting:

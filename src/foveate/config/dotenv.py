@@ -1,4 +1,4 @@
-"""The file `.env`: variables beside those of the environment, which wins."""
+"""Reads variables from a `.env` file. The environment takes precedence."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from foveate.config.files import decode_text, display_path, read_bytes
 from foveate.errors import BadSetting
 
 ENV_FILE_NAME = ".env"
-"""Where it is looked for: in the working folder."""
+"""Looked up in the working folder."""
 
 _MAX_BYTES = 1_000_000
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=[ \t]*(.*)", re.DOTALL)
@@ -16,8 +16,8 @@ _QUOTED = re.compile(r"'[^']*+'|\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
 _COMMENT = re.compile(r"(^|\s)#.*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-# A folder that somebody else filled must not choose programs, libraries, proxies or whom TLS trusts. So only
-# these are read: Foveate's own variables, and credentials.
+# Security: a `.env` file in an untrusted folder must not set programs, libraries, proxies or CA certificates.
+# Only Foveate's own variables and credentials are read.
 _OWN_VARIABLES = frozenset(
     ("TIME_AWARENESS", "TIME_FORMAT", "DEADLINE_WARNING_MINUTES", "ANTHROPIC_CACHE_BETA", "NO_COLOR")
 )
@@ -28,7 +28,7 @@ _LOCATION_WORDS = frozenset(("FILE", "PATH", "DIR", "URL", "URI"))
 
 
 def _is_allowed(name: str) -> bool:
-    """Tell whether a variable of `.env` is read: `OPENAI_API_KEY` is, and not `AWS_WEB_IDENTITY_TOKEN_FILE`."""
+    """Return whether a variable is read: `OPENAI_API_KEY` is, `AWS_WEB_IDENTITY_TOKEN_FILE` is not."""
     if name in _OWN_VARIABLES or name in _REGIONS or name.startswith(_OWN_PREFIXES):
         return True
     _, *words = name.upper().split("_")
@@ -36,15 +36,15 @@ def _is_allowed(name: str) -> bool:
 
 
 def load_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
-    """The environment, and what a file adds to it; where there is no such file, nothing.
+    """Return the environment with the variables that a file adds; a missing file adds none.
 
-    Only Foveate's own variables and credentials are read from it.
+    Only Foveate's own variables and credentials are read.
 
     Raises:
-        UnreadableInput: it is larger than 1 MB, or not UTF-8.
-        BadSetting: a line of it cannot be read; names the line, and nothing of what stands there.
+        UnreadableInput: the file exceeds 1 MB, or is not UTF-8.
+        BadSetting: a line cannot be parsed; names the line, but never its text.
     """
-    if not path.is_file():  # some have a folder of that name, with another Python in it
+    if not path.is_file():  # `.env` may be a folder, such as a virtual environment
         return dict(environment)
     source = display_path(path)
     variables = parse_env(decode_text(read_bytes(path, limit_bytes=_MAX_BYTES), source), source)
@@ -52,13 +52,13 @@ def load_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
 
 
 def parse_env(text: str, source: str) -> dict[str, str]:
-    r"""The variables that a text in the format of `.env` sets; of one that is there twice, the last.
+    r"""Parse the variables in a `.env` file; the last one of a name counts.
 
-    `NAME=value` each on a line, `export` before it or not. A value in double quotes may go over several lines
-    and hold `\n`, one in single quotes is taken as it is, and one in none ends at a `#` after a space.
+    Each line is `NAME=value`, with or without `export`. A value in double quotes may span lines and contain
+    `\n`, a value in single quotes is literal, and an unquoted value ends at a `#` after a space.
 
     Raises:
-        BadSetting: a line is no such thing; its text is not told, since it may hold a key.
+        BadSetting: a line is not an assignment. The error omits its text, which may contain a key.
     """
     text = "\n".join(line.rstrip("\r") for line in text.split("\n"))
     found: dict[str, str] = {}

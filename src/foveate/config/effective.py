@@ -1,4 +1,4 @@
-"""What holds in the end: every setting with its value, and where that is from. Never a key."""
+"""Effective settings: every setting with its value and source. Never contains keys."""
 
 import json
 import re
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from foveate.config.settings import Settings
 
 
-# libpq takes a password among a URL's parameters too, and some servers a key.
+# libpq also accepts a password in the query, and some servers a key.
 _SECRET_PARAMETER = re.compile(r"([?&](?:password|token|[a-z_-]*key)=)[^&]*", re.IGNORECASE)
 
 
@@ -37,8 +37,6 @@ _TIME_VARIABLES = {
 
 
 class SettingSource(StrEnum):
-    """Where a value is from."""
-
     DEFAULT = "default"
     FILE = "file"
     ENVIRONMENT = "environment"
@@ -47,9 +45,9 @@ class SettingSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveSetting:
-    """A setting that holds: from a `line` of the file, or a `variable`, where it is from one.
+    """A setting with the `line` of the file or the `variable` that sets it, if any.
 
-    Of one that has to be said, or is the user's own, the `default` is None.
+    `default` is None for a setting that is required or whose key the user chose.
     """
 
     key: str
@@ -61,23 +59,22 @@ class EffectiveSetting:
 
     @property
     def differs(self) -> bool:
-        """Whether it is another than by default."""
         return self.value != self.default
 
     @property
     def value_text(self) -> str:
-        """Its value as people read it."""
         return format_value(self.value)
 
     def origin(self, path: "Path | None") -> str:
-        """Where it is from: a line of the file at `path`, a variable, the command line, or the default."""
+        """Return where the value comes from: a line of the file at `path`, a variable, the command line, or the
+        default.
+        """
         if self.variable is not None:
             return self.variable
         return f"{path}:{self.line}" if self.line is not None else self.source.value
 
 
 def format_value(value: object) -> str:
-    """A value as people read it."""
     if isinstance(value, str):
         return value or '""'
     return "-" if value is None else json.dumps(value, default=str, ensure_ascii=False)
@@ -86,10 +83,10 @@ def format_value(value: object) -> str:
 def list_effective_settings(
     settings: "Settings", document: Document | None, environment: Mapping[str, str], keys: Mapping[str, str]
 ) -> list[EffectiveSetting]:
-    """Every setting that holds, and of which upstreams there is a key.
+    """Return every effective setting, and which upstreams have a key.
 
-    `keys` are the variables that these are in, by the upstreams' names. `settings` are those that hold in the
-    end, `document` is what the file says.
+    `keys` maps upstreams to the variables of their keys. `settings` include all overrides, `document` is the
+    file alone.
     """
     file_settings = _read_file_settings(document)
     found = [_to_effective_setting(leaf, file_settings, environment) for leaf in _iter_settings(settings)]
@@ -114,7 +111,7 @@ def list_effective_settings(
 
 @dataclass(frozen=True, slots=True)
 class _SettingValue:
-    """A setting that is no model itself."""
+    """A setting that is not a model itself."""
 
     key_path: KeyPath
     value: object
@@ -123,14 +120,14 @@ class _SettingValue:
 
 @dataclass(frozen=True, slots=True)
 class _FileSettings:
-    """What the file alone would have hold, and on which line each thing stands in it."""
+    """The settings that the file alone yields, and the line of each value."""
 
     values: Mapping[KeyPath, object]
     lines: Mapping[KeyPath, int]
     data: object
 
     def line(self, key_path: KeyPath) -> int | None:
-        """The line that says what stands at a place; None where the file does not."""
+        """Return the line that sets a value; None if the file does not set it."""
         value: Any = self.data
         for step in key_path:
             is_there = (
@@ -139,7 +136,7 @@ class _FileSettings:
             if not is_there:
                 return None
             value = value[step]
-        # What an alias stands for has no line of its own.
+        # Values within an alias have no line of their own.
         return next(
             (line for depth in range(len(key_path), -1, -1) if (line := self.lines.get(key_path[:depth]))), None
         )
@@ -164,7 +161,7 @@ def _to_effective_setting(
     if variable is not None:
         source, line = SettingSource.ENVIRONMENT, None
     elif key_path not in file_settings.values or file_settings.values[key_path] != leaf.value:
-        # Nothing else goes over the file.
+        # Only flags can override the file otherwise.
         source, line = SettingSource.COMMAND, None
     return EffectiveSetting(
         key=format_key_path(key_path),
@@ -179,10 +176,10 @@ def _to_effective_setting(
 def _apply_environment(
     key_path: KeyPath, value: object, environment: Mapping[str, str]
 ) -> tuple[object, str | None]:
-    """What holds at a place, and the variable that it is from, where one goes over the file."""
+    """Return the effective value, and the variable that overrides the file, if any."""
     match key_path:
         case ("store", "url"):
-            variable = STORE_VARIABLE  # `settings` has it already
+            variable = STORE_VARIABLE  # already applied to `settings`
         case (*_, "sections", "time", str(name)) if name in _TIME_VARIABLES:
             variable = _TIME_VARIABLES[name]
             options = TimeOptions.from_environment(environment)
@@ -201,14 +198,13 @@ def _apply_environment(
 
 
 def _redact_value(key_path: KeyPath, value: object) -> object:
-    """A value without what is secret in it."""
     if key_path[-1] in ("keys", "admin_keys") and isinstance(value, list):
         return [f"{key_hash[:8]}…" for key_hash in value]
     return redact_url(value) if isinstance(value, str) and "://" in value else value
 
 
 def _iter_settings(settings: Any, parent_path: KeyPath = ()) -> Iterator[_SettingValue]:
-    """Every setting of a model that is no model itself; `cost` has a form of its own."""
+    """Yield every setting of a model that is not a model itself, except `cost`, which is plain data."""
     from pydantic import BaseModel
 
     for name, field in type(settings).model_fields.items():
@@ -239,7 +235,6 @@ def _iter_plain_values(data: object, key_path: KeyPath) -> Iterator[tuple[KeyPat
 
 
 def redact_url(url: str) -> str:
-    """A URL of a store as it can be shown."""
     scheme, separator, rest = url.partition("://")
     account, at, host = rest.rpartition("@")
     shown = f"{scheme}{separator}{account.partition(':')[0]}{at}{host}" if at else url

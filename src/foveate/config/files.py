@@ -1,4 +1,4 @@
-"""Files: read whole, and replaced whole or not at all."""
+"""Reads whole files, and replaces files atomically."""
 
 import codecs
 import errno
@@ -12,7 +12,6 @@ from typing import BinaryIO
 from foveate.errors import UnreadableInput, UnwritableFile
 
 StrPath = str | os.PathLike[str]
-"""Wherever the name of a file or a folder is asked for."""
 
 _CHUNK_BYTES = 16_000_000
 
@@ -35,17 +34,17 @@ _REMEDIES = {
 
 
 def read_bytes(path: Path, *, limit_bytes: int) -> bytes:
-    """All of a file.
+    """Read a whole file.
 
     Raises:
-        UnreadableInput: no such file, a folder, or larger than the limit.
+        UnreadableInput: the file does not exist, is a folder, or exceeds the limit.
     """
     try:
         with path.open("rb") as file:
             data = _read_all(file, limit_bytes)
     except OSError as error:
         raise UnreadableInput(display_path(path), error.strerror or "cannot be read") from None
-    except ValueError as error:  # a name with a zero byte in it
+    except ValueError as error:  # a name with a NUL byte
         raise UnreadableInput(display_path(path), str(error)) from None
     if data is None:
         raise UnreadableInput(
@@ -55,11 +54,10 @@ def read_bytes(path: Path, *, limit_bytes: int) -> bytes:
 
 
 def _read_all(file: BinaryIO, limit_bytes: int) -> bytes | None:
-    """All of it, or None where that is larger than the limit."""
     if os.fstat(file.fileno()).st_size > limit_bytes:
         return None
     remaining_bytes = limit_bytes
-    # In pieces, since one `read` takes the memory for all that it may read before it reads anything.
+    # In chunks, because `read` allocates its whole limit first.
     chunks = []
     while remaining_bytes >= 0 and (chunk := file.read(min(remaining_bytes + 1, _CHUNK_BYTES))):
         chunks.append(chunk)
@@ -68,10 +66,10 @@ def _read_all(file: BinaryIO, limit_bytes: int) -> bytes | None:
 
 
 def decode_text(data: bytes, source: str) -> str:
-    """The text that `data` is in UTF-8.
+    """Decode UTF-8.
 
     Raises:
-        UnreadableInput: it is not, or begins with a byte order mark.
+        UnreadableInput: not UTF-8, or starts with a byte order mark.
     """
     for byte_order_mark, reason in _OTHER_ENCODINGS.items():
         if data.startswith(byte_order_mark):
@@ -85,12 +83,12 @@ def decode_text(data: bytes, source: str) -> str:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Have `data` in the file, all of it or what was there before, whatever happens on the way.
+    """Replace the content of a file atomically.
 
-    A link stays a link, and the file's permissions stay as they were.
+    A symlink stays a symlink, and the permissions of the file stay.
 
     Raises:
-        UnwritableFile: the disk is full, the folder cannot be written, …; nothing has changed.
+        UnwritableFile: the disk is full, the folder is not writable, …; nothing has changed.
     """
     with open_replacement(path) as file:
         file.write(data)
@@ -98,21 +96,21 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_replacement(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file to write into, which takes the place of the one at `path` once all of it is there.
+    """Open a temporary file that replaces the one at `path` when the block ends.
 
-    Where anything is raised meanwhile, all stays as it was. `mode` is for a file that is new.
+    If the block raises, nothing changes. `mode` is used if the file is new.
 
     Raises:
         UnwritableFile: as `replace_file`.
     """
     try:
         target = Path(os.path.realpath(path))
-    except ValueError as error:  # a name with a zero byte in it
+    except ValueError as error:  # a name with a NUL byte
         raise UnwritableFile(display_path(path), str(error)) from None
     try:
         if target.exists() and not target.is_file():
             raise UnwritableFile(display_path(path), "is not a file; nothing was changed: choose another name")
-        # Beside the target, since a rename is one step only within a file system.
+        # In the same folder, because a rename is only atomic within a file system.
         temporary = target.with_name(f".foveate-{secrets.token_hex(8)}.tmp")
         try:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -128,12 +126,12 @@ def open_replacement(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
         reason = error.strerror or "cannot be written"
         remedy = _REMEDIES.get(error.errno or 0, "try again")
         raise UnwritableFile(display_path(path), f"{reason}; nothing was changed: {remedy}") from None
-    with suppress(OSError):  # it is in place, also where folders cannot be synced
+    with suppress(OSError):  # the file is in place even if the folder cannot be synced
         _sync_folder(target.parent)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have a rename outlast a loss of power."""
+    """Sync a folder, so that a rename survives a power loss."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -142,5 +140,5 @@ def _sync_folder(folder: Path) -> None:
 
 
 def display_path(path: Path) -> str:
-    """A file's name as it can be shown: bytes that are no UTF-8 become the replacement character."""
+    """Return a path as text; bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""JSON into plain data, and where in it something stands."""
+"""Parses JSON into plain data, and finds the lines of values."""
 
 import json
 import re
@@ -9,26 +9,25 @@ from typing import Any
 from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten
 from foveate.errors import BadSetting
 
-# A text, a bracket, or anything else that stands for itself. A text without an end takes the rest.
+# A string, punctuation, or another literal. An unterminated string extends to the end.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[][{},:]|[^][{},:"\s]+')
 _NESTED = frozenset({dict, list})
 
 
-class _DuplicateKey(Exception):
-    """An object that has a key twice."""
+class _DuplicateKey(Exception): ...
 
 
 def parse(text: str, source: str, *, exact: bool = False) -> object:
-    """What `text` says; `exact`: numbers with a point are decimals, to the last digit.
+    """Parse `text`. With `exact`, numbers with a decimal point become decimals.
 
     Raises:
-        BadSetting: not JSON, or a key twice, with the line.
+        BadSetting: not valid JSON, or a duplicate key; names the line.
     """
     try:
         data = json.loads(text, object_pairs_hook=_build_mapping, parse_float=Decimal if exact else None)
     except json.JSONDecodeError as error:
         raise BadSetting(source, f"not JSON: {error.msg} (column {error.colno})", line=error.lineno) from None
-    except ValueError:  # more digits than Python reads
+    except ValueError:  # more digits than Python converts
         raise BadSetting(source, "a number in it has thousands of digits") from None
     except InvalidOperation:
         raise BadSetting(source, "a number in it is larger or smaller than any that can be read") from None
@@ -42,13 +41,13 @@ def parse(text: str, source: str, *, exact: bool = False) -> object:
 
 
 def find_line(text: str, key_path: KeyPath) -> int | None:
-    """The line on which `place` stands in a text that can be read, or else what is around it."""
+    """Return the line of a value in valid JSON, or of the closest value around it."""
     found = [at for passed, at in _iter_key_paths(text) if passed == key_path[: len(passed)]]
     return _line_at(text, found[-1]) if found else None
 
 
 def find_lines(text: str) -> dict[KeyPath, int]:
-    """The line on which each thing stands in a text that can be read."""
+    """Return the line of each value in valid JSON."""
     found: dict[KeyPath, int] = {}
     line, before = 1, 0
     for key_path, at in _iter_key_paths(text):
@@ -96,11 +95,11 @@ def _find_duplicates(text: str) -> Iterator[tuple[KeyPath, int]]:
 
 
 def _iter_key_paths(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """The whole, every key and every item of a JSON text, with the offset at which it stands.
+    """Yield the key path and offset of the whole text, of every key and of every list item.
 
-    Only for errors: what reads the text in C does not say where it is.
+    Only used for errors: the C parser does not report positions.
     """
-    steps: list[str | int | None] = []  # None: an object whose next key is to come
+    steps: list[str | int | None] = []  # None: an object before its next key
     for token in _TOKEN.finditer(text):
         match token[0]:
             case "]" | "}":

@@ -1,4 +1,4 @@
-"""The configuration as it is now: a changed file takes effect on the next request, an invalid one on none."""
+"""Live configuration: a changed file takes effect on the next request; an invalid one is ignored."""
 
 import logging
 import os
@@ -16,53 +16,61 @@ from foveate.errors import FoveateError
 
 _LOG = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
-# Who shows much of what holds asks many times, and looks once.
+BuiltT = TypeVar("BuiltT")
+# A page that reads many settings checks the file once.
 CHECK_INTERVAL_SECONDS = 0.05
-# What a file says that says nothing.
+# Used if there is no file.
 _EMPTY_CONFIG = b"# all by default\n"
-# What tells one state of a file from another; None for one that is not there.
+# Identifies a state of a file; None if there is none.
 FileStamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveConfig(Generic[Made]):
-    """What was made of the configuration that holds, since when, and what is wrong with the file since."""
+class ActiveConfig(Generic[BuiltT]):
+    """The value built from the active configuration, the time since it is active, and the error of a newer
+    file, if any.
+    """
 
-    value: Made
+    value: BuiltT
     since: float
     problem: FoveateError | None = None
     changes: int = 0
 
 
-class LiveSettings(Generic[Made]):
-    """What `make` makes of a configuration, made anew whenever its file has changed.
+class LiveSettings(Generic[BuiltT]):
+    """A value that `build` makes from a configuration file, and makes again when the file changes.
 
-    Looking whether it has costs a few microseconds, so each request does, by `look_again`. `make` may refuse a
-    configuration too; then all stays as it is.
+    Checking for a change costs a few microseconds, so every request does, through `check_next_time`. If `build`
+    rejects a configuration, the previous value stays.
     """
 
     def __init__(
         self,
         path: Path | None,
-        build: Callable[[Configuration], Made],
+        build: Callable[[Configuration], BuiltT],
         *,
         default_paths: Sequence[Path] = (),
         last_valid: bytes | None = None,
         logs_changes: bool = True,
-        read_fixed: Callable[[Made], Mapping[str, object]] = lambda _: {},
+        read_fixed: Callable[[BuiltT], Mapping[str, object]] = lambda _: {},
         check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Where no path is named, the first file of the `usual` places holds, also one that appears later.
+        """Load the configuration now.
 
-        Without any, everything is as it is by default. `held` is what the file said when it last could be used:
-        where it cannot be now, that holds. One that `tells` has changes in the log; of several processes that
-        look at one file, one is enough. What is `fixed` at the start is named there where it has changed.
-        `clock` tells the time since when a configuration is in force.
+        Args:
+            path: the file; None means the first existing file of `default_paths`, also one that appears later.
+                Without any file, all settings have their defaults.
+            build: makes the value, and may reject a configuration.
+            default_paths: candidates if no file is named.
+            last_valid: the last valid content of the file, used if the file is invalid now.
+            logs_changes: whether to log changes. Of several processes that watch one file, one should.
+            read_fixed: returns the settings that need a restart; the log names those that have changed.
+            check_interval_seconds: how long the result of a check is reused.
+            clock: returns the time since when a configuration is active.
 
         Raises:
-            FoveateError: the file cannot be used: nothing holds yet that could go on.
+            FoveateError: the file cannot be used, and there is no `last_valid`.
         """
         self._paths = tuple(map(str, default_paths if path is None else (path,)))
         self._build = build
@@ -73,9 +81,9 @@ class LiveSettings(Generic[Made]):
         self._check_interval_seconds = check_interval_seconds
         self._stamp = self._read_stamp()
         self.text = _EMPTY_CONFIG
-        """What the file said when it last could be used."""
+        """The last valid content of the file."""
         self.path: Path | None = None
-        """The file that holds, or should; None where there is none."""
+        """The active file; None if there is none."""
         if path is None and self._stamp is None and last_valid in (None, _EMPTY_CONFIG):
             self._active = ActiveConfig(build_from_bytes(_EMPTY_CONFIG, "no file", build), clock())
         else:
@@ -83,7 +91,7 @@ class LiveSettings(Generic[Made]):
             self._active = self._load_first(self.path, last_valid)
         self._fixed_at_start = read_fixed(self._active.value)
 
-    def _load_first(self, path: Path, last_valid: bytes | None) -> ActiveConfig[Made]:
+    def _load_first(self, path: Path, last_valid: bytes | None) -> ActiveConfig[BuiltT]:
         try:
             return ActiveConfig(self._load(path), self._clock())
         except FoveateError as error:
@@ -94,8 +102,8 @@ class LiveSettings(Generic[Made]):
                 build_from_bytes(last_valid, display_path(path), self._build), self._clock(), error
             )
 
-    def current(self) -> ActiveConfig[Made]:
-        """What holds now."""
+    def current(self) -> ActiveConfig[BuiltT]:
+        """Return the active configuration."""
         at = time.monotonic()
         if at - self._checked_at < self._check_interval_seconds:
             return self._active
@@ -107,20 +115,20 @@ class LiveSettings(Generic[Made]):
         return self._active
 
     def check_next_time(self) -> None:
-        """Have the next who asks look at the file, however lately that was done."""
+        """Make the next call of `current` check the file, however recent the last check was."""
         self._checked_at = 0.0
 
     @property
     def needs_restart(self) -> Mapping[str, object]:
-        """What of the file holds from the next start on only, by its names: what is used until then."""
+        """The settings that need a restart to take effect, with the values in use until then."""
         return self._find_changed_fixed(self._active.value)
 
-    def _find_changed_fixed(self, value: Made) -> dict[str, object]:
+    def _find_changed_fixed(self, value: BuiltT) -> dict[str, object]:
         now = self._read_fixed(value)
         return {name: before for name, before in self._fixed_at_start.items() if now[name] != before}
 
     def _read_stamp(self) -> FileStamp:
-        """How the file at the last of the places is; those behind the first that has one are forgotten."""
+        """Return the stamp of the first file that exists, and forget the candidates after it."""
         for number, path in enumerate(self._paths, 1):
             stamp = read_file_stamp(path)
             if stamp is not None:
@@ -128,7 +136,7 @@ class LiveSettings(Generic[Made]):
                 return stamp
         return None
 
-    def _reload(self, path: Path) -> ActiveConfig[Made]:
+    def _reload(self, path: Path) -> ActiveConfig[BuiltT]:
         is_new, self.path = path != self.path, path
         try:
             value = self._load(path)
@@ -147,7 +155,7 @@ class LiveSettings(Generic[Made]):
             )
         return ActiveConfig(value, self._clock(), changes=self._active.changes + 1)
 
-    def _load(self, path: Path) -> Made:
+    def _load(self, path: Path) -> BuiltT:
         text = read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES)
         value = build_from_bytes(text, display_path(path), self._build)
         self.text = text
@@ -155,9 +163,9 @@ class LiveSettings(Generic[Made]):
 
 
 def read_file_stamp(path: str) -> FileStamp:
-    """What tells this state of a file from others."""
+    """Return what identifies this state of a file; None if there is no such file."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - on the way of every request
+        status = os.stat(path)  # noqa: PTH116 - runs for every request
     except OSError:
         return None
     return None if stat.S_ISDIR(status.st_mode) else (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -1,7 +1,4 @@
-"""The configuration read from its file: errors name the file, the line and the key, and say what to do.
-
-All that is wrong with a configuration at once, so that nobody mends it error by error.
-"""
+"""Loads the configuration. Errors name the file, line and key, and say what to do."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,13 +20,13 @@ if TYPE_CHECKING:
     from foveate.config.settings import Settings
 
 
-Made = TypeVar("Made")
+BuiltT = TypeVar("BuiltT")
 
-# `api_key` is no misspelled `api`.
+# Above the similarity of `api_key` and `api`.
 _SIMILARITY_CUTOFF = 0.65
-# Where a key may stand in the place of its hash or of its variable's name. Addresses may hold a password.
+# Users may put a key here instead of its hash or its variable's name. URLs may contain a password.
 _SECRET_KEYS = frozenset(("keys", "admin_keys", "key_variable"))
-# A line that is neither empty nor a comment, nor where a document begins.
+# A line that is not empty, a comment or the start of a document.
 _CONTENT_LINE = re.compile(rb"^(?![^\S\n]*(#|---[^\S\n]*$|$))", re.MULTILINE)
 
 _EXPECTED_TYPES = {
@@ -48,29 +45,29 @@ _EXPECTED_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All that a file says: the settings, and what it says of money."""
+    """The settings of a file, and its `cost` section."""
 
     settings: "Settings"
     cost: CostOptions
 
 
-def load_and_build(path: StrPath, build: Callable[[Configuration], Made]) -> Made:
-    """What `make` makes of the configuration in a file; what it refuses is told with its line.
+def load_and_build(path: StrPath, build: Callable[[Configuration], BuiltT]) -> BuiltT:
+    """Load a configuration and return what `build` makes of it. Errors of `build` get a line too.
 
     Raises:
-        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
-        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+        UnreadableInput: the file does not exist, is a folder, exceeds 1 MB, is not UTF-8, or is empty.
+        BadSetting: an unknown key, a wrong type, an invalid value, or not YAML; names file, line and key.
     """
     path = Path(path)
     return build_from_bytes(read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES), display_path(path), build)
 
 
-def build_from_bytes(data: bytes, source: str, build: Callable[[Configuration], Made]) -> Made:
-    """What `make` makes of the configuration in `data`; errors call it `source`.
+def build_from_bytes(data: bytes, source: str, build: Callable[[Configuration], BuiltT]) -> BuiltT:
+    """Parse a configuration and return what `build` makes of it; errors call it `source`.
 
     Raises:
-        UnreadableInput: not UTF-8, or quite empty.
-        BadSetting: as `load_made`.
+        UnreadableInput: not UTF-8, or empty.
+        BadSetting: as `load_and_build`.
     """
     settings = parse_settings(data, source)
     is_nonempty = has_content(data)
@@ -84,40 +81,40 @@ def build_from_bytes(data: bytes, source: str, build: Callable[[Configuration], 
 
 
 def has_content(data: bytes) -> bool:
-    """Whether there is more in a file than comments."""
+    """Return whether a file has more than comments."""
     return bool(_CONTENT_LINE.search(data))
 
 
 def load_settings(path: StrPath) -> "Settings":
-    """The settings in a file; one with nothing but comments in it leaves all as it is by default.
+    """Load the settings in a file; a file with only comments yields the defaults.
 
     Raises:
-        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
-        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+        UnreadableInput: the file does not exist, is a folder, exceeds 1 MB, is not UTF-8, or is empty.
+        BadSetting: an unknown key, a wrong type, an invalid value, or not YAML; names file, line and key.
     """
     return load_and_build(path, lambda configuration: configuration.settings)
 
 
 def parse_settings(data: bytes, source: str) -> "Settings":
-    """The configuration in `data`; errors call it `source`.
+    """Parse settings; errors call the data `source`.
 
     Raises:
-        UnreadableInput: not UTF-8, or quite empty.
-        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names line and key.
+        UnreadableInput: not UTF-8, or empty.
+        BadSetting: an unknown key, a wrong type, an invalid value, or not YAML; names line and key.
     """
     from foveate.config.settings import Settings
 
-    # A file that is quite empty is one that somebody is about to write, and must not undo all that was said.
+    # An empty file is about to be written, and must not reset all settings.
     if data.strip() and not has_content(data):
         return Settings()
     return validate_settings(parse_document(data, source))
 
 
 def validate_settings(document: Document) -> "Settings":
-    """The configuration that a document holds.
+    """Validate the data of a document.
 
     Raises:
-        BadSetting: an unknown key, a wrong type, or an impossible value.
+        BadSetting: an unknown key, a wrong type, or an invalid value.
     """
     from pydantic import ValidationError
 
@@ -134,7 +131,7 @@ def validate_settings(document: Document) -> "Settings":
 
 
 def to_setting_error(document: Document, detail: "ErrorDetails") -> BadSetting:
-    """What pydantic says is wrong, as users are told it: with its line and key, and what to do."""
+    """Convert a pydantic error to one with line and key that says what to do."""
     key_path = tuple(detail["loc"])
     kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -180,7 +177,6 @@ def _describe_expected(kind: str, context: Mapping[str, Any], message: str) -> s
 
 
 def _describe_unknown_key(key_path: KeyPath) -> str:
-    """What is said of a key that there is none of."""
     name = str(key_path[-1])
     known_keys = _sibling_keys(key_path)
     close = get_close_matches(name, known_keys, n=1, cutoff=_SIMILARITY_CUTOFF)
@@ -189,12 +185,12 @@ def _describe_unknown_key(key_path: KeyPath) -> str:
 
 
 def _sibling_keys(key_path: KeyPath) -> list[str]:
-    """The keys that there are where a key stands."""
+    """Return the keys that are valid where a key stands."""
     from foveate.config.settings import Settings
 
     model: type[BaseModel] = Settings
     for step in key_path[:-1]:
-        field = model.model_fields.get(str(step))  # none where it is a number, or a name of the user's
+        field = model.model_fields.get(str(step))  # None for an index or a name that the user chose
         model = next(iter(_find_models(field.annotation)), model) if field is not None else model
     return list(model.model_fields)
 
@@ -213,13 +209,12 @@ def _last_name(key_path: KeyPath) -> str:
 
 
 def _describe_value(given: object) -> str:
-    if isinstance(given, dict | list):  # of which any part may be a key
+    if isinstance(given, dict | list):  # may contain a key
         return "a mapping" if isinstance(given, dict) else "a list"
     return "nothing" if given is None else repr(given)[:80]
 
 
 def _check_agent_ids(settings: "Settings", document: Document) -> None:
-    """What no single value can be wrong in."""
     seen: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
         if agent.id in seen:
@@ -228,10 +223,10 @@ def _check_agent_ids(settings: "Settings", document: Document) -> None:
 
 
 def find_problems(data: bytes, source: str) -> list[BadSetting]:
-    """Everything in a configuration that cannot be, in the order of its lines; errors call it `source`.
+    """Return all errors in a configuration, in order of lines; errors call it `source`.
 
     Raises:
-        UnreadableInput: not UTF-8, or quite empty.
+        UnreadableInput: not UTF-8, or empty.
     """
     try:
         parse_settings(data, source)
@@ -243,7 +238,7 @@ def find_problems(data: bytes, source: str) -> list[BadSetting]:
 
 
 def _try_parse(data: bytes, source: str) -> Document | None:
-    """The document, where it is YAML or JSON at all."""
+    """Parse a document; None if it is neither YAML nor JSON."""
     try:
         return parse_document(data, source)
     except BadSetting:
@@ -270,6 +265,6 @@ def _find_cost_problems(data: bytes, source: str) -> list[BadSetting]:
     try:
         parse_cost(data, source)
     except BadSetting as problem:
-        # What is no YAML, or no mapping, was told before.
+        # Invalid YAML is already reported.
         return [problem] if problem.key.startswith("cost") else []
     return []

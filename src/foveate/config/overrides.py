@@ -1,4 +1,4 @@
-"""What goes over the configuration's file: the environment, and over both what a command is told."""
+"""Overrides of the configuration file: environment variables, and above them command-line flags."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 FILE_NAME = "foveate.yaml"
 
 STORE_VARIABLE = "FOVEATE_STORE"
-"""Over `store.url`."""
+"""Overrides `store.url`."""
 
 LOCAL_UPSTREAM = "local"
-"""How the model on this machine is asked for, and what its upstream is called."""
+"""The model name that requests the local model, and the name of its upstream."""
 LOCAL_PROVIDER = "llama.cpp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel:
-    """A model on this machine: where its server is, and the name that it has there."""
+    """A model on this machine: the URL of its server, and its name there."""
 
     base_url: str
     model: str
@@ -31,7 +31,7 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeFlags:
-    """What `foveate serve` was told. What is None or empty is left to the environment and the file."""
+    """The flags of `foveate serve`. Those that are None or empty override nothing."""
 
     host: str | None = None
     port: int | None = None
@@ -43,21 +43,22 @@ class ServeFlags:
 
 
 def find_default_file(folder: Path, home: Path) -> Path | None:
-    """The file that holds where none is named: in the working folder, else among Foveate's data."""
+    """Return the configuration file to use if none is named: in the working folder, or else in Foveate's data
+    folder.
+    """
     return next((path for path in default_paths(folder, home) if path.is_file()), None)
 
 
 def default_paths(folder: Path, home: Path) -> tuple[Path, ...]:
-    """Where that file may be, the first one before the others."""
+    """Return the paths where that file may be, in order of precedence."""
     return folder / FILE_NAME, home / FILE_NAME
 
 
 def apply_overrides(
     configuration: Configuration,
     environment: Mapping[str, str],
-    flags: ServeFlags = ServeFlags(),  # noqa: B008 - it is frozen
+    flags: ServeFlags = ServeFlags(),  # noqa: B008 - frozen
 ) -> Configuration:
-    """The configuration as it holds in the end."""
     settings = configuration.settings
     if store := environment.get(STORE_VARIABLE):
         settings = settings.model_copy(update={"store": settings.store.model_copy(update={"url": store})})
@@ -83,7 +84,7 @@ def _apply_flags(settings: "Settings", flags: ServeFlags) -> "Settings":
 
 
 def _add_local_model(configuration: Configuration, local: LocalModel) -> Configuration:
-    """With the model on this machine as one more upstream, which costs nothing."""
+    """Add the local model as an upstream that costs nothing."""
     from foveate.config.settings import RouteSettings, UpstreamSettings
     from foveate.cost.pricing.custom_prices import CustomPrice, DollarsPerMillion
 

@@ -1,4 +1,4 @@
-"""The price file that `foveate prices update` keeps in the data folder, and its prices as they are now."""
+"""The price file that `foveate prices update` writes to the data folder."""
 
 import asyncio
 import logging
@@ -23,9 +23,9 @@ _NAME = "prices.json"
 
 
 class PriceFile:
-    """A price file that is read when a price is first asked for, and by `refresh` again once it has changed.
+    """A price file that is read on first use, and again by `refresh` once it has changed.
 
-    A file that cannot be used changes nothing; `problem` says what is wrong with it.
+    An invalid file leaves the previous prices in effect; `problem` says what is wrong with it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,13 +37,13 @@ class PriceFile:
         self._read_task: asyncio.Task[None] | None = None
 
     def current_prices(self) -> ImportedPrices | None:
-        """The prices of the file; None if there is none."""
+        """Return the prices of the file; None if it does not exist."""
         if not self._is_read:
             self._read(read_file_stamp(str(self.path)))
         return self._update
 
     async def refresh(self) -> None:
-        """Have a file that was changed read, off the event loop; wait for it if another request does."""
+        """Reload a changed file in a thread. If another request is already reloading it, wait for that."""
         stamp = read_file_stamp(str(self.path))
         if self._is_read and stamp != self._stamp and self._read_task is None:
             self._read_task = asyncio.create_task(asyncio.to_thread(self._read, stamp))
@@ -72,15 +72,15 @@ class PriceFile:
 
 
 def default_price_file(environment: Mapping[str, str]) -> PriceFile:
-    """The price file in the data folder, whether or not there is one."""
+    """Return the price file in the data folder, whether or not it exists."""
     return PriceFile(data_folder(environment, sys.platform) / _NAME)
 
 
 def write_price_file(file: PriceFile, update: ImportedPrices) -> None:
-    """Have the prices of `update` in the file, all of them or those that it had before.
+    """Replace the content of the file atomically.
 
     Raises:
-        UnwritableFile: it cannot be written.
+        UnwritableFile: the file cannot be written.
     """
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Sections in files: a YAML or JSON list of them, or a folder with a file for each."""
+"""Sections in files: a YAML or JSON list, or a folder with one file for each section."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from foveate.config.files import StrPath, decode_text, display_path, read_bytes
 from foveate.config.key_path import KeyPath
 from foveate.errors import BadOption, BadSetting, UnreadableInput
 
-# No window takes so much; but what has no end, such as /dev/zero, is told before the memory is full.
+# More than any window, but small enough that endless input such as /dev/zero does not fill the memory.
 MAX_SECTIONS_BYTES = 1_000_000_000
 
 _SECTION_KEYS = (
@@ -33,16 +33,15 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def load_sections(path: StrPath) -> tuple[Section, ...]:
-    """The sections in a file or a folder, in order.
+    """Load the sections in a file or folder, in order.
 
-    A file holds a list of mappings with a section's fields; an item is a text, `{text, score}` or
-    `[text, score]`. In a folder each file is a section, in natural order (2 before 10) and named without the
-    number in front: `10-system_prompt.md` is `system_prompt`. Left out are sub-folders, hidden files, and what
-    an editor kept of a file before it was changed, whose name ends in `~`.
+    A file has a list of mappings with the fields of a section; an item is a string, `{text, score}` or `[text,
+    score]`. In a folder each file is a section, in natural order (2 before 10), named without its number:
+    `10-system_prompt.md` is `system_prompt`. Subfolders, hidden files and backup files (`~`) are ignored.
 
     Raises:
-        UnreadableInput: not there, a file larger than 1 GB, no text, not UTF-8, or empty.
-        BadSetting: not a list, an unknown key, a wrong type, a name twice; names file, line and key.
+        UnreadableInput: the file does not exist, exceeds 1 GB, is not text, is not UTF-8, or is empty.
+        BadSetting: not a list, an unknown key, a wrong type, or a duplicate name; names file, line and key.
     """
     path = Path(path)
     if _is_folder(path):
@@ -51,11 +50,11 @@ def load_sections(path: StrPath) -> tuple[Section, ...]:
 
 
 def parse_sections(data: bytes, source: str) -> tuple[Section, ...]:
-    """The sections in a YAML or JSON list; errors call it `source`.
+    """Parse the sections in a YAML or JSON list; errors call it `source`.
 
     Raises:
         UnreadableInput: not UTF-8, or empty.
-        BadSetting: not a list, an unknown key, a wrong type, a name twice; names line and key.
+        BadSetting: not a list, an unknown key, a wrong type, or a duplicate name; names line and key.
     """
     return _sections_from_document(parse_document(data, source))
 
@@ -91,7 +90,7 @@ def _parse_section(entry: object) -> Section:
     try:
         return Section(name, **given)
     except BadOption as error:
-        # Its path begins with the section's name, which is not a key here.
+        # The path starts with the section's name, which is not a key here.
         raise BadOption(str(error), path=error.path[1:]) from None
 
 
@@ -147,7 +146,7 @@ def _read_folder(folder: Path) -> Iterator[Section]:
         data = read_bytes(path, limit_bytes=MAX_SECTIONS_BYTES)
         text = decode_text(data, display_path(path)).replace("\r\n", "\n")
         try:
-            yield Section(name, text.removesuffix("\n"))  # which ends the last line, and begins none
+            yield Section(name, text.removesuffix("\n"))  # a trailing newline does not start another line
         except BadOption as error:
             raise BadSetting(display_path(path), str(error)) from None
     if not files:
@@ -157,7 +156,7 @@ def _read_folder(folder: Path) -> Iterator[Section]:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # whoever reads it will say why
+    except OSError:  # reading it reports the reason
         return False
 
 
@@ -167,7 +166,7 @@ def _list_files(folder: Path) -> list[Path]:
         special = next((path for path in found if path.exists() and not path.is_file()), None)
     except OSError as error:
         raise UnreadableInput(display_path(folder), error.strerror or "cannot be read") from None
-    if special is not None:  # a pipe would be waited for
+    if special is not None:  # reading a pipe would block
         raise UnreadableInput(display_path(special), "is not a file")
     return sorted(found, key=_natural_sort_key)
 

@@ -1,6 +1,6 @@
-"""The whole configuration: its keys, their defaults, and what each may be. One page, read from top to bottom.
+"""All settings with their defaults and constraints. `cost.py` has those of the `cost` section.
 
-Money (`cost`) has a page of its own. Whatever is not said has the default that stands here.
+The docstrings of fields are the descriptions in `docs/configuration.md`.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ class _SettingsModel(BaseModel):
 
 
 class PingSettings(_SettingsModel):
-    """Reads that keep an entry of the cache from dying while a return is likely."""
+    """Keep-alive requests that keep a cache entry from expiring."""
 
     enabled: bool = False
     """Whether there are any."""
@@ -37,8 +37,6 @@ class PingSettings(_SettingsModel):
 
 
 class PromptCacheSettings(_SettingsModel):
-    """The provider's prompt cache."""
-
     enabled: bool = True
     """Whether marks are placed."""
     long_ttl_providers: list[Name] = ["anthropic", "vertex"]
@@ -53,8 +51,6 @@ class PromptCacheSettings(_SettingsModel):
 
 
 class CompactionSettings(_SettingsModel):
-    """Folds of long histories."""
-
     enabled: bool = False
     """Whether histories are folded."""
     compact_at_pct: Share = 0.75
@@ -76,8 +72,6 @@ class CompactionSettings(_SettingsModel):
 
 
 class TokenCounterSettings(_SettingsModel):
-    """How requests are counted."""
-
     enabled: bool = True
     """Whether requests are counted; without it nothing is kept within the window, and caps refuse."""
     backend: Literal["auto", "anthropic_api", "endpoint", "offline", "tiktoken", "estimate"] = "auto"
@@ -91,8 +85,6 @@ class TokenCounterSettings(_SettingsModel):
 
 
 class WorkspaceCacheSettings(_SettingsModel):
-    """The files that every prompt of an agent carries."""
-
     enabled: bool = True
     """Whether they are remembered between requests."""
     watch_debounce_ms: Annotated[int, Field(ge=0)] = 500
@@ -102,8 +94,6 @@ class WorkspaceCacheSettings(_SettingsModel):
 
 
 class ContextOptimizationSettings(_SettingsModel):
-    """The four mechanisms, with their numbers."""
-
     prompt_cache: PromptCacheSettings = PromptCacheSettings()
     compaction: CompactionSettings = CompactionSettings()
     token_counter: TokenCounterSettings = TokenCounterSettings()
@@ -111,7 +101,7 @@ class ContextOptimizationSettings(_SettingsModel):
 
 
 class AgentSwitches(_SettingsModel):
-    """What of the four can be set for one agent: whether they are on. None: as for all."""
+    """The mechanisms that can be switched for one agent. None means the same as for all agents."""
 
     prompt_cache: bool | None = None
     """Whether marks are placed for it; as for all where it is not said."""
@@ -126,7 +116,7 @@ class AgentSwitches(_SettingsModel):
 
 
 class WorkspaceSettings(_SettingsModel):
-    """The files that every request of an agent carries: a folder, a scope below it, further files in it."""
+    """The files that every request of an agent carries: a folder, a scope below it, and further files."""
 
     root: FilePath
     """A folder whose files every request carries."""
@@ -137,7 +127,7 @@ class WorkspaceSettings(_SettingsModel):
 
 
 class EmbeddingsSettings(_SettingsModel):
-    """A server with OpenAI's `/v1/embeddings` that finds which notes are about the same."""
+    """A server with OpenAI's `/v1/embeddings`, used to find related notes."""
 
     url: Url
     """Its address, with or without `/v1`. The text of notes that are not private is sent there."""
@@ -164,8 +154,6 @@ class MemorySettings(_SettingsModel):
 
 
 class BindingSettings(_SettingsModel):
-    """Whom an agent works with, what holds in a channel (by its name), and the language it speaks."""
-
     peers: list[Annotated[str, StringConstraints(min_length=1)]] = []
     """Whom it works with."""
     channels: dict[Name, str] = {}
@@ -175,7 +163,7 @@ class BindingSettings(_SettingsModel):
 
 
 class TimeSettings(_SettingsModel):
-    """Whether requests tell the time, how, and how long before a deadline they speak of it."""
+    """Whether and how requests state the time and warn of deadlines."""
 
     enabled: bool = True
     """Whether the time is told."""
@@ -188,7 +176,7 @@ class TimeSettings(_SettingsModel):
 
 
 class SectionsSettings(_SettingsModel):
-    """What is put into an agent's requests. `limits` are a budget: a total, a ladder, rules by section."""
+    """The sections added to an agent's requests. `limits` is a budget: a total, a ladder, rules by section."""
 
     workspace: WorkspaceSettings | None = None
     skills: FilePath | None = None
@@ -209,7 +197,7 @@ class SectionsSettings(_SettingsModel):
 
 
 class AgentSettings(_SettingsModel):
-    """One agent. `keys` are hashes of its keys of the gateway (`foveate config key` makes one)."""
+    """One agent. `keys` are hashes of its gateway keys (`foveate config key` creates one)."""
 
     id: Name
     """Its name."""
@@ -228,9 +216,9 @@ class AgentSettings(_SettingsModel):
 
 
 class UpstreamSettings(_SettingsModel):
-    """A server that requests go to. What is left out is what is known of an upstream of that name.
+    """A server that requests go to. Omitted values are those of the known upstream of that name.
 
-    The `base_url` of one that speaks OpenAI's API can be given with or without `/v1`.
+    The `base_url` of an OpenAI-compatible server can be given with or without `/v1`.
     """
 
     base_url: Url | None = None
@@ -254,7 +242,7 @@ class UpstreamSettings(_SettingsModel):
 
 
 class RouteSettings(_SettingsModel):
-    """Requests for models that match a glob go to an upstream, for `model` where that is its name there."""
+    """Sends requests for models that match a glob to an upstream, as `model` if that is its name there."""
 
     models: Name
     """A glob of models: `claude-*`; `*` is also what names none."""
@@ -265,8 +253,6 @@ class RouteSettings(_SettingsModel):
 
 
 class StoreSettings(_SettingsModel):
-    """Where sessions, folds and the ledger are kept, and for how long."""
-
     url: StoreUrl | None = None
     """Where sessions, folds and the ledger are kept; not said: a file in the data folder."""
     keep_days: Annotated[float, Field(gt=0)] = 30
@@ -274,8 +260,6 @@ class StoreSettings(_SettingsModel):
 
 
 class TimeoutSettings(_SettingsModel):
-    """How long the gateway waits for an upstream."""
-
     connect_seconds: Seconds = 10
     """How long a connection to an upstream may take."""
     idle_seconds: Seconds = 600
@@ -285,7 +269,7 @@ class TimeoutSettings(_SettingsModel):
 
 
 class TlsSettings(_SettingsModel):
-    """The certificate and key that the gateway shows, each a file in PEM."""
+    """The certificate and key of the gateway, as PEM files."""
 
     certificate: Annotated[Path, Field(strict=False)]
     """Serves HTTPS with it; a file in PEM, with its chain."""
@@ -294,8 +278,6 @@ class TlsSettings(_SettingsModel):
 
 
 class ServerSettings(_SettingsModel):
-    """The gateway itself."""
-
     host: Name = "127.0.0.1"
     """Where it listens; on anything but loopback, its own pages need a gateway key."""
     admin_keys: list[KeyHash] = []
@@ -335,7 +317,7 @@ class ServerSettings(_SettingsModel):
 
 
 class KeepRequestsSettings(_SettingsModel):
-    """Whether whole requests are kept for `explain` and `replay`, for how long and how much of them."""
+    """Whether whole requests are archived for `explain` and `replay`, and how long and how much of them."""
 
     enabled: bool = False
     """Whether they are kept."""
@@ -346,8 +328,6 @@ class KeepRequestsSettings(_SettingsModel):
 
 
 class Settings(_SettingsModel):
-    """All of it."""
-
     context_optimization: ContextOptimizationSettings = ContextOptimizationSettings()
     agents: list[AgentSettings] = []
     upstreams: dict[Name, UpstreamSettings] = {}

@@ -1,7 +1,7 @@
-"""YAML into plain data: null, true and false, numbers, texts, lists, and mappings whose keys are texts.
+"""Parses YAML into plain data: null, booleans, numbers, strings, lists, and mappings with string keys.
 
-What the parser finds is put together here and not by PyYAML's constructors: those take the second of two equal
-keys, let a few lines of aliases stand for gigabytes, and forget where anything stood.
+Values are built from the parser's events and not by PyYAML's constructors: those accept duplicate keys, let a
+few lines of aliases expand to gigabytes, and lose the positions of values.
 """
 
 import re
@@ -16,14 +16,14 @@ from yaml.reader import Reader, ReaderError
 from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten
 from foveate.errors import BadSetting
 
-# Aliases may make a file as long again as it is, and a short one this long.
+# Limit for what aliases add, or the length of the file if that is larger.
 MAX_ALIASED_CHARS = 1_000_000
-# What is longer is a text: no number of tokens has so many digits, and reading them takes its time.
+# Longer scalars are strings: converting so many digits takes long.
 _MAX_NUMBER_CHARS = 1000
-# Numbers as YAML 1.1 has them and nobody means them: 010 is 8, 1:30 is 90, and there are 0x1F and 0b1.
+# Numbers of YAML 1.1 that nobody intends: 010 is 8, 1:30 is 90, and there are 0x1F and 0b1.
 _OTHER_BASE = re.compile(r"[-+]?0[^.]+\Z|.*:")
 
-# Compiled, it is ten times as fast; where PyYAML came without it, the same in Python.
+# The C loader is ten times as fast, but PyYAML may be built without it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
@@ -37,7 +37,7 @@ _SCALAR_CONSTRUCTORS: dict[str, Callable[[yaml.ScalarNode], object]] = {
     _FLOAT: _CONSTRUCTOR.construct_yaml_float,
 }
 _VALUE_NAMES: dict[object, str] = {True: "true", False: "false", None: "null"}
-# By first character, as PyYAML keeps them. Without those for dates: a day in a log is a text.
+# By first character, as in PyYAML, but without dates, which stay strings.
 _RESOLVERS = {
     first: [(tag, pattern) for tag, pattern in known if tag in _SCALAR_CONSTRUCTORS]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -45,34 +45,30 @@ _RESOLVERS = {
 
 
 def parse(text: str, source: str, *, exact: bool = False) -> object:
-    """What `text` says; None where there are only comments.
-
-    `exact`: numbers with a point are decimals, to the last digit.
+    """Parse `text`; None if it has only comments. With `exact`, numbers with a decimal point become decimals.
 
     Raises:
-        BadSetting: not YAML, a key twice, a tag, a number in another base than ten, or aliases out of
-            proportion, with the line.
+        BadSetting: not valid YAML, a duplicate key, a tag, a number in another base than ten, or excessive
+            aliases; names the line.
     """
     return _YamlParser(text, source, exact=exact).parse()
 
 
 def find_line(text: str, key_path: KeyPath) -> int | None:
-    """The line on which `place` stands in a text that can be read, or else what is around it."""
+    """Return the line of a value in valid YAML, or of the closest value around it."""
     parser = _YamlParser(text, "", wanted_path=key_path)
     parser.parse()
     return parser.line
 
 
 def find_lines(text: str) -> dict[KeyPath, int]:
-    """The line on which each thing stands in a text that can be read; of what an alias stands for, none."""
+    """Return the line of each value in valid YAML, except those within an alias."""
     found: dict[KeyPath, int] = {}
     _YamlParser(text, "", lines=found).parse()
     return found
 
 
 class _YamlParser:
-    """One pass over a text."""
-
     def __init__(
         self,
         text: str,
@@ -155,7 +151,6 @@ class _YamlParser:
         return _construct_scalar(tag, text)
 
     def _scalar_tag(self, event: Any) -> str:
-        """What a scalar is."""
         tag = _TEXT if event.style else _resolve_tag(event.value)
         if event.tag not in (None, "!", _TEXT, tag):
             raise self._tag_error(event)
@@ -191,7 +186,7 @@ class _YamlParser:
                 "a number" if tag in (_INTEGER, _FLOAT) else _VALUE_NAMES[_construct_scalar(tag, event.value)]
             )
             raise self._error(f"the key {event.value!r} is read as {read_as}: put it in quotes", event)
-        # Not read first: keys may be nested in keys.
+        # Collections are not parsed as keys: they could be nested without limit.
         key = None if isinstance(event, yaml.CollectionStartEvent) else self._parse_value(event)
         if isinstance(event, yaml.ScalarEvent) and not event.style and event.value == "<<":
             raise self._error("<< is not supported: write the keys out", event)
@@ -216,7 +211,7 @@ class _YamlParser:
             raise self._error(f"is nested more than {MAX_DEPTH} deep", event)
 
     def _record_line(self, event: Any) -> None:
-        """Remember the line, if this is on the way to what is looked for."""
+        """Record the line of the current value if it is on the path to the wanted one."""
         if self._lines is not None:
             self._lines[tuple(self._path)] = event.start_mark.line + 1
         depth = len(self._path)
@@ -247,7 +242,7 @@ class _YamlParser:
 
 
 def _resolve_tag(text: str) -> str:
-    """What a text without quotes is."""
+    """Return the tag of an unquoted scalar."""
     if len(text) > _MAX_NUMBER_CHARS:
         return _TEXT
     return next((tag for tag, pattern in _RESOLVERS.get(text[:1], ()) if pattern.match(text)), _TEXT)
@@ -258,7 +253,7 @@ def _construct_scalar(tag: str, text: str) -> object:
 
 
 def _parse_decimal(text: str) -> Decimal:
-    """A number as it is written, where YAML writes infinity and no number with a point in front."""
+    """Parse a decimal. YAML writes infinity and NaN with a leading dot."""
     return Decimal(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 

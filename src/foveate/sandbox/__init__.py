@@ -1,6 +1,6 @@
-"""A strict stand-in for the providers, for people and tests that have no key.
+"""A strict imitation of the providers' APIs, for people and tests without a key.
 
-`accept` says whether a provider would take a request, without a server.
+`validate_request` checks without a server whether a provider would accept a request.
 """
 
 from foveate.formats.response.errors import ErrorResponse

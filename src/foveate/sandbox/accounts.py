@@ -1,6 +1,5 @@
-"""What the sandbox keeps for each API key: a cache of its own, and the responses that it stored.
-
-Requests for a response that stand on earlier ones: the whole conversation that they mean.
+"""State of the sandbox for each API key: its prompt cache, and its stored responses, which later requests can
+continue.
 """
 
 from collections import OrderedDict
@@ -17,25 +16,25 @@ from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
 from foveate.prompt_cache.rules import CacheRules
 from foveate.prompt_cache.simulator import SimulatedCache
 
-# Long-lived sandboxes forget the accounts that were used least recently, and the oldest responses.
+# Limits for a long-lived sandbox: the least recently used accounts and the oldest responses are dropped.
 _MAX_ACCOUNTS = 256
 _MAX_STORED_BYTES = 256 * 1024 * 1024
 
 
 def hash_api_key(key: str) -> bytes:
-    """Whose key it is; no more is kept of it."""
+    """Return a digest that identifies the owner of a key. The key itself is not stored."""
     return blake3(key.encode()).digest()
 
 
 class Account:
-    """One key's cache, and how many answers it had."""
+    """The prompt cache of one key, and its number of responses."""
 
     def __init__(self) -> None:
         self._cache = SimulatedCache()
         self.response_count = 0
 
     def serve(self, prompt: CachedPrompt, rules: CacheRules, *, at: float, answers_at: float) -> CacheUsage:
-        """What the cache does for a prompt, which is in it afterwards."""
+        """Return the cache usage of a prompt, and add the prompt to the cache."""
         served = self._cache.serve(prompt, rules, at=at, response_at=answers_at)
         self._cache = served.cache
         self.response_count += 1
@@ -43,13 +42,11 @@ class Account:
 
 
 class Accounts:
-    """The accounts by their owners."""
-
     def __init__(self) -> None:
         self._accounts: OrderedDict[bytes, Account] = OrderedDict()
 
     def get(self, owner: bytes) -> Account:
-        """The account of an owner; everyone has one."""
+        """Return the account of an owner, and create it if needed."""
         account = self._accounts.setdefault(owner, Account())
         self._accounts.move_to_end(owner)
         while len(self._accounts) > _MAX_ACCOUNTS:
@@ -64,7 +61,7 @@ class _StoredConversation:
 
 
 class StoredResponses:
-    """The conversations up to each response that was stored, all together of no more than `limit_bytes`."""
+    """The conversation up to each stored response, at most `limit_bytes` in total."""
 
     def __init__(self, *, limit_bytes: int = _MAX_STORED_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -73,7 +70,9 @@ class StoredResponses:
         self._response_by_item: dict[tuple[bytes, str], str] = {}
 
     def store(self, owner: bytes, response_id: str, items: Sequence[dict[str, Any]]) -> None:
-        """Keep all items of a conversation up to and with a response; the oldest make room."""
+        """Store all items of a conversation up to and including a response; drop the oldest conversations if
+        needed.
+        """
         stored = _StoredConversation(
             to_json(list(items)), tuple(as_text(item["id"]) for item in items if "id" in item)
         )
@@ -84,12 +83,11 @@ class StoredResponses:
             self._drop_oldest()
 
     def find(self, owner: bytes, response_id: str) -> list[dict[str, Any]] | None:
-        """The items up to and with a response, or None where it is not kept."""
+        """Return the items up to and including a response; None if it is not stored."""
         stored = self._conversations.get((owner, response_id))
         return None if stored is None else parse_json(stored.data)
 
     def find_item(self, owner: bytes, item_id: str) -> dict[str, Any] | None:
-        """An item of a conversation that is kept."""
         items = self.find(owner, self._response_by_item.get((owner, item_id), "")) or []
         return next((item for item in items if item.get("id") == item_id), None)
 
@@ -104,7 +102,7 @@ class StoredResponses:
 def resolve_references(
     body: dict[str, Any], responses: StoredResponses, owner: bytes
 ) -> dict[str, Any] | ErrorResponse:
-    """A request with all that came before it and all that it refers to; itself where it stands alone."""
+    """Return a request with the conversation that it continues and the items that it refers to."""
     if body.get("conversation") is not None:
         return make_status_error(Format.RESPONSES, 404, "The sandbox keeps no conversations: send `input`")
     input_value = body.get("input")
@@ -130,7 +128,7 @@ def resolve_references(
 
 
 def input_items(body: dict[str, Any]) -> tuple[Any, ...]:
-    """The input as items; a text is what the user says."""
+    """Return the input as items; a string is a user message."""
     input_value = body.get("input")
     if isinstance(input_value, str):
         return ({"role": "user", "content": input_value},)

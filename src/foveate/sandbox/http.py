@@ -1,7 +1,4 @@
-"""Who is asked, and by whom: the provider that a request means, and the key that it brings.
-
-A request as it reaches the sandbox, and what is to be sent back.
-"""
+"""HTTP requests to the sandbox, its replies, and which provider and API key a request is for."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -13,12 +10,19 @@ from foveate.formats.response.errors import ErrorResponse, make_status_error
 from foveate.model import Format
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-"""The most bytes of a body that either provider takes."""
+"""Providers reject larger bodies."""
+_GOOGLE_HEADERS = frozenset(("x-goog-api-key", "x-goog-api-client"))
+_GEMINI_METHOD = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(\w+)")
+_GEMINI_PATH = re.compile(r"/v1(?:beta|alpha)(?:/|$)")
+_AZURE_PATH = re.compile(
+    r"/openai(?:/deployments/(?P<deployment>[^/]+)|(?P<v1>/v1))?(?P<operation>/(?!deployments|v1).+)"
+)
+_GOOGLE_CHAT = "/v1beta/openai/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRequest:
-    """A request over HTTP, byte for byte; the names of headers are in small letters."""
+    """An HTTP request. Header names are lowercase."""
 
     method: str
     path: str
@@ -29,11 +33,11 @@ class SandboxRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxReply:
-    """What is sent back: the pieces of a body, and where there is more than one, as a stream.
+    """A reply as the chunks of its body; `is_streaming` if they are sent one by one.
 
-    After `delay_seconds` it begins, between two pieces `pace_seconds` pass. Where it `breaks_off`, the
-    connection is cut after the last piece, though the client was promised more. `before_last` is called before
-    the last piece of one that is whole is sent, and `at_end` once nothing more is.
+    It starts after `delay_seconds`, with `pace_seconds` between chunks. If it `disconnects`, the connection is
+    cut after the last chunk although the client expects more. `before_last_chunk` is called before the last
+    chunk of a complete reply, and `on_end` when nothing more is sent.
     """
 
     status: int
@@ -48,31 +52,20 @@ class SandboxReply:
 
 
 class Provider(StrEnum):
-    """The providers that the sandbox stands in for."""
-
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
     GOOGLE = "google"
 
 
-_GOOGLE_HEADERS = frozenset(("x-goog-api-key", "x-goog-api-client"))
-_GEMINI_METHOD = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(\w+)")
-_GEMINI_PATH = re.compile(r"/v1(?:beta|alpha)(?:/|$)")
-_AZURE_PATH = re.compile(
-    r"/openai(?:/deployments/(?P<deployment>[^/]+)|(?P<v1>/v1))?(?P<operation>/(?!deployments|v1).+)"
-)
-_GOOGLE_CHAT = "/v1beta/openai/"
-
-
 def parse_gemini_path(http_request: SandboxRequest) -> tuple[str, str] | None:
-    """The model and the method that a path of Google's names; None for other paths."""
+    """Return the model and method in a Gemini API path; None for other paths."""
     found = _GEMINI_METHOD.fullmatch(http_request.path.rstrip("/"))
     return None if found is None else (found[1], found[2])
 
 
 @dataclass(frozen=True, slots=True)
 class AzureRoute:
-    """A path of Azure OpenAI: the same as OpenAI has it, and the deployment that it names."""
+    """An Azure OpenAI path: the corresponding OpenAI path, and the deployment."""
 
     path: str
     deployment: str
@@ -80,7 +73,7 @@ class AzureRoute:
 
 
 def parse_azure_path(path: str) -> AzureRoute | None:
-    """What a path of Azure OpenAI means; None for other paths."""
+    """Parse an Azure OpenAI path; None for other paths."""
     found = _AZURE_PATH.fullmatch(path.rstrip("/"))
     if found is None:
         return None
@@ -88,17 +81,17 @@ def parse_azure_path(path: str) -> AzureRoute | None:
 
 
 def is_google_chat(http_request: SandboxRequest) -> bool:
-    """Whether a request is for Google's models in OpenAI's format."""
+    """Return whether a request is for Google's models in OpenAI's format."""
     return http_request.path.startswith(_GOOGLE_CHAT)
 
 
 def to_openai_path(path: str) -> str:
-    """A path of Google's for clients of OpenAI as OpenAI has it; any other as it is."""
+    """Convert a path of Google's OpenAI-compatible API to OpenAI's; return other paths unchanged."""
     return f"/v1/{path.removeprefix(_GOOGLE_CHAT)}" if path.startswith(_GOOGLE_CHAT) else path
 
 
 def detect_format(http_request: SandboxRequest, providers: Collection[Provider]) -> Format:
-    """The format that a request is in, by its path, or else by its headers where two providers share a path."""
+    """Return the API format of a request, by its path, or by its headers if two providers share the path."""
     if Provider.GOOGLE in providers and (_is_for_google(http_request) or providers == {Provider.GOOGLE}):
         return Format.CHAT if is_google_chat(http_request) else Format.GEMINI
     if Provider.OPENAI not in providers:
@@ -126,7 +119,7 @@ def _is_for_anthropic(http_request: SandboxRequest) -> bool:
 
 
 def read_api_key(http_request: SandboxRequest, api_format: Format) -> str | ErrorResponse:
-    """The key that a request brings, whatever it is, or why the provider would not let it in."""
+    """Return the API key of a request, or the error of a provider that gets none."""
     scheme, _, bearer = http_request.headers.get("authorization", "").partition(" ")
     token = bearer.strip() if scheme.lower() == "bearer" else ""
     if api_format is Format.GEMINI:
@@ -170,5 +163,4 @@ def read_api_key(http_request: SandboxRequest, api_format: Format) -> str | Erro
 
 
 def read_betas(http_request: SandboxRequest) -> tuple[str, ...]:
-    """The betas of Anthropic's that a request asks for."""
     return tuple(beta.strip() for beta in http_request.headers.get("anthropic-beta", "").split(","))

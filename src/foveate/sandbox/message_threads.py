@@ -1,8 +1,8 @@
-"""Anthropic's message threads in the sandbox: conversations that it keeps between requests, and five errors.
+"""Anthropic's message threads: conversations that are stored between requests, and their five errors.
 
 After the official Python SDK 2.8: `lib/threads/_thread_state.py` and the types of `thread` and its errors
-(November 2026). Which fields threads do not support is only listed there by name; `thinking` and the two
-organization settings are left out here, because nothing says which requests they concern.
+(November 2026). It only lists by name which fields threads do not support; `thinking` and the two organization
+settings are left out here, because nothing says which requests they concern.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,6 @@ from foveate.formats.response.errors import ErrorResponse
 
 BETA = "message-threads-2026-08-12"
 TTL_SECONDS = 300
-"""How long a thread is kept after its last request."""
 
 _FIXED_FIELDS = ("system", "tools")
 _UNSUPPORTED_FIELDS = ("cache_control", "context_management", "fallbacks")
@@ -37,15 +36,15 @@ class _StoredThread:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRequest:
-    """The thread of a request: the response that it continues, None if it creates one, and all it says."""
+    """A request with the whole conversation of its thread, and the response that it continues; None if it
+    starts a thread.
+    """
 
     previous_message_id: str | None
     body: dict[str, Any]
 
 
 class MessageThreads:
-    """The threads of all owners."""
-
     def __init__(self) -> None:
         self._stored: OrderedDict[tuple[bytes, str], _StoredThread] = OrderedDict()
         self._bytes = 0
@@ -53,7 +52,7 @@ class MessageThreads:
     def resolve(
         self, body: dict[str, Any], owner: bytes, betas: Collection[str], *, now: float
     ) -> ThreadRequest | ErrorResponse | None:
-        """Return the whole conversation of a request, or why it is refused; None for one without a `thread`."""
+        """Return the whole conversation of a request, or an error; None for a request without a `thread`."""
         thread = body.get("thread")
         if thread is None:
             return None
@@ -96,7 +95,7 @@ class MessageThreads:
         return ThreadRequest(previous, stored_body | own_fields | {"messages": messages})
 
     def claim(self, owner: bytes, use: ThreadRequest, *, now: float) -> ErrorResponse | None:
-        """Have a request be the one that continues its thread, or say why it is not."""
+        """Mark the thread as being continued by this request, or return an error."""
         if use.previous_message_id is None:
             return None
         stored = self._find_usable(owner, use.previous_message_id, now)
@@ -106,13 +105,13 @@ class MessageThreads:
         return None
 
     def release(self, owner: bytes, use: ThreadRequest) -> None:
-        """Let the thread be continued again, if it was not."""
+        """Let other requests continue the thread, unless it was continued."""
         stored = self._stored.get((owner, use.previous_message_id or ""))
         if stored is not None:
             stored.is_in_flight = False
 
     def store(self, owner: bytes, use: ThreadRequest, message_id: str, content: Any, *, now: float) -> None:
-        """Keep the conversation up to a response, which has been sent."""
+        """Store the conversation up to a response that has been sent."""
         previous = self._stored.get((owner, use.previous_message_id or ""))
         if previous is not None:
             previous.is_continued = True

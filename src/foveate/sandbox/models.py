@@ -1,4 +1,4 @@
-"""The models that the sandbox stands in for, found by name in a dated table (`sandbox/models.toml`)."""
+"""The models of the sandbox, from a dated table (`models.toml`)."""
 
 import re
 import tomllib
@@ -15,11 +15,10 @@ _MODEL_CACHE_SIZE = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxModel:
-    """How much a model may answer, and what a conversation with it may end with.
+    """Limits and features of a model.
 
-    `adds_output`: prompt and answer have to fit in the window together before the model begins. `reasons` says
-    that it thinks before it answers, unasked; `samples` that its temperature can be set; `takes_system` that
-    system messages may stand among the others.
+    `adds_output`: prompt and output limit must fit in the window together. `reasons`: it thinks by default.
+    `samples`: its temperature can be set. `takes_system`: system messages may stand among the others.
     """
 
     name: str
@@ -33,9 +32,9 @@ class SandboxModel:
 
 @lru_cache(_MODEL_CACHE_SIZE)
 def find_model(api_format: Format, name: str) -> SandboxModel | None:
-    """What is known of a model that a format's provider has; None where it has none of that name.
+    """Return a model of the provider of a format; None if it has none of that name.
 
-    A newer version of a family that there is counts as one that it has.
+    An unknown newer version of a known family counts as known.
     """
     provider = _provider_table(api_format)
     if not any(re.fullmatch(family, name) for family in provider["families"]):
@@ -45,7 +44,7 @@ def find_model(api_format: Format, name: str) -> SandboxModel | None:
 
 
 def list_model_names(api_format: Format) -> tuple[str, ...]:
-    """The models that a format's provider lists, newest first."""
+    """Return the models that the provider of a format lists, newest first."""
     return tuple(_provider_table(api_format)["listed"])
 
 

@@ -1,7 +1,4 @@
-"""What the sandbox answers, in no provider's words yet: thoughts, text, calls, and why it stopped.
-
-What every rendering of an answer needs: its ids and time, its bill, and server-sent events.
-"""
+"""Generates responses independent of the API format: thinking, text, tool calls and the stop reason."""
 
 import json
 from collections.abc import Callable
@@ -20,13 +17,11 @@ DEFAULT_TEXT = (
 DEFAULT_TOOL_INPUT = "This is what a sandbox writes."
 DEFAULT_THINKING = "A sandbox does not think, but it can keep the form."
 
-# So many characters come in one event of a stream.
+# The size of a chunk in a stream.
 _CHUNK_CHARS = 24
 
 
 class StopReason(StrEnum):
-    """Why an answer ends."""
-
     DONE = "done"
     TOOL_CALL = "called"
     LIMIT = "limit"
@@ -36,21 +31,17 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ThinkingPart:
-    """What was thought before anything was said."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Text for the user."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A call of a tool; `arguments` is JSON, or any text for a tool that takes such."""
+    """A tool call. `arguments` is JSON, or free text for a custom tool."""
 
     name: str
     arguments: str
@@ -59,12 +50,11 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseSpec:
-    """What a request wants of its answer.
+    """What a request asks of its response.
 
-    `tools` are those that can be called, with their schemas, `text_tools` those among them that take any text;
-    `must_call` is the name of one, or empty for any. `schema` is the form that the text must have.
-    `limit_tokens` bounds the answer, `room_tokens` is what the window has left for it. `text` is what the last
-    message says.
+    `tools` are the callable tools with their schemas, `text_tools` those that take free text. `forced_tool` is
+    the tool that must be called, "" for any. `schema` is the schema of the response text. `limit_tokens` limits
+    the output, `window_tokens_left` is what the window has left for it.
     """
 
     model: str
@@ -82,8 +72,6 @@ class ResponseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedResponse:
-    """An answer in its parts, and what they come to."""
-
     parts: tuple[ThinkingPart | TextPart | ToolCallPart, ...]
     stop: StopReason
     stop_sequence: str | None
@@ -94,7 +82,7 @@ class GeneratedResponse:
 def generate_response(
     spec: ResponseSpec, step: ScriptStep | None, count: Callable[[str], int]
 ) -> GeneratedResponse:
-    """What is answered: by the step of a script where there is one, and never more than the wish allows."""
+    """Generate a response, from a script step if there is one, within the limits of the spec."""
     text, sequence = _cut_at_stop_sequence(_response_text(spec, step), spec.stop_sequences)
     calls = [] if sequence is not None else _tool_calls(spec, step)
     wanted: list[ThinkingPart | TextPart | ToolCallPart] = []
@@ -124,7 +112,7 @@ def generate_response(
 
 
 def split_chunks(text: str) -> list[str]:
-    """A text as it is streamed."""
+    """Split a text into the chunks of a stream."""
     return [text[at : at + _CHUNK_CHARS] for at in range(0, len(text), _CHUNK_CHARS)]
 
 
@@ -159,7 +147,7 @@ def _tool_call(call: ScriptedCall, spec: ResponseSpec, schemas: dict[str, dict[s
 
 
 def _cut_at_stop_sequence(text: str, stop_sequences: tuple[str, ...]) -> tuple[str, str | None]:
-    """The text before the first stop sequence in it, and which that is."""
+    """Return the text before the first stop sequence, and that sequence."""
     found = min(((text.find(stop), stop) for stop in stop_sequences if stop and stop in text), default=None)
     return (text, None) if found is None else (text[: found[0]], found[1])
 
@@ -167,7 +155,7 @@ def _cut_at_stop_sequence(text: str, stop_sequences: tuple[str, ...]) -> tuple[s
 def _cut_to_limit(
     wanted: list[ThinkingPart | TextPart | ToolCallPart], limit: int | None, count: Callable[[str], int]
 ) -> tuple[list[ThinkingPart | TextPart | ToolCallPart], int, bool]:
-    """As much of an answer as the limit allows, its tokens, and whether that is all; no call is cut in two."""
+    """Return the parts that fit the limit, their tokens, and whether that is all. Tool calls are never cut."""
     parts: list[ThinkingPart | TextPart | ToolCallPart] = []
     tokens = 0
     for part in wanted:
@@ -183,7 +171,7 @@ def _cut_to_limit(
 
 
 def _cut_text(text: str, limit: int, count: Callable[[str], int]) -> str:
-    """The longest beginning of `text` of so many tokens, or nearly."""
+    """Return the longest prefix of about `limit` tokens."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
@@ -196,9 +184,9 @@ NewId = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseMetadata:
-    """What goes around an answer: the model's name, when it was given, what it cost, and new ids.
+    """Model, time, usage and ids of a response.
 
-    `writes` says that the model's cache takes a fee for what is written, and its bill a line for it.
+    `charges_cache_writes`: the model charges for cache writes, so the usage has a line for them.
     """
 
     model: str
@@ -209,5 +197,4 @@ class ResponseMetadata:
 
 
 def encode_event(data: object, name: str = "") -> bytes:
-    """One server-sent event."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + to_json(data) + b"\n\n"

@@ -1,10 +1,6 @@
-"""The stand-in itself: takes requests as they come over HTTP, refuses or answers them, and bills the answers.
+"""The sandbox: validates requests, generates responses, and computes their usage.
 
-It knows no network and reads no clock of its own, so that a test can let an hour pass.
-
-What providers answer to other questions than prompts: which models there are, and that a stream failed.
-
-The limits that providers tell clients of that sign in with a subscription.
+It does no network I/O and takes the clock as a parameter, so that a test can let an hour pass.
 """
 
 import re
@@ -63,103 +59,9 @@ from foveate.sandbox.script import STEP_HEADER, Script, ScriptStep, find_request
 from foveate.sandbox.validation.dispatch import decode_body, find_error, find_window_error
 from foveate.tokens import counter_for
 
-
-def render_models(api_format: Format, name: str) -> bytes | ErrorResponse:
-    """The list of models or, with a name, one of them."""
-    describe = _MODEL_RENDERERS.get(api_format, _openai_model)
-    if name:
-        if find_model(api_format, name) is None:
-            return _model_not_found(api_format, name)
-        return to_json(describe(name))
-    rows = [describe(model) for model in list_model_names(api_format)]
-    if api_format is Format.ANTHROPIC:
-        ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]}
-        return to_json({"data": rows, "has_more": False, **ends})
-    if api_format is Format.GEMINI:
-        return to_json({"models": rows})
-    return to_json({"object": "list", "data": rows})
-
-
-def render_stream_error(api_format: Format, number: int) -> bytes:
-    """What a stream ends with when its provider fails in the middle; `number` is that of the event."""
-    refusal = make_overloaded_error(api_format)
-    if api_format is Format.ANTHROPIC:
-        return error_event(refusal.message)
-    if api_format is Format.CHAT:
-        return encode_event({"error": openai_error_object(refusal)})
-    if api_format is Format.GEMINI:
-        return encode_event({"error": gemini_error_object(refusal)})
-    fields = {"type": "error", "sequence_number": number, "code": refusal.kind, "message": refusal.message}
-    return encode_event(fields | {"param": None}, "error")
-
-
-def _anthropic_model(name: str) -> dict[str, Any]:
-    window, model = find_context_window(name), find_model(Format.ANTHROPIC, name)
-    return {
-        "type": "model",
-        "id": name,
-        "display_name": name.replace("-", " ").title(),
-        "created_at": "1970-01-01T00:00:00Z",  # as the API has it where a date is not known
-        "lifecycle": "active",
-        "max_input_tokens": window.tokens if window else None,
-        "max_tokens": model.most_output_tokens if model else None,
-    }
-
-
-def _openai_model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "openai"}
-
-
-def _google_model(name: str) -> dict[str, Any]:
-    window, model = find_context_window(name), find_model(Format.GEMINI, name)
-    return {
-        "name": f"models/{name}",
-        "displayName": name.replace("-", " ").title(),
-        "inputTokenLimit": window.tokens if window else None,
-        "outputTokenLimit": model.most_output_tokens if model else None,
-        "supportedGenerationMethods": ["generateContent", "countTokens"],
-    }
-
-
-_MODEL_RENDERERS = {Format.ANTHROPIC: _anthropic_model, Format.GEMINI: _google_model}
-
-
-def _model_not_found(api_format: Format, name: str) -> ErrorResponse:
-    if api_format is Format.ANTHROPIC:
-        return ErrorResponse(message=f"model: {name}", status=404, kind="not_found_error")
-    if api_format is Format.GEMINI:
-        return make_status_error(api_format, 404, f"models/{name} is not found for API version v1beta.")
-    message = f"The model '{name}' does not exist"
-    return ErrorResponse(message=message, status=404, param="model", code="model_not_found")
-
-
 _HOUR_SECONDS = 3_600
-# The share of each limit that one request uses, and how long the limit lasts.
+# Name, share that one request uses, and hours of each limit.
 _LIMITS = (("5h", 0.01, 5), ("7d", 0.001, 7 * 24))
-
-
-def subscription_headers(
-    http_request: SandboxRequest, api_format: Format, *, requests: int, now: float
-) -> dict[str, str]:
-    """The headers of a response to a subscription that has sent so many requests; none for a plain key."""
-    bearer = http_request.headers.get("authorization", "").removeprefix("Bearer ")
-    found: dict[str, str] = {}
-    for number, (name, share, hours) in enumerate(_LIMITS):
-        used = min(1.0, requests * share)
-        seconds = hours * _HOUR_SECONDS
-        reset = int(now // seconds + 1) * seconds
-        if api_format is Format.ANTHROPIC and bearer.startswith("sk-ant-oat"):
-            prefix = f"anthropic-ratelimit-unified-{name}"
-            status = "allowed" if used < 1 else "rejected"
-            found |= {f"{prefix}-utilization": f"{used:g}", f"{prefix}-reset": str(reset)}
-            found |= {f"{prefix}-status": status, "anthropic-ratelimit-unified-status": "allowed"}
-        elif api_format is Format.RESPONSES and bearer and "chatgpt-account-id" in http_request.headers:
-            prefix = f"x-codex-{('primary', 'secondary')[number]}"
-            found |= {f"{prefix}-used-percent": f"{100 * used:g}", f"{prefix}-window-minutes": str(60 * hours)}
-            found |= {f"{prefix}-reset-after-seconds": str(int(reset - now))}
-    return found
-
-
 _COMPLETION_PATHS = {
     "/v1/messages": Format.ANTHROPIC,
     "/v1/chat/completions": Format.CHAT,
@@ -172,7 +74,7 @@ _COUNT_PATHS = {
 _MODELS_PATH = "/v1/models"
 _GEMINI_MODELS_PATH = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 _GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
-# By whose rules Google's models are checked in OpenAI's format, and what answers for Azure's deployments.
+# Used to validate Google's models in OpenAI's format, and for Azure deployments of unknown name.
 _DEFAULT_CHAT_MODEL = "gpt-4.1"
 _PROVIDERS = {
     Format.ANTHROPIC: "anthropic",
@@ -180,7 +82,6 @@ _PROVIDERS = {
     Format.RESPONSES: "openai",
     Format.GEMINI: "google",
 }
-
 RenderedResponse = (
     anthropic.AnthropicResponse
     | openai_chat.ChatResponse
@@ -191,10 +92,11 @@ RenderedResponse = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedRequest:
-    """A request that is accepted, read and counted.
+    """A request that is validated and counted.
 
-    `prefix` tells on Anthropic what a thought stands after; `items` are on Responses the conversation so far.
-    `streams` is what Gemini says in the path, and `as_events` in the query. `thread` is its message thread.
+    `prefix` is the digest of what precedes new thinking (Anthropic), `items` the conversation so far
+    (Responses). `is_streaming` and `as_events` come from the path and query of Gemini requests. `thread` is the
+    message thread.
     """
 
     body: dict[str, Any]
@@ -211,10 +113,10 @@ class AcceptedRequest:
 
 
 class Sandbox:
-    """Stands in for the providers: one for each program, with a cache for each key that comes along.
+    """Imitates the providers, with a prompt cache for each API key.
 
-    `clock` gives the time in seconds, `seed` makes its ids different from those of every other sandbox.
-    `tokens` is the tokenizer that a model has: another one than we know stands in for a model that is new.
+    `clock` returns the time in seconds. `seed` makes its ids unique. `tokens` returns the tokenizer of a model;
+    another one than Foveate's simulates an unknown model.
     """
 
     def __init__(
@@ -238,7 +140,7 @@ class Sandbox:
         self._script_position = 0
 
     def reply(self, http_request: SandboxRequest) -> SandboxReply:
-        """What a provider would send back; it counts as sent."""
+        """Return a complete reply, as if it had been sent."""
         reply = self.respond(http_request, self.accept(http_request))
         if reply.before_last_chunk is not None and not reply.disconnects:
             reply.before_last_chunk()
@@ -247,9 +149,9 @@ class Sandbox:
         return reply
 
     def accept(self, http_request: SandboxRequest) -> AcceptedRequest | ErrorResponse | bytes:
-        """What becomes of a request before it is billed; of what is not billed at all, the answer.
+        """Validate and count a request; return the body of the response for requests that need no generation.
 
-        This is what takes long with a long body. It changes nothing, so that others can be answered meanwhile.
+        This is the slow part for long bodies. It changes no state, so it can run in a thread.
         """
         api_format = detect_format(http_request, self._providers)
         key = read_api_key(http_request, api_format)
@@ -267,7 +169,7 @@ class Sandbox:
     def respond(
         self, http_request: SandboxRequest, accepted: AcceptedRequest | ErrorResponse | bytes
     ) -> SandboxReply:
-        """The answer to what was taken, and the bill: one at a time."""
+        """Generate the reply to an accepted request and update its account; must not run concurrently."""
         api_format = detect_format(http_request, self._providers)
         if isinstance(accepted, bytes):
             return self._json_reply(api_format, accepted)
@@ -280,7 +182,6 @@ class Sandbox:
         return self.render_error(api_format, found) if isinstance(found, ErrorResponse) else found
 
     def render_error(self, api_format: Format, refusal: ErrorResponse) -> SandboxReply:
-        """A refusal as its provider sends it."""
         request_id = self._new_id("req_01")
         headers = self._headers(api_format, request_id)
         if refusal.retry_after_seconds is not None:
@@ -349,7 +250,7 @@ class Sandbox:
         model: str = "",
         azure: AzureRoute | None = None,
     ) -> AcceptedRequest | ErrorResponse:
-        """The request, unless there is something wrong with it; `model` is the one that the path names."""
+        """Validate and count a request; `model` is the one that the path names."""
         body = decode_body(api_format, http_request.body)
         if isinstance(body, ErrorResponse):
             return body
@@ -438,7 +339,7 @@ class Sandbox:
     def _continue_thread_at_end(
         self, reply: SandboxReply, accepted: AcceptedRequest, rendered: RenderedResponse
     ) -> SandboxReply:
-        """Have the thread of a request go on once its answer is sent."""
+        """Store the conversation in the request's thread once the reply is sent."""
         thread, owner = accepted.thread, accepted.owner
         if thread is None or not isinstance(rendered, anthropic.AnthropicResponse):
             return reply
@@ -528,12 +429,12 @@ def _response_spec(accepted: AcceptedRequest) -> ResponseSpec:
 
 
 def _deployed_model(name: str) -> str:
-    """The model of a deployment: the one of that name, or else any."""
+    """Return the model of an Azure deployment: the one of that name, or a default."""
     return name if find_model(Format.CHAT, name) is not None else _DEFAULT_CHAT_MODEL
 
 
 def _count_choices(accepted: AcceptedRequest) -> int:
-    """How many answers are wanted, each of which is billed."""
+    """Return how many responses are requested, each of which is charged."""
     match accepted.request.format:
         case Format.CHAT:
             return openai_chat.count_choices(accepted.body)
@@ -544,7 +445,6 @@ def _count_choices(accepted: AcceptedRequest) -> int:
 
 
 def _scripted_error(api_format: Format, step: ScriptStep | None, *, is_streaming: bool) -> ErrorResponse | None:
-    """What a step answers in the place of an answer."""
     if step is None:
         return None
     if step.status is not None:
@@ -557,7 +457,7 @@ def _scripted_error(api_format: Format, step: ScriptStep | None, *, is_streaming
 
 
 def _apply_faults(reply: SandboxReply, step: ScriptStep | None, api_format: Format) -> SandboxReply:
-    """A reply as slow, and as soon broken off, as a step wants it."""
+    """Apply the delays and disconnects of a script step."""
     if step is None:
         return reply
     chunks = reply.chunks
@@ -584,3 +484,94 @@ def _route_not_found(http_request: SandboxRequest, api_format: Format) -> ErrorR
     if api_format is Format.ANTHROPIC:
         return errors.make_status_error(api_format, 404, "Not Found")
     return errors.make_status_error(api_format, 404, f"Invalid URL ({http_request.method} {http_request.path})")
+
+
+def render_models(api_format: Format, name: str) -> bytes | ErrorResponse:
+    """Render the list of models, or one of them by name."""
+    describe = _MODEL_RENDERERS.get(api_format, _openai_model)
+    if name:
+        if find_model(api_format, name) is None:
+            return _model_not_found(api_format, name)
+        return to_json(describe(name))
+    rows = [describe(model) for model in list_model_names(api_format)]
+    if api_format is Format.ANTHROPIC:
+        ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]}
+        return to_json({"data": rows, "has_more": False, **ends})
+    if api_format is Format.GEMINI:
+        return to_json({"models": rows})
+    return to_json({"object": "list", "data": rows})
+
+
+def render_stream_error(api_format: Format, number: int) -> bytes:
+    """Render the event that ends a failing stream; `number` is the index of the event."""
+    refusal = make_overloaded_error(api_format)
+    if api_format is Format.ANTHROPIC:
+        return error_event(refusal.message)
+    if api_format is Format.CHAT:
+        return encode_event({"error": openai_error_object(refusal)})
+    if api_format is Format.GEMINI:
+        return encode_event({"error": gemini_error_object(refusal)})
+    fields = {"type": "error", "sequence_number": number, "code": refusal.kind, "message": refusal.message}
+    return encode_event(fields | {"param": None}, "error")
+
+
+def _anthropic_model(name: str) -> dict[str, Any]:
+    window, model = find_context_window(name), find_model(Format.ANTHROPIC, name)
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name.replace("-", " ").title(),
+        "created_at": "1970-01-01T00:00:00Z",  # as in the API for an unknown date
+        "lifecycle": "active",
+        "max_input_tokens": window.tokens if window else None,
+        "max_tokens": model.most_output_tokens if model else None,
+    }
+
+
+def _openai_model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "openai"}
+
+
+def _google_model(name: str) -> dict[str, Any]:
+    window, model = find_context_window(name), find_model(Format.GEMINI, name)
+    return {
+        "name": f"models/{name}",
+        "displayName": name.replace("-", " ").title(),
+        "inputTokenLimit": window.tokens if window else None,
+        "outputTokenLimit": model.most_output_tokens if model else None,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+    }
+
+
+_MODEL_RENDERERS = {Format.ANTHROPIC: _anthropic_model, Format.GEMINI: _google_model}
+
+
+def _model_not_found(api_format: Format, name: str) -> ErrorResponse:
+    if api_format is Format.ANTHROPIC:
+        return ErrorResponse(message=f"model: {name}", status=404, kind="not_found_error")
+    if api_format is Format.GEMINI:
+        return make_status_error(api_format, 404, f"models/{name} is not found for API version v1beta.")
+    message = f"The model '{name}' does not exist"
+    return ErrorResponse(message=message, status=404, param="model", code="model_not_found")
+
+
+def subscription_headers(
+    http_request: SandboxRequest, api_format: Format, *, requests: int, now: float
+) -> dict[str, str]:
+    """Return the rate-limit headers for a client with a subscription; none for an API key."""
+    bearer = http_request.headers.get("authorization", "").removeprefix("Bearer ")
+    found: dict[str, str] = {}
+    for number, (name, share, hours) in enumerate(_LIMITS):
+        used = min(1.0, requests * share)
+        seconds = hours * _HOUR_SECONDS
+        reset = int(now // seconds + 1) * seconds
+        if api_format is Format.ANTHROPIC and bearer.startswith("sk-ant-oat"):
+            prefix = f"anthropic-ratelimit-unified-{name}"
+            status = "allowed" if used < 1 else "rejected"
+            found |= {f"{prefix}-utilization": f"{used:g}", f"{prefix}-reset": str(reset)}
+            found |= {f"{prefix}-status": status, "anthropic-ratelimit-unified-status": "allowed"}
+        elif api_format is Format.RESPONSES and bearer and "chatgpt-account-id" in http_request.headers:
+            prefix = f"x-codex-{('primary', 'secondary')[number]}"
+            found |= {f"{prefix}-used-percent": f"{100 * used:g}", f"{prefix}-window-minutes": str(60 * hours)}
+            found |= {f"{prefix}-reset-after-seconds": str(int(reset - now))}
+    return found

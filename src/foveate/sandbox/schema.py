@@ -1,15 +1,15 @@
-"""Whether JSON has the shape that a provider's table gives it: its fields, what each is, its range, its values.
+"""Validates JSON against a provider's request schema.
 
-A table (`*_shapes.toml`) holds shapes by name. A shape says for each field what it may be:
+A table (`schemas/*.toml`) has schemas by name. A schema gives the type of each field:
 
-- `string`, `integer`, `number`, `boolean`, `object`, `list`, `any`; `base64` is a string of that;
-- `number 0..2`, `integer 1..`: within a range; `[string] 1..128`: a list of such, of that length;
-- `= low high`: one of these words; `@image`: what has the shape `image`;
-- two of these with ` / ` between them: either; and `!` at the end: it has to be there, and not as null.
+- `string`, `integer`, `number`, `boolean`, `object`, `list`, `any`; `base64` is a Base64 string;
+- `number 0..2`, `integer 1..`: with a range; `[string] 1..128`: a list of such values, with a length;
+- `= low high`: one of these words; `@image`: an object with the schema `image`;
+- alternatives separated by ` / `; and `!` at the end: required, and not null.
 
-`"..."` names a shape whose fields come in addition, `"*"` says that there may be others. Shapes in a shape are
-told apart by the field `tag` (`type` where it does not say), or else it is the `default`; names with a blank
-between them share a shape, and `@block: text image` allows no others than these.
+`"..."` names a schema whose fields are included, `"*"` allows unknown fields. If a schema contains schemas, the
+field `tag` (default: `type`) selects one of them, or else `default` does. Names separated by a space share a
+schema, and `@block: text image` allows only these.
 """
 
 import re
@@ -40,7 +40,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TypeTag:
-    """A step of a path that only says which of several shapes it is."""
+    """A step of a path that only says which of several schemas applies."""
 
     name: str
 
@@ -49,8 +49,6 @@ SchemaPath = tuple[str | int | TypeTag, ...]
 
 
 class Violation(StrEnum):
-    """What can be wrong with a value."""
-
     MISSING = "missing"
     UNKNOWN = "unknown"
     TYPE = "type"
@@ -65,7 +63,7 @@ class Violation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueType:
-    """One thing that a value may be; `name` is its JSON type, `item` what a list is a list of."""
+    """A type that a value may have; `item` is the type of a list's items."""
 
     name: str
     minimum: int | None = None
@@ -76,7 +74,7 @@ class ValueType:
     item: "ValueType | None" = None
 
     def fits(self, found: object) -> bool:
-        """Whether a value is of the right JSON type; true and false are no numbers."""
+        """Return whether a value has the JSON type. Booleans are not numbers."""
         if self.name == "any":
             return True
         return isinstance(found, _TYPES[self.name]) and (self.name == "boolean" or not isinstance(found, bool))
@@ -84,7 +82,7 @@ class ValueType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaError:
-    """What is wrong, where: what was `found`, and the kinds or words of which it should have been one."""
+    """What is wrong with the value `found`, and where."""
 
     path: SchemaPath
     violation: Violation
@@ -95,7 +93,7 @@ class SchemaError:
 
     @property
     def expected_type(self) -> ValueType:
-        """The kind that it was nearest to."""
+        """The type that came closest."""
         return self.expected_types[-1]
 
 
@@ -113,7 +111,7 @@ class _ObjectSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TaggedSchemas:
-    """Shapes that a field tells apart; a shape alone is a family without a tag."""
+    """Schemas selected by a tag; a single schema has no tag."""
 
     tag: str
     default: str | None
@@ -121,13 +119,11 @@ class _TaggedSchemas:
 
 
 class RequestSchemas:
-    """The shapes of one format."""
-
     def __init__(self, table: Mapping[str, Mapping[str, Any]]) -> None:
         self._schemas = {name: _parse_schemas(rows, table) for name, rows in table.items()}
 
     def find_errors(self, name: str, found: Mapping[str, Any]) -> Iterator[SchemaError]:
-        """What is wrong with an object that should have the shape of that name, the first thing first."""
+        """Yield what is wrong with an object that should have the schema of that name."""
         return self._check_object(found, ValueType(name="object", schema=name), ())
 
     def _check_object(
@@ -181,7 +177,6 @@ class RequestSchemas:
 
 @cache
 def schemas_for(api_format: Format) -> RequestSchemas:
-    """The shapes of a format that the sandbox speaks."""
     name = {
         Format.ANTHROPIC: "anthropic",
         Format.CHAT: "chat",
@@ -192,7 +187,6 @@ def schemas_for(api_format: Format) -> RequestSchemas:
 
 
 def is_base64(text: str) -> bool:
-    """Return whether a text is Base64."""
     return _BASE64.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""A value that fits a JSON schema: the least that is required."""
+"""Builds a minimal value that conforms to a JSON schema."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,25 +19,25 @@ _STRINGS = {
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
 _WORD = "sandbox"
-# No value is longer, whatever its schema wants: a schema of one line can ask for gigabytes.
+# Limits for a value: a schema of one line can require gigabytes.
 _MAX_CHARS = 4 * 1024
 _MAX_ITEMS = 100
 
 
 def build_example(schema: object) -> Any:
-    """A value that `schema` allows, with what it requires and nothing else, and no more than can be told."""
+    """Build a value with what `schema` requires and nothing else, limited in size."""
     return _ExampleBuilder(as_dict(schema)).build(as_dict(schema), 0)
 
 
 class _ExampleBuilder:
-    """A value in the making, with what is left for it; what is looked at costs as well as what is said."""
+    """Builds one value within a budget of characters, which inspecting the schema uses up too."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._left_chars = _MAX_CHARS
 
     def build(self, schema: dict[str, Any], depth: int) -> Any:
-        if depth > _MAX_DEPTH or not self._spend(1):  # a schema that holds itself, or has too much in it
+        if depth > _MAX_DEPTH or not self._spend(1):  # a recursive or very large schema
             return None
         for known in ("const", "default"):
             if known in schema:
@@ -101,7 +101,7 @@ class _ExampleBuilder:
         return found
 
     def _literal(self, value: Any) -> Any:
-        """A value of the schema's own, unless it is too long."""
+        """Return a value of the schema itself, unless it is too long."""
         return value if self._spend(len(to_json(value))) else None
 
     def _spend(self, chars: int) -> bool:

@@ -1,7 +1,7 @@
-"""Scripts: what the sandbox answers, request by request, and what it does wrong on demand.
+"""Scripts: what the sandbox answers to each request, and which faults it simulates.
 
-A script is a YAML or JSON file with a list of steps, or with `steps` and `repeat`. A step can also come with a
-request: as JSON in the header `x-sandbox-answer`, or between `[[sandbox` and `]]` in the last message's text.
+A script is a YAML or JSON file with a list of steps, or with `steps` and `repeat`. A request can also bring a
+step: as JSON in the header `x-sandbox-answer`, or between `[[sandbox` and `]]` in the text of its last message.
 """
 
 import re
@@ -14,7 +14,7 @@ from foveate.config.document import read_document
 from foveate.errors import BadOption
 
 STEP_HEADER = "x-sandbox-answer"
-# What the first marker does not find behind it, no later one finds either, so there is no second try.
+# Atomic, because a later marker cannot match if the first one does not.
 _MARKER = re.compile(r"(?>.*?\[\[sandbox\s*(?=\{))(\{.*\})\s*\]\]", re.DOTALL)
 _PATH_PREFIX = " - at `$"
 _PATH_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
@@ -23,19 +23,19 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call of a tool; without an `input`, with one that fits the tool's schema."""
+    """A tool call; without `input`, one that conforms to the tool's schema is generated."""
 
     name: str
     input: dict[str, Any] | None = None
 
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One answer: what is thought, said and called; or what goes wrong.
+    """One response, or a fault.
 
-    `status` is answered in the place of anything else, `overloaded` with the provider's own status for it.
-    `delay_seconds` pass before the first byte and `pace_seconds` between two events of a stream.
-    A stream is cut off after `disconnect_after` events, or says after `fail_after` that the provider is
-    overloaded; an answer that is no stream is then not given at all.
+    `status` is returned instead of a response; `overloaded` stands for the provider's status for that.
+    `delay_seconds` pass before the first byte, `pace_seconds` between events of a stream. A stream is cut off
+    after `disconnect_after` events, or reports after `fail_after` events that the provider is overloaded; a
+    response that is not streamed is then not sent.
     """
 
     text: str | None = None
@@ -52,24 +52,26 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Steps, one for each request that is accepted; afterwards the usual answer, or the first step again."""
+    """Steps, one for each accepted request. After the last, the default response follows, or the first step
+    again.
+    """
 
     steps: tuple[ScriptStep, ...] = ()
     repeat: bool = False
 
     def step(self, number: int) -> ScriptStep | None:
-        """The step of the request of that number, counted from 0."""
+        """Return the step of a request, counted from 0."""
         if self.repeat and self.steps:
             return self.steps[number % len(self.steps)]
         return self.steps[number] if number < len(self.steps) else None
 
 
 def read_script(path: Path) -> Script:
-    """The script in a file.
+    """Read a script file.
 
     Raises:
-        UnreadableInput: no such file, or not text.
-        BadSetting: neither YAML nor JSON, or something in it that there is not; names line and key.
+        UnreadableInput: the file does not exist, or is not text.
+        BadSetting: not valid YAML or JSON, or an unknown key or wrong type; names line and key.
     """
     document = read_document(path)
     data = {"steps": document.data} if isinstance(document.data, list) else document.data
@@ -83,10 +85,10 @@ def read_script(path: Path) -> Script:
 
 
 def find_requested_step(header: str | None, text: str) -> ScriptStep | None:
-    """The step that a request brings along, in a header or else in its last message's text.
+    """Return the step that a request brings in a header or in the text of its last message.
 
     Raises:
-        BadOption: it is not JSON, or has something in it that there is not.
+        BadOption: not valid JSON, or an unknown key or wrong type.
     """
     found = _MARKER.match(text) if header is None else None
     encoded = header if header is not None else found[1] if found else None
@@ -102,7 +104,7 @@ def find_requested_step(header: str | None, text: str) -> ScriptStep | None:
 
 
 def _split_error(error: msgspec.ValidationError) -> tuple[str, tuple[str | int, ...]]:
-    """What is wrong, and where."""
+    """Split an error of msgspec into its reason and key path."""
     reason, _, path = str(error).partition(_PATH_PREFIX)
     path_steps = tuple(
         int(index) if index else name for name, index in _PATH_STEP.findall(path.removesuffix("`"))

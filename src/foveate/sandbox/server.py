@@ -1,4 +1,4 @@
-"""The sandbox behind HTTP: a thin ASGI app, and uvicorn to serve it."""
+"""Serves the sandbox over HTTP: a thin ASGI app, and uvicorn."""
 
 import asyncio
 import os
@@ -22,13 +22,13 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-# A longer body is read and counted beside the event loop, so that other answers go on meanwhile.
+# Longer bodies are processed in a thread, so that other responses continue meanwhile.
 _MAX_INLINE_BYTES = 64 * 1024
 _SHUTDOWN_SECONDS = 2
 
 
 class SandboxApp:
-    """An ASGI app around a sandbox. `heard` is told each request, `lost` each whose client went away."""
+    """An ASGI app. It calls `on_request` for each request, and `on_disconnect` if its client went away."""
 
     def __init__(
         self,
@@ -44,11 +44,10 @@ class SandboxApp:
         self._on_disconnect = on_disconnect
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             return
         http_request = await _read_request(scope, receive)
-        if http_request is None:  # gone before all of it was here
+        if http_request is None:  # the client disconnected
             return
         if self._on_request is not None:
             self._on_request(http_request)
@@ -74,7 +73,7 @@ class SandboxApp:
 
 
 async def _read_request(scope: _Scope, receive: _Receive) -> SandboxRequest | None:
-    """The request with its body, of which no more is kept than shows that it is too long."""
+    """Read a request, and no more of a body than shows that it is too long; None if the client went away."""
     chunks: list[bytes] = []
     size_bytes = 0
     while True:
@@ -87,7 +86,7 @@ async def _read_request(scope: _Scope, receive: _Receive) -> SandboxRequest | No
         if not message.get("more_body"):
             break
     headers: dict[str, str] = {}
-    for name, value in scope["headers"]:  # RFC 9110, 5.3: several lines are one list
+    for name, value in scope["headers"]:  # RFC 9110, 5.3: repeated fields form a list
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return SandboxRequest(
@@ -100,8 +99,8 @@ async def _read_request(scope: _Scope, receive: _Receive) -> SandboxRequest | No
 
 
 async def _send_reply(reply: SandboxReply, receive: _Receive, send: _Send) -> bool:
-    """Send a reply; False where the client went away before its end."""
-    disconnect = asyncio.ensure_future(receive())  # the next thing to come is that the client has gone
+    """Send a reply; return False if the client went away before its end."""
+    disconnect = asyncio.ensure_future(receive())  # the next message can only be a disconnect
     try:
         if await _wait_unless_disconnected(reply.delay_seconds, disconnect):
             return False
@@ -118,7 +117,7 @@ async def _send_reply(reply: SandboxReply, receive: _Receive, send: _Send) -> bo
             if is_last and not reply.disconnects and reply.before_last_chunk is not None:
                 reply.before_last_chunk()
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if not reply.disconnects:  # or else the server finds it unfinished, and cuts the connection
+        if not reply.disconnects:  # otherwise uvicorn finds the response incomplete, and disconnects
             await send({"type": "http.response.body", "body": b""})
         return True
     finally:
@@ -126,14 +125,14 @@ async def _send_reply(reply: SandboxReply, receive: _Receive, send: _Send) -> bo
 
 
 async def _wait_unless_disconnected(seconds: float, disconnect: "asyncio.Future[Any]") -> bool:
-    """Wait so long, or until the client has gone; whether it has."""
+    """Wait, but not longer than the client stays connected; return whether it went away."""
     if seconds:
         await asyncio.wait({disconnect}, timeout=seconds)
     return disconnect.done()
 
 
 def build_server(app: SandboxApp) -> "uvicorn.Server":
-    """A uvicorn that serves the app and says nothing."""
+    """Return a uvicorn server without logging."""
     import uvicorn
 
     return uvicorn.Server(
@@ -152,9 +151,9 @@ def build_server(app: SandboxApp) -> "uvicorn.Server":
 
 
 def serve(listener: socket.socket, *, script: Script | None, providers: frozenset[Provider]) -> None:
-    """Be the sandbox until somebody ends it."""
+    """Serve the sandbox until it is interrupted."""
     sandbox = Sandbox(clock=time.time, seed=os.urandom(16), script=script, providers=providers)
     uvicorn_server = build_server(SandboxApp(sandbox, providers=providers))
-    # An interrupt while the loop is loaded must not leave a coroutine that nobody awaits.
+    # An interrupt while the loop starts must not leave a coroutine that is never awaited.
     with asyncio.Runner(loop_factory=uvicorn_server.config.get_loop_factory()) as runner:
         runner.run(uvicorn_server.serve(sockets=[listener]))

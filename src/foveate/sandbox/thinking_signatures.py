@@ -1,8 +1,8 @@
-"""Signatures of thinking: who thought it, what it says, and what stood before it.
+"""Signatures of thinking blocks: the model, the text, and everything before the block.
 
-Models with preserved thinking take a thought back only after the system prompt, tools and messages that it was
-thought after: https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026).
-Cache marks are left out of the comparison, and so is how a message is cut into several of one role.
+Models with preserved thinking accept a thinking block only after the system prompt, tools and messages that
+preceded it when it was generated: https://platform.claude.com/docs/en/build-with-claude/preserved-thinking
+(read November 2026). Cache breakpoints, and how a turn is split into messages, make no difference.
 """
 
 import base64
@@ -26,18 +26,16 @@ _THINKING_TYPES = ("thinking", "redacted_thinking")
 
 @dataclass(frozen=True, slots=True)
 class ThinkingSignature:
-    """What a signature says: by whom, after what, and which words, the last two by digest."""
-
     model: str
     prefix_digest: bytes
     text_digest: bytes
 
 
 class PrefixHash:
-    """Everything that stands before a place, taken in block by block."""
+    """A hash of everything before a position, computed block by block."""
 
     def __init__(self, body: dict[str, Any]) -> None:
-        """The beginning of a request: its tools and system prompt."""
+        """Start with the tools and system prompt of a request."""
         self._chain = blake3()
         for tool in as_list(body.get("tools")):
             self._add("tool", tool)
@@ -46,11 +44,9 @@ class PrefixHash:
             self._add("system", block)
 
     def add_block(self, role: str, block: object) -> None:
-        """One more block."""
         self._add(f"message {role}", block)
 
     def digest(self) -> bytes:
-        """What tells it from every other one."""
         return self._chain.digest(_DIGEST_BYTES)
 
     def _add(self, where: str, block: object) -> None:
@@ -58,7 +54,7 @@ class PrefixHash:
 
 
 def hash_prefix(body: dict[str, Any]) -> PrefixHash:
-    """What an answer to a request stands after."""
+    """Return the hash of everything before the response to a request."""
     prefix = PrefixHash(body)
     for message in map(as_dict, as_list(body.get("messages"))):
         for block in content_blocks(message):
@@ -67,13 +63,13 @@ def hash_prefix(body: dict[str, Any]) -> PrefixHash:
 
 
 def sign_thinking(model: str, prefix: bytes, text: str) -> str:
-    """The signature of a thought; with an empty text, of one that is not shown."""
+    """Sign a thinking text; the text is empty if it is not shown."""
     body = prefix + _digest_text(text) + model.encode()
     return base64.b64encode(_mac(body) + body).decode()
 
 
 def parse_signature(encoded: str) -> ThinkingSignature | None:
-    """What a signature says, or None where the sandbox did not give it."""
+    """Parse a signature; None if the sandbox did not create it."""
     try:
         data = base64.b64decode(encoded, validate=True)
         mac, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
@@ -86,7 +82,9 @@ def parse_signature(encoded: str) -> ThinkingSignature | None:
 
 
 def check_signatures(body: dict[str, Any], *, binds: bool) -> Iterator[ErrorResponse]:
-    """Thoughts in a request that were not thought here or, where the model `binds` them, not after this."""
+    """Yield errors for thinking blocks that were not generated here or, if the model `binds` them, not after
+    this prefix.
+    """
     model = as_text(body.get("model"))
     drops = _drops_mismatched_blocks(body)
     prefix = PrefixHash(body)
@@ -121,7 +119,7 @@ def _drops_mismatched_blocks(body: dict[str, Any]) -> bool:
 
 
 def _normalize_block(block: object) -> object:
-    """A block without its mark, and without fields that say nothing, which clients add and leave out."""
+    """Return a block without its breakpoint and without null fields, which clients add and leave out."""
     if not isinstance(block, dict):
         return block
     return {name: inner for name, inner in block.items() if name != "cache_control" and inner is not None}

@@ -1,7 +1,7 @@
-"""Keeps what the rooms ask to have kept, in SQLite or PostgreSQL: the same tables, the same behaviour.
+"""Persistence in SQLite or PostgreSQL, with the same tables and the same behaviour.
 
-A room that needs something kept declares a small protocol. Here it gets its tables (`schema.py`, a migration),
-a file of transactions that implements the protocol (as `turns.py`), and a name on `Store`.
+A package that needs persistence declares a protocol. This package implements it in `repositories/`, with its
+tables in `schema.py` and a migration, and exposes it as an attribute of `Store`.
 """
 
 from foveate.store.retention import PrunePreview, PruneResult, StoreSizes

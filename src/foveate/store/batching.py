@@ -1,4 +1,4 @@
-"""Does together what was asked for while something else was being done."""
+"""Collects items that are submitted while a batch is being executed, and executes them as the next batch."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,47 +6,47 @@ from typing import Generic, TypeVar
 
 from foveate.errors import StoreUnavailable
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
-class BatchExecutor(Generic[Asked, Answer]):
-    """Has `do` done with many things at once, for each event loop that asks: one `do` is under way at a time.
+class BatchExecutor(Generic[ItemT, ResultT]):
+    """Execute submitted items in batches, one batch at a time for each event loop.
 
-    `do` gives an answer to each, in their order; one that is an error is raised to whoever asked. Where the
-    store is away, that is raised to all. After any other error each is tried alone, so that one which cannot be
-    done is not the end of the others.
+    `execute` returns one result for each item, in order. A result that is an exception is raised to the caller
+    that submitted the item. If `execute` raises `StoreUnavailable`, all callers get it. After any other
+    exception, each item is executed alone, so that one bad item does not fail the others.
     """
 
     def __init__(
-        self, execute: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer | Exception]]], *, max_items: int
+        self, execute: Callable[[Sequence[ItemT]], Awaitable[Sequence[ResultT | Exception]]], *, max_items: int
     ) -> None:
         self._execute = execute
         self._max_items = max_items
-        self._pending: dict[asyncio.AbstractEventLoop, list[_Submission[Asked, Answer]]] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, list[_Submission[ItemT, ResultT]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    async def submit(self, item: Asked) -> Answer:
-        """The answer to it. It is done even where nobody waits for that any longer."""
+    async def submit(self, item: ItemT) -> ResultT:
+        """Return the result for one item. The item is executed even if the caller is cancelled."""
         (result,) = await self.submit_all([item])
         if isinstance(result, Exception):
             raise result
         return result
 
-    async def submit_all(self, items: Sequence[Asked]) -> Sequence[Answer | Exception]:
-        """The answer to each, or what is wrong with it, unless the store is away.
+    async def submit_all(self, items: Sequence[ItemT]) -> Sequence[ResultT | Exception]:
+        """Return a result or an exception for each item.
 
         Raises:
-            StoreUnavailable: it is.
+            StoreUnavailable: the store cannot be reached.
         """
         if not items:
             return []
         loop = asyncio.get_running_loop()
-        results: asyncio.Future[Sequence[Answer | Exception]] = loop.create_future()
+        results: asyncio.Future[Sequence[ResultT | Exception]] = loop.create_future()
         pending = self._pending.get(loop)
         if pending is None:
             self._pending[loop] = [(items, results)]
-            # Not at once: others may be about to ask.
+            # Not immediately: other callers may be about to submit.
             task = loop.create_task(self._run_batches(loop))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -67,7 +67,7 @@ class BatchExecutor(Generic[Asked, Answer]):
         finally:
             del self._pending[loop]
 
-    async def _run_batch(self, groups: "Sequence[_Submission[Asked, Answer]]") -> None:
+    async def _run_batch(self, groups: "Sequence[_Submission[ItemT, ResultT]]") -> None:
         try:
             results = await self._execute_with_fallback([item for group, _ in groups for item in group])
         except StoreUnavailable as error:
@@ -77,20 +77,20 @@ class BatchExecutor(Generic[Asked, Answer]):
             return
         first = 0
         for group, future in groups:
-            if not future.done():  # or nobody waits for it
+            if not future.done():  # otherwise the caller was cancelled
                 future.set_result(results[first : first + len(group)])
             first += len(group)
 
-    async def _execute_with_fallback(self, items: Sequence[Asked]) -> Sequence[Answer | Exception]:
+    async def _execute_with_fallback(self, items: Sequence[ItemT]) -> Sequence[ResultT | Exception]:
         try:
             return await self._execute(items)
         except StoreUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - a border: it is raised where it is awaited
+        except Exception as error:  # noqa: BLE001 - raised to the callers
             if len(items) == 1:
                 return [error]
             return [result for item in items for result in await self._execute_with_fallback([item])]
 
 
-_Submission = tuple[Sequence[Asked], "asyncio.Future[Sequence[Answer | Exception]]"]
-"""What somebody asked for, and who awaits the answers."""
+_Submission = tuple[Sequence[ItemT], "asyncio.Future[Sequence[ResultT | Exception]]"]
+"""Submitted items, and the future of their results."""

@@ -1,7 +1,4 @@
-"""What a page shows of sessions beside their totals, in reads that stay light however long a session is.
-
-The latest cache breaks, for pages: found in an index that has nothing else in it.
-"""
+"""Queries for the dashboard, cheap even for long sessions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from foveate.store.database import Reader, Transaction, group_placeholders
 from foveate.store.repositories.ledger_rows import to_storable_name
 from foveate.store.repositories.traces import decode_cache_miss
 
-# What is long in a row is not read: only whether there is something.
+# Long columns are not read, only whether they are set.
 _FIND_WINDOWS = """
 SELECT id, at, tokens, window_tokens, fold_id, broke IS NOT NULL FROM traces_v1 WHERE session_id = ?
 ORDER BY at DESC, id DESC LIMIT ?
@@ -25,7 +22,7 @@ _FIND_TRACE_DETAILS = "SELECT id, told, broke FROM traces_v1 WHERE id IN ({})"
 _COUNT_REQUESTS = "SELECT count(*) FROM traces_v1 WHERE session_id = ?"
 _COUNT_REQUESTS_BEFORE = f"{_COUNT_REQUESTS} AND (at, id) < (?, ?)"
 _FIND_COMPACTIONS = "SELECT session_id, outcome, cost FROM compactions_v1 WHERE session_id IN ({})"
-# The first of those that a fold took in, one after the other: its turns begin with the conversation.
+# The oldest of the compactions that one builds on: its messages are the first of the conversation.
 _FIND_FIRST_COMPACTION = """
 WITH RECURSIVE line(id, earlier_id) AS (
     SELECT id, earlier_id FROM compactions_v1 WHERE id = ?
@@ -35,10 +32,11 @@ WITH RECURSIVE line(id, earlier_id) AS (
 SELECT id FROM line WHERE earlier_id IS NULL
 """
 _FIND_LATER_COMPACTION = f"""
-SELECT 1 FROM compactions_v1 WHERE earlier_id = ? AND outcome = '{CompactionOutcome.OK}' AND undone_at IS NULL LIMIT 1
+SELECT 1 FROM compactions_v1
+WHERE earlier_id = ? AND outcome = '{CompactionOutcome.OK}' AND undone_at IS NULL LIMIT 1
 """
 _FIND_SPAN = "SELECT count(*), min(position), max(position) FROM folded_turns_v1 WHERE compaction_id = ?"
-# One that is far too long to be shown is not read as a whole either.
+# A message that is too long to be shown is not read completely.
 _MAX_MESSAGE_BYTES, _PREVIEW_BYTES = 256 * 1024, 8 * 1024
 _FIND_MESSAGES = f"""
 SELECT position, length(message),
@@ -47,11 +45,15 @@ FROM folded_turns_v1 WHERE compaction_id = ? AND
 """
 _FIND_ENDS = f"{_FIND_MESSAGES} (position < ? OR position > ?) ORDER BY position"
 _FIND_BETWEEN = f"{_FIND_MESSAGES} position >= ? AND position < ? ORDER BY position"
+_FIND_CACHE_MISSES = """
+SELECT id, at, agent, session_id, model, broke FROM traces_v1 WHERE broke IS NOT NULL {}
+ORDER BY at DESC, id DESC LIMIT ?
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSample:
-    """How full a session's window was at a request; `is_broken` says that the cache broke there."""
+    """How full a session's context window was at one request."""
 
     id: str
     at: float
@@ -63,9 +65,9 @@ class WindowSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowContents:
-    """What filled the window of a request, and why the cache broke there, if it did.
+    """The sections that filled the window of a request, and the cache miss there, if any.
 
-    `exact` says that the model's own tokenizer counted it; `reserved_tokens` are for the answer.
+    `exact` means that the model's own tokenizer counted it. `reserved_tokens` are reserved for the response.
     """
 
     sections: Sequence[WindowSection]
@@ -76,9 +78,9 @@ class WindowContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionCounts:
-    """How often a session was folded, undone or not, how often that failed, and what all of it cost.
+    """How often a session was compacted, how often that failed, and what it cost.
 
-    `dollars` are those of a known price.
+    `made` includes compactions that were undone. `dollars` covers calls of known price.
     """
 
     made: int = 0
@@ -88,9 +90,9 @@ class CompactionCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedMessage:
-    """A message that was folded, its `position` in the conversation, and how long it is.
+    """A message that a compaction replaced. `position` is its index in the conversation.
 
-    `message` is all of it, or its first bytes where it is far too long to be shown.
+    `message` is cut to a preview if it is too long to be shown.
     """
 
     position: int
@@ -99,16 +101,15 @@ class CompactedMessage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether `message` is all of it."""
         return len(self.message) == self.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedMessages:
-    """Some of the messages that a fold was the first to fold, and how `many` there are.
+    """Some of the messages that a compaction was the first to replace; `many` is their total number.
 
-    `first_id` is the first fold of those that it took in, one after the other, or itself; None where that was
-    forgotten. One that `is_taken_in` is part of a later one that is in force.
+    `first_compaction_id` is the oldest of the compactions that this one builds on, or itself; None if that one
+    was deleted. `is_taken_in` means that a later compaction in force includes this one.
     """
 
     many: int
@@ -117,8 +118,20 @@ class CompactedMessages:
     is_taken_in: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheMissRecord:
+    """A request that could not read what the previous request wrote to the cache, and why."""
+
+    request_id: str
+    at: float
+    agent: str
+    session_id: str
+    model: str
+    broke: CacheMiss
+
+
 class _WindowDetails(msgspec.Struct, array_like=True, frozen=True):
-    """The beginning of what a trace tells; its edits, which are behind it, are passed over."""
+    """The first fields of a trace's details. The decoder skips the edits, which follow them."""
 
     exact: bool
     reserved_tokens: int
@@ -127,13 +140,11 @@ class _WindowDetails(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DashboardQueries:
-    """Looks at sessions in a database."""
-
     def __init__(self, database: Reader) -> None:
         self._database = database
 
     async def window_samples(self, session_id: str, *, limit: int) -> Sequence[WindowSample]:
-        """How full the window was at the last requests of a session, in their order."""
+        """Return samples for the last requests of a session, oldest first."""
         values = (to_storable_name(session_id), limit)
         found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_WINDOWS, values))
         return [
@@ -149,7 +160,7 @@ class DashboardQueries:
         ]
 
     async def window_contents(self, request_ids: Sequence[str]) -> Mapping[str, WindowContents]:
-        """What filled the windows of these requests, by their ids."""
+        """Return the window contents of these requests, by request id."""
 
         def find(transaction: Transaction) -> dict[str, WindowContents]:
             return {
@@ -163,7 +174,7 @@ class DashboardQueries:
         return await self._database.read(find) if request_ids else {}
 
     async def count_requests(self, session_id: str, *, before: tuple[float, str] | None = None) -> int:
-        """How many requests of a session are kept, or those of them that came `before`: (at, id)."""
+        """Count the stored requests of a session, or only those before an (at, id) pair."""
         statement, values = (_COUNT_REQUESTS, ()) if before is None else (_COUNT_REQUESTS_BEFORE, before)
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(statement, (to_storable_name(session_id), *values))
@@ -171,8 +182,6 @@ class DashboardQueries:
         return int(found[0][0])
 
     async def count_compactions(self, session_ids: Sequence[str]) -> Mapping[str, CompactionCounts]:
-        """How often each of these sessions was folded, or was to be."""
-
         def find(transaction: Transaction) -> dict[str, CompactionCounts]:
             found: dict[str, list[tuple[str, str | None]]] = {}
             for placeholders, group in group_placeholders([to_storable_name(id_) for id_ in session_ids]):
@@ -187,7 +196,7 @@ class DashboardQueries:
     async def compacted_ends(
         self, compaction_ids: Sequence[str], *, each: int
     ) -> Mapping[str, CompactedMessages]:
-        """What each of these folds was the first to fold: so many messages at its beginning and at its end."""
+        """Return the first and last `each` messages that each compaction was the first to replace."""
 
         def find(transaction: Transaction) -> dict[str, CompactedMessages]:
             return {id_: _read_ends(transaction, id_, each) for id_ in compaction_ids}
@@ -195,7 +204,7 @@ class DashboardQueries:
         return await self._database.read(find) if compaction_ids else {}
 
     async def compacted_page(self, compaction_id: str, *, skip: int, limit: int) -> CompactedMessages:
-        """What a fold was the first to fold: `limit` messages, after `skip` of them."""
+        """Return `limit` messages that a compaction was the first to replace, after skipping `skip`."""
 
         def find(transaction: Transaction) -> CompactedMessages:
             many, first, _ = transaction.fetch_all(_FIND_SPAN, (compaction_id,))[0]
@@ -208,6 +217,19 @@ class DashboardQueries:
             )
 
         return await self._database.read(find)
+
+    async def find_latest_cache_misses(
+        self, *, limit: int, since: float | None = None, agent: str | None = None
+    ) -> list[CacheMissRecord]:
+        """Return the latest cache misses, newest first."""
+        conditions: dict[str, Any] = {
+            "AND at >= ?": since,
+            "AND agent = ?": None if agent is None else to_storable_name(agent),
+        }
+        active = {condition: value for condition, value in conditions.items() if value is not None}
+        statement, values = _FIND_CACHE_MISSES.format(" ".join(active)), (*active.values(), limit)
+        found = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+        return [_to_cache_miss_record(*row) for row in found]
 
 
 def _to_compaction_counts(compactions: Sequence[tuple[str, str | None]]) -> CompactionCounts:
@@ -252,40 +274,6 @@ def _to_window_contents(encoded: bytes, broke: bytes | None) -> WindowContents:
         reserved_tokens=details.reserved_tokens,
         broke=None if broke is None else decode_cache_miss(broke),
     )
-
-
-_FIND_CACHE_MISSES = """
-SELECT id, at, agent, session_id, model, broke FROM traces_v1 WHERE broke IS NOT NULL {}
-ORDER BY at DESC, id DESC LIMIT ?
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheMissRecord:
-    """A request that could not read what the one before it left in the cache, and why."""
-
-    request_id: str
-    at: float
-    agent: str
-    session_id: str
-    model: str
-    broke: CacheMiss
-
-
-async def find_latest_cache_misses(
-    database: Reader, *, limit: int, since: float | None = None, agent: str | None = None
-) -> list[CacheMissRecord]:
-    """The newest first, of those since a time, of an agent."""
-    conditions: dict[str, Any] = {
-        "AND at >= ?": since,
-        "AND agent = ?": None if agent is None else to_storable_name(agent),
-    }
-    active = {condition: value for condition, value in conditions.items() if value is not None}
-    statement, values = _FIND_CACHE_MISSES.format(" ".join(active)), (*active.values(), limit)
-    return [
-        _to_cache_miss_record(*row)
-        for row in await database.read(lambda transaction: transaction.fetch_all(statement, values))
-    ]
 
 
 def _to_cache_miss_record(

@@ -1,8 +1,6 @@
-"""What the tables of a room need of a database: transactions, each a plain function of `Rows`.
+"""Protocols for database access: a transaction is a plain function of a `Transaction`.
 
-Statements are written once, with `?` where a value goes, in the SQL that SQLite and PostgreSQL share.
-
-Reads of pages, which leave room for those of requests: nobody's request waits for those who look on.
+Statements are written once, with `?` placeholders, in the SQL that SQLite and PostgreSQL share.
 """
 
 import asyncio
@@ -37,83 +35,85 @@ TABLES = (
     "prefix_reuse_v1",
     "rate_limits_v1",
 )
-"""Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
+"""The tables of `schema.py`, without importing SQLAlchemy."""
 
 T = TypeVar("T")
 TransactionCallback = Callable[["Transaction"], T]
 
-# So few sizes that the drivers remember the statements of all of them.
+# Few sizes, so that the drivers can cache the statements of all of them.
 _IN_LIST_SIZES = (1, 4, 16, 64, 256, 1024)
-_INSERT_SIZES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # five are the accounts of a call
-# The largest of them for so many rows, up to as many as the largest has.
+_INSERT_SIZES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # a call has five accounts
+# The largest size that fits, by the number of rows left.
 _INSERT_SIZE_BY_ROWS_LEFT = tuple(
     max(size for size in (0, *_INSERT_SIZES) if size <= left) for left in range(_INSERT_SIZES[-1] + 1)
 )
 
 
 class Transaction(Protocol):
-    """The inside of one transaction."""
+    """One open transaction."""
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Every row that a statement gives."""
+        """Return all rows of a query."""
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """How many rows a statement has changed."""
+        """Execute a statement and return the number of affected rows."""
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        """How many rows a statement has changed, run with each of `rows`."""
+        """Execute a statement with each of `rows` and return the number of affected rows."""
 
 
 class Database(Protocol):
-    """Runs transactions. One that raises leaves nothing behind, and what it raised comes to its caller.
+    """Runs transactions. If the callback raises, the transaction is rolled back and the exception reaches the
+    caller.
 
     Raises:
-        StoreUnavailable: the database could not be used; nothing was done, or it says that this is not known.
+        StoreUnavailable: the database could not be used. Nothing was written, or the message says that this is
+            unknown.
     """
 
     @property
     def location(self) -> str:
-        """Where it is, in words that may be shown: without a password."""
+        """The path or URL of the database, without a password."""
 
     async def read(self, callback: TransactionCallback[T]) -> T:
-        """What `work` finds."""
+        """Return the result of a callback that only reads."""
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
-        """What `work` gives, once what it wrote is kept.
+        """Return the result of a callback once its changes are committed.
 
-        `again` says that doing it twice is doing it once, so that it is repeated where the connection was lost
-        before the database said that it is kept.
+        If `is_idempotent`, the callback is repeated when the connection was lost before the commit was
+        confirmed.
         """
 
     async def size_bytes(self) -> int:
-        """How much room it takes, with what was deleted and not given back."""
+        """Return the size on disk, including space that is not reclaimed yet."""
 
     async def vacuum(self) -> None:
-        """Give back the room of what was deleted."""
+        """Reclaim the space of deleted rows."""
 
     async def close(self) -> None:
-        """Wait for what is under way, and let go of the database."""
+        """Wait for running transactions, then close all connections."""
 
 
 class ProcessGuard:
-    """Tells whether this is the process that opened a database: a fork has none of its threads."""
+    """Rejects use of a database in a forked process, which has none of its threads."""
 
     def __init__(self, location: str) -> None:
         self._location = location
         self._process_id = os.getpid()
 
     def check(self) -> None:
-        """See that this is no fork.
+        """Check that this process opened the database.
 
         Raises:
-            StoreUnavailable: it is one.
+            StoreUnavailable: this process did not open the database.
         """
         if os.getpid() != self._process_id:
             raise StoreUnavailable(self._location, "was opened by another process: a fork opens its own")
 
 
 def build_where_clause(conditions: Mapping[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
-    """What a statement says of the conditions that have values, and these; nothing of those with None."""
+    """Return a WHERE clause and its values; conditions whose values are None are left out."""
     active = {condition: values for condition, values in conditions.items() if values is not None}
     return f"WHERE {' AND '.join(active)}" if active else "", [
         value for values in active.values() for value in values
@@ -121,9 +121,9 @@ def build_where_clause(conditions: Mapping[str, Sequence[Any] | None]) -> tuple[
 
 
 def group_placeholders(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
-    """The keys in groups, each with its `?`s.
+    """Split keys for IN (...) into groups, and yield each with its placeholders.
 
-    A group is filled up with its last key to one of few sizes.
+    Each group is padded with its last key to one of a few sizes, so that drivers can cache all statements.
     """
     for first in range(0, len(keys), _IN_LIST_SIZES[-1]):
         group = keys[first : first + _IN_LIST_SIZES[-1]]
@@ -132,7 +132,9 @@ def group_placeholders(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
 
 
 def batch_inserts(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
-    """A statement that inserts rows, for groups of them in their order: with its `?`s where it says `{}`."""
+    """Split rows into batches, and yield an INSERT statement (its `{}` filled with placeholders) and values for
+    each.
+    """
     first, end = 0, len(values)
     while first < end:
         size = _INSERT_SIZE_BY_ROWS_LEFT[min(end - first, _INSERT_SIZES[-1])]
@@ -147,10 +149,10 @@ def _format_insert(statement: str, rows: int, columns: int) -> str:
 
 
 def check_storable_names(**names: str | None) -> None:
-    """See that both databases can hold these names.
+    """Check that both databases can store these names.
 
     Raises:
-        BadOption: one has a NUL or half a character in it.
+        BadOption: a name contains a NUL or a lone surrogate.
     """
     for label, name in names.items():
         if name is not None and not name.isprintable() and ("\0" in name or not _is_encodable(name)):
@@ -166,27 +168,25 @@ def _is_encodable(text: str) -> bool:
 
 
 MAX_CONCURRENT_READS = 2
-"""So many reads of pages are under way at once, of those that a database takes."""
 
 
 class Reader(Protocol):
-    """Reads a database, as all of them do."""
+    """The part of `Database` that reads."""
 
     async def read(self, callback: TransactionCallback[T]) -> T:
-        """What `work` finds."""
+        """Return the result of a callback that only reads."""
 
 
 class LowPriorityReader:
-    """The same database for those who can wait: few of their reads are under way, the others come in turn."""
+    """Limits concurrent dashboard reads, so that reads for requests never wait for them."""
 
     def __init__(self, database: Reader, max_concurrent: int = MAX_CONCURRENT_READS) -> None:
         self._database = database
         self._max_concurrent = max_concurrent
-        # A store may be used from any event loop, and nobody can wait for another loop's.
+        # A store may be used from any event loop, and a semaphore belongs to one.
         self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def read(self, callback: TransactionCallback[T]) -> T:
-        """What `work` finds, once it is its turn."""
         semaphore = self._semaphores.setdefault(
             asyncio.get_running_loop(), asyncio.Semaphore(self._max_concurrent)
         )

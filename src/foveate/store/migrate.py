@@ -1,7 +1,7 @@
-"""Brings a database's tables to what this Foveate works with.
+"""Migrates the tables of a database to the current version.
 
-The libraries for it take a second to load. They are loaded only where there is something to do: which version
-the tables have is one statement.
+Alembic and SQLAlchemy take a second to import, so they are only imported if there is something to migrate. One
+statement reads the version.
 """
 
 from pathlib import Path
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 VERSION_TABLE = "foveate_version"
-"""Not Alembic's own name, which another program in the same database may use."""
+"""Not Alembic's default, which another program in the same database may use."""
 FIND_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
 VERSIONS = (
     *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011"),
     *("0012", "0013", "0014"),
 )
-"""Every version that tables ever had, the oldest first; each is a file in `migrations/versions`."""
+"""All versions, oldest first; each is a file in `migrations/versions`."""
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def needs_migration(version: str | None, *, location: str) -> bool:
-    """Whether tables of `version` (None: there are none) have to be migrated.
+    """Return whether tables of `version` must be migrated; None means that there are no tables.
 
     Raises:
-        StoreTooNew: this Foveate does not know the version.
+        StoreTooNew: this version of Foveate does not know the version.
     """
     if version is not None and version not in VERSIONS:
         raise StoreTooNew(location, version=version, known=VERSIONS[-1])
@@ -36,12 +36,13 @@ def needs_migration(version: str | None, *, location: str) -> bool:
 
 
 def migrate(connection: "Connection", *, location: str) -> None:
-    """Bring the tables up to date, inside the transaction that `connection` is in.
+    """Migrate the tables within the transaction of `connection`.
 
-    It has to hold a lock that keeps others from the same: whoever comes second then finds nothing left to do.
+    The caller must hold a lock that keeps other processes from migrating; the second one then finds nothing to
+    do.
 
     Raises:
-        StoreTooNew: the tables are of a version that this Foveate does not know.
+        StoreTooNew: this version of Foveate does not know the version of the tables.
     """
     from alembic import command
     from alembic.config import Config

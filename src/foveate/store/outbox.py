@@ -1,9 +1,9 @@
-"""Bills that wait for a store that is away, in a file beside it, so that they outlive their process.
+"""Charges that wait for an unreachable store, in files that outlive the process.
 
-Each process has a file of its own and holds a lock on it for as long as it lives. Whoever starts later finds
-the files that nobody holds, books what is in them, and removes them: a bill that was booked after all is known
-by its call. A line is told by its checksum, so that one which a crash has torn is not taken for a bill. A file
-with something in it that can never be booked is moved aside, for somebody to look at.
+Each process has its own file and keeps it locked. A process that starts later claims files that nobody holds,
+records their charges and removes them; a charge that is already recorded is recognized by its call id. Each
+line has a checksum, so that a line truncated by a crash is ignored. A file with charges that can never be
+recorded is renamed for inspection.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ _CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Removal:
-    """A call whose bill need not wait any longer."""
-
     call_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedFile:
-    """The bills in a file that a process left which is no more. `is_readable`: there is nothing else in it."""
+    """Charges in the file of a process that has ended. If not `is_readable`, the file has more that cannot be
+    decoded.
+    """
 
     path: Path
     charges: tuple[Charge, ...]
@@ -52,7 +52,7 @@ class OrphanedFile:
 
 
 class FileOutbox:
-    """The bills of this process that wait, in a file in `folder`, which is made when there is the first."""
+    """The waiting charges of this process, in a file in `folder`. The file is created with the first charge."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,37 +67,35 @@ class FileOutbox:
         )
 
     async def put(self, charge: Charge) -> None:
-        """Have a bill on the disk when this returns.
+        """Write a charge to disk, and sync.
 
         Raises:
-            UnwritableFile: it cannot be.
+            UnwritableFile: the charge cannot be written.
         """
         await self._batches.submit(charge)
 
     async def remove(self, call_id: str) -> None:
-        """Have a bill there no longer, at the latest when none waits."""
         await self._batches.submit(_Removal(call_id))
 
     async def orphans(self) -> Sequence[OrphanedFile]:
-        """What processes left which are no more; nobody else finds it until it is let go of."""
+        """Claim the files of processes that have ended. No other process finds them until `release`."""
         return await asyncio.to_thread(self._claim_orphans)
 
     async def release(self, *, recorded: Collection[Path] = (), unrecordable: Collection[Path] = ()) -> None:
-        """Remove files that `orphans` has found and that are `booked`, and move aside those that can never be.
-
-        All others are found again.
+        """Remove the claimed files that are `recorded`, rename those that are `unrecordable`, and unlock the
+        others.
         """
         await asyncio.to_thread(self._release_orphans, recorded, unrecordable)
 
     async def close(self) -> None:
-        """Let go of the files; one with bills in it stays for whoever starts next."""
+        """Unlock all files. A file with waiting charges stays for the next process."""
         await asyncio.to_thread(self._close_files)
 
     async def _write_batch(self, operations: Sequence[Charge | _Removal]) -> list[bool | Exception]:
         return await asyncio.to_thread(self._write, operations)
 
     def _write(self, operations: Sequence[Charge | _Removal]) -> list[bool | Exception]:
-        """Do all of it with one wait for the disk."""
+        """Apply all operations with a single sync."""
         charges = [operation for operation in operations if isinstance(operation, Charge)]
         problem: Exception | None = None
         if charges:
@@ -110,7 +108,7 @@ class FileOutbox:
             operation.call_id for operation in operations if isinstance(operation, _Removal)
         )
         if not self._waiting and self._size and self._file is not None:
-            with suppress(OSError):  # what is left is known by its calls
+            with suppress(OSError):  # remaining charges are recognized by their call ids
                 os.ftruncate(self._file, 0)
                 self._size = 0
         return [
@@ -127,7 +125,7 @@ class FileOutbox:
                 written += os.pwrite(self._file, lines[written:], self._size + written)
             os.fsync(self._file)
         except OSError:
-            with suppress(OSError):  # half a line is no bill
+            with suppress(OSError):  # remove the partial line
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(lines)
@@ -140,7 +138,7 @@ class FileOutbox:
             try:
                 orphan = self._claim_file(path)
             except FileNotFoundError:
-                continue  # its process has just booked all of it, and ended
+                continue  # its process has just recorded everything and ended
             except OSError as error:
                 if path not in self._reported:
                     _LOG.warning("%s: bills that wait there cannot be read: %s", path, error)
@@ -151,13 +149,13 @@ class FileOutbox:
         return found
 
     def _claim_file(self, path: Path) -> OrphanedFile | None:
-        """What is in a file, from now on held by this process; None where another holds it."""
+        """Lock and read a file; None if another process holds it."""
         file = os.open(path, os.O_RDWR)
         orphan: OrphanedFile | None = None
         try:
             if try_lock(file):
                 orphan = _read_charges(path, file)
-                self._orphans[path] = file  # not before it is read: what nobody has read is not removed
+                self._orphans[path] = file  # only after reading: an unread file must not be removed
         finally:
             if orphan is None:
                 os.close(file)
@@ -187,14 +185,15 @@ class FileOutbox:
 
 
 def try_lock(file: int) -> bool:
-    """Whether this process holds a file from now on; nobody does where there are no locks.
+    """Lock a file without waiting, and return whether that succeeded. On Windows, which has no `fcntl`, return
+    True.
 
     Raises:
-        OSError: the file system does not lock files.
+        OSError: the file system does not support locks.
     """
     try:
         import fcntl
-    except ImportError:  # on Windows, where no gateway is served
+    except ImportError:  # Windows, where the gateway does not run
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,10 +205,11 @@ def try_lock(file: int) -> bool:
 def create_locked_file(
     folder: Path, *, lock: Callable[[int], bool] = try_lock, is_synced: bool = True
 ) -> tuple[Path, int]:
-    """A new file that this process holds. Unless it `is_synced`, it survives this process, not a power loss.
+    """Create a new locked file. Unless it `is_synced`, it survives a crash of this process, but not a power
+    loss.
 
     Raises:
-        OSError: there can be none.
+        OSError: the file cannot be created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for _ in range(_MAX_ATTEMPTS):
@@ -218,7 +218,7 @@ def create_locked_file(
         with ExitStack() as cleanup:
             cleanup.callback(os.close, file)
             cleanup.callback(path.unlink, missing_ok=True)
-            # Somebody may have taken it for one that was left, before it was locked.
+            # Another process may have claimed it before it was locked.
             if lock(file) and path.exists():
                 if is_synced:
                     _sync_folder(folder)
@@ -228,7 +228,7 @@ def create_locked_file(
 
 
 def _sync_folder(folder: Path) -> None:
-    """A file is there after a crash only once its folder says so."""
+    """Sync a folder: a new file survives a power loss only once its directory entry is on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -248,7 +248,7 @@ def encode_charge(charge: Charge) -> bytes:
 
 
 def encode_discard(call_id: str) -> bytes:
-    """Return the line that discards all earlier ones for a call."""
+    """Return the line that discards all earlier lines of a call."""
     return _add_checksum(msgspec.json.encode(to_storable_names(call_id)[0]))
 
 
@@ -257,9 +257,9 @@ def _add_checksum(payload: bytes) -> bytes:
 
 
 def _read_charges(path: Path, file: int) -> OrphanedFile:
-    """Return the bills in a file, without lines that were torn.
+    """Read the charges in a file, ignoring truncated lines.
 
-    Of several for one call the last counts, and none if a later line discards them.
+    The last line of a call counts, and none if a later line discards it.
     """
     found: dict[str, Charge] = {}
     is_readable = True
@@ -272,7 +272,7 @@ def _read_charges(path: Path, file: int) -> OrphanedFile:
             continue
         try:
             charge = msgspec.json.decode(payload, type=Charge | str)
-        except msgspec.MsgspecError:  # whole, but of a version that writes it otherwise
+        except msgspec.MsgspecError:  # complete, but written by another version
             is_readable = False
             continue
         if isinstance(charge, str):

@@ -1,9 +1,7 @@
-"""A database on a PostgreSQL server, by psycopg: a few threads, each with a connection of its own.
+"""A database on a PostgreSQL server, through psycopg: a few threads, each with its own connection.
 
-A connection that is lost is made anew, for as long as there is patience; what had not been committed is then
-done once more, and what may have been is done once more where that is no harm.
-
-What the URL of a PostgreSQL database says, and how it may be shown.
+A lost connection is re-established within the waiting time. A transaction that was not committed is then
+repeated; one that may have been committed is only repeated if it is idempotent.
 """
 
 import asyncio
@@ -25,37 +23,11 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-
-def parse_server_url(url: str) -> Mapping[str, object]:
-    """What a URL says of a server, by libpq's names; a password among it.
-
-    Raises:
-        BadOption: it is none of a PostgreSQL database.
-    """
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        return conninfo_to_dict(url)
-    except ProgrammingError:
-        # What libpq says of it would show the password.
-        raise BadOption(
-            "store: this is no URL of a PostgreSQL database (postgresql://user@host/name)"
-        ) from None
-
-
-def redact_server_url(url: str) -> str:
-    """What a URL leads to, in words that may be shown: without a password."""
-    parts = parse_server_url(url)
-    host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
-    return f"postgresql://{host}/{parts.get('dbname', '')}"
-
-
-# Reads have connections of their own, so that no request that reads waits for writes that wait for a lock.
+# Separate connections, so that reads never wait behind writes that wait for a lock.
 _WRITERS, _READERS = 6, 4
 _MIGRATION_WAIT_SECONDS = 60.0
 _MIGRATION_LOCK = 0x666F7665617465
-"""Any number that nobody else in the same database would take."""
+"""An arbitrary number that no other program should use ("foveate" in ASCII)."""
 _FIRST_PAUSE_SECONDS = 0.05
 _RETRY_PAUSE_SECONDS = 0.1
 _MAX_PAUSE_SECONDS = 1.0
@@ -67,23 +39,43 @@ FROM (VALUES {", ".join(f"('{table}')" for table in TABLES)}) AS kept(name)
 """
 
 
-class PostgresTransaction:
-    """The inside of a transaction on a connection."""
+def parse_server_url(url: str) -> Mapping[str, object]:
+    """Parse a server URL into libpq's parameters, including the password.
 
+    Raises:
+        BadOption: not a PostgreSQL URL.
+    """
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        return conninfo_to_dict(url)
+    except ProgrammingError:
+        # libpq's own message would contain the password.
+        raise BadOption(
+            "store: this is no URL of a PostgreSQL database (postgresql://user@host/name)"
+        ) from None
+
+
+def redact_server_url(url: str) -> str:
+    """Return host, port and database name of a server URL, without user and password."""
+    parts = parse_server_url(url)
+    host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
+    return f"postgresql://{host}/{parts.get('dbname', '')}"
+
+
+class PostgresTransaction:
     def __init__(self, connection: "Connection") -> None:
         self._cursor = connection.cursor()
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Every row that a statement gives."""
         return self._cursor.execute(_to_psycopg_placeholders(statement), values).fetchall()
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """How many rows a statement has changed."""
         return self._cursor.execute(_to_psycopg_placeholders(statement), values).rowcount
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        """How many rows a statement has changed, run with each of `rows`."""
-        if len(rows) == 1:  # the usual turn: half of what a pipeline of one takes
+        if len(rows) == 1:  # the usual case; takes half the time of a pipeline
             return self.execute(statement, rows[0])
         self._cursor.executemany(_to_psycopg_placeholders(statement), rows)
         return self._cursor.rowcount
@@ -91,12 +83,12 @@ class PostgresTransaction:
 
 @lru_cache(maxsize=256)
 def _to_psycopg_placeholders(statement: str) -> str:
-    """A statement with values where psycopg looks for them; Foveate's own never say `?` otherwise."""
+    """Replace `?` by psycopg's `%s`. Foveate's statements contain no other `?`."""
     return statement.replace("?", "%s")
 
 
 class PostgresDatabase:
-    """Implements `Database` on a server."""
+    """`Database` on a PostgreSQL server."""
 
     def __init__(self, url: str, location: str, *, wait_seconds: float) -> None:
         self._url = url
@@ -113,12 +105,12 @@ class PostgresDatabase:
 
     @classmethod
     def open(cls, url: str, *, wait_seconds: float, create: bool = True) -> Self:
-        """The database at `url` with its tables up to date, made where there are none and `make` says so.
+        """Open the database and migrate its tables; if there are none, create them, unless `create` is false.
 
         Raises:
-            BadOption: `url` is none.
-            NothingKept: there are no tables in it, and they are not to be made.
-            StoreUnavailable: there is no such database, or it cannot be used.
+            BadOption: `url` is not a PostgreSQL URL.
+            NothingKept: there are no tables, and `create` is false.
+            StoreUnavailable: the database does not exist or cannot be used.
         """
         import psycopg
 
@@ -136,28 +128,27 @@ class PostgresDatabase:
 
     @property
     def location(self) -> str:
-        """The server and the database's name."""
         return self._location
 
     async def read(self, callback: TransactionCallback[T]) -> T:
-        """What `work` finds."""
         return await self._run(callback, is_idempotent=True, is_read=True)
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
-        """What `work` gives, once what it wrote is kept."""
         return await self._run(callback, is_idempotent=is_idempotent, is_read=False)
 
     async def size_bytes(self) -> int:
-        """How much room the tables and their indexes take."""
+        """Return the size of all tables and indexes."""
         ((size,),) = await self.read(lambda transaction: transaction.fetch_all(_FIND_SIZE))
         return int(size)
 
     async def vacuum(self) -> None:
-        """Give back the room of what was deleted; nobody waits for it."""
+        """Reclaim the space of deleted rows, without blocking other transactions."""
         await asyncio.to_thread(self._vacuum)
 
     async def close(self) -> None:
-        """Wait for what is under way, and let go of the server, also of one that has gone dead."""
+        """Wait for running transactions, then close all connections, also those to a server that does not
+        respond.
+        """
         self._process.check()
         self._closed = True
         if not await self._shut_down_threads(self._timeout_seconds):
@@ -169,7 +160,7 @@ class PostgresDatabase:
             self._connections.pop().close()
 
     async def _shut_down_threads(self, timeout_seconds: float) -> bool:
-        """Wait until all threads have ended; false if they have not within so many seconds."""
+        """Return whether all threads ended within `timeout_seconds`."""
         shutdowns = (
             asyncio.to_thread(threads.shut_down, timeout_seconds) for threads in (self._writers, self._readers)
         )
@@ -179,7 +170,7 @@ class PostgresDatabase:
         self._process.check()
         if self._closed:
             raise StoreUnavailable(self._location, "is closed")
-        # A server that neither answers nor goes away keeps its thread, but not whoever asked.
+        # A server that hangs blocks its thread, but not the caller.
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 threads = self._readers if is_read else self._writers
@@ -191,9 +182,9 @@ class PostgresDatabase:
             ) from None
 
     def _run_with_retries(self, callback: TransactionCallback[T], is_idempotent: bool, is_read: bool) -> T:
-        """Do it, again while it may be done again: once more in any case, and for as long as there is patience.
+        """Run a transaction, and repeat it while it is retryable and time is left, but at least once.
 
-        A server that comes back may go once more before it was asked.
+        A server that has just restarted may go away once more.
         """
         import psycopg
 
@@ -207,17 +198,17 @@ class PostgresDatabase:
                 if is_last:
                     raise _translate_error(self._location, retryable.cause) from retryable
                 is_last = time.monotonic() + pause_seconds > deadline
-                # Whoever it was in deadlock with goes first: at once, the two would meet again.
+                # Let the other transaction of a deadlock finish first, or the two would collide again.
                 time.sleep(_RETRY_PAUSE_SECONDS if is_last else pause_seconds)
                 pause_seconds = min(2 * pause_seconds, _MAX_PAUSE_SECONDS)
             except psycopg.Error as error:
                 raise _translate_error(self._location, error) from error
 
     def _run_once(self, callback: TransactionCallback[T], *, is_idempotent: bool, is_read: bool) -> T:
-        """Do it in one transaction, or, where it only reads, without: that is two ways to the server less.
+        """Run a callback in one transaction, or with autocommit if it only reads, which saves two round trips.
 
         Raises:
-            _LostInTime: it may be done again, on another connection where this one is lost.
+            _RetryableError: the transaction may be repeated, on a new connection if this one is lost.
         """
         import psycopg
 
@@ -228,7 +219,7 @@ class PostgresDatabase:
             result = callback(PostgresTransaction(connection))
             is_committing = True
             connection.commit()
-        except BaseException as error:  # whatever ends it, nothing half done stays on the connection
+        except BaseException as error:  # leave no open transaction on the connection
             self._reset_connection(connection)
             is_transient = connection.closed or isinstance(
                 error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure
@@ -243,7 +234,7 @@ class PostgresDatabase:
         return result
 
     def _connection(self) -> "Connection":
-        """This thread's own, made anew where it was lost; a server that is starting is waited for."""
+        """Return this thread's connection. Reconnect if it was lost, and wait for a server that is starting."""
         connection: Connection | None = getattr(self._thread_local, "connection", None)
         if connection is not None:
             return connection
@@ -257,7 +248,7 @@ class PostgresDatabase:
         return connection
 
     def _reset_connection(self, connection: "Connection") -> None:
-        """Undo what is under way on a connection, and forget it where that cannot be said to it."""
+        """Roll back, and drop the connection if that fails."""
         import psycopg
 
         try:
@@ -281,7 +272,7 @@ class PostgresDatabase:
 
 
 class _RetryableError(Exception):
-    """The connection was lost, or the server wants it done again, and that is no harm."""
+    """The connection was lost, or the server asks for a retry, and repeating the transaction is safe."""
 
     def __init__(self, cause: "psycopg.Error") -> None:
         super().__init__(str(cause))
@@ -295,11 +286,11 @@ def _connect_with_retries(
     statement_seconds: float | None = None,
     keeps_waiting: Callable[[], bool] | None = None,
 ) -> "Connection":
-    """A connection; a server that is away for a moment, or starting, is waited for.
+    """Connect, and wait for a server that is unreachable or starting.
 
-    `goes_on` is asked by whoever was let in before, and so waits whatever the server says now. Otherwise one
-    that is there and says no is believed, if it was there before it was asked: the first no may be that of a
-    server which has ended its start since.
+    With `keeps_waiting`, retry as long as it returns true, whatever the server says: this process was connected
+    before. Without it, an error of a reachable server is final if the server was already reachable at the
+    previous attempt: the first error may come from a server that has finished starting since.
     """
     import psycopg
 
@@ -323,9 +314,10 @@ def _connect_with_retries(
 
 
 def _is_unreachable(url: str) -> bool:
-    """Whether there is no server, or one that lets nobody in now.
+    """Return whether there is no server, or one that accepts no connections now.
 
-    Who one is makes no difference to a ping (libpq's PQping; PostgreSQL 18's documentation, November 2026).
+    The user's name makes no difference to a ping (libpq's PQping; PostgreSQL 18's documentation, November
+    2026).
     """
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import PGconn, Ping
@@ -335,7 +327,7 @@ def _is_unreachable(url: str) -> bool:
 
 
 def _shut_down_socket(connection: "Connection") -> None:
-    """End a connection under whoever waits on it in another thread, who is told that it was lost."""
+    """Shut down a connection that another thread waits on; that thread gets a connection error."""
     import psycopg
 
     with (
@@ -346,7 +338,7 @@ def _shut_down_socket(connection: "Connection") -> None:
 
 
 def _connect(url: str, wait_seconds: float) -> "Connection":
-    """A connection on which nothing takes longer than `wait_seconds`."""
+    """Connect, with `wait_seconds` as the timeout of every operation."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
@@ -404,7 +396,7 @@ def _migrate_database(url: str, location: str, wait_seconds: float) -> None:
 
 
 def _translate_error(location: str, error: "psycopg.Error") -> Exception:
-    """What is told of an error of the driver: one of the tree, unless the fault is Foveate's own."""
+    """Convert a driver error to `StoreUnavailable`, unless it is a bug of ours."""
     import psycopg
 
     if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):

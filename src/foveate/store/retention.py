@@ -1,11 +1,9 @@
-"""What is forgotten of what is kept, and when.
+"""Deletes old data, and reports how much is stored and would be deleted.
 
-A session is forgotten when neither it nor any session that stands on it was seen for so long: its turns, what
-was counted of them, its folds and what they folded go with it. Nothing that is in use goes: a session needs the
-turns and the folds of those that it stands on, a fold those that it took in, and whoever holds the right to
-fold is about to write. A fold that ends at a turn which another session needs stays with that turn.
-
-What is kept, in numbers: how much there is, and how much of it `forget` would forget.
+A session is deleted if neither it nor any session that depends on it was seen for long enough. Its turns,
+counts and compactions are deleted with it. Nothing in use is deleted: a session needs the turns and compactions
+of the sessions it depends on, a compaction needs the earlier ones that it includes, and the holder of a lease
+is about to write. A compaction that ends at a turn of another session stays with that turn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +16,14 @@ from foveate.store.migrate import FIND_VERSION
 
 DAY_SECONDS = 86_400.0
 _MAX_LEASE_SECONDS = DAY_SECONDS
-"""One that runs out later is of somebody whose clock was ahead."""
+"""A lease that expires later comes from a clock that was ahead."""
 _SESSION_BATCH_SIZE = 64
-"""In one transaction, so that nobody else waits long."""
+"""Keeps transactions short."""
 _STALE_PAGE_SIZE = 10_000
 _MAX_PLACEHOLDERS = 1_024
 _COUNT_BATCH_SIZE = 1_000
 
-# Who stands on whom: on its turns, or with a fold on one that it took in.
+# Which session depends on which: on its turns, or through a compaction on an earlier one.
 _DEPENDENCIES = """
 stands(id, on_id) AS (
     SELECT session_id, parent_id FROM session_parents_v1
@@ -47,7 +45,7 @@ WITH RECURSIVE {_DEPENDENCIES}, kept(id) AS (
 _ALL_STALE = f"""{_IN_USE}
 SELECT id FROM sessions_v1 WHERE seen_at < ? AND id NOT IN (SELECT id FROM kept)
 """
-# Those first that nobody stands on, so that few others have to go with them.
+# Sessions without dependents first, so that few others must be deleted with them.
 _FIND_STALE = f"""{_ALL_STALE}
 ORDER BY id IN (SELECT on_id FROM stands), id LIMIT {_STALE_PAGE_SIZE}
 """
@@ -64,7 +62,7 @@ WHERE session_id IN ({0}) AND holder <> '' AND expires_at > ? AND expires_at <= 
 UNION SELECT session_id FROM compactions_v1
 WHERE session_id IN ({0}) AND compacted_at >= ? AND session_id NOT IN (SELECT id FROM sessions_v1)
 """
-# Changes nothing, and has whoever sees the session, or wants to stand on it, wait until it is gone.
+# Changes nothing, but locks the row: nobody can touch the session or start to depend on it.
 _LOCK_SESSION = "UPDATE sessions_v1 SET seen_at = seen_at WHERE id = ?"
 _DELETE_SESSION = "DELETE FROM sessions_v1 WHERE id = ?"
 _DELETE_PARENTS = "DELETE FROM session_parents_v1 WHERE session_id = ?"
@@ -73,7 +71,7 @@ DELETE FROM turn_counts_v1 WHERE (agent, hash) IN (SELECT agent, hash FROM turns
 """
 _DELETE_ANSWERS = "DELETE FROM answers_v1 WHERE session_id = ?"
 _DELETE_TURNS = "DELETE FROM turns_v1 WHERE session_id = ?"
-# Once the session's own turns are gone: a boundary that is still there is one that others go on from.
+# Checked after the session's own turns are deleted: a boundary that still exists belongs to another session.
 _IS_IN_FORCE = "undone_at IS NULL AND outcome IN ('ok', 'tool_result_truncated')"
 _IS_UNREFERENCED = f"""
 NOT ({_IS_IN_FORCE} AND EXISTS (
@@ -91,8 +89,7 @@ WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id = ? AND {
 """
 _DELETE_COMPACTIONS = f"DELETE FROM compactions_v1 WHERE session_id = ? AND {_IS_UNREFERENCED}"
 _DELETE_LOCK = "DELETE FROM compaction_locks_v1 WHERE session_id = ?"
-# Nobody needs what a fold says that was undone: the conversation goes on as it came. But for a later fold,
-# which has taken it in, and would be undone with it.
+# The content of an undone compaction is only needed by a later one that builds on it and could be undone too.
 _NEEDED = """
 WITH RECURSIVE needed(id, earlier_id) AS (
     SELECT id, earlier_id FROM compactions_v1 WHERE undone_at IS NULL OR undone_at >= ?
@@ -113,7 +110,7 @@ _DELETE_REQUESTS = "DELETE FROM requests_v1 WHERE at < ?"
 _DELETE_CALIBRATIONS = "DELETE FROM lessons_v1 WHERE at < ?"
 _DELETE_REUSE = "DELETE FROM prefix_reuse_v1 WHERE at < ?"
 _DELETE_RATE_LIMITS = "DELETE FROM rate_limits_v1 WHERE at < ?"
-# What was done to requests as long ago, and beyond so many; a few at a time, since there is one for each.
+# Traces are limited in age and number, and deleted in batches, because every request has one.
 MAX_TRACES = 500_000
 _TRACE_BATCH_SIZE = 1_000
 _FIND_BEYOND_TRACES = "SELECT at FROM traces_v1 ORDER BY at DESC, id DESC LIMIT 1 OFFSET ?"
@@ -122,15 +119,15 @@ DELETE FROM traces_v1 WHERE id IN (
     SELECT id FROM traces_v1 WHERE at < ? ORDER BY at, id LIMIT {_TRACE_BATCH_SIZE}
 )
 """
-# What sessions add up to goes with them, by its own time where they are not kept. One after the other by their
-# ids: whoever adds to them locks rows in that order. What was added to meanwhile stays.
+# Totals of sessions are deleted with them, or by their own age if the session is not stored. They are deleted
+# in order of ids, the order in which additions lock them. A row that was added to meanwhile stays.
 _TOTALS_BATCH_SIZE = 256
 _IS_OLD = """
 last_at < ? AND NOT EXISTS (SELECT 1 FROM sessions_v1 WHERE sessions_v1.id = session_totals_v1.session_id)
 """
 _FIND_OLD_TOTALS = f"SELECT session_id FROM session_totals_v1 WHERE {_IS_OLD} LIMIT {_TOTALS_BATCH_SIZE}"
 _DELETE_TOTALS = f"DELETE FROM session_totals_v1 WHERE {_IS_OLD} AND session_id = ?"
-# Counts are kept for turns, which may be gone, or were never kept; a part of them at a time.
+# Counts whose turns were deleted or never stored are deleted in batches.
 _FIND_NEXT_COUNT = f"""
 SELECT agent, hash FROM turn_counts_v1 WHERE (agent, hash) > (?, ?) ORDER BY agent, hash
 LIMIT 1 OFFSET {_COUNT_BATCH_SIZE - 1}
@@ -144,10 +141,11 @@ AND NOT EXISTS (
 """
 _FIND_ORPHANED_COUNT = f"SELECT 1 {_ORPHANED_COUNTS} LIMIT 1"
 _DELETE_ORPHANED_COUNTS = f"DELETE {_ORPHANED_COUNTS}"
-# Of sessions that were never kept, or are gone since.
+# Compactions and locks of sessions that are not stored.
 _ALL_ORPHANED = f"""{_IN_USE}
 SELECT session_id FROM compactions_v1
-WHERE {_IS_UNREFERENCED} AND session_id NOT IN (SELECT id FROM sessions_v1) AND session_id NOT IN (SELECT id FROM kept)
+WHERE {_IS_UNREFERENCED} AND session_id NOT IN (SELECT id FROM sessions_v1)
+AND session_id NOT IN (SELECT id FROM kept)
 AND session_id NOT IN (
     SELECT session_id FROM compaction_locks_v1 WHERE expires_at >= ? AND expires_at <= ?
 )
@@ -161,8 +159,6 @@ _FIND_ORPHANED = f"{_ALL_ORPHANED} LIMIT {_SESSION_BATCH_SIZE}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneResult:
-    """How much was forgotten."""
-
     sessions: int = 0
     turns: int = 0
     folds: int = 0
@@ -176,10 +172,10 @@ class PruneResult:
 
 
 async def prune(database: Database, *, keep_days: float, now: float) -> PruneResult:
-    """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that.
+    """Delete what was not seen for `keep_days`, a few sessions at a time, and what was undone before that.
 
-    Whole requests that are as old go too, where they are kept, what was done to requests, what sessions add up
-    to that are not kept, and what was learnt of models and agents that were not heard of since.
+    Archived requests, traces, totals of deleted sessions, calibrations, prefix reuse and rate limits of that
+    age are deleted too.
     """
     before = now - keep_days * DAY_SECONDS
     await database.write(partial(_delete_expired_rows, before=before), is_idempotent=True)
@@ -200,7 +196,7 @@ def _delete_expired_rows(transaction: Transaction, *, before: float) -> None:
 
 
 async def delete_old_traces(database: Database, *, before: float, max_traces: int = MAX_TRACES) -> None:
-    """Forget what was done to requests before that time, and to all but the `most` newest."""
+    """Delete traces before a time, and all but the newest `max_traces`."""
     beyond = await database.read(lambda transaction: transaction.fetch_all(_FIND_BEYOND_TRACES, (max_traces,)))
     limit = max([before, *(nextafter(at, inf) for (at,) in beyond)])
     while await database.write(
@@ -210,7 +206,7 @@ async def delete_old_traces(database: Database, *, before: float, max_traces: in
 
 
 async def _delete_old_totals(database: Database, before: float) -> None:
-    """Forget what sessions add up to that are not kept, and were neither asked nor billed since; hours stay."""
+    """Delete the totals of sessions that are not stored and were not active since. Totals by hour stay."""
     while old := _first_column(
         await database.read(lambda transaction: transaction.fetch_all(_FIND_OLD_TOTALS, (before,)))
     ):
@@ -225,7 +221,6 @@ def _execute_many(transaction: Transaction, *, statement: str, values: Sequence[
 
 
 async def _delete_orphaned_counts(database: Database) -> None:
-    """Forget what was counted of turns that are not kept."""
     reached: tuple[str, bytes] | None = ("", b"")
     while reached:
         reached = await _delete_orphaned_counts_after(database, reached)
@@ -234,7 +229,7 @@ async def _delete_orphaned_counts(database: Database) -> None:
 async def _delete_orphaned_counts_after(
     database: Database, start: tuple[str, bytes]
 ) -> tuple[str, bytes] | None:
-    """How far counts were looked through; None where that was the end."""
+    """Delete orphaned counts in the next batch, and return its last key; None at the end."""
 
     def find(transaction: Transaction) -> tuple[tuple[str, bytes], bool] | None:
         found = transaction.fetch_all(_FIND_NEXT_COUNT, start) or transaction.fetch_all(_FIND_LAST_COUNT)
@@ -286,12 +281,10 @@ async def _delete_orphaned(database: Database, before: float, now: float) -> Pru
 
 
 def stale_parameters(before: float, now: float) -> tuple[float, ...]:
-    """Of the statements that find sessions."""
     return (before, now, now + _MAX_LEASE_SECONDS, before, before)
 
 
 def orphan_parameters(before: float, now: float) -> tuple[float, ...]:
-    """Of the statements that find what is of no session."""
     latest = now + _MAX_LEASE_SECONDS
     return (before, now, latest, before, before, latest, before, latest)
 
@@ -323,11 +316,11 @@ def _delete_compactions(transaction: Transaction, session_ids: Sequence[str]) ->
 def _lock_unused_sessions(
     transaction: Transaction, stale: Sequence[str], before: float, now: float
 ) -> list[str]:
-    """Those of `stale` sessions, and of all that stand on them, that are not in use, held until they are gone.
+    """Lock those of the `stale` sessions and their dependents that are not in use, and return them.
 
-    They were found a while ago, and on a server others go on beside this transaction too: one of them may just
-    have seen a session that stands on a stale one. So the whole family is held first, and then looked at once
-    more: from there on nobody can see one of them, or come to stand on one, before it is gone.
+    They were found earlier, and on a server other transactions run meanwhile: one may just have touched a
+    session that depends on a stale one. So the whole family is locked first and then checked again. After that
+    nobody can touch one of them, or start to depend on one, until this transaction ends.
     """
     candidates, _ = _find_family(transaction, stale)
     locked = [
@@ -349,7 +342,7 @@ def _lock_unused_sessions(
 
 
 def _find_family(transaction: Transaction, session_ids: Sequence[str]) -> tuple[set[str], dict[str, set[str]]]:
-    """These sessions and all that stand on them, and of each on which of them it stands."""
+    """Return these sessions with all that depend on them, and for each the sessions it depends on."""
     family, dependencies = set(session_ids), dict[str, set[str]]()
     new = list(session_ids)
     while new:
@@ -378,11 +371,11 @@ def _first_column(found: Sequence[tuple[str, ...]]) -> list[str]:
     return [session_id for (session_id,) in found]
 
 
-# By the statements with which `forget` finds what goes.
+# Built from the statements with which `prune` finds what to delete.
 _STALE_IDS = f"SELECT id FROM ({_ALL_STALE}) AS stale"
 _COUNT_STALE = f"SELECT count(*) FROM ({_ALL_STALE}) AS stale"
 _COUNT_TURNS = f"SELECT count(*) FROM turns_v1 WHERE session_id IN ({_STALE_IDS})"
-# As in `forget`, a fold stays where the turn at its boundary does, which may go with a stale session.
+# As in `prune`, a compaction stays if the turn at its boundary does, which may belong to a stale session.
 _ORPHANED_IDS = f"SELECT session_id FROM ({_ALL_ORPHANED.replace(f'{_IS_UNREFERENCED} AND ', '')}) AS strays"
 _STALE_COMPACTIONS = f"""
 FROM compactions_v1 LEFT JOIN turns_v1 AS turn
@@ -392,10 +385,11 @@ AND (turn.hash IS NULL OR turn.session_id IN ({_STALE_IDS}))
 """
 _COUNT_COMPACTIONS = f"SELECT count(*) {_STALE_COMPACTIONS}"
 _COMPACTED_MESSAGES = "SELECT compaction_id, position FROM folded_turns_v1"
+_UNDONE_MESSAGES = _DELETE_UNDONE_MESSAGES.replace("DELETE FROM folded_turns_v1", _COMPACTED_MESSAGES)
 _COUNT_COMPACTED_MESSAGES = f"""
 SELECT count(*) FROM (
     {_COMPACTED_MESSAGES} WHERE compaction_id IN (SELECT compactions_v1.id {_STALE_COMPACTIONS})
-    UNION SELECT * FROM ({_DELETE_UNDONE_MESSAGES.replace("DELETE FROM folded_turns_v1", _COMPACTED_MESSAGES)}) AS undone
+    UNION SELECT * FROM ({_UNDONE_MESSAGES}) AS undone
 ) AS gone
 """
 
@@ -404,9 +398,10 @@ _COUNT_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests_v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSizes:
-    """How much is kept, and where. `folded` are the messages that folds can be undone with.
+    """How much is stored, and where. `folded` counts the messages that compactions replaced, which undo
+    restores.
 
-    `requests` are those that are kept whole, which take `request_bytes`.
+    `requests` counts archived requests, which take `request_bytes`.
     """
 
     where: str
@@ -422,7 +417,7 @@ class StoreSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePreview:
-    """How much would be forgotten, of each as in `Sizes`."""
+    """How much would be deleted, with the fields of `StoreSizes`."""
 
     sessions: int = 0
     turns: int = 0
@@ -431,8 +426,6 @@ class PrunePreview:
 
 
 async def measure_sizes(database: Database) -> StoreSizes:
-    """How much is kept in a database."""
-
     def count(transaction: Transaction) -> tuple[str, list[int]]:
         ((version,),) = transaction.fetch_all(FIND_VERSION)
         tables = ("sessions_v1", "turns_v1", "compactions_v1", "folded_turns_v1")
@@ -454,7 +447,7 @@ async def measure_sizes(database: Database) -> StoreSizes:
 
 
 async def preview_prune(database: Database, *, keep_days: float, now: float) -> PrunePreview:
-    """What `forget` would forget."""
+    """Count what `prune` would delete."""
     before = now - keep_days * DAY_SECONDS
     stale, undone = stale_parameters(before, now), (before, before)
     folds = stale + orphan_parameters(before, now) + stale

@@ -1,10 +1,9 @@
-"""The tables as they are after the last migration.
+"""The tables after the last migration.
 
-The migrations make them; a test holds them to this page. There are no foreign keys: they would cost on every
-request, and rows are deleted in one place only (`retention.py`). Times are seconds since 1970, as floats. Money
-is exact: whole picodollars (1e-12 of one) where it is added up, text elsewhere. Texts of conversations are
-bytes (UTF-8), since PostgreSQL's text takes neither NUL nor half a character, and both come up in what tools
-print.
+Migrations create them; a test compares the result with this module. There are no foreign keys: they would cost
+time on every request, and only `retention.py` deletes rows. Times are seconds since 1970, as floats. Money is
+exact: whole picodollars (1e-12 dollars) where it is summed, text elsewhere. Conversation texts are bytes
+(UTF-8), because PostgreSQL's text type accepts neither NUL nor lone surrogates, and tools print both.
 """
 
 from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text, text
@@ -253,7 +252,6 @@ traces = Table(
 
 
 def _sum_columns() -> list[Column[int]]:
-    """What requests and bills are added up to, one that adds nothing to a column being nothing in it."""
     return [Column(name, BigInteger, nullable=False, server_default="0") for name in (*SUMS, *LEGACY_SUMS)]
 
 
@@ -284,7 +282,7 @@ session_totals = Table(
     *_sum_columns(),
     Index("session_totals_v1_time", "last_at", "session_id"),
     Index("session_totals_v1_agent", "agent", "last_at", "session_id"),
-    # None by money, which every bill changes: the dearest of ten thousand are found in 4 ms without.
+    # No index by cost, which every charge would update: the most expensive of 10,000 take 4 ms without one.
 )
 
 lessons = Table(

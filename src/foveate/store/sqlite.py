@@ -1,14 +1,14 @@
-"""A database in a file, by SQLite: one thread writes, others read beside it; other processes may do the same.
+"""A database in an SQLite file: one thread writes while others read. Other processes may use the file at the
+same time.
 
-What was asked for while the writer was busy is written in one transaction, each part in a savepoint of its own:
-a commit costs many times what a statement does.
+Jobs that arrive while the writer is busy are written in one transaction, each in its own savepoint, because a
+commit costs far more than a statement.
 
-Turns at writing one SQLite file, for the processes that share it.
-
-SQLite has waiting writers poll with growing pauses, so a process that writes often starves the others. Here
-the first writer in line holds the lock `next` while it waits for the lock `turn`, and whoever has just written
-queues behind it. The locks only order the writers. SQLite's own lock keeps them apart, so writing without a
-turn is safe: it happens if the locks cannot be had, or if somebody keeps one for too long.
+SQLite makes waiting writers poll with growing pauses, so a process that writes often starves the others.
+`WriterQueue` prevents that: the first writer in line holds the lock `next` while it waits for the lock `turn`,
+and whoever has just written queues behind it. These locks only order the writers. SQLite's own lock keeps them
+apart, so writing without a turn is safe. It happens if the lock files cannot be used, or if another process
+holds one for too long.
 """
 
 import asyncio
@@ -28,12 +28,29 @@ from foveate.store.database import ProcessGuard, T, TransactionCallback
 from foveate.store.migrate import FIND_VERSION, VERSION_TABLE, migrate, needs_migration
 from foveate.store.thread_pool import DaemonThreadPool
 
-_POLL_SECONDS = 0.001
-_MAX_WAIT_SECONDS = 1.0
+_TURN_POLL_SECONDS = 0.001
+_MAX_TURN_WAIT_SECONDS = 1.0
+_READERS = 4
+_MAX_JOBS_PER_TRANSACTION = 1_024
+_SHORT_WAIT_SHARE = 0.1
+_MIGRATION_WAIT_SECONDS = 60.0
+_WAL_BYTES = 64 * 1024 * 1024
+_FIND_SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+_ERROR_REASONS = {
+    sqlite3.SQLITE_BUSY: "is locked by another process",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened",
+    sqlite3.SQLITE_CORRUPT: "is damaged",
+    sqlite3.SQLITE_FULL: "there is no room left on the disk",
+    sqlite3.SQLITE_IOERR: "the disk is full, or gives errors",
+    sqlite3.SQLITE_NOTADB: "is no SQLite database, or damaged",
+    sqlite3.SQLITE_READONLY: "may only be read",
+}
+# Errors after which the connection can still be used.
+_TRANSIENT_ERRORS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL)
 
 
 class WriterQueue:
-    """The locks of one process, for one thread. Closed by `close`."""
+    """The lock files of one process, for use by one thread."""
 
     def __init__(self, database: Path) -> None:
         self._paths = [Path(f"{database}-{name}") for name in ("next", "turn")]
@@ -43,7 +60,7 @@ class WriterQueue:
     def hold_turn(self) -> Iterator[None]:
         """Wait for this process's turn, and pass it on afterwards."""
         next_file, turn_file = self._open_files()
-        deadline = time.monotonic() + _MAX_WAIT_SECONDS
+        deadline = time.monotonic() + _MAX_TURN_WAIT_SECONDS
         is_next = _lock_file(next_file, deadline)
         has_turn = _lock_file(turn_file, deadline)
         if is_next:
@@ -55,14 +72,14 @@ class WriterQueue:
                 _unlock_file(turn_file)
 
     def close(self) -> None:
-        """Close the lock files. They stay where they are: another process may hold them."""
+        """Close the lock files without deleting them: another process may hold them."""
         for file in self._files or ():
             with suppress(OSError):
                 os.close(file)
         self._files = None
 
     def _open_files(self) -> list[int]:
-        """The two lock files; -1 for one that cannot be opened."""
+        """Return the descriptors of the two lock files; -1 for one that cannot be opened."""
         if self._files is None:
             self._files = [_open_lock_file(path) for path in self._paths]
         return self._files
@@ -86,8 +103,8 @@ def _lock_file(file: int, deadline: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(_POLL_SECONDS)
-        except (OSError, ValueError):  # a file system without locks, or no file
+            time.sleep(_TURN_POLL_SECONDS)
+        except (OSError, ValueError):  # no support for locks, or no lock file
             return False
         else:
             return True
@@ -100,48 +117,23 @@ def _unlock_file(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
-_READERS = 4
-_MAX_JOBS_PER_TRANSACTION = 1_024
-_SHORT_WAIT_SHARE = 0.1
-_MIGRATION_WAIT_SECONDS = 60.0
-_WAL_BYTES = 64 * 1024 * 1024
-_FIND_SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-
-_ERROR_REASONS = {
-    sqlite3.SQLITE_BUSY: "is locked by another process",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened",
-    sqlite3.SQLITE_CORRUPT: "is damaged",
-    sqlite3.SQLITE_FULL: "there is no room left on the disk",
-    sqlite3.SQLITE_IOERR: "the disk is full, or gives errors",
-    sqlite3.SQLITE_NOTADB: "is no SQLite database, or damaged",
-    sqlite3.SQLITE_READONLY: "may only be read",
-}
-# After these the connection is as good as before.
-_TRANSIENT_ERRORS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL)
-
-
 class SQLiteTransaction:
-    """The inside of a transaction on a connection."""
-
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Every row that a statement gives."""
         return self._connection.execute(statement, values).fetchall()
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """How many rows a statement has changed."""
         return self._connection.execute(statement, values).rowcount
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        """How many rows a statement has changed, run with each of `rows`."""
         return self._connection.executemany(statement, rows).rowcount
 
 
 @dataclass(slots=True, eq=False)
 class _WriteJob:
-    """Some work for the writer, what came of it, and who awaits that; `alone`: outside any transaction."""
+    """A callback for the writer thread, its outcome, and the future of the caller."""
 
     callback: Callable[[SQLiteTransaction], object]
     is_outside_transaction: bool
@@ -151,7 +143,7 @@ class _WriteJob:
 
 
 class SQLiteDatabase:
-    """Implements `Database` on a file."""
+    """`Database` on an SQLite file."""
 
     def __init__(self, path: Path, *, wait_seconds: float) -> None:
         self._path = path
@@ -165,22 +157,22 @@ class SQLiteDatabase:
         self._submit_lock = threading.Lock()
         self._closed = False
         self._writer_queue = WriterQueue(path)
-        # A daemon: a program that ends without closing the store is not kept from ending.
+        # A daemon thread, so that a program can end without closing the store.
         self._writer = threading.Thread(target=self._run_writer, name="foveate-store-writer", daemon=True)
         self._writer.start()
 
     @classmethod
     def open(cls, path: Path, *, wait_seconds: float, create: bool = True) -> Self:
-        """The database at `path` with its tables up to date, made where there is none and `make` says so.
+        """Open the file and migrate its tables; if it does not exist, create it, unless `create` is false.
 
         Raises:
-            NothingKept: there is none, and it is not to be made.
-            StoreUnavailable: it cannot be made, read or written.
+            NothingKept: the file does not exist, and `create` is false.
+            StoreUnavailable: the file cannot be created, read or written.
         """
         try:
             if create:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # It holds what people said: others may not read it. SQLite's files beside it get the same mode.
+            # Conversations are private. SQLite gives its other files the same mode.
             os.close(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600))
         except OSError as error:
             if not create and isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -194,11 +186,9 @@ class SQLiteDatabase:
 
     @property
     def location(self) -> str:
-        """The file's path."""
         return str(self._path)
 
     async def read(self, callback: TransactionCallback[T]) -> T:
-        """What `work` finds; it does not wait for the writer."""
         self._process.check()
         if self._closed:
             raise StoreUnavailable(str(self._path), "is closed")
@@ -206,20 +196,18 @@ class SQLiteDatabase:
         return await self._readers.run(lambda: self._read(callback, requested_at))
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
-        """What `work` gives, once what it wrote is kept."""
         return cast("T", await self._submit_job(callback, is_outside_transaction=False))
 
     async def size_bytes(self) -> int:
-        """How large the file is, with all that was written to it."""
+        """Return the size of the file, including what is still in the write-ahead log."""
         ((size,),) = await self.read(lambda transaction: transaction.fetch_all(_FIND_SIZE))
         return int(size)
 
     async def vacuum(self) -> None:
-        """Give back the room of what was deleted; who writes meanwhile waits."""
+        """Reclaim the space of deleted rows. Writers wait meanwhile."""
         await self._submit_job(_vacuum, is_outside_transaction=True)
 
     async def close(self) -> None:
-        """Wait for what is under way, and let go of the file."""
         self._process.check()
         with self._submit_lock:
             self._closed = True
@@ -247,7 +235,7 @@ class SQLiteDatabase:
             waited_seconds = time.monotonic() - requested_at
             if waited_seconds < _SHORT_WAIT_SHARE * self._wait_seconds:
                 return callback(SQLiteTransaction(self._connection(self._wait_seconds)))
-            # Others were waited for already, as by those who asked before it: not as long once more.
+            # The time spent in the queue counts: wait only for what is left.
             left_seconds = max(0.0, self._wait_seconds - waited_seconds)
             connection = self._connection(left_seconds)
             _set_busy_timeout(connection, left_seconds)
@@ -260,10 +248,11 @@ class SQLiteDatabase:
             raise _translate_error(self._path, error) from error
 
     def _check_file(self) -> None:
-        """Make sure that the file is still there: SQLite goes on with one that was deleted or replaced.
+        """Check that the file is still the one that was opened: SQLite would go on with a deleted or replaced
+        file.
 
         Raises:
-            StoreUnavailable: it is not.
+            StoreUnavailable: the file was deleted or replaced.
         """
         if _file_id(self._path) != self._file_id:
             raise StoreUnavailable(
@@ -271,7 +260,7 @@ class SQLiteDatabase:
             )
 
     def _connection(self, wait_seconds: float) -> sqlite3.Connection:
-        """This thread's own; `wait_seconds` where it has to be made."""
+        """Return this thread's connection; `wait_seconds` applies if it must be opened."""
         connection: sqlite3.Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
             connection = self._thread_local.connection = _connect(self._path, wait_seconds)
@@ -279,7 +268,7 @@ class SQLiteDatabase:
         return connection
 
     def _reset_connection(self, error: Exception) -> None:
-        """Undo what is under way, and connect anew next time where `error` may have been the connection's."""
+        """Roll back, or close the connection if `error` may have damaged it."""
         connection: sqlite3.Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
             return
@@ -301,7 +290,6 @@ class SQLiteDatabase:
                     self._run_outside_transaction(job)
 
     def _take_jobs(self) -> list[_WriteJob]:
-        """The jobs that wait, once there are any; none only once the database is closed."""
         taken: list[_WriteJob] = []
         job = self._jobs.get()
         while job is not None:
@@ -310,11 +298,11 @@ class SQLiteDatabase:
                 return taken
             job = self._jobs.get()
         if taken:
-            self._jobs.put(None)  # for the next time
+            self._jobs.put(None)  # seen again by the next call
         return taken
 
     def _write_batch(self, jobs: list[_WriteJob]) -> None:
-        """Do jobs in one transaction, and tell those who await them."""
+        """Run jobs in one transaction, and notify their callers."""
         jobs = [job for job in jobs if not job.future.cancelled()]
         if not jobs:
             return
@@ -329,7 +317,7 @@ class SQLiteDatabase:
                     for job in jobs:
                         _run_in_savepoint(job, connection)
                 connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - this thread's border: it is raised where the jobs are awaited
+        except Exception as error:  # noqa: BLE001 - outermost frame of this thread; raised to the callers
             self._reset_connection(error)
             for job in jobs:
                 job.error = error
@@ -342,7 +330,7 @@ class SQLiteDatabase:
         try:
             self._check_file()
             job.callback(SQLiteTransaction(self._connection(self._wait_seconds)))
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - outermost frame of this thread; raised to the caller
             self._reset_connection(error)
             job.error = _translate_error(self._path, error)
         _notify_callers([job])
@@ -357,14 +345,14 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 
 
 def _run_in_savepoint(job: _WriteJob, connection: sqlite3.Connection) -> None:
-    """Do one job of several in a transaction; where it fails, all that the others did stays.
+    """Run one of several jobs in a transaction; if it fails, the others are unaffected.
 
-    What it raises itself has ended the whole transaction.
+    If this raises, the whole transaction is lost.
     """
     connection.execute("SAVEPOINT job")
     try:
         job.result = job.callback(SQLiteTransaction(connection))
-    except Exception as error:  # this thread's border: it is raised where the job is awaited
+    except Exception as error:  # outermost frame of this thread; raised to the caller
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO job")
@@ -373,20 +361,20 @@ def _run_in_savepoint(job: _WriteJob, connection: sqlite3.Connection) -> None:
 
 
 def _notify_callers(jobs: Sequence[_WriteJob]) -> None:
-    """Wake those who await these jobs, once for each of their loops."""
+    """Resolve the futures of jobs, with one wake-up for each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_WriteJob]] = {}
     for job in jobs:
         by_loop.setdefault(job.future.get_loop(), []).append(job)
     for loop, loop_jobs in by_loop.items():
-        with suppress(RuntimeError):  # the loop is closed: nobody awaits them any longer
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
             loop.call_soon_threadsafe(_resolve_futures, loop_jobs)
 
 
 def _resolve_futures(jobs: Sequence[_WriteJob]) -> None:
     for job in jobs:
         future, error = job.future, job.error
-        # An error knows the frames that it went through, and they the job. If that knew the error too, all that
-        # those hold who are told of it, with their requests, would be there until garbage is looked for.
+        # An exception refers to its frames, and they to the job. If the job referred to the exception, this
+        # cycle would keep the callers' requests in memory until the next garbage collection.
         del job.future, job.error
         if future.done():
             continue
@@ -398,11 +386,11 @@ def _resolve_futures(jobs: Sequence[_WriteJob]) -> None:
 
 def _connect(path: Path, wait_seconds: float) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",  # never an empty one in the place of one that is gone
+        f"{path.absolute().as_uri()}?mode=rw",  # never create an empty file in place of a deleted one
         uri=True,
         timeout=wait_seconds,
         isolation_level=None,
-        check_same_thread=False,  # they are closed together at the end
+        check_same_thread=False,  # `close` closes all connections
         cached_statements=256,
     )
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -415,9 +403,9 @@ def _set_busy_timeout(connection: sqlite3.Connection, seconds: float) -> None:
 
 
 def _prepare(path: Path, wait_seconds: float, *, create: bool) -> None:
-    """Have readers and a writer go side by side, and the tables up to date."""
+    """Enable WAL, and migrate the tables."""
     with closing(_connect(path, wait_seconds)) as connection:
-        # Before anything is changed: the file may be somebody else's.
+        # Before changing anything: the file may belong to another program.
         if not create and _read_version(connection) is None:
             raise NothingKept(str(path))
         if _enable_wal(connection, wait_seconds) != "wal":
@@ -430,7 +418,7 @@ def _prepare(path: Path, wait_seconds: float, *, create: bool) -> None:
 
 
 def _enable_wal(connection: sqlite3.Connection, wait_seconds: float) -> str:
-    """Switch to WAL. SQLite does not wait for a lock in that, and others may be about the same."""
+    """Switch to WAL mode. SQLite does not wait for locks here, so retry while another process does the same."""
     deadline = time.monotonic() + wait_seconds
     while True:
         try:
@@ -477,13 +465,13 @@ def _vacuum(transaction: SQLiteTransaction) -> None:
 
 
 def _primary_error_code(error: Exception) -> int:
-    """SQLite's own code, without what extends it; 0 where the driver was it."""
+    """Return SQLite's primary error code; 0 if the driver itself raised the error."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
 
 def _translate_error(path: Path, error: Exception) -> Exception:
-    """What is told of an error of the driver: one of the tree, unless the fault is Foveate's own."""
+    """Convert a driver error to `StoreUnavailable`, unless it is a bug of ours."""
     internal_errors = sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError
     if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, internal_errors):
         return error

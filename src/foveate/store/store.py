@@ -1,8 +1,6 @@
-"""The store: opened by a URL, with one name for what each room keeps in it.
+"""The store: opened by URL, with one attribute for each repository.
 
-What is kept, read session by session, and nothing is changed: no table is made, migrated or locked.
-
-Folds and sessions found by the beginning of their ids, since nobody types all of one.
+`read_sessions` reads a store without changing it: nothing is created, migrated or locked.
 """
 
 import asyncio
@@ -20,87 +18,47 @@ from typing import Self
 from foveate.cost.ledger import Charge
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
 from foveate.session.request_archive import ArchivedRequest
-from foveate.store.dashboard import CacheMissRecord, DashboardQueries, find_latest_cache_misses
-from foveate.store.database import Database, LowPriorityReader, Transaction, check_storable_names
+from foveate.store.dashboard import CacheMissRecord, DashboardQueries
+from foveate.store.database import Database, LowPriorityReader, Transaction
 from foveate.store.postgres import PostgresDatabase, PostgresTransaction, parse_server_url
 from foveate.store.repositories.calibration import SqlCalibrationStore
 from foveate.store.repositories.compactions import SqlCompactionStore
 from foveate.store.repositories.corrections import SqlCorrections
 from foveate.store.repositories.ledger import SqlLedger
-from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS as ENTRY_COLUMNS
-from foveate.store.repositories.ledger_rows import from_ledger_row
+from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS, from_ledger_row
 from foveate.store.repositories.prefix_reuse import SqlReuseStore
 from foveate.store.repositories.rate_limits import SqlRateLimitStore
-from foveate.store.repositories.request_archive import REQUEST_COLUMNS as REQUEST_COLUMNS
-from foveate.store.repositories.request_archive import SqlRequestArchive, from_request_row
+from foveate.store.repositories.request_archive import REQUEST_COLUMNS, SqlRequestArchive, from_request_row
 from foveate.store.repositories.rollups import SqlRollupStore
 from foveate.store.repositories.sessions import SessionTree, SqlSessionStore
 from foveate.store.repositories.traces import SqlTraceStore
 from foveate.store.retention import PrunePreview, PruneResult, StoreSizes, measure_sizes, preview_prune, prune
 from foveate.store.sqlite import SQLiteDatabase, SQLiteTransaction
 
-# Not LIKE, to which some letters mean something else, nor a range, which PostgreSQL sorts by its language.
-_FIND_COMPACTION_IDS = "SELECT id FROM compactions_v1 WHERE substr(id, 1, ?) = ? ORDER BY id LIMIT ?"
-_FIND_COMPACTED_SESSION_IDS = """
-SELECT DISTINCT session_id FROM compactions_v1 WHERE substr(session_id, 1, ?) = ? ORDER BY session_id LIMIT ?
-"""
-
-
-_FIND_ARCHIVED_IDS = """
-SELECT id, 1 FROM requests_v1 WHERE substr(id, 1, ?) = ?
-UNION SELECT DISTINCT session_id, 0 FROM requests_v1 WHERE substr(session_id, 1, ?) = ?
-ORDER BY 1 LIMIT ?
-"""
-
-
-async def find_archived_ids(database: Database, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
-    """The ids, of those that begin so, of sessions with kept requests, and of such requests."""
-    check_storable_names(id=prefix)
-    values = (len(prefix), prefix, len(prefix), prefix, limit)
-    found = await database.read(lambda transaction: transaction.fetch_all(_FIND_ARCHIVED_IDS, values))
-    sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
-    return sessions, requests
-
-
-async def find_compaction_ids(database: Database, prefix: str, *, limit: int) -> list[str]:
-    """The ids of folds that begin so."""
-    return await _find_ids(database, _FIND_COMPACTION_IDS, prefix, limit)
-
-
-async def find_compacted_session_ids(database: Database, prefix: str, *, limit: int) -> list[str]:
-    """The ids, of those that begin so, of sessions with a row on a fold, whatever became of it."""
-    return await _find_ids(database, _FIND_COMPACTED_SESSION_IDS, prefix, limit)
-
-
-async def _find_ids(database: Database, statement: str, prefix: str, limit: int) -> list[str]:
-    check_storable_names(id=prefix)
-    found = await database.read(
-        lambda transaction: transaction.fetch_all(statement, (len(prefix), prefix, limit))
-    )
-    return [id_ for (id_,) in found]
-
-
 URL_VARIABLE = "FOVEATE_STORE"
 WAIT_SECONDS = 5.0
-"""For a lock of somebody else, a statement, or a server that is gone for a moment."""
+"""Timeout for locks of other processes, for statements, and for an unreachable server."""
 
 _SQLITE_PREFIX = "sqlite:///"
 _POSTGRES_PREFIXES = ("postgresql://", "postgres://")
 _NAME_CHARS = 16
+_FIND_ARCHIVED_SESSIONS = "SELECT session_id, min(at) FROM requests_v1 GROUP BY session_id"
+_FIND_CHARGED_SESSIONS = "SELECT session_id, min(at) FROM ledger_v1 WHERE category = 'main' GROUP BY session_id"
+_FIND_TABLE = "SELECT 1 FROM sqlite_schema WHERE name = 'ledger_v1'"
+_FIND_REQUESTS = f"SELECT {REQUEST_COLUMNS} FROM requests_v1 WHERE session_id = ? ORDER BY at, id"
+_FIND_CHARGES = f"""
+SELECT {LEDGER_COLUMNS} FROM ledger_v1 WHERE session_id = ? AND category = 'main' ORDER BY at, call_id
+"""
 
 
 class Store:
-    """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls, whole `requests` if wanted.
+    """All repositories on one database.
 
-    `traces` say what was done to each request, `totals` what all of it adds up to, and `lessons` how far counts
-    were off from bills. `corrections` of the ledger are made by hand. `reuse` is which prefixes agents ask for
-    again.
+    `calibrations` store how far token counts were off from reported usage, `prefix_reuse` which prefixes agents
+    request again. `dashboard` and `session_tree` have cheap read-only queries.
 
-    `glances` are light looks at sessions, for pages; `families` has their titles and their children.
-
-    Closed by `close`, or where its `async with` ends.
-
-    It belongs to one process, which may use it from any thread and event loop; a child opens its own.
+    Close it with `close` or `async with`. A store belongs to one process, which may use it from any thread and
+    event loop; a child process opens its own.
     """
 
     def __init__(self, database: Database) -> None:
@@ -125,41 +83,36 @@ class Store:
         return self._database.location
 
     async def sizes(self) -> StoreSizes:
-        """How much is kept."""
         return await measure_sizes(self._database)
 
     async def find_compaction_ids(self, prefix: str, *, limit: int) -> list[str]:
-        """The ids of folds that begin so."""
-        return await find_compaction_ids(self._database, prefix, limit=limit)
+        return await self.compactions.find_ids(prefix, limit=limit)
 
     async def find_compacted_session_ids(self, prefix: str, *, limit: int) -> list[str]:
-        """The ids, of those that begin so, of sessions with a row on a fold, whatever became of it."""
-        return await find_compacted_session_ids(self._database, prefix, limit=limit)
+        return await self.compactions.find_session_ids(prefix, limit=limit)
 
     async def find_archived_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
-        """The ids, of those that begin so, of sessions with kept requests, and of such requests."""
-        return await find_archived_ids(self._database, prefix, limit=limit)
+        """Return ids with a prefix: those of sessions with archived requests, and those of the requests."""
+        return await self.request_archive.find_ids(prefix, limit=limit)
 
     async def find_latest_cache_misses(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> list[CacheMissRecord]:
-        """The requests whose cache broke, the newest first, of those since a time, of an agent."""
-        return await find_latest_cache_misses(self._low_priority_reader, limit=limit, since=since, agent=agent)
+        """Return the latest requests with a cache miss, newest first."""
+        return await self.dashboard.find_latest_cache_misses(limit=limit, since=since, agent=agent)
 
     async def preview_prune(self, *, keep_days: float, now: float) -> PrunePreview:
-        """What `forget` would forget."""
         return await preview_prune(self._database, keep_days=keep_days, now=now)
 
     async def prune(self, *, keep_days: float, now: float) -> PruneResult:
-        """Forget sessions that were not seen for `keep_days`, and all that is kept only for them."""
+        """Delete sessions that were not seen for `keep_days`, and everything stored only for them."""
         return await prune(self._database, keep_days=keep_days, now=now)
 
     async def vacuum(self) -> None:
-        """Give back the room of what was forgotten."""
         await self._database.vacuum()
 
     async def close(self) -> None:
-        """Wait for what is under way, and let go of the database."""
+        """Wait for running transactions, then close the database."""
         await self.compactions.wait_for_releases()
         await self._database.close()
 
@@ -175,23 +128,27 @@ class Store:
 async def open_store(
     url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, create: bool = True
 ) -> Store:
-    """The store at `url`, its tables brought up to date; made where there is none, unless `make` is false.
+    """Open the store at `url` and migrate its tables; if it does not exist, create it, unless `create` is
+    false.
 
-    `url` is `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default:
-    what `FOVEATE_STORE` says, or a file in Foveate's data folder. `wait_seconds` is how long is waited for
-    others who are using the database, for a statement, and for a server that is away for a moment.
+    Args:
+        url: `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default:
+            the value of `FOVEATE_STORE`, or a file in Foveate's data folder.
+        wait_seconds: how long to wait for locks of other processes, for a statement, and for an unreachable
+            server.
+        create: whether to create a store that does not exist.
 
     Raises:
-        BadOption: `url` is none of these.
-        StoreUnavailable: the database cannot be opened, or its tables cannot be made.
-        StoreTooNew: a newer Foveate has changed its tables.
-        NothingKept: there is none, and it is not to be made.
+        BadOption: `url` is not a valid URL.
+        StoreUnavailable: the database cannot be opened, or its tables cannot be created.
+        StoreTooNew: a newer version of Foveate has migrated the tables.
+        NothingKept: the store does not exist, and `create` is false.
     """
     return Store(await asyncio.to_thread(_open_database, url or default_url(), wait_seconds, create))
 
 
 def default_url() -> str:
-    """What `FOVEATE_STORE` says, or the URL of the file in Foveate's data folder (`FOVEATE_HOME`)."""
+    """Return the value of `FOVEATE_STORE`, or the URL of the file in Foveate's data folder (`FOVEATE_HOME`)."""
     if configured := os.environ.get(URL_VARIABLE):
         return configured
     from foveate.paths import data_folder
@@ -205,12 +162,12 @@ def is_server(url: str | None) -> bool:
 
 
 def store_name(url: str | None = None) -> str:
-    """A name for what is kept beside the store at `url`: no two stores have the same.
+    """Return a name that is unique to the store at `url`, for files kept beside it.
 
-    A password is not in it, and may change.
+    The password is not part of it, so it may change.
 
     Raises:
-        BadOption: `url` is none of a PostgreSQL database.
+        BadOption: `url` is not a valid PostgreSQL URL.
     """
     url = url or default_url()
     if url.startswith(_POSTGRES_PREFIXES):
@@ -226,27 +183,16 @@ def _open_database(url: str, wait_seconds: float, create: bool) -> Database:
         return PostgresDatabase.open(url, wait_seconds=wait_seconds, create=create)
     path = url.removeprefix(_SQLITE_PREFIX)
     if not url.startswith(_SQLITE_PREFIX) or path in ("", ":memory:"):
-        scheme = url.partition(":")[0]  # not more of it: it may hold a password
+        scheme = url.partition(":")[0]  # no more of the URL: it may contain a password
         raise BadOption(
             f"store: {scheme}: is no URL of a database; try sqlite:///path or postgresql://user@host/name"
         )
     return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds, create=create)
 
 
-_SQLITE_PREFIX_READING = "sqlite:///"
-_POSTGRES_PREFIXES_READING = ("postgresql://", "postgres://")
-_FIND_ARCHIVED_SESSIONS = "SELECT session_id, min(at) FROM requests_v1 GROUP BY session_id"
-_FIND_CHARGED_SESSIONS = "SELECT session_id, min(at) FROM ledger_v1 WHERE category = 'main' GROUP BY session_id"
-_FIND_TABLE = "SELECT 1 FROM sqlite_schema WHERE name = 'ledger_v1'"
-_FIND_REQUESTS = f"SELECT {REQUEST_COLUMNS} FROM requests_v1 WHERE session_id = ? ORDER BY at, id"
-_FIND_CHARGES = f"""
-SELECT {ENTRY_COLUMNS} FROM ledger_v1 WHERE session_id = ? AND category = 'main' ORDER BY at, call_id
-"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """What is kept of a session: whole requests, where that was wanted, and what its calls cost."""
+    """A session's archived requests, if it has any, and its charges."""
 
     id: str
     requests: Sequence[ArchivedRequest]
@@ -254,11 +200,11 @@ class StoredSession:
 
 
 def read_sessions(url: str) -> Iterator[StoredSession]:
-    """Every session that something is kept of, the oldest first; `url` is that of a store, or a file.
+    """Yield every session with archived requests or charges, oldest first; `url` is a store URL or a file.
 
     Raises:
         NothingKept: there is no store.
-        StoreUnavailable: it cannot be read.
+        StoreUnavailable: the store cannot be read.
     """
     with _open_transaction(url) as rows:
         for session_id in _find_session_ids(rows):
@@ -270,7 +216,7 @@ def read_sessions(url: str) -> Iterator[StoredSession]:
 
 
 def is_store_file(path: Path) -> bool:
-    """Whether the database in a file has Foveate's tables; it may be somebody else's."""
+    """Return whether an SQLite file has Foveate's tables."""
     try:
         with closing(_connect_read_only(path)) as connection:
             return connection.execute(_FIND_TABLE).fetchone() is not None
@@ -288,10 +234,10 @@ def _find_session_ids(transaction: Transaction) -> list[str]:
 
 @contextmanager
 def _open_transaction(url: str) -> Iterator[Transaction]:
-    if url.startswith(_POSTGRES_PREFIXES_READING):
+    if url.startswith(_POSTGRES_PREFIXES):
         yield from _open_server(url)
     else:
-        yield from _open_file(Path(url.removeprefix(_SQLITE_PREFIX_READING)).expanduser())
+        yield from _open_file(Path(url.removeprefix(_SQLITE_PREFIX)).expanduser())
 
 
 def _open_file(path: Path) -> Iterator[Transaction]:
@@ -305,7 +251,7 @@ def _open_file(path: Path) -> Iterator[Transaction]:
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:
-    # Where nobody has it open, there is no log beside it, and SQLite would leave one there by looking for it.
+    # If nobody has it open, there is no WAL file, and SQLite would create one by looking for it.
     is_unused = not path.with_name(f"{path.name}-wal").exists()
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' * is_unused}"
     return sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)

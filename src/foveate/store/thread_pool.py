@@ -1,4 +1,4 @@
-"""A few threads that wait for a database, so that the event loop does not."""
+"""A pool of daemon threads that wait for a database, so that the event loop does not."""
 
 import asyncio
 import threading
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 class DaemonThreadPool:
-    """Threads that begin when there is work for them, and keep no program from ending: they are daemons.
+    """Daemon threads that start on demand and do not keep the program from exiting.
 
-    Python's own pools wait at the end for whatever their threads wait for, such as a server that has gone dead.
+    Python's own executors wait at exit for whatever their threads wait for, such as a server that does not
+    respond.
     """
 
     def __init__(self, max_threads: int, name: str) -> None:
@@ -27,7 +28,7 @@ class DaemonThreadPool:
         self._threads: list[threading.Thread] = []
 
     async def run(self, task: Callable[[], T]) -> T:
-        """What `work` gives, once one of the threads has come to it."""
+        """Run `task` in one of the threads and return its result."""
         future: Future[T] = Future()
         self._tasks.put(partial(_run_task, task, future))
         if not self._idle.acquire(blocking=False):
@@ -35,10 +36,10 @@ class DaemonThreadPool:
         try:
             return await asyncio.wrap_future(future)
         finally:
-            del future  # it knows what the work failed with, and that this frame
+            del future  # it refers to the exception, which refers to this frame
 
     def shut_down(self, timeout_seconds: float | None = None) -> bool:
-        """Whether all threads have ended, after what they were asked to do, within so many seconds."""
+        """Finish all queued tasks and end the threads; return whether all ended within `timeout_seconds`."""
         with self._lock:
             for _ in self._threads:
                 self._tasks.put(None)
@@ -64,7 +65,7 @@ class DaemonThreadPool:
             if task is None:
                 return
             task()
-            del task  # who waits for more holds nothing
+            del task  # hold no references while waiting
 
 
 def _run_task(task: Callable[[], T], future: "Future[T]") -> None:
@@ -72,8 +73,8 @@ def _run_task(task: Callable[[], T], future: "Future[T]") -> None:
         return
     try:
         result = task()
-    except BaseException as error:  # noqa: BLE001 - this thread's border: it is raised where the work is awaited
+    except BaseException as error:  # noqa: BLE001 - outermost frame of this thread; raised to the caller
         future.set_exception(error)
-        del future  # as above
+        del future  # breaks the reference cycle, as above
     else:
         future.set_result(result)

@@ -1,9 +1,9 @@
-"""Calls under way and bills about to be booked, noted in a file so that none is lost with its process.
+"""Calls in flight and charges about to be recorded, in a file so that none is lost with its process.
 
-A call is noted before it is sent, and its bill before the client has the whole answer. A bill is booked behind
-the answer, with others in one transaction. A process that is killed leaves its notes here, in the form in which
-bills wait for a store that is away: whoever looks for those finds them. Nothing waits for the disk: what a
-process has written outlives it, if not the machine.
+A call is logged before it is sent, and its charge before the client has the whole response. Charges are
+recorded after the response, several in one transaction. A killed process leaves its log in the format of the
+outbox, so whoever claims outbox files finds it. Nothing waits for the disk: what is written survives the
+process, but not a power loss.
 """
 
 import logging
@@ -16,12 +16,12 @@ from foveate.store.outbox import create_locked_file, encode_charge, encode_disca
 
 _LOG = logging.getLogger(__name__)
 
-# A file that has grown to this, and to twice what is still held, is replaced by one with only that.
+# A file that exceeds this, and twice the lines in use, is replaced by one with only these lines.
 _MAX_BYTES = 1024 * 1024
 
 
 class FileWriteAheadLog:
-    """The calls of this process that are not booked yet, in a file in `folder`. For one thread."""
+    """The calls of this process that are not recorded yet, in a file in `folder`. For use by one thread."""
 
     def __init__(self, folder: Path, *, max_bytes: int = _MAX_BYTES) -> None:
         self._folder = folder
@@ -33,7 +33,7 @@ class FileWriteAheadLog:
         self._is_unwritable = False
 
     def open(self) -> None:
-        """Have the file there before the first call comes, which then need not wait for the disk."""
+        """Create the file ahead of time, so that the first call does not wait for the disk."""
         try:
             if self._file is None:
                 self._path, self._file = create_locked_file(self._folder)
@@ -41,18 +41,17 @@ class FileWriteAheadLog:
             self._report_error(error)
 
     def append(self, charge: Charge) -> None:
-        """Have a call outlive this process. If that cannot be, it is told once, and booked all the same."""
+        """Log a call. If that fails, report it once and go on: the charge is recorded all the same."""
         line = encode_charge(charge)
         if self._write(line):
             self._lines[charge.call.id] = line
 
     def mark_recorded(self, call_id: str) -> None:
-        """A bill is booked, or waits elsewhere."""
         if self._lines.pop(call_id, None) is not None and not self._lines:
             self._truncate()
 
     def discard(self, call_id: str) -> None:
-        """Remove what is held for a call that is not billed: nothing else tells whoever finds the file."""
+        """Remove a call that is not charged. Nothing else tells this to whoever claims the file."""
         if self._lines.pop(call_id, None) is None:
             return
         if self._lines:
@@ -61,7 +60,7 @@ class FileWriteAheadLog:
             self._truncate()
 
     def close(self) -> None:
-        """Let go of the file; one with bills in it stays for whoever looks next."""
+        """Close the file. If it has charges, it stays for whoever claims it next."""
         if self._file is None:
             return
         if not self._lines:
@@ -70,7 +69,6 @@ class FileWriteAheadLog:
         self._file = None
 
     def _write(self, line: bytes) -> bool:
-        """Append a line; whether it is written."""
         try:
             if self._file is None:
                 self._path, self._file = create_locked_file(self._folder)
@@ -84,7 +82,7 @@ class FileWriteAheadLog:
         return True
 
     def _rewrite(self) -> None:
-        """Go on in a new file with what is held; until it is complete, the old one is still there."""
+        """Copy the lines in use to a new file; the old one stays until the new one is complete."""
         old_path, old_file, old_size = self._path, self._file, self._size
         self._path, self._file = create_locked_file(self._folder, is_synced=False)
         self._size = 0
@@ -104,7 +102,7 @@ class FileWriteAheadLog:
     def _truncate(self) -> None:
         if self._file is None:
             return
-        with suppress(OSError):  # bills that are left there are known by their calls
+        with suppress(OSError):  # remaining charges are recognized by their call ids
             os.ftruncate(self._file, 0)
             self._size = 0
 

@@ -1,4 +1,4 @@
-"""Answers as Anthropic gives them: a message, or the events that stream one.
+"""Renders responses as Anthropic messages, or as the events of a stream.
 
 After https://platform.claude.com/docs/en/build-with-claude/streaming (read November 2026).
 """
@@ -30,12 +30,11 @@ _STOP_REASONS = {
     StopReason.WINDOW: "model_context_window_exceeded",
 }
 _JSON = "json_schema"
-# Tools that the provider defines and the client runs; all others of its own it runs itself.
+# Tools that the provider defines and the client runs. The provider runs its other tools itself.
 _CLIENT_TOOL_PREFIXES = ("bash_", "text_editor_", "computer_2", "memory_")
 
 
 def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> ResponseSpec:
-    """What an accepted request wants of its answer."""
     choice = as_dict(body.get("tool_choice"))
     forced = {"any": "", "tool": as_text(choice.get("name"))}.get(as_text(choice.get("type")))
     output = as_dict(as_dict(body.get("output_config")).get("format") or body.get("output_format"))
@@ -59,12 +58,12 @@ def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> Respons
 
 
 def visible_thinking(body: dict[str, Any], thinking: str) -> str:
-    """What is shown of a thought; its signature stands for the rest."""
+    """Return the thinking text that the response shows; it may be omitted, and only its signature sent."""
     return "" if as_dict(body.get("thinking")).get("display") == "omitted" else thinking
 
 
 class AnthropicResponse:
-    """An answer in Anthropic's words. `sign` gives the signature of a thought as it is shown."""
+    """A rendered response. `sign` returns the signature of the visible thinking."""
 
     def __init__(
         self,
@@ -80,12 +79,10 @@ class AnthropicResponse:
         self.content = [_render_block(part, metadata, show, sign) for part in generated.parts]
 
     def body(self) -> bytes:
-        """The message."""
         usage = usage_block(self._metadata.usage)
         return to_json(self._message(self.content, self._stop_fields(), usage))
 
     def events(self) -> Iterator[bytes]:
-        """The same as a stream."""
         begun = usage_block(self._metadata.usage) | {"output_tokens": 1}
         silent: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
         yield _encode_typed_event({"type": "message_start", "message": self._message([], silent, begun)})
@@ -123,7 +120,7 @@ class AnthropicResponse:
 
 
 def usage_block(usage: Usage) -> dict[str, Any]:
-    """A bill as Anthropic writes it: what is read and written comes beside the uncached input."""
+    """Render usage as Anthropic does: cache reads and writes are not part of the input tokens."""
     cache = usage.cache
     return {
         "input_tokens": cache.uncached,
@@ -139,7 +136,6 @@ def usage_block(usage: Usage) -> dict[str, Any]:
 
 
 def error_event(message: str) -> bytes:
-    """A stream that breaks off with an error, which is then its last event."""
     return _encode_typed_event({"type": "error", "error": {"type": "overloaded_error", "message": message}})
 
 
@@ -160,7 +156,7 @@ def _render_block(
 
 
 def _split_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block before anything is said in it, and the deltas that say it."""
+    """Return an empty block, and the deltas that fill it."""
     match block["type"]:
         case "thinking":
             deltas = [

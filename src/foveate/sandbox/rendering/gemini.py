@@ -1,4 +1,4 @@
-"""Answers as Google's generateContent gives them: a whole one, or the chunks that stream it.
+"""Renders responses of Google's generateContent, or the chunks of a stream.
 
 After https://ai.google.dev/api/generate-content (read November 2026).
 """
@@ -26,7 +26,6 @@ _FINISH_REASONS = {StopReason.LIMIT: "MAX_TOKENS", StopReason.WINDOW: "MAX_TOKEN
 def read_response_spec(
     body: dict[str, Any], model: str, room_tokens: int | None, *, streams: bool
 ) -> ResponseSpec:
-    """What an accepted request wants of its answer."""
     config = as_dict(body.get("generationConfig"))
     tools = [
         as_dict(function)
@@ -55,12 +54,11 @@ def read_response_spec(
 
 
 def count_candidates(body: dict[str, Any]) -> int:
-    """How many answers are wanted, each of which is billed."""
     return as_dict(body.get("generationConfig")).get("candidateCount") or 1
 
 
 def _tool_schema(tool: dict[str, Any]) -> dict[str, Any]:
-    """A function's schema; Google also has the names of types in capitals."""
+    """Return a function's schema. Google also accepts type names in capitals."""
     return as_dict(_lowercase_types(tool.get("parametersJsonSchema") or tool.get("parameters")))
 
 
@@ -76,7 +74,7 @@ def _lowercase_types(schema: Any) -> Any:
 
 
 class GeminiResponse:
-    """An answer in Google's words. `as_events`: a stream has server-sent events, and not one JSON list."""
+    """A rendered response. `as_events`: a stream uses server-sent events instead of one JSON list."""
 
     def __init__(
         self, generated: GeneratedResponse, metadata: ResponseMetadata, body: dict[str, Any], *, as_events: bool
@@ -88,7 +86,6 @@ class GeminiResponse:
         self._as_events = as_events
 
     def body(self) -> bytes:
-        """The whole answer."""
         parts = [
             part
             for generated_part in self._generated.parts
@@ -98,7 +95,6 @@ class GeminiResponse:
         return to_json(self._envelope(candidates))
 
     def events(self) -> Iterator[bytes]:
-        """The same as a stream."""
         chunks: list[dict[str, Any]] = []
         for index in range(self._candidate_count):
             parts = [
@@ -135,7 +131,7 @@ class GeminiResponse:
 
 
 def _render_parts(part: ThinkingPart | TextPart | ToolCallPart, *, whole: bool) -> list[dict[str, Any]]:
-    """A part of an answer; a text that streams comes in several."""
+    """Render a part; a streamed text becomes several."""
     if isinstance(part, ToolCallPart):
         signature = b64encode(part.name.encode() * 4).decode()
         call = {"name": part.name, "args": json.loads(part.arguments)}
@@ -146,7 +142,7 @@ def _render_parts(part: ThinkingPart | TextPart | ToolCallPart, *, whole: bool) 
 
 
 def usage_block(metadata: ResponseMetadata) -> dict[str, Any]:
-    """A bill as Google writes it: the prompt includes what was read, thoughts stand beside the candidates."""
+    """Render usage as Google does: the prompt includes cache reads, the candidates exclude thinking."""
     usage = metadata.usage
     prompt, thinking_tokens = usage.cache.input_tokens, usage.reasoning_tokens
     block: dict[str, Any] = {
@@ -162,5 +158,4 @@ def usage_block(metadata: ResponseMetadata) -> dict[str, Any]:
 
 
 def render_count(tokens: int) -> bytes:
-    """A count as Google answers it."""
     return to_json({"totalTokens": tokens, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": tokens}]})

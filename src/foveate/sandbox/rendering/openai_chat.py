@@ -1,4 +1,4 @@
-"""Answers as OpenAI's chat completions give them: a completion, or the chunks that stream one.
+"""Renders responses as OpenAI chat completions, or as the chunks of a stream.
 
 After https://platform.openai.com/docs/api-reference/chat-streaming (read November 2026).
 """
@@ -31,13 +31,12 @@ _FINGERPRINT = "fp_sandbox"
 
 
 def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> ResponseSpec:
-    """What an accepted request wants of its answer."""
     stops = body.get("stop")
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     tools = [as_dict(tool) for tool in as_list(body.get("tools"))]
     called = [as_dict(tool.get(as_text(tool.get("type")))) for tool in tools]
     forced = find_forced_tool(body.get("tool_choice"))
-    if not tools:  # or in the words of 2023
+    if not tools:  # the API of 2023 has functions instead
         called = as_list(body.get("functions"))
         forced = as_dict(body.get("function_call")).get("name")
     output = as_dict(body.get("response_format"))
@@ -58,7 +57,7 @@ def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> Respons
 
 
 def find_forced_tool(choice: object) -> str | None:
-    """The tool that has to be called: its name, empty for any, None where none has to be."""
+    """Return the tool that must be called; "" for any, None if none must be."""
     if choice == "required":
         return ""
     chosen = as_dict(choice)
@@ -71,22 +70,21 @@ def find_forced_tool(choice: object) -> str | None:
 
 
 def text_tool_names(tools: list[dict[str, Any]]) -> frozenset[str]:
-    """The names of the tools that take any text."""
+    """Return the names of custom tools, which take free text."""
     return frozenset(read_tool_name(tool) for tool in tools if tool.get("type") == "custom")
 
 
 def count_choices(body: dict[str, Any]) -> int:
-    """How many answers are wanted, each of which is billed."""
+    """Return how many choices are requested, each of which is charged."""
     return body.get("n") or 1
 
 
 def join_text(parts: object) -> str:
-    """What the parts of a content say."""
     return "\n".join(as_text(part.get("text")) for part in map(as_dict, as_list(parts)))
 
 
 class ChatResponse:
-    """An answer in the words of chat completions, as often as it is wanted."""
+    """A rendered response with the requested number of choices."""
 
     def __init__(self, generated: GeneratedResponse, metadata: ResponseMetadata, body: dict[str, Any]) -> None:
         self._metadata = metadata
@@ -102,7 +100,6 @@ class ChatResponse:
         ]
 
     def body(self) -> bytes:
-        """The completion."""
         choices = [
             {"index": index, "message": self._message(calls), "logprobs": None, "finish_reason": self._finish}
             for index, calls in enumerate(self._choices)
@@ -120,7 +117,6 @@ class ChatResponse:
         return message | {"annotations": []}
 
     def events(self) -> Iterator[bytes]:
-        """The same as a stream."""
         for index, calls in enumerate(self._choices):
             opening = {"role": "assistant", "content": None if calls else "", "refusal": None}
             yield self._chunk(index, opening)
@@ -160,7 +156,7 @@ def _render_call(part: ToolCallPart, metadata: ResponseMetadata) -> dict[str, An
 
 
 def _split_call(call: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A call as it is streamed: first who is called, then with what."""
+    """Yield a call as it is streamed: first the name, then its arguments."""
     kind = call["type"]
     field = "input" if kind == "custom" else "arguments"
     yield call | {kind: call[kind] | {field: ""}}
@@ -169,7 +165,7 @@ def _split_call(call: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def usage_block(metadata: ResponseMetadata) -> dict[str, Any]:
-    """A bill as chat completions write it: the prompt includes what was read and written."""
+    """Render usage as chat completions do: the prompt includes cache reads and writes."""
     cache, output = metadata.usage.cache, metadata.usage.output_tokens
     details = {"cached_tokens": cache.read, "audio_tokens": 0}
     if metadata.charges_cache_writes:

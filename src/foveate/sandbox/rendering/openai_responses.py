@@ -1,4 +1,4 @@
-"""Answers as OpenAI's Responses give them: a response, or the events that stream one.
+"""Renders responses of OpenAI's Responses API, or the events of a stream.
 
 After https://platform.openai.com/docs/api-reference/responses-streaming (read November 2026).
 """
@@ -23,7 +23,7 @@ from foveate.sandbox.response import (
 )
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
-# What a response repeats of its request, and what it says where the request said nothing.
+# Request fields that the response echoes, with their defaults.
 _ECHOED_DEFAULTS: dict[str, Any] = {
     "background": False,
     "instructions": None,
@@ -48,7 +48,6 @@ _ECHOED_DEFAULTS: dict[str, Any] = {
 
 
 def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> ResponseSpec:
-    """What an accepted request wants of its answer."""
     effort = as_text(as_dict(body.get("reasoning")).get("effort"))
     output = as_dict(as_dict(body.get("text")).get("format"))
     given = body.get("input")
@@ -81,7 +80,7 @@ def _records(given: object) -> list[dict[str, Any]]:
 
 
 def _tool_namespaces(body: dict[str, Any]) -> dict[str, str]:
-    """Return the namespaces of the tools that are in one, by the names of the tools."""
+    """Return the namespace of each tool that has one, by tool name."""
     return {
         as_text(inner.get("name")): as_text(tool.get("name"))
         for tool in _records(body.get("tools"))
@@ -91,7 +90,7 @@ def _tool_namespaces(body: dict[str, Any]) -> dict[str, str]:
 
 
 class ResponsesResponse:
-    """An answer in the words of Responses; `output` are its items."""
+    """A rendered response; `output` has its items."""
 
     def __init__(self, generated: GeneratedResponse, metadata: ResponseMetadata, body: dict[str, Any]) -> None:
         self.id = metadata.new_id("resp_")
@@ -108,11 +107,9 @@ class ResponsesResponse:
             self.output[-1] |= {"status": "incomplete"}
 
     def body(self) -> bytes:
-        """The response."""
         return to_json(self._finished_response())
 
     def events(self) -> Iterator[bytes]:
-        """The same as a stream."""
         numbers = count()
 
         def numbered(kind: str, **fields: Any) -> bytes:
@@ -155,7 +152,7 @@ class ResponsesResponse:
 
 
 def usage_block(metadata: ResponseMetadata) -> dict[str, Any]:
-    """A bill as Responses write it: the input includes what was read and written."""
+    """Render usage as the Responses API does: the input includes cache reads and writes."""
     cache, output = metadata.usage.cache, metadata.usage.output_tokens
     details: dict[str, Any] = {
         "cached_tokens": cache.read,
@@ -209,7 +206,7 @@ def _text_part(text: str) -> dict[str, Any]:
 
 
 def _empty_item(item: dict[str, Any]) -> dict[str, Any]:
-    """An item before anything is said in it."""
+    """Return an item without content, as it is when its stream begins."""
     match item["type"]:
         case "message":
             return item | {"status": "in_progress", "content": []}
@@ -222,7 +219,7 @@ def _empty_item(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What happens between an item's beginning and its end."""
+    """Yield the events between the start and the end of an item."""
     if item["type"] == "message":
         text = item["content"][0]["text"]
         yield "response.content_part.added", {"content_index": 0, "part": _text_part("")}

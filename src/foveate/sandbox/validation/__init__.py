@@ -1,1 +1,1 @@
-""""""
+"""Validates requests by the rules of each provider."""

@@ -1,13 +1,9 @@
-"""What Anthropic takes for a Messages request: its parameters, its tools, thinking, and the size of it all.
+"""Validates Messages requests as Anthropic does: parameters, tools, thinking, cache breakpoints and size.
 
-After https://platform.claude.com/docs/en/api/messages and what its API answered to others (read November 2026).
-
-What Anthropic takes for cache marks: how many, on what, in which order of lifetimes.
-
-After https://platform.claude.com/docs/en/build-with-claude/prompt-caching (read November 2026). Written without
-a look at where Foveate puts them, so that both are not wrong together; the numbers come from `cache/rules`.
-
-What Anthropic says of a value that has not the shape it should have.
+After https://platform.claude.com/docs/en/api/messages,
+https://platform.claude.com/docs/en/build-with-claude/prompt-caching and recorded error responses of its API
+(read November 2026). The checks of breakpoints are written independently of how Foveate places them, so that an
+error in one shows in the other; the numbers come from `prompt_cache/rules`.
 """
 
 import re
@@ -36,15 +32,20 @@ _TYPE_NAMES = {
     "list": "list",
     "object": "dictionary",
 }
+_ORDER_NOTE = "Note that blocks are processed in the following order: `tools`, `system`, `messages`."
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_MIN_TOP_P = 0.95  # with thinking
+# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026)
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_THINKING_TYPES = ("thinking", "redacted_thinking")
 
 
 def to_error_response(schema_error: SchemaError) -> ErrorResponse:
-    """A fault as a refusal."""
     return ErrorResponse(message=f"{_format_path(schema_error.path)}: {_describe_error(schema_error)}")
 
 
 def join_choices(words: tuple[str, ...]) -> str:
-    """Words that something may be, as in `'a', 'b' or 'c'`."""
+    """Join words as in `'a', 'b' or 'c'`."""
     *others, last = (f"'{word}'" for word in words)
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -62,8 +63,8 @@ def _describe_error(schema_error: SchemaError) -> str:
         case Violation.TAG:
             tags = ", ".join(f"'{word}'" for word in schema_error.allowed)
             return (
-                f"Input tag '{schema_error.found}' found using '{schema_error.tag}' does not match any of the expected tags: "
-                f"{tags}"
+                f"Input tag '{schema_error.found}' found using '{schema_error.tag}' does not match any of the "
+                f"expected tags: {tags}"
             )
         case Violation.LOW | Violation.HIGH if schema_error.expected_type.name == "number":
             return f"range: {schema_error.expected_type.minimum}..{schema_error.expected_type.maximum}"
@@ -83,12 +84,9 @@ def _format_path(path: SchemaPath) -> str:
     return ".".join(step.name if isinstance(step, TypeTag) else str(step) for step in path)
 
 
-_ORDER_NOTE = "Note that blocks are processed in the following order: `tools`, `system`, `messages`."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CacheableBlock:
-    """A tool or block, with its path and tag as errors have them, and its mark where it has one."""
+    """A tool or block, with its path and tag as in errors."""
 
     path: str
     tag: str
@@ -98,7 +96,7 @@ class _CacheableBlock:
 
 
 def check_breakpoints(body: dict[str, Any], rules: CacheRules) -> Iterator[ErrorResponse]:
-    """What is wrong with the marks of a request, the first thing first."""
+    """Yield the errors in the breakpoints of a request."""
     blocks = list(_find_cacheable_blocks(body))
     automatic = body.get("cache_control")
     for block in blocks:
@@ -154,7 +152,8 @@ def _check_breakpoint(path: str, cache_breakpoint: Any, rules: CacheRules) -> It
 def _check_count(found: int, rules: CacheRules) -> Iterator[ErrorResponse]:
     if found > rules.max_breakpoints:
         yield ErrorResponse(
-            message=f"A maximum of {rules.max_breakpoints} blocks with cache_control may be provided. Found {found}."
+            message=f"A maximum of {rules.max_breakpoints} blocks with cache_control may be provided. "
+            f"Found {found}."
         )
 
 
@@ -170,7 +169,7 @@ def _check_ttl_order(marked: list[_CacheableBlock]) -> Iterator[ErrorResponse]:
 def _check_automatic(
     blocks: list[_CacheableBlock], marked: list[_CacheableBlock], ttl: Ttl, rules: CacheRules
 ) -> Iterator[ErrorResponse]:
-    """The mark of the whole request stands on the last block that can bear one."""
+    """Check the breakpoint of the whole request, which applies to the last cacheable block."""
     last_block = next(
         (block for block in reversed(blocks) if block.kind in rules.breakpoint_kinds and not block.is_empty),
         None,
@@ -179,8 +178,8 @@ def _check_automatic(
         return
     if last_block.cache_breakpoint is not None and _read_ttl(last_block.cache_breakpoint) is not ttl:
         yield ErrorResponse(
-            message=f"cache_control: the last cacheable block ({last_block.path}) already has cache_control with "
-            f"a different ttl ('{_read_ttl(last_block.cache_breakpoint)}', not '{ttl}')"
+            message=f"cache_control: the last cacheable block ({last_block.path}) already has cache_control "
+            f"with a different ttl ('{_read_ttl(last_block.cache_breakpoint)}', not '{ttl}')"
         )
     if ttl is Ttl.ONE_HOUR and any(_read_ttl(block.cache_breakpoint) is Ttl.FIVE_MINUTES for block in marked):
         yield _ttl_order_error("cache_control.ttl")
@@ -197,19 +196,13 @@ def _read_ttl(cache_breakpoint: Any) -> Ttl:
     return Ttl.ONE_HOUR if as_dict(cache_breakpoint).get("ttl") == Ttl.ONE_HOUR else Ttl.FIVE_MINUTES
 
 
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_MIN_TOP_P = 0.95  # with thinking
-# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026)
-_BINDING_BETA = "thinking-binding-controls-2026-08-01"
-_THINKING_TYPES = ("thinking", "redacted_thinking")
-
-
 def find_error(
     body: dict[str, Any], *, counting: bool = False, betas: Collection[str] = ()
 ) -> ErrorResponse | None:
-    """Why Anthropic would not take a request, or None where it would.
+    """Return the first error of a request, or None.
 
-    `counting` is asked of `count_tokens`, which wants no limit of the answer. `betas` are asked for with it.
+    With `counting`, the request is for `count_tokens`, which takes no output limit. `betas` are those of its
+    header.
     """
     return next(_check_request(body, counting, betas), None)
 
@@ -242,7 +235,7 @@ def _check_parameters(body: dict[str, Any], counting: bool) -> Iterator[ErrorRes
 
 
 def _check_block_binding(thinking: dict[str, Any], betas: Collection[str]) -> Iterator[ErrorResponse]:
-    """What happens to thoughts after an edit can be said with a beta only, and without it is no field."""
+    """Check that `block_binding` is only used with its beta; otherwise it is an unknown field."""
     if thinking.get("block_binding") is not None and _BINDING_BETA not in betas:
         where = f"thinking.{thinking['type']}.block_binding"
         yield ErrorResponse(message=f"{where}: Extra inputs are not permitted")
@@ -255,7 +248,7 @@ def _check_output_limit(body: dict[str, Any], model: SandboxModel) -> Iterator[E
             message=f"max_tokens: {wanted} > {model.most_output_tokens}, which is the maximum allowed number "
             f"of output tokens for {model.name}"
         )
-    if wanted == 0 and body.get("stream"):  # nothing is said: such a request warms the cache
+    if wanted == 0 and body.get("stream"):  # such a request only warms the cache
         yield ErrorResponse(message="max_tokens: 0 is not supported with streaming")
     if any(not stop.strip() for stop in body.get("stop_sequences") or ()):
         yield ErrorResponse(message="stop_sequences: each stop sequence must contain non-whitespace")
@@ -268,7 +261,7 @@ def _check_system(system: Any) -> Iterator[ErrorResponse]:
 def _check_tools(body: dict[str, Any]) -> Iterator[ErrorResponse]:
     names = []
     for i, tool in enumerate(as_list(body.get("tools"))):
-        if "name" not in tool:  # a set of tools, which the provider names
+        if "name" not in tool:  # a toolset, whose tools the provider names
             continue
         names.append(tool["name"])
         if not _TOOL_NAME.fullmatch(tool["name"]):
@@ -290,7 +283,6 @@ def _check_tool_choice(choice: dict[str, Any], names: list[str]) -> Iterator[Err
 
 
 def is_thinking_enabled(body: dict[str, Any]) -> bool:
-    """Whether the answer begins with a thought."""
     return as_dict(body.get("thinking")).get("type") in ("enabled", "adaptive")
 
 
@@ -316,19 +308,19 @@ def _check_thinking(body: dict[str, Any]) -> Iterator[ErrorResponse]:
         yield ErrorResponse(
             message=f"`top_p` must be greater than or equal to {_MIN_TOP_P} or unset when thinking is enabled."
         )
-    # An adaptive model leaves out its thought instead, as recorded requests show.
+    # Recorded requests show that adaptive models skip thinking instead.
     if kind == "enabled" and as_dict(body.get("tool_choice")).get("type") in ("any", "tool"):
         yield ErrorResponse(message="Thinking may not be enabled when tool_choice forces tool use.")
 
 
 def _check_last_turn(body: dict[str, Any], model: SandboxModel) -> Iterator[ErrorResponse]:
-    """Who may have the last word, and with what the assistant's last turn begins."""
+    """Check who has the last turn, and how the last assistant turn starts."""
     messages = body["messages"]
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns:
         return
     blocks = anthropic_messages.content_blocks(messages[turns[-1]])
-    # A turn that the provider's own tools paused is sent back to be gone on with.
+    # A turn that a server tool paused is sent back to be continued.
     is_paused = any(block.get("type") == "server_tool_use" for block in blocks)
     is_prefill = turns[-1] == len(messages) - 1 and not is_paused
     if is_prefill and blocks and not model.takes_prefill:
@@ -338,7 +330,7 @@ def _check_last_turn(body: dict[str, Any], model: SandboxModel) -> Iterator[Erro
         )
     if not blocks or not is_thinking_enabled(body):
         return
-    # An adaptive model may have called its tool without a thought.
+    # An adaptive model may call a tool without thinking.
     has_tool_use = any(block.get("type") == "tool_use" for block in blocks)
     if as_dict(body["thinking"])["type"] == "enabled" and (is_prefill or has_tool_use):
         first = blocks[0].get("type")
@@ -356,7 +348,7 @@ def _check_last_turn(body: dict[str, Any], model: SandboxModel) -> Iterator[Erro
 
 
 def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
-    """Why a prompt, or it and its answer, does not fit in the model's window."""
+    """Return an error if the prompt, or the prompt and its output limit, exceed the model's window."""
     model, window = find_model(Format.ANTHROPIC, body["model"]), find_context_window(body["model"])
     if model is None or window is None:
         return None

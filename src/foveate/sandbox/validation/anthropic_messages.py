@@ -1,7 +1,8 @@
-"""What Anthropic takes for messages: their shape, texts that say something, calls next to their results.
+"""Validates messages as Anthropic does: roles, blocks, texts, and tool calls with their results.
 
-After https://platform.claude.com/docs/en/api/messages, the pages on tool use, and what its API answered to
-others (read November 2026). Since October 2024 roles need not alternate, and the assistant may speak first.
+After https://platform.claude.com/docs/en/api/messages, the pages on tool use, and recorded error responses of
+its API (read November 2026). Since October 2024 roles need not alternate, and the first message may be the
+assistant's.
 """
 
 import re
@@ -22,9 +23,8 @@ _DIRECTIVE_NOTE = "; the directive-only form (content: [] with output_config) is
 
 
 def check_messages(messages: list[dict[str, Any]], *, takes_system: bool) -> Iterator[ErrorResponse]:
-    """What is wrong with messages of the right shape, the first thing first.
-
-    `takes_system`: the model has system messages among the others.
+    """Yield the errors in messages of the right shape. `takes_system`: the model accepts system messages among
+    them.
     """
     yield from _check_blocks(messages)
     yield from _check_system_messages(messages, takes_system)
@@ -33,7 +33,7 @@ def check_messages(messages: list[dict[str, Any]], *, takes_system: bool) -> Ite
 
 
 def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """A message's blocks, a string being one text block; of a string that is empty, none."""
+    """Return a message's blocks. A string is one text block, an empty string none."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
@@ -41,7 +41,6 @@ def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_roles(messages: list[Any]) -> Iterator[ErrorResponse]:
-    """Messages by nobody that there is."""
     for message in messages:
         if isinstance(message, dict) and message.get("role", ROLES[0]) not in ROLES:
             role = as_text(message["role"])
@@ -89,17 +88,17 @@ def _check_tool_result(at: str, block: dict[str, Any]) -> Iterator[ErrorResponse
     for k, part in enumerate(inner):
         if part["type"] == "text" and not part["text"]:
             yield ErrorResponse(message="messages: text content blocks must be non-empty")
-        if part.get("cache_control") is not None:  # the result as a whole can be marked
+        if part.get("cache_control") is not None:  # only the result itself can have a breakpoint
             where = f"{at}.tool_result.content.{k}.{part['type']}"
             yield ErrorResponse(message=f"{where}.cache_control: Extra inputs are not permitted")
 
 
 def _check_system_messages(messages: list[dict[str, Any]], takes_system: bool) -> Iterator[ErrorResponse]:
-    """System messages after a user's turn and before the assistant's, or at the end.
+    """Check that system messages follow a user turn and precede an assistant turn or the end.
 
     https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages (read November 2026).
-    Several in a row are judged together. The words are those that its API answered to others in September and
-    October 2026.
+    Consecutive ones are checked together. The error texts are recorded from its API in September and October
+    2026.
     """
     roles = [message["role"] for message in messages]
     if "system" in roles and not takes_system:
@@ -125,7 +124,7 @@ def _check_system_messages(messages: list[dict[str, Any]], takes_system: bool) -
 
 
 def _is_directive(message: dict[str, Any]) -> bool:
-    """Whether a message says nothing, and only sets how the model answers from here on."""
+    """Return whether a message has no content and only sets options for the responses that follow."""
     return message["role"] == "system" and message["content"] == [] and "output_config" in message
 
 
@@ -156,7 +155,7 @@ def _check_texts(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
 
 
 def check_texts(area: str, at: str, blocks: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
-    """Texts that say nothing."""
+    """Check that texts are not empty."""
     for j, block in enumerate(blocks):
         if block.get("type") != "text":
             continue
@@ -170,10 +169,10 @@ def check_texts(area: str, at: str, blocks: list[dict[str, Any]]) -> Iterator[Er
 
 
 def _check_tool_pairs(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
-    """Every call has one result, in the next turn and before anything else there.
+    """Check that every tool call has one result, at the start of the next turn.
 
-    Messages in a row by one speaker are one turn, and another turn may use an id again: recorded requests with
-    either were taken and billed.
+    Consecutive messages of one role are one turn, and a later turn may reuse an id: recorded requests with
+    either were accepted and charged.
     """
     called: list[str] = []
     last_index = 0

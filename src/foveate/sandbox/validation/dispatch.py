@@ -1,4 +1,4 @@
-"""Whether a provider would take a request, told without a server: the rules of each format, by its name."""
+"""Validates requests by the rules of their API format, without a server."""
 
 from collections.abc import Collection
 from typing import Any
@@ -21,13 +21,16 @@ def validate_request(
     counting: bool = False,
     betas: Collection[str] = (),
 ) -> ErrorResponse | None:
-    """Why the provider of a request's format would refuse it, or None where it would take it.
+    """Return the error with which the provider of a request's format would reject it, or None.
 
-    Without `prompt_tokens` it is not asked whether the prompt fits. `counting` asks for Anthropic's
-    `count_tokens`; `betas` are those of its header `anthropic-beta`.
+    Args:
+        request: the request.
+        prompt_tokens: the size of the prompt; None skips the check whether it fits the window.
+        counting: whether the request is for Anthropic's `count_tokens`.
+        betas: the values of Anthropic's header `anthropic-beta`.
 
     Raises:
-        MalformedRequest: the request is in a format that the sandbox does not speak.
+        MalformedRequest: the sandbox does not support the format of the request.
     """
     body = decode_body(request.format, request.body)
     if isinstance(body, ErrorResponse):
@@ -46,10 +49,10 @@ def find_error(
     betas: Collection[str] = (),
     model: str = "",
 ) -> ErrorResponse | None:
-    """Why the provider of a format would refuse a body, whatever its size; Gemini has the `model` beside it.
+    """Return the first error of a body, whatever its size. Gemini requests have the `model` in their path.
 
     Raises:
-        MalformedRequest: the sandbox does not speak that format.
+        MalformedRequest: the sandbox does not support the format.
     """
     match api_format:
         case Format.ANTHROPIC:
@@ -67,7 +70,7 @@ def find_error(
 def find_window_error(
     api_format: Format, body: dict[str, Any], prompt_tokens: int, *, model: str = ""
 ) -> ErrorResponse | None:
-    """Why a body with which nothing else is wrong does not fit in its model's window."""
+    """Return an error if an otherwise valid body does not fit in its model's window."""
     match api_format:
         case Format.ANTHROPIC:
             return anthropic.find_window_error(body, prompt_tokens)
@@ -80,7 +83,7 @@ def find_window_error(
 
 
 def decode_body(api_format: Format, body: bytes) -> dict[str, Any] | ErrorResponse:
-    """A body as plain data; providers take no half emoji, and nothing else than JSON."""
+    """Decode a JSON object. Like the providers, reject lone surrogates."""
     try:
         found = msgspec.json.decode(body)
     except msgspec.DecodeError as error:

@@ -1,6 +1,6 @@
-"""What Google takes for generateContent and countTokens.
+"""Validates requests as Google's generateContent and countTokens do.
 
-After https://ai.google.dev/api/generate-content and what its API answered to others (read November 2026).
+After https://ai.google.dev/api/generate-content and recorded error responses of its API (read November 2026).
 """
 
 import re
@@ -19,15 +19,19 @@ _FREE_FORM_FIELDS = frozenset(
     ("args", "labels", "parameters", "parametersJsonSchema", "partMetadata", "response", "responseJsonSchema",
      "responseSchema")
 )  # fmt: skip
-# What a part may hold; exactly one of these.
+# A part has exactly one of these fields.
 _DATA_FIELDS = frozenset(
     ("text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode",
      "codeExecutionResult", "toolCall", "toolResponse")
 )  # fmt: skip
+# Clients send this if they have lost the signature of a call; Google then checks none.
+_NO_SIGNATURE = "skip_thought_signature_validator"
 
 
 def to_camel_case(body: Any) -> Any:
-    """A body in the first of the two spellings that Google reads; what holds any names stays as it is."""
+    """Convert the field names of a body to camel case. Google accepts snake case too; free-form values stay as
+    they are.
+    """
     if isinstance(body, list):
         return [to_camel_case(entry) for entry in body]
     if not isinstance(body, dict):
@@ -39,12 +43,10 @@ def to_camel_case(body: Any) -> Any:
 
 
 def find_error(body: dict[str, Any], model: str, *, counting: bool = False) -> ErrorResponse | None:
-    """Why Google would not take a request for a model, or None where it would."""
     return next(_check_request(body, model, counting=counting), None)
 
 
 def find_window_error(model: str, prompt_tokens: int) -> ErrorResponse | None:
-    """Why a prompt does not fit in the model's window."""
     window = find_context_window(model)
     if window is None or prompt_tokens <= window.tokens:
         return None
@@ -82,10 +84,6 @@ def _check_request(body: dict[str, Any], model: str, *, counting: bool) -> Itera
         )
 
 
-# What clients send that have lost the signature of a call: Google then checks none.
-_NO_SIGNATURE = "skip_thought_signature_validator"
-
-
 def _check_parts(path: str, content: dict[str, Any]) -> Iterator[ErrorResponse]:
     if not as_list(content.get("parts")):
         yield _invalid_argument(f"* GenerateContentRequest.{path}.parts: contents.parts must not be empty.")
@@ -104,7 +102,7 @@ def _check_parts(path: str, content: dict[str, Any]) -> Iterator[ErrorResponse]:
 
 
 def _check_turns(contents: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
-    """Calls of functions stand after what the user says, and their responses right after them."""
+    """Check that function calls follow a user turn, and that their responses follow immediately."""
     waiting = 0
     for at, content in enumerate(contents):
         calls = sum("functionCall" in part for part in as_list(content.get("parts")))

@@ -1,8 +1,7 @@
-"""What OpenAI takes in both of its formats: models, parameters, tools, cache marks, and the size of it all.
+"""Validation that OpenAI's two formats share: models, parameters, tools, cache breakpoints and size.
 
-After https://platform.openai.com/docs/api-reference and what its API answered to others (read November 2026).
-
-What OpenAI says of a value that is not what it should be.
+After https://platform.openai.com/docs/api-reference and recorded error responses of its API (read November
+2026).
 """
 
 import re
@@ -27,10 +26,13 @@ _TYPE_NAMES = {
     "list": "an array",
     "object": "an object",
 }
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# Schemas may nest ten levels of properties, each of which is two steps.
+_MAX_SCHEMA_DEPTH = 20
+_BAD_PARAMETERS = "invalid_function_parameters"
 
 
 def to_error_response(schema_error: SchemaError) -> ErrorResponse:
-    """A fault as a refusal."""
     param = _format_path(schema_error.path)
     match schema_error.violation:
         case Violation.MISSING:
@@ -52,7 +54,8 @@ def to_error_response(schema_error: SchemaError) -> ErrorResponse:
         case Violation.LONG:
             return ErrorResponse(
                 message=f"Invalid '{param}': array too long. Expected an array with maximum length "
-                f"{schema_error.expected_type.maximum}, but got an array with length {len(schema_error.found)} instead.",
+                f"{schema_error.expected_type.maximum}, but got an array with length "
+                f"{len(schema_error.found)} instead.",
                 param=param,
                 code="array_above_max_length",
             )
@@ -61,12 +64,11 @@ def to_error_response(schema_error: SchemaError) -> ErrorResponse:
 
 
 def unknown_parameter(param: str) -> ErrorResponse:
-    """A parameter that there is not."""
     return ErrorResponse(message=f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
 
 
 def unsupported_parameter(param: str, advice: str = "") -> ErrorResponse:
-    """A parameter that there is, but not with this model."""
+    """Return the error for a parameter that this model does not support."""
     return ErrorResponse(
         message=f"Unsupported parameter: '{param}' is not supported with this model.{advice}",
         param=param,
@@ -75,14 +77,12 @@ def unsupported_parameter(param: str, advice: str = "") -> ErrorResponse:
 
 
 def missing_parameter(param: str) -> ErrorResponse:
-    """A parameter that has to be there."""
     return ErrorResponse(
         message=f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
     )
 
 
 def invalid_type(param: str, expected: str, found: object) -> ErrorResponse:
-    """A parameter that is something else than it has to be."""
     return ErrorResponse(
         message=f"Invalid type for '{param}': expected {expected}, but got {json_type_name(found)} instead.",
         param=param,
@@ -91,7 +91,6 @@ def invalid_type(param: str, expected: str, found: object) -> ErrorResponse:
 
 
 def invalid_value(param: str, found: object, known: Collection[str]) -> ErrorResponse:
-    """A parameter with another value than it can have."""
     *others, last = (f"'{value}'" for value in known)
     values = f"{', '.join(others)}, and {last}" if others else last
     return ErrorResponse(
@@ -100,7 +99,6 @@ def invalid_value(param: str, found: object, known: Collection[str]) -> ErrorRes
 
 
 def empty_array(param: str) -> ErrorResponse:
-    """A list with nothing in it."""
     return ErrorResponse(
         message=f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty "
         "array instead.",
@@ -147,20 +145,12 @@ def _format_path(path: SchemaPath) -> str:
     return written
 
 
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# Schemas may be nested in ten levels of properties, each of which is two steps.
-_MAX_SCHEMA_DEPTH = 20
-_BAD_PARAMETERS = "invalid_function_parameters"
-
-
 def check_schema(api_format: Format, body: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """Fields that are missing, unknown, or not what they should be."""
     for schema_error in schemas_for(api_format).find_errors("request", body):
         yield to_error_response(schema_error)
 
 
 def check_model(body: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """A model that is not named, or that there is not."""
     if not isinstance(body.get("model"), str) or not body["model"]:
         yield missing_parameter("model")
     if find_model(Format.CHAT, body["model"]) is None:
@@ -173,7 +163,7 @@ def check_model(body: dict[str, Any]) -> Iterator[ErrorResponse]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallableTool:
-    """A tool that a model can call: where it stands in the request, and its schema where it has one."""
+    """A callable tool, its path in the request, and its schema if it has one."""
 
     path: str
     name: str
@@ -182,7 +172,6 @@ class CallableTool:
 
 
 def check_tools(tools: list[CallableTool]) -> Iterator[ErrorResponse]:
-    """Tools that cannot be called so."""
     for tool in tools:
         if not _TOOL_NAME.fullmatch(tool.name):
             yield _invalid_name(f"{tool.path}.name")
@@ -190,7 +179,7 @@ def check_tools(tools: list[CallableTool]) -> Iterator[ErrorResponse]:
 
 
 def check_tool_choice(choice: object, names: list[str], *, has_tools: bool) -> Iterator[ErrorResponse]:
-    """A choice of tools without any, or of one that there is not."""
+    """Check that a tool choice comes with tools, and names one of them."""
     if choice is None:
         return
     if not has_tools and choice not in ("none", "auto"):
@@ -210,13 +199,13 @@ def check_tool_choice(choice: object, names: list[str], *, has_tools: bool) -> I
 
 
 def read_tool_name(tool: dict[str, Any]) -> str:
-    """The name in a tool or a choice of one: beside its type, or one level below."""
+    """Return the name in a tool or tool choice: beside its type, or one level below."""
     inner = as_dict(tool.get(as_text(tool.get("type"))))
     return as_text(inner.get("name")) or as_text(tool.get("name"))
 
 
 def check_json_schema(param: str, format_: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """A JSON schema for the answer that cannot be used as one."""
+    """Check the JSON schema of the response format."""
     if not _TOOL_NAME.fullmatch(as_text(format_.get("name"))):
         yield _invalid_name(f"{param}.name")
     if format_.get("strict") is True:
@@ -242,7 +231,7 @@ def _check_function_schema(tool: CallableTool) -> Iterator[ErrorResponse]:
 
 
 def _check_strict_schema(prefix: str, param: str, schema: dict[str, Any], code: str) -> Iterator[ErrorResponse]:
-    """Under a strict schema, objects have no other properties, and all that they have are required."""
+    """Check that objects in a strict schema allow no other properties and require all they have."""
     for place, inner in _find_objects(schema, ()):
         where = f"{prefix}: In context={place}"
         if inner.get("additionalProperties") is not False:
@@ -263,7 +252,7 @@ def _check_strict_schema(prefix: str, param: str, schema: dict[str, Any], code: 
 
 
 def _find_objects(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The objects that a schema describes, each with its place; what it refers to is left to the provider."""
+    """Yield the objects in a schema with their paths. References are not followed."""
     if len(place) > _MAX_SCHEMA_DEPTH:
         return
     found = as_dict(schema)
@@ -285,7 +274,7 @@ def _invalid_name(param: str) -> ErrorResponse:
 
 
 def check_sampling(api_format: Format, body: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """Temperature and the like for a model that takes only the usual ones."""
+    """Check that a model with fixed sampling gets no other temperature or top_p."""
     model = find_model(api_format, body["model"])
     if model is None or model.samples:
         return
@@ -297,10 +286,11 @@ def check_sampling(api_format: Format, body: dict[str, Any]) -> Iterator[ErrorRe
 def check_breakpoints(
     body: dict[str, Any], parts: list[tuple[str, bool, dict[str, Any]]], ttls: tuple[Ttl, ...]
 ) -> Iterator[ErrorResponse]:
-    """Cache marks, and options of the cache, that the model does not take.
+    """Check cache breakpoints and options.
 
-    `parts` are the content parts with their paths and whether the model itself said them. More than four marks
-    are refused, though by OpenAI's text the first of them are only not written: it is never worth a fifth.
+    `parts` are the content parts with their paths and whether they come from the model. More than four
+    breakpoints are rejected, although by OpenAI's documentation only the first ones are written: a fifth is
+    never worth it.
     """
     rules = rules_for(body["model"], "openai")
     takes_breakpoints = rules.caching is CachingMode.BOTH
@@ -348,7 +338,6 @@ def _check_cache_options(
 
 
 def check_output_limit(body: dict[str, Any], param: str, *, minimum: int) -> Iterator[ErrorResponse]:
-    """A limit of the answer that is none, or more than the model can say."""
     wanted = body.get(param)
     model = find_model(Format.CHAT, body["model"])
     if wanted is None or model is None:
@@ -370,7 +359,6 @@ def check_output_limit(body: dict[str, Any], param: str, *, minimum: int) -> Ite
 
 
 def window_error(name: str, prompt_tokens: int, output_tokens: int, param: str) -> ErrorResponse | None:
-    """A prompt that does not fit, or not together with the answer that is asked for."""
     model, window = find_model(Format.CHAT, name), find_context_window(name)
     if model is None or window is None:
         return None
@@ -393,5 +381,5 @@ def window_error(name: str, prompt_tokens: int, output_tokens: int, param: str) 
 def list_content_parts(
     path: str, content: object, *, is_from_model: bool
 ) -> list[tuple[str, bool, dict[str, Any]]]:
-    """The parts of a content that is a list, each with its path."""
+    """Return the parts of a content list, each with its path."""
     return [(f"{path}[{j}]", is_from_model, as_dict(part)) for j, part in enumerate(as_list(content))]

@@ -1,6 +1,6 @@
-"""What OpenAI takes for a chat completion: its messages, calls next to their results, and its parameters.
+"""Validates chat completion requests as OpenAI does: messages, tool calls with their results, and parameters.
 
-After https://platform.openai.com/docs/api-reference/chat and what its API answered to others (read November
+After https://platform.openai.com/docs/api-reference/chat and recorded error responses of its API (read November
 2026).
 """
 
@@ -20,18 +20,16 @@ from foveate.sandbox.validation.openai import (
     unsupported_parameter,
 )
 
-# With what an assistant may speak instead of a content.
+# Fields that an assistant message may have instead of content.
 _CONTENT_ALTERNATIVES = ("tool_calls", "function_call", "refusal", "audio")
-_TTLS = (Ttl.THIRTY_MINUTES,)  # 12h is for Responses
+_TTLS = (Ttl.THIRTY_MINUTES,)  # 12h is only for Responses
 
 
 def find_error(body: dict[str, Any]) -> ErrorResponse | None:
-    """Why OpenAI would not take a chat completion, or None where it would."""
     return next(_check_request(body), None)
 
 
 def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
-    """Why a prompt, or it and its answer, does not fit in the model's window."""
     wanted = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     return openai.window_error(body["model"], prompt_tokens, wanted, "messages")
 
@@ -71,7 +69,7 @@ def _check_contents(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
 
 
 def _check_tool_pairs(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
-    """Each call of a message is answered by one of the tool messages right after it."""
+    """Check that each tool call is answered by one of the tool messages that follow immediately."""
     called: list[str] = []
     waiting: dict[str, None] = {}
     for i, message in enumerate(messages):

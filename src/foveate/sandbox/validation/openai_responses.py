@@ -1,6 +1,6 @@
-"""What OpenAI takes for a response: its input items, calls with their outputs, and its parameters.
+"""Validates Responses API requests as OpenAI does: input items, tool calls with their outputs, and parameters.
 
-After https://platform.openai.com/docs/api-reference/responses and what its API answered to others (read
+After https://platform.openai.com/docs/api-reference/responses and recorded error responses of its API (read
 November 2026).
 """
 
@@ -26,17 +26,18 @@ _SOURCE_FIELDS = {"input_image": ("image_url", "file_id"), "input_file": ("file_
 _OUTPUT_PARTS = ("output_text", "refusal")
 _TTLS = (Ttl.THIRTY_MINUTES, Ttl.TWELVE_HOURS)
 _MIN_OUTPUT_TOKENS = 16
-# What stands for earlier items that the body does not show.
+# Fields that refer to earlier items, which the body does not contain.
 _STORED_HISTORY_FIELDS = ("previous_response_id", "conversation")
 
 
 def find_error(body: dict[str, Any]) -> ErrorResponse | None:
-    """Why OpenAI would not take a request for a response, or None where it would."""
     return next(_check_request(body), None)
 
 
 def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
-    """Why a prompt, or it and its answer, does not fit in the model's window; what is truncated does."""
+    """Return an error if the prompt, or the prompt and its output limit, exceed the window, unless truncation
+    is enabled.
+    """
     if body.get("truncation") == "auto":
         return None
     return openai.window_error(body["model"], prompt_tokens, body.get("max_output_tokens") or 0, "input")
@@ -71,7 +72,7 @@ def _check_request(body: dict[str, Any]) -> Iterator[ErrorResponse]:
 
 
 def _check_parts(items: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
-    """What the model said has other parts than what it was told."""
+    """Check that messages of the model and of others have their own kinds of parts."""
     for i, item in enumerate(items):
         if item.get("type", "message") == "message":
             known = _OUTPUT_PARTS if item["role"] == "assistant" else _INPUT_PARTS
@@ -84,18 +85,18 @@ def _check_parts(items: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
 
 
 def _check_source(path: str, part: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """An image or file comes from somewhere."""
+    """Check that an image or file has a source."""
     fields = _SOURCE_FIELDS.get(part["type"], ())
     if fields and all(part.get(field) is None for field in fields):
         yield missing_parameter(f"{path}.{fields[0]}")
 
 
 def _check_tool_pairs(items: list[dict[str, Any]], body: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """Every output comes after its call, and every call has an output, unless the call is stored elsewhere."""
+    """Check that every output follows its call and every call has an output, unless the call is stored."""
     is_continued = any(body.get(field) is not None for field in _STORED_HISTORY_FIELDS)
     for call_kind, output_kind in _OUTPUT_BY_CALL_TYPE.items():
         called: list[str] = []
-        searched: set[str] = set()  # a search for tools may be answered as a call of one
+        searched: set[str] = set()  # a tool search may be answered by a tool output
         answered: set[str] = set()
         for item in items:
             call = as_text(item.get("call_id"))
@@ -122,7 +123,7 @@ def _check_tool_pairs(items: list[dict[str, Any]], body: dict[str, Any]) -> Iter
 
 
 def _check_reasoning(items: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
-    """Reasoning is sent back with what it led to, or not at all."""
+    """Check that a reasoning item is followed by what it led to."""
     for item, following in pairwise((*items, {})):
         if item.get("type") == "reasoning":
             kind = following.get("type", "message")

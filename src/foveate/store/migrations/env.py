@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, on the connection and inside the transaction that it was handed."""
+"""Alembic environment: runs the migrations on the given connection, within its transaction."""
 
 from alembic import context
 
@@ -9,6 +9,6 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=tables,
     version_table=VERSION_TABLE,
-    transactional_ddl=True,  # on SQLite too: its tables come and go with the transaction
+    transactional_ddl=True,  # SQLite rolls back tables too
 )
 context.run_migrations()

@@ -1,4 +1,4 @@
-"""What bills have taught of counters, as `foveate.tokens` asks to have it kept."""
+"""Stores what each token counter has learnt from reported usage."""
 
 from collections.abc import Mapping
 
@@ -8,25 +8,24 @@ from foveate.store.database import Database, check_storable_names
 from foveate.tokens.calibration import Calibration, CalibrationKey
 
 _FIND_CALIBRATIONS = "SELECT upstream, counter, learnt FROM lessons_v1 ORDER BY at DESC LIMIT ?"
-# Of two processes that learn beside each other, the one that has heard more is right.
+# Of two processes that calibrate at the same time, the one with more responses wins.
 _SAVE_CALIBRATION = """
 INSERT INTO lessons_v1 (upstream, counter, responses, learnt, at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (upstream, counter) DO UPDATE
 SET responses = excluded.responses, learnt = excluded.learnt, at = excluded.at
 WHERE excluded.responses >= lessons_v1.responses
 """
-# Of longer names PostgreSQL keeps no key.
+# PostgreSQL cannot index longer keys.
 _MAX_KEY_CHARS = 500
 
 
 class SqlCalibrationStore:
-    """Implements `foveate.tokens.calibration.Lessons` on a database."""
+    """`foveate.tokens.calibration.CalibrationStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
-        """What was kept last, the newest at the end."""
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_CALIBRATIONS, (limit,))
         )
@@ -37,7 +36,6 @@ class SqlCalibrationStore:
         }
 
     async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
-        """Keep these, unless what is there has been learnt from more responses."""
         rows = []
         for (upstream, counter), learnt in calibrations.items():
             check_storable_names(upstream=upstream, counter=counter)
@@ -50,7 +48,7 @@ class SqlCalibrationStore:
 
 
 def _decode_calibration(learnt: bytes) -> Calibration | None:
-    """What a row says; None where this Foveate cannot read it, and learns anew."""
+    """Decode a row; None if another version wrote it in a format that this one cannot read."""
     try:
         return msgspec.json.decode(learnt, type=Calibration)
     except msgspec.MsgspecError:

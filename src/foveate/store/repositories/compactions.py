@@ -1,4 +1,4 @@
-"""Folds, what they folded and who may fold, as `foveate.compaction` asks to have them kept."""
+"""Stores compactions, the messages that they replaced, and the leases for compacting."""
 
 import asyncio
 import json
@@ -11,8 +11,8 @@ from foveate.compaction.store import ApplicationChange, Compaction, CompactionLe
 from foveate.errors import StoreUnavailable
 from foveate.store.database import Database, Transaction, check_storable_names, group_placeholders
 
-# The row stays when the right is given back or runs out: fences only rise, until the session is forgotten.
-# One that runs out later than any can is of somebody whose clock was ahead, and held by nobody.
+# The row stays when a lease is released or expires, so that fences only increase until the session is deleted.
+# A lease that expires later than possible comes from a clock that was ahead; it counts as released.
 _ACQUIRE_LEASE = """
 INSERT INTO compaction_locks_v1 (session_id, holder, fence, expires_at) VALUES (?, ?, 1, ?)
 ON CONFLICT (session_id) DO UPDATE
@@ -24,13 +24,14 @@ RETURNING fence
 _LEASE_CONDITION = " WHERE session_id = ? AND holder = ? AND fence = ?"
 _RENEW_LEASE = "UPDATE compaction_locks_v1 SET expires_at = ?" + _LEASE_CONDITION
 _RELEASE_LEASE = "UPDATE compaction_locks_v1 SET holder = ''" + _LEASE_CONDITION
-# Changes nothing, and has whoever wants to take the lease over wait until this transaction is through.
+# Changes nothing, but locks the row: nobody can take over the lease until this transaction ends.
 _LOCK_LEASE = "UPDATE compaction_locks_v1 SET fence = fence" + _LEASE_CONDITION
 
 _COMPACTION_COLUMNS = """
 id, agent, session_id, boundary, messages, seen_messages, summary, carried, tokens_before, tokens_after, model,
 cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens, reason
 """
+_IN_FORCE = f"outcome IN ('{CompactionOutcome.OK}', '{CompactionOutcome.TOOL_RESULT_TRUNCATED}')"
 _ADD_COMPACTION = f"""
 INSERT INTO compactions_v1 ({_COMPACTION_COLUMNS}) VALUES ({", ".join("?" * 19)})
 ON CONFLICT (id) DO NOTHING
@@ -40,9 +41,9 @@ _FIND_COMPACTION = f"SELECT {_COMPACTION_COLUMNS} FROM compactions_v1 WHERE id =
 _FIND_ANY = "SELECT 1 FROM compactions_v1 WHERE agent = ? LIMIT 1"
 _FIND_BY_BOUNDARY = f"""
 SELECT {_COMPACTION_COLUMNS} FROM compactions_v1
-WHERE agent = ? AND outcome IN ('{CompactionOutcome.OK}', '{CompactionOutcome.TOOL_RESULT_TRUNCATED}') AND boundary IN ({{}})
+WHERE agent = ? AND {_IN_FORCE} AND boundary IN ({{}})
 """
-# A fold and all that it took in, each with the one that took it in before them.
+# A compaction and all earlier ones that it builds on.
 _FIND_COMPACTED_MESSAGES = """
 WITH RECURSIVE line(id, earlier_id) AS (
     SELECT id, earlier_id FROM compactions_v1 WHERE id = ?
@@ -56,17 +57,22 @@ _ADD_USE = """
 INSERT INTO fold_uses_v1 (compaction_id, tip, messages, is_used) VALUES (?, ?, ?, ?)
 ON CONFLICT (compaction_id, tip) DO UPDATE SET is_used = excluded.is_used
 """
+# Not LIKE, in which some characters are wildcards, nor a range, which PostgreSQL sorts by locale.
+_FIND_IDS = "SELECT id FROM compactions_v1 WHERE substr(id, 1, ?) = ? ORDER BY id LIMIT ?"
+_FIND_SESSION_IDS = """
+SELECT DISTINCT session_id FROM compactions_v1 WHERE substr(session_id, 1, ?) = ? ORDER BY session_id LIMIT ?
+"""
 _IS_USED_BY_CODE = (False, True, None)
-"""Whether a fold is in use, as the numbers 0 to 2 say it."""
+"""`is_applied` by the number in the column."""
 _MAX_REASON_CHARS = 2_000
 _UNDO_COMPACTION = f"""
 UPDATE compactions_v1 SET undone_at = ?
-WHERE id = ? AND outcome IN ('{CompactionOutcome.OK}', '{CompactionOutcome.TOOL_RESULT_TRUNCATED}') AND undone_at IS NULL
+WHERE id = ? AND {_IN_FORCE} AND undone_at IS NULL
 """
 
 
 class SqlCompactionStore:
-    """Implements `foveate.compaction.store.Journal` on a database."""
+    """`foveate.compaction.store.CompactionStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -75,14 +81,13 @@ class SqlCompactionStore:
     async def acquire_lease(
         self, session_id: str, holder: str, *, ttl_seconds: float, now: float
     ) -> CompactionLease | None:
-        """The right to fold, or None where it is held, by whomever, and has not expired."""
         check_storable_names(session_id=session_id, holder=holder)
         expires_at = now + ttl_seconds
-        # Twice the time, since clocks may disagree a little.
+        # Twice the TTL, because clocks may differ a little.
         values = (session_id, holder, expires_at, now, now + 2 * ttl_seconds)
 
         async def take() -> CompactionLease | None:
-            # Not again: the second time would find the first one's lease, and take it for somebody else's.
+            # Not idempotent: a repetition would take the lease of the first attempt for another holder's.
             rows = await self._database.write(
                 lambda transaction: transaction.fetch_all(_ACQUIRE_LEASE, values), is_idempotent=False
             )
@@ -96,14 +101,14 @@ class SqlCompactionStore:
         try:
             return await asyncio.shield(acquisition)
         except asyncio.CancelledError:
-            # What is under way may still take it: nobody would have it, and nobody else could get it.
+            # The acquisition may still succeed; without a release nobody could get the lease until it expires.
             release = asyncio.ensure_future(self._release_when_acquired(acquisition))
             self._releases.add(release)
             release.add_done_callback(self._releases.discard)
             raise
 
     async def wait_for_releases(self) -> None:
-        """Wait until what was taken by those who no longer wait for it is given back."""
+        """Wait until leases that were acquired for cancelled callers are released."""
         loop = asyncio.get_running_loop()
         releases = [task for task in self._releases if task.get_loop() is loop]
         await asyncio.gather(*releases, return_exceptions=True)
@@ -111,10 +116,6 @@ class SqlCompactionStore:
     async def renew_lease(
         self, lease: CompactionLease, *, ttl_seconds: float, now: float
     ) -> CompactionLease | None:
-        """The same right for longer, or None where it was lost.
-
-        One that has run out is not lost before somebody else has taken it.
-        """
         expires_at = now + ttl_seconds
         renewed = await self._database.write(
             lambda transaction: transaction.execute(_RENEW_LEASE, (expires_at, *_lease_key(lease))),
@@ -127,23 +128,18 @@ class SqlCompactionStore:
         )
 
     async def release_lease(self, lease: CompactionLease) -> None:
-        """Give the right back; nothing where it is no longer one's own."""
         await self._database.write(
             lambda transaction: transaction.execute(_RELEASE_LEASE, _lease_key(lease)), is_idempotent=True
         )
 
     async def _release_when_acquired(self, acquisition: asyncio.Task[CompactionLease | None]) -> None:
-        with suppress(StoreUnavailable):  # it runs out in time
+        with suppress(StoreUnavailable):  # the lease expires
             if lease := await acquisition:
                 await self.release_lease(lease)
 
     async def record(
         self, compaction: Compaction, messages: Sequence[bytes], *, lease: CompactionLease | None
     ) -> bool:
-        """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost.
-
-        A fold that is kept already stays as it is, and that is True.
-        """
         check_storable_names(
             fold_id=compaction.id,
             agent=compaction.agent,
@@ -169,7 +165,6 @@ class SqlCompactionStore:
         return await self._database.write(write, is_idempotent=True)
 
     async def find_compactions(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Compaction]:
-        """What was folded or cut at any of `boundaries`: the longest first, of equally long ones the newest."""
         check_storable_names(agent=agent)
 
         def find(transaction: Transaction) -> list[Compaction]:
@@ -185,12 +180,10 @@ class SqlCompactionStore:
         )
 
     async def has_compactions(self, agent: str) -> bool:
-        """Whether anything was ever folded or cut for an agent."""
         check_storable_names(agent=agent)
         return bool(await self._database.read(lambda transaction: transaction.fetch_all(_FIND_ANY, (agent,))))
 
     async def get_compaction(self, compaction_id: str) -> Compaction | None:
-        """One fold by its id."""
         check_storable_names(fold_id=compaction_id)
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_COMPACTION, (compaction_id,))
@@ -198,7 +191,6 @@ class SqlCompactionStore:
         return _to_compaction(*found[0]) if found else None
 
     async def load_messages(self, compaction_id: str) -> Sequence[bytes]:
-        """The turns that a fold folded, each as it came, with those of the folds that it took in."""
         check_storable_names(fold_id=compaction_id)
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_COMPACTED_MESSAGES, (compaction_id,))
@@ -206,9 +198,8 @@ class SqlCompactionStore:
         return [message for (message,) in found]
 
     async def undo(self, compaction_id: str, *, now: float) -> bool:
-        """Have the fold in force no longer; False where there is none, it failed, or was undone before."""
         check_storable_names(fold_id=compaction_id)
-        # Not again: the second time would say that somebody else has undone it.
+        # Not idempotent: a repetition would report that the compaction was already undone.
         return bool(
             await self._database.write(
                 lambda transaction: transaction.execute(_UNDO_COMPACTION, (now, compaction_id)),
@@ -217,8 +208,6 @@ class SqlCompactionStore:
         )
 
     async def list_application_changes(self, compaction_ids: Sequence[str]) -> Sequence[ApplicationChange]:
-        """When these folds came into use, and went out of it, in any conversation."""
-
         def find(transaction: Transaction) -> list[ApplicationChange]:
             return [
                 ApplicationChange(
@@ -236,7 +225,6 @@ class SqlCompactionStore:
         return await self._database.read(find) if compaction_ids else []
 
     async def record_application_changes(self, changes: Sequence[ApplicationChange]) -> None:
-        """Keep these; of two at the same message, the later is the one that holds."""
         added = sorted(
             (use.compaction_id, use.last_hash, use.messages, _IS_USED_BY_CODE.index(use.is_applied))
             for use in changes
@@ -253,16 +241,29 @@ class SqlCompactionStore:
         limit: int = 50,
         before: float | None = None,
     ) -> Sequence[Compaction]:
-        """Folds, the newest first."""
         check_storable_names(agent=agent, session_id=session_id)
         conditions = {"agent = ?": agent, "session_id = ?": session_id, "compacted_at < ?": before}
         active = {condition: value for condition, value in conditions.items() if value is not None}
         where_clause = f"WHERE {' AND '.join(active)}" if active else ""
-        statement = f"SELECT {_COMPACTION_COLUMNS} FROM compactions_v1 {where_clause} ORDER BY compacted_at DESC, id DESC LIMIT ?"
+        order = "ORDER BY compacted_at DESC, id DESC LIMIT ?"
+        statement = f"SELECT {_COMPACTION_COLUMNS} FROM compactions_v1 {where_clause} {order}"
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(statement, (*active.values(), limit))
         )
         return [_to_compaction(*row) for row in found]
+
+    async def find_ids(self, prefix: str, *, limit: int) -> list[str]:
+        return await self._find_ids(_FIND_IDS, prefix, limit)
+
+    async def find_session_ids(self, prefix: str, *, limit: int) -> list[str]:
+        """Return the sessions with any compaction, whatever its outcome, whose ids have a prefix."""
+        return await self._find_ids(_FIND_SESSION_IDS, prefix, limit)
+
+    async def _find_ids(self, statement: str, prefix: str, limit: int) -> list[str]:
+        check_storable_names(id=prefix)
+        values = (len(prefix), prefix, limit)
+        found = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+        return [id_ for (id_,) in found]
 
 
 def _lease_key(lease: CompactionLease) -> tuple[str, str, int]:
@@ -270,7 +271,6 @@ def _lease_key(lease: CompactionLease) -> tuple[str, str, int]:
 
 
 def _to_row(compaction: Compaction) -> tuple[Any, ...]:
-    """A fold as a row of the columns above."""
     return (
         compaction.id,
         compaction.agent,

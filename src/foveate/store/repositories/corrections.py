@@ -1,4 +1,4 @@
-"""Corrects calls in the ledger and cap accounts, and records each correction in the same transaction."""
+"""Corrects charges and account balances, and records each correction in the same transaction."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -19,7 +19,7 @@ from foveate.store.repositories.ledger_rows import (
 )
 from foveate.store.repositories.rollups import change_charge
 
-# Changes nothing, and has others wait until this transaction is through.
+# Change nothing, but lock the row until this transaction ends.
 _LOCK_CALL = "UPDATE ledger_v1 SET at = at WHERE call_id = ?"
 _LOCK_ACCOUNT = "UPDATE accounts_v1 SET spent = spent WHERE name = ?"
 _FIND_CALL = f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 WHERE call_id = ?"
@@ -42,21 +42,20 @@ _CORRECTION_COLUMNS = (
     " after_picodollars, reason"
 )
 _ADD_CORRECTION = f"""
-INSERT INTO corrections_v1 ({_CORRECTION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+INSERT INTO corrections_v1 ({_CORRECTION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
 """
 
 
 class SqlCorrections:
-    """Makes and lists corrections in a database."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def correct_call(self, call_id: str, to: Decimal, *, reason: str, at: float) -> Correction | None:
-        """Set what a call cost, and change its accounts by the difference; None if the ledger has no such call.
+        """Set what a call cost, and change its accounts by the difference; None if there is no such call.
 
         Raises:
-            BadOption: `to` is not an amount that somebody can be charged.
+            BadOption: `to` is not a valid amount.
         """
         amount, id_ = read_amount(to), uuid4().hex
         return await self._database.write(
@@ -67,10 +66,10 @@ class SqlCorrections:
         )
 
     async def correct_account(self, account: str, to: Decimal, *, reason: str, at: float) -> Correction | None:
-        """Set what a cap account has spent; None if nothing was ever charged to it.
+        """Set what an account has spent; None if nothing was ever charged to it.
 
         Raises:
-            BadOption: `to` is not an amount that somebody can be charged.
+            BadOption: `to` is not a valid amount.
         """
         amount, id_ = read_amount(to), uuid4().hex
         return await self._database.write(
@@ -89,7 +88,7 @@ class SqlCorrections:
         agent: str | None = None,
         session_id: str | None = None,
     ) -> Sequence[Correction]:
-        """Return corrections made from `since` up to, not with, `until`, the oldest first."""
+        """Return corrections made from `since` until before `until`, oldest first."""
         where_clause, values = build_where_clause(
             {
                 "at >= ?": None if since is None else (since,),
@@ -105,7 +104,7 @@ class SqlCorrections:
 
 
 class _CorrectionNote:
-    """The id, the time and the reason of a correction that is being made."""
+    """The id, time and reason of a new correction."""
 
     def __init__(self, id_: str, at: float, reason: str) -> None:
         self.id, self.at, self.reason = id_, at, reason.encode("utf-8", "replace")
@@ -120,9 +119,9 @@ def _correct_call(
         return None
     columns = dict(zip(_LEDGER_COLUMN_NAMES, found[0], strict=True))
     before, charged = columns["picodollars"], columns["charged_picodollars"]
-    charged = before if charged is None else charged  # rows of earlier versions say only what a call cost
+    charged = before if charged is None else charged  # earlier versions only stored the cost
     simulation_error = columns["simulation_error"]
-    if simulation_error is not None and before is not None:  # it is what was charged beyond what was simulated
+    if simulation_error is not None and before is not None:  # the cost beyond what was simulated
         simulation_error += amount - before
     corrected = columns | {
         "picodollars": amount,

@@ -1,10 +1,8 @@
-"""Reserving, renewing, settling and releasing, for many calls in one transaction.
+"""Stores charges, account balances and reservations.
 
-A commit costs many times what a statement does, and on a server whoever books on an account keeps others from
-it until then. Rows are always locked in the same order, so that no two wait for each other: those of the
-ledger, then reservations, then accounts by their names, then totals (`adding.py`).
-
-What calls cost and what is reserved for them, as `foveate.cost` asks to have it kept.
+Many operations are applied in one transaction: a commit costs far more than a statement, and on a server
+whoever updates an account blocks others until the commit. Rows are always locked in the same order, so that
+there are no deadlocks: ledger, reservations, accounts by name, totals (`rollups.py`).
 """
 
 import math
@@ -44,8 +42,8 @@ _TAKE_RESERVATIONS = (
     "DELETE FROM reservations_v1 WHERE call_id IN ({}) RETURNING call_id, accounts, picodollars"
 )
 _EXTEND_RESERVATIONS = "UPDATE reservations_v1 SET expires_at = ? WHERE call_id IN ({}) RETURNING call_id"
-# Not one UPDATE, which locks its rows in no order; these are locked one after the other, as they are listed.
-# What is spent ends where it could no longer be added to: no cap is as large.
+# Not an UPDATE, which locks rows in any order; an INSERT locks them in the order of its values.
+# The spent amount is clamped to the largest value that can still be added to; no cap is that large.
 _UPDATE_ACCOUNTS = f"""
 INSERT INTO accounts_v1 (name, spent, reserved) VALUES {{}}
 ON CONFLICT (name) DO UPDATE
@@ -54,7 +52,7 @@ SET spent = CASE WHEN accounts_v1.spent > {MAX_PICODOLLARS} - excluded.spent THE
     reserved = accounts_v1.reserved + excluded.reserved
 """
 _UPDATE_AND_RETURN_ACCOUNTS = _UPDATE_ACCOUNTS + "RETURNING name, spent, reserved"
-# In one statement, so that both are as they were at one moment.
+# One statement, so that both parts are consistent.
 _FIND_BALANCES = """
 SELECT name, spent, reserved, 0 FROM accounts_v1 WHERE name IN ({})
 UNION ALL SELECT accounts, 0, picodollars, 1 FROM reservations_v1 WHERE expires_at <= ?
@@ -66,13 +64,29 @@ _MIN_AMOUNT = to_picodollars_rounded_up(MIN_DOLLARS)
 
 Amounts = dict[str, int]
 _ReservedAmount = tuple[Sequence[str], int]
-"""Accounts, and what is reserved of each of them."""
+"""Accounts, and the amount reserved in each of them."""
 Balances = dict[str, tuple[int, int]]
-"""By the names of accounts: what is spent and what is reserved, in picodollars."""
+"""Spent and reserved picodollars, by account name."""
+_MAX_BATCH_SIZE = 256
+_MAX_EXPIRED_PER_TRANSACTION = 64
+"""Keeps transactions short."""
+_EXPIRY_INTERVAL_SECONDS = 60.0
+"""Expired reservations are also released when a reservation does not fit."""
+_PAGE_SIZE = 500
+_FIND_EXPIRED = f"""
+SELECT call_id FROM reservations_v1 WHERE expires_at <= ? ORDER BY expires_at
+LIMIT {_MAX_EXPIRED_PER_TRANSACTION}
+"""
+_COUNT_BEFORE = "SELECT count(*) FROM ledger_v1 WHERE at < ?"
+_DELETE_BEFORE = f"""
+DELETE FROM ledger_v1 WHERE call_id IN (
+    SELECT call_id FROM ledger_v1 WHERE at < ? ORDER BY at, call_id LIMIT {_PAGE_SIZE}
+)
+"""
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """A bill as a row, and what it adds to accounts; None: what was reserved for it."""
+    """A charge as a ledger row, and what it adds to its accounts; None means the reserved amount."""
 
     row: tuple[Any, ...]
     names: Sequence[str]
@@ -80,28 +94,26 @@ class Settlement(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_charge(cls, charge: Charge, accounts: Sequence[str]) -> "Settlement":
-        """The same of an entry."""
         row = to_ledger_row(charge)
         return cls(row, to_storable_names(*accounts), row[CHARGED_INDEX])
 
     @property
     def call_id(self) -> str:
-        """The call that it is for."""
         return str(self.row[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A call that is not billed."""
+    """A call that is not charged."""
 
     call_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationRequest:
-    """A reservation in whole picodollars and in names that can be kept.
+    """A reservation in whole picodollars, with storable names.
 
-    `limited` leads from these to the names of the accounts that have a limit.
+    `account_by_name` maps these names back to the accounts that have a limit.
     """
 
     call_id: str
@@ -113,7 +125,6 @@ class ReservationRequest:
 
     @classmethod
     def from_reservation(cls, reservation: Reservation) -> "ReservationRequest":
-        """The same of a reservation."""
         if not math.isfinite(reservation.expires_at):
             raise BadOption(f"a reservation runs out at some time, not at {reservation.expires_at}")
         return cls(
@@ -130,7 +141,7 @@ class ReservationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Calls that are still under way, and until when what is reserved for them holds from now on."""
+    """Calls in flight, and the new expiry time of their reservations."""
 
     call_ids: Sequence[str]
     expires_at: float
@@ -143,10 +154,11 @@ LedgerResult = bool | Mapping[str, AccountBalance] | AccountOverLimit | frozense
 def apply_operations(
     transaction: Transaction, operations: Sequence[LedgerOperation]
 ) -> list[LedgerResult | Exception]:
-    """What came of each: whether it is settled or released now, and how accounts stand, or which has no room.
+    """Apply operations and return a result for each.
 
-    Of a renewal: for which of its calls something is reserved. What is settled and released is, before anything
-    is renewed or reserved.
+    The result of a settlement or release is whether it was new; of a reservation, the balances of limited
+    accounts or the account that is over its limit; of a renewal, the calls that have a reservation. Settlements
+    and releases are applied before renewals and reservations.
     """
     settlements = [operation for operation in operations if isinstance(operation, Settlement)]
     requests = [operation for operation in operations if isinstance(operation, ReservationRequest)]
@@ -180,7 +192,7 @@ def apply_operations(
     for operation in operations:
         match operation:
             case Settlement():
-                # Of two for the same call in one transaction, the first is the one.
+                # Of two settlements of one call in a transaction, the first counts.
                 results.append(settled.pop(operation.call_id, None) is not None)
             case Release():
                 results.append(freed.pop(operation.call_id, None) is not None)
@@ -198,16 +210,17 @@ def apply_operations(
 
 
 def release_reservations(transaction: Transaction, call_ids: Iterable[str]) -> int:
-    """For how many of these calls something was reserved; it no longer is."""
+    """Delete the reservations of these calls, and return how many there were."""
     freed = _remove_reservations(transaction, call_ids)
     _update_accounts(transaction, {}, _negate_reserved(freed.values()))
     return len(freed)
 
 
 def find_balances(transaction: Transaction, names: Iterable[str], now: float) -> Balances:
-    """How accounts stand; those that nothing was booked on are left out.
+    """Return the balances of accounts that have one.
 
-    What has run out by `now` is not counted, and stays for those who reserve: their clock may be another.
+    Reservations that have expired by `now` are not counted. They are not deleted here, since the clock of the
+    process that made them may differ.
     """
     balances: Balances = {}
     for placeholders, group in group_placeholders(sorted(names)):
@@ -224,15 +237,11 @@ def find_balances(transaction: Transaction, names: Iterable[str], now: float) ->
 
 
 def to_balance(spent: int, reserved: int) -> AccountBalance:
-    """How an account stands, in dollars."""
     return AccountBalance(spent=to_dollars(spent), reserved=to_dollars(reserved))
 
 
 class _LockedAccounts:
-    """The accounts that something is to be reserved of, as they stand after all that was settled and released.
-
-    Nobody else can change them until the transaction is through.
-    """
+    """The accounts of reservations after settlements and releases, locked until the transaction ends."""
 
     def __init__(
         self,
@@ -242,9 +251,9 @@ class _LockedAccounts:
         requests: Sequence[ReservationRequest],
         new: Iterable[ReservationRequest],
     ) -> None:
-        """What is `wanted` for calls that are `new` is reserved in the same statement.
+        """Update and lock the accounts, and reserve the amounts of `new` requests in the same statement.
 
-        There is room for most of it, and what there is none for is given back.
+        Most requests fit within their limits; `save` gives back what does not.
         """
         self._reserved: Amounts = {}
         self._reserved_in_advance: Amounts = {}
@@ -253,9 +262,9 @@ class _LockedAccounts:
             _update_accounts(transaction, spent, reserved)
             return
         advance = _sum_by_account((request.names, request.amount) for request in new)
-        if max(advance.values(), default=0) <= MAX_PICODOLLARS:  # as much as a database can add at once
+        if max(advance.values(), default=0) <= MAX_PICODOLLARS:  # the largest value that a database can add
             self._reserved_in_advance = advance
-        # Those that nothing is added to are held this way too.
+        # This locks accounts that do not change, too.
         for name in {name for request in requests for name in request.names}:
             reserved[name] = reserved.get(name, 0) + self._reserved_in_advance.get(name, 0)
         for name, (has_spent, has_reserved) in _update_and_read_accounts(transaction, spent, reserved).items():
@@ -264,7 +273,7 @@ class _LockedAccounts:
     def reserve(
         self, request: ReservationRequest
     ) -> Mapping[str, AccountBalance] | AccountOverLimit | BadOption:
-        """How the accounts with a limit stand with it, if there is room."""
+        """Return the balances of limited accounts with the new reservation, or an error if it does not fit."""
         after = {name: self._balance_with(name, request.amount) for name in request.names}
         for name, (spent, reserved) in after.items():
             if spent + reserved > request.limits.get(name, math.inf):
@@ -282,11 +291,10 @@ class _LockedAccounts:
         return self.limited_balances(request)
 
     def limited_balances(self, request: ReservationRequest) -> Mapping[str, AccountBalance]:
-        """How the accounts with a limit stand."""
         return {account: to_balance(*self._balances[name]) for name, account in request.account_by_name.items()}
 
     def save(self, transaction: Transaction) -> None:
-        """Write down what was taken, where that is not what was reserved in advance."""
+        """Write the reserved amounts where they differ from what was reserved in advance."""
         if self._reserved == self._reserved_in_advance:
             return
         names = self._reserved.keys() | self._reserved_in_advance.keys()
@@ -304,7 +312,7 @@ class _LockedAccounts:
 def _add_reservations(
     transaction: Transaction, requests: Sequence[ReservationRequest]
 ) -> dict[str, ReservationRequest]:
-    """What is reserved from now on for calls that nothing was reserved for before, by these."""
+    """Insert reservations, and return those that are new, by call id."""
     first: dict[str, ReservationRequest] = {}
     for request in requests:
         first.setdefault(request.call_id, request)
@@ -318,7 +326,7 @@ def _add_reservations(
 
 
 def _add_charges(transaction: Transaction, settlements: Sequence[Settlement]) -> dict[str, Settlement]:
-    """Those that were not settled before, by their calls."""
+    """Insert charges, and return those that are new, by call id."""
     first: dict[str, Settlement] = {}
     for settlement in settlements:
         first.setdefault(settlement.call_id, settlement)
@@ -328,7 +336,7 @@ def _add_charges(transaction: Transaction, settlements: Sequence[Settlement]) ->
 
 
 def _remove_reservations(transaction: Transaction, call_ids: Iterable[str]) -> dict[str, _ReservedAmount]:
-    """The accounts and the amounts of what was reserved for these calls; it no longer is."""
+    """Delete the reservations of these calls, and return their accounts and amounts."""
     groups = group_placeholders(sorted(call_ids))
     removed = [
         row
@@ -339,7 +347,6 @@ def _remove_reservations(transaction: Transaction, call_ids: Iterable[str]) -> d
 
 
 def _extend_reservations(transaction: Transaction, renewal: Renewal) -> frozenset[str]:
-    """Those of the calls that something is reserved for, from now on for longer."""
     groups = group_placeholders(sorted(renewal.call_ids))
     found = [
         row
@@ -365,7 +372,7 @@ def _sum_spent(settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmoun
 def _record_charged_amounts(
     transaction: Transaction, settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmount]
 ) -> None:
-    """Record what accounts are charged for calls of unknown price, if that is what was reserved for them."""
+    """Record the reserved amount as charged for calls of unknown price."""
     for settlement in settled:
         if settlement.spent is None:
             transaction.execute(
@@ -374,7 +381,7 @@ def _record_charged_amounts(
 
 
 def _charged_amount(reserved: _ReservedAmount | None) -> int:
-    """What is charged for a call whose price is not known: it may have cost all that was reserved for it."""
+    """Return the charge of a call of unknown price: all that was reserved, since it may have cost that much."""
     _, amount = reserved or ((), 0)
     return amount if amount > _MIN_AMOUNT else 0
 
@@ -384,7 +391,6 @@ def _negate_reserved(freed: Iterable[_ReservedAmount]) -> Amounts:
 
 
 def _sum_by_account(amounts: Iterable[_ReservedAmount]) -> Amounts:
-    """What comes to each account."""
     sums: Amounts = {}
     for names, amount in amounts:
         for name in names:
@@ -393,13 +399,11 @@ def _sum_by_account(amounts: Iterable[_ReservedAmount]) -> Amounts:
 
 
 def _update_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> None:
-    """Have so much more spent and reserved of accounts."""
     for statement, batch in batch_inserts(_UPDATE_ACCOUNTS, _account_rows(spent, reserved)):
         transaction.execute(statement, batch)
 
 
 def _update_and_read_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> Balances:
-    """How accounts stand once so much more is spent and reserved of them."""
     groups = batch_inserts(_UPDATE_AND_RETURN_ACCOUNTS, _account_rows(spent, reserved))
     found = [row for statement, batch in groups for row in transaction.fetch_all(statement, batch)]
     return {name: (spent, reserved) for name, spent, reserved in found}
@@ -413,7 +417,7 @@ def _account_rows(spent: Amounts, reserved: Amounts) -> list[tuple[str, int, int
 
 @lru_cache(maxsize=256)
 def _limit_picodollars(limit: Decimal) -> int:
-    """A cap in whole picodollars, of which there are few."""
+    """Convert a limit to whole picodollars, rounding down. Cached, because there are few limits."""
     return -to_picodollars_rounded_up(-limit)
 
 
@@ -425,27 +429,8 @@ def _decode_names(names: str) -> list[str]:
     return msgspec.json.decode(names, type=list[str])
 
 
-_MAX_BATCH_SIZE = 256
-_MAX_EXPIRED_PER_TRANSACTION = 64
-"""So many reservations that have run out are freed in one transaction, so that nobody else waits long."""
-_EXPIRY_INTERVAL_SECONDS = 60.0
-"""And whenever they stand in the way."""
-_PAGE_SIZE = 500
-
-_FIND_EXPIRED = f"""
-SELECT call_id FROM reservations_v1 WHERE expires_at <= ? ORDER BY expires_at LIMIT {_MAX_EXPIRED_PER_TRANSACTION}
-"""
-
-_COUNT_BEFORE = "SELECT count(*) FROM ledger_v1 WHERE at < ?"
-_DELETE_BEFORE = f"""
-DELETE FROM ledger_v1 WHERE call_id IN (
-    SELECT call_id FROM ledger_v1 WHERE at < ? ORDER BY at, call_id LIMIT {_PAGE_SIZE}
-)
-"""
-
-
 class SqlLedger:
-    """Implements `foveate.cost.ledger.Ledger` on a database."""
+    """`foveate.cost.ledger.Ledger` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -457,7 +442,6 @@ class SqlLedger:
     async def reserve(
         self, reservation: Reservation, *, now: float
     ) -> Mapping[str, AccountBalance] | AccountOverLimit:
-        """Take the dollars from all accounts or from none: then the first that has no room is told."""
         request = ReservationRequest.from_reservation(reservation)
         if not self._expired_at <= now < self._expired_at + _EXPIRY_INTERVAL_SECONDS:
             self._expired_at = now
@@ -468,7 +452,6 @@ class SqlLedger:
                 return found
 
     async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
-        """Keep what calls cost, book each on its accounts and free what was reserved for it, all in one."""
         settlements = [_to_settlement(charge, accounts) for charge, accounts in charges]
         results = iter(
             await self._batches.submit_all(
@@ -481,17 +464,14 @@ class SqlLedger:
         return cast("list[bool | Exception]", found)
 
     async def release(self, call_id: str) -> bool:
-        """Free what was reserved for a call that is not billed; False where nothing is."""
         return bool(await self._batches.submit(Release(to_storable_name(call_id))))
 
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
-        """Those of the calls that something is reserved for; it now runs out at `expires_at`."""
         names = {to_storable_name(call_id): call_id for call_id in call_ids}
         found = cast("frozenset[str]", await self._batches.submit(Renewal(list(names), expires_at)))
         return {names[name] for name in found}
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
-        """How accounts stand; one that nothing was ever booked on is at zero."""
         names = {to_storable_name(account): account for account in accounts}
         found = await self._database.read(lambda transaction: find_balances(transaction, names, now))
         return {account: to_balance(*found.get(name, (0, 0))) for name, account in names.items()}
@@ -505,7 +485,6 @@ class SqlLedger:
         agent: str | None = None,
         session_id: str | None = None,
     ) -> Sequence[ChargeTotal]:
-        """What calls cost, from `since` up to, not with, `until`; days are those of UTC. The dearest first."""
         where_clause, values = build_condition(since, until, agent, session_id)
         found = await self._read(build_sum_query(group_by, where_clause), values)
         sums = [to_sum(row[: len(group_by)], *row[len(group_by) :]) for row in found]
@@ -519,7 +498,6 @@ class SqlLedger:
         agent: str | None = None,
         session_id: str | None = None,
     ) -> AsyncIterator[Charge]:
-        """Every call, the oldest first, read a few at a time."""
         last: tuple[float, str] | None = None
         while True:
             where_clause, values = build_condition(since, until, agent, session_id, after=last)
@@ -534,19 +512,17 @@ class SqlLedger:
             last = found[-1][1], found[-1][0]
 
     async def get_charge(self, call_id: str) -> Charge | None:
-        """Return one call; None if it is not in the ledger."""
         found = await self._read(
             f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 WHERE call_id = ?", (to_storable_name(call_id),)
         )
         return from_ledger_row(*found[0]) if found else None
 
     async def count_before(self, *, before: float) -> int:
-        """How many calls there are from before that time."""
         ((number,),) = await self._read(_COUNT_BEFORE, (before,))
         return int(number)
 
     async def delete_before(self, *, before: float) -> int:
-        """How many calls from before that time were forgotten, a few at a time. Accounts stand as they did."""
+        """Delete the charges before a time, in batches, and return how many. Account balances do not change."""
         deleted = 0
         while batch := await self._database.write(
             lambda transaction: transaction.execute(_DELETE_BEFORE, (before,)), is_idempotent=True
@@ -560,7 +536,7 @@ class SqlLedger:
         )
 
     async def _release_expired(self, now: float) -> int:
-        """How many reservations that have run out were freed; there may be more."""
+        """Delete some expired reservations, and return how many."""
         found = [call_id for (call_id,) in await self._read(_FIND_EXPIRED, (now,))]
         return (
             await self._database.write(

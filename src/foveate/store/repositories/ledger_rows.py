@@ -1,4 +1,4 @@
-"""Calls and what they cost as rows of a table, there and back, and how they are added up."""
+"""Converts charges to rows of the ledger and back, and builds queries that sum them."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -25,9 +25,8 @@ is_possibly_charged, charged_picodollars
 """
 _ROW_COLUMNS = ["day", *(name.strip() for name in LEDGER_COLUMNS.split(","))]
 SPENT_INDEX = _ROW_COLUMNS.index("picodollars")
-"""Where a row has what its call cost."""
 CHARGED_INDEX = _ROW_COLUMNS.index("charged_picodollars")
-"""Where a row has what its accounts are charged, known or not what it cost."""
+"""The amount charged to accounts, also if the price is unknown."""
 ADD_CHARGES = f"""
 INSERT INTO ledger_v1 (day, {LEDGER_COLUMNS}) VALUES {{}} ON CONFLICT (call_id) DO NOTHING RETURNING call_id
 """
@@ -37,7 +36,7 @@ _MONEY_COLUMNS = (
     *("saved_by_breakpoints", "saved_by_keep_alive", "simulation_error"),
 )
 _WOULD_NOT_FIT = f"comparison = '{Comparison.WOULD_NOT_FIT}'"
-# SQLite adds up to 64 bits and no further: the high digits apart from the low ones, there are enough of them.
+# SQLite's sums overflow at 64 bits, so high and low digits are summed separately.
 _LOW_DIGITS = 10**9
 _SUM_EXPRESSIONS = ", ".join(
     f"sum({column} / {_LOW_DIGITS}), sum({column} - {column} / {_LOW_DIGITS} * {_LOW_DIGITS})"
@@ -47,7 +46,7 @@ _SUM_EXPRESSIONS = ", ".join(
         "(charged_picodollars * is_possibly_charged)",
     )
 )
-# PostgreSQL's indexes take 2,700 bytes.
+# PostgreSQL's index entries have at most 2,700 bytes.
 _MAX_NAME_CHARS = 500
 _MAX_TOKENS = 2**62
 _GROUP_COLUMNS = {
@@ -66,7 +65,6 @@ def build_condition(
     session_id: str | None,
     after: tuple[float, str] | None = None,
 ) -> tuple[str, list[Any]]:
-    """The condition that says which entries are asked for, and its values."""
     return build_where_clause(
         {
             "at >= ?": None if since is None else (since,),
@@ -79,7 +77,7 @@ def build_condition(
 
 
 def build_sum_query(by: Sequence[GroupBy], where_clause: str) -> str:
-    """The statement that adds up entries, its rows as `sum_of` reads them."""
+    """Return the query whose rows `to_sum` reads."""
     groups = [_GROUP_COLUMNS[dimension] for dimension in by]
     counts = (
         *("count(*)", "count(picodollars)", "sum(is_partial)", "count(without_picodollars)"),
@@ -104,7 +102,7 @@ def to_sum(
     possibly_charged: int | None,
     *halves: Any,
 ) -> ChargeTotal:
-    """A group's sum, by what the statement above says of it."""
+    """Convert a row of the query of `build_sum_query`."""
     added = [
         None if high is None else int(high) * _LOW_DIGITS + int(low)
         for high, low in zip(halves[::2], halves[1::2], strict=True)
@@ -135,10 +133,10 @@ def to_sum(
 
 
 def to_ledger_row(charge: Charge) -> tuple[Any, ...]:
-    """An entry as a row: its day, then the columns above.
+    """Convert a charge to its day and the values of `LEDGER_COLUMNS`.
 
     Raises:
-        BadOption: it has numbers that cannot be.
+        BadOption: a number is out of range.
     """
     call, usage, cache, savings = charge.call, charge.usage, charge.usage.cache, charge.savings
     raw_names = (call.id, call.agent, call.session_id, call.provider, call.model, usage.tier)
@@ -246,7 +244,6 @@ def from_ledger_row(
 
 
 def to_savings(comparison: str, *amounts: int | None) -> Savings:
-    """The savings that `SAVINGS_COLUMNS` tell."""
     without, compaction, context, breakpoints, keep_alive, simulation_error = map(_to_dollars, amounts)
     return Savings(
         comparison=Comparison(comparison),
@@ -264,10 +261,10 @@ def _to_dollars(amount: int | None) -> Decimal | None:
 
 
 def read_amount(money: Decimal, *, convert: Callable[[Decimal], int] = to_picodollars) -> int:
-    """Dollars that somebody pays, in whole picodollars.
+    """Convert an amount that is charged to whole picodollars.
 
     Raises:
-        BadOption: less than nothing, more than can be kept, or no number.
+        BadOption: the amount is negative, too large or not a number.
     """
     try:
         amount = convert(money)
@@ -279,7 +276,7 @@ def read_amount(money: Decimal, *, convert: Callable[[Decimal], int] = to_picodo
 
 
 def _to_picodollars_or_none(money: Decimal | None) -> int | None:
-    """Dollars that nobody pays, in whole picodollars; None where they cannot be kept: the bill can be."""
+    """Convert an amount that is not charged; None if it cannot be stored, so that the charge still can be."""
     if money is None:
         return None
     try:
@@ -289,14 +286,14 @@ def _to_picodollars_or_none(money: Decimal | None) -> int | None:
 
 
 def to_storable_names(*raw_names: str) -> tuple[str, ...]:
-    """Names that both databases can hold, as `name_of` makes each of them: mostly they are as they were."""
+    """Apply `to_storable_name` to each name; faster if all are storable as they are."""
     joined = "".join(raw_names)
     is_storable = len(joined) <= _MAX_NAME_CHARS and joined.isprintable()
     return raw_names if is_storable else tuple(map(to_storable_name, raw_names))
 
 
 def to_storable_name(raw_name: str) -> str:
-    """A name that both databases can hold: no bill is lost since somebody wrote half a character, or a book."""
+    """Replace what a database cannot store, and cut long names, so that no charge is lost because of a name."""
     if len(raw_name) <= _MAX_NAME_CHARS and raw_name.isprintable():
         return raw_name
     encoded = raw_name.replace("\0", "\ufffd").encode("utf-8", "replace")

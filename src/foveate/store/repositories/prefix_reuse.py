@@ -1,4 +1,4 @@
-"""Persists what agents have shown of which prefixes they ask for again (`foveate.prompt_cache.placement.reuse`)."""
+"""Stores which prompt prefixes each agent requests again (`foveate.prompt_cache.reuse`)."""
 
 from collections.abc import Mapping
 
@@ -8,30 +8,28 @@ from foveate.prompt_cache.placement.reuse import AgentReuse
 from foveate.store.database import Database, check_storable_names
 
 _LOAD = "SELECT agent, learnt FROM prefix_reuse_v1 WHERE at >= ? ORDER BY at DESC LIMIT ?"
-# Of two gateways that learn about the same agent, the one that has seen more requests is right.
+# Of two gateways that learn about the same agent, the one with more requests wins.
 _SAVE = """
 INSERT INTO prefix_reuse_v1 (agent, requests, learnt, at) VALUES (?, ?, ?, ?)
 ON CONFLICT (agent) DO UPDATE
 SET requests = excluded.requests, learnt = excluded.learnt, at = excluded.at
 WHERE excluded.requests >= prefix_reuse_v1.requests
 """
-# PostgreSQL keeps no index of longer names.
+# PostgreSQL cannot index longer names.
 _MAX_NAME_CHARS = 500
 
 
 class SqlReuseStore:
-    """Implements `foveate.prompt_cache.placement.reuse.ReuseStore` on a database."""
+    """`foveate.prompt_cache.reuse.ReuseStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
-        """What was saved since a time, by agent, the newest at the end."""
         found = await self._database.read(lambda transaction: transaction.fetch_all(_LOAD, (since, limit)))
         return {agent: known for agent, learnt in reversed(found) if (known := _decode(learnt)) is not None}
 
     async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
-        """Save these, unless what is there was learnt from more requests."""
         rows = []
         for agent, known in learnt.items():
             check_storable_names(agent=agent)
@@ -44,7 +42,7 @@ class SqlReuseStore:
 
 
 def _decode(learnt: bytes) -> AgentReuse | None:
-    """Decode a row; None if another version wrote it in a way that this one cannot read."""
+    """Decode a row; None if another version wrote it in a format that this one cannot read."""
     try:
         return msgspec.json.decode(learnt, type=AgentReuse)
     except msgspec.MsgspecError:

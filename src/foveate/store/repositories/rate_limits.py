@@ -1,4 +1,4 @@
-"""How much of each subscription is used, as `foveate.session` asks to have it kept."""
+"""Stores how much of each subscription's rate limits is used."""
 
 from collections.abc import Sequence
 
@@ -20,13 +20,12 @@ ORDER BY agent, provider, name
 
 
 class SqlRateLimitStore:
-    """Implements `foveate.session.rate_limits.RateLimits` on a database."""
+    """`foveate.session.rate_limits.RateLimitStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def save(self, limits: Sequence[ObservedLimit]) -> None:
-        """Keep these, unless what is there is newer."""
         rows = sorted(
             (
                 *(
@@ -45,7 +44,6 @@ class SqlRateLimitStore:
             )
 
     async def find_recent(self, *, since: float) -> Sequence[ObservedLimit]:
-        """The limits that were told of since then, by agent, provider and name."""
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_RATE_LIMITS, (since,))
         )

@@ -1,4 +1,4 @@
-"""Whole requests, as `foveate.session` asks to have them kept: compressed, and the oldest dropped in time."""
+"""Stores whole requests, compressed, and drops the oldest."""
 
 import asyncio
 import zlib
@@ -9,32 +9,39 @@ import msgspec
 
 from foveate.model import CacheUsage, Format, Usage
 from foveate.session.request_archive import ArchivedRequest
-from foveate.store.database import Database, Transaction
+from foveate.store.database import Database, Transaction, check_storable_names
 from foveate.store.repositories.ledger_rows import to_storable_name
 
 REQUEST_COLUMNS = "id, agent, session_id, format, provider, model, at, status, usage, sent, came"
 _ADD_REQUEST = f"""
-INSERT INTO requests_v1 ({REQUEST_COLUMNS}, size_bytes) VALUES ({", ".join("?" * 12)}) ON CONFLICT (id) DO NOTHING
+INSERT INTO requests_v1 ({REQUEST_COLUMNS}, size_bytes) VALUES ({", ".join("?" * 12)})
+ON CONFLICT (id) DO NOTHING
 """
 _FIND_REQUEST = f"SELECT {REQUEST_COLUMNS} FROM requests_v1 WHERE id = ?"
 _FIND_OF_SESSION = f"""
 SELECT {REQUEST_COLUMNS} FROM requests_v1 WHERE session_id = ? AND at < ? ORDER BY at DESC, id DESC LIMIT ?
 """
 _DROP_BEFORE = "DELETE FROM requests_v1 WHERE at < ?"
-# The newest that there is no room for; all that are older go with it.
+# The newest request beyond the size limit; it is deleted with all older ones.
 _FIND_BEYOND = """
 SELECT at, id FROM (
     SELECT at, id, sum(size_bytes) OVER (ORDER BY at DESC, id DESC) AS total FROM requests_v1
 ) AS added WHERE total > ? ORDER BY at DESC, id DESC LIMIT 1
 """
 _DROP_UP_TO = "DELETE FROM requests_v1 WHERE (at, id) <= (?, ?)"
-# Fast rather than small: it is done for every request, and what is kept goes after some days.
+# Not LIKE, in which some characters are wildcards.
+_FIND_IDS = """
+SELECT id, 1 FROM requests_v1 WHERE substr(id, 1, ?) = ?
+UNION SELECT DISTINCT session_id, 0 FROM requests_v1 WHERE substr(session_id, 1, ?) = ?
+ORDER BY 1 LIMIT ?
+"""
+# Fast rather than small: every request is compressed, and deleted after some days.
 _COMPRESSION_LEVEL = 1
 _END_OF_TIME = 1e308
 
 
 class _StoredUsage(msgspec.Struct, array_like=True):
-    """What is kept of a bill."""
+    """The part of a usage that is stored."""
 
     uncached: int
     read: int
@@ -46,13 +53,12 @@ class _StoredUsage(msgspec.Struct, array_like=True):
 
 
 class SqlRequestArchive:
-    """Implements `foveate.session.request_archive.Requests` on a database."""
+    """`foveate.session.request_archive.RequestArchive` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def save(self, request: ArchivedRequest) -> int:
-        """Keep a request; how many bytes that takes. One that is kept already stays as it is."""
         row = await asyncio.to_thread(_to_row, request)
         size_bytes: int = row[-1]
         added = await self._database.write(
@@ -61,8 +67,6 @@ class SqlRequestArchive:
         return size_bytes if added else 0
 
     async def trim(self, *, before: float, max_bytes: int) -> int:
-        """Drop those from before that time, and the oldest of more than `most_bytes`; how many were dropped."""
-
         def drop(transaction: Transaction) -> int:
             dropped = transaction.execute(_DROP_BEFORE, (before,))
             beyond = transaction.fetch_all(_FIND_BEYOND, (max_bytes,))
@@ -71,7 +75,6 @@ class SqlRequestArchive:
         return await self._database.write(drop, is_idempotent=True)
 
     async def get(self, request_id: str) -> ArchivedRequest | None:
-        """One by its id; None where it is not kept, or no longer."""
         values = (to_storable_name(request_id),)
         found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_REQUEST, values))
         return from_request_row(*found[0]) if found else None
@@ -79,14 +82,21 @@ class SqlRequestArchive:
     async def find_by_session(
         self, session_id: str, *, limit: int = 2, before: float | None = None
     ) -> Sequence[ArchivedRequest]:
-        """The last ones of a session, the newest first; with `before`, the last ones before that time."""
         values = (to_storable_name(session_id), _END_OF_TIME if before is None else before, limit)
         found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_OF_SESSION, values))
         return [from_request_row(*row) for row in found]
 
+    async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
+        """Return ids with a prefix: those of sessions with archived requests, and those of the requests."""
+        check_storable_names(id=prefix)
+        values = (len(prefix), prefix, len(prefix), prefix, limit)
+        found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_IDS, values))
+        sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
+        return sessions, requests
+
 
 def _to_row(request: ArchivedRequest) -> tuple[Any, ...]:
-    """A request as a row of the columns above, and how large it is."""
+    """Convert a request to the values of `REQUEST_COLUMNS` and its size."""
     sent = zlib.compress(request.request_body, _COMPRESSION_LEVEL)
     came = None if request.original_body is None else zlib.compress(request.original_body, _COMPRESSION_LEVEL)
     return (
@@ -131,7 +141,6 @@ def from_request_row(
     sent: bytes,
     came: bytes | None,
 ) -> ArchivedRequest:
-    """A request, by its row."""
     return ArchivedRequest(
         id=id_,
         agent=agent,

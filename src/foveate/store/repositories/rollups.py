@@ -1,12 +1,8 @@
-"""Totals over hours and over sessions, read as `foveate.session` asks for them; `adding.py` adds to them.
+"""Totals of requests and charges per hour, day, session and for all time.
 
-There are rows of an hour, of a day and of all that ever was: whatever time is asked for, few are added up.
-
-What requests and their bills add to the totals, in the transaction that keeps them, and only once.
-
-Each adds to its hour, to its day, to all that ever was and to its session: what is read for a page is then few
-rows, whatever it asks for. Rows are locked in one order, after those of accounts: totals by their keys, then
-sessions by their ids. A sum ends where it could no longer be added to.
+Requests and charges are added in the transaction that stores them, and only once. Reading any period then takes
+a few rows. Rows are locked in one order, after those of accounts: totals by key, then sessions by id. A sum is
+clamped to the largest value that can still be added to.
 """
 
 import math
@@ -28,7 +24,7 @@ REQUEST_SUMS = (
     *("requests", "failed", "added_microseconds", "breaks", "lost_tokens", "lost_picodollars"),
     *("planned_rewrites", "rewritten_tokens"),
 )
-"""What requests are added up to, as they are traced."""
+"""Columns that requests add to."""
 CHARGE_SUMS = (
     *("calls", "unpriced", "uncached", "read", "written_5m", "written_1h", "output_tokens"),
     *("picodollars", "compared", "without_picodollars", "saved_by_compaction", "saved_by_context"),
@@ -37,23 +33,23 @@ CHARGE_SUMS = (
     *("inherited", "inherited_picodollars", "subscription", "subscription_picodollars"),
     *("possibly_charged", "possibly_charged_picodollars"),
 )
-"""What bills are added up to."""
+"""Columns that charges add to."""
 LEGACY_SUMS = ("saved_by_cache", "saved_by_folds", "saved_by_cuts")
-"""Savings as earlier versions computed them. Nothing is added to them any more."""
+"""Savings of earlier versions. Nothing is added to them any more."""
 SUMS = (*REQUEST_SUMS, *CHARGE_SUMS)
 COUNT_COLUMNS = (
     *("requests", "failed", "breaks", "planned_rewrites", "calls", "unpriced", "compared", "would_not_fit"),
     *("inherited", "subscription", "possibly_charged"),
 )
-"""Those of them that only ever change by one, and never beyond what can be added."""
+"""Columns that change by one and cannot overflow."""
 AMOUNT_COLUMNS = tuple(name for name in SUMS if name not in COUNT_COLUMNS)
 
 HOUR, DAY, ALL_TIME = "hour", "day", "ever"
 HOURS_PER_DAY = 24
 _HOUR_SECONDS = 3_600
 _LAST_HOUR = 70_389_527
-"""Of the year 9999, with which calendars end."""
-# Two of them go into one index, and PostgreSQL's take 2,700 bytes.
+"""The end of the year 9999, the last that `datetime` supports."""
+# Two of them are in one index, and PostgreSQL's index entries have at most 2,700 bytes.
 _MAX_KEY_CHARS = 250
 
 _MAX_SUM = MAX_PICODOLLARS
@@ -72,12 +68,15 @@ def _format_sum_assignment(table: str, column: str) -> str:
 def _format_totals_upsert(sums: Sequence[str]) -> str:
     added = ", ".join(_format_sum_assignment("totals_v1", column) for column in sums)
     return f"""
-INSERT INTO totals_v1 ({_TOTALS_KEY}, {", ".join(sums)}) VALUES {{}} ON CONFLICT ({_TOTALS_KEY}) DO UPDATE SET {added}
+INSERT INTO totals_v1 ({_TOTALS_KEY}, {", ".join(sums)}) VALUES {{}}
+ON CONFLICT ({_TOTALS_KEY}) DO UPDATE SET {added}
 """
 
 
 def _format_session_totals_upsert(sums: Sequence[str], window: Sequence[str] = ()) -> str:
-    """The statement that adds to sessions; what is the newest one's own is replaced by what is newer."""
+    """Return the statement that adds to sessions. Columns of the latest request are replaced if the new values
+    are newer.
+    """
     table = "session_totals_v1"
     newest = dict.fromkeys(("agent", "model", "model_at"), "model_at") | dict.fromkeys(window, "window_at")
     assignments = [
@@ -103,7 +102,7 @@ _ADD_REQUESTS_TO_SESSIONS = _format_session_totals_upsert(REQUEST_SUMS, _WINDOW_
 
 
 class WindowUsage(NamedTuple):
-    """How full the window of a request was, and when; of none, at no time."""
+    """How full the window of a request was, and when; `at` is 0 if unknown."""
 
     at: float = 0.0
     tokens: int | None = None
@@ -111,7 +110,9 @@ class WindowUsage(NamedTuple):
 
 
 class TotalsDelta(NamedTuple):
-    """What one request or bill adds; `model_at` is when the session asked its model, 0 where it did not."""
+    """What one request or charge adds. `model_at` is when the session used its model, 0 if the call was not one
+    of its own.
+    """
 
     at: float
     agent: str
@@ -124,17 +125,15 @@ class TotalsDelta(NamedTuple):
 
 
 def truncate_key(name: str) -> str:
-    """As much of a name that can be kept as is a key here."""
     return name[:_MAX_KEY_CHARS]
 
 
 def to_hour(at: float) -> int:
-    """The hour that a time is in, counted from 1970 on."""
+    """Return the number of the hour since 1970."""
     return int(min(max(at, 0.0) / _HOUR_SECONDS, _LAST_HOUR))
 
 
 def first_hour_of_day(hour: int) -> int:
-    """The first hour of the same day."""
     return hour - hour % HOURS_PER_DAY
 
 
@@ -149,34 +148,33 @@ def request_delta(
     window: WindowUsage,
     broke: CacheMiss | None,
 ) -> TotalsDelta:
-    """What a request adds; `broke` says why its cache broke, if it did."""
     added = round(added_seconds * 1e6) if math.isfinite(added_seconds) else 0
     sums = (1, int(is_failed), added, *_cache_miss_sums(broke))
     return TotalsDelta(at, agent, session_id, model, Category.MAIN.value, at, sums, window)
 
 
 def cache_miss_delta(at: float, agent: str, session_id: str, model: str, broke: CacheMiss) -> TotalsDelta:
-    """What it adds that the cache broke at a request that was added before."""
+    """Return what a cache miss adds that was found after its request was added."""
     return TotalsDelta(
         at, agent, session_id, model, Category.MAIN.value, at, (0, 0, 0, *_cache_miss_sums(broke))
     )
 
 
 def add_requests(transaction: Transaction, deltas: Sequence[TotalsDelta]) -> None:
-    """Add requests, and breaks of their caches."""
+    """Add requests, and cache misses found later."""
     _execute_inserts(transaction, _ADD_REQUESTS_TO_TOTALS, _totals_rows(deltas))
     _execute_inserts(transaction, _ADD_REQUESTS_TO_SESSIONS, _session_rows(deltas, with_window=True))
 
 
 def add_charges(transaction: Transaction, charge_rows: Sequence[tuple[Any, ...]]) -> None:
-    """Add bills, each a row of the ledger as `ledger_rows.row_of` gives it."""
+    """Add charges, given as rows of `ledger_rows.to_ledger_row`."""
     deltas = [_charge_delta(*charge_row) for charge_row in charge_rows]
     _execute_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows(deltas))
     _execute_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows(deltas, with_window=False))
 
 
 def change_charge(transaction: Transaction, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
-    """Change the totals by the difference between two rows of the ledger for the same call."""
+    """Change the totals by the difference between two ledger rows of one call."""
     old, new = _charge_delta(*before), _charge_delta(*after)
     change = new._replace(sums=[new_sum - old_sum for new_sum, old_sum in zip(new.sums, old.sums, strict=True)])
     _execute_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows([change]))
@@ -226,7 +224,7 @@ def _charge_delta(
         *(is_inherited, (spent or 0) * is_inherited, is_subscription, (spent or 0) * is_subscription),
         *(is_possibly_charged, (charged or 0) * is_possibly_charged),
     )
-    # A fold or a ping may be another model's than the session's.
+    # A compaction or keep-alive request may use another model than the session.
     model_at = at if category == Category.MAIN else 0.0
     return TotalsDelta(
         at, agent, session_id, model, category, model_at, (1, int(spent is None), *tokens, *money)
@@ -240,7 +238,7 @@ def _cache_miss_sums(broke: CacheMiss | None) -> tuple[int, int, int, int, int]:
         return 0, 0, 0, 1, broke.lost_tokens
     try:
         return 1, broke.lost_tokens, to_picodollars(broke.lost_dollars or Decimal(0)), 0, 0
-    except OverflowError:  # what nobody can have lost
+    except OverflowError:  # an impossible amount
         return 1, broke.lost_tokens, 0, 0, 0
 
 
@@ -250,7 +248,7 @@ def _execute_inserts(transaction: Transaction, statement: str, values: Sequence[
 
 
 def _totals_rows(deltas: Iterable[TotalsDelta]) -> list[tuple[Any, ...]]:
-    """The rows that are added to totals, in the order in which they are locked."""
+    """Return the rows to add to the totals, in locking order."""
     hours: dict[_TotalsKey, Sequence[int]] = {}
     for delta in deltas:
         _add_to_key(
@@ -267,7 +265,7 @@ def _totals_rows(deltas: Iterable[TotalsDelta]) -> list[tuple[Any, ...]]:
 
 
 def _session_rows(deltas: Iterable[TotalsDelta], *, with_window: bool) -> list[tuple[Any, ...]]:
-    """The rows that are added to sessions, in the order in which they are locked; who has none is in none."""
+    """Return the rows to add to session totals, in locking order. Calls without a session are left out."""
     found: dict[str, list[TotalsDelta]] = {}
     for delta in deltas:
         if delta.session_id:
@@ -305,7 +303,7 @@ def _clamp_sums(sums: Sequence[int]) -> Sequence[int]:
     return [max(-_MAX_SUM, min(value, _MAX_SUM)) for value in sums]
 
 
-# Beyond 64 bits SQLite's sums end with an error: the high bits are added apart from the low ones.
+# SQLite's sums overflow at 64 bits, so high and low bits are summed separately.
 _LOW_BITS = 32
 _LOW_MASK = 2**_LOW_BITS - 1
 _SUM_EXPRESSIONS = ", ".join(
@@ -345,14 +343,13 @@ _FIND_CHANGE_COUNTERS = (
 _FIND_SESSION_CHANGE_COUNTERS = "SELECT requests, calls, breaks FROM session_totals_v1 WHERE session_id = ?"
 _FIND_COMPACTION_CHANGE_COUNTERS = "SELECT count(*), count(undone_at) FROM compactions_v1 WHERE session_id = ?"
 
-_SECONDS_PER_HOUR = 3_600
 
 _TimeSpan = tuple[str, int, int | None]
-"""Rows of an hour, of a day or of all, that begin from the first hour up to, not with, the other."""
+"""Rows of one span (hour, day or all time) that start in a range of hours; the end is exclusive."""
 
 
 class SqlRollupStore:
-    """Implements `foveate.session.rollups.Added` on a database."""
+    """`foveate.session.rollups.RollupStore` on a database."""
 
     def __init__(self, database: Reader) -> None:
         self._database = database
@@ -365,15 +362,10 @@ class SqlRollupStore:
         until: float | None = None,
         agent: str | None = None,
     ) -> Sequence[tuple[tuple[str, ...], Totals]]:
-        """Totals by their groups, in the order of these; whole hours, from that of `since` to that of `until`.
-
-        An `until` on the hour ends with the one before. Without `per` it is one group, `()`, also where nothing
-        was asked.
-        """
         statement, values = _build_totals_query(group_by, _choose_spans(group_by, since, until), agent)
         groups = len(group_by)
 
-        # Not where others wait for the event loop: of thousands of agents it takes long.
+        # Convert in the thread: thousands of agents would block the event loop.
         def find(transaction: Transaction) -> list[tuple[tuple[str, ...], Totals]]:
             found = transaction.fetch_all(statement, values)
             named = (
@@ -395,20 +387,17 @@ class SqlRollupStore:
         agent: str | None = None,
         id_prefix: str = "",
     ) -> Sequence[SessionTotals]:
-        """A page of sessions asked `since`, of an agent, by an id.
-
-        The next page is `after` the last of it, the one that comes first is `before` the first of it.
-        """
         by = _ORDER_COLUMNS[order]
         places = {
             f"({by}, session_id) < (?, ?)": None if after is None else _page_position(order, after),
             f"({by}, session_id) > (?, ?)": None if before is None else _page_position(order, before),
         }
         condition, values = _build_session_condition(since, agent, id_prefix, places)
-        # Those that are nearest before another come last.
+        # The sessions nearest to `before` come first; they are reversed below.
         way = "DESC" if before is None else "ASC"
         statement = f"""
-            SELECT {_SESSION_COLUMNS} FROM session_totals_v1 {condition} ORDER BY {by} {way}, session_id {way} LIMIT ?
+            SELECT {_SESSION_COLUMNS} FROM session_totals_v1 {condition}
+            ORDER BY {by} {way}, session_id {way} LIMIT ?
         """
         found = [_to_session_totals(*row) for row in await self._read(statement, [*values, limit])]
         return found if before is None else found[::-1]
@@ -416,26 +405,18 @@ class SqlRollupStore:
     async def count_sessions(
         self, *, since: float | None = None, agent: str | None = None, id_prefix: str = ""
     ) -> int:
-        """How many sessions those pages have in all."""
         condition, values = _build_session_condition(since, agent, id_prefix)
         ((number,),) = await self._read(f"SELECT count(*) FROM session_totals_v1 {condition}", values)
         return int(number)
 
     async def get_session(self, session_id: str) -> SessionTotals | None:
-        """One session."""
         found = await self._read(_FIND_SESSION, (truncate_key(to_storable_name(session_id)),))
         return _to_session_totals(*found[0]) if found else None
 
     async def list_agents(self) -> Sequence[str]:
-        """The agents that have asked anything, by their names."""
         return sorted(agent for (agent,) in await self._read(_FIND_AGENTS))
 
     async def get_change_token(self, session_id: str | None = None, *, agent: str | None = None) -> str:
-        """What is another as soon as anything was added, or of one session: also a fold or its undo.
-
-        Without a session, `agent` is whose additions count; None: those of all.
-        """
-
         def find(transaction: Transaction) -> list[tuple[Any, ...]]:
             if session_id is None and agent is not None:
                 return transaction.fetch_all(f"{_FIND_CHANGE_COUNTERS} AND agent = ?", (_to_agent_key(agent),))
@@ -453,7 +434,7 @@ class SqlRollupStore:
 
 
 def _choose_spans(per: Sequence[TotalsGroup], since: float | None, until: float | None) -> Iterator[_TimeSpan]:
-    """Which rows together are the time that is asked for, the longest that do."""
+    """Choose the rows that together cover the period, preferring long spans."""
     first = 0 if since is None else to_hour(since)
     end = None if until is None else _end_hour(until)
     if TotalsGroup.HOUR in per:
@@ -473,9 +454,9 @@ def _choose_spans(per: Sequence[TotalsGroup], since: float | None, until: float 
 
 
 def _end_hour(until: float) -> int:
-    """The hour before which all is from before that time."""
+    """Return the first hour that begins at or after `until`."""
     hour = to_hour(until)
-    return hour + (hour * _SECONDS_PER_HOUR < until)
+    return hour + (hour * _HOUR_SECONDS < until)
 
 
 def _build_totals_query(
@@ -511,7 +492,7 @@ def _build_session_condition(
     conditions: dict[str, Sequence[Any] | None] = {
         "last_at >= ?": None if since is None else (since,),
         "agent = ?": None if agent is None else (truncate_key(to_storable_name(agent)),),
-        # Not LIKE, to which some letters mean something else; the same as in `finding`.
+        # Not LIKE, in which some characters are wildcards.
         "substr(session_id, 1, ?) = ?": (len(beginning), beginning) if beginning else None,
         **(places or {}),
     }
@@ -537,17 +518,17 @@ def _to_group_labels(per: Sequence[TotalsGroup], group: Sequence[str | int]) -> 
 
 @lru_cache(maxsize=1_024)
 def _format_time(per: TotalsGroup, number: int) -> str:
-    """An hour or a day by its number, as calendars have it."""
+    """Format the number of an hour or day as a date."""
     seconds, pattern = (
-        (_SECONDS_PER_HOUR, "%Y-%m-%dT%H")
+        (_HOUR_SECONDS, "%Y-%m-%dT%H")
         if per is TotalsGroup.HOUR
-        else (_SECONDS_PER_HOUR * HOURS_PER_DAY, "%Y-%m-%d")
+        else (_HOUR_SECONDS * HOURS_PER_DAY, "%Y-%m-%d")
     )
     return datetime.fromtimestamp(number * seconds, UTC).strftime(pattern)
 
 
 def _join_halves(added: Sequence[int]) -> list[int]:
-    """The sums of a row of the statement above, each in one."""
+    """Join the high and low parts of each sum."""
     counts, high, low = (
         len(COUNT_COLUMNS),
         len(COUNT_COLUMNS) + len(AMOUNT_COLUMNS),

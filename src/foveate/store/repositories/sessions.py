@@ -1,7 +1,4 @@
-"""Sessions, their turns and what was counted of them, as `foveate.session` asks to have them kept.
-
-Sessions with their titles, and what the sessions that they started or forked have cost.
-"""
+"""Stores sessions, their turns and token counts, and reads their titles and the costs of their descendants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +34,7 @@ _SESSION_COLUMNS = (
 )
 _QUALIFIED_SESSION_COLUMNS = ", ".join(f"sessions_v1.{column}" for column in _SESSION_COLUMNS)
 _FIND_SESSION = f"SELECT {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1 WHERE id = ?"
-# Of more sessions that are alike, none is chosen.
+# If more sessions match, none is chosen.
 _MAX_CANDIDATES = 32
 _FIND_SESSIONS_BY_TIP = f"""
 SELECT EXISTS (
@@ -62,7 +59,7 @@ caller = coalesce(sessions_v1.caller, excluded.caller),
 setting = coalesce(excluded.setting, sessions_v1.setting)
 WHERE excluded.seen_at >= sessions_v1.seen_at AND excluded.agent = sessions_v1.agent
 """
-# A session that another one depends on must not be forgotten while that one is stored.
+# A session must not be deleted while another one that depends on it is stored.
 _TOUCH_PARENT = """
 UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
 """
@@ -81,16 +78,32 @@ INSERT INTO turn_counts_v1 (agent, hash, counter, counted) VALUES {}
 ON CONFLICT (agent, hash, counter) DO UPDATE SET counted = excluded.counted
 WHERE turn_counts_v1.counted <> excluded.counted
 """
+_FIND_LABELS = "SELECT id, agent, created_at, folder, opening, parent_id FROM sessions_v1 WHERE id IN ({})"
+# A session whose only request was rejected has no totals and is not shown.
+_FIND_CHILDREN = """
+SELECT child.id FROM sessions_v1 AS child JOIN session_totals_v1 AS own ON own.session_id = child.id
+WHERE child.parent_id = ? ORDER BY own.first_at, child.id LIMIT ?
+"""
+# A client can name two sessions as parents of each other; UNION visits each pair once.
+_MAX_DESCENDANTS = 10_000
+_FIND_DESCENDANTS = f"""
+WITH RECURSIVE tree(root, id) AS (
+    SELECT parent_id, id FROM sessions_v1 WHERE parent_id IN ({{}})
+    UNION SELECT tree.root, child.id FROM sessions_v1 AS child JOIN tree ON child.parent_id = tree.id
+)
+SELECT tree.root, own.picodollars, own.calls, own.unpriced
+FROM tree JOIN session_totals_v1 AS own ON own.session_id = tree.id
+WHERE tree.id <> tree.root LIMIT {_MAX_DESCENDANTS}
+"""
 
 
 class SqlSessionStore:
-    """Implements `foveate.session.store.Turns` on a database."""
+    """`foveate.session.store.SessionStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
-        """Those of `hashes` that are kept for `agent`."""
         check_storable_names(agent=agent)
 
         def find(transaction: Transaction) -> dict[bytes, Turn]:
@@ -105,7 +118,6 @@ class SqlSessionStore:
         return await self._database.read(find) if hashes else {}
 
     async def get_session(self, session_id: str) -> Session | None:
-        """A session by its id."""
         check_storable_names(session_id=session_id)
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_SESSION, (session_id,))
@@ -113,8 +125,6 @@ class SqlSessionStore:
         return _to_session(*found[0]) if found else None
 
     async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
-        """Return the answers with these digests, and their sessions."""
-
         def find(transaction: Transaction) -> list[tuple[AnswerRecord, Session]]:
             return [
                 (AnswerRecord(digest=mark, session_id=session_id, tip=tip, at=at), _to_session(*session))
@@ -129,7 +139,6 @@ class SqlSessionStore:
     async def find_sessions_ending_at(
         self, agent: str, caller: str, tips: Sequence[bytes]
     ) -> Sequence[tuple[Session, bool]]:
-        """Return sessions of a caller that end at one of `tips`, and whether each was answered there."""
         check_storable_names(agent=agent)
 
         def find(transaction: Transaction) -> list[tuple[Session, bool]]:
@@ -144,7 +153,6 @@ class SqlSessionStore:
         return await self._database.read(find) if tips else []
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
-        """Store the sessions, answers and counts of requests in one transaction."""
         moves = sorted(
             (stored for stored in rows if isinstance(stored, SessionUpdate)), key=lambda move: move.session.id
         )
@@ -168,7 +176,6 @@ class SqlSessionStore:
             await self._database.write(write, is_idempotent=True)
 
     async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
-        """What `counter` wrote down of each of those turns, as far as that is kept."""
         check_storable_names(agent=agent, counter=counter)
 
         def find(transaction: Transaction) -> dict[bytes, bytes]:
@@ -183,18 +190,13 @@ class SqlSessionStore:
         return await self._database.read(find) if hashes else {}
 
     async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
-        """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
         check_storable_names(agent=agent, counter=counter)
         new = CountUpdate(agent=agent, counter=counter, counts=counts)
-        if counts:  # there may be thousands, which are put in order by the thread that writes them
+        if counts:  # there may be thousands, so the writer thread sorts them
             await self._database.write(
                 lambda transaction: _insert_rows(transaction, _ADD_COUNT, _count_rows([new])),
                 is_idempotent=True,
             )
-
-
-def _seen_at(move: SessionUpdate) -> float:
-    return move.session.seen_at
 
 
 def _session_id(move: SessionUpdate) -> str:
@@ -221,14 +223,14 @@ def _encode_text(text: str | None) -> bytes | None:
 
 
 def _turn_rows(session: Session, turns: Sequence[Turn]) -> list[tuple[Any, ...]]:
-    """In the order of their hashes, so that two who keep the same turns never wait for each other."""
+    """Return rows sorted by hash, so that two transactions that store the same turns do not deadlock."""
     for turn in turns:
         check_storable_names(session_id=turn.session_id)
     return sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
 
 
 def _count_rows(updates: Sequence[CountUpdate]) -> list[tuple[Any, ...]]:
-    """In the order of their keys, each of them once: a statement may change a row only once."""
+    """Return rows sorted by key without duplicates: a statement may change a row only once."""
     counts: dict[tuple[str, bytes, str], bytes] = {}
     for rows in updates:
         check_storable_names(agent=rows.agent, counter=rows.counter)
@@ -238,18 +240,18 @@ def _count_rows(updates: Sequence[CountUpdate]) -> list[tuple[Any, ...]]:
 
 
 def _insert_rows(transaction: Transaction, statement: str, new: Sequence[tuple[Any, ...]]) -> int:
-    """How many rows were inserted, many in one statement: between two, others take hold of the interpreter."""
+    """Insert rows, many in each statement, and return how many were inserted."""
     return sum([transaction.execute(insert, batch) for insert, batch in batch_inserts(statement, new)])
 
 
 def _answer_rows(updates: Sequence[AnswerUpdate]) -> list[tuple[Any, ...]]:
-    """In the order of their keys, each of them once: a statement may change a row only once."""
+    """Return rows sorted by key without duplicates: a statement may change a row only once."""
     found = {(row.digest, row.session_id): (row.tip, row.at) for update in updates for row in update.rows}
     return [(*key, *found[key]) for key in sorted(found)]
 
 
 def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: bool) -> None:
-    """Have a session depend on the one that it forks from and on those that had some of its turns first."""
+    """Record that a session depends on the one that it forks from and on those that own some of its turns."""
     session = move.session
     parent_ids = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
     if has_shared:
@@ -263,28 +265,9 @@ def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: b
         transaction.execute(_ADD_PARENT, (session.id, parent_id))
 
 
-_FIND_LABELS = "SELECT id, agent, created_at, folder, opening, parent_id FROM sessions_v1 WHERE id IN ({})"
-# Of a session whose only request was refused nothing can be shown.
-_FIND_CHILDREN = """
-SELECT child.id FROM sessions_v1 AS child JOIN session_totals_v1 AS own ON own.session_id = child.id
-WHERE child.parent_id = ? ORDER BY own.first_at, child.id LIMIT ?
-"""
-# A client can name two sessions as parents of each other: each pair is met once.
-_MAX_DESCENDANTS = 10_000
-_FIND_DESCENDANTS = f"""
-WITH RECURSIVE tree(root, id) AS (
-    SELECT parent_id, id FROM sessions_v1 WHERE parent_id IN ({{}})
-    UNION SELECT tree.root, child.id FROM sessions_v1 AS child JOIN tree ON child.parent_id = tree.id
-)
-SELECT tree.root, own.picodollars, own.calls, own.unpriced
-FROM tree JOIN session_totals_v1 AS own ON own.session_id = tree.id
-WHERE tree.id <> tree.root LIMIT {_MAX_DESCENDANTS}
-"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLabel:
-    """What a session is shown as."""
+    """What identifies a session to users."""
 
     title: str
     folder: str | None = None
@@ -294,7 +277,7 @@ class SessionLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescendantTotals:
-    """All sessions that a session started or that forked from it, and theirs: how many, and what they cost."""
+    """Number and cost of all sessions that a session started or that forked from it, and of theirs."""
 
     sessions: int = 0
     calls: int = 0
@@ -303,14 +286,12 @@ class DescendantTotals:
 
 
 class SessionTree:
-    """Reads them from a database."""
+    """Labels, children and descendants of sessions."""
 
     def __init__(self, database: Reader) -> None:
         self._database = database
 
     async def labels(self, session_ids: Sequence[str]) -> Mapping[str, SessionLabel]:
-        """Return the labels of those sessions that are stored."""
-
         def find(transaction: Transaction) -> dict[str, SessionLabel]:
             return {
                 id_: _to_label(agent, started_at, folder, opening, parent_id)
@@ -323,7 +304,7 @@ class SessionTree:
         return await self._database.read(find) if session_ids else {}
 
     async def children(self, session_id: str, *, limit: int) -> Sequence[str]:
-        """Return the sessions that a session started or that forked from it, the first ones first."""
+        """Return the sessions that a session started or that forked from it, oldest first."""
         check_storable_names(session_id=session_id)
         found = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_CHILDREN, (session_id, limit))
@@ -331,7 +312,7 @@ class SessionTree:
         return [id_ for (id_,) in found]
 
     async def descendants(self, session_ids: Sequence[str]) -> Mapping[str, DescendantTotals]:
-        """Return what all descendants of each session come to; nothing of those that have none."""
+        """Return the totals of all descendants of each session that has any."""
 
         def find(transaction: Transaction) -> dict[str, DescendantTotals]:
             sums: dict[str, list[int]] = {}

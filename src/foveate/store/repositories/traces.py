@@ -1,4 +1,4 @@
-"""What was done to requests, as `foveate.session` asks to have it kept; their bills are those of the ledger."""
+"""Stores what was done to each request. Charges are joined from the ledger."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ TRACE_COLUMNS = (
     "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
 )
 _ADD_TRACES = f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHING RETURNING id"
-# The first one stays, and is added up once, however often it is told.
+# The first cache miss of a request is stored and counted; later ones are ignored.
 _SET_CACHE_MISS = """
 UPDATE traces_v1 SET broke = ? WHERE id = ? AND broke IS NULL RETURNING at, agent, session_id, model
 """
@@ -53,13 +53,13 @@ _SELECTED_COLUMNS = ", ".join(
 _FIND_TRACES = (
     f"SELECT {_SELECTED_COLUMNS} FROM traces_v1 LEFT JOIN ledger_v1 ON ledger_v1.call_id = traces_v1.id"
 )
-# Not LIKE, to which some letters mean something else; the same as in `finding`.
+# Not LIKE, in which some characters are wildcards.
 _FIND_IDS = """
 SELECT id, 1 FROM traces_v1 WHERE substr(id, 1, ?) = ?
 UNION SELECT DISTINCT session_id, 0 FROM traces_v1 WHERE substr(session_id, 1, ?) = ?
 ORDER BY 1 LIMIT ?
 """
-# All are looked through in an index, a tenth of the table; whose they are is read only of those that are found.
+# The inner query reads only an index, a tenth of the table; agents are looked up for the sessions found.
 _FIND_SESSIONS = """
 SELECT session_id, (
   SELECT agent FROM traces_v1 AS own WHERE own.session_id = found.session_id ORDER BY own.at DESC LIMIT 1
@@ -70,11 +70,11 @@ SELECT session_id, (
 """
 _MAX_TEXT_CHARS = 400
 _MIN_ERROR_STATUS = 400
-"""Of the statuses with which a provider answers; 0 is of a client who went away before."""
+"""Status 0 means that the client disconnected before the response."""
 
 
 class _TraceDetails(msgspec.Struct, array_like=True, frozen=True):
-    """What a trace says beside what is looked for."""
+    """The part of a trace that is never searched, stored as JSON."""
 
     exact: bool
     reserved_tokens: int
@@ -94,18 +94,16 @@ class _CacheMissDetails(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SqlTraceStore:
-    """Implements `foveate.session.traces.Traces` on a database."""
+    """`foveate.session.traces.TraceStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
-        """Keep these; and to requests that are kept, by their ids, that their cache broke."""
         new, misses = await asyncio.to_thread(_prepare_rows, traces, cache_misses)
         await self._database.write(lambda transaction: _save_rows(transaction, new, misses), is_idempotent=True)
 
     async def get(self, request_id: str) -> ChargedTrace | None:
-        """That of one request."""
         found = await self._read(f"{_FIND_TRACES} WHERE traces_v1.id = ?", (to_storable_name(request_id),))
         return _to_traced(*found[0]) if found else None
 
@@ -119,7 +117,6 @@ class SqlTraceStore:
         agent: str | None = None,
         session_id: str | None = None,
     ) -> Sequence[ChargedTrace]:
-        """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
         condition, values = build_where_clause(
             {
                 "traces_v1.at >= ?": None if since is None else (since,),
@@ -138,7 +135,6 @@ class SqlTraceStore:
     async def list_sessions(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> Sequence[TracedSession]:
-        """The sessions with traces, those first that were asked last."""
         condition, values = build_where_clause(
             {
                 "at >= ?": None if since is None else (since,),
@@ -153,7 +149,6 @@ class SqlTraceStore:
         ]
 
     async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
-        """The ids, of those that begin so, of sessions and of requests with traces."""
         check_storable_names(id=prefix)
         found = await self._read(_FIND_IDS, (len(prefix), prefix, len(prefix), prefix, limit))
         sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
@@ -173,7 +168,7 @@ class _NewTrace(NamedTuple):
 def _prepare_rows(
     traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheMiss]]
 ) -> tuple[dict[str, _NewTrace], list[tuple[str, CacheMiss]]]:
-    """Traces by their ids, of two with the same the first; and breaks in the order of theirs."""
+    """Return traces by id, the first of each, and cache misses sorted by id."""
     new: dict[str, _NewTrace] = {}
     for trace in traces:
         row = to_trace_row(trace)
@@ -184,7 +179,7 @@ def _prepare_rows(
 def _save_rows(
     transaction: Transaction, new: Mapping[str, _NewTrace], breaks: Sequence[tuple[str, CacheMiss]]
 ) -> None:
-    """Keep traces and breaks, and add up those of them that were not kept before."""
+    """Store traces and cache misses, and add those that are new to the totals."""
     groups = batch_inserts(_ADD_TRACES, [new[id_].row for id_ in sorted(new)])
     deltas = [
         new[id_].delta for statement, batch in groups for (id_,) in transaction.fetch_all(statement, batch)
@@ -198,7 +193,6 @@ def _save_rows(
 
 
 def to_totals_delta(trace: Trace, row: tuple[Any, ...]) -> TotalsDelta:
-    """What a trace adds to the totals, with its row."""
     _, agent, session_id, _, model, *_ = row
     return request_delta(
         trace.at,
@@ -213,7 +207,7 @@ def to_totals_delta(trace: Trace, row: tuple[Any, ...]) -> TotalsDelta:
 
 
 def to_trace_row(trace: Trace) -> tuple[Any, ...]:
-    """A trace as a row of the columns above."""
+    """Convert a trace to the values of `TRACE_COLUMNS`."""
     details = _TraceDetails(
         trace.exact,
         trace.reserved_tokens,
@@ -251,7 +245,7 @@ def _encode_cache_miss(broke: CacheMiss) -> bytes:
 
 
 def _shorten_text(text: str) -> str:
-    """A text in so many characters at most, each of them whole."""
+    """Cut a text and replace lone surrogates."""
     short = text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}…"
     return short if short.isprintable() else short.encode("utf-8", "replace").decode()
 
@@ -299,7 +293,6 @@ def _to_traced(
 
 
 def decode_cache_miss(broke: bytes) -> CacheMiss:
-    """A cache break, as the column says it."""
     details = msgspec.json.decode(broke, type=_CacheMissDetails)
     return CacheMiss(
         cause=details.cause,
@@ -322,7 +315,7 @@ def _to_charge(
     comparison: Any = None,
     *saved: int | None,
 ) -> TracedCharge | None:
-    if uncached is None:  # no row of the ledger
+    if uncached is None:  # not in the ledger
         return None
     return TracedCharge(
         cache=CacheUsage(

@@ -1,4 +1,4 @@
-"""Sessions, their turns and what was counted of them; folds, what they folded, and who may fold."""
+"""Create the tables of sessions, turns, token counts, compactions and their locks."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """From nothing to 0001."""
     op.create_table(
         "sessions_v1",
         sa.Column("id", sa.Text, primary_key=True),

@@ -1,4 +1,4 @@
-"""What calls cost, how accounts stand, and what is reserved for calls that are under way."""
+"""Create the ledger, accounts and reservations."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """From 0002 to 0003."""
     op.create_table(
         "ledger_v1",
         sa.Column("call_id", sa.Text, primary_key=True),

@@ -1,4 +1,4 @@
-"""All sessions that a session stands on: a named one may go on from the turns of several."""
+"""Create the table of session parents: a named session may continue the turns of several others."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """From 0003 to 0004."""
     op.create_table(
         "session_parents_v1",
         sa.Column("session_id", sa.Text, primary_key=True),

@@ -1,4 +1,4 @@
-"""Why a fold failed, which requests were sent with a fold, and whole requests where they are kept."""
+"""Add reasons of failed compactions, their application, and archived requests."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """From 0004 to 0005."""
     op.add_column("compactions_v1", sa.Column("reason", sa.LargeBinary))
     op.create_table(
         "fold_uses_v1",

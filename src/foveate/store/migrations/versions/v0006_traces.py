@@ -1,4 +1,4 @@
-"""What filled the window of each request, and what was done to it and why."""
+"""Create the table of traces."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """From 0005 to 0006."""
     op.create_table(
         "traces_v1",
         sa.Column("id", sa.Text, primary_key=True),

@@ -1,4 +1,4 @@
-"""Where caches broke, found without looking through all that went well."""
+"""Create an index of traces with a cache miss."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,6 @@ _BROKE = sa.text("broke IS NOT NULL")
 
 
 def upgrade() -> None:
-    """From 0007 to 0008."""
     op.create_index(
         "traces_v1_broke", "traces_v1", ["at", "id", "agent"], sqlite_where=_BROKE, postgresql_where=_BROKE
     )

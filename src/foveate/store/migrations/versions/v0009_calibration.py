@@ -1,4 +1,4 @@
-"""What bills have taught of each counter at each upstream."""
+"""Create the table of calibrations, by upstream and counter."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0008"
 
 
 def upgrade() -> None:
-    """From 0008 to 0009."""
     op.create_table(
         "lessons_v1",
         sa.Column("upstream", sa.Text, primary_key=True),

@@ -1,4 +1,4 @@
-"""Which prefixes each agent asks for again, as the placement of cache breakpoints learns it."""
+"""Create the table of prefix reuse, from which the placement of cache breakpoints learns."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """From 0009 to 0010."""
     op.create_table(
         "prefix_reuse_v1",
         sa.Column("agent", sa.Text, primary_key=True),

@@ -1,6 +1,6 @@
-"""What calls would have cost without Foveate, and rewrites of histories that it plans.
+"""Add what calls would have cost without Foveate, and planned rewrites of histories.
 
-Calls that were recorded before are marked as `earlier`, and keep the savings that they were recorded with.
+Existing calls are marked as `earlier`, and keep the savings that they were recorded with.
 """
 
 import sqlalchemy as sa
@@ -20,7 +20,6 @@ _SUMS = (
 
 
 def upgrade() -> None:
-    """From 0010 to 0011."""
     op.add_column("ledger_v1", sa.Column("comparison", sa.Text, nullable=False, server_default="earlier"))
     for name in _AMOUNTS:
         op.add_column("ledger_v1", sa.Column(name, sa.BigInteger))

@@ -1,4 +1,4 @@
-"""Who sends a session, how it began and what it is shown as; the answers by which it is found again."""
+"""Add callers, settings and labels of sessions, and the answers by which sessions are recognized."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,6 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """From 0011 to 0012."""
     for name, kind in (("caller", sa.Text), ("setting", sa.LargeBinary)):
         op.add_column("sessions_v1", sa.Column(name, kind))
     op.add_column("sessions_v1", sa.Column("first_messages", sa.BigInteger, nullable=False, server_default="0"))

@@ -1,4 +1,4 @@
-"""Calls at prices of families and calls that subscriptions pay for; how much of a subscription is used."""
+"""Add calls at inherited prices and calls of subscriptions, and the table of rate limits."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,6 @@ _SUMS = ("inherited", "inherited_picodollars", "subscription", "subscription_pic
 
 
 def upgrade() -> None:
-    """From 0012 to 0013."""
     for name in ("is_inherited", "is_subscription"):
         op.add_column("ledger_v1", sa.Column(name, sa.BigInteger, nullable=False, server_default="0"))
     for table in ("totals_v1", "session_totals_v1"):

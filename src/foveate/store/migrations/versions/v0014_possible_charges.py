@@ -1,4 +1,4 @@
-"""Calls that are possibly charged, what accounts were charged for each call, and corrections of both."""
+"""Add possibly charged calls, the amount charged to accounts for each call, and corrections."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,6 @@ _SUMS = ("possibly_charged", "possibly_charged_picodollars")
 
 
 def upgrade() -> None:
-    """From 0013 to 0014."""
     op.add_column(
         "ledger_v1", sa.Column("is_possibly_charged", sa.BigInteger, nullable=False, server_default="0")
     )
