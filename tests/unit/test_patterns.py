@@ -133,7 +133,7 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.cost.pricing.price_file._is_quick": lambda: (),  # those of a file, of which only quick ones are kept
     "foveate.compaction.facts.rules._phrases": lambda: (),  # those of rules
     "foveate.compaction.facts.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.compaction"),
-    "foveate.memory.parsing.parse.markdown_headings._HeadingScanner._scan_fence": lambda: [
+    "foveate.memory.parsing.markdown_headings._HeadingScanner._scan_fence": lambda: [
         (re.compile(rf"^ {{0,3}}`{{{length},}}[ \t]*$", re.MULTILINE), frozenset(("search",)))
         for length in (3, 500)
     ],

@@ -305,9 +305,10 @@ def test_a_stamp_is_in_the_time_of_its_writer() -> None:
 @pytest.mark.process
 def test_a_library_is_loaded_only_for_what_it_reads() -> None:
     script = (
-        "import sys; from foveate.memory.privacy import Gate; from foveate.memory.parsing import parse\n"
+        "import sys; from foveate.memory.privacy import Gate\n"
+        "from foveate.memory.parsing.parse import parse_notes\n"
         "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
-        "parse('* A', Gate(), path='a.org')\n"
+        "parse_notes('* A', Gate(), path='a.org')\n"
         "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

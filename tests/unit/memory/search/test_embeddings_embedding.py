@@ -46,7 +46,7 @@ def test_rows_without_a_direction_stay_zeros() -> None:
 @pytest.mark.process
 def test_the_package_itself_is_not_imported_and_logging_stays_as_it_is() -> None:
     code = (
-        "import logging, sys; from foveate.memory.embedding import default_embedder; "
+        "import logging, sys; from foveate.memory.search.embeddings import default_embedder; "
         "default_embedder().embed(['a note']); "
         "sys.exit('wordllama' in sys.modules or 'requests' in sys.modules or len(logging.root.handlers))"
     )
@@ -60,7 +60,7 @@ def test_its_vectors_are_those_of_the_package() -> None:
 import sys
 from pathlib import Path
 import numpy as np, wordllama
-from foveate.memory.embedding import default_embedder
+from foveate.memory.search.embeddings import default_embedder
 theirs = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
 texts = ["Fees of a savings account", "A black cat sleeps in the garden. " * 20, "黒い猫"]
 same = (theirs.embed(texts, norm=True) * default_embedder().embed(texts)).sum(axis=1)

@@ -153,16 +153,16 @@ _WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from foveate.memory.vectors import VectorFile, embedded
+from foveate.memory.search.embeddings import SqliteVectorCache, embed_with_cache
 class Embedder:
     name = "counting"
     def embed(self, texts):
         return np.array([[len(text) / 7] * 3 for text in texts], np.float32)
-vectors = VectorFile(Path(sys.argv[1]))
+vectors = SqliteVectorCache(Path(sys.argv[1]))
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
-    embedded(Embedder(), vectors, [f"text {number}", f"text {number + 1}"])
+    embed_with_cache(Embedder(), vectors, [f"text {number}", f"text {number + 1}"])
     print(number, flush=True)
-assert vectors.trouble is None, vectors.trouble
+assert vectors.failure is None, vectors.failure
 """
 
 
@@ -206,16 +206,16 @@ def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
 import resource, signal, sys
 from pathlib import Path
 import numpy as np
-from foveate.memory.vectors import VectorFile, embedded
+from foveate.memory.search.embeddings import SqliteVectorCache, embed_with_cache
 class Embedder:
     name = "counting"
     def embed(self, texts):
         return np.ones((len(texts), 256), np.float32)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-vectors = VectorFile(Path(sys.argv[1]))
-assert embedded(Embedder(), vectors, [str(number) for number in range(5_000)]).shape == (5_000, 256)
-assert vectors.trouble is not None
+vectors = SqliteVectorCache(Path(sys.argv[1]))
+assert embed_with_cache(Embedder(), vectors, [str(number) for number in range(5_000)]).shape == (5_000, 256)
+assert vectors.failure is not None
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "v.sqlite")], capture_output=True, check=False
