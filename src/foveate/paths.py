@@ -1,4 +1,4 @@
-"""Paths as people write them in configuration: with `~`, with variables, and with quotes that got in."""
+"""Paths as users write them in settings, with `~`, variables and stray quotes; and the data folder."""
 
 import os
 import pwd
@@ -10,23 +10,23 @@ from pathlib import Path
 from foveate.errors import BadOption
 
 StrPath = str | os.PathLike[str]
-"""Wherever the name of a file or a folder is asked for."""
+"""A path as a string or `PathLike`."""
 
 _STRIPPED_CHARS = string.whitespace + "\"'"
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>[^{}]*)\})", re.ASCII)
 
 
 def expand_path(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | int, ...] = ("path",)) -> str:
-    """The path that is meant: `$VAR`, `${VAR}`, `~` and `~name` put in, blanks and quotes around it taken off.
+    """Expand `$VAR`, `${VAR}`, `~` and `~name`, and strip surrounding spaces and quotes.
 
-    What a variable holds is not looked through for further variables, only for `~` and quotes. A dollar sign
-    that begins no name stays.
+    The value of a variable is expanded for `~` and stripped of quotes, but not for further variables. A dollar
+    sign without a name stays.
 
-        >>> expanded("'$NOTES/garden'", {"NOTES": "~/notes", "HOME": "/home/ana"})
+        >>> expand_path("'$NOTES/garden'", {"NOTES": "~/notes", "HOME": "/home/ana"})
         '/home/ana/notes/garden'
 
     Raises:
-        BadOption: there is no such variable or user, or nothing is left; `key` leads to the setting.
+        BadOption: there is no such variable or user, or the path is empty; `key` is the path of the setting.
     """
     written = os.fspath(path)
 
@@ -48,7 +48,7 @@ def expand_path(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | i
 
 
 def data_folder(environ: Mapping[str, str], platform: str) -> Path:
-    """Where Foveate keeps what it has: `FOVEATE_HOME`, otherwise where the platform puts data of programs."""
+    """The folder for Foveate's data: `FOVEATE_HOME`, or the platform's default."""
     if environ.get("FOVEATE_HOME"):
         return Path(environ["FOVEATE_HOME"]).expanduser()
     if platform == "darwin":
@@ -57,7 +57,7 @@ def data_folder(environ: Mapping[str, str], platform: str) -> Path:
 
 
 def _strip_quotes(text: str) -> str:
-    """Without blanks and quotes at its ends, of which there may be one too few."""
+    """Strip spaces and quotes, which may be unbalanced."""
     return text.strip(_STRIPPED_CHARS)
 
 

@@ -1,4 +1,3 @@
-"""Paths as people write them, and which they mean."""
 
 import os
 import pwd
@@ -12,7 +11,7 @@ from foveate.errors import BadOption
 from foveate.paths import data_folder, expand_path
 
 ENVIRON = {"HOME": "/home/ana", "NOTES": "~/notes", "DATA": '"/data"', "EMPTY": "", "DEEP": "$NOTES"}
-# What stands in a path without meaning anything there.
+# Characters without special meaning in a path.
 PLAIN = st.text(st.characters(exclude_characters="$~'\"\0", exclude_categories=["Z", "Cc"]), min_size=1)
 
 

@@ -1,1 +1,1 @@
-"""Folding: the head of a long history becomes a summary, and nothing of it is lost."""
+"""Compaction: replaces the oldest part of a long conversation by a summary, reversibly."""

@@ -1,8 +1,9 @@
-"""When a conversation was sent with a fold and when without, for models that bind thoughts to what they read.
+"""Record when a conversation was sent with a compaction and when without it.
 
-What such a model thought after a summary fits only behind that summary, and what it thought before only behind
-the messages themselves. So it is kept at which message a fold came into use, or went out of it, by the hash of
-that message: forks and other gateways find it too.
+Some models bind thinking blocks to the exact messages before them. Thinking produced after a summary is valid
+only after that summary, and earlier thinking only after the original messages. So the store keeps the message
+at which a compaction was first applied or no longer applied, identified by its hash, which forks of the
+conversation and other gateways find too.
 """
 
 from collections.abc import Sequence
@@ -18,16 +19,16 @@ from foveate.session.hash_chain import HashChain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationHistory:
-    """The uses of folds along one conversation, each fold's in their order."""
+    """The application changes along one conversation, in order for each compaction."""
 
     chain: HashChain
     compactions: Sequence[Compaction]
     changes: Sequence[ApplicationChange]
 
     def invalid_thinking_ranges(self) -> tuple[range, ...]:
-        """The places in the chain of what was said after something else than the folds in force now make of it.
+        """Positions in the chain of messages produced after a prefix other than the one sent now.
 
-        What comes from now on stands behind them.
+        Messages after the end of the chain are produced after the current prefix.
         """
         ranges: list[range] = []
         active = find_active_compaction(self.chain, self.compactions)
@@ -38,9 +39,9 @@ class ApplicationHistory:
         return tuple(ranges)
 
     def new_changes(self, *, is_applied: bool) -> tuple[ApplicationChange, ...]:
-        """What is to be kept of sending this conversation now: which folds it is the first to have, or to lack.
+        """Changes to store because this conversation is sent now.
 
-        `is_applied`: the fold in force stands in it.
+        `is_applied` tells whether the active compaction is part of the request.
         """
         active = find_active_compaction(self.chain, self.compactions)
         not_applied = (
@@ -73,7 +74,7 @@ class ApplicationHistory:
         return [change for change in self.changes if change.compaction_id == compaction.id]
 
     def _was_applied(self, compaction: Compaction, *, default: object = None) -> bool:
-        """Whether it was in use when this conversation was last sent; where nobody knows, as `unknown` says."""
+        """Tell whether the last request had the compaction; if unknown, whether `default` is set."""
         changes = self._changes_for(compaction)
         was_applied = changes[-1].is_applied if changes else None
         return default is not None if was_applied is None else was_applied
@@ -87,9 +88,9 @@ class ApplicationHistory:
         )
 
     def _find_ranges(self, compaction: Compaction, *, applied: bool) -> list[range]:
-        """What was said while a fold was in use, or was not, up to now."""
+        """Ranges of messages produced while a compaction was applied, or while it was not."""
         changes = self._changes_for(compaction)
-        # It may have been in use ever since it was made, where nobody has said when that began.
+        # If no change says when it was first applied, it may have been applied from the start.
         made_at = compaction.seen_messages or compaction.messages
         earliest = min([made_at, *(change.messages for change in changes)]) if applied else 0
         start = None if applied and changes and changes[0].is_applied else earliest
@@ -106,9 +107,9 @@ class ApplicationHistory:
 
 
 async def record_applications(history: ApplicationHistory, store: CompactionStore, *, is_applied: bool) -> None:
-    """Keep which folds a conversation is the first to have, or to lack, now that it is sent.
+    """Store which compactions this conversation is the first to have, or to lack, now that it is sent.
 
-    Where that cannot be, nothing is lost but thoughts: they are left out once more.
+    If the store is unavailable, the only loss is that thinking is dropped once more.
     """
     changes = history.new_changes(is_applied=is_applied)
     if changes:
@@ -117,12 +118,13 @@ async def record_applications(history: ApplicationHistory, store: CompactionStor
 
 
 async def invalidate_history(chain: HashChain, compaction: Compaction, store: CompactionStore) -> None:
-    """Have no thought in a conversation trusted to stand behind a fold: it was sent with it, and refused.
+    """Mark the application history of a compaction as unknown, after the provider rejected thinking.
 
-    Somebody may have sent it without the fold and not said so: while the store was away, or folds were off.
+    Another gateway may have sent the conversation without the compaction and not recorded it, because the store
+    was unavailable or compaction was disabled.
 
     Raises:
-        StoreUnavailable: that cannot be kept.
+        StoreUnavailable: the change cannot be stored.
     """
     hashes = set(chain.hashes)
     changes = [
@@ -135,10 +137,10 @@ async def invalidate_history(chain: HashChain, compaction: Compaction, store: Co
 async def load_application_history(
     chain: HashChain, compactions: Sequence[Compaction], store: CompactionStore, *, model: str
 ) -> ApplicationHistory | None:
-    """What is known of how a conversation was sent before; None where its model does not mind.
+    """Load the application changes of a conversation; None if its model does not bind thinking.
 
     Raises:
-        StoreUnavailable: nobody can say.
+        StoreUnavailable: the changes cannot be read.
     """
     matching = matching_compactions(chain, compactions)
     if not matching or not rules_for(model).binds_thinking:

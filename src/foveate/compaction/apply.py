@@ -1,8 +1,8 @@
-"""What is sent in the place of a folded head: a summary that stands for it, and edits that a provider takes.
+"""Replace a compacted head by its summary, as edits of the request.
 
-A client that resends everything has its head replaced each time. It is known by the hash at its end, so that it
-is replaced in any session, by any gateway, and in the same bytes each time; a client that edited its past
-matches no fold and is left alone. What stays, the tail above all, stays byte for byte.
+Clients resend the whole conversation, so the head is replaced in every request. It is recognized by the hash of
+its last message, in any session and by any gateway, and always replaced by the same bytes. If a client edited
+its history, no compaction matches and the request is left alone. All other messages keep their bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,23 +37,23 @@ _CARRIED_HEADING = "Also named there:"
 _MAX_TITLE_CHARS = 80
 _FIRST_UNSPACED_CHAR = "\u2e80"
 _MAX_CACHED_HEADS = 1024
-# Under it, and what a head ends with, it is noted where that meets what stays.
+# Key, together with the boundary, under which the replacement is cached on the last message's link.
 _HEAD_REPLACEMENT_KEY = object()
-# A request of a folded session says the same as the one before.
+# Consecutive requests of a compacted session contain the same summary.
 _MAX_CACHED_SUMMARIES = 64
 
 
 def find_active_compaction(chain: HashChain, compactions: Sequence[Compaction]) -> Compaction | None:
-    """The fold in force that reaches farthest into a conversation, and leaves something of it; None if none."""
+    """The longest compaction that is not undone and leaves at least one message; None if there is none."""
     active = [
         compaction for compaction in matching_compactions(chain, compactions) if compaction.undone_at is None
     ]
-    # Of two that reach as far, the later one was made since the first did not do.
+    # Of two with the same boundary, the later one was made because the first did not free enough room.
     return max(active, key=lambda compaction: (compaction.messages, compaction.compacted_at), default=None)
 
 
 def matching_compactions(chain: HashChain, compactions: Sequence[Compaction]) -> list[Compaction]:
-    """The folds of a conversation's head, in force or undone."""
+    """The compactions whose boundary is in this conversation, including undone ones."""
     return [
         compaction
         for compaction in compactions
@@ -71,17 +71,16 @@ def build_compaction_edits(
     invalid_thinking_ranges: Sequence[range] | None = None,
     model: str = "",
 ) -> tuple[Edit, ...]:
-    """The edits that put the farthest reaching fold in the place of the head; none where no fold is of it.
+    """Edits that replace the head by the summary of the active compaction; none if no compaction matches.
 
-    `model` is the model of the request where its body does not name it, as at Bedrock. `thoughts.betas_of`
-    says which betas have to be asked for with these edits.
+    `model` is needed if the body does not name the model, as on Bedrock. The betas to request with these edits
+    come from `thinking.required_betas`.
 
-    `unbound` are the places in the chain of what the model said after something else than is sent now, as
-    `uses.unbound` finds them. On models that bind thinking, what it thought there is left out, and what it
-    thought since is kept. Where nobody knows, all that may be is left out.
+    `invalid_thinking_ranges` are positions in the chain, from `ApplicationHistory.invalid_thinking_ranges`.
+    Thinking in them is dropped on models that bind it. None means unknown: then all thinking that may be
+    invalid is dropped.
 
-    Where a fold was undone, the conversation is sent as it came, but for what such a model thought after the
-    summary.
+    If a compaction was undone, the original messages are sent, without the thinking produced after the summary.
     """
     if not compactions or continues_stored(request):
         return ()
@@ -111,7 +110,7 @@ def build_compaction_edits(
         )
     cut = chain.leading_system_messages + compaction.messages
     replacement = _find_head_replacement(request, chain.leading_system_messages, compaction)
-    if replacement is None:  # a fork that goes on in the middle of a step
+    if replacement is None:  # a fork that continues in the middle of a step
         return ()
     thinking_edits = drop_invalid_thinking(request, model, changed_from=cut, within=within)
     if thinking_edits is None:
@@ -122,9 +121,9 @@ def build_compaction_edits(
 def _replace_head(
     request: Request, compaction: Compaction, replacement: HeadReplacement, start: int
 ) -> Iterator[ReplaceMessages]:
-    """The summary as the user's, with all system messages that lost their place behind it, and a reply.
+    """Yield the edits: the summary as a user message, displaced system messages after it, and a reply.
 
-    A question that stays comes after that. Where the model does not go on from it, it is said where it got to.
+    The open question, if any, follows. If the model does not speak next, a note says what it did so far.
     """
     reason = f"folded into a summary: {len(replacement.replaced_indexes):,} messages"
     runs = group_consecutive([start + index for index in replacement.replaced_indexes])
@@ -140,7 +139,7 @@ def _replace_head(
     if earlier:
         inserted[earlier[-1].start] = reply
         inserted[earlier[0].start] = summary_messages + inserted.get(earlier[0].start, ())
-    else:  # the question opens the conversation
+    else:  # the open question is the first message
         yield ReplaceMessages(start=question, end=question, messages=summary_messages + reply, reason=reason)
     if replacement.kept_indexes and not replacement.is_next_from_model:
         inserted[runs[-1].start] = (_model_message(PROGRESS_NOTE, request.format),)
@@ -155,9 +154,10 @@ def _replace_head(
 
 
 def _find_head_replacement(request: Request, start: int, compaction: Compaction) -> HeadReplacement | None:
-    """Where the head that a fold has replaced meets what stays of a request.
+    """Find what a compaction replaces in this request; None if the tail cannot follow the head.
 
-    It is noted with the last message: what comes after it changes nothing, unless it answers an earlier call.
+    The result is cached on the link of the last message. Later messages do not change it unless one of them
+    answers a call in the head.
     """
     trail = formats.message_history(request)
     links, cut = trail.nodes, start + compaction.messages
@@ -188,13 +188,13 @@ def _cached_summary_text(messages: int, summary: str, facts: tuple[str, ...]) ->
 
 
 class _HeadCache:
-    """What is known of heads that were folded, by the hash at their end."""
+    """Descriptions of compacted heads, by boundary hash."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all of them, and what was said in their place."""
+        """Clear the cache, with the summary texts."""
         self.heads: LruCache[CompactedHead] = LruCache(_MAX_CACHED_HEADS)
         _cached_summary_text.cache_clear()
 
@@ -204,22 +204,21 @@ register(_HEAD_CACHE)
 
 
 def _cached_head(request: Request, start: int, compaction: Compaction) -> CompactedHead:
-    """What is known of the head that a request begins with, and a fold has replaced."""
-    known = _HEAD_CACHE.heads.get(compaction.boundary)
-    if known is None:
+    head = _HEAD_CACHE.heads.get(compaction.boundary)
+    if head is None:
         raws = request.messages[start : start + compaction.messages]
-        known = describe_head([formats.parse_message(request.format, raw) for raw in raws])
-        _HEAD_CACHE.heads.put(compaction.boundary, known)
-    return known
+        head = describe_head([formats.parse_message(request.format, raw) for raw in raws])
+        _HEAD_CACHE.heads.put(compaction.boundary, head)
+    return head
 
 
 def summary_text(compaction: Compaction) -> str:
-    """What is said in the place of a folded head, the same each time."""
+    """The text that replaces a compacted head, identical in every request."""
     return _cached_summary_text(compaction.messages, compaction.summary, compaction.carried)
 
 
 def carried_facts_text(carried: Sequence[str]) -> str:
-    """The list after a summary: names in one line, since each line takes tokens; the rest each in its own."""
+    """Format the facts listed after a summary: single words on one line to save tokens, others on their own."""
     names: list[str] = []
     rest: list[str] = []
     for fact in carried:
@@ -232,17 +231,17 @@ def carried_facts_text(carried: Sequence[str]) -> str:
 
 
 def _is_single_word(fact: str) -> bool:
-    """Whether it is one word; in scripts that write no spaces a sentence would seem one."""
+    """Tell whether a fact is one word. In scripts without spaces a whole sentence would look like one."""
     return not fact or (fact.split() == [fact] and (fact.isascii() or max(fact) < _FIRST_UNSPACED_CHAR))
 
 
 def placeholder_messages(
     text: str, api_format: Format, *, after_user: bool, before_model: bool
 ) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """Messages that say `text` in the place of others, so that speakers alternate with what stands around.
+    """Build messages that say `text` in place of others, so that user and model still alternate.
 
-    System messages that stay come between the first and the second of them: always after what the user says
-    and before what the model says, where alone Anthropic takes them.
+    Returns the messages before and after any system messages that stay in between. Anthropic accepts a system
+    message only after a user message and before a model message.
     https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages (read November 2026)
     """
     from_user, from_model = _user_message(text), _model_message(text, api_format)
@@ -266,14 +265,14 @@ def _model_message(text: str, api_format: Format) -> Message:
 
 
 def group_consecutive(numbers: Sequence[int]) -> list[range]:
-    """Ascending places as rows of those that follow each other."""
+    """Group ascending numbers into ranges of consecutive ones."""
     groups = groupby(enumerate(numbers), lambda numbered: numbered[1] - numbered[0])
-    runs = [[place for _, place in row] for _, row in groups]
+    runs = [[number for _, number in row] for _, row in groups]
     return [range(row[0], row[-1] + 1) for row in runs]
 
 
 def describe_non_text(part: Part) -> str | None:
-    """What a summary says of a picture, a document or a block that it cannot show; None of what has words."""
+    """Describe an image, document or unknown block in brackets; None for parts that consist of text."""
     match part:
         case Image(width=int(width), height=int(height)):
             return f"[image: {width}x{height} pixels]"
@@ -291,5 +290,5 @@ def describe_non_text(part: Part) -> str | None:
 
 
 def _is_plain_text(document: Document) -> bool:
-    """Whether its text is what it says, and not its title."""
+    """Tell whether `text` is the content of a document rather than its title."""
     return document.media_type.startswith("text/")

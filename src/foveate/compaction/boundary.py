@@ -1,17 +1,15 @@
-"""Where a history is cut into a head that is folded and a tail that stays as it came.
+"""Find where to split a conversation into a head to compact and a tail to keep.
 
-A cut stands before a question, or before a step: where the model begins to speak, so that one long turn of
-hundreds of steps can be cut as well. It never stands between a call and its result, however late that comes,
-nor between a thought and what it led to.
+A boundary is before a user question, or before a step of the model, so that one long turn with hundreds of
+steps can be split too. It never separates a tool call from its result or thinking from what follows it.
 
-Of the head, two things stay: what the developer says (system messages), wherever it stands, and, where the head
-ends inside a turn, the question of that turn, so that the model goes on from what it was asked. That is told by
-the head alone: a summary is made without this question, so it must stay whoever speaks next. And what stands
-with the provider stays: what it has folded and sealed, and results of calls that it stores.
+Some of the head stays: system messages, and the question of a turn that is not finished at the boundary, so
+that the model can continue with it. Which question stays depends on the head alone, because the summary is
+written without it. Messages that only the provider understands stay too: its own encrypted compactions, and
+results of calls that it stores.
 
-What folds look at in the messages that stay: who speaks, calls, answers and thinks, without what is said.
-
-It is noted with each message in the tree of conversations, so that of one that grows by a turn a turn is read.
+Only the structure of messages matters here: roles, tool calls, results and thinking blocks. It is cached on
+each message's link in the conversation tree, so that only new messages are read.
 """
 
 from bisect import bisect_left
@@ -27,24 +25,23 @@ from foveate.errors import BadOption
 from foveate.formats.json_text.parse import as_text, parse_fields, parse_json, parse_object
 from foveate.model import Document, Format, Message, Opaque, Part, Request, Text, Thinking, ToolCall, ToolResult
 
-# Where chat completions carry the signed thoughts of Claude: at OpenRouter and in LiteLLM.
+# Fields of chat completions that carry Claude's signed thinking, on OpenRouter and in LiteLLM.
 # https://openrouter.ai/docs/guides/best-practices/reasoning-tokens (read November 2026)
 # https://docs.litellm.ai/docs/reasoning_content (read November 2026)
 _THINKING_FIELDS = ("reasoning_details", "thinking_blocks")
-# That of the Responses format only OpenAI can read; Anthropic's has its summary in plain words
-# (https://platform.claude.com/docs/en/build-with-claude/compaction, read November 2026), and one without words
-# did not come about.
+# In the Responses API the block is encrypted. Anthropic's contains its summary as text
+# (https://platform.claude.com/docs/en/build-with-claude/compaction, read November 2026); one without text means
+# that the compaction failed.
 PROVIDER_COMPACTION = "compaction"
-"""A block by which a provider stands for all before it."""
-# Under these it is noted.
+"""Kind of a block by which a provider replaces everything before it."""
 _STRUCTURE_KEY, _HAS_THINKING_KEY = object(), object()
 
 
 def read_structure(request: Request, trail: formats.MessageHistory, start: int) -> list[Message]:
-    """The messages of a request with that trail from `start` on.
+    """The structure of the messages from `start` on.
 
     Raises:
-        MalformedRequest: one cannot be read.
+        MalformedRequest: a message cannot be read.
     """
     first = [
         strip_message_text(formats.parse_message(request.format, raw))
@@ -57,41 +54,40 @@ def read_structure(request: Request, trail: formats.MessageHistory, start: int) 
 
 
 def strip_message_text(message: Message) -> Message:
-    """A message without what it says."""
     return Message(role=message.role, parts=tuple([strip_text(part) for part in message.parts]))
 
 
 def has_signed_thinking(request: Request, trail: formats.MessageHistory, index: int) -> bool:
-    """Whether there are thoughts in a message that its provider has signed.
+    """Tell whether a message contains thinking that its provider has signed.
 
     Raises:
-        MalformedRequest: it cannot be read.
+        MalformedRequest: the message cannot be read.
     """
     if index < trail.leading_system_messages:
-        return False  # the developer's
+        return False  # a system message
     link = trail.nodes[index - trail.leading_system_messages]
-    known: bool | None = link.memo.get(_HAS_THINKING_KEY)
-    if known is None:
+    has_thinking: bool | None = link.memo.get(_HAS_THINKING_KEY)
+    if has_thinking is None:
         if request.format is Format.CHAT:
             message_fields = parse_fields(link.raw)
-            known = any(parse_json(message_fields.get(name)) for name in _THINKING_FIELDS)
+            has_thinking = any(parse_json(message_fields.get(name)) for name in _THINKING_FIELDS)
         else:
-            known = any(
+            has_thinking = any(
                 isinstance(part, Thinking) for part in _read_message_structure(request.format, link).parts
             )
-        link.memo[_HAS_THINKING_KEY] = known
-    return known
+        link.memo[_HAS_THINKING_KEY] = has_thinking
+    return has_thinking
 
 
 def _read_message_structure(api_format: Format, link: formats.MessageNode) -> Message:
-    known: Message | None = link.memo.get(_STRUCTURE_KEY)
-    if known is None:
-        known = link.memo[_STRUCTURE_KEY] = strip_message_text(formats.parse_message(api_format, link.raw))
-    return known
+    structure: Message | None = link.memo.get(_STRUCTURE_KEY)
+    if structure is None:
+        structure = link.memo[_STRUCTURE_KEY] = strip_message_text(formats.parse_message(api_format, link.raw))
+    return structure
 
 
 def strip_text(part: Part) -> Part:
-    """A part without what it says; of what a provider has folded, that matters."""
+    """A part without its text, except a provider's compaction, whose text tells whether it is encrypted."""
     match part:
         case Text():
             return _EMPTY_TEXT
@@ -120,10 +116,10 @@ MIN_TURNS_BETWEEN = 4
 def compaction_threshold_tokens(
     window_tokens: int, output_reserve: int, compact_at_pct: float = COMPACT_AT_PCT
 ) -> int:
-    """How many tokens a request must have for its head to be folded: a share of what the answer leaves.
+    """The request size, in tokens, from which a session is compacted: a share of the input window.
 
     Raises:
-        BadOption: a share that is not between 0 and 1.
+        BadOption: `compact_at_pct` is not between 0 and 1.
     """
     if not 0 < compact_at_pct <= 1:
         raise BadOption(
@@ -140,10 +136,10 @@ def is_compaction_due(
     turns_since_compaction: int | None = None,
     min_turns_between: int = MIN_TURNS_BETWEEN,
 ) -> bool:
-    """Whether a request of so many tokens, as it is sent, is one to fold.
+    """Tell whether a request is large enough to compact, and the last compaction long enough ago.
 
-    `turns_since_fold` is how often the model has spoken since this session was last folded, None where it never
-    was. A fold that made little room must not be repeated at each step.
+    `turns_since_compaction` counts model turns; None means that the session was never compacted. Without the
+    pause, a compaction that frees little would be repeated at every step.
     """
     has_cooled_down = turns_since_compaction is None or turns_since_compaction >= min_turns_between
     return tokens >= threshold_tokens and has_cooled_down
@@ -157,21 +153,20 @@ def find_boundary(
     threshold_tokens: int,
     compacted_messages: int = 0,
 ) -> int | None:
-    """How many messages the head has; None where there is no place to cut.
+    """Return how many messages the head has; None if the conversation cannot be split.
 
-    `tokens` are those of each message. The tail keeps at least `tail_keep_tokens`, or half of what triggers
-    where that is less, and is the shortest that does. Where a step is so long that this would be more than half
-    of what triggers, the tail begins after that step. `beyond` is how many messages are folded already: only
-    more than these make a new fold.
+    The tail is the shortest that has `tail_keep_tokens`, or half the threshold if that is less. If a step is so
+    long that the tail would exceed half the threshold, the tail starts after that step. `compacted_messages`
+    are in the head already; only a longer head counts.
 
     Raises:
-        BadOption: not one count for each message.
+        BadOption: `tokens` does not have one count per message.
     """
     if len(messages) != len(tokens):
         raise BadOption(f"tokens has one number for each message: {len(messages)}, not {len(tokens)}")
     structure = TurnStructure(messages)
     later_cuts = [cut for cut in structure.cut_points() if cut > compacted_messages]
-    # Of what a cut folds, a later one folds all.
+    # A later cut replaces everything that an earlier one does.
     cuts = list(
         dropwhile(
             lambda cut: not structure.replaced_messages(cut, compacted_messages=compacted_messages), later_cuts
@@ -190,15 +185,15 @@ def find_boundary(
 
 
 def continues_stored(request: Request) -> bool:
-    """Whether turns that the provider stores come before the messages of a request.
+    """Tell whether the request continues a conversation that the provider stores.
 
-    Nothing of such a request may be folded or left out: what it answers is not there to be seen.
+    Nothing may be removed from such a request, because it answers messages that it does not contain.
     """
     return request.continues_stored_conversation
 
 
 def provider_summary_text(part: Part) -> str:
-    """The summary that a provider has made of all before `part`, as far as it can be read."""
+    """The summary in a provider's own compaction block; empty if it is encrypted."""
     if not isinstance(part, Opaque) or part.kind != PROVIDER_COMPACTION:
         return ""
     return as_text(parse_object(part.raw).get("content"))
@@ -209,10 +204,10 @@ def _is_encrypted_compaction(part: Part) -> bool:
 
 
 def _find_turn_indexes(messages: Sequence[Message]) -> list[int]:
-    """The places of all messages that are part of a turn.
+    """Indexes of the messages that belong to a turn.
 
-    The developer's are not, nor what a provider has folded and sealed. Nor are results before the model has
-    said anything: the provider stores their calls, and misses them.
+    Excluded are system messages, encrypted compactions of a provider, and tool results before the first message
+    of the model: their calls are stored by the provider, which requires the results.
     """
     indexes: list[int] = []
     has_spoken = False
@@ -227,21 +222,21 @@ def _find_turn_indexes(messages: Sequence[Message]) -> list[int]:
 
 
 class TurnStructure:
-    """A conversation, as far as cuts look at it; all places are places in the list of its messages."""
+    """The turns of a conversation. All indexes refer to its list of messages."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._turn_indexes = _find_turn_indexes(messages)
-        history = [messages[place] for place in self._turn_indexes]
+        history = [messages[index] for index in self._turn_indexes]
         self._kinds = [classify_message(message) for message in history]
         self._is_safe_boundary = find_turn_boundaries(history, self._kinds)
 
     @property
     def turn_indexes(self) -> Sequence[int]:
-        """All that are part of a turn: no system messages, and nothing that only the provider understands."""
+        """Indexes of messages that belong to a turn, without system messages and encrypted blocks."""
         return self._turn_indexes
 
     def cut_points(self) -> list[int]:
-        """Where a tail may begin."""
+        """Indexes at which a tail may start."""
         return [
             self._turn_indexes[number]
             for number in range(1, len(self._turn_indexes))
@@ -249,15 +244,15 @@ class TurnStructure:
         ]
 
     def is_cut_point(self, index: int) -> bool:
-        """Whether a tail may begin there; system messages before its first word belong to it."""
+        """Tell whether a tail may start here; system messages before its first turn message belong to it."""
         return 0 < self._position(index) < len(self._turn_indexes) and self._is_cut_position(
             self._position(index)
         )
 
     def open_question(self, cut: int) -> tuple[int, ...]:
-        """What stays of the head: the question of the turn that is under way at its end.
+        """Indexes of the question that is still open at the end of the head, which stays in the request.
 
-        Where the model had the last word, no turn is: only a question can follow.
+        If the model spoke last, no question is open.
         """
         number = self._position(cut)
         if not number or self._kinds[number - 1] is MessageKind.MODEL:
@@ -266,48 +261,48 @@ class TurnStructure:
         return () if last is None else tuple(self._turn_indexes[other] for other in self._question_run(last))
 
     def replaced_messages(self, cut: int, *, compacted_messages: int = 0) -> tuple[int, ...]:
-        """What a fold of the head replaces, of what one of the first `beyond` messages has not replaced."""
+        """Indexes that compacting the head replaces, beyond those that `compacted_messages` already cover."""
         replaced = self._replaced_before(cut)
         replaced_before = set(self._replaced_before(compacted_messages)) if compacted_messages else set()
         return tuple(index for index in replaced if index not in replaced_before)
 
     def is_next_from_model(self, index: int) -> bool:
-        """Whether the first from `place` on that is no system message is something that the model says."""
+        """Tell whether the next turn message, from `index` on, is from the model."""
         number = self._position(index)
         return number < len(self._kinds) and self._kinds[number] is MessageKind.MODEL
 
     def follows_user(self, index: int) -> bool:
-        """Whether the last before `place` that is no system message is the user's, or a tool's."""
+        """Tell whether the last turn message before `index` is from the user or a tool."""
         number = self._position(index)
         return number > 0 and self._kinds[number - 1] is not MessageKind.MODEL
 
     def kind_before(self, cut: int) -> MessageKind:
-        """What the head ends with; a question that answers calls as well counts as their results."""
+        """The kind of the last message of the head. A question that also answers calls counts as results."""
         number = self._position(cut) - 1
         if self._kinds[number] is MessageKind.QUESTION and not self._is_safe_boundary[number]:
             return MessageKind.RESULTS
         return self._kinds[number]
 
     def last_turn_start(self) -> int:
-        """Where the last turn begins: with the last question, or with the first message where there is none."""
-        asked = (number for number in reversed(range(len(self._turn_indexes))) if self._is_question(number))
-        return self._turn_indexes[self._question_run(next(asked, 0)).start] if self._turn_indexes else 0
+        """Index of the last question, or of the first turn message if there is none."""
+        questions = (number for number in reversed(range(len(self._turn_indexes))) if self._is_question(number))
+        return self._turn_indexes[self._question_run(next(questions, 0)).start] if self._turn_indexes else 0
 
     def _question_run(self, last: int) -> range:
-        """The questions in a row of which `last` is the last."""
+        """Positions of the consecutive questions that end with `last`."""
         first = last
         while first and self._is_question(first - 1):
             first -= 1
         return range(first, last + 1)
 
     def _replaced_before(self, cut: int) -> tuple[int, ...]:
-        kept = self.open_question(cut)
-        return tuple(index for index in self._turn_indexes if index < cut and index not in kept)
+        open_question = self.open_question(cut)
+        return tuple(index for index in self._turn_indexes if index < cut and index not in open_question)
 
     def _is_cut_position(self, number: int) -> bool:
         if self._kinds[number] is MessageKind.QUESTION:
             return self._is_question(number) and not self._is_question(number - 1)
-        # What the model says in a row stays together: a call may not be sent without the thought it came from.
+        # Consecutive model messages stay together: a call must not be sent without the thinking before it.
         begins = self._kinds[number] is MessageKind.MODEL and self._kinds[number - 1] is not MessageKind.MODEL
         return begins and self._is_safe_boundary[number]
 
@@ -315,16 +310,16 @@ class TurnStructure:
         return self._kinds[number] is MessageKind.QUESTION and self._is_safe_boundary[number]
 
     def _position(self, index: int) -> int:
-        """Which of the spoken messages is the first from `place` on."""
+        """Position, among turn messages, of the first one from `index` on."""
         return bisect_left(self._turn_indexes, index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedHead:
-    """What has to be known of a head to tell what may follow it; none of its text.
+    """What must be known about a head to tell what may follow it, without its text.
 
-    `spoken` are the places of all that are part of a turn, `question` those of the question that is under way
-    at its end. `bridge` stands for it before a tail: its calls and results, and who spoke last.
+    `turn_indexes` are the messages of its turns, `open_question` those of an unanswered question at its end.
+    `stub_messages` replace it for checks of a tail: its calls and results, and who spoke last.
     """
 
     turn_indexes: tuple[int, ...]
@@ -332,7 +327,7 @@ class CompactedHead:
     stub_messages: tuple[Message, ...]
 
     def join_tail(self, tail: Sequence[Message]) -> "HeadReplacement | None":
-        """What a fold of the head replaces before `tail`; None where that cannot follow it."""
+        """What compacting the head replaces before `tail`; None if the tail cannot follow the head."""
         structure, cut = TurnStructure([*self.stub_messages, *tail]), len(self.stub_messages)
         if not structure.is_cut_point(cut):
             return None
@@ -348,7 +343,7 @@ class CompactedHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadReplacement:
-    """Where a head and a tail meet: what stays of the head, what is replaced, and whether the model goes on."""
+    """What stays of a head, what is replaced, and whether the model speaks next."""
 
     kept_indexes: tuple[int, ...]
     replaced_indexes: tuple[int, ...]
@@ -356,7 +351,6 @@ class HeadReplacement:
 
 
 def describe_head(messages: Sequence[Message]) -> CompactedHead:
-    """What has to be known of a head that is made of `messages`."""
     cut = len(messages)
     structure = TurnStructure(messages)
     turn_indexes = tuple(structure.turn_indexes)

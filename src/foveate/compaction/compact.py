@@ -1,7 +1,6 @@
-"""The fold itself: who may, its summary, and the row that says what became of it.
+"""Run a compaction: take the lease, get a summary, verify it and store the result.
 
-Whatever goes wrong, nothing is lost: a fold is kept whole or not at all, and a request without one goes out as
-it came.
+A compaction is stored completely or not at all. If it fails, requests go out unchanged.
 """
 
 import asyncio
@@ -37,22 +36,20 @@ from foveate.errors import StoreUnavailable
 from foveate.model import Usage
 from foveate.tokens import RequestCounter
 
-# A lease is renewed so often while a summary is under way.
 _RENEWALS_PER_TTL = 3
-# Of the time for a summary, so much is for having it written once more.
+# Share of the time limit reserved for a redraft.
 _REDRAFT_SHARE = 0.25
-# How many of the last rows of a session are looked at for when it was last folded.
+# How many records of a session to search for its last compaction.
 _MAX_RECENT_RECORDS = 32
-# So many seconds are waited, one after the other, for who folds a session that cannot be sent otherwise.
+# Waits for another holder of the lease, if the request does not fit without a compaction.
 _LEASE_WAITS_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
-# After these a fold is not tried again at once.
 _OUTCOMES_WITH_COOLDOWN = frozenset(
     (CompactionOutcome.OK, CompactionOutcome.FAILED, CompactionOutcome.NO_BOUNDARY)
 )
 _LEASE_LOST = "the right to fold it was lost meanwhile"
 TOO_SOON = "a model was asked for a summary just before"
-"""The reason of a summary by rules that is no failure: models are not asked at each step."""
-# So many of the facts that a summary leaves out are named when it is asked for once more.
+"""Reason of an extractive summary that is not a failure: a model is not asked at every step."""
+# How many omitted facts a request for a redraft names.
 _MAX_NAMED_FACTS = 64
 
 _LOG = logging.getLogger(__name__)
@@ -63,9 +60,10 @@ PriceUsage = Callable[[str, Usage], Decimal | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """What became of a fold; `fold` is its row, None where none was kept. `reason` says why it did not go well.
+    """Outcome of a compaction. `compaction` is the stored record, None if none was stored.
 
-    With the outcome `lock_held` the row may be one that somebody else has just made.
+    With the outcome `lock_held`, the record may be one that another process has just stored. `reason` explains
+    a failure or a fallback.
     """
 
     outcome: CompactionOutcome
@@ -75,14 +73,14 @@ class CompactionResult:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is no summary, or only one by rules in the place of a model's."""
+        """Tell whether there is no summary, or an extractive one instead of the model's."""
         if self.outcome is CompactionOutcome.OK:
             return self.reason not in ("", TOO_SOON)
         return self.outcome is CompactionOutcome.FAILED
 
 
 class CompactionRunner:
-    """Folds for one agent's model, as `holder`, of whom there is only one."""
+    """Compacts sessions for one agent and model. `holder` identifies the owner of leases and must be unique."""
 
     def __init__(
         self,
@@ -97,9 +95,9 @@ class CompactionRunner:
         price: PriceUsage | None = None,
         no_model_reason: str = "",
     ) -> None:
-        """Without a `summariser`, rules make every summary; without a `price` it is what the provider says.
+        """Without a `summarizer`, summaries are extractive; without `price`, the provider's cost counts.
 
-        `no_model` says why there is no `summariser` if there should be one.
+        `no_model_reason` explains why there is no summarizer although there should be one.
         """
         self._store = store
         self._counter = counter
@@ -115,10 +113,10 @@ class CompactionRunner:
     async def compact(
         self, candidate: CompactionCandidate, usage_log: UsageLog | None = None
     ) -> CompactionResult | None:
-        """What became of folding a request; None where it is not one to fold, or was tried just before.
+        """Compact a request; None if it is too small, or was compacted or tried recently.
 
-        One that would not fit otherwise is folded all the same, but then by rules: no model is asked at each
-        step. Where this is cancelled, `bills` still tell what was billed until then.
+        A request that would not fit otherwise is always compacted, but with an extractive summary if a model
+        was asked recently. If this call is cancelled, `usage_log` still has the usage until then.
 
         Raises:
             MalformedRequest: a message cannot be read.
@@ -144,7 +142,7 @@ class CompactionRunner:
             return CompactionResult(outcome=CompactionOutcome.FAILED, reason=str(error))
 
     async def _turns_since_compaction(self, candidate: CompactionCandidate) -> int | None:
-        """How often the model has spoken since a fold was last made or tried; None where none was."""
+        """How many turns the model has had since the last attempt; None if there was none."""
         recent = await self._store.list_compactions(
             agent=candidate.agent, session_id=candidate.session_id, limit=_MAX_RECENT_RECORDS
         )
@@ -153,14 +151,13 @@ class CompactionRunner:
             for attempt in (*recent, candidate.earlier_compaction)
             if attempt is not None and attempt.outcome in _OUTCOMES_WITH_COOLDOWN
         )
-        # Beyond the end of what is sent now, something else was said then.
+        # A record that saw more messages than there are now belongs to another branch.
         seen = [
             attempt.seen_messages for attempt in attempts if 0 < attempt.seen_messages <= len(candidate.chain)
         ]
         return count_model_turns_since(candidate, max(seen)) if seen else None
 
     async def _compact(self, candidate: CompactionCandidate, job: "_SummaryJob") -> CompactionResult:
-        """A fold of the head, if there is one, under a lease."""
         started = self._clock()
         plan = await asyncio.to_thread(plan_compaction, candidate, self._counter, self._options)
         record = self._new_record(candidate, plan, started, job.summarizer)
@@ -170,7 +167,7 @@ class CompactionRunner:
             )
         lease = await self._acquire_lease(candidate.session_id)
         for pause in _LEASE_WAITS_SECONDS if candidate.must_fit else ():
-            if lease is None:  # whoever has it may be done in a moment: then there is theirs
+            if lease is None:  # the current holder may finish soon, and then its compaction can be used
                 await self._sleep(pause)
                 lease = await self._acquire_lease(candidate.session_id)
         if lease is None:
@@ -190,23 +187,23 @@ class CompactionRunner:
             await self._release(lease)
 
     async def _acquire_lease(self, session_id: str) -> CompactionLease | None:
-        """The right to fold; given back where this is cancelled while a slow store is still giving it."""
-        taking = asyncio.ensure_future(
+        """Acquire the lease. If cancelled while a slow store is still granting it, release it again."""
+        acquiring = asyncio.ensure_future(
             self._store.acquire_lease(
                 session_id, self._holder, ttl_seconds=self._options.lock_ttl_seconds, now=self._clock()
             )
         )
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(acquiring)
         except asyncio.CancelledError:
-            await asyncio.wait((taking,))
-            taken = None if taking.cancelled() or taking.exception() else taking.result()
-            if taken is not None:
-                await self._release(taken)
+            await asyncio.wait((acquiring,))
+            lease = None if acquiring.cancelled() or acquiring.exception() else acquiring.result()
+            if lease is not None:
+                await self._release(lease)
             raise
 
     async def _find_concurrent_compaction(self, candidate: CompactionCandidate) -> Compaction | None:
-        """A fold that reaches farther than the one that the request was sent with."""
+        """Find a compaction longer than the one that the request was sent with."""
         compacted_messages = (
             candidate.earlier_compaction.messages if candidate.earlier_compaction is not None else 0
         )
@@ -226,7 +223,7 @@ class CompactionRunner:
         record: Compaction,
         job: "_SummaryJob",
     ) -> CompactionResult:
-        """A fold made under a lease that is kept until it is there."""
+        """Write and store the summary while a second task renews the lease."""
         writing = asyncio.create_task(self._write_summary(candidate, plan, job))
         renewing = asyncio.create_task(self._renew_until_lost(lease))
         try:
@@ -248,19 +245,18 @@ class CompactionRunner:
         return await self._store_compaction(verified, lease, candidate, plan, record, usages)
 
     async def _renew_until_lost(self, lease: CompactionLease) -> None:
-        """Renews a lease until it is lost."""
         ttl = self._options.lock_ttl_seconds
-        held: CompactionLease | None = lease
-        while held is not None:
+        renewed: CompactionLease | None = lease
+        while renewed is not None:
             await self._sleep(ttl / _RENEWALS_PER_TTL)
-            # Where the store is gone for a moment, whoever writes the fold down will see whether it is lost.
+            # If the store is unavailable now, storing the compaction will check the lease again.
             with suppress(StoreUnavailable):
-                held = await self._store.renew_lease(lease, ttl_seconds=ttl, now=self._clock())
+                renewed = await self._store.renew_lease(lease, ttl_seconds=ttl, now=self._clock())
 
     async def _write_summary(
         self, candidate: CompactionCandidate, plan: CompactionPlan, job: "_SummaryJob"
     ) -> "_VerifiedSummary | SummaryFailure":
-        """A summary of the head, verified; by rules where no model gives one and that is wanted."""
+        """Write and verify a summary; extractive if no model gives one and that is allowed."""
         summary = await self._summarize(job.summarizer, plan, job.usage_log)
         if isinstance(summary, Summary):
             verified = await self._verify(job, summary, plan)
@@ -277,16 +273,15 @@ class CompactionRunner:
     async def _summarize(
         self, summarizer: Summarizer, plan: CompactionPlan, usage_log: UsageLog
     ) -> Summary | SummaryFailure:
-        """A summary that can be one, or why there is none."""
         writing = summarizer.summarize(plan.summary_input, usage_log, limit_tokens=plan.limit_tokens)
         summary = await self._run_within(writing, self._options.limit_seconds * (1 - _REDRAFT_SHARE))
         problem = await self._find_problem(summarizer, summary, plan) if isinstance(summary, Summary) else None
         return summary if problem is None else SummaryFailure(reason=problem)
 
     async def _verify(self, job: "_SummaryJob", summary: Summary, plan: CompactionPlan) -> "_VerifiedSummary":
-        """A summary with what it leaves out: asked for once more, then to be listed.
+        """Ask for a redraft if the summary omits important facts, and list what is still missing.
 
-        Rules have chosen by the same ranking what there is room for.
+        Extractive summaries are already selected by the same ranking.
         """
         if job.summarizer is self._extractive:
             return _VerifiedSummary(summary=summary, carried=())
@@ -308,7 +303,7 @@ class CompactionRunner:
     async def _run_within(
         self, writing: Coroutine[Any, Any, Summary | SummaryFailure], limit_seconds: float
     ) -> Summary | SummaryFailure:
-        """What is written in time; whatever else happens is no summary."""
+        """Await a summary with a time limit; every error becomes a `SummaryFailure`."""
         try:
             async with asyncio.timeout(limit_seconds):
                 return await writing
@@ -319,7 +314,7 @@ class CompactionRunner:
             return SummaryFailure(reason=str(error) or type(error).__name__)
 
     async def _find_problem(self, summarizer: Summarizer, summary: Summary, plan: CompactionPlan) -> str | None:
-        """Why a text cannot stand for the head; rules say only what was said there."""
+        """Explain why a text is not a summary. Extractive ones need no check for relevance."""
         problem = find_problem(
             summary.text, replaced_tokens=plan.summary_input.replaced_tokens, count=self._count_tokens
         )
@@ -338,13 +333,14 @@ class CompactionRunner:
         record: Compaction,
         usages: Usages,
     ) -> CompactionResult:
-        """The fold of a summary, written down with all that it folds."""
+        """Store the compaction with the messages that it replaces."""
         record = replace(
             record, summary=verified.summary.text, carried=verified.carried, model=verified.summary.model
         )
         record = replace(record, tokens_after=self._count_tokens(summary_text(record)))
-        if record.tokens_after >= plan.summary_input.replaced_tokens:
-            reason = f"the summary would be no shorter than what it replaces ({plan.summary_input.replaced_tokens:,} tokens)"
+        replaced_tokens = plan.summary_input.replaced_tokens
+        if record.tokens_after >= replaced_tokens:
+            reason = f"the summary would be no shorter than what it replaces ({replaced_tokens:,} tokens)"
             return await self._finish(record, CompactionOutcome.FAILED, reason, lease=lease, usages=usages)
         earlier = self._absorbed_compaction(candidate)
         record = replace(record, earlier_id=earlier.id if earlier is not None else None)
@@ -357,7 +353,7 @@ class CompactionRunner:
         )
 
     def _absorbed_compaction(self, candidate: CompactionCandidate) -> Compaction | None:
-        """The fold that keeps the first turns; not one of another session, which may be forgotten first."""
+        """The earlier compaction that this one extends; none of another session, which may be deleted first."""
         earlier = candidate.earlier_compaction
         return earlier if earlier is not None and earlier.session_id == candidate.session_id else None
 
@@ -371,7 +367,7 @@ class CompactionRunner:
         usages: Usages = (),
         messages: Sequence[bytes] = (),
     ) -> CompactionResult:
-        """What became of it, written down."""
+        """Store the outcome and return it."""
         now = self._clock()
         record = replace(
             record,
@@ -387,7 +383,7 @@ class CompactionRunner:
         return CompactionResult(outcome=outcome, compaction=record, reason=reason, usages=usages)
 
     async def _release(self, lease: CompactionLease) -> None:
-        # It runs out by itself where the store is gone.
+        # If the store is unavailable, the lease expires.
         with suppress(StoreUnavailable):
             await self._store.release_lease(lease)
 
@@ -398,7 +394,7 @@ class CompactionRunner:
         started: float,
         summarizer: Summarizer,
     ) -> Compaction:
-        """The row of a fold before anything has become of it; `compacted_at` is when it began."""
+        """The record before the outcome is known; `compacted_at` is the start time."""
         messages = plan.message_count if plan is not None else 0
         tokens = plan.head_tokens if plan is not None else 0
         return Compaction(
@@ -420,10 +416,10 @@ class CompactionRunner:
         )
 
     def _total_cost(self, model: str, usages: Usages) -> Decimal | None:
-        """What all calls together cost; unknown where one of them is."""
+        """The cost of all calls; None if one of them is unknown."""
         prices = [self._call_cost(model, usage) for usage in usages]
-        known = [price for price in prices if price is not None]
-        return sum(known, Decimal(0)) if len(known) == len(prices) else None
+        known_prices = [price for price in prices if price is not None]
+        return sum(known_prices, Decimal(0)) if len(known_prices) == len(prices) else None
 
     def _call_cost(self, model: str, usage: Usage | None) -> Decimal | None:
         if usage is None or self._price is None:
@@ -436,15 +432,13 @@ class CompactionRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SummaryJob:
-    """Who writes a summary, and where the bills for it go."""
-
     summarizer: Summarizer
     usage_log: UsageLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _VerifiedSummary:
-    """A summary, the facts to be listed after it, and why it is not by a model where it should have been."""
+    """A summary, the facts to list after it, and the reason if it is extractive instead of the model's."""
 
     summary: Summary
     carried: tuple[str, ...]
@@ -452,7 +446,7 @@ class _VerifiedSummary:
 
 
 async def _cancel_tasks(*tasks: "asyncio.Task[object]") -> None:
-    """End what is still under way, and wait until it has."""
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

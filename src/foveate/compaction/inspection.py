@@ -1,4 +1,4 @@
-"""A fold opened again: the messages that it folded, who says what in them, and what its outcome means."""
+"""Read a stored compaction: its original messages, its author and the meaning of its outcome."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,6 @@ OUTCOME_MEANINGS = {
     CompactionOutcome.NO_BOUNDARY: "there was no place to cut at which call and result stay together",
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "a tool result was too long, so its beginning and end are sent",
 }
-"""What each outcome means for the next request."""
 _UNDONE_MEANINGS = {
     CompactionOutcome.OK: "the messages are sent as they came",
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "the tool result is sent whole",
@@ -27,7 +26,7 @@ _UNDONE_MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionContents:
-    """A fold and the messages that it folded, each as it came; `spoken` is None where that is not known."""
+    """A compaction with the messages that it replaced. `api_format` is None if it is not known."""
 
     compaction: Compaction
     messages: Sequence[bytes]
@@ -36,12 +35,11 @@ class CompactionContents:
 
 
 async def load_contents(store: CompactionStore, compaction: Compaction) -> CompactionContents:
-    """A fold with what it folded."""
     return identify_contents(compaction, await store.load_messages(compaction.id))
 
 
 def identify_contents(compaction: Compaction, messages: Sequence[bytes]) -> CompactionContents:
-    """A fold with all the messages up to its end, and the format that they are in."""
+    """Detect the API format of a compaction's messages."""
     for api_format in Format if messages else ():
         request = Request(
             format=api_format, model=compaction.model, body=b"{}", system=(), tools=(), messages=tuple(messages)
@@ -50,7 +48,7 @@ def identify_contents(compaction: Compaction, messages: Sequence[bytes]) -> Comp
             chain = compute_chain(request)
         except MalformedRequest:
             continue
-        # The format is not kept. It is part of each hash, so only the right one leads to the boundary.
+        # The format is not stored, but it is part of each hash: only the right one gives the boundary.
         if chain.hashes[-1:] == (compaction.boundary,):
             return CompactionContents(
                 compaction=compaction, messages=messages, api_format=api_format, hashes=chain.hashes
@@ -59,19 +57,17 @@ def identify_contents(compaction: Compaction, messages: Sequence[bytes]) -> Comp
 
 
 def undone_meaning(compaction: Compaction) -> str:
-    """What it means for the next request that a fold is undone."""
     return _UNDONE_MEANINGS.get(compaction.outcome, "it changed nothing")
 
 
 def describe_author(compaction: Compaction) -> str:
-    """Who made a fold: a model, or rules."""
     if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
         return f"rules, for {compaction.model}"
     return "rules, without a model" if compaction.model == EXTRACTIVE_MODEL else compaction.model
 
 
 def read_message(api_format: Format | None, raw: bytes) -> tuple[str, str]:
-    """Who speaks in a message, and what is said; all of it as it is where its format is not known."""
+    """Return role and text of a message; the raw text if its format is not known."""
     if api_format is None:
         return "", raw.decode("utf-8", "backslashreplace")
     message = formats.parse_message(api_format, raw)

@@ -1,7 +1,7 @@
-"""What is done with a request that does not fit: fold, clear, evict, refuse or pass, in this order.
+"""Decide what to do with a request that exceeds the context window: compact, clear, evict, reject or pass.
 
-Each is tried on what the one before has left. None is silent: whatever is taken out leaves a placeholder in its
-place that the model and the user can read.
+Each action is tried on what the one before has left. Everything removed leaves a placeholder that the model and
+the user can read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,17 +17,16 @@ from foveate.errors import BadOption
 from foveate.model import Edit, Message, ReplaceMessages, ReplaceText, Request, TokenCount
 
 _UNLIMITED_TURNS = 10**9
-# Room is made in pieces of this part of the limit. So the same is taken out of many requests in a row, and what
-# is left of the history stays the prefix that the provider has kept.
+# Tokens are removed in steps of this fraction of the limit. So many consecutive requests lose the same
+# messages, and the rest stays a prefix that the provider has cached.
 _REMOVAL_STEPS_PER_LIMIT = 8
-# Turns beyond a limit go in batches of this part of it.
+# Turns beyond a limit are removed in batches of this fraction of it.
 _TURN_BATCHES_PER_LIMIT = 4
-# What placeholders take, at most.
 _MAX_PLACEHOLDER_TOKENS = 120
 
 
 class OnOverflow(StrEnum):
-    """What is wished where a request does not fit."""
+    """The configured policy for requests that do not fit."""
 
     MAKE_ROOM = "make_room"
     REFUSE = "refuse"
@@ -35,7 +34,7 @@ class OnOverflow(StrEnum):
 
 
 class OverflowAction(StrEnum):
-    """What can be done with a request that does not fit, in the order in which it is tried."""
+    """Actions on a request that does not fit, in the order in which they are tried."""
 
     COMPACT = "fold"
     CLEAR = "clear"
@@ -46,23 +45,20 @@ class OverflowAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OverflowOptions:
-    """An agent's wishes: whether its history may be folded, and what else may be done."""
-
     compaction: bool
     on_overflow: OnOverflow | None = None
 
     @property
     def policy(self) -> OnOverflow:
-        """`on_overflow`, or what is usual for agents with and without compaction."""
+        """The configured policy, or the default with or without compaction."""
         return self.on_overflow or (OnOverflow.MAKE_ROOM if self.compaction else OnOverflow.REFUSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowPlan:
-    """What is to be done with a request, and how many tokens it has then, about.
+    """What to do with a request, and its approximate size afterwards.
 
-    `steps` are in order, and the last one says what becomes of the request: a fold is to be made and the rest
-    planned again after it, it is refused, or it is passed with the `edits`.
+    The last of `actions` decides: compact and plan again, reject, or pass the request with `edits`.
     """
 
     actions: tuple[OverflowAction, ...]
@@ -74,12 +70,11 @@ class OverflowPlan:
 
     @property
     def final_action(self) -> OverflowAction:
-        """What becomes of the request."""
         return self.actions[-1]
 
 
 def lower_bound_tokens(count: TokenCount) -> int:
-    """The fewest tokens that a count can mean: an estimate may be as much too high as it may be too low."""
+    """The smallest size that a count allows: an estimate may be as much too high as too low."""
     return count.tokens if count.exact else max(0, 2 * count.tokens - count.upper)
 
 
@@ -94,16 +89,15 @@ def plan_overflow(
     can_compact: bool,
     model: str = "",
 ) -> OverflowPlan:
-    """What is to be done with a request of `count` tokens, of which `limit_tokens` would fit.
+    """Plan what to do with a request of `count` tokens if `limit_tokens` fit.
 
-    `request` is what would be sent as things stand, with the folds that there are; `messages` are its messages
-    and `tokens` those of each. `can_fold` says that a fold would still reach farther. `model` is its model
-    where the body does not name it, as at Bedrock.
+    `request` is what would be sent now, with existing compactions applied. `can_compact` tells whether a longer
+    compaction is possible. `model` is needed if the body does not name it, as on Bedrock.
 
-    Of a request that goes on from turns that the provider stores, results are cleared at most.
+    From a request that continues a stored conversation, only tool results are cleared.
 
     Raises:
-        BadOption: not one message and one count for each message of the request.
+        BadOption: `messages` or `tokens` does not have one item per message of the request.
     """
     if not len(request.messages) == len(messages) == len(tokens):
         size = len(request.messages)
@@ -117,10 +111,10 @@ def plan_overflow(
     if options.policy is OnOverflow.MAKE_ROOM:
         room_maker.free_tokens(count, limit_tokens)
     edits, saved = room_maker.build_edits(), room_maker.saved_tokens
-    # What is left of an estimate is as uncertain as all of it was.
+    # The rest of an estimate is as uncertain as the whole.
     left = lower_bound_tokens(count) * (count.tokens - saved) // count.tokens
     if left > limit_tokens and options.policy is not OnOverflow.PASS:
-        # What would not have helped is not done.
+        # Do not apply edits that would not have helped.
         return _make_plan(
             count,
             limit_tokens,
@@ -136,11 +130,11 @@ def plan_overflow(
 def limit_turns(
     request: Request, messages: Sequence[Message], tokens: Sequence[int], *, max_turns: int, model: str = ""
 ) -> tuple[Edit, ...]:
-    """Edits that leave out the oldest turns beyond `max_turns`, with a placeholder.
+    """Edits that remove the oldest turns beyond `max_turns`, with a placeholder.
 
-    Turns go in batches of a quarter of `max_turns`, so that the same ones are left out of many requests in a
-    row and the rest stays the prefix that the provider has cached. None go from a request that continues a
-    stored one, or if the model would reject the thinking that stays.
+    Turns are removed in batches of a quarter of `max_turns`, so that many consecutive requests lose the same
+    turns and the rest stays a prefix that the provider has cached. Nothing is removed from a request that
+    continues a stored conversation, or if the model would reject the remaining thinking.
     """
     over = count_turns(messages) - max_turns
     if over <= 0 or continues_stored(request):
@@ -170,7 +164,7 @@ def _make_plan(
 
 
 class _RoomMaker:
-    """Takes stale results and old turns out of a request, until it fits or nothing is left that may go."""
+    """Removes stale tool results and old turns from a request until it fits or nothing more can go."""
 
     def __init__(
         self, request: Request, messages: Sequence[Message], tokens: Sequence[int], model: str
@@ -185,7 +179,7 @@ class _RoomMaker:
         self._reason = "the oldest turns are left out to make room"
 
     def free_tokens(self, count: TokenCount, limit_tokens: int) -> None:
-        """Take out as much as it takes for the upper bound of what is left to fit, rounded up to a piece."""
+        """Remove enough, in whole steps, that the upper bound of the rest fits."""
         needed_tokens = count.tokens - limit_tokens * count.tokens // count.upper + _MAX_PLACEHOLDER_TOKENS
         step_tokens = max(limit_tokens // _REMOVAL_STEPS_PER_LIMIT, 1)
         wanted_tokens = -(-needed_tokens // step_tokens) * step_tokens
@@ -202,7 +196,6 @@ class _RoomMaker:
             self._cleared, self._evicted = (), ()
 
     def evict_turns(self, turns: int) -> None:
-        """Take out so many of the oldest turns."""
         self._reason = f"the {turns:,} oldest turns are left out, beyond max_turns"
         left = count_turns(self._messages) - turns
         total = sum(self._tokens)
@@ -212,24 +205,21 @@ class _RoomMaker:
 
     @property
     def evicted_messages(self) -> set[int]:
-        """The messages that are evicted; what a provider has sealed for itself stays where it is."""
-        evicted = {index for gone in self._evicted for index in gone.messages}
+        """Indexes of evicted messages; a provider's encrypted blocks stay."""
+        evicted = {index for eviction in self._evicted for index in eviction.messages}
         return evicted.intersection(self._structure.turn_indexes)
 
     @property
     def actions(self) -> tuple[OverflowAction, ...]:
-        """What was done."""
         done = {OverflowAction.CLEAR: self._remaining_clears(), OverflowAction.EVICT: self._evicted}
-        return tuple(step for step, some in done.items() if some)
+        return tuple(step for step, edits in done.items() if edits)
 
     @property
     def saved_tokens(self) -> int:
-        """How many tokens are taken out."""
         cleared = sum(edit.saved_tokens for edit in self._remaining_clears())
         return cleared + sum(self._tokens[index] for index in self.evicted_messages)
 
     def build_edits(self) -> tuple[Edit, ...]:
-        """All of it as edits of the request."""
         return (
             *self._remaining_clears(),
             *self._eviction_edits(sorted(self.evicted_messages)),
@@ -237,19 +227,19 @@ class _RoomMaker:
         )
 
     def _thinking_edits(self) -> tuple[Edit, ...] | None:
-        """What has to be done about thoughts after what is taken out; None where nothing can be."""
-        gone = self.evicted_messages
-        changed = [*(edit.place.index for edit in self._remaining_clears()), *gone]
+        """Edits for thinking after the removed messages; None if the request could not be sent then."""
+        evicted = self.evicted_messages
+        changed = [*(edit.place.index for edit in self._remaining_clears()), *evicted]
         if not changed:
             return ()
-        return drop_invalid_thinking(self._request, self._model, changed_from=min(changed), removed=gone)
+        return drop_invalid_thinking(self._request, self._model, changed_from=min(changed), removed=evicted)
 
     def _remaining_clears(self) -> list[ReplaceText]:
-        gone = self.evicted_messages
-        return [edit for edit in self._cleared if edit.place.index not in gone]
+        evicted = self.evicted_messages
+        return [edit for edit in self._cleared if edit.place.index not in evicted]
 
     def _eviction_edits(self, evicted: Sequence[int]) -> Iterator[ReplaceMessages]:
-        """What went, each stretch of it with a placeholder, where something was said in between."""
+        """Replace each group of evicted messages by a placeholder."""
         structure = self._structure
         for group in _group_evicted(evicted, structure.turn_indexes):
             tokens = sum(self._tokens[index] for index in group)
@@ -273,7 +263,7 @@ class _RoomMaker:
 
 
 def _group_evicted(evicted: Sequence[int], turn_indexes: Sequence[int]) -> list[list[int]]:
-    """What went, in rows between which nothing was said that stays; system messages may stand between."""
+    """Group evicted messages that have no remaining turn message between them; system messages do not count."""
     numbers = {index: number for number, index in enumerate(turn_indexes)}
     runs = group_consecutive([numbers[index] for index in evicted])
     return [[turn_indexes[number] for number in run] for run in runs]

@@ -1,4 +1,4 @@
-"""Where a request is cut for a fold: the head that goes, and what a summary of it must not leave out."""
+"""Plan a compaction: the boundary, the summary's limit, and the facts that the summary must not omit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,17 +35,17 @@ from foveate.tokens import RequestCounter
 
 LOCK_TTL_SECONDS = 300.0
 LIMIT_SECONDS = 600.0
-"""How long a summary may take, with all its retries."""
+"""Time limit for a summary, retries included."""
 
-# However long a session becomes, its summary takes no more than this of what triggers a fold.
+# However long a session becomes, its summary takes at most this share of the threshold.
 _SUMMARY_SHARE = 0.125
-# Of the tokens of a summary, so many go to the facts that the model is told to name.
+# Share of the summary's tokens for facts that the model is told to mention.
 _FACTS_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
-    """What the user decides. `extractive`: where no model gives a summary, rules may."""
+    """User settings. `extractive` allows an extractive summary if no model gives one."""
 
     compact_at_pct: float = COMPACT_AT_PCT
     tail_keep_tokens: int = TAIL_KEEP_TOKENS
@@ -57,10 +57,11 @@ class CompactionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionCandidate:
-    """A request whose head may be folded.
+    """A request whose head may be compacted.
 
-    `request` is what the client sent and `chain` its hashes; `sent` is what goes out: `earlier`, the fold in
-    force, put in, and cache marks. `sent_tokens` are those of that. `must_fit`: without a fold it would not.
+    `original` is the client's request and `chain` its hashes. `sent_request` is what goes out: with
+    `earlier_compaction` and cache breakpoints, of `sent_tokens`. `must_fit` means that it exceeds the window
+    without a compaction.
     """
 
     agent: str
@@ -77,9 +78,9 @@ class CompactionCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """A head of the first `messages` of a conversation, of `tokens`, for a summary of about `limit_tokens`.
+    """The first `message_count` messages as a head of `head_tokens`, for a summary of about `limit_tokens`.
 
-    `ranked` are the facts in it that the tail does not tell.
+    `ranked_facts` are the facts of the head that the tail does not contain.
     """
 
     message_count: int
@@ -89,7 +90,6 @@ class CompactionPlan:
     ranked_facts: Sequence[RankedFact]
 
     def find_missing_facts(self, summary: str, count: CountTokens) -> MissingFacts:
-        """What a summary leaves out."""
         return find_missing_facts(
             summary,
             self.ranked_facts,
@@ -100,14 +100,13 @@ class CompactionPlan:
 
 
 def candidate_threshold_tokens(candidate: CompactionCandidate, options: CompactionOptions) -> int:
-    """From how many tokens on such a request is folded."""
     return compaction_threshold_tokens(
         candidate.window_tokens, candidate.output_reserve, options.compact_at_pct
     )
 
 
 def count_model_turns_since(candidate: CompactionCandidate, seen_messages: int) -> int:
-    """How often the model has spoken since the conversation had so many messages."""
+    """How many turns the model has had since the conversation had `seen_messages`."""
     raws = candidate.original.messages[candidate.chain.leading_system_messages + max(seen_messages - 1, 0) :]
     is_model_message = [
         classify_message(formats.parse_message(candidate.original.format, raw)) is MessageKind.MODEL
@@ -117,21 +116,21 @@ def count_model_turns_since(candidate: CompactionCandidate, seen_messages: int) 
 
 
 def max_summary_tokens(threshold_tokens: int) -> int:
-    """How long a summary may be, whatever it stands for."""
+    """The limit of a summary, whatever it replaces."""
     return max(int(threshold_tokens * _SUMMARY_SHARE), MIN_SUMMARY_TOKENS)
 
 
 def compute_summary_limit(head_tokens: int, sent_tokens: int, *, max_tokens: int, was_compacted: bool) -> int:
-    """How long the summary of a head may be, of which so many tokens were sent last."""
+    """The limit of a summary of a head with `head_tokens`, of which `sent_tokens` were sent last."""
     limit = min(summary_limit_tokens(head_tokens), max_tokens)
-    # Of a head that was folded before, only what is sent of it can become less.
+    # If the head was compacted before, only what is sent of it can shrink.
     return min(limit, sent_tokens // 2) if was_compacted else limit
 
 
 def plan_compaction(
     candidate: CompactionCandidate, counter: RequestCounter, options: CompactionOptions
 ) -> CompactionPlan | None:
-    """What is to be folded now; None where there is no place to cut, or the provider stores earlier turns.
+    """Plan the compaction of a request; None if it has no boundary or continues a stored conversation.
 
     Raises:
         MalformedRequest: a message cannot be read.
@@ -156,7 +155,7 @@ def plan_compaction(
     )
     if cut is None or cut <= start:
         return None
-    # A summary that could not be sent is not made.
+    # Do not write a summary that could not be sent.
     if drop_invalid_thinking(candidate.original, candidate.original.model, changed_from=cut) is None:
         return None
     max_tokens = max_summary_tokens(candidate_threshold_tokens(candidate, options))
@@ -218,9 +217,10 @@ def _build_plan(
 
 
 def _expose_provider_summaries(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Messages with each summary that Anthropic itself has made as the user's words.
+    """Turn each summary by Anthropic's own compaction into a user message.
 
-    It stands in what the model said next, and for all before it: clients may have dropped what the user said.
+    It is part of the next model message and replaces everything before it; clients may have dropped the user's
+    messages.
     """
     readable: list[Message] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""What is kept of folds, and the small interface of who keeps it."""
+"""Records of compactions, and the protocol of the store that keeps them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,6 @@ from typing import Protocol
 
 
 class CompactionOutcome(StrEnum):
-    """How a fold ended."""
-
     OK = "ok"
     FAILED = "failed"
     LOCK_HELD = "lock_held"
@@ -19,16 +17,15 @@ class CompactionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """One row of `compactions_v1`: the first `messages` of a conversation, and what stands for them.
+    """A row of `compactions_v1`: the first `messages` of a conversation, and their summary.
 
-    `boundary` is the hash of the last folded message, by which the same head is recognised in any session.
-    `seen_messages` is how many the conversation had when that was tried, 0 where that is not known; what the
-    model said beyond, it said since. `carried` are the facts that were added to the summary since it had left
-    them out. `cost` is None where the price is not known. `earlier_id` is the fold of the same session that
-    this one took in: the turns that it folded are kept with that one.
+    `boundary` is the hash of the last of them, which identifies the head in any session. `seen_messages` is the
+    length of the conversation at that time, 0 if unknown; later messages were produced with the summary.
+    `carried` are facts listed after the summary because it omits them. `cost` is None if the price is unknown.
+    `earlier_id` is the compaction of the same session that this one extends; it keeps the earlier messages.
 
-    Where tool results were cut (`tool_result_truncated`), `boundary` is the hash of the message that they stand
-    in, and `limit_tokens` how much of each is sent. `reason` says why it did not go well, or not as it should.
+    For truncated tool results (`tool_result_truncated`), `boundary` is the hash of their message and
+    `limit_tokens` how much of each is sent. `reason` explains a failure or a fallback.
     """
 
     id: str
@@ -54,11 +51,10 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationChange:
-    """That a conversation was sent with a fold for the first time, or (`is_used` false) no longer.
+    """A conversation was sent with a compaction for the first time or, if not `is_applied`, no longer with it.
 
-    It had so many `messages` then, and the last of them had the hash `tip`: in any conversation that goes on
-    from there, what the model said since, it said after that. With None nobody can say any longer what was sent
-    until then, or since.
+    It had `messages` then, the last with the hash `last_hash`: whatever continues from there was produced with
+    that prefix. `is_applied` None means that it is no longer known what was sent before or since.
     """
 
     compaction_id: str
@@ -69,7 +65,7 @@ class ApplicationChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLease:
-    """The right to fold a session, until `expires_at`; of two, the one with the higher `fence` is the later."""
+    """The right to compact a session until `expires_at`; a higher `fence` means a newer lease."""
 
     session_id: str
     holder: str
@@ -78,49 +74,48 @@ class CompactionLease:
 
 
 class CompactionStore(Protocol):
-    """Keeps folds, the turns that they folded, and who may fold."""
+    """Stores compactions, the messages that they replace, and leases."""
 
     async def acquire_lease(
         self, session_id: str, holder: str, *, ttl_seconds: float, now: float
     ) -> CompactionLease | None:
-        """The right to fold, or None where somebody else holds it and it has not expired."""
+        """Acquire the right to compact a session; None if another holder has it and it has not expired."""
 
     async def renew_lease(
         self, lease: CompactionLease, *, ttl_seconds: float, now: float
     ) -> CompactionLease | None:
-        """The same right for longer, or None where it was lost."""
+        """Extend a lease; None if it was lost."""
 
     async def release_lease(self, lease: CompactionLease) -> None:
-        """Give the right back; nothing where it is no longer one's own."""
+        """Release a lease; does nothing if it was lost."""
 
     async def record(
         self, compaction: Compaction, messages: Sequence[bytes], *, lease: CompactionLease | None
     ) -> bool:
-        """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost.
+        """Store a compaction and its messages together; False, storing nothing, if the lease was lost.
 
-        `turns` are the last ones of the span; those before them are kept with the fold that it took in.
+        `messages` are the last ones of the head; the compaction that it extends keeps those before them.
         """
 
     async def find_compactions(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Compaction]:
-        """What was folded or cut at any of `boundaries`, also where that was undone; the longest first."""
+        """Compactions and truncations at any of `boundaries`, including undone ones; the longest first."""
 
     async def has_compactions(self, agent: str) -> bool:
-        """Whether anything was ever folded or cut for an agent."""
+        """Tell whether an agent has any compaction or truncation."""
 
-    async def get_compaction(self, compaction_id: str) -> Compaction | None:
-        """One fold by its id."""
+    async def get_compaction(self, compaction_id: str) -> Compaction | None: ...
 
     async def load_messages(self, compaction_id: str) -> Sequence[bytes]:
-        """The turns that a fold folded, each as it came, with those of the folds that it took in."""
+        """The original messages of a compaction, including those of the compactions that it extends."""
 
     async def undo(self, compaction_id: str, *, now: float) -> bool:
-        """Have the fold in force no longer; False where there is none, or it was undone before."""
+        """Undo a compaction; False if there is none, or it was undone before."""
 
     async def list_application_changes(self, compaction_ids: Sequence[str]) -> Sequence[ApplicationChange]:
-        """When these folds came into use, and went out of it, in any conversation."""
+        """The application changes of these compactions, in any conversation."""
 
     async def record_application_changes(self, changes: Sequence[ApplicationChange]) -> None:
-        """Keep these; of two at the same message, the later is the one that holds."""
+        """Store application changes; of two at the same message, the later one wins."""
 
     async def list_compactions(
         self,
@@ -130,4 +125,4 @@ class CompactionStore(Protocol):
         limit: int = 50,
         before: float | None = None,
     ) -> Sequence[Compaction]:
-        """Folds, the newest first."""
+        """List compactions, the newest first."""

@@ -1,4 +1,4 @@
-"""Thoughts that a model binds to what it had read before: left out where that is changed, or refused."""
+"""Drop thinking blocks that a model rejects because the messages before them have changed."""
 
 from collections.abc import Collection, Sequence
 
@@ -22,28 +22,29 @@ from foveate.prompt_cache.rules import rules_for
 
 OMITTED_THINKING = "[thinking left out]"
 
-# The blocks that hold a thought, in the formats that seal them.
+# Kinds of blocks that contain thinking, in the formats that sign it.
 _THINKING_BLOCK_KINDS = {
     Format.ANTHROPIC: ("thinking", "redacted_thinking"),
     Format.BEDROCK: ("reasoningContent",),
 }
 # https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026): the provider
-# leaves out thoughts whose prefix was changed, instead of refusing them. Without the beta this is a 400.
+# drops thinking whose prefix was changed instead of rejecting the request. Without the beta this setting is a
+# 400.
 _MISMATCH_SETTING = ("block_binding", "prefix_mismatch_behavior")
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _DROP_BLOCK = "drop_block"
-# Where a request does not say how to think, these models think so: ".../fix-bound-to-a-different-conversation"
-# below that page, read November 2026. With thinking switched off, its thoughts have to be taken out instead.
+# How these models think if a request does not say: ".../fix-bound-to-a-different-conversation" below that page,
+# read November 2026. With thinking disabled, thinking blocks must be removed instead.
 _DEFAULT_THINKING = "adaptive"
 _CONFIGURABLE_THINKING = frozenset(("", _DEFAULT_THINKING, "enabled"))
 _BAD_REQUEST, _MISMATCH_ERROR = 400, b"prefix_mismatch"
 
 
 def required_betas(edits: Sequence[Edit]) -> tuple[str, ...]:
-    """The betas without which Anthropic refuses what is sent with such edits.
+    """The betas that Anthropic requires for a request with these edits.
 
-    They go into the header `anthropic-beta` beside the client's own, and at Bedrock into the list
-    `anthropic_beta` of the body.
+    They go into the header `anthropic-beta` beside the client's own, or on Bedrock into the body's list
+    `anthropic_beta`.
     """
     asking = (
         isinstance(edit, SetParameter) and edit.path[-len(_MISMATCH_SETTING) :] == _MISMATCH_SETTING
@@ -53,15 +54,15 @@ def required_betas(edits: Sequence[Edit]) -> tuple[str, ...]:
 
 
 def is_prefix_mismatch(status: int, body: bytes) -> bool:
-    """Whether an answer refuses a thought, since what stands before it is not what it was thought after."""
+    """Tell whether a response rejects thinking because the messages before it differ."""
     return status == _BAD_REQUEST and _MISMATCH_ERROR in body
 
 
 def let_provider_drop_thinking(request: Request, model: str) -> tuple[SetParameter, ...]:
-    """What has the provider leave out thoughts that do not fit, instead of refusing them; see `betas_of`.
+    """Edits that make the provider drop invalid thinking instead of rejecting it; see `required_betas`.
 
-    Nothing where it would not refuse them, where it cannot be asked to, as with thinking switched off, and
-    where the client has said itself what is to be done with them.
+    None if the provider would not reject it, if the setting is not possible, as with thinking disabled, or if
+    the client has set it itself.
     """
     if request.format is not Format.ANTHROPIC or not rules_for(model).binds_thinking:
         return ()
@@ -78,7 +79,7 @@ def let_provider_drop_thinking(request: Request, model: str) -> tuple[SetParamet
 
 
 def drop_all_thinking(request: Request, model: str) -> tuple[Edit, ...]:
-    """What leaves out all thoughts; nothing where it cannot be done, or the client has said what is to be."""
+    """Edits that remove all thinking; none if that is impossible or the client has set the behavior itself."""
     return (
         ()
         if _client_mismatch_setting(request) is not None
@@ -95,17 +96,16 @@ def drop_invalid_thinking(
     end: int | None = None,
     within: Sequence[range] | None = None,
 ) -> tuple[Edit, ...] | None:
-    """What keeps thoughts from being refused since something before them is changed: they are left out.
+    """Edits that remove thinking which the model would reject because earlier messages are changed.
 
-    Nothing on models that take them all the same. `changed_from` is the first message that is changed, `gone`
-    are those that are not sent. Only thoughts in the first `before` messages, and `within` these places, are
-    left out, where that is said.
+    `changed_from` is the first changed message; `removed` messages are not sent. Only thinking before `end` and
+    `within` these ranges is removed, if given. There are no edits for models that do not bind thinking.
 
-    Where a turn under way must begin with its thought, the provider is asked to leave out those that no longer
-    fit, which takes a beta: see `betas_of`.
+    If an open turn must start with its thinking, the provider is told to drop invalid thinking instead, which
+    takes a beta: see `required_betas`.
 
-    None where a thought can be neither sent nor left out: the message of a chat completion that calls tools
-    cannot be written anew. Then nothing before it may be changed.
+    None if thinking can be neither sent nor removed, because a chat completion's message with tool calls cannot
+    be rewritten. Then nothing before it may change.
     """
     if not rules_for(model).binds_thinking:
         return ()
@@ -139,14 +139,14 @@ def drop_invalid_thinking(
 
 
 def _is_turn_open(request: Request, index: int) -> bool:
-    """Whether a message is the last of the model's, and calls tools, so that its turn is not over."""
+    """Tell whether the message is the model's last and calls tools, so that its turn is not finished."""
     message, *later = (formats.parse_message(request.format, raw) for raw in request.messages[index:])
     calls = any(isinstance(part, ToolCall) for part in message.parts)
     return calls and all(other.role != "assistant" for other in later)
 
 
 def _message_without_thinking(request: Request, index: int) -> Message | None:
-    """A message without its thoughts, its other blocks as they came; None where these cannot be written."""
+    """The message without thinking, other blocks unchanged; None if it cannot be rewritten."""
     raw = request.messages[index]
     message = formats.parse_message(request.format, raw)
     kinds = _THINKING_BLOCK_KINDS.get(request.format)
@@ -161,8 +161,8 @@ def _message_without_thinking(request: Request, index: int) -> Message | None:
 
 
 def _block_kind(block: bytes) -> str:
-    found = parse_object(block)
-    return str(found.get("type") or next(iter(found), ""))
+    fields_of_block = parse_object(block)
+    return str(fields_of_block.get("type") or next(iter(fields_of_block), ""))
 
 
 def _thinking_path(request: Request) -> tuple[str, ...]:
@@ -170,9 +170,9 @@ def _thinking_path(request: Request) -> tuple[str, ...]:
 
 
 def _client_mismatch_setting(request: Request) -> object:
-    """What the client itself has the provider do with thoughts that do not fit; None where it does not say."""
+    """The client's own setting for invalid thinking; None if there is none."""
     path = (*_thinking_path(request), *_MISMATCH_SETTING)
-    found: object = parse_object(parse_fields(request.body).get(path[0]))
+    setting: object = parse_object(parse_fields(request.body).get(path[0]))
     for name in path[1:]:
-        found = as_dict(found).get(name)
-    return found
+        setting = as_dict(setting).get(name)
+    return setting

@@ -1,17 +1,13 @@
-"""Tool results that take too much room: cut before they are first sent, or cleared when they are stale.
+"""Limit tool results: truncate them before they are first sent, or clear them when they are stale.
 
-Neither is silent. Where something is missing, the result itself says how much.
+The result itself says how much is missing. Only text is truncated: text parts, plain-text documents and search
+results. Images and files are sent unchanged if the text fits, whatever their size; otherwise a line with their
+name and token count replaces them. Results of a provider's own tools stay, and so do the outputs of `shell`,
+`local_shell` and `apply_patch` in the Responses format, because no edit can replace their text.
 
-Of a result, words are cut: its texts, plain documents and search results. A picture or a file cannot be cut to
-a part of itself: beside words that fit it is sent as it came, however large it is, and where the words do not
-fit it gives way to a line that names it and its tokens. What a provider's own tools answer, and in the format
-of Responses the outputs of `shell`, `local_shell` and `apply_patch`, stay: no edit can give them another text.
-
-Tool results that are too long, cut before they are first sent, and in the same way whenever they come again.
-
-How much of a result is sent is decided once, while the model has not answered it yet, and kept with the hash of
-its message: so another gateway, or one with another limit since, cuts it as before. What the model has answered
-whole stays whole.
+How much of a result is sent is decided once, before the model has answered it, and stored with the hash of its
+message. So other gateways, and later ones with other limits, truncate it in the same way. A result that the
+model has seen completely is never truncated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,21 +50,21 @@ _RESULT_BLOCK_KINDS = frozenset(
      "custom_tool_call_output")
 )  # fmt: skip
 _TRUNCATION_MARKER = "[... {tokens:,} tokens left out ...]"
-# A marker is so many tokens at most, with the line breaks around it.
+# With the line breaks around it.
 _MAX_MARKER_TOKENS = 24
 _CLEARED_PREFIX = "[cleared: "
-# What is hardly longer than what it would leave behind is not worth it.
+# Clearing a shorter result would free less than it costs to change the prompt.
 _MIN_CLEARED_TOKENS = 100
-# About what a picture in a result weighs, against its letters.
+# Assumed size of an image relative to text.
 _IMAGE_CHARS = 6_000
 _CHARS_PER_TOKEN = 3
 
 
 def result_limit_tokens(window_tokens: int, tool_result_max_pct: float = TOOL_RESULT_MAX_PCT) -> int:
-    """How many tokens of a tool's result are sent at most: a share of the window.
+    """The maximum size of a tool result: a share of the context window.
 
     Raises:
-        BadOption: a share that is not between 0 and 1.
+        BadOption: `tool_result_max_pct` is not between 0 and 1.
     """
     if not 0 < tool_result_max_pct <= 1:
         raise BadOption(
@@ -81,14 +77,14 @@ def result_limit_tokens(window_tokens: int, tool_result_max_pct: float = TOOL_RE
 def build_truncation_edits(
     request: Request, counter: RequestCounter, limits: Mapping[int, int]
 ) -> tuple[ReplaceText, ...]:
-    """Results whose words are longer than the limit of their message, each cut to its head and tail.
+    """Truncate each result whose text exceeds the limit of its message, keeping its start and end.
 
-    `limits` are those of messages, by their places; others are left alone. For the same counter and limit the
-    cut is the same each time, so `counter` must be one that does not learn.
+    `limits` are by message index; other messages are left alone. `counter` must not be calibrated while
+    running: the same counter and limit must give the same text each time.
     """
     edits: list[ReplaceText] = []
     for index, limit in sorted(limits.items()):
-        # A token is a byte at least.
+        # A token has at least one byte.
         if len(request.messages[index]) <= limit:
             continue
         for block, result in _tool_results(request, index):
@@ -105,18 +101,18 @@ def _truncate_result(
     measured = meter.measure(text)
     if measured.total.tokens <= limit_tokens:
         return None
-    others = [part for part in result.parts if _text_content(part) is None]
-    other_tokens = _count_parts(others, counter) - _count_parts((), counter)
-    omission_lines = _describe_omitted(others, other_tokens)
-    # Blank lines at its ends are not worth their tokens.
+    non_text_parts = [part for part in result.parts if _text_content(part) is None]
+    other_tokens = _count_parts(non_text_parts, counter) - _count_parts((), counter)
+    omission_lines = _describe_omitted(non_text_parts, other_tokens)
+    # Trailing blank lines are not worth their tokens.
     body = TruncatableText(measured_text=measured, keep=Keep.ENDS, start=0, end=len(text.rstrip()))
-    taken = _MAX_MARKER_TOKENS + sum(meter.count([f"\n{line}"]).tokens for line in omission_lines)
-    kept = truncate(body, AvailableRoom(meter, limit_tokens - taken)) or ()
-    parts = [part for part in kept if not isinstance(part, str)]
+    reserved_tokens = _MAX_MARKER_TOKENS + sum(meter.count([f"\n{line}"]).tokens for line in omission_lines)
+    cut_parts = truncate(body, AvailableRoom(meter, limit_tokens - reserved_tokens)) or ()
+    parts = [part for part in cut_parts if not isinstance(part, str)]
     kept_tokens = sum(meter.count([part]).tokens for part in parts)
     marker = _TRUNCATION_MARKER.format(tokens=max(measured.total.tokens - kept_tokens, 1))
-    from_left = [parts_to_text([part]) for part in parts if part is kept[0]]
-    from_right = [parts_to_text([part]) for part in parts if part is not kept[0]]
+    from_left = [parts_to_text([part]) for part in parts if part is cut_parts[0]]
+    from_right = [parts_to_text([part]) for part in parts if part is not cut_parts[0]]
     short = "\n".join((*from_left, marker, *from_right, *omission_lines))
     total_tokens = measured.total.tokens + other_tokens
     return ReplaceText(
@@ -132,7 +128,7 @@ def _count_parts(parts: Sequence[Part], counter: RequestCounter) -> int:
 
 
 def _describe_omitted(parts: Sequence[Part], tokens: int) -> list[str]:
-    """A line on pictures and files that give way to words."""
+    """A line in place of images and files that are omitted to make room for text."""
     if not parts:
         return []
     name = (describe_non_text(parts[0]) or "[something without words]")[1:-1] if len(parts) == 1 else ""
@@ -142,10 +138,10 @@ def _describe_omitted(parts: Sequence[Part], tokens: int) -> list[str]:
 def clear_stale_results(
     request: Request, messages: Sequence[Message], tokens: Sequence[int], *, need_tokens: int
 ) -> tuple[ReplaceText, ...]:
-    """The stale results that make so much room when they are cleared, the oldest first; all where that is less.
+    """Clear stale results, the oldest first, until `need_tokens` are free or none is left.
 
-    `tokens` are those of each message. Results of the last turn are not stale, errors are kept, and so are
-    short ones. What stands in the place of each names the tool, and how much it had said.
+    Results of the last turn, errors and short results stay. The replacement names the tool and the number of
+    tokens.
     """
     edits: list[ReplaceText] = []
     left = need_tokens
@@ -160,7 +156,7 @@ def clear_stale_results(
 def _stale_result_edits(
     request: Request, messages: Sequence[Message], tokens: Sequence[int]
 ) -> Iterator[ReplaceText]:
-    """Each stale result cleared, the oldest first."""
+    """Yield an edit for each stale result, the oldest first."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     for index in range(TurnStructure(messages).last_turn_start()):
         if not any(isinstance(part, ToolResult) for part in messages[index].parts):
@@ -181,14 +177,14 @@ def _stale_result_edits(
 
 
 def _tool_results(request: Request, index: int) -> Iterator[tuple[int, ToolResult]]:
-    """The results in a message, each with the number of its block."""
+    """The results in a message, each with its block index."""
     raw = request.messages[index]
     alone = replace(request, body=b"{}", tools=(), messages=(raw,), envelope=None)
     blocks = [
         block.place.block or 0 for block in formats.request_blocks(alone) if block.kind in _RESULT_BLOCK_KINDS
     ]
     parts = [part for part in formats.parse_message(request.format, raw).parts if isinstance(part, ToolResult)]
-    if len(blocks) == len(parts):  # where they are not, one of them is of a shape that nobody knows
+    if len(blocks) == len(parts):  # if not, one of them has an unknown shape
         yield from zip(blocks, parts, strict=True)
 
 
@@ -198,22 +194,23 @@ def _is_cleared(result: ToolResult) -> bool:
 
 
 def _text_content(part: Part) -> str | None:
-    """What a part of a result says in words; None where it is a picture, a file or something unknown."""
+    """The text of a part; None for images, files and unknown parts."""
     match part:
         case Text():
             return part.text
         case Document(text=text) if text and part.media_type.startswith("text/"):
             return text
         case Opaque(kind="search_result"):
-            found = parse_object(part.raw)
-            texts = [as_text(as_dict(block).get("text")) for block in as_list(found.get("content"))]
-            return "\n".join((as_text(found.get("title")), as_text(found.get("source")), *texts))
+            fields_of_result = parse_object(part.raw)
+            texts = [as_text(as_dict(block).get("text")) for block in as_list(fields_of_result.get("content"))]
+            return "\n".join(
+                (as_text(fields_of_result.get("title")), as_text(fields_of_result.get("source")), *texts)
+            )
         case _:
             return None
 
 
 def _size_chars(part: object) -> int:
-    """How much of a message a part is, in letters."""
     match part:
         case Text():
             return len(part.text)
@@ -227,7 +224,7 @@ def _size_chars(part: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncationResult:
-    """The cuts of a request; `rows` are those that were made now, and `problem` why they could not be kept."""
+    """Truncations of a request. `new_records` were made now; `problem` says why they could not be stored."""
 
     edits: tuple[ReplaceText, ...] = ()
     new_records: tuple[Compaction, ...] = ()
@@ -247,9 +244,9 @@ async def truncate_tool_results(
     now: float,
     start: int = 0,
 ) -> TruncationResult:
-    """The cuts of a request's results: as before where there was one, kept in the journal where it is new.
+    """Truncate the tool results of a request: known ones as before, new ones by `limit_tokens`.
 
-    `folds` is what the journal holds at the hashes of the chain. What stands before `start` is not sent.
+    `compactions` are the stored records at the hashes of the chain. Messages before `start` are not sent.
 
     Raises:
         MalformedRequest: a message cannot be read.
@@ -270,7 +267,7 @@ async def truncate_tool_results(
         stored = [await _record_once(record, store) for record in records]
     except StoreUnavailable as error:
         return TruncationResult(edits=edits, new_records=tuple(records), problem=str(error))
-    if stored != records:  # somebody else was quicker, with a limit of their own
+    if stored != records:  # another process was faster, with its own limit
         limits = result_limits(request, chain, [*compactions, *stored], limit_tokens=limit_tokens, start=start)
         edits = build_truncation_edits(request, counter, limits)
     return TruncationResult(
@@ -284,10 +281,10 @@ async def truncate_tool_results(
 def result_limits(
     request: Request, chain: HashChain, compactions: Sequence[Compaction], *, limit_tokens: int, start: int = 0
 ) -> Mapping[int, int]:
-    """How many tokens of each result in a message are sent, by the place of the message; others are sent whole.
+    """The token limit for results of each message, by index; others are sent completely.
 
-    Those that are new have `limit_tokens`, others what they had when they were new. Places before `start` are
-    not looked at.
+    New messages get `limit_tokens`, others the limit stored when they were new. Messages before `start` are
+    skipped.
     """
     new_messages = range(_first_unanswered_index(request, chain.leading_system_messages), len(request.messages))
     limits = dict.fromkeys(new_messages, limit_tokens)
@@ -311,7 +308,7 @@ def _truncation_records(compactions: Sequence[Compaction]) -> list[Compaction]:
 
 
 def _first_unanswered_index(request: Request, head: int) -> int:
-    """The first place that the model has not spoken after."""
+    """Index of the first message after the model's last one."""
     links = formats.message_history(request).nodes
     for index in reversed(range(head, len(request.messages))):
         blocks = get_cached_blocks(links[index - head])
@@ -333,7 +330,7 @@ def _new_truncation_records(
     limits: Mapping[int, int],
     owner: tuple[str, str, float],
 ) -> list[Compaction]:
-    """One row for each message in which something is cut."""
+    """One record for each message with a truncated result."""
     agent, session_id, now = owner
     records = []
     for index in dict.fromkeys(edit.place.index for edit in edits):
@@ -365,6 +362,6 @@ def _new_truncation_records(
 
 
 async def _record_once(record: Compaction, store: CompactionStore) -> Compaction:
-    """The row as it is kept: this one, or the one that somebody else has kept before."""
+    """Store a record and return what is stored: this one, or one that another process stored before."""
     await store.record(record, (), lease=None)
     return await store.get_compaction(record.id) or record

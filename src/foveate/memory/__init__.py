@@ -1,1 +1,1 @@
-"""Memory: notes in files as a forest of nodes, of which a view shows what matters in few tokens."""
+"""Memory: notes in Org and Markdown files, searched and rendered as views within a token limit."""

@@ -1,7 +1,4 @@
-"""The files of a memory: which there are in the folders and files that were named.
-
-Files read whole, as they are at one moment.
-"""
+"""Find the note files below the given paths, and read them consistently."""
 
 import errno
 import io
@@ -16,7 +13,7 @@ from pathlib import Path, PurePath
 from foveate.errors import UnreadableInput
 
 NOTE_SUFFIXES = (".org", ".org_archive", ".md", ".markdown")
-"""What a file in a folder is read for, in any case; a file that is named itself is read whatever its name."""
+"""Suffixes of files that are read from a folder, in any case. A file given by its path may have any name."""
 
 _SKIPPED_FOLDERS = frozenset({"node_modules"})
 _LINK_LEAVES_FOLDER = (
@@ -27,19 +24,18 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that could not be read, or not as it was meant; never with any text of a private node."""
+    """A file or folder that could not be read as intended. Never contains text of a private node."""
 
     path: str
     reason: str
 
     def __str__(self) -> str:
-        """A line for a log."""
         return f"{self.path}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What the system says of a file. Whoever writes to it can set back all of this but `changed_ns`."""
+    """The identity, size and times of a file. Programs can reset all of these except `changed_ns`."""
 
     device: int
     inode: int
@@ -49,13 +45,12 @@ class FileState:
 
     @classmethod
     def from_stat(cls, status: os.stat_result) -> "FileState":
-        """What matters of the system's answer."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryRoot:
-    """A path that was named. The keys of a folder's files begin with `prefix`; a file's is its key."""
+    """A given path. `prefix` starts the keys of a folder's files; for a file it is the key."""
 
     path: str
     prefix: str
@@ -63,7 +58,7 @@ class LibraryRoot:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to read. Its key is the same wherever the folder lies."""
+    """A file to read. Its key does not depend on where the folder is."""
 
     path: str
     key: str
@@ -72,7 +67,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class WalkResult:
-    """What there is to read, what is wrong, and which of the named paths are not there."""
+    """Files to read, problems, and given paths that do not exist."""
 
     files: list[FoundFile] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -80,10 +75,10 @@ class WalkResult:
 
 
 def make_roots(paths: Iterable[str]) -> tuple[LibraryRoot, ...]:
-    """The paths with what tells their files apart, which is taken from names and not from where they lie.
+    """Give each path a prefix that tells its files apart, derived from names only.
 
-    A single folder needs nothing. Several go by their names, and files by theirs, with that of their folder
-    where two are called the same. What is still the same is numbered.
+    A single folder needs no prefix. Several folders get their names, files theirs, with the parent folder if
+    two have the same name. Remaining duplicates are numbered.
     """
     absolute_paths = list(dict.fromkeys(str(Path(path).absolute()) for path in paths))
     names = [_base_name(path) for path in absolute_paths]
@@ -98,10 +93,9 @@ def make_roots(paths: Iterable[str]) -> tuple[LibraryRoot, ...]:
 
 
 def find_files(roots: Sequence[LibraryRoot], *, follow_symlinks: bool = False) -> WalkResult:
-    """Every file once, however many ways lead to it, and always by the same one.
+    """Find every file once, always by the same path, however many links lead to it.
 
-    Hidden files and folders are left out, and with them what editors leave behind. Links that lead out of the
-    roots are followed only with `follow_symlinks`.
+    Hidden files and folders are skipped. Links that leave the roots are followed only with `follow_symlinks`.
     """
     walker = _Walker(None if follow_symlinks else [Path(root.path).resolve() for root in roots])
     for root in roots:
@@ -111,20 +105,20 @@ def find_files(roots: Sequence[LibraryRoot], *, follow_symlinks: bool = False) -
 
 
 def to_printable(name: str) -> str:
-    """A name as it can be shown: without line breaks, and without bytes that are no UTF-8."""
+    """Replace line breaks and bytes that are not UTF-8."""
     if name.isprintable():
         return name
-    return "".join(each if each.isprintable() else _REPLACEMENT for each in name)
+    return "".join(char if char.isprintable() else _REPLACEMENT for char in name)
 
 
 class _Walker:
     def __init__(self, allowed_folders: "Sequence[Path] | None") -> None:
-        """Links lead nowhere else than `inside` these; None: anywhere."""
+        """`allowed_folders` limits where links may lead; None means anywhere."""
         self.result = WalkResult()
         self._allowed_folders = allowed_folders
         self._seen: set[tuple[int, int]] = set()
         self._keys: set[str] = set()
-        # Links come last, so that what they lead to goes by its own place where it has one here.
+        # Links are followed last, so that a file is preferably found by its own path.
         self._links: deque[tuple[str, str]] = deque()
 
     def visit_root(self, root: LibraryRoot) -> None:
@@ -134,7 +128,7 @@ class _Walker:
             is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
             problems = self.result.missing if is_missing else self.result.problems
             problems.append(_os_problem(root.path, error))
-        except ValueError as error:  # half of a surrogate pair in the name
+        except ValueError as error:  # an unpaired surrogate in the name
             self.result.missing.append(Problem(to_printable(root.path), str(error)))
         else:
             if stat.S_ISDIR(status.st_mode):
@@ -149,7 +143,7 @@ class _Walker:
             try:
                 status = Path(path).stat()
             except FileNotFoundError:
-                # Of a link to nothing the name alone says what it may have been: notes, or a folder of them.
+                # Only the name of a broken link tells whether it was for notes or a folder.
                 if _is_note(path) or not PurePath(path).suffix:
                     self.result.problems.append(Problem(to_printable(path), "links to nothing"))
             except OSError as error:
@@ -179,32 +173,34 @@ class _Walker:
             self.result.problems.append(Problem(to_printable(path), "links back to a folder that it stands in"))
 
     def _visit_folder(self, path: str, prefix: str) -> None:
-        """Everything in a folder and below. Not by recursion, since folders can be deeper than it goes."""
+        """Visit a folder and everything below. Not recursive, because folders can be nested too deeply."""
         pending = [(path, prefix)]
         while pending:
             path, prefix = pending.pop()
-            below = []
+            subfolders = []
             for entry in self._list_entries(path):
                 key = f"{prefix}{to_printable(entry.name)}"
                 try:
                     if entry.is_symlink():
                         self._links.append((entry.path, key))
                     elif entry.is_dir(follow_symlinks=False):
-                        wanted = entry.name not in _SKIPPED_FOLDERS
-                        if wanted and self._is_first_visit(entry.stat(follow_symlinks=False)):
-                            below.append((entry.path, f"{key}/"))
+                        is_wanted = entry.name not in _SKIPPED_FOLDERS
+                        if is_wanted and self._is_first_visit(entry.stat(follow_symlinks=False)):
+                            subfolders.append((entry.path, f"{key}/"))
                     elif _is_note(entry.name):
                         self._add_file(entry.path, key, entry.stat(follow_symlinks=False))
                 except FileNotFoundError:
                     continue  # removed in the meantime
                 except OSError as error:
                     self.result.problems.append(_os_problem(entry.path, error))
-            pending += reversed(below)
+            pending += reversed(subfolders)
 
     def _list_entries(self, path: str) -> "list[os.DirEntry[str]]":
         try:
             with os.scandir(path) as entries:
-                return sorted((each for each in entries if each.name[0] != "."), key=lambda each: each.name)
+                return sorted(
+                    (entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name
+                )
         except OSError as error:
             self.result.problems.append(_os_problem(path, error))
             return []
@@ -219,7 +215,7 @@ class _Walker:
             self.result.files.append(FoundFile(path, key, FileState.from_stat(status)))
 
     def _is_first_visit(self, status: os.stat_result) -> bool:
-        """Whether nothing has led here before."""
+        """Tell whether this file or folder is visited for the first time, and remember it."""
         identity = status.st_dev, status.st_ino
         if identity in self._seen:
             return False
@@ -239,21 +235,21 @@ def _is_note(path: str) -> bool:
 
 
 def _base_name(path: str) -> str:
-    """What a path is called, also where it ends in `..`; the top of everything has no name."""
+    """The last component of a path, also if it ends in `..`; empty for the root."""
     return to_printable(PurePath(os.path.normpath(path)).name)
 
 
 def _make_unique(names: Iterable[str]) -> Iterator[str]:
-    """The names, all different: those that were there before get a number."""
+    """Number names that occurred before."""
     used: set[str] = set()
     for name in names:
-        free = next(each for each in _numbered_names(name) if each not in used)
+        free = next(candidate for candidate in _numbered_names(name) if candidate not in used)
         used.add(free)
         yield free
 
 
 def _numbered_names(name: str) -> Iterator[str]:
-    """A name, and the name with 2, 3, … before its suffix or its slash."""
+    """Yield a name, then the name with 2, 3, … before its suffix or slash."""
     yield name
     end = "/" if name.endswith("/") else PurePath(name).suffix
     for number in count(2):
@@ -265,7 +261,6 @@ def _os_problem(path: str, error: OSError) -> Problem:
 
 
 MAX_FILE_BYTES = 1_000_000_000
-"""The most that is read of one file."""
 
 _MAX_READ_ATTEMPTS = 3
 _COARSE_TICK_NS = 2_000_000_000
@@ -274,21 +269,21 @@ _FINE_TICK_NS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class InvalidUtf8:
-    """Bytes that are not UTF-8, from `at_byte` on; at the end of a file that can be one half of a character."""
+    """Invalid UTF-8 from `at_byte` on. `is_truncated`: only the last character is incomplete."""
 
     at_byte: int
     is_truncated: bool
 
 
 def read_stable(path: str) -> tuple[bytes, FileState] | None:
-    """All bytes of a file, and the state that it had before and after; None where it is still being written.
+    """Read a file that does not change meanwhile, with its state; None if it is still being written.
 
     Raises:
-        UnreadableInput: it is gone, no file, too large, or not ours to read.
+        UnreadableInput: the file is gone, not a regular file, too large, or not readable.
     """
     try:
         for _ in range(_MAX_READ_ATTEMPTS):
-            # Without waiting, since a file can have become a pipe by now.
+            # Non-blocking, because the file may have become a pipe.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             try:
                 before = os.fstat(descriptor)
@@ -314,19 +309,19 @@ def _unreadable_reason(status: os.stat_result) -> str:
 
 
 def decode_text(data: bytes) -> str | InvalidUtf8:
-    """The text that the bytes are in UTF-8."""
+    """Decode UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        # Told by a value, since an error would hold on to the bytes, and what is private in them is not known.
+        # Not an exception: that would keep the bytes, of which it is not known whether they are private.
         return InvalidUtf8(error.start, error.end == len(data) and error.reason == "unexpected end of data")
 
 
 def is_settled(state: FileState, read_ns: int) -> bool:
-    """Whether any later change of a file would show in its state, when it was read at this time.
+    """Tell whether any later change of a file would be visible in its state, if it was read at `read_ns`.
 
-    Clocks of file systems stand still for some milliseconds, on old ones for two seconds: what is written again
-    within one tick has the same times.
+    File system clocks advance in steps of some milliseconds, on old systems of two seconds. Two writes within
+    one step have the same times.
     """
     tick_ns = _FINE_TICK_NS if state.changed_ns % 1_000_000_000 else _COARSE_TICK_NS
     return read_ns - state.changed_ns > tick_ns

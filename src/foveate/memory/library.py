@@ -1,8 +1,6 @@
-"""What a library holds at one moment, and what it holds after files have come, changed and gone.
+"""The note files of a memory, kept up to date by reading only files that have changed.
 
-The files of a memory, kept up to date by reading only what has changed.
-
-Ids that several nodes give themselves: which of them goes by it.
+`LibraryState` is an immutable snapshot. `update_state` derives the next one from the files that exist now.
 """
 
 import os
@@ -36,33 +34,32 @@ from foveate.paths import StrPath, expand_path
 
 
 class IdOwners:
-    """For every `ID` the key of the document whose node goes by it: the first of those that claim it."""
+    """Maps each `ID` to the key of the document that owns it: the first of those that claim it."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, str] = {}
         self._claimants: dict[str, frozenset[str]] = {}
 
     def copy(self) -> Self:
-        """Another one that knows the same."""
         other = type(self)()
         other.by_id = self.by_id.copy()
         other._claimants = self._claimants.copy()
         return other
 
     def claim(self, key: str, ids: Iterable[str]) -> None:
-        """A document has nodes with these ids."""
-        for each in ids:
-            owner = self.by_id.setdefault(each, key)
+        """Register the ids of a document's nodes."""
+        for claimed in ids:
+            owner = self.by_id.setdefault(claimed, key)
             if owner != key:
-                self._set_claimants(each, self._claimants.get(each, frozenset({owner})) | {key})
+                self._set_claimants(claimed, self._claimants.get(claimed, frozenset({owner})) | {key})
 
     def release(self, key: str, ids: Iterable[str]) -> None:
-        """A document has them no longer."""
-        for each in set(ids):  # one document can have an id twice
-            if each in self._claimants:
-                self._set_claimants(each, self._claimants[each] - {key})
+        """Remove the ids of a document's nodes."""
+        for released in set(ids):  # a document can contain an id twice
+            if released in self._claimants:
+                self._set_claimants(released, self._claimants[released] - {key})
             else:
-                self.by_id.pop(each, None)
+                self.by_id.pop(released, None)
 
     def _set_claimants(self, id_: str, keys: frozenset[str]) -> None:
         self.by_id[id_] = min(keys)
@@ -77,7 +74,7 @@ _VERSION_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The paths of the documents that are new or were read again, and of those that are gone."""
+    """Paths of documents that were read or removed."""
 
     read: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -85,23 +82,23 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileContent:
-    """What was read in a file; another object only where something of it is different."""
+    """What was read from a file. Replaced only if something in it differs."""
 
     key: str
     modified_ns: int = 0
     digest: bytes = b""
     outline: PublicOutline | None = None
     pending_digest: bytes = b""
-    """A digest of what the file says by now, where that is only half of something."""
+    """Digest of newer bytes that seem incomplete."""
     read_error: str = ""
-    """Why what it says by now cannot be read."""
+    """Why the newer bytes cannot be read."""
     has_private: bool = False
-    """Something in it may not be seen."""
+    """Something in the file is private."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """A file when it was last looked at; without a state it is read again whatever the system says of it."""
+    """A file when it was last checked; without a state it is read again in any case."""
 
     state: FileState | None
     content: FileContent
@@ -109,7 +106,7 @@ class LibraryFile:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BuiltDocument:
-    """A document, and the ids that its nodes did not get."""
+    """A document, and the ids that its nodes claimed in vain."""
 
     document: Document
     rejected_ids: list[RejectedId]
@@ -117,11 +114,11 @@ class BuiltDocument:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LibraryState:
-    """All that is known at one moment. It is replaced and never changed, so whoever reads it needs no lock."""
+    """Immutable snapshot of a library, so that readers need no lock."""
 
     files: Mapping[str, LibraryFile] = field(default_factory=dict)
     file_problems: tuple[Problem, ...] = ()
-    """What was wrong with files and folders before anything was read in them."""
+    """Problems found before any content was read."""
     built_documents: Mapping[str, BuiltDocument] = field(default_factory=dict)
     id_owners: IdOwners = field(default_factory=IdOwners)
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -129,16 +126,16 @@ class LibraryState:
     problems: tuple[Problem, ...] = ()
     version: str = ""
     has_private: bool = False
-    """Something in the files may not be seen; not where, nor how much."""
+    """Something in the files is private. Does not tell where or how much."""
 
 
 def update_state(
     before: LibraryState, files: Mapping[str, LibraryFile], file_problems: tuple[Problem, ...]
 ) -> tuple[LibraryState, Changes]:
-    """What is held when these are the files, all of them by path, and what is different then.
+    """Derive the state for these files, by path, and what has changed.
 
-    Documents stay the same objects unless something in them is different; that can be an id which another
-    document has laid claim to, or no longer does.
+    Documents stay the same objects unless something in them differs, which includes an id that another document
+    claims now or no longer.
     """
     old = {path: file.content for path, file in before.files.items()}
     new = {path: file.content for path, file in files.items()}
@@ -201,10 +198,10 @@ def _builds_same_document(old: FileContent | None, new: FileContent) -> bool:
 
 
 def _find_affected_paths(before: LibraryState, reassigned_ids: set[str]) -> Iterator[str]:
-    """The documents whose nodes may go by other ids, now that these belong to others."""
-    for each in reassigned_ids:
-        if each in before.nodes:
-            yield before.nodes[each].document.path
+    """Documents whose nodes may get other ids because the owners of ids have changed."""
+    for node_id in reassigned_ids:
+        if node_id in before.nodes:
+            yield before.nodes[node_id].document.path
     for path, built in before.built_documents.items():
         if any(refused.id in reassigned_ids for refused in built.rejected_ids):
             yield path
@@ -222,14 +219,14 @@ def _build_document(path: str, content: FileContent, outline: PublicOutline, own
 
 
 def _index_nodes(before: LibraryState, built_documents: Mapping[str, BuiltDocument]) -> dict[str, Node]:
-    """All nodes by id. Only those of documents that are different are gone through."""
+    """All nodes by id. Only changed documents are traversed."""
     new = {
         node.id: node
-        for path, each in built_documents.items()
-        if before.built_documents.get(path) is not each
-        for node in each.document.nodes
+        for path, built in built_documents.items()
+        if before.built_documents.get(path) is not built
+        for node in built.document.nodes
     }
-    # Not `dict(…)`, which puts in one after the other once there was one that is gone.
+    # Not `dict(…)`, which inserts items one by one after a deletion.
     nodes = before.nodes.copy()
     for path, old in before.built_documents.items():
         if built_documents.get(path) is not old:
@@ -258,7 +255,8 @@ def _describe_conflict(rejected: RejectedId, other: Node) -> str:
         "here too" if other.document is rejected.node.document else f"in {to_printable(other.document.path)}"
     )
     return (
-        f"{_quote_title(rejected.node)} has the id {to_printable(rejected.id):.80} of {_quote_title(other)} {where}, "
+        f"{_quote_title(rejected.node)} has the id {to_printable(rejected.id):.80} of {_quote_title(other)} "
+        f"{where}, "
         f"so it goes by {rejected.node.id}: give one of them another"
     )
 
@@ -269,14 +267,20 @@ def _quote_title(node: Node) -> str:
 
 def _compute_version(contents: Iterable[FileContent]) -> str:
     hasher = blake3()
-    for each in sorted(contents, key=lambda content: content.key):
-        fingerprint = (each.key, each.modified_ns, each.digest, each.pending_digest, each.read_error)
+    for file_content in sorted(contents, key=lambda content: content.key):
+        fingerprint = (
+            file_content.key,
+            file_content.modified_ns,
+            file_content.digest,
+            file_content.pending_digest,
+            file_content.read_error,
+        )
         hasher.update(repr(fingerprint).encode())
     return hasher.hexdigest(length=_VERSION_BYTES)
 
 
 def _to_local_time(time_ns: int) -> datetime:
-    """A time of the file system as dates in notes are; times can be set that no calendar has."""
+    """A file time as naive local time, like dates in notes. Files can have times outside the calendar."""
     try:
         return datetime.fromtimestamp(time_ns // 1_000_000_000)
     except (ValueError, OverflowError, OSError):
@@ -289,8 +293,9 @@ _BEING_WRITTEN = b"being written"
 class Library:
     """The files of a memory, each read once until it changes.
 
-    Nothing is read before the first `refresh`. Threads may read while another refreshes. Who keeps something
-    made of `documents` under `version` asks for the version first: then it can be too old, but never too new.
+    Nothing is read before the first `refresh`. Threads may read while another one refreshes. To cache something
+    made of `documents` under `version`, get the version first: the cached value can then be too new, but never
+    too old for its version.
     """
 
     def __init__(self, paths: Sequence[StrPath], gate: Gate, *, follow_symlinks: bool = False) -> None:
@@ -305,47 +310,46 @@ class Library:
 
     @property
     def state(self) -> LibraryState:
-        """All that is known now, as one value that never changes."""
+        """The current snapshot."""
         return self._state
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        """What may be seen of the files, by key; those that are wholly private are not there."""
+        """Documents with public content, by key."""
         return self._state.documents
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What could not be read, or not as it was meant."""
+        """What could not be read as intended."""
         return self._state.problems
 
     @property
     def version(self) -> str:
-        """Another one after every change of any file."""
+        """Changes with every change of a file."""
         return self._state.version
 
     def node(self, id: str) -> Node | None:  # noqa: A002  # the spec's word
-        """The node that goes by this id."""
         return self._state.nodes.get(id)
 
     def refresh(self) -> Changes:
-        """Read what is new or has changed, and forget what is gone.
+        """Read new and changed files, and forget removed ones.
 
-        What cannot be read is told in `problems`, and nothing else suffers from it.
+        Unreadable files are listed in `problems` and do not affect others.
 
         Raises:
-            UnreadableInput: the first time, that one of the paths is not there.
-            BadOption: the first time, that one of them names a variable or a user that is not there.
+            UnreadableInput: on the first call, one of the paths does not exist.
+            BadOption: on the first call, a path refers to an unknown variable or user.
         """
         with self._refreshing:
             roots = self._roots or make_roots(map(_resolve_path, self._paths))
-            found = find_files(roots, follow_symlinks=self._follow_symlinks)
-            if self._roots is None and found.missing:
-                raise UnreadableInput(found.missing[0].path, found.missing[0].reason)
+            walk_result = find_files(roots, follow_symlinks=self._follow_symlinks)
+            if self._roots is None and walk_result.missing:
+                raise UnreadableInput(walk_result.missing[0].path, walk_result.missing[0].reason)
             self._roots = roots
             before = self._state
             files: dict[str, LibraryFile] = {}
-            problems = found.problems + found.missing
-            for found_file in found.files:
+            problems = walk_result.problems + walk_result.missing
+            for found_file in walk_result.files:
                 try:
                     files[found_file.path] = self._read_file(found_file, before.files.get(found_file.path))
                 except UnreadableInput as error:
@@ -353,37 +357,38 @@ class Library:
             self._state, changes = update_state(before, files, tuple(problems))
             return changes
 
-    def _read_file(self, found: FoundFile, before: LibraryFile | None) -> LibraryFile:
-        """The file now, read where it may have changed."""
-        if before and before.state == found.state and before.content.key == found.key:
+    def _read_file(self, found_file: FoundFile, before: LibraryFile | None) -> LibraryFile:
+        """Read a file if it may have changed."""
+        if before and before.state == found_file.state and before.content.key == found_file.key:
             return before
-        known = before.content if before else FileContent(found.key)
+        content_before = before.content if before else FileContent(found_file.key)
         read_ns = time.time_ns()
-        read = read_stable(found.path)
+        read = read_stable(found_file.path)
         if read is None:
             return LibraryFile(
-                None, replace(known, pending_digest=_BEING_WRITTEN, read_error="changes while it is read")
+                None,
+                replace(content_before, pending_digest=_BEING_WRITTEN, read_error="changes while it is read"),
             )
         data, state = read
         digest = blake3(data).digest()
-        if known.outline and digest == known.digest:
-            content = replace(known, pending_digest=b"", read_error="")
+        if content_before.outline and digest == content_before.digest:
+            content = replace(content_before, pending_digest=b"", read_error="")
         else:
-            content = self._read_content(decode_text(data), digest, known, found.path)
-        content = replace(content, key=found.key, modified_ns=state.modified_ns)
+            content = self._read_content(decode_text(data), digest, content_before, found_file.path)
+        content = replace(content, key=found_file.key, modified_ns=state.modified_ns)
         return LibraryFile(
             state if is_settled(state, read_ns) and not content.pending_digest else None,
-            known if content == known else content,
+            content_before if content == content_before else content,
         )
 
     def _read_content(
-        self, text: str | InvalidUtf8, digest: bytes, known: FileContent, path: str
+        self, text: str | InvalidUtf8, digest: bytes, content_before: FileContent, path: str
     ) -> FileContent:
         if isinstance(text, str):
             outline = self._gate.redact(parse_notes(text, self._gate, path=to_printable(path)))
             has_private = len(outline.text) < len(text)
             return replace(
-                known,
+                content_before,
                 digest=digest,
                 outline=outline,
                 pending_digest=b"",
@@ -391,17 +396,17 @@ class Library:
                 has_private=has_private,
             )
         fault = f"is not UTF-8 (byte {text.at_byte:,})"
-        if text.is_truncated and known.outline and known.pending_digest != digest:
-            return replace(known, pending_digest=digest, read_error=fault)
-        # Once it is seen a second time it is not being written any more. To go on with what was there before
-        # could show what is private by now.
+        if text.is_truncated and content_before.outline and content_before.pending_digest != digest:
+            return replace(content_before, pending_digest=digest, read_error=fault)
+        # The same invalid bytes a second time are not an unfinished write. Keeping the old content could show
+        # what is private by now.
         return replace(
-            known, digest=digest, outline=None, pending_digest=b"", read_error=fault, has_private=False
+            content_before, digest=digest, outline=None, pending_digest=b"", read_error=fault, has_private=False
         )
 
 
 def _resolve_path(path: StrPath) -> str:
-    """The path as it is written, where there is such a file; otherwise what it says in the way of a setting."""
+    """The path as written if it exists; otherwise expanded like a setting."""
     written = os.fspath(path)
     if os.path.lexists(written) and not written.startswith("~"):
         return written

@@ -1,4 +1,4 @@
-"""A memory: notes in files, read once and kept up to date, of which views are rendered."""
+"""The public `Memory` class: note files with queries and rendered views."""
 
 import os
 from collections.abc import Iterable
@@ -14,8 +14,9 @@ import numpy as np
 from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
 from foveate.memory.files import Problem
+from foveate.memory.forest import Forest
 from foveate.memory.library import Changes, Library, LibraryState
-from foveate.memory.nodes import Forest, Node
+from foveate.memory.nodes import Node
 from foveate.memory.privacy import Gate
 from foveate.memory.queries import Query, active_projects, filter_nodes, is_project, recent_tasks
 from foveate.memory.search.relevance import Index, NodeScores
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
     from foveate.tokens.text_meter import TextCounter
 
 _MAX_LISTED_IDS = 8
-# To compare titles letter by letter is slow.
+# Comparing titles is slow.
 _MAX_COMPARED_TITLES = 400
 
 
 @dataclass(frozen=True, slots=True)
 class _MemorySnapshot:
-    """A memory at one moment, whatever is read meanwhile."""
+    """Library state and forest of one moment."""
 
     state: LibraryState
     forest: Forest
@@ -59,11 +60,11 @@ class _MemorySnapshot:
 
     def index_of(self, wanted: str | Node) -> int:
         index = self.forest.index_of(self.node(wanted.id if isinstance(wanted, Node) else wanted))
-        assert index is not None  # since both are of the same documents
+        assert index is not None  # both have the same documents
         return index
 
     def _find_similar_title(self, wanted: str) -> str | None:
-        """A title that may have been meant: one that begins alike, or has a word in common."""
+        """A title that may have been meant: one with the same start or a common word."""
         wanted_words, start = frozenset(split_words(wanted)), wanted[:2].casefold()
         titles = dict.fromkeys(node.title for node in self.forest.nodes)
         candidates = (
@@ -75,9 +76,9 @@ class _MemorySnapshot:
 
 
 class Memory:
-    """Notes of Org and Markdown files as a forest of nodes. What is private in them is never in it.
+    """Notes in Org and Markdown files as trees of nodes, without anything private.
 
-    Safe to share between threads. What is rendered and found is as of the last `refresh`.
+    Safe to share between threads. Results reflect the last `refresh`.
     """
 
     def __init__(self, library: Library, gate: Gate, index: Index) -> None:
@@ -95,13 +96,13 @@ class Memory:
         index: Index | None = None,
         follow_symlinks: bool = False,
     ) -> Self:
-        """Read files and folders; `private` are tags that hide, beside those that always do.
+        """Read files and folders. `private` are additional tags that hide notes.
 
-        Links that lead out of the folders are followed only with `follow_symlinks`.
+        Links that leave the folders are followed only with `follow_symlinks`.
 
         Raises:
-            UnreadableInput: one of the paths is not there, or cannot be read.
-            BadOption: no path, or a tag that is none.
+            UnreadableInput: a path does not exist or cannot be read.
+            BadOption: no path is given, or a tag is invalid.
         """
         if not paths:
             raise BadOption("a memory is read from files or folders: name at least one")
@@ -111,7 +112,7 @@ class Memory:
         return cls(library, gate, index or Index())
 
     def refresh(self) -> Changes:
-        """Read again what has changed, and only that."""
+        """Read files that have changed."""
         with self._lock:
             changes = self._library.refresh()
             state, forest = self._library.state, self._snapshot.forest
@@ -122,35 +123,35 @@ class Memory:
 
     @property
     def version(self) -> str:
-        """Another one after every change of the memory."""
+        """Changes with every change of the memory."""
         return self._snapshot.state.version
 
     @property
     def privacy_tags(self) -> frozenset[str]:
-        """The tags of what is not in it."""
+        """The tags that hide notes."""
         return self._gate.tags
 
     def hides(self, tag: str) -> bool:
-        """Whether what has this tag is not in it."""
+        """Tell whether a tag hides notes."""
         return self._gate.is_private(tag)
 
     @property
     def has_private(self) -> bool:
-        """Whether something in its files has such a tag, or may be meant to have one, and so is not in it."""
+        """Whether something in the files has, or may be meant to have, a privacy tag and is hidden."""
         return self._snapshot.state.has_private
 
     @property
     def semantic_threshold(self) -> float:
-        """How similar a node is that is shown for that: what the environment says now.
+        """The similarity from which a node is shown for it, as set in the environment.
 
         Raises:
-            BadOption: it says what is no such number.
+            BadOption: the environment variable is not a number from 0 to 1.
         """
         return read_semantic_threshold(os.environ)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What could not be read, or not as it was meant."""
+        """What could not be read as intended."""
         return self._snapshot.state.problems
 
     @property
@@ -159,7 +160,7 @@ class Memory:
         return self._snapshot.forest.nodes
 
     def node(self, wanted: str) -> Node:
-        """The node with this id or, where there is none, the only one with this title.
+        """The node with this id or, if there is none, the only one with this title.
 
         Raises:
             BadOption: there is none, or there are several.
@@ -177,14 +178,14 @@ class Memory:
         until: str | None = None,
         now: datetime | None = None,
     ) -> list[Node]:
-        """The nodes that match all that is given, in document order; see `Query.of`.
+        """The nodes that match all given conditions, in document order; see `Query.parse`.
 
         Raises:
-            BadOption: a value that cannot be read, such as a date that is none.
+            BadOption: a value cannot be parsed, such as an invalid date.
         """
         now = now or datetime.now().astimezone()
-        wanted = Query.parse(tag=tag, todo=todo, type=type, text=text, since=since, until=until, now=now)
-        return list(filter_nodes(self.nodes, wanted))
+        parsed = Query.parse(tag=tag, todo=todo, type=type, text=text, since=since, until=until, now=now)
+        return list(filter_nodes(self.nodes, parsed))
 
     def render(
         self,
@@ -198,15 +199,15 @@ class Memory:
         semantic_threshold: float | None = None,
         finished_projects: bool = True,
     ) -> View:
-        """The memory as a text: the focus whole, what matches the query, and the rest in outline.
+        """Render the memory as text: the whole focus, what matches the query, and the rest as an outline.
 
-        It takes at most `limit_tokens` of `model`. `focus` and `scope` are ids or titles; nothing outside the
-        scope is shown. Without a limit, titles are shown down to the second level. What is as similar as
-        `semantic_threshold` is shown for that; None is what the environment says. Without `finished_projects`,
-        projects that are done are left out with all below them.
+        The text has at most `limit_tokens` of `model`. `focus` and `scope` are ids or titles; nothing outside
+        the scope is shown. Without a limit, titles are shown down to the second level. Nodes with at least
+        `semantic_threshold` similarity are shown; None takes it from the environment. Without
+        `finished_projects`, finished projects are left out with everything below them.
 
         Raises:
-            BadOption: no such node, format or limit.
+            BadOption: there is no such node or format, or the limit is invalid.
             BudgetExceeded: not even the title of the focus fits.
         """
         snapshot = self._snapshot
@@ -240,16 +241,16 @@ class Memory:
         return None if focus is None else self._index.score_node(forest.documents, forest.nodes[focus])
 
     def active_projects(self) -> list[Node]:
-        """The projects that are not done, in document order."""
+        """The unfinished projects, in document order."""
         return list(active_projects(self.nodes))
 
     def recent_tasks(self, limit: int = 10) -> list[Node]:
-        """What was finished last, the newest first."""
+        """The tasks finished last, the newest first."""
         return recent_tasks(self.nodes, limit)
 
 
 def _finished_project_mask(forest: Forest) -> "NDArray[np.bool_] | None":
-    """Which nodes belong to a project that is done; None if there is none."""
+    """Mark the nodes of finished projects; None if there are none."""
     done = [index for index, node in enumerate(forest.nodes) if node.entry.is_done and is_project(node)]
     if not done:
         return None

@@ -1,36 +1,26 @@
-"""Nodes: what has come through the gate, as a forest: a tree for each file, with the file at its root.
-
-A forest: all nodes of a memory in one row, and what is known of each in columns, which is quick.
-"""
+"""Nodes of the public notes: a tree for each file, with the file as its root."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING
 
-import numpy as np
 from blake3 import blake3
 
 from foveate.memory.parsing.outline import OutlineEntry, PlanningDate, PlanningKind
 from foveate.memory.privacy import PublicOutline
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
 UNTITLED = "Untitled"
-# Enough that 100,000 nodes do not meet by chance (1 in 200,000). Digits are the fewest tokens: three are one.
+# 100,000 nodes collide with a probability of 1 in 200,000. Digits take the fewest tokens: three per token.
 _ID_DIGITS = 15
 _DIGEST_BYTES = 8
-# How far a checklist is, `[2/5]` or `[40%]`, changes without the heading becoming another.
+# The progress of a checklist, `[2/5]` or `[40%]`, is not part of a heading's identity.
 _COOKIE = re.compile(r"\[\d*(?:/\d*|%)\]")
-# The first of these that an entry has says when it was changed last. Without them it is the latest of the
-# others and of when it was closed; where there is none of all that, what holds for the node it stands in.
+# The first of these properties is the modification time. Otherwise it is the latest of the creation properties
+# and the closing time, and without these the parent's modification time.
 _MODIFIED_PROPERTIES = ("MODIFIED", "UPDATED", "LAST_MODIFIED", "LAST-MODIFIED", "LASTMOD")
 _CREATED_PROPERTIES = ("DATE", "CREATED")
-# What says how a file is to be treated, and nothing that a reader would look for.
+# Properties about the handling of a file, which are not content.
 _INTERNAL_PROPERTIES = frozenset(
     {"ID", "CUSTOM_ID", "TITLE", "TAGS", "TAG", "KEYWORDS", "FILETAGS", "TYPE", "CATEGORY", "EFFORT", "STYLE",
      "COOKIE_DATA", "ORDERED", "VISIBILITY", "LAYOUT", "DRAFT", "SLUG", "WEIGHT", "PRIVATE",
@@ -42,10 +32,10 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](?:\w{2,4}\.? )?(\d\d:\d\d(?::\d\d)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Document:
-    """A file of the memory, as much of it as may be seen. A file that has changed is another document.
+    """The public part of a file. A changed file becomes another document.
 
-    `key` is its path from the folder it was found in, with `/`, the same on every machine. `digest` is of all
-    its bytes. `modified` is in local time without a zone, as dates in notes are.
+    `key` is the path from the folder, with `/`, the same on every machine. `digest` is of all bytes. `modified`
+    is naive local time, like dates in notes.
     """
 
     path: str
@@ -54,46 +44,45 @@ class Document:
     digest: bytes
     outline: PublicOutline
     nodes: list["Node"] = field(default_factory=list)
-    """In the order in which they stand, the file itself first; none where all of it is private."""
+    """In document order, the file itself first; empty if all of it is private."""
 
     def __repr__(self) -> str:
-        """Its key and size; never its text, which can be megabytes."""
         return f"<Document {self.key!r:.120} {len(self.nodes)} nodes>"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
-    """A heading with its own text, or a whole file's; what stands below it are its children."""
+    """A heading with its own text, or a whole file; what is below it are its children."""
 
     id: str
     entry: OutlineEntry
     document: Document
     parent: "Node | None"
     tags: frozenset[str]
-    """Its own and those of everything it stands in."""
+    """Its own and those of its ancestors."""
     modified: datetime
     children: tuple["Node", ...] = ()
 
     @property
     def title(self) -> str:
-        """What it is called; a file without a title by its name."""
+        """The title, or the file name."""
         return self.entry.title or UNTITLED
 
     @property
     def content(self) -> str:
-        """Its own text below its heading, planning and properties, without blank lines around."""
+        """The text below heading, planning and properties, without surrounding blank lines."""
         entry = self.entry
         return self.document.outline.text[entry.content : entry.end].strip("\r\n").rstrip()
 
     @property
     def full_text(self) -> str:
-        """All that it says below its heading: its details, then its content."""
+        """Details and content."""
         details = self.details
         return f"{details}\n{self.content}" if details else self.content
 
     @property
     def details(self) -> str:
-        """Its properties, a line each, but for those that only say how it is to be treated."""
+        """The properties, one per line, without internal ones."""
         entry = self.entry
         if not entry.properties or (entry.level == 0 and self.document.key.endswith((".org", ".org_archive"))):
             return ""  # at the top of Org files these are settings
@@ -105,18 +94,18 @@ class Node:
 
     @property
     def depth(self) -> int:
-        """How many nodes it stands in; 0 for a file."""
+        """The number of ancestors; 0 for a file."""
         return sum(1 for _ in self.ancestors())
 
     @property
     def version(self) -> str:
-        """Another one after every change of its own text."""
+        """Changes with the node's own text."""
         entry = self.entry
         return _digest_text(self.document.outline.text[entry.start : entry.end]).hex()
 
     @property
     def type(self) -> str:
-        """What it says it is; otherwise a project, a task, a document or a note."""
+        """The property `TYPE`, or else project, task, document or note."""
         declared = self.entry.properties.get("TYPE", "").strip()
         if declared:
             return declared.casefold()
@@ -128,56 +117,54 @@ class Node:
 
     @property
     def todo(self) -> str:
-        """Its state, such as TODO or DONE, or nothing."""
+        """The state, such as TODO or DONE; empty if there is none."""
         return self.entry.todo
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Its properties, by name in capitals."""
+        """Property values by name in capitals."""
         return self.entry.properties
 
     @property
     def deadlines(self) -> tuple[PlanningDate, ...]:
-        """When it has to be done."""
         return tuple(stamp for stamp in self.entry.planning_dates if stamp.kind is PlanningKind.DEADLINE)
 
     def ancestors(self) -> "Iterator[Node]":
-        """What it stands in, the nearest first."""
+        """The ancestors, the nearest first."""
         node = self.parent
         while node is not None:
             yield node
             node = node.parent
 
     def __repr__(self) -> str:
-        """Its id and title; never its text, which can be megabytes."""
         return f"<Node {self.id} {self.title!r:.60}>"
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedId:
-    """An id that a node would have, but for another that has it already."""
+    """An id that a node could not have because another node has it."""
 
     id: str
     node: Node
     is_generated: bool
-    """It was not given as a property `ID`."""
+    """The id does not come from a property `ID`."""
 
 
 def claimed_ids(outline: PublicOutline) -> Iterator[str]:
-    """The ids that entries give themselves, in the property `ID`."""
+    """The ids in properties `ID`."""
     for entry in outline.entries:
-        if own := _explicit_id(entry):
-            yield own
+        if explicit := _explicit_id(entry):
+            yield explicit
 
 
 def build_nodes(document: Document, owners: Mapping[str, str] | None = None) -> list[RejectedId]:
-    """Make the nodes of a document from its outline; none where it says nothing.
+    """Create the nodes of a document from its outline, and return the ids that they could not have.
 
-    An id is the property `ID`, otherwise made from the titles that lead to the node, from the nearest `ID` on:
-    other nodes may come and go, and texts and states change, without touching it.
+    An id is the property `ID`, or else generated from the titles of the node and its ancestors up to the
+    nearest `ID`. So other nodes can be added and removed, and texts and states can change, without changing it.
 
-    `owners` has for every `ID` in the memory the key of the document whose node goes by it, the first where
-    several have it. The others get a made id, and so does what is below them, and are told of in the answer.
+    `owners` maps each `ID` in the memory to the key of the document that owns it. Other nodes that claim it,
+    and those below them, get generated ids.
     """
     if owners is None:
         owners = dict.fromkeys(claimed_ids(document.outline), document.key)
@@ -191,15 +178,15 @@ def build_nodes(document: Document, owners: Mapping[str, str] | None = None) -> 
             _set_children(*path.pop())
         parent = path[-1][0] if path else None
         title = _stable_title(entry.title) if parent else document.key
-        place = parent.id if parent else "", title
-        number = same_titled[place] = same_titled.get(place, 0) + 1
-        generated, taken = _generate_id(*place, number), []
+        identity = parent.id if parent else "", title
+        number = same_titled[identity] = same_titled.get(identity, 0) + 1
+        generated, taken_ids = _generate_id(*identity, number), []
         while generated in owners:
-            # Whoever writes down a made id as an `ID` means that node, wherever it has been moved to.
-            taken.append(generated)
+            # Somebody who wrote a generated id into a property `ID` means that node, wherever it is now.
+            taken_ids.append(generated)
             generated = _generate_id(
                 f"not {generated}", title, number
-            )  # which no node below the other one can have
+            )  # no node below the other one can have this id
         node = Node(
             id=generated,
             entry=entry,
@@ -214,7 +201,7 @@ def build_nodes(document: Document, owners: Mapping[str, str] | None = None) -> 
             node.id = explicit
         else:
             rejected += [RejectedId(explicit, node, is_generated=False)] if explicit else []
-            rejected += [RejectedId(missed, node, is_generated=True) for missed in taken]
+            rejected += [RejectedId(missed, node, is_generated=True) for missed in taken_ids]
         if path:
             path[-1][1].append(node)
         document.nodes.append(node)
@@ -234,24 +221,24 @@ def _explicit_id(entry: OutlineEntry) -> str:
 
 
 def _stable_title(title: str) -> str:
-    """A title without what changes in it while it stays the same."""
+    """The title without its checklist progress."""
     return (_COOKIE.sub("", title) if "[" in title else title).strip()
 
 
-def _generate_id(above: str, title: str, number: int) -> str:
-    # With its length before it, so that what is above cannot run into the title.
-    digest = _digest_text(f"{len(above)}:{above}{number}:{title}")
+def _generate_id(parent_id: str, title: str, number: int) -> str:
+    # The length prefix separates the parent's id from the title.
+    digest = _digest_text(f"{len(parent_id)}:{parent_id}{number}:{title}")
     return f"{int.from_bytes(digest) % 10**_ID_DIGITS:0{_ID_DIGITS}}"
 
 
 def _merge_tags(
-    inherited: frozenset[str], own: tuple[str, ...], known: dict[frozenset[str], frozenset[str]]
+    inherited: frozenset[str], own_tags: tuple[str, ...], shared_sets: dict[frozenset[str], frozenset[str]]
 ) -> frozenset[str]:
-    """Both kinds of tags, one set for all nodes that have the same ones."""
-    if not own:
+    """Union of the tags, sharing one set between all nodes with the same tags."""
+    if not own_tags:
         return inherited
-    tags = inherited.union(own)
-    return known.setdefault(tags, tags)
+    tags = inherited.union(own_tags)
+    return shared_sets.setdefault(tags, tags)
 
 
 def _find_modified_time(entry: OutlineEntry) -> datetime | None:
@@ -266,12 +253,12 @@ def _find_modified_time(entry: OutlineEntry) -> datetime | None:
 
 
 def _parse_date(text: str) -> datetime | None:
-    """A date as it is written in properties and front matter: ISO, or Org's with brackets and a weekday."""
-    found = _DATE.search(text)
-    if not found:
+    """Parse a date in properties or front matter: ISO, or Org's with brackets and a weekday."""
+    match = _DATE.search(text)
+    if not match:
         return None
     try:
-        return datetime.fromisoformat(f"{found[1]} {found[2] or '00:00'}")
+        return datetime.fromisoformat(f"{match[1]} {match[2] or '00:00'}")
     except ValueError:
         return None
 
@@ -281,149 +268,6 @@ def _digest_text(text: str) -> bytes:
 
 
 def to_seconds(when: datetime) -> float:
-    """A time as notes have it, without a zone, as a number that can be compared and subtracted."""
-    # Not `timestamp()`, which fails in the year 1.
+    """A naive time as seconds, for comparisons."""
+    # `timestamp()` fails in the year 1.
     return (when.replace(tzinfo=None) - _EPOCH).total_seconds()
-
-
-SHORT_FILE_CHARS = 6000
-"""A file that is no longer, about a page and a half, is one thing to a reader."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class NodeColumns:
-    """What is known of the nodes of a document; places are counted from its first node."""
-
-    parent: "NDArray[np.int32]"
-    """-1 for the document itself."""
-    depth: "NDArray[np.int32]"
-    end: "NDArray[np.int32]"
-    """Where what stands below a node ends."""
-    chars: "NDArray[np.int32]"
-    """Of its own content."""
-    modified: "NDArray[np.float64]"
-
-
-def build_columns(document: Document) -> NodeColumns:
-    """What is known of the nodes of `document`."""
-    nodes = document.nodes
-    indexes = {id(node): index for index, node in enumerate(nodes)}
-    parent = [-1 if node.parent is None else indexes[id(node.parent)] for node in nodes]
-    depth, end = [0] * len(nodes), list(range(1, len(nodes) + 1))
-    for index, above in enumerate(parent):
-        depth[index] = depth[above] + 1 if above >= 0 else 0
-    for index in range(len(nodes) - 1, 0, -1):
-        end[parent[index]] = max(end[parent[index]], end[index])
-    return NodeColumns(
-        parent=np.array(parent, np.int32),
-        depth=np.array(depth, np.int32),
-        end=np.array(end, np.int32),
-        chars=np.array([node.entry.end - node.entry.content for node in nodes], np.int32),
-        modified=np.array([to_seconds(node.modified) for node in nodes], np.float64),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Forest:
-    """The nodes of all documents, one after the other."""
-
-    documents: tuple[Document, ...]
-    _columns: dict[int, NodeColumns] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def from_documents(cls, documents: Iterable[Document], previous: "Forest | None" = None) -> "Forest":
-        """The forest of `documents`; what `before` knows of those that were in it is not looked at again."""
-        documents = tuple(documents)
-        known = (
-            previous._columns if previous else {}
-        )  # documents of `before` are alive, so their ids are theirs
-        return cls(documents, {id(each): known.get(id(each)) or build_columns(each) for each in documents})
-
-    @cached_property
-    def nodes(self) -> list[Node]:
-        """Every node, in document order."""
-        return [node for document in self.documents for node in document.nodes]
-
-    @cached_property
-    def starts(self) -> "NDArray[np.int64]":
-        """Where each document begins, and at the end where the last one ends."""
-        return np.cumsum([0, *(len(document.nodes) for document in self.documents)])
-
-    @cached_property
-    def document_index(self) -> "NDArray[np.int64]":
-        """In which document each node stands."""
-        return np.repeat(np.arange(len(self.documents)), np.diff(self.starts))
-
-    @cached_property
-    def parent(self) -> "NDArray[np.int64]":
-        """In what each node stands; -1 for a document."""
-        inside = self._concatenate([each.parent for each in self._all_columns()])
-        return np.where(inside < 0, -1, inside + self.starts[self.document_index])
-
-    @cached_property
-    def end(self) -> "NDArray[np.int64]":
-        """Where what stands below each node ends."""
-        return self._concatenate([each.end for each in self._all_columns()]) + self.starts[self.document_index]
-
-    @cached_property
-    def depth(self) -> "NDArray[np.int64]":
-        """How many nodes each stands in."""
-        return self._concatenate([each.depth for each in self._all_columns()])
-
-    @cached_property
-    def chars(self) -> "NDArray[np.int64]":
-        """How long the content of each is."""
-        return self._concatenate([each.chars for each in self._all_columns()])
-
-    @cached_property
-    def piece_starts(self) -> "NDArray[np.int64]":
-        """Where each piece begins that is read as one thing: a short file, or a node of a longer one."""
-        if not len(self.starts[:-1]):
-            return np.zeros(0, np.int64)
-        chars = np.array([len(document.outline.text) for document in self.documents])
-        is_long = np.repeat(chars > SHORT_FILE_CHARS, np.diff(self.starts))
-        is_long[self.starts[:-1][np.diff(self.starts) > 0]] = True
-        return np.flatnonzero(is_long)
-
-    @cached_property
-    def modified(self) -> "NDArray[np.float64]":
-        """When each was changed, in seconds."""
-        parts = [each.modified for each in self._all_columns()]
-        return np.concatenate(parts) if parts else np.zeros(0)
-
-    @cached_property
-    def newest_first(self) -> "NDArray[np.int64]":
-        """All nodes: the least deep first, of equals the newest, of those the first."""
-        return np.lexsort((-self.modified, self.depth))
-
-    def index_of(self, node: Node) -> int | None:
-        """Where a node stands in the row; None where its document is not one of these."""
-        for document, start in zip(self.documents, self.starts.tolist(), strict=False):
-            if document is node.document:
-                return int(start) + next(i for i, each in enumerate(document.nodes) if each is node)
-        return None
-
-    def distances(self, index: int) -> "tuple[int, NDArray[np.int64]]":
-        """Where the document of a node begins, and how far in the tree each of its nodes is from that node."""
-        document = self.document_index[index]
-        start, end = int(self.starts[document]), int(self.starts[document + 1])
-        depth = self.depth[start:end]
-        found = depth + self.depth[index]
-        for above in [*self.ancestors(index), index]:
-            branch = slice(above - start, int(self.end[above]) - start)
-            found[branch] = depth[branch] + self.depth[index] - 2 * self.depth[above]
-        return start, found
-
-    def ancestors(self, index: int) -> list[int]:
-        """In what a node stands, the document first."""
-        found: list[int] = []
-        while (index := int(self.parent[index])) >= 0:
-            found.append(index)
-        return found[::-1]
-
-    def _all_columns(self) -> list[NodeColumns]:
-        return [self._columns[id(document)] for document in self.documents]
-
-    @staticmethod
-    def _concatenate(parts: "Sequence[NDArray[np.int32]]") -> "NDArray[np.int64]":
-        return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)

@@ -1,7 +1,6 @@
-"""Privacy: what of a memory may be seen at all.
+"""Privacy: removes private notes before anything else sees them.
 
-Everything that is read goes through here before anybody else can look at it. What is private is not marked and
-left to every reader to skip: it is gone, its text too, so that no reader can forget to.
+Private text is removed, not marked, so that no reader can forget to skip it.
 """
 
 from bisect import bisect_left
@@ -17,76 +16,78 @@ from foveate.memory.parsing.outline import Outline, OutlineEntry
 from foveate.tokens.unicode_normalization import normalize_unicode
 
 DEFAULT_PRIVACY_TAGS = frozenset({"private", "@personal"})
-"""What is private unless the configuration says otherwise."""
+"""The privacy tags unless the configuration names others."""
 
 
 class PublicOutline(Outline, frozen=True):
-    """An outline that has come through the gate. Nothing else makes one."""
+    """An outline without private text. Only `Gate` creates one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets through what has none of these tags, neither itself nor by what it stands in."""
+    """Removes notes that have one of these tags, directly or by inheritance."""
 
     tags: frozenset[str] = DEFAULT_PRIVACY_TAGS
 
     def __post_init__(self) -> None:
-        """However its tags are written, they are compared as `is_private` does."""
+        """Normalize the tags."""
         object.__setattr__(self, "tags", frozenset(map(normalize_tag, self.tags)))
 
     @classmethod
     def with_tags(cls, tags: Iterable[str], *, base: Iterable[str] = DEFAULT_PRIVACY_TAGS) -> Self:
-        """A gate for the tags of the configuration and those of a call, which only ever add to them.
+        """A gate with the tags of the configuration and additional ones.
 
         Raises:
-            BadOption: a single text, which would be taken letter by letter, or a tag that is none.
+            BadOption: `tags` is a string instead of a list, or contains an invalid tag.
         """
-        return cls(frozenset(normalize_tag(tag) for given in (base, tags) for tag in _split_tags(given)))
+        return cls(
+            frozenset(normalize_tag(tag) for tags_given in (base, tags) for tag in _split_tags(tags_given))
+        )
 
     def is_private(self, tag: str) -> bool:
-        """Whether a tag is one of these, with or without colons, in any case, or below one (`private/x`)."""
+        """Tell whether a tag is one of these, in any case, with or without colons, or below one of them."""
         normalized = normalize_tag(tag)
         return normalized in self.tags or (
-            "/" in normalized and any(normalized.startswith(f"{each}/") for each in self.tags)
+            "/" in normalized and any(normalized.startswith(f"{privacy_tag}/") for privacy_tag in self.tags)
         )
 
     def redact(self, outline: Outline) -> PublicOutline:
-        """What may be seen of `outline`, with a text that holds nothing else.
+        """The public part of an outline, with a text that contains nothing else.
 
-        A private entry takes everything below it along; what is wrong with it is not told either.
+        A private entry is removed with everything below it, and with its problems.
         """
         hidden_level: int | None = None
-        kept: list[OutlineEntry] = []
+        public_entries: list[OutlineEntry] = []
         for entry in outline.entries:
             if hidden_level is not None and entry.level > hidden_level:
                 continue
             hidden_level = entry.level if any(map(self.is_private, entry.tags)) else None
             if hidden_level is None:
-                kept.append(entry)
-        if len(kept) == len(outline.entries) and not outline.private_ranges:
+                public_entries.append(entry)
+        if len(public_entries) == len(outline.entries) and not outline.private_ranges:
             return PublicOutline(outline.text, outline.entries, outline.problems)
-        return _join_public(outline, kept)
+        return _join_public(outline, public_entries)
 
 
 def _join_public(outline: Outline, entries: Iterable[OutlineEntry]) -> PublicOutline:
-    """The entries without what is private in their content, with their places in a text of nothing else."""
+    """Join the entries without private ranges of their content, and adjust their positions."""
     pieces: list[str] = []
-    moved, at = [], 0
+    moved, position = [], 0
     for entry in entries:
         first = bisect_left(outline.private_ranges, (entry.content,))
         cuts = outline.private_ranges[first : bisect_left(outline.private_ranges, (entry.end,))]
         ends = [entry.start, *(end for _, end in cuts)]
         starts = [*(start for start, _ in cuts), entry.end]
         pieces += [outline.text[start:end] for start, end in zip(ends, starts, strict=True)]
-        by = at - entry.start
-        at += sum(starts) - sum(ends)
-        start, body, content = entry.start + by, entry.body + by, entry.content + by
-        moved.append(msgspec.structs.replace(entry, start=start, body=body, content=content, end=at))
+        shift = position - entry.start
+        position += sum(starts) - sum(ends)
+        start, body, content = entry.start + shift, entry.body + shift, entry.content + shift
+        moved.append(msgspec.structs.replace(entry, start=start, body=body, content=content, end=position))
     return PublicOutline("".join(pieces), moved, ())
 
 
 def _split_tags(tags: Iterable[str]) -> Iterator[str]:
-    """The tags one by one, also of those that are written as Org does: `:one:two:`."""
+    """Split tags written as in Org, `:one:two:`."""
     if isinstance(tags, str):
         raise BadOption(f"privacy tags are a list, also where there is only one: [{tags!r}]", path=("private",))
     for tag in tags:
@@ -97,17 +98,17 @@ def _split_tags(tags: Iterable[str]) -> Iterator[str]:
 
 
 def normalize_text(text: str) -> str:
-    """A text as tags are compared: whatever its case, and all that looks the same is."""
+    """Normalize a text for comparisons of tags: case, and characters that look the same."""
     if text.isascii():
         return text.lower()
-    # A letter can be written as two characters, or in another width; to a reader it is the same.
+    # A letter can be composed of two characters or have another width, and looks the same.
     text = normalize_unicode(text, "NFKC")
-    # Nobody sees a soft hyphen or a blank without width.
+    # Soft hyphens and zero-width characters are invisible.
     unseen = [letter for letter in set(text) if category(letter) == "Cf"]
     seen = text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
     return normalize_unicode(seen.casefold(), "NFKC")
 
 
 def normalize_tag(tag: str) -> str:
-    """A tag as tags are compared: with or without colons, whatever its case."""
+    """Normalize a tag: without colons, in any case."""
     return normalize_text(tag).strip().strip(":#").strip()

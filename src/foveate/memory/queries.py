@@ -1,7 +1,6 @@
-"""Queries: which nodes of a memory are meant by a tag, a state, a type, words, or when they were changed.
+"""Queries for nodes by tag, state, type, text or modification time.
 
-Nodes have come through the gate before they come here. Their times are local ones without a zone, as dates in
-notes are.
+Nodes contain only public text. Their times are naive local times, like dates in notes.
 """
 
 import re
@@ -19,7 +18,6 @@ from foveate.tokens.unicode_normalization import normalize_unicode
 
 PROJECT = "project"
 DEFAULT_RECENT_TASKS = 10
-"""How many finished tasks are recent, unless somebody says otherwise."""
 
 _STATE_GROUPS: dict[str, Callable[[Node], bool]] = {
     "any": lambda node: bool(node.todo),
@@ -35,16 +33,16 @@ _PHRASE = re.compile(r'"([^"]*)"|(\S+)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What to look for; a node has to match all that is said, and what is None is not asked.
+    """Conditions that a node must all match; None means any.
 
-    - `tag`: one of the node's own or of what it stands in, whole, with or without colons, in any case; of
-      several, `:a:b:`, all.
-    - `todo`: a state in any case, or one of three groups: `any` state, `open` (any but the done ones), `done`
-      (every state that its file counts as done, so also CANCELLED where that is one).
-    - `type`: what the node says it is, or `project`, `task`, `document`, `note`; in any case.
-    - `text`: words that all stand in its title or its own text, in any order and any case, also as parts of
-      longer words; what is in double quotes has to stand there as it is, wherever the lines are broken.
-    - `since`, `until`: when it was changed last, both included.
+    - `tag`: a tag of the node or its ancestors, complete, in any case, with or without colons; several as
+      `:a:b:`.
+    - `todo`: a state in any case, or a group: `any`, `open` (not done), `done` (every state that the file
+      counts as done, perhaps CANCELLED).
+    - `type`: the declared type, or `project`, `task`, `document`, `note`; in any case.
+    - `text`: words that all occur in title or text, in any order and case, also inside longer words. A phrase
+      in double quotes must occur as written, across line breaks.
+    - `since`, `until`: the modification time, both inclusive.
     """
 
     tag: str | None = None
@@ -57,10 +55,10 @@ class Query:
     _phrases: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
-        """Refuse what nothing could match.
+        """Reject queries that cannot match anything.
 
         Raises:
-            BadOption: a tag, state, type or text that is empty, or a time after which the other cannot come.
+            BadOption: tag, state, type or text is empty, or `since` is after `until`.
         """
         object.__setattr__(self, "_tags", frozenset(map(normalize_tag, _split_tags(self.tag or ""))))
         object.__setattr__(self, "_phrases", tuple(_phrases(self.text or "")))
@@ -94,13 +92,13 @@ class Query:
         until: str | None = None,
         now: datetime,
     ) -> Self:
-        """A query as a user writes it.
+        """Parse a query as users write it.
 
-        A moment is a date (`2026-11-01`), a time (`2026-11-01T09:30`, with or without a zone) or how long
-        before `now` (`12h`, `7d`, `2w`). Since a date is from its beginning on, until a date is to its end.
+        A moment is a date (`2026-11-01`), a time (`2026-11-01T09:30`, with or without a zone) or an age before
+        `now` (`12h`, `7d`, `2w`). `since` a date means from its start, `until` a date to its end.
 
         Raises:
-            BadOption: a value that cannot be read; says what can be.
+            BadOption: a value cannot be parsed; says what is valid.
         """
         return cls(
             tag=tag,
@@ -112,7 +110,6 @@ class Query:
         )
 
     def matches(self, node: Node) -> bool:
-        """Whether `node` is one of those that are looked for."""
         return (
             (self.todo is None or _has_state(node, self.todo))
             and (self.type is None or node.type.casefold() == self.type.strip().casefold())
@@ -126,33 +123,31 @@ class Query:
         return (self.since is None or self.since <= changed) and (self.until is None or changed <= self.until)
 
     def _contains_phrases(self, node: Node) -> bool:
-        # No phrase goes from a title on into the text: it would have to hold this character.
+        # A phrase never spans title and text: it would have to contain this character.
         text = _normalize(f"{node.title}\0{node.full_text}")
         return all(phrase.search(text) for phrase in self._phrases)
 
 
 def filter_nodes(nodes: Iterable[Node], query: Query) -> Iterator[Node]:
-    """Those of `nodes` that match, in their order."""
     return filter(query.matches, nodes)
 
 
 def active_projects(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes that are tagged as a project, themselves and not by what they stand in, and are not done."""
+    """Unfinished nodes with their own tag `project`, not an inherited one."""
     return (node for node in nodes if not node.entry.is_done and is_project(node))
 
 
 def is_project(node: Node) -> bool:
-    """Whether a node is tagged as a project itself."""
     return any(normalize_tag(tag) == PROJECT for tag in node.entry.tags)
 
 
 def recent_tasks(nodes: Iterable[Node], limit: int = DEFAULT_RECENT_TASKS) -> list[Node]:
-    """The finished tasks, newest first: by when they were closed, or changed last where that is not said.
+    """Finished tasks, the newest first, by closing time or else modification time.
 
-    Those of the same moment stand as in their files.
+    Tasks with equal times keep their order in the files.
 
     Raises:
-        BadOption: a limit below 0.
+        BadOption: `limit` is below 0.
     """
     if limit < 0:
         raise BadOption(f"limit is a number of tasks, 0 or more, not {limit}", path=("limit",))
@@ -160,7 +155,7 @@ def recent_tasks(nodes: Iterable[Node], limit: int = DEFAULT_RECENT_TASKS) -> li
 
 
 def finished_at(node: Node) -> datetime:
-    """When it was closed, or changed last where that is not said."""
+    """The closing time, or else the modification time."""
     closed = (stamp.at for stamp in node.entry.planning_dates if stamp.kind is PlanningKind.CLOSED)
     return max(closed, default=node.modified)
 
@@ -174,7 +169,7 @@ def _parse_moment(written: str, now: datetime, name: str, of_day: time) -> datet
     text = written.strip()
     try:
         if ago := _AGO.fullmatch(text):
-            # Hours that have passed, also where clocks were changed meanwhile.
+            # Elapsed hours, independent of clock changes.
             passed = timedelta(hours=int(ago[1]) * _AGO_HOURS[ago[2].lower()])
             return _to_local((now.astimezone(UTC) if now.tzinfo else now) - passed, now)
         if not _DATE.match(text):
@@ -187,7 +182,7 @@ def _parse_moment(written: str, now: datetime, name: str, of_day: time) -> datet
 
 
 def _to_local(moment: datetime, now: datetime) -> datetime:
-    """What the clock on the wall shows where `now` is from, or on this machine; it may show it already."""
+    """Convert to naive local time in the zone of `now`, or of this machine; naive times stay unchanged."""
     return moment.astimezone(now.tzinfo).replace(tzinfo=None) if moment.tzinfo else moment
 
 
@@ -199,7 +194,7 @@ def _phrases(text: str) -> Iterator[re.Pattern[str]]:
 
 
 def _normalize(text: str) -> str:
-    """Without what makes no difference: case, and whether an accent is a character of its own."""
+    """Normalize case and accents."""
     return normalize_unicode(text).casefold()
 
 

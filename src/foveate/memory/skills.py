@@ -1,6 +1,6 @@
-"""Skills: what an agent can do, by name; the most important first, each with what it needs.
+"""Skills of an agent: files in a skills folder, with priorities and dependencies.
 
-The skills folder: a skill is a file in it, or a folder with a `SKILL.md`; nothing outside is ever read.
+A skill is a file in the folder, or a subfolder with a `SKILL.md`. Nothing outside the folder is read.
 """
 
 import os
@@ -27,10 +27,10 @@ _MAX_NAME_CHARS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """A skill as its file describes it, and where in the skills folder that is (`key`, with `/`).
+    """A skill as described by its file; `key` is the path in the skills folder, with `/`.
 
-    The larger `priority` comes first; none is 0. The letters of Org are on the same scale, A being 1, B 0 as is
-    usual in Org, C -1 and so on, and the words high, medium and low are as A, B and C.
+    Higher `priority` comes first; the default is 0. Org's letters are on the same scale: A is 1, B is 0, the
+    default in Org, C is -1 and so on. High, medium and low mean A, B and C.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Skill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The skills that there are, in order, and in words what is wrong with them.
+    """All skills in order, with warnings.
 
-    `missing` are the names of those that others need and that are not there.
+    `missing` are names of skills that others depend on but that do not exist.
     """
 
     skills: tuple[Skill, ...] = ()
@@ -52,12 +52,12 @@ class Capabilities:
     warnings: tuple[str, ...] = ()
 
     def find_skill(self, name: str) -> Skill | None:
-        """The skill of that name, whatever its case."""
+        """The skill with this name, in any case."""
         return next((skill for skill in self.skills if skill.name.casefold() == name.casefold()), None)
 
     @property
     def text(self) -> str:
-        """A line for each skill: its name, what it does, what it needs."""
+        """A line for each skill: name, description, dependencies."""
         return "\n".join(map(self._line, self.skills)) or NO_SKILLS
 
     def _line(self, skill: Skill) -> str:
@@ -67,10 +67,10 @@ class Capabilities:
 
 
 def parse_skill(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Skill, tuple[str, ...]]:
-    """The skill that a file describes, and in words what in it could not be read.
+    """Parse the skill in a file, and return warnings.
 
-    What it says of itself stands in its front matter or the properties of the file, or else in those of its
-    first heading. A skill that does not say its name is called as its file.
+    Its properties are in the front matter or the file's properties, or else in those of the first heading. The
+    default name is the file name.
     """
     properties = {name: _find_property(outline, name) for name in _SKILL_PROPERTIES}
     warnings = [f"{key}: {problem}" for problem in outline.problems]
@@ -92,32 +92,32 @@ def parse_skill(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Sk
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a skill can be called so: a short text on one line that could not be taken for a path."""
+    """Tell whether a skill can have this name: short, on one line, and not like a path."""
     fits = 0 < len(name) <= _MAX_NAME_CHARS and name.isprintable() and name == name.strip()
     return fits and not name.startswith(".") and not {"/", "\\"} & set(name)
 
 
 def build_capabilities(skills: Iterable[Skill], warnings: Iterable[str] = ()) -> Capabilities:
-    """The skills by priority, then by name; with the dependencies that are not there or lead in a circle told.
+    """Sort skills by priority and name, and warn about missing and circular dependencies.
 
-    Of two that are called the same, whatever their case, the first is meant.
+    Of two skills with the same name, in any case, the first one counts.
     """
     all_warnings = list(warnings)
-    known: dict[str, Skill] = {}
+    by_name: dict[str, Skill] = {}
     for skill in skills:
-        first = known.setdefault(skill.name.casefold(), skill)
+        first = by_name.setdefault(skill.name.casefold(), skill)
         if first is not skill:
             all_warnings.append(
                 f"{skill.key}: {first.key} is called {first.name} already, so this one is left out"
             )
     resolved = sorted(
-        (_resolve_dependencies(skill, known) for skill in known.values()),
+        (_resolve_dependencies(skill, by_name) for skill in by_name.values()),
         key=lambda skill: (-skill.priority, skill.name.casefold()),
     )
     missing = set()
     for skill in resolved:
         for name in skill.depends:
-            if name.casefold() not in known:
+            if name.casefold() not in by_name:
                 missing.add(name)
                 all_warnings.append(f"{skill.key}: {skill.name} needs {name}, and there is no such skill")
     all_warnings += [f"skills that need each other: {' > '.join(circle)}" for circle in _find_cycles(resolved)]
@@ -125,13 +125,13 @@ def build_capabilities(skills: Iterable[Skill], warnings: Iterable[str] = ()) ->
 
 
 def _find_property(outline: PublicOutline, name: str) -> str:
-    """A property of the file or, where it has none of that name, of its first heading; on one line."""
+    """A property of the file, or else of its first heading, on one line."""
     values = (entry.properties.get(name, "").split() for entry in outline.entries[:2])
     return " ".join(next(filter(None, values), ()))
 
 
 def _parse_priority(written: str) -> float | None:
-    """The number that is meant; None where that cannot be said."""
+    """The number that is meant; None if it is invalid."""
     if not written:
         return 0.0
     if (word := written.lower()) in _PRIORITY_WORDS:
@@ -146,23 +146,25 @@ def _parse_priority(written: str) -> float | None:
 
 
 def _split_names(text: str) -> tuple[str, ...]:
-    """Names between commas; where there are none, the whole, which `_linked` may take apart."""
+    """Split names at commas; without commas, `_resolve_dependencies` may split at spaces."""
     names = (name.strip(" []\"'") for name in text.split(","))
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _resolve_dependencies(skill: Skill, known: dict[str, Skill]) -> Skill:
-    """The skill with its dependencies called as they call themselves, and those between blanks taken apart."""
-    wanted = list(skill.depends)
-    if len(wanted) == 1 and wanted[0].casefold() not in known:
-        wanted = wanted[0].split()
-    found = (known.get(name.casefold()) for name in wanted)
-    names = (there.name if there else name for there, name in zip(found, wanted, strict=True))
+def _resolve_dependencies(skill: Skill, by_name: dict[str, Skill]) -> Skill:
+    """Replace dependencies by the names of existing skills, and split a list without commas."""
+    names_wanted = list(skill.depends)
+    if len(names_wanted) == 1 and names_wanted[0].casefold() not in by_name:
+        names_wanted = names_wanted[0].split()
+    skills = (by_name.get(name.casefold()) for name in names_wanted)
+    names = (
+        dependency.name if dependency else name for dependency, name in zip(skills, names_wanted, strict=True)
+    )
     return replace(skill, depends=tuple(dict.fromkeys(names)))
 
 
 def _find_cycles(skills: Iterable[Skill]) -> Iterator[list[str]]:
-    """Dependencies that lead back to where they began, until there are none left without these."""
+    """Yield each circular chain of dependencies."""
     needs = {skill.name: list(skill.depends) for skill in skills}
     while True:
         try:
@@ -182,11 +184,10 @@ _MAX_SKILL_BYTES = 10_000_000
 
 
 def read_capabilities(folder: StrPath, gate: Gate) -> Capabilities:
-    """The skills in `folder`: `name.md`, `name.org`, or `name/SKILL.md` with whatever else it needs beside it.
+    """Read the skills in a folder: `name.md`, `name.org`, or `name/SKILL.md`.
 
-    A README is none, nor is what begins with a dot. What is private is not there. What cannot be read is left
-    out with a warning, and so is what a link leads to outside of the folder; a folder that cannot be read gives
-    no skills and a warning.
+    README files, hidden files and private skills are skipped. Unreadable files, and links that leave the
+    folder, are skipped with a warning. An unreadable folder gives no skills and a warning.
     """
     try:
         return _read_folder(folder, gate).capabilities
@@ -195,12 +196,12 @@ def read_capabilities(folder: StrPath, gate: Gate) -> Capabilities:
 
 
 def read_skill(folder: StrPath, name: str, gate: Gate) -> str:
-    """The text of the skill called `name`, in any case, without what is private in it.
+    """Return the public text of the skill with this name, in any case.
 
-    It is looked for among the skills that there are, so no name leads to anywhere else.
+    The name is looked up among the existing skills, so it cannot lead to another file.
 
     Raises:
-        BadOption: there is no such skill, or only a private one; says which there are.
+        BadOption: there is no such public skill; lists the existing ones.
         UnreadableInput: the folder cannot be read.
     """
     contents = _read_folder(folder, gate)
@@ -208,8 +209,8 @@ def read_skill(folder: StrPath, name: str, gate: Gate) -> str:
     if skill is None:
         if not is_valid_name(name):
             raise BadOption(f"a skill is asked for by its name, which {name!r:.60} cannot be", path=("skill",))
-        known = ", ".join(skill.name for skill in contents.capabilities.skills) or "none"
-        raise BadOption(f"there is no skill {name!r}; there are: {known}", path=("skill",))
+        known_names = ", ".join(skill.name for skill in contents.capabilities.skills) or "none"
+        raise BadOption(f"there is no skill {name!r}; there are: {known_names}", path=("skill",))
     return contents.texts[skill.key]
 
 
@@ -222,7 +223,7 @@ class _FolderContents:
 
 @dataclass(frozen=True, slots=True)
 class _SkillFile:
-    """A file that describes a skill: its real path, its path in the skills folder, how it is called there."""
+    """A file that describes a skill: its real path, its path in the skills folder, and its default name."""
 
     path: Path
     key: str
@@ -253,22 +254,26 @@ def _read_folder(folder: StrPath, gate: Gate) -> _FolderContents:
 
 
 def _find_skill_file(root: Path, name: str) -> _SkillFile | None:
-    """The skill that something in the folder is, or None where it is not meant to be one.
+    """The skill file for a name in the folder; None if it is not meant to be a skill.
 
     Raises:
-        UnreadableInput: it is meant to be one and cannot.
+        UnreadableInput: it is meant to be a skill but cannot be one.
     """
-    at, skill_name = root / name, Path(name).stem
-    if at.is_dir():
-        inside = [each for each in _list_names(_resolve_inside(root, at, name), name) if _is_skill_file(each)]
+    path, skill_name = root / name, Path(name).stem
+    if path.is_dir():
+        inside = [
+            file_name
+            for file_name in _list_names(_resolve_inside(root, path, name), name)
+            if _is_skill_file(file_name)
+        ]
         if not inside:
             raise UnreadableInput(name, "a folder without a SKILL.md is no skill")
-        at, skill_name, name = at / inside[0], name, f"{name}/{inside[0]}"
-    elif at.suffix.lower() not in _SKILL_SUFFIXES or skill_name.lower() == _README_STEM:
+        path, skill_name, name = path / inside[0], name, f"{name}/{inside[0]}"
+    elif path.suffix.lower() not in _SKILL_SUFFIXES or skill_name.lower() == _README_STEM:
         return None
     if not is_valid_name(skill_name):
         raise UnreadableInput(f"{name!r:.200}", "a skill cannot be called so; give the file another name")
-    return _SkillFile(_resolve_inside(root, at, name), name, skill_name)
+    return _SkillFile(_resolve_inside(root, path, name), name, skill_name)
 
 
 def _is_skill_file(file_name: str) -> bool:
@@ -276,9 +281,9 @@ def _is_skill_file(file_name: str) -> bool:
     return path.stem.lower() == _SKILL_FILE_STEM and path.suffix.lower() in _SKILL_SUFFIXES
 
 
-def _resolve_inside(root: Path, at: Path, name: str) -> Path:
-    """Where it really is, which has to be inside of `root`."""
-    real = _resolve(at, name)
+def _resolve_inside(root: Path, path: Path, name: str) -> Path:
+    """Resolve a path, which must be inside `root`."""
+    real = _resolve(path, name)
     if not real.is_relative_to(root):
         raise UnreadableInput(name, "leads out of the skills folder, so it is not read")
     return real
@@ -287,23 +292,23 @@ def _resolve_inside(root: Path, at: Path, name: str) -> Path:
 def _resolve(path: Path, name: str) -> Path:
     try:
         return path.resolve()
-    except (OSError, RuntimeError):  # the latter before Python 3.13
+    except (OSError, RuntimeError):  # RuntimeError before Python 3.13
         raise UnreadableInput(name, "leads in a circle") from None
     except ValueError:
         raise UnreadableInput(repr(name), "nothing can have this name") from None
 
 
 def _list_names(folder: Path, name: str) -> list[str]:
-    """What is in a folder and not hidden, in an order that is the same everywhere."""
+    """The visible names in a folder, in an order that is the same everywhere."""
     try:
-        return sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+        return sorted(child.name for child in folder.iterdir() if not child.name.startswith("."))
     except OSError as error:
         raise UnreadableInput(name, error.strerror or str(error)) from None
 
 
 def _read_text(skill_file: _SkillFile) -> str:
     try:
-        # Not to wait for whoever writes into a pipe, nor to follow what has become a link meanwhile.
+        # Do not wait for the writer of a pipe, and do not follow a link that replaced the file.
         descriptor = os.open(skill_file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         with open(descriptor, "rb") as file:  # noqa: PTH123  # of a descriptor
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,4 +1,3 @@
-"""Which answers were given behind a fold and which were not, along a conversation and its forks."""
 
 import asyncio
 from dataclasses import replace
@@ -23,7 +22,6 @@ BOUNDARY = 4
 
 
 def chain_to(*words: str) -> HashChain:
-    """A conversation of these messages."""
     hashes, tip = [], b""
     for word in words:
         tip = hash_word((tip, word))
@@ -32,7 +30,7 @@ def chain_to(*words: str) -> HashChain:
 
 
 class Sender:
-    """Sends conversations through a journal, and remembers what each answer was given behind."""
+    """Sends conversations with a store, and remembers the prefix of each response."""
 
     def __init__(self) -> None:
         self.journal = InMemoryCompactionStore()
@@ -47,7 +45,7 @@ class Sender:
             self.fold = replace(self.fold, undone_at=1.0)
 
     async def send(self, words: list[str], *, fails: bool = False) -> tuple[bool, set[int]]:
-        """Whether it went out with the fold, and the places of what was not said behind the same."""
+        """Tell whether it was sent with the compaction, and which positions have another prefix."""
         chain = chain_to(*words)
         line = await load_application_history(
             chain, [self.fold] if self.fold else [], self.journal, model=MODEL
@@ -71,7 +69,7 @@ ACTS = st.lists(
 def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_the_fold(
     acts: list[str],
 ) -> None:
-    """But for a fork that never had the fold, and for what is doubted: there it may be more."""
+    """For forks that never had the compaction, and unknown histories, more may be found."""
 
     async def check() -> None:
         sender = Sender()
@@ -93,7 +91,7 @@ def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_t
                 is_exact = False
             is_folded, unbound = await sender.send(words, fails=act == "fails")
             wrong = {at for at, word in enumerate(words) if behind[word] is not is_folded}
-            if act != "fails":  # what could not be applied could not be left out either
+            if act != "fails":  # thinking could not be dropped if the compaction could not be applied
                 assert wrong <= unbound
                 if is_exact and sender.fold and sender.fold.undone_at is None:
                     assert wrong == unbound

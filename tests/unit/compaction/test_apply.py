@@ -1,4 +1,3 @@
-"""What is sent after a fold is taken by its provider, and all of the tail is there as it came."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -159,7 +158,7 @@ def test_speakers_alternate_around_what_stands_for_others(after_user: bool, befo
     opening = ["user" if after_user else "assistant", *(one.role for one in made[0])]
     closing = [*(one.role for one in made[1]), "assistant" if before_model else "user"]
     assert all(one != other for one, other in pairwise([*opening, *closing]))
-    assert (opening[-1], closing[0]) == ("user", "assistant")  # what stands between is taken there
+    assert (opening[-1], closing[0]) == ("user", "assistant")  # a system message in between is valid
 
 
 def test_the_model_of_gemini_is_called_so() -> None:

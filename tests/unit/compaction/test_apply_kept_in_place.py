@@ -1,4 +1,3 @@
-"""What stays of a folded head stays where its provider takes it: system messages, the question of a turn."""
 
 from collections import Counter
 from typing import Any
@@ -46,7 +45,7 @@ def folded(request: Request, cut: int) -> Request:
 
 
 def told(request: Request) -> list[str]:
-    """Who speaks, with the words of what is no call and no result."""
+    """Roles, with the texts that are neither calls nor results."""
     found: list[dict[str, Any]] = [parse_json(raw) for raw in request.messages]
     return [
         f"{one['role']}: {one['content']}" if isinstance(one["content"], str) else one["role"] for one in found
@@ -102,7 +101,7 @@ def test_system_messages_after_the_question_under_way_stay_behind_it() -> None:
 
 @pytest.mark.parametrize("system", [[], [said("system", "one")]])
 def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_tell(system: list[Body]) -> None:
-    """The defect: a user who interrupted between two steps lost the question, and every constraint in it."""
+    """Regression: a user who interrupted between two steps lost the question with its constraints."""
     under_way = [said("user", "Port it. Never touch db-prod-7."), *system, *step("a"), *step("b")]
     compaction = make_compaction_at(claude(*under_way, *step("c")), len(under_way))
     fork = claude(*under_way, said("user", "Stop. How far are you?"))

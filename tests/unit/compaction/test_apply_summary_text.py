@@ -1,4 +1,3 @@
-"""How a summary lists what it leaves out."""
 
 from dataclasses import replace
 
@@ -30,7 +29,7 @@ def test_names_stand_in_one_line_and_sentences_in_lines_of_their_own_with_what_i
 
 
 def test_a_piece_of_a_longer_name_in_the_summary_does_not_take_a_name_off_the_list() -> None:
-    """Was: a summary with /etc/hosts.bak in it took /etc/hosts off."""
+    """Regression: a summary with /etc/hosts.bak removed /etc/hosts."""
     compaction = replace(
         COMPACTION, summary="It is about /etc/hosts.bak and 8080.", carried=("/etc/hosts", "8080")
     )
@@ -45,7 +44,7 @@ def test_a_sentence_of_two_lines_is_known_again() -> None:
 
 
 def test_a_list_of_names_takes_no_more_tokens_than_they_were_counted_for() -> None:
-    """Was: each on a line of its own took two tokens more, and a fold went over its limit."""
+    """Regression: separate lines took two more tokens each, and a compaction exceeded its limit."""
     names = [f"some_name_{number}" for number in range(200)]
 
     def tokens(text: str) -> int:

@@ -1,4 +1,3 @@
-"""A history is cut before a question or a step, never through one, and the tail is as long as is asked for."""
 
 import time
 
@@ -88,7 +87,7 @@ def test_a_question_in_two_messages_is_kept_whole() -> None:
 
 def test_calls_side_by_side_stay_with_all_their_results() -> None:
     messages = [asked(), call("a", "b", "c"), result("c"), result("a"), result("b"), call("d"), result("d")]
-    assert cut_of(messages, keep=30) is None  # all that could be folded is the question, which would stay
+    assert cut_of(messages, keep=30) is None  # only the question could be compacted, and it would stay
     assert cut_of(messages, keep=20) == 5
 
 
@@ -113,7 +112,7 @@ def test_a_step_that_is_more_than_half_of_what_triggers_is_folded_where_somethin
     messages = [asked(), said(), asked(), call("a"), result("a"), call("b"), result("b")]
     tokens = [10, 10, 10, 10, 700, 10, 10]
     assert find_boundary(messages, tokens, tail_keep_tokens=100, threshold_tokens=1000) == 5
-    # Where it is the last step it has to stay, and what stands before it is folded.
+    # The last step has to stay, and what precedes it is compacted.
     assert find_boundary(messages[:5], tokens[:5], tail_keep_tokens=100, threshold_tokens=1000) == 3
 
 
@@ -140,7 +139,7 @@ def test_system_messages_are_never_folded() -> None:
 
 
 def test_the_question_under_way_stays_whoever_speaks_next() -> None:
-    """A summary made between two steps does not tell it, and a fork may go on with another question."""
+    """A summary made between two steps does not contain it, and a fork may continue with another question."""
     under_way = [asked(), call("a"), result("a")]
     for following in (call("b"), asked()):
         history = TurnStructure([*under_way, following])

@@ -1,4 +1,3 @@
-"""What is noted of the messages that stay behind a fold changes nothing of what is sent."""
 
 import pytest
 from hypothesis import assume, given, settings
@@ -46,7 +45,7 @@ def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_kn
     compaction = make_compaction_at(request, cut)
     field = "input" if "input" in body else "messages"
     said = body[field]
-    # Some of it once more at the end: results of calls that were folded, or calls without results.
+    # Repeat some at the end: results of compacted calls, or calls without results.
     said = [*said, *data.draw(st.lists(st.sampled_from(said), max_size=3))]
 
     def at(size: int) -> Request:
@@ -66,7 +65,7 @@ def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_kn
 
 
 def test_a_late_answer_to_a_folded_call_is_seen_in_a_session_that_was_folded_before() -> None:
-    """Nothing may be folded then: the result would be sent without its call."""
+    """Nothing may be compacted then: the result would be sent without its call."""
 
     def request(*more: Body) -> Request:
         call = {"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}

@@ -1,4 +1,3 @@
-"""What becomes of a fold: when it is tried, what is kept of it, and that nothing is lost."""
 
 import asyncio
 import re
@@ -72,7 +71,7 @@ async def test_where_there_is_no_place_to_cut_nothing_changes() -> None:
 
 @pytest.mark.parametrize("failed", [True, False])
 async def test_a_fold_is_not_tried_again_before_the_model_has_spoken_some_times(failed: bool) -> None:
-    """Was, elsewhere: 111 folds in one turn."""
+    """Another tool made 111 compactions in one turn."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(
         make_subject(body),
@@ -101,7 +100,7 @@ async def test_where_there_was_no_place_to_cut_none_is_looked_for_at_each_step()
 
 
 async def test_what_was_tried_beyond_the_end_of_what_is_sent_keeps_nobody_from_folding() -> None:
-    """As after a client went back in its conversation: something else was said there then."""
+    """As after a client went back in its conversation."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(make_subject(extend_conversation(body, 2)), ScriptedSummarizer(), store)
 
@@ -114,7 +113,7 @@ async def test_what_was_tried_beyond_the_end_of_what_is_sent_keeps_nobody_from_f
 
 
 async def test_a_request_that_would_not_fit_is_folded_however_soon_but_no_model_is_asked() -> None:
-    """Was: a model was asked at every step, 10 times in 10 steps."""
+    """Regression: a model was asked at every step, 10 times in 10 steps."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(make_subject(body), ScriptedSummarizer(), store)
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)
@@ -342,7 +341,7 @@ async def test_a_fold_that_is_cancelled_while_it_takes_its_lease_gives_it_back()
 
 
 async def test_a_summariser_that_raises_anything_is_a_failed_fold(caplog: pytest.LogCaptureFixture) -> None:
-    """Was: it went right through, there was no row, and it was tried again with each request."""
+    """Regression: the exception was not caught, nothing was recorded, and every request tried again."""
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     result = await run_compaction(candidate, ScriptedSummarizer(RuntimeError("a bug of theirs")), store)
 
@@ -461,5 +460,4 @@ def edits(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> tup
 
 
 def sent(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> bytes:
-    """The request as it goes out."""
     return formats.apply_edits(candidate.original, edits(candidate, store))

@@ -1,4 +1,3 @@
-"""What does not fit is folded, cleared, evicted, refused or passed, in this order and never silently."""
 
 import pytest
 from hypothesis import assume, given, settings
@@ -136,7 +135,7 @@ def test_steps_of_the_turn_under_way_are_evicted_after_its_question() -> None:
 
 
 def test_the_same_is_taken_out_of_many_requests_in_a_row() -> None:
-    """The history that is left is the same prefix while a session grows, so that it is read from the cache."""
+    """The remaining history stays the same prefix while a session grows, so that it is cached."""
     before = chat(1, steps=60)
     grown = [formats.parse_request(to_json(longer_by(before, steps))) for steps in range(2, 7)]
     prefixes = {sent(one, planned(one, 100_000)).messages[:50] for one in grown}
@@ -196,7 +195,7 @@ def test_thoughts_after_what_is_taken_out_are_left_out_where_a_model_binds_them(
     left = sent(request, plan)
     assert plan.actions == (OverflowAction.CLEAR, OverflowAction.PASS)
     assert validate_request(left) is None
-    assert b"thinking" in left.messages[1]  # what stands before the first change is as it was
+    assert b"thinking" in left.messages[1]  # messages before the first change are unchanged
     assert b'"thinking"' not in b"".join(left.messages[3:])
 
 
@@ -205,7 +204,7 @@ STORED = [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"conv
 
 @pytest.mark.parametrize("stored", STORED)
 def test_nothing_is_left_out_of_a_request_that_goes_on_from_what_the_provider_stores(stored: Body) -> None:
-    """The defect: the result of a stored call was left out, and OpenAI misses it."""
+    """Regression: the result of a stored call was removed, which OpenAI rejects."""
     items: list[Body] = [{"type": "function_call_output", "call_id": "stored", "output": "x"}]
     for number in range(6):
         given = f"c{number}"
@@ -229,7 +228,7 @@ def test_a_result_whose_call_is_not_to_be_seen_stays() -> None:
     request = formats.parse_request(body)
     plan = planned(request, 6_000)
     assert OverflowAction.EVICT in plan.actions
-    assert b"elsewhere" in sent(request, plan).messages[1]  # cleared, but there
+    assert b"elsewhere" in sent(request, plan).messages[1]  # cleared, but present
 
 
 def test_nothing_is_taken_out_before_thoughts_that_can_be_neither_sent_nor_left_out() -> None:
@@ -260,7 +259,7 @@ def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit
         assert plan.tokens_after < plan.tokens_before
         assert b"[left out: " in left.body or b"[cleared: " in left.body
         assert all(edit.reason for edit in plan.edits)
-        # The last word is what the model answers to, and stays as it came.
+        # The model answers the last message, which stays unchanged.
         assert left.messages[-1] == request.messages[-1]
     else:
         assert left.body == request.body
@@ -272,7 +271,7 @@ def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit
 def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(
     body: Body, data: st.DataObject, limit: int
 ) -> None:
-    """All that can be done to a request, one after the other: cut a result, fold the head, clear and evict."""
+    """All actions on one request: truncate a result, compact the head, clear and evict."""
     came = formats.parse_request(to_json(body))
     cuts = find_cuts(came)
     assume(cuts)

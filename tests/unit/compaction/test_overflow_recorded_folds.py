@@ -1,4 +1,4 @@
-"""Requests that providers billed are still taken when they are folded, or have something taken out."""
+"""Recorded requests stay valid when they are compacted or shortened."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ EACH = 1000
 
 
 def recorded(path: Path) -> Iterator[Request]:
-    """The recorded requests that can be folded somewhere."""
+    """The recorded requests that have a boundary."""
     with gzip.open(path / "usage_pairs.jsonl.gz") as rows:
         for row in map(json.loads, rows):
             try:
@@ -35,7 +35,7 @@ def recorded(path: Path) -> Iterator[Request]:
 
 
 def orphans(messages: Sequence[Message]) -> set[str]:
-    """The calls without a result, and the results without a call, by what they are known by."""
+    """Ids of calls without a result and of results without a call."""
     balance: Counter[str] = Counter()
     for part in (part for message in messages for part in message.parts):
         match part:

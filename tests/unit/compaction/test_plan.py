@@ -1,4 +1,3 @@
-"""What is folded and what a summary of it may take, also where something was folded before, or elsewhere."""
 
 import pytest
 
@@ -46,7 +45,7 @@ def turns(*words: str) -> list[Body]:
 
 
 def test_the_summary_of_a_second_fold_is_shorter_than_what_it_takes_the_place_of() -> None:
-    """Of a head that was folded before, its summary is sent: only that, and what is new, can become less."""
+    """Only the summary of a compacted head is sent, so only that and new messages can shrink."""
     request = formats.parse_request(
         {
             "model": "gpt-4.1",
@@ -94,7 +93,7 @@ def test_no_summary_is_made_that_could_not_be_sent() -> None:
 
 
 def test_what_anthropic_has_summed_up_is_read_as_words_of_the_user() -> None:
-    """The defect: the block was shown as [compaction], and the constraints that it alone tells were lost."""
+    """Regression: the block was shown as [compaction], and the constraints in it were lost."""
     told = {"type": "compaction", "content": "A parser is wanted. You must never touch prod-db-7."}
     messages = [
         {"role": "assistant", "content": [told, {"type": "text", "text": "I go on. " * 80}]},

@@ -1,4 +1,3 @@
-"""Thoughts that a model binds to what it read before are left out after a fold, by us or by the provider."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -121,7 +120,7 @@ def test_what_is_thought_after_the_summary_is_kept_with_each_later_request() -> 
         later = {**body, "messages": []}
         add_thinking_step(
             as_sent, number
-        )  # the model thinks after what it was sent; the client appends its answer
+        )  # the model thinks after what it was sent, and the client appends the response
         later["messages"] = [*body["messages"], *as_sent["messages"][-2:]]
         body = later
         sent = edited(formats.parse_request(body), compaction, unbound=[range(first)])
@@ -150,7 +149,7 @@ def test_thoughts_made_after_a_fold_that_was_undone_are_left_out_after_an_earlie
     undone = replace(far, undone_at=2.0)
     assert kinds(edited(request, near, unbound=[range(5)])).count("thinking") == 2
     assert kinds(edited(request, near, undone, unbound=[range(5), range(7, 9)])).count("thinking") == 1
-    assert "thinking" not in kinds(edited(request, near, undone))  # where nobody knows
+    assert "thinking" not in kinds(edited(request, near, undone))  # if the ranges are not known
 
 
 CONVERSE: list[Body] = [
@@ -177,7 +176,7 @@ def test_thoughts_are_left_out_of_converse_requests_too() -> None:
 
 
 def test_a_body_that_does_not_name_its_model_is_told_it() -> None:
-    """Bedrock has the model in the path of the request."""
+    """Bedrock has the model in the path of the URL."""
     request = formats.parse_request({"messages": CONVERSE}, Format.BEDROCK)
     compaction = make_compaction_at(request, 2)
     assert b"reasoningContent" in edited(request, compaction).body
@@ -195,7 +194,7 @@ CARRIERS: list[Body] = [
 
 
 def carried(model: str, *messages: Body) -> Request:
-    """As OpenRouter and LiteLLM hand thoughts on."""
+    """The way OpenRouter and LiteLLM pass thinking on."""
     return formats.parse_request(
         {"model": model, "messages": messages, "reasoning": {"enabled": True}}, Format.CHAT
     )
@@ -227,12 +226,12 @@ def test_a_chat_completion_whose_thoughts_cannot_be_left_out_goes_out_as_it_came
     before = carried(
         "anthropic/claude-opus-5.5", *messages[:4], result, said("assistant", "B"), said("user", "C")
     )
-    assert edited(before, make_compaction_at(before, 6)).body != before.body  # what is folded is not sent
+    assert edited(before, make_compaction_at(before, 6)).body != before.body  # compacted messages are not sent
 
 
 @pytest.mark.parametrize(("model", "is_asked"), [("claude-opus-5-5", True), ("claude-opus-4-5", False)])
 def test_a_model_that_binds_no_thought_is_not_asked_to_leave_out_any(model: str, is_asked: bool) -> None:
-    """Was asked to, in a session that had gone on from one that does."""
+    """Regression: it was told to, in a session continued from a model that binds thinking."""
     assert (
         bool(let_provider_drop_thinking(formats.parse_request(claude_turn(model, ADAPTIVE)), model)) is is_asked
     )

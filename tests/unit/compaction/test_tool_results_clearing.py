@@ -1,4 +1,3 @@
-"""Long results are cut in the same way each time, stale ones are cleared, and both say what is missing."""
 
 import re
 from base64 import b64encode
@@ -121,7 +120,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 
 def test_a_picture_beside_words_that_are_cut_is_named_with_its_tokens() -> None:
-    """Was: gone without a word where it stood between two texts."""
+    """Regression: an image between two texts disappeared without a trace."""
     texts = [{"type": "text", "text": LINES}, IMAGE, {"type": "text", "text": LINES}]
     request = claude(result("a", texts))
     (edit,) = edits = truncated(request)
@@ -176,7 +175,7 @@ def test_pictures_beside_words_that_fit_are_sent_as_they_came() -> None:
     ids=lambda block: str(block["type"]),
 )
 def test_the_words_of_documents_and_search_results_are_cut_too(block: Body) -> None:
-    """Was: 4,000 tokens of them were sent whole at a limit of 100."""
+    """Regression: 4,000 tokens of them were sent at a limit of 100."""
     request = claude(result("a", [block]))
     (short,) = results_of(written(request, truncated(request)))
 
@@ -223,7 +222,7 @@ def test_results_are_cut_in_every_format(api_format: Format) -> None:
     request = formats.parse_request(OTHERS[api_format], api_format)
     (short,) = results_of(written(request, truncated(request)))
     assert MISSING.search(short)
-    assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini's is an object around it
+    assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini wraps it in an object
 
 
 def test_a_result_of_a_shape_that_nobody_knows_is_sent_as_it_came() -> None:
@@ -299,6 +298,6 @@ def test_a_result_that_was_cleared_is_not_cleared_again() -> None:
 @limited
 @given(st.one_of(claude_tool_loops(), chat_requests()), st.integers(0, 5000))
 def test_whatever_is_cleared_the_provider_takes_what_is_sent(body: Body, need: int) -> None:
-    assume(not rules_for(body["model"]).binds_thinking)  # overflow leaves out their thoughts
+    assume(not rules_for(body["model"]).binds_thinking)  # overflow drops their thinking
     request = formats.parse_request(to_json(body))
     assert validate_request(written(request, clear(request, need=need))) is None

@@ -1,4 +1,3 @@
-"""Tool results that are cut: in the same way each time they are sent, whatever the limit is then."""
 
 from dataclasses import replace
 from typing import Any
@@ -76,7 +75,7 @@ async def test_what_the_model_has_answered_whole_stays_whole() -> None:
 
 
 async def test_a_request_that_is_sent_again_before_it_was_answered_is_cut_all_the_same() -> None:
-    """As after a crash between the first try and the row."""
+    """As after a crash before the record was stored."""
     _, first = await cut(InMemoryCompactionStore(), ASKED)
     _, second = await cut(InMemoryCompactionStore(), ASKED)
 

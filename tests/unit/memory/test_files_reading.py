@@ -1,4 +1,3 @@
-"""Files read whole, as they are at one moment."""
 
 import os
 from pathlib import Path
@@ -79,7 +78,7 @@ def test_bytes_are_text_or_it_is_known_from_where_on_they_are_not(
         (SECOND_NS + 1, SECOND_NS + 1, False),
         (SECOND_NS + 1, SECOND_NS + 10_000_000, False),
         (SECOND_NS + 1, SECOND_NS + 100_000_000, True),
-        (SECOND_NS + 1, SECOND_NS - 1, False),  # the clock of a server that is ahead
+        (SECOND_NS + 1, SECOND_NS - 1, False),  # a server whose clock is ahead
         (SECOND_NS, 2 * SECOND_NS, False),  # a clock of whole seconds
         (SECOND_NS, 4 * SECOND_NS, True),
     ],
@@ -98,5 +97,5 @@ def test_a_file_that_was_read_within_a_tick_of_its_change_is_looked_into_once_mo
         assert changes.read == ()
         return bool(opened)
 
-    # Not each time, since on a busy machine more than a tick can pass before it is read.
+    # On a busy machine more than a tick can pass before the read.
     assert any(is_opened_again(turn) for turn in range(100))

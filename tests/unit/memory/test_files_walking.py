@@ -1,4 +1,3 @@
-"""Which files are the notes of a folder, and what they are called wherever it lies."""
 
 import os
 import subprocess
@@ -152,14 +151,14 @@ def test_links_that_lead_out_of_the_folders_are_not_followed_unless_that_is_allo
     (tmp_path / "same").symlink_to(notes)
 
     assert keys(notes) == ["own.md", "sub/b.md"]
-    assert keys(tmp_path / "same") == ["own.md", "sub/b.md"]  # a folder that is named may be a link itself
+    assert keys(tmp_path / "same") == ["own.md", "sub/b.md"]  # a given folder may be a link itself
     assert sorted(line.partition(" leads")[0] for line in said(notes)) == [
         "linked: is a link that",
         "one.md: is a link that",
         "other.md: is a link that",
     ]
     named = ["notes/other.md", "notes/own.md", "notes/sub/b.md", "outside/a.md"]
-    assert keys(notes, outside) == named  # what they lead to is named as well
+    assert keys(notes, outside) == named  # their targets are given as well
 
 
 def test_a_file_with_links_to_it_goes_by_its_own_place(tmp_path: Path) -> None:
@@ -243,7 +242,7 @@ def test_folders_are_read_at_any_depth(tmp_path: Path) -> None:
     deepest.with_name("a.md").write_text("text", encoding="utf-8")
     try:
         assert keys(tmp_path) == [f"top/{'d/' * (levels - 1)}a.md"]
-    finally:  # Python's own way to remove folders does not go as deep
+    finally:  # shutil.rmtree does not support such depth
         subprocess.run(["rm", "-r", str(tmp_path / "top")], check=True)
 
 

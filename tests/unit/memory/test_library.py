@@ -1,4 +1,3 @@
-"""A library: the files of a memory, of which only what has changed is read again."""
 
 import os
 import sys
@@ -265,7 +264,7 @@ def test_a_half_written_file_that_is_set_back_is_what_it_was(tmp_path: Path) -> 
 
 @contextmanager
 def somebody_writing(path: Path) -> Iterator[None]:
-    """Somebody who writes to a file all the time, in the next thread."""
+    """A thread that writes to a file all the time."""
     done = threading.Event()
 
     def touch() -> None:
@@ -287,11 +286,11 @@ def test_a_file_that_changes_while_it_is_read_stays_what_it_was(tmp_path: Path) 
     library = load_library(tmp_path)
     with path.open(
         "r+b"
-    ) as file:  # so large that reading it takes longer than the clock of a file system stands
+    ) as file:  # large enough that reading takes longer than a tick of the file system's clock
         file.truncate(100_000_000)
     told = ["a.org: changes while it is read"]
     with somebody_writing(path):
-        for _ in range(20):  # on a busy machine nobody may have written while it was read
+        for _ in range(20):  # on a busy machine there may be no write during a read
             library.refresh()
             if problem_lines(library) == told:
                 break
@@ -369,7 +368,7 @@ def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path)
 
     threads = [threading.Thread(target=run) for run in (read, read, refresh)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)  # or they hardly ever get in each other's way, and wait for long
+    sys.setswitchinterval(1e-4)  # otherwise the threads hardly ever interleave
     try:
         for thread in threads:
             thread.start()
@@ -390,7 +389,7 @@ def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path)
 
 
 def test_a_node_that_gives_way_has_no_id_that_one_below_the_other_has(tmp_path: Path) -> None:
-    """Was: both were made from the id and the title."""
+    """Regression: both were generated from the id and the title."""
     made = node_ids(load_library(write_files(tmp_path, {"a.org": "* Two\n"})))["Two"]
     library = load_library(
         write_files(tmp_path, {"a.org": "* Two\n" + WITH_ID.format("One", made) + "** Two\n"})

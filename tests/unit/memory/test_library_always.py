@@ -1,4 +1,3 @@
-"""What always holds of a library: its version, its ids, and that nothing private is in it."""
 
 import gc
 import os
@@ -34,7 +33,7 @@ def shelf(forest: NoteFolder) -> Iterator[Path]:
 
 
 def seen(library: Library) -> list[tuple[object, ...]]:
-    """All that a library says of its nodes."""
+    """Everything that a library tells about its nodes."""
     return [
         (
             node.id,
@@ -85,7 +84,7 @@ def test_any_edit_changes_the_version_and_to_take_it_back_brings_it_back(
 
 
 def strings(root: object) -> Iterator[str]:
-    """Every text and all bytes that can be reached from an object."""
+    """All strings and bytes reachable from an object."""
     code = (type, ModuleType, FunctionType, BuiltinFunctionType)
     pending, passed = [root], {id(root)}
     while pending:
@@ -94,7 +93,7 @@ def strings(root: object) -> Iterator[str]:
             yield each
         elif isinstance(each, bytes | bytearray):
             yield each.decode("utf-8", "replace")
-        # The collector of garbage does not see what a struct without it holds.
+        # The garbage collector does not track structs without it.
         held = (
             [getattr(each, name) for name in each.__struct_fields__] if isinstance(each, msgspec.Struct) else []
         )
@@ -114,7 +113,7 @@ def test_nothing_private_can_be_reached_from_a_library(forest: NoteFolder, edite
         assert not forest.leaked_words(reached)
         assert all(word in reached for word in forest.public)
 
-        for file in forest.files:  # the private words of the one can be public ones of the other
+        for file in forest.files:  # private words of one can be public in the other
             (folder / file.path).unlink()
         write_files(folder, {file.path: file.text for file in edited.files})
         library.refresh()
@@ -183,7 +182,7 @@ def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObje
         folder = Path(name)
         library = load_library(folder)
         for _ in range(data.draw(st.integers(1, 5))):
-            # An id that some node has by its titles, given to another.
+            # An id that one node has by its titles, given to another.
             pinned = data.draw(st.sampled_from(["y", *(node.id for node in all_nodes(library))]))
             for path in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
                 tree = data.draw(st.one_of(st.none(), headings, headings, headings))

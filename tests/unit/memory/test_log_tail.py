@@ -1,4 +1,3 @@
-"""The newest lines of a log are those that `tail -n` has, however the file is made."""
 
 import os
 from pathlib import Path
@@ -86,7 +85,7 @@ def test_of_a_long_log_only_the_end_is_read() -> None:
 
 def test_a_file_with_a_gigabyte_before_its_last_lines_is_read_from_the_end(log: Path) -> None:
     with log.open("wb") as file:
-        file.truncate(1_000_000_000)  # takes no room on the disk
+        file.truncate(1_000_000_000)  # a sparse file
         file.seek(0, os.SEEK_END)
         file.write(b"\nlast but one\nlast\n")
 

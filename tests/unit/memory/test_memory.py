@@ -1,4 +1,3 @@
-"""A memory by its front door: what it is read from, how a node is named, what is an error, what is new."""
 
 from pathlib import Path
 
@@ -158,7 +157,7 @@ def test_a_threshold_that_is_none_is_an_error(
 
 
 def test_what_stands_in_properties_is_shown_and_found(tmp_path: Path) -> None:
-    """Was: a number that stood in a drawer was in no view, and no query found it."""
+    """Regression: a number in a drawer was neither shown nor found."""
     org = "* Lena\n:PROPERTIES:\n:ID: lena\n:PHONE: 5550101\n:END:\nLikes plums.\n* Other\nNothing.\n"
     (tmp_path / "people.org").write_text(org, encoding="utf-8")
     (tmp_path / "bob.md").write_text("---\ntitle: Bob\nphone: 5550102\ntags: [friend]\n---\nLikes figs.\n")

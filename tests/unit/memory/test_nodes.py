@@ -1,4 +1,3 @@
-"""Nodes: a forest from outlines, with ids that stay while the rest of the file changes."""
 
 from datetime import datetime
 
@@ -13,7 +12,7 @@ from tests.support.scenarios.memory_nodes import LONG_AGO, NodeSpec, build_test_
 
 
 def document(text: str, key: str = "notes.org") -> Document:
-    """A file of Org that nothing has grown from yet."""
+    """An Org file without nodes."""
     outline = Gate().redact(parse_org(text, Gate(), name="notes"))
     return Document(path=f"/{key}", key=key, modified=LONG_AGO, digest=b"", outline=outline)
 
@@ -109,7 +108,7 @@ def test_ids_do_not_change_with_a_heading_that_comes_elsewhere_or_goes(
     tree: list[tuple[int, str]], at: int, level: int
 ) -> None:
     at = min(at, len(tree))
-    assume(at == len(tree) or tree[at][0] <= level)  # what comes after it must not become its child
+    assume(at == len(tree) or tree[at][0] <= level)  # what follows must not become its child
     before = ids_in_order(written(tree))
     after = ids_in_order(written([*tree[:at], (level, "New"), *tree[at:]]))
 

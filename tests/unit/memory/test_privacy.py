@@ -1,4 +1,3 @@
-"""Privacy: what has come through the gate holds nothing that is private, whatever stands in what."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -14,7 +13,7 @@ from tests.support.scenarios.memory_nodes import LONG_AGO
 
 
 def outline(entries: Iterable[tuple[int, str, tuple[str, ...]]], problems: tuple[str, ...] = ()) -> Outline:
-    """An outline of entries with a level, a word that is all of their text, and tags."""
+    """An outline of entries, each with a level, a word as its text, and tags."""
     found, text = [], ""
     for level, word, tags in entries:
         start = len(text)
@@ -45,7 +44,7 @@ public_tags = st.sampled_from(["work", "privately", "personal", "not-private", "
 
 @st.composite
 def outlines(draw: st.DrawFn) -> tuple[Outline, set[str], set[str]]:
-    """An outline, and the words of it that are public and private, told apart by going up from each entry."""
+    """An outline with its public and private words."""
     levels = [0, *draw(st.lists(st.integers(1, 7), max_size=14))]
     own = [draw(st.lists(st.one_of(public_tags, public_tags, private_tags), max_size=2)) for _ in levels]
     entries = [

@@ -1,4 +1,3 @@
-"""Privacy tags by the documented grammar: what is a tag hides, wherever it stands, and prose hides nothing."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,7 +43,7 @@ def test_nothing_that_a_tag_hides_is_rendered_listed_or_found(notes: list[Note],
     with TemporaryDirectory() as folder:
         words = set[str]()
         for number, note in enumerate(notes):
-            mark = f"n{number}word"  # each note has words of its own
+            mark = f"n{number}word"  # each note has its own words
             words |= {word.replace("word", mark) for word in note.hidden}
             path = Path(folder) / f"note{number}{note.suffix}"
             path.write_text(note.text.replace("word", mark), encoding="utf-8", newline="")

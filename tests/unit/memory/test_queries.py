@@ -1,4 +1,3 @@
-"""Queries find what was meant, and refuse what cannot be read."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -38,7 +37,7 @@ def test_a_tag_matches_whole_with_or_without_colons_in_any_case_and_is_inherited
 
 
 def test_a_tag_matches_one_that_looks_the_same_as_the_gate_sees_it() -> None:
-    """Was: a letter and its accent as two characters, or a soft hyphen, made it another tag."""
+    """Regression: a decomposed accent or a soft hyphen made another tag."""
     nodes = build_test_nodes(NodeSpec(title="Menu", tags=("cafe\u0301", "din\u00adner")))
 
     assert asked(nodes, tag="café") == asked(nodes, tag="dinner") == ["Menu"]
@@ -117,7 +116,7 @@ def test_all_that_is_asked_has_to_match() -> None:
 
 
 def dated(*days: str) -> list[Node]:
-    """A node for each day, called by it."""
+    """A node for each day, with the day as its title."""
     return build_test_nodes(*(NodeSpec(title=day, properties={"MODIFIED": day}) for day in days))[1:]
 
 
@@ -144,7 +143,7 @@ def test_since_and_until_include_what_they_name(said: dict[str, str], expected: 
 
 
 def test_hours_ago_have_passed_also_where_clocks_were_changed() -> None:
-    now = datetime(2026, 10, 25, 9, 0, tzinfo=VIENNA)  # 02:00 to 03:00 came twice that night
+    now = datetime(2026, 10, 25, 9, 0, tzinfo=VIENNA)  # 02:00 to 03:00 occurred twice that night
     nodes = dated("2026-10-25 00:00", "2026-10-24 23:00")
 
     assert node_titles(filter_nodes(nodes, Query.parse(since="10h", now=now))) == ["2026-10-25 00:00"]

@@ -1,4 +1,3 @@
-"""Skills are listed by priority with what they need, and read by name from their folder only."""
 
 import os
 from pathlib import Path
@@ -319,7 +318,7 @@ def test_always_a_name_is_no_path(name: str) -> None:
 
 
 def test_an_org_file_says_its_priority_and_dependencies_at_its_top(tmp_path: Path) -> None:
-    """Defect: only its description was read there."""
+    """Regression: only the description was read there."""
     (tmp_path / "ship.org").write_text("#+DESCRIPTION: ships it\n#+PRIORITY: 7\n#+DEPENDS: build\n* How\nSo.\n")
     (tmp_path / "build.org").write_text("#+DESCRIPTION: builds it\n* How\nSo.\n")
 

@@ -1,1 +1,1 @@
-""""""
+"""Facts of a conversation: extraction, ranking, and whether a text mentions them."""

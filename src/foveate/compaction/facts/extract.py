@@ -1,10 +1,8 @@
-"""The facts of a conversation, found without a model: names, numbers, errors, decisions, constraints, tasks.
+"""Extract the facts of a conversation without a model: names, numbers, errors, decisions, constraints, tasks.
 
-Each says where it stood first and last, and in how many messages who said it: the user, the model, the short
-arguments of calls (the files and commands that it works with), long ones (what it wrote), or results of tools.
-Time grows with the text: it is split into words once, and each word that is new is looked at once.
-
-What was done in a conversation: the files that calls were about, and the errors that came of calls.
+Each fact has its first and last message and a count of messages per speaker. The time is linear in the text: it
+is split into words once, and each distinct word is classified once. Files touched by tool calls and errors in
+tool results are found separately.
 """
 
 from collections import Counter
@@ -27,15 +25,13 @@ from foveate.compaction.facts.sentences import find_error_lines, find_fact_sente
 from foveate.formats.json_text import large_json
 from foveate.model import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
 
-# An argument up to this length names something (a path, a command, a query); a longer one is something written.
+# A short argument names something (a path, a command, a query); a longer one is text that the model wrote.
 _SHORT_ARGUMENT_CHARS = 400
 MODEL_ROLES = frozenset(("assistant", "model"))
 _DONE_STATUSES = frozenset(("completed", "complete", "done", "cancelled", "canceled", "finished"))
 
 
 class Speaker(IntEnum):
-    """Who says something."""
-
     USER = 0
     MODEL = 1
     CALL_ARGUMENT = 2
@@ -45,10 +41,10 @@ class Speaker(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something that was said, word for word.
+    """A fact with its exact wording.
 
-    `first` and `last` are the places of the messages in which it stood, `last_spoken` the last one in which not
-    only a tool said it (-1: none). `times` counts every time, `messages` those of each `Voice`.
+    `first_index` and `last_index` are messages that contain it, `last_non_tool_index` the last one in which a
+    tool result was not its only source (-1: none). `occurrences` counts all of them.
     """
 
     kind: FactKind
@@ -60,12 +56,11 @@ class Fact:
     messages_by_speaker: tuple[int, ...]
 
     def count_messages_by(self, speaker: Speaker) -> int:
-        """In how many messages `voice` said it."""
         return self.messages_by_speaker[speaker]
 
 
 def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
-    """All facts of a conversation, in the order in which they first stood there."""
+    """All facts of a conversation, in order of first appearance."""
     collector = _FactCollector()
     tasks: tuple[int, list[str]] = (0, [])
     for index, message in enumerate(messages):
@@ -74,13 +69,13 @@ def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
         for part in message.parts:
             if isinstance(part, ToolCall) and (open_tasks := _open_tasks(part)) is not None:
                 tasks = index, open_tasks
-    # Of the lists that a tool for them was given, the last one stands for all before it.
+    # Only the last list passed to a todo tool counts.
     collector.add(tasks[0], Speaker.CALL_ARGUMENT, ((FactKind.TASK, task) for task in tasks[1]))
     return collector.build_facts()
 
 
 def message_texts(message: Message) -> Iterator[tuple[Speaker, str]]:
-    """Every text of a message, with who says it."""
+    """Every text of a message, with its speaker."""
     speaker = (
         Speaker.MODEL
         if message.role in MODEL_ROLES
@@ -114,7 +109,7 @@ def _part_texts(part: Part, speaker: Speaker) -> Iterator[tuple[Speaker, str]]:
 
 
 def argument_texts(call: ToolCall) -> Iterator[str]:
-    """The texts and numbers among the arguments of a call; all of it as it is where it is not JSON."""
+    """The strings and numbers in the arguments of a call; the raw text if it is not JSON."""
     try:
         arguments = large_json.loads(call.arguments)
     except (ValueError, RecursionError):
@@ -134,7 +129,7 @@ def argument_texts(call: ToolCall) -> Iterator[str]:
 
 
 def _open_tasks(call: ToolCall) -> list[str] | None:
-    """What is still to be done by the list that a tool for such lists is given; None for all other calls."""
+    """The unfinished items of a list passed to a todo tool; None for other calls."""
     if "todo" not in call.name.lower():
         return None
     try:
@@ -186,8 +181,6 @@ def _find_facts(text: str, speaker: Speaker, collector: "_FactCollector") -> Ite
 
 @dataclass(slots=True)
 class _FactCounts:
-    """A fact while it is being counted."""
-
     first_index: int
     last_index: int
     last_non_tool_index: int = -1
@@ -197,21 +190,20 @@ class _FactCounts:
 
 
 class _FactCollector:
-    """The facts of a conversation while it is read."""
+    """Collects facts while a conversation is read."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[FactKind, str], _FactCounts] = {}
         self._classified: dict[str, tuple[tuple[FactKind, str], ...]] = {}
 
     def classify(self, word: str) -> tuple[tuple[FactKind, str], ...]:
-        """What a word holds; each word is looked at once."""
-        known = self._classified.get(word)
-        if known is None:
-            known = self._classified[word] = classify_word(word)
-        return known
+        facts = self._classified.get(word)
+        if facts is None:
+            facts = self._classified[word] = classify_word(word)
+        return facts
 
     def add(self, index: int, speaker: Speaker, facts: Iterable[tuple[FactKind, str]]) -> None:
-        """Note what `voice` says in the message at `place`."""
+        """Count facts of a speaker in the message at `index`."""
         for key, times in Counter(facts).items():
             counts = self._counts.setdefault(key, _FactCounts(index, index))
             counts.last_index = max(counts.last_index, index)
@@ -223,8 +215,8 @@ class _FactCollector:
                 counts.messages_by_speaker[speaker] += 1
 
     def build_facts(self) -> tuple[Fact, ...]:
-        """All of them; what was quoted, or is written like a name, only where it is nothing else."""
-        known = {text for kind, text in self._counts if kind not in _WEAK_KINDS}
+        """All facts; quoted words, names and numbers only if they are not facts of another kind."""
+        strong_texts = {text for kind, text in self._counts if kind not in _WEAK_KINDS}
         return tuple(
             Fact(
                 kind=kind,
@@ -236,11 +228,11 @@ class _FactCollector:
                 messages_by_speaker=tuple(counts.messages_by_speaker),
             )
             for (kind, text), counts in self._counts.items()
-            if kind not in _WEAK_KINDS or text not in known
+            if kind not in _WEAK_KINDS or text not in strong_texts
         )
 
 
-# Two calls of one tool whose arguments begin alike are two tries at the same thing.
+# Two calls of one tool whose arguments start alike are attempts at the same thing.
 _SAME_CALL_CHARS = 60
 _MAX_ERROR_CHARS = 200
 _MAX_TOOL_NAME_CHARS = 60
@@ -248,7 +240,7 @@ _MAX_TOOL_NAME_CHARS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedFile:
-    """A file that calls were about, and the weightiest thing that they did to it; `last` is the latest call."""
+    """A file named by tool calls, with the strongest action on it."""
 
     path: str
     action: str
@@ -257,7 +249,7 @@ class TouchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolError:
-    """A line by which `tool` told of an error. `gone`: the same was tried again later, and went well."""
+    """An error line in a result of `tool`. `is_resolved`: the same call succeeded later."""
 
     text: str
     tool: str
@@ -266,15 +258,15 @@ class ToolError:
 
 
 def find_touched_files(messages: Sequence[Message]) -> list[TouchedFile]:
-    """Every file that a call names as what it is about, the latest touched first."""
-    found: dict[str, tuple[str, int]] = {}
+    """Files named by tool calls, the latest first."""
+    files: dict[str, tuple[str, int]] = {}
     for index, message in enumerate(messages):
         for part in message.parts:
             if isinstance(part, ToolCall) and (action := _file_action(part.name)):
                 for path in _path_arguments(part):
-                    before = found.get(path, ("", 0))[0]
-                    found[path] = action if not before or before == "read" else before, index
-    touched = (TouchedFile(path=path, action=action, last_index=last) for path, (action, last) in found.items())
+                    before = files.get(path, ("", 0))[0]
+                    files[path] = action if not before or before == "read" else before, index
+    touched = (TouchedFile(path=path, action=action, last_index=last) for path, (action, last) in files.items())
     return sorted(touched, key=lambda file: (-file.last_index, file.path))
 
 
@@ -299,10 +291,10 @@ def _path_arguments(call: ToolCall) -> Iterable[str]:
 
 
 def find_tool_errors(messages: Sequence[Message]) -> list[ToolError]:
-    """The errors that tools answered with, each once, the latest first."""
+    """Distinct errors in tool results, the latest first."""
     calls: dict[str, tuple[str, str]] = {}
     succeeded_at: dict[str, int] = {}
-    found: dict[str, tuple[int, str, str]] = {}
+    errors: dict[str, tuple[int, str, str]] = {}
     for index, message in enumerate(messages):
         for part in message.parts:
             if isinstance(part, ToolCall):
@@ -313,8 +305,8 @@ def find_tool_errors(messages: Sequence[Message]) -> list[ToolError]:
                 if not lines:
                     succeeded_at[call_key] = index
                 for line in lines:
-                    found.pop(line, None)
-                    found[line] = index, call_key, " ".join(tool[:_MAX_TOOL_NAME_CHARS].split())
+                    errors.pop(line, None)
+                    errors[line] = index, call_key, " ".join(tool[:_MAX_TOOL_NAME_CHARS].split())
     return [
         ToolError(
             text=line,
@@ -322,12 +314,12 @@ def find_tool_errors(messages: Sequence[Message]) -> list[ToolError]:
             last_index=index,
             is_resolved=bool(call_key) and succeeded_at.get(call_key, -1) > index,
         )
-        for line, (index, call_key, tool) in reversed(found.items())
+        for line, (index, call_key, tool) in reversed(errors.items())
     ]
 
 
 def _error_lines(result: ToolResult) -> list[str]:
-    """What a result tells of errors; where it is one and names none, how it begins."""
+    """The error lines of a result; the first line if it is marked as an error and contains none."""
     texts = [text for _, text in message_texts(Message(role="tool", parts=(result,)))]
     lines = [line for text in texts for line in find_error_lines(text)]
     if result.is_error and not lines:

@@ -1,9 +1,9 @@
-"""What a text tells: which names stand in it as they are, and which sentences perhaps in other small words.
+"""Tell which facts a text mentions: names exactly, sentences perhaps with other function words.
 
-A name is told where the rules that find names find it again, or where it stands between the same marks: not by
-a longer name of which it is a piece. A sentence is told by one other sentence that holds all its words but the
-smallest, in their order and close together, and is not turned round by one "not" more.
-Time grows with what is told and what is asked for, not with their product: places are looked up.
+A name is mentioned if the extraction rules find it, or if the same punctuation surrounds it; a longer name that
+contains it does not count. A sentence is mentioned by one sentence with all its significant words, in order and
+close together, and not more negations. Positions are indexed, so the time is linear in the text and in the
+facts.
 """
 
 import re
@@ -24,17 +24,17 @@ from foveate.compaction.facts.rules import (
 from foveate.compaction.facts.sentences import normalize_letters, split_sentences
 from foveate.tokens.unicode_normalization import normalize_unicode
 
-# A word at more places than these is looked at no further: what it is in may then be told twice, never lost.
+# A word with more positions is not searched further. A fact may then be listed twice, but never lost.
 _MAX_POSITIONS = 64
-# How many words of the same clause before a sentence may turn it round.
+# How many words before a sentence, in the same clause, may negate it.
 _MAX_WORDS_BEFORE = 6
 _END = ""
 _CLAUSE = ","
 _NOT = "not"
-# Scripts that write no spaces between words; of these each character is a word.
+# Scripts without spaces between words: each character counts as a word.
 _DENSE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"[^\W{_DENSE}]"
-# A mark before a letter is inside a name, and not the end of a sentence: /etc/hosts.bak, 1.2.3, 8,080.
+# Punctuation before a letter belongs to a name and does not end a sentence: /etc/hosts.bak, 1.2.3, 8,080.
 _JOINT = r"(?:[./\\:@-]{1,3}|(?<=\d),(?=\d))"
 _RUN = rf"{_LETTER}+(?:{_JOINT}{_LETTER}+)*"
 _PIECE = re.compile(rf"[#/~.@$\\-]{{0,4}}{_RUN}|\S")
@@ -46,7 +46,7 @@ _JOINTS = frozenset("./\\:@-")
 
 
 class MentionIndex:
-    """What a text tells, and what is added to it."""
+    """Index of the names and sentences in a text."""
 
     def __init__(self, text: str) -> None:
         self._seen_words: set[str] = set()
@@ -58,9 +58,8 @@ class MentionIndex:
         self.add(text)
 
     def add(self, text: str) -> None:
-        """Tell this too."""
         normal = _normalize(text)
-        for word in set(split_words(normal)) - self._seen_words:  # each word is looked at once
+        for word in set(split_words(normal)) - self._seen_words:
             self._seen_words.add(word)
             self._names.update(names_in_word(word))
             self._names.update(name for _, name in classify_word(word))
@@ -72,34 +71,35 @@ class MentionIndex:
             _index_words(words, self._words, self._word_positions)
 
     def mentions(self, fact: Fact) -> bool:
-        """Whether a fact stands there: a name as it is, a sentence perhaps without its small words."""
-        wanted = _normalize(fact.text)
-        if fact.kind in SENTENCE_KINDS and (sentences := list(_sentence_words(wanted))):
+        """Tell whether a fact is mentioned: a name exactly, a sentence perhaps without its function words."""
+        text = _normalize(fact.text)
+        if fact.kind in SENTENCE_KINDS and (sentences := list(_sentence_words(text))):
             return all(self._mentions_sentence(_significant_words(words)) for words in sentences)
-        if wanted in self._names:
+        if text in self._names:
             return True
-        return fact.kind is not FactKind.URL and self._mentions_pieces(_PIECE.findall(wanted))
+        return fact.kind is not FactKind.URL and self._mentions_pieces(_PIECE.findall(text))
 
     def _mentions_pieces(self, pieces: Sequence[str]) -> bool:
         if not pieces:
             return True
-        at, places = _find_rarest(pieces, self._piece_positions)
+        offset, positions = _find_rarest(pieces, self._piece_positions)
         return any(
-            place >= at and self._pieces[place - at : place - at + len(pieces)] == pieces for place in places
+            position >= offset and self._pieces[position - offset : position - offset + len(pieces)] == pieces
+            for position in positions
         )
 
     def _mentions_sentence(self, words: Sequence[str]) -> bool:
-        at, places = _find_rarest(words, self._word_positions)
-        return any(self._matches_around(place, words, at) for place in places)
+        offset, positions = _find_rarest(words, self._word_positions)
+        return any(self._matches_around(position, words, offset) for position in positions)
 
-    def _matches_around(self, place: int, words: Sequence[str], at: int) -> bool:
-        """Whether `words` stand in one sentence around the one at `place`, which is the one at `at` of them."""
+    def _matches_around(self, position: int, words: Sequence[str], offset: int) -> bool:
+        """Tell whether `words` occur in one sentence, with `words[offset]` at `position`."""
         reach = 2 * len(words) + 2
-        first = last = place
-        for word in reversed(words[:at]):
-            first = self._find_next(word, first, -1, place - reach)
-        for word in words[at + 1 :]:
-            last = self._find_next(word, last, 1, place + reach)
+        first = last = position
+        for word in reversed(words[:offset]):
+            first = self._find_next(word, first, -1, position - reach)
+        for word in words[offset + 1 :]:
+            last = self._find_next(word, last, 1, position + reach)
         if first < 0 or last < 0 or last - first >= reach:
             return False
         start = first
@@ -107,20 +107,20 @@ class MentionIndex:
             start -= 1
         return self._words[start : last + 1].count(_NOT) <= words.count(_NOT)
 
-    def _find_next(self, word: str, place: int, step: int, end: int) -> int:
-        """Where `word` stands next in the same sentence, before `end`; -1 if it does not."""
-        if place < 0:
+    def _find_next(self, word: str, position: int, step: int, end: int) -> int:
+        """Position of the next `word` in the same sentence before `end`; -1 if there is none."""
+        if position < 0:
             return -1
-        place += step
-        while 0 <= place < len(self._words) and place != end and self._words[place] != _END:
-            if self._words[place] == word:
-                return place
-            place += step
+        position += step
+        while 0 <= position < len(self._words) and position != end and self._words[position] != _END:
+            if self._words[position] == word:
+                return position
+            position += step
         return -1
 
 
 def contains_whole(wanted: str, text: str) -> bool:
-    """Whether `wanted` stands in `text` word for word, and not only as a piece of a longer name."""
+    """Tell whether `wanted` occurs in `text`, and not only inside a longer name."""
     at = text.find(wanted)
     while at >= 0:
         end = at + len(wanted)
@@ -131,7 +131,7 @@ def contains_whole(wanted: str, text: str) -> bool:
 
 
 def _continues_name(neighbours: str) -> bool:
-    """Whether a name goes on with the two characters beside it."""
+    """Tell whether a name continues with the two characters next to it."""
     return _is_word_char(neighbours[:1]) or (neighbours[:1] in _JOINTS and _is_word_char(neighbours[1:]))
 
 
@@ -143,24 +143,24 @@ def _normalize(text: str) -> str:
     return normalize_letters(normalize_unicode(text, "NFKC"))
 
 
-def _index_words(found: Sequence[str], row: list[str], places: dict[str, list[int]]) -> None:
-    """Put words at the end of a row, with their places, and an end after them."""
-    for word in found:
-        at = places.setdefault(word, [])
-        if len(at) < _MAX_POSITIONS:
-            at.append(len(row))
+def _index_words(words: Sequence[str], row: list[str], positions: dict[str, list[int]]) -> None:
+    """Append words and an end marker to `row`, and their positions to `positions`."""
+    for word in words:
+        word_positions = positions.setdefault(word, [])
+        if len(word_positions) < _MAX_POSITIONS:
+            word_positions.append(len(row))
         row.append(word)
     row.append(_END)
 
 
-def _find_rarest(words: Sequence[str], places: dict[str, list[int]]) -> tuple[int, Sequence[int]]:
-    """Which of `words` has the fewest places, and these."""
-    at = min(range(len(words)), key=lambda number: len(places.get(words[number], ())))
-    return at, places.get(words[at], ())
+def _find_rarest(words: Sequence[str], positions: dict[str, list[int]]) -> tuple[int, Sequence[int]]:
+    """Index of the word with the fewest positions, and these positions."""
+    rarest = min(range(len(words)), key=lambda number: len(positions.get(words[number], ())))
+    return rarest, positions.get(words[rarest], ())
 
 
 def _sentence_words(normal: str) -> Iterator[list[str]]:
-    """The words of each sentence; all that say "not" as one."""
+    """The words of each sentence, with all negations replaced by one."""
     negating = rules().negations
     for sentence in split_sentences(_NOT_SHORT.sub(" not", normal)):
         for half in _CLAUSE_SPLIT.split(sentence):
@@ -172,7 +172,7 @@ def _sentence_words(normal: str) -> Iterator[list[str]]:
 
 
 def _significant_words(words: Sequence[str]) -> Sequence[str]:
-    """Words without the small ones; all of them where too few would be left."""
+    """The words without function words; all of them if fewer than two remain."""
     all_words = [word for word in words if word != _CLAUSE]
     significant = [word for word in all_words if word not in rules().small_words]
     return significant if len(significant) > 1 else all_words

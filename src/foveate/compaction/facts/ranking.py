@@ -1,7 +1,7 @@
-"""Which facts matter: those that later turns are likely to mention again, and what the user holds the model to.
+"""Rank facts: constraints and tasks first, then by the probability that later turns mention them.
 
-How likely that is, is a logistic function of what is known of a fact (`features`). The weights are data
-(`fold/ranking.toml`), fitted on recorded sessions by `benchmarks/fit_ranking.py`.
+The probability is a logistic function of `features`. The weights in `ranking.toml` are fitted on recorded
+sessions by `benchmarks/fit_ranking.py`.
 """
 
 import tomllib
@@ -15,14 +15,12 @@ from foveate.compaction.facts.extract import Fact, Speaker
 from foveate.compaction.facts.rules import FactKind
 
 _WEIGHTS_FILE = Path(__file__).with_name("ranking.toml")
-# What is carried whatever its chances are: it says what is to be done, and cannot be looked up anywhere else.
+# Always carried, whatever the probability: they say what to do and cannot be looked up elsewhere.
 ALWAYS_CARRIED = (FactKind.CONSTRAINT, FactKind.TASK)
 
 
 @dataclass(frozen=True, slots=True)
 class RankedFact:
-    """A fact, and how likely it is that later turns mention it."""
-
     fact: Fact
     probability: float
 
@@ -30,9 +28,9 @@ class RankedFact:
 def rank_facts(
     facts: Sequence[Fact], messages: int, fact_weights: Mapping[str, float] | None = None
 ) -> list[RankedFact]:
-    """`facts` of a span of so many messages: constraints and open tasks, then the likeliest to come back.
+    """Rank the facts of `messages` messages: constraints and open tasks, then by probability.
 
-    `weighed` are other weights than those of the table, to be tried.
+    `fact_weights` replace the default weights, for experiments.
     """
     used_weights = default_weights() if fact_weights is None else fact_weights
     ranked = [RankedFact(fact, mention_probability(fact, messages, used_weights)) for fact in facts]
@@ -52,18 +50,17 @@ def _priority(fact: Fact) -> int:
 
 
 def mention_probability(fact: Fact, messages: int, fact_weights: Mapping[str, float]) -> float:
-    """How likely it is that a fact from a span of so many messages is mentioned again."""
     total = sum(fact_weights.get(name, 0.0) * value for name, value in features(fact, messages).items())
     return 1 / (1 + exp(-max(-30.0, min(30.0, total))))
 
 
 def features(fact: Fact, messages: int) -> dict[str, float]:
-    """What is known of a fact, by the names under which `fold/ranking.toml` weighs it.
+    """The features of a fact, by their names in `ranking.toml`.
 
-    How long ago it was said is not among them: the tail holds what was said of late, and before that it told
-    nothing that would have held on sessions of another kind.
+    The age of a fact is not among them: recent messages are in the tail, and for older ones the age did not
+    generalize to other kinds of sessions.
     """
-    kind = {} if fact.kind is FactKind.IDENTIFIER else {f"is_{fact.kind.value}": 1.0}  # the others beside it
+    kind = {} if fact.kind is FactKind.IDENTIFIER else {f"is_{fact.kind.value}": 1.0}  # the reference kind
     return kind | {
         "always": 1.0,
         "model": log1p(fact.count_messages_by(Speaker.MODEL)),
@@ -77,6 +74,6 @@ def features(fact: Fact, messages: int) -> dict[str, float]:
 
 @cache
 def default_weights() -> dict[str, float]:
-    """How much each feature weighs; one that is not there weighs nothing."""
+    """The weight of each feature; a missing one counts as 0."""
     table = tomllib.loads(_WEIGHTS_FILE.read_text(encoding="utf-8"))
     return dict(table["weights"])

@@ -1,9 +1,6 @@
-"""What single words of a text are, told by rules: a path, an identifier, a number, an address.
+"""Load the rules for facts from `facts.toml`, and classify words by them: paths, identifiers, numbers, URLs.
 
-Every pattern is bounded and starts only where a word starts, so a text costs time in proportion to its length,
-whatever it holds.
-
-The rules by which facts are told, as `fold/facts.toml` has them.
+Every pattern is bounded and starts at the start of a word, so the time is linear in the text.
 """
 
 import re
@@ -18,8 +15,6 @@ _RULES_FILE = Path(__file__).with_name("facts.toml")
 
 
 class FactKind(StrEnum):
-    """What a fact is."""
-
     CONSTRAINT = "constraint"
     TASK = "task"
     DECISION = "decision"
@@ -38,7 +33,7 @@ SENTENCE_KINDS = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactRules:
-    """What `fold/facts.toml` says, ready to be matched."""
+    """The rules of `facts.toml` as compiled patterns."""
 
     sentences: Mapping[FactKind, re.Pattern[str]]
     orders: re.Pattern[str]
@@ -60,7 +55,6 @@ class FactRules:
 
 @cache
 def rules() -> FactRules:
-    """The rules, read once."""
     table = tomllib.loads(_RULES_FILE.read_text(encoding="utf-8"))
     units = "|".join(re.escape(unit) for unit in sorted(table["units"], key=len, reverse=True))
     lead, dense_lead = (_alternatives(phrases) for phrases in _split_by_script(table["before_orders"]))
@@ -98,17 +92,17 @@ def rules() -> FactRules:
 
 
 def _split_by_script(phrases: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Phrases of letters with cases, and those of scripts that are written without spaces."""
+    """Phrases of scripts with letter case, and phrases of scripts without spaces."""
     spaced = [phrase for phrase in phrases if phrase.upper() != phrase.lower()]
     return spaced, [phrase for phrase in phrases if phrase.upper() == phrase.lower()]
 
 
 def _phrases(phrases: Sequence[str]) -> re.Pattern[str]:
-    """Any of the phrases: as whole words where they are of letters with cases, anywhere where they are not."""
+    """Match any of the phrases: as whole words in scripts with letter case, anywhere in others."""
     spaced, dense = _split_by_script(phrases)
-    # An error's name ends in the word that tells it: ValueError, FileNotFoundException.
+    # The names of errors end in this word: ValueError, FileNotFoundException.
     endings = [phrase.capitalize() for phrase in spaced if phrase in ("error", "exception")]
-    # What a phrase can begin with is looked at first: most places of a text are then passed by at once.
+    # A lookahead for the first character rejects most positions immediately.
     parts = [rf"(?<!\w)(?=\w)(?i:{_alternatives(spaced)})"]
     for inside, end in ((dense, ""), (endings, r"s?\b")):
         if inside:
@@ -126,25 +120,25 @@ _GAP = r"[^.!?;\n]{0,40}?(?<!\w)"
 
 
 def _phrase_pattern(phrase: str) -> str:
-    """A phrase with its two marks: "…" for some words of a clause, "*" for the rest of a word."""
+    """The pattern of a phrase: "…" stands for some words of a clause and "*" for the rest of a word."""
     parts = [part.strip() for part in phrase.split("…")]
     return _GAP.join(map(_words_pattern, parts))
 
 
 def _words_pattern(part: str) -> str:
-    # A letter with cases, or what stands for some, ends with its word; an apostrophe does not.
+    # A letter with case ends with its word; an apostrophe does not.
     end = r"(?!\w)" if part[-1] == "*" or part[-1].upper() != part[-1].lower() else ""
     words = (re.escape(word).replace(r"\*", r"\w{0,30}") for word in part.split())
     return r"\s{1,3}".join(words) + end
 
 
-# Longer ones are data: base64, minified code, hashes of whole files.
+# Longer words are data: base64, minified code, hashes of whole files.
 _MAX_WORD_CHARS = 200
 _WORD = re.compile(r"[\w./\\:@~#+\-]+(?:\(\))?")
 _URL = re.compile(r"\bhttps?://[^\s\"'<>`\\)\]}]{1,400}")
 _ESCAPES = re.compile(r"\\[ntr]?")
 _WINDOWS_PATH = re.compile(r"(?:[A-Za-z]:|\\)\\[\w.\\+@~-]{1,180}|(?:[\w.+@~-]+\\(?![ntr]))+[\w+@~-]+\.\w{1,8}")
-# Read backwards: the end of a word is looked at once, not from each colon in it.
+# Matched against the reversed word, so that its end is read only once.
 _LINE_OF_FILE = re.compile(r"(?:\d+:)+")
 _VERSION = re.compile(r"(?:v\d+(?:\.\d+){0,3}|\d+\.\d+\.\d+(?:\.\d+)?)(?:[-.+]?[a-z][\w.]*)?", re.IGNORECASE)
 _DIGEST = re.compile(
@@ -167,21 +161,21 @@ _LISTED_LINE = re.compile(r"^ {0,9}\d{1,7}(?=[\t→|:│]| {2,})", re.MULTILINE)
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text in which a path or an identifier may stand; as often as they stand."""
+    """The words of a text that may contain a path or an identifier, with repetitions."""
     return _WORD.findall(text)
 
 
 def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
-    """The paths, identifiers and versions that one word holds."""
+    """The paths, identifiers and versions in one word."""
     if len(word) > _MAX_WORD_CHARS:
         return ()
     if "\\" in word:
         if match := _WINDOWS_PATH.fullmatch(word.rstrip(".:")):
             return ((FactKind.PATH, match[0]),)
-        return tuple(found for piece in _ESCAPES.split(word) if piece for found in classify_word(piece))
+        return tuple(fact for piece in _ESCAPES.split(word) if piece for fact in classify_word(piece))
     bare = _strip_marks(word)
     if bare.startswith(("http:", "https:")) or _MEASURE.fullmatch(bare):
-        return ()  # told by `urls_in` and `numbers_in`
+        return ()  # found by `find_urls` and `find_numbers`
     if scoped := _SCOPED.fullmatch(word.rstrip(".:-+@~")):
         return ((FactKind.PATH, scoped[0]),)
     if is_path(bare):
@@ -194,34 +188,34 @@ def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
     parts = _PART.findall(bare)
     return tuple(
         (FactKind.IDENTIFIER, part.strip("-"))
-        for at, part in enumerate(parts)
-        if is_identifier(part.strip("-"), called=called and at == len(parts) - 1)
+        for number, part in enumerate(parts)
+        if is_identifier(part.strip("-"), called=called and number == len(parts) - 1)
     )
 
 
 def names_in_word(word: str) -> Iterator[str]:
-    """What a word names besides what it holds by `classified`: itself, and its parts.
+    """Further names that a word mentions: itself and its parts.
 
-    A path names the folders that it is in and its last part, and where it begins at the root, all its ends:
-    "/work/src/app.py" is also "src/app.py", but "lib/src/app.py" is another file.
+    A path also mentions its parent folders and its last part and, if it is absolute, all its ends:
+    "/work/src/app.py" mentions "src/app.py", but "lib/src/app.py" does not.
     """
     bare = _strip_marks(word)
     if bare.startswith(("http:", "https:")):
-        return  # an address is told whole, or not
+        return  # only a complete URL counts
     yield bare
     if _VERSION.fullmatch(bare) or len(word) > _MAX_WORD_CHARS:
         return
     yield from (part.strip("-") for part in _PART.findall(bare) if not part.isdigit())
     if is_path(bare):
-        for at in (match.start() for match in _SLASH.finditer(bare, 1)):
-            yield bare[:at]
-            yield bare[: at + 1]
-            if bare[0] in "/~" or bare.find("/", at + 1) < 0:
-                yield bare[at + 1 :]
+        for slash in (match.start() for match in _SLASH.finditer(bare, 1)):
+            yield bare[:slash]
+            yield bare[: slash + 1]
+            if bare[0] in "/~" or bare.find("/", slash + 1) < 0:
+                yield bare[slash + 1 :]
 
 
 def _strip_marks(word: str) -> str:
-    """A word without marks around it, and without the line of a file."""
+    """The word without surrounding punctuation and line numbers."""
     bare = word.rstrip(".:-+@~")
     if line := _LINE_OF_FILE.match(bare[::-1]):
         bare = bare[: -line.end()]
@@ -229,7 +223,7 @@ def _strip_marks(word: str) -> str:
 
 
 def is_path(word: str) -> bool:
-    """Whether a word is the path of a file or a folder, and not a choice ("and/or") or a fraction."""
+    """Tell whether a word is a path, and not an alternative ("and/or") or a fraction."""
     if "//" in word or ":" in word:
         return False
     folder, slash, last = word.rpartition("/")
@@ -242,7 +236,7 @@ def is_path(word: str) -> bool:
 
 
 def is_identifier(word: str, *, called: bool = False) -> bool:
-    """Whether a word was made for code: `snake_case`, `camelCase`, `CONSTANT`, `sha256`, or `called()`."""
+    """Tell whether a word is from code: `snake_case`, `camelCase`, `CONSTANT`, `sha256`, or `called()`."""
     if len(word) < 3 or word.isdigit() or not any(char.isalpha() for char in word):
         return False
     if "_" in word.strip("_") or word[0] == "_" or called:
@@ -255,15 +249,11 @@ def is_identifier(word: str, *, called: bool = False) -> bool:
 
 
 def find_urls(text: str) -> Iterator[str]:
-    """The addresses in a text."""
     return (match[0].rstrip(".,;:!?*") for match in _URL.finditer(text))
 
 
 def find_numbers(text: str) -> Iterator[str]:
-    """The numbers in a text that say something: of three digits, with a point, or with a unit.
-
-    The numbers of lines before the lines of a file are not among them.
-    """
+    """Numbers with three digits, a decimal point or a unit, without line numbers of listed files."""
     for match in rules().number.finditer(_LISTED_LINE.sub("", text)):
         number = match[0].rstrip(".,")
         if not number.isdigit() or len(number) > 2:
@@ -271,15 +261,14 @@ def find_numbers(text: str) -> Iterator[str]:
 
 
 def strip_unit(number: str) -> str:
-    """A number without its unit."""
     return number.rstrip("/%€$°abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZµ ")
 
 
 def find_names(text: str) -> Iterator[str]:
-    """The names of people, products and places: words with a capital that do not begin a sentence."""
+    """Names of people, products and places: capitalized words that do not start a sentence."""
     return (match[0] for match in _NAME.finditer(text))
 
 
 def find_quotes(text: str) -> Iterator[str]:
-    """What stands in quotes or in backticks, on one line."""
+    """Text in quotes or backticks, on one line."""
     return (next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(text))

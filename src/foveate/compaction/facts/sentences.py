@@ -1,8 +1,7 @@
-"""Which sentences of a text tell something: a constraint, a decision, an open task, an error.
+"""Find sentences that contain a constraint, a decision, an open task or an error.
 
-They are read with one kind of apostrophe and of letters, and over the ends of lines where prose was wrapped.
-The words by which they are told are data (`fold/facts.toml`). Every pattern is bounded, so that time grows with
-the text alone.
+Apostrophes and full-width letters are normalized, and wrapped lines are joined. The phrases are data
+(`facts.toml`). Every pattern is bounded, so the time is linear in the text.
 """
 
 import re
@@ -13,34 +12,34 @@ from foveate.compaction.facts.rules import FactKind, rules
 _MAX_SENTENCE_CHARS = 400
 _MIN_SENTENCE_WORDS = 3
 _MIN_CONSTRAINT_WORDS = 2  # "Never commit."
-# A line of prose that goes on in the next one is about so long, unless its last word says so.
+# A wrapped line of prose has about this length, unless its last word shows that it continues.
 _WRAPPED_CHARS = 40
-# How far before a phrase a clause may begin.
+# How far before a phrase its clause may start.
 _CLAUSE_CHARS = 200
-# Lines of files, tables and lists; and what code says of errors that it deals with.
+# Lines of listed files, tables and lists; and code that handles errors.
 _DISPLAYED_LINE = re.compile(r"\s*(?:\d+[\t→|│:-]|[|?+*/`-])")
 _CODE = re.compile(r"=>|\b(?:throw|raise|except|catch)\b|(?<!:)//|/\*")
 _CODE_ENDS = tuple(";{,")
 _MAYBE_CODE_ENDS = tuple("}])>")
-# What is named with a colon after it is told, not dealt with; also where it ends in a bracket.
+# A name followed by a colon reports an error, even if the line ends in a bracket.
 _REPORTED_ERROR = re.compile(
     r"\W*+(?:E +)?(?:[\w.]*(?:Error|Exception)|error|fatal)(?:\[\w+\])?: |segmentation fault", re.IGNORECASE
 )
 # "0 failed", "no errors", "Errors: 0", "exit code 0".
 _NONE_BEFORE, _NONE_AFTER = re.compile(r"\b(?:0|no|without) $", re.IGNORECASE), re.compile(r"s?:? 0\b")
-# Tools tell of errors in few words, or after a colon; texts about errors use many.
+# Tools report errors in few words or after a colon; prose about errors is longer.
 _PROSE_WORDS = 14
 _SPEAKER = re.compile(r"(?<!\w)i (?:really |just |still )?$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[,;:(–—]")
-# "e.g." and "i.e." end nothing.
+# "e.g." and "i.e." do not end a sentence.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)\s+|(?<=[。！？])|$")
 _QUESTION_ENDS = ("?", "？")
-# Letters and apostrophes that are written otherwise; one for one, so that places stay the same.
+# Variants of letters and apostrophes; one to one, so that positions stay the same.
 _LETTER_MAP = str.maketrans(
     {"’": "'", "‘": "'", "ʼ": "'", "＇": "'", "´": "'", "\u00a0": " ", "\u202f": " "}
     | {chr(0xFEE0 + at): chr(at) for at in range(0x30, 0x7B) if chr(at).isalnum()}
 )
-# What begins a line that is not prose that goes on; and how a line ends after which nothing goes on.
+# Start of a line that does not continue prose, and ends of lines that are not continued.
 _BLOCK_START = re.compile(r"\s*(?:[-*+•>#|`~\[<{]|\d{1,4}[.)]|//|$)")
 _NOT_PROSE = re.compile(r"\s*(?:[#|`~<{]|//)")
 _LINE_ENDS = tuple(".!?:;。！？：；…`{}|>")
@@ -52,27 +51,26 @@ _CHECKBOX = re.compile(
 )
 _FIRST_WORD = re.compile(r"\w+")
 _NEXT_WORD = re.compile(r"\s{1,3}[\w`\"'“«/.]")
-# What prose has none of.
+# Characters that prose does not contain.
 _CODE_LIKE = re.compile(r"[={}<>|]|\w\(|\"\"\"|^\s*\d{1,6}[:\t]")
 
 
 def find_unchecked_tasks(text: str) -> Iterator[str]:
-    """The boxes of a list that nobody has ticked."""
     return (match["task"].strip() for match in _CHECKBOX.finditer(text))
 
 
 def normalize_letters(text: str) -> str:
-    """A text as long as it was, with one kind of apostrophe and of letters."""
+    """Normalize apostrophes and letters without changing the length."""
     return text if text.isascii() else text.translate(_LETTER_MAP)
 
 
 def split_sentences(text: str) -> Iterator[str]:
-    """The sentences of a text: between full stops and the ends of lines, but for lines that were wrapped."""
+    """Split a text at sentence ends and line ends, except in wrapped paragraphs."""
     return (text[start:end] for start, end in _sentence_ranges(text))
 
 
 def find_fact_sentences(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[FactKind, str]]:
-    """The sentences of a text that are of one of `kinds`, word for word, each on one line."""
+    """The sentences of one of `kinds`, with their exact wording, each on one line."""
     normalized = normalize_letters(text)
     patterns = [rules().sentences[kind] for kind in kinds]
     if FactKind.CONSTRAINT in kinds:
@@ -99,7 +97,7 @@ def _sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _paragraph_ranges(text: str) -> Iterator[tuple[int, int]]:
-    """Where lines stand; lines of one wrapped paragraph as one, as long as a sentence may be."""
+    """Ranges of lines, with wrapped paragraphs as one range, up to the maximum length of a sentence."""
     begin = end = unended = 0
     before = ""
     for line in text.splitlines(keepends=True):
@@ -116,7 +114,7 @@ def _paragraph_ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _continues(line: str, following: str) -> bool:
-    """Whether a line of prose was wrapped, and goes on in the following one."""
+    """Tell whether a line of prose is wrapped and continues in `following`."""
     if not line or line.endswith(_LINE_ENDS) or _NOT_PROSE.match(line) or _BLOCK_START.match(following):
         return False
     if _CODE_LIKE.search(line) or _CODE_LIKE.search(following):
@@ -127,26 +125,26 @@ def _continues(line: str, following: str) -> bool:
 
 
 def _find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
-    """The first phrase by which a sentence is of its kind; of constraints, one that is meant so."""
+    """The first phrase that makes a sentence one of this kind."""
     pattern = rules().sentences[kind]
     if kind is not FactKind.CONSTRAINT:
         return pattern.search(sentence)
     is_question = _is_question(sentence)
-    if is_question and rules().asking_inside.search(sentence):  # it asks, in a script without spaces
+    if is_question and rules().asking_inside.search(sentence):  # a question, in a script without spaces
         return None
     constraints = (
         match for match in pattern.finditer(sentence) if _is_constraint(sentence, match, is_question)
     )
-    if found := next(constraints, None):
-        return found
-    # Looked for once: a sentence may have thousands of phrases.
+    if constraint := next(constraints, None):
+        return constraint
+    # Checked once: a sentence may contain thousands of phrases.
     if is_question or _CODE_LIKE.search(sentence):
         return None
     return next((match for match in rules().orders.finditer(sentence) if _is_order(sentence, match)), None)
 
 
 def _is_constraint(sentence: str, match: re.Match[str], is_question: bool) -> bool:
-    """Whether a phrase holds somebody to something: not "I don't know", nor "do we only have this one?"."""
+    """Tell whether a phrase is a constraint: not "I don't know", nor "do we only have this one?"."""
     before = sentence[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
     if match[0].lower() in rules().refusing and _SPEAKER.search(before):
         return bool(rules().wishing.match(sentence, match.end()))
@@ -156,9 +154,11 @@ def _is_constraint(sentence: str, match: re.Match[str], is_question: bool) -> bo
 
 
 def _is_order(sentence: str, match: re.Match[str]) -> bool:
-    """Whether a phrase begins a clause that gives an order: "No emojis", not "No idea" or "No test was run"."""
+    """Tell whether a phrase starts an order: "No emojis", not "No idea" or "No test was run"."""
     if match.start() > _CLAUSE_CHARS:
-        before = "x" + sentence[match.start() - _CLAUSE_CHARS : match.start()]  # not its beginning
+        before = (
+            "x" + sentence[match.start() - _CLAUSE_CHARS : match.start()]
+        )  # so that the slice does not look like the start of the sentence
     else:
         before = sentence[: match.start()]
     if not rules().before_orders.search(before) or rules().no_orders.match(sentence, match.start()):
@@ -177,7 +177,7 @@ def _is_question(sentence: str) -> bool:
 
 
 def find_error_lines(text: str) -> Iterator[str]:
-    """The lines of a text that tell of an error, but for those of files in which errors are dealt with."""
+    """The lines that report an error, except lines of files that handle errors."""
     pattern = rules().sentences[FactKind.ERROR]
     if not pattern.search(text):
         return
@@ -189,7 +189,7 @@ def find_error_lines(text: str) -> Iterator[str]:
 
 
 def _reports_error(line: str, match: re.Match[str]) -> bool:
-    """Whether a line tells of an error that was met: not one of a file, nor one that says there was none."""
+    """Tell whether a line reports an error that happened, and not a line of a file or "no errors"."""
     bare = line.rstrip()
     if _DISPLAYED_LINE.match(line) or _CODE.search(line) or bare.endswith(_CODE_ENDS):
         return False
@@ -201,7 +201,7 @@ def _reports_error(line: str, match: re.Match[str]) -> bool:
 
 
 def _clip_sentence(sentence: str, at: int, *, min_words: int = _MIN_SENTENCE_WORDS) -> str:
-    """The sentence without marks of lists around it; of a very long one the stretch around `at`."""
+    """The sentence without list markers; if it is very long, the part around `at`."""
     if len(sentence) > _MAX_SENTENCE_CHARS:
         start = max(0, at - _MAX_SENTENCE_CHARS // 2)
         sentence = sentence[start : start + _MAX_SENTENCE_CHARS]

@@ -1,9 +1,8 @@
-"""A summary without any model: what was said, word for word, put in order and kept within a number of tokens.
+"""Write an extractive summary, without a model: exact quotes, ordered, within a token limit.
 
-Constraints and goal come first; then open tasks, where the work stood, files, decisions and errors, each within
-its share; all that is left goes to the names, paths and numbers that later turns are likeliest to need. Where
-there are no more of these, it tells what else the user said. It is a record: what was said stands in it as
-something said, never as an order.
+Constraints and goal come first, then open tasks, the current state, files, decisions and errors, each within
+its share. The rest goes to the names, paths and numbers that later turns will most probably need, and then to
+other texts of the user. The summary is a record: it quotes what was said and never gives orders.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,18 +26,18 @@ from foveate.compaction.facts.ranking import ALWAYS_CARRIED, RankedFact, rank_fa
 from foveate.compaction.facts.rules import SENTENCE_KINDS, FactKind
 from foveate.model import Message, Text
 
-# Of what is folded; a span so short that little would be left of it may keep more, but never half of itself.
+# Share of the replaced tokens. A short head may keep more, but never more than half.
 _DEFAULT_SHARE = 0.10
 MIN_SUMMARY_TOKENS = 256
 
-_CANDIDATES_PER_TOKEN = 4  # so many times as many names as there may be room for
-_LINE_TOKENS = 1  # for the end of a line, and for what changes where two texts meet
+_CANDIDATES_PER_TOKEN = 4  # how many names to consider per token of room
+_LINE_TOKENS = 1  # for the line break, and for changes where two texts meet
 
 CountTokens = Callable[[str], int]
 
 
 class _Section(StrEnum):
-    """The sections of a summary, in their order, by their headings."""
+    """Sections of a summary, in output order, with their headings."""
 
     GOAL = "Goal"
     CONSTRAINTS = "The user's constraints, as they were said"
@@ -51,7 +50,7 @@ class _Section(StrEnum):
     NAMES = "Also mentioned"
 
 
-# How much of the limit a section may take at most, in the order in which they are served.
+# The maximum share of each section, in the order in which they are filled.
 _SHARES = {
     _Section.CONSTRAINTS: 0.50,
     _Section.GOAL: 0.16,
@@ -66,14 +65,14 @@ _SHARES = {
 
 @dataclass(frozen=True, slots=True)
 class ExtractiveSummary:
-    """A summary, and the facts that were put into it for their own sake."""
+    """A summary, and the facts included for their own sake."""
 
     text: str
     facts: tuple[Fact, ...]
 
 
 def summary_limit_tokens(replaced_tokens: int) -> int:
-    """How many tokens the summary of a span of so many may have."""
+    """The token limit for a summary of so many tokens."""
     return min(replaced_tokens // 2, max(int(replaced_tokens * _DEFAULT_SHARE), MIN_SUMMARY_TOKENS))
 
 
@@ -85,10 +84,10 @@ def summarize_by_rules(
     tail: Sequence[Message] = (),
     fact_weights: Mapping[str, float] | None = None,
 ) -> ExtractiveSummary:
-    """A summary of `messages` of at most `limit_tokens`, as `count` counts; empty where nothing fits.
+    """Summarize `messages` within `limit_tokens`, as counted by `count`; empty if nothing fits.
 
-    `tail` is what will stand after it: names that can be read there are not said twice. `weighed` are other
-    weights of facts than those of the table, to be tried.
+    Names in `tail`, which follows the summary, are not repeated. `fact_weights` replace the default weights,
+    for experiments.
     """
     ranked = rank_facts(extract_facts(messages), len(messages), fact_weights)
     chosen: list[_SectionEntry] = []
@@ -120,7 +119,7 @@ def summarize_by_rules(
 def _fill_section(
     entries: Sequence["_SectionEntry"], share_tokens: int, count: CountTokens
 ) -> tuple[list["_SectionEntry"], int]:
-    """The entries of one section that its share has room for, and what they take."""
+    """The entries that fit the share of a section, and their tokens."""
     chosen: list[_SectionEntry] = []
     spent = 0
     for entry in entries:
@@ -139,19 +138,19 @@ def _join_lines(entries: Sequence["_SectionEntry"]) -> str:
 def select_missing_facts(
     summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: CountTokens
 ) -> list[Fact]:
-    """The important facts that `summary` leaves out, as many as a list of `limit_tokens` has room for.
+    """The important facts that `summary` does not mention, as many as fit `limit_tokens`.
 
-    Constraints and open tasks come first, then what is likeliest to be needed for the tokens that it takes.
+    Constraints and open tasks come first, then facts by probability per token.
     """
-    mentions = MentionIndex(summary)
+    mention_index = MentionIndex(summary)
     left_tokens = limit_tokens
     selected = []
     for fact, tokens in _sort_by_value(ranked, limit_tokens, count):
         if left_tokens < 1:
             break
-        if tokens <= left_tokens and not mentions.mentions(fact):
+        if tokens <= left_tokens and not mention_index.mentions(fact):
             left_tokens -= tokens
-            mentions.add(fact.text)
+            mention_index.add(fact.text)
             selected.append(fact)
     return selected
 
@@ -159,10 +158,10 @@ def select_missing_facts(
 def _sort_by_value(
     ranked: Sequence[RankedFact], limit_tokens: int, count: CountTokens
 ) -> list[tuple[Fact, int]]:
-    """What must be carried, then the rest by how likely it is to be needed for each token that it takes."""
+    """Facts that are always carried, then the others by probability per token, each with its tokens."""
     always_carried = [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind in ALWAYS_CARRIED]
     rest = [ranked_fact for ranked_fact in ranked if ranked_fact.fact.kind not in SENTENCE_KINDS]
-    # No more than `limit_tokens` of them have room; to count the tokens of all would take longer than the rest.
+    # At most `limit_tokens` of them fit, and counting all would take longer than everything else.
     max_candidates = _CANDIDATES_PER_TOKEN * max(limit_tokens, 0)
     likely = nlargest(
         max_candidates,
@@ -177,7 +176,6 @@ def _sort_by_value(
 
 
 def value_per_token(ranked_fact: RankedFact, tokens: int) -> float:
-    """How likely a fact is to be needed, for each token that it takes."""
     return ranked_fact.probability / max(tokens, 1)
 
 
@@ -187,7 +185,7 @@ def _estimate_tokens(fact: Fact) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _SectionEntry:
-    """A line of a section, or a name in a line of its `group`; and the fact that it is, if it is one."""
+    """A line of a section, or a name in the line of its `group`, with its fact if it has one."""
 
     section: _Section
     text: str
@@ -198,7 +196,7 @@ class _SectionEntry:
 def _section_entries(
     messages: Sequence[Message], ranked: Sequence[RankedFact]
 ) -> Iterator[tuple[_Section, list[_SectionEntry]]]:
-    """What each section would like to say, the most important first; in the order in which they are served."""
+    """Yield the candidates of each section, most important first, in the order in which sections are filled."""
     sentences = {
         kind: [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind is kind]
         for kind in SENTENCE_KINDS
@@ -232,7 +230,7 @@ def _section_entries(
 
 
 def _describe_error(error: ToolError) -> str:
-    """What a tool said, so that nobody takes it for the user's words: the summary is sent as the user's."""
+    """Quote a tool, so that its text is not taken for the user's: the summary is sent as a user message."""
     message = _clip(error.text, _MAX_ERROR_CHARS).replace('"', "'")
     return f'{error.tool or "a tool"} answered: "{message}"'
 
@@ -249,28 +247,26 @@ _MAX_ERROR_CHARS = 160
 
 
 def _user_texts(messages: Sequence[Message]) -> list[str]:
-    """What the user said; not single words, where there is more."""
+    """The user's texts, without very short ones if there are others."""
     texts = (pair for message in messages for pair in message_texts(message))
     user_texts = [text for speaker, text in texts if speaker is Speaker.USER and text.strip()]
     return [text for text in user_texts if len(text.split(maxsplit=3)) > 3] or user_texts
 
 
 def _other_user_lines(messages: Sequence[Message]) -> list[str]:
-    """What the user said between the first and the last wish, the latest first."""
+    """The user's texts between the first and the last, the latest first."""
     return list(
         dict.fromkeys(f"- {_clip(text, _MAX_REQUEST_CHARS)}" for text in reversed(_user_texts(messages)[1:-1]))
     )
 
 
 def _goal_lines(messages: Sequence[Message]) -> list[str]:
-    """What the user asked for first, and last."""
     user_texts = _user_texts(messages)
     lines = [f"- asked first: {_clip(text, _MAX_GOAL_CHARS)}" for text in user_texts[:1]]
     return lines + [f"- asked last: {_clip(text, _MAX_GOAL_CHARS)}" for text in user_texts[1:][-1:]]
 
 
 def _state_lines(messages: Sequence[Message]) -> list[str]:
-    """What the model said last."""
     model_texts = (
         part.text
         for message in reversed(messages)
@@ -285,13 +281,13 @@ def _to_one_line(text: str) -> str:
 
 
 def _clip(text: str, chars: int) -> str:
-    """The beginning of a text, on one line, up to a space."""
+    """The start of a text on one line, cut at a space."""
     line = " ".join(text[: chars * 4].split())
     return line if len(line) <= chars else f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
 
 
 def _fit(entries: Sequence[_SectionEntry], limit_tokens: int, count: CountTokens) -> ExtractiveSummary:
-    """As many of `entries`, from the first on, as the whole has room for when it is counted as it is sent."""
+    """As many of the first `entries` as fit when the whole text is counted."""
     low, high = 0, len(entries)
     if count(_render(entries)) <= limit_tokens:
         low = high
@@ -301,8 +297,8 @@ def _fit(entries: Sequence[_SectionEntry], limit_tokens: int, count: CountTokens
             low = middle
         else:
             high = middle - 1
-    kept = entries[:low]
-    return ExtractiveSummary(_render(kept), tuple(entry.fact for entry in kept if entry.fact is not None))
+    fitting = entries[:low]
+    return ExtractiveSummary(_render(fitting), tuple(entry.fact for entry in fitting if entry.fact is not None))
 
 
 def _render(entries: Sequence[_SectionEntry]) -> str:

@@ -1,10 +1,8 @@
-"""Summaries by a model over HTTP, in the format that the client speaks: Messages, chats or Responses.
+"""Summaries by a model over HTTP, in the client's API format: Messages, chat completions or Responses.
 
-Where the agent's own model writes it, the whole request is sent once more, as it went out, with one instruction
-after it: all but that is then read from the provider's cache. Otherwise the model is shown the span as data, in
-pieces where its window is too small for all of it, each with the summary of those before.
-
-What a model answered to being asked for a summary: its text, and why that may be none.
+If the agent's own model writes the summary, the request is sent again with one instruction appended, so that
+the provider's cache serves all of it but the instruction. Otherwise the model is shown the messages as data, in
+chunks if its window is too small, each with the summary of the chunks before it.
 """
 
 import asyncio
@@ -30,22 +28,21 @@ from foveate.model import Area, Edit, Format, InsertParts, Message, Place, Repla
 from foveate.prompt_cache.rules import CachingMode, rules_for
 from foveate.tokens import counter_for
 
-# Anthropic's reasons: platform.claude.com/docs/en/build-with-claude/handling-stop-reasons (read November 2026).
+# Anthropic's stop reasons: platform.claude.com/docs/en/build-with-claude/handling-stop-reasons (read November
+# 2026).
 _TRUNCATED_REASONS = frozenset(("max_tokens", "length", "model_context_window_exceeded", "max_output_tokens"))
 _REFUSAL_REASONS = frozenset(("refusal", "content_filter"))
 _TOOL_CALL_REASONS = frozenset(("tool_use", "tool_calls", "function_call", "pause_turn"))
-# Local models that think do so in their answer where the server does not part the two. Some templates open the
-# block in the prompt, and only its end is answered: ggml-org/llama.cpp#11861, vllm-project/vllm#13125 (2025).
+# Local models put their thinking into the text if the server does not separate it. Some templates open the
+# block in the prompt, so that the response contains only its end: ggml-org/llama.cpp#11861,
+# vllm-project/vllm#13125 (2025).
 _THINKING_BLOCK = re.compile(r"\s*<(think|thinking)>.*?(</\1>|\Z)", re.DOTALL)
 _THINKING_END = re.compile(r"^[^\S\n]*</(think|thinking)>[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryResponse:
-    """What was said, what it was billed, and why it is no whole answer, if it is none (`problem`).
-
-    `calls`: it called a tool, which it could do only since it was shown some. `cut_off`: it had no more room.
-    """
+    """A model's response to a request for a summary; `problem` says why it cannot be used."""
 
     text: str
     usage: Usage | None
@@ -55,31 +52,25 @@ class SummaryResponse:
 
 
 class _AnthropicBlock(msgspec.Struct):
-    """A block of an answer by Anthropic."""
-
     type: str = ""
     text: str = ""
 
 
 class _ChatMessage(msgspec.Struct):
-    """An answer in a chat."""
-
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[msgspec.Raw] | None = None
-    function_call: dict[str, msgspec.Raw] | None = None  # the older way to say the same
+    function_call: dict[str, msgspec.Raw] | None = None  # the deprecated form of tool_calls
 
 
 class _ResponsesItem(msgspec.Struct):
-    """An item of a response; only a message has content that is read."""
+    """An item of a response; content is read only from messages."""
 
     type: str = ""
     content: list["_ResponsesContent"] | None = None
 
 
 class _ResponsesContent(msgspec.Struct):
-    """A part of a message in a response."""
-
     type: str = ""
     text: str = ""
 
@@ -102,7 +93,6 @@ _NULL = msgspec.Raw(b"null")
 
 
 def parse_response(api_format: Format, reply: JsonReply) -> SummaryResponse:
-    """The answer in a reply, in the format of the route that gave it."""
     try:
         usage = find_usage(api_format, reply)
     except MalformedRequest:
@@ -175,36 +165,34 @@ def _build_response(text: str, usage: Usage | None, reason: str, *, has_tool_cal
 
 
 def _strip_thinking(text: str) -> str:
-    """What is said after what is thought."""
     thinking = _THINKING_BLOCK.match(text) or _THINKING_END.search(text)
     return text[thinking.end() :].strip() if thinking else text.strip()
 
 
 RETRY_DELAYS_SECONDS = (1.0, 4.0, 16.0)
-"""How long to wait before each retry."""
 
 _DEFAULT_WINDOW_TOKENS = 16_384
-# What is asked for is a number of words. The answer may be longer; what is cut off is lost.
+# The prompt asks for a number of words. The response may be longer, and truncated text is lost.
 _OUTPUT_FACTOR = 2
 _MAX_OUTPUT_TOKENS = 8_192
-# What counting tokens may take is no time for a summary; less than this is meant for something else.
+# A client with a shorter timeout is meant for counting tokens.
 _MIN_TIMEOUT_SECONDS = 2.0
 _MAX_SUMMARY_TOKENS = 6_000
-# For models that think unasked, and are billed for it as output.
+# For models that think by default, which counts as output.
 _THINKING_TOKENS = 4_096
-# A span that is cut into smaller pieces than this is told in too many summaries of summaries.
+# Smaller chunks would make too many summaries of summaries.
 _MIN_CHUNK_TOKENS = 512
-_TRANSIENT_STATUSES = frozenset((408, 409, 425, 429))  # the same request may be answered a little later
-_REJECTED_STATUSES = frozenset((400, 413, 422))  # another request may be answered at once
+_TRANSIENT_STATUSES = frozenset((408, 409, 425, 429))  # the same request may succeed a little later
+_REJECTED_STATUSES = frozenset((400, 413, 422))  # another request may succeed
 _UNFORCED_TOOL_CHOICES = frozenset(("", "auto", "none"))
 _THINKING_OFF = frozenset(("", "disabled", "none"))
-# None of these is part of what is cached, and each would keep the answer from being one whole text.
+# These fields are not part of the cached prefix, and each would prevent a single complete text.
 _DROPPED_FIELDS = frozenset(
     ("stream", "stream_options", "stop", "stop_sequences", "n", "logprobs", "top_logprobs", "prediction",
      "max_tokens", "max_completion_tokens", "max_output_tokens", "logit_bias", "modalities", "audio",
      "background")
 )  # fmt: skip
-# What holds an answer to a form, besides OpenAI's own ways: vLLM's names (docs.vllm.ai, structured outputs) and
+# Fields that force an output format, besides OpenAI's: vLLM's names (docs.vllm.ai, structured outputs) and
 # llama.cpp's (tools/server/README.md), read November 2026.
 _OUTPUT_FORMAT_FIELDS = frozenset(
     ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag", "structured_outputs",
@@ -216,11 +204,10 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummarizerEndpoint:
-    """Where a model is: the whole address of the route, the format that it takes, and headers with the key.
+    """Full URL, API format and headers, including the key, of a summarizing model.
 
-    `model` is the name of the client's own model there, if it differs from the one that it is known by: on
-    Azure that of a deployment. The query of `url` can hold a key. Without `reuse`, each call has a connection
-    of its own.
+    `model` is the endpoint's name of the client's own model if it differs, such as an Azure deployment. The
+    query of `url` can contain a key. Without `reuse_connection`, each call opens its own connection.
     """
 
     url: str = field(repr=False)
@@ -231,19 +218,16 @@ class SummarizerEndpoint:
 
 
 class _BodyWriter(Protocol):
-    """Writes a request."""
-
-    def __call__(self, *, more_output: bool) -> bytes:
-        """With `more` room for the answer, or not."""
+    def __call__(self, *, more_output: bool) -> bytes: ...
 
 
 class _NextStep(Enum):
-    """What may help after a try that failed."""
+    """What may help after a failed attempt."""
 
-    RETRY = auto()  # the same once more
-    MORE_OUTPUT = auto()  # more room for the answer
-    RETRY_ONCE = auto()  # the same, but only once: who has nothing to tell twice has nothing to tell
-    AS_DATA = auto()  # another way of asking
+    RETRY = auto()
+    MORE_OUTPUT = auto()
+    RETRY_ONCE = auto()  # a second unrelated text will not be followed by a summary
+    AS_DATA = auto()  # show the messages as data instead
     GIVE_UP = auto()
 
 
@@ -252,7 +236,7 @@ _FINAL_STEPS = frozenset((_NextStep.AS_DATA, _NextStep.GIVE_UP))
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What was written, or why nothing was, and what may help."""
+    """The summary text, or the problem and what may help."""
 
     text: str
     problem: str | None = None
@@ -260,7 +244,7 @@ class _Attempt:
 
 
 class LlmSummarizer:
-    """Implements `Summariser`. Without a `model` it is the agent's own, at the same provider."""
+    """Implements `Summarizer`. Without `model`, the agent's own model at the same provider."""
 
     def __init__(
         self,
@@ -272,10 +256,10 @@ class LlmSummarizer:
         delays_seconds: Sequence[float] = RETRY_DELAYS_SECONDS,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """The time-out of `client` is that of one answer, which a model may write on for minutes.
+        """The timeout of `client` is for one response, which can take minutes.
 
         Raises:
-            BadOption: that time-out is one for counting tokens.
+            BadOption: the timeout is one for counting tokens.
         """
         if client.timeout_seconds <= _MIN_TIMEOUT_SECONDS:
             raise BadOption(f"no model writes a summary within {client.timeout_seconds:g} s; give it minutes")
@@ -289,14 +273,14 @@ class LlmSummarizer:
     async def summarize(
         self, summary_input: SummaryInput, usage_log: UsageLog | None = None, *, limit_tokens: int
     ) -> Summary | SummaryFailure:
-        """A summary by the model, from the cached prefix where there is one."""
+        """Write a summary, from the cached prefix if possible."""
         usage_log = UsageLog() if usage_log is None else usage_log
         writer = self._make_writer(summary_input, limit_tokens)
         if writer.can_read_cache(summary_input):
             prompt = prompts.continuation_prompt(
                 summary_input.tail, summary_input.facts, limit_tokens=writer.limit_tokens
             )
-            # A model that works on, or says something to the user, has to be shown the work as data.
+            # A model that continues the work, or talks to the user, must be shown the messages as data.
             attempt = await self._ask_with_retries(
                 partial(writer.append_prompt, summary_input, prompt),
                 summary_input,
@@ -317,7 +301,7 @@ class LlmSummarizer:
         *,
         limit_tokens: int,
     ) -> Summary | SummaryFailure:
-        """The same once more, with what it left out; of a span in pieces, the last one is shown again."""
+        """Write the summary again with the facts it omitted; only the last chunk is shown again."""
         writer = self._make_writer(summary_input, limit_tokens)
         if writer.can_read_cache(summary_input):
             prompt = prompts.continuation_prompt(
@@ -336,16 +320,16 @@ class LlmSummarizer:
     def _make_writer(self, summary_input: SummaryInput, limit_tokens: int) -> "_RequestWriter":
         model = self.model or summary_input.request.model
         window = find_context_window(model)
-        known = window.tokens if window is not None else _DEFAULT_WINDOW_TOKENS
+        default_tokens = window.tokens if window is not None else _DEFAULT_WINDOW_TOKENS
         name = self.model or self._endpoint.model or model
         return _RequestWriter(
-            model, name, self._endpoint.api_format, self._window_tokens or known, limit_tokens
+            model, name, self._endpoint.api_format, self._window_tokens or default_tokens, limit_tokens
         )
 
     async def _summarize_chunks(
         self, summary_input: SummaryInput, writer: "_RequestWriter", usage_log: UsageLog
     ) -> _Attempt:
-        """The summary of the span shown as data, piece after piece."""
+        """Summarize messages shown as data, chunk by chunk."""
         chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
         attempt = _Attempt(
             summary_input.earlier_summary, "the window of the summariser is too small for any piece of it"
@@ -354,7 +338,7 @@ class LlmSummarizer:
             write_body = partial(
                 writer.show_chunk, chunk, attempt.text, summary_input.facts, is_last=number == len(chunks)
             )
-            # What is told so far may be as long as all that it is told of, of which only a piece is shown.
+            # The summary so far may be as long as everything it covers, of which only a chunk is shown.
             attempt = await self._ask_with_retries(write_body, summary_input, writer, usage_log)
             if attempt.problem is not None:
                 break
@@ -369,7 +353,7 @@ class LlmSummarizer:
         *,
         final_steps: Set[_NextStep] = _FINAL_STEPS,
     ) -> _Attempt:
-        """What is answered to `body`; where that is no summary it is asked again, with more room if need be."""
+        """Ask until there is a summary, with more output tokens if one was truncated."""
         attempt = _Attempt("")
         tried_steps: set[_NextStep] = set()
         for delay in (0.0, *self._delays_seconds):
@@ -387,7 +371,6 @@ class LlmSummarizer:
     async def _ask_once(
         self, body: bytes, summary_input: SummaryInput, writer: "_RequestWriter", usage_log: UsageLog
     ) -> _Attempt:
-        """What is answered to `body`."""
         usage_log.start_call()
         try:
             response = await self._post(body)
@@ -421,7 +404,7 @@ class _PromptMessage(msgspec.Struct):
 
 
 class _PromptBody(msgspec.Struct, omit_defaults=True):
-    """A request in either format."""
+    """A request in the Messages or chat completions format."""
 
     model: str
     messages: list[_PromptMessage]
@@ -431,7 +414,7 @@ class _PromptBody(msgspec.Struct, omit_defaults=True):
 
 
 class _ResponsesPromptBody(msgspec.Struct):
-    """A Responses request; nobody asks for its response again, so it is not stored."""
+    """A Responses request. Its response is never referenced again, so it is not stored."""
 
     model: str
     instructions: str
@@ -441,7 +424,7 @@ class _ResponsesPromptBody(msgspec.Struct):
 
 
 class _RequestWriter:
-    """Writes the requests for one summary, and reads what came of them. They name the model as `name`."""
+    """Writes the requests for one summary and checks the responses. `name` is the endpoint's model name."""
 
     def __init__(
         self, model: str, name: str, api_format: Format, window_tokens: int, limit_tokens: int
@@ -456,17 +439,15 @@ class _RequestWriter:
         self._summary_room_tokens = min(self.limit_tokens * _OUTPUT_FACTOR, _MAX_OUTPUT_TOKENS)
 
     def count_upper(self, text: str) -> int:
-        """As many tokens as a text may have."""
         return self._counter.text(text).upper
 
     def to_summary(self, attempt: _Attempt) -> Summary | SummaryFailure:
-        """What is handed back."""
         if attempt.problem is not None:
             return SummaryFailure(reason=attempt.problem)
         return Summary(text=attempt.text, model=self._model)
 
     def check_text(self, text: str, summary_input: SummaryInput) -> _Attempt:
-        """A text, or why it is no summary of `span`."""
+        """Return the text, or the reason why it is not a summary."""
         problem = find_problem(text, replaced_tokens=summary_input.replaced_tokens, count=self.count_upper)
         if problem is not None:
             return _Attempt("", problem)
@@ -474,10 +455,10 @@ class _RequestWriter:
         return _Attempt(text) if problem is None else _Attempt("", problem, _NextStep.RETRY_ONCE)
 
     def can_read_cache(self, summary_input: SummaryInput) -> bool:
-        """Whether the request as it went out can be sent again, and would be read from a cache."""
+        """Tell whether the sent request can be sent again and would be read from the cache."""
         request = summary_input.request
         is_same = request.model == self._model and request.format is self._spoken
-        # A forced tool or a schema would be answered with that; without them, nothing is read from the cache.
+        # A forced tool or schema would determine the response, and removing it would invalidate the cache.
         if (
             not is_same
             or request.schema is not None
@@ -500,10 +481,7 @@ class _RequestWriter:
     def append_prompt(
         self, summary_input: SummaryInput, prompt: str, *replies: str, more_output: bool
     ) -> bytes:
-        """The request as it went out, with `told` after it; and what was answered to that, and so on.
-
-        `more`: with more room for the answer.
-        """
+        """The sent request with `prompt` appended, then alternating replies."""
         roles = ("user", "assistant")
         messages = tuple(
             Message(role=roles[number % 2], parts=(Text(text),))
@@ -519,17 +497,17 @@ class _RequestWriter:
     def show_chunk(
         self, chunk: str, earlier_summary: str, facts: Sequence[str], *, is_last: bool, more_output: bool
     ) -> bytes:
-        """A request that shows a piece of a conversation as data; `more`: with more room for the answer."""
+        """A request that shows a chunk of the conversation as data."""
         system = prompts.system_prompt(limit_tokens=self.limit_tokens)
-        shown = prompts.chunk_prompt(chunk, earlier_summary, facts, is_last=is_last)
+        prompt = prompts.chunk_prompt(chunk, earlier_summary, facts, is_last=is_last)
         max_output_tokens = self._default_output_tokens() + (self._summary_room_tokens if more_output else 0)
         if self._spoken is Format.RESPONSES:
             return msgspec.json.encode(
                 _ResponsesPromptBody(
-                    model=self._name, instructions=system, input=shown, max_output_tokens=max_output_tokens
+                    model=self._name, instructions=system, input=prompt, max_output_tokens=max_output_tokens
                 )
             )
-        body = _PromptBody(model=self._name, messages=[_PromptMessage("user", shown)])
+        body = _PromptBody(model=self._name, messages=[_PromptMessage("user", prompt)])
         if self._spoken is Format.ANTHROPIC:
             body.system = system
         else:
@@ -538,7 +516,7 @@ class _RequestWriter:
         return msgspec.json.encode(body)
 
     def split_chunks(self, summary_input: SummaryInput) -> list[str]:
-        """The new messages as texts that fit the window; none where it is too small for any."""
+        """The new messages as texts that fit the window; none if it is too small."""
         empty_prompt = prompts.chunk_prompt(
             "", summary_input.earlier_summary, summary_input.facts, is_last=False
         )
@@ -548,7 +526,7 @@ class _RequestWriter:
         left_tokens = (
             self._window_tokens - self._default_output_tokens() - self._summary_room_tokens - prompt_tokens
         )
-        # What goes around a message, and what a count may be off where texts meet.
+        # Reserve for message framing and for counts that change where texts meet.
         chunk_tokens = int(left_tokens * 0.95) - 64
         if chunk_tokens < _MIN_CHUNK_TOKENS:
             return []
@@ -563,18 +541,20 @@ class _RequestWriter:
         return "max_completion_tokens" if is_openai else "max_tokens"
 
     def _default_output_tokens(self) -> int:
-        """How long an answer may be: a summary, and what a model thinks unasked where it may."""
+        """Output limit for a summary, with thinking if the model thinks by default."""
         return self._summary_room_tokens + (0 if self._limit_field() == "max_tokens" else _THINKING_TOKENS)
 
     def _output_tokens(self, request: Request) -> int:
-        """How long the answer to a request that went out may be; thinking, where it is on, stays on."""
+        """Output limit if the sent request is repeated; thinking stays enabled if it was."""
         if request.thinking in _THINKING_OFF:
             return self._default_output_tokens()
-        found = parse_fields(request.body)
-        own = next((parse_json(found[name]) for name in _OUTPUT_LIMIT_FIELDS if name in found), 0)
-        budget = parse_object(found.get("thinking")).get("budget_tokens", 0)
-        asked = [number for number in (own, budget) if isinstance(number, int)]
-        return max(*asked, sum(asked[1:]) + self._default_output_tokens(), self._default_output_tokens())
+        body_fields = parse_fields(request.body)
+        own_limit = next(
+            (parse_json(body_fields[name]) for name in _OUTPUT_LIMIT_FIELDS if name in body_fields), 0
+        )
+        budget = parse_object(body_fields.get("thinking")).get("budget_tokens", 0)
+        limits = [number for number in (own_limit, budget) if isinstance(number, int)]
+        return max(*limits, sum(limits[1:]) + self._default_output_tokens(), self._default_output_tokens())
 
 
 _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -583,8 +563,8 @@ _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_token
 def _append_messages(request: Request, messages: tuple[Message, ...]) -> list[Edit]:
     """Edits that append messages to a request.
 
-    In the Messages API only the assistant may speak after a system message. So if a conversation ends with one,
-    the text of the first message becomes its last block: the whole prefix is still read from the cache.
+    In the Messages API only the assistant may speak after a system message. If the conversation ends with one,
+    the first message becomes its last block, so that the whole prefix is still cached.
     """
     reason, end = "a summary is asked for", len(request.messages)
     edits: list[Edit] = []
@@ -600,7 +580,7 @@ def _append_messages(request: Request, messages: tuple[Message, ...]) -> list[Ed
 def _last_system_place(request: Request) -> Place | None:
     """The end of the system message that an Anthropic conversation ends with; None if it ends otherwise.
 
-    System messages without content only set parameters, and are not part of what is said.
+    System messages without content only set parameters and do not count.
     """
     if request.format is not Format.ANTHROPIC:
         return None
@@ -614,18 +594,19 @@ def _last_system_place(request: Request) -> Place | None:
 
 
 def _has_output_format(request: Request) -> bool:
-    """Whether the answer to a request is held to a form that is no plain text."""
-    found = parse_fields(request.body)
-    text_format = as_dict(parse_object(found.get("text")).get("format"))  # of Responses
+    """Tell whether the request forces a response that is not plain text."""
+    body_fields = parse_fields(request.body)
+    text_format = as_dict(parse_object(body_fields.get("text")).get("format"))  # of the Responses API
     has_format = any(
-        form.get("type", "text") != "text" for form in (parse_object(found.get("response_format")), text_format)
+        form.get("type", "text") != "text"
+        for form in (parse_object(body_fields.get("response_format")), text_format)
     )
-    # The older way to force a call names the function: {"name": …}.
-    is_call_forced = isinstance(parse_json(found.get("function_call")), dict)
+    # The deprecated form that forces a call: {"name": …}.
+    is_call_forced = isinstance(parse_json(body_fields.get("function_call")), dict)
     return (
         has_format
         or is_call_forced
-        or any(parse_json(found.get(name)) is not None for name in _OUTPUT_FORMAT_FIELDS)
+        or any(parse_json(body_fields.get(name)) is not None for name in _OUTPUT_FORMAT_FIELDS)
     )
 
 

@@ -1,7 +1,7 @@
-"""What a model is told and shown for a summary. What it is shown is data: fenced, and nothing unsaid.
+"""Prompts for summaries. The model is shown the conversation as fenced data.
 
-A fence bears a name that stands nowhere in what it encloses, so nothing in there can close it, or open a
-message that nobody wrote.
+The name of a fence does not occur in the text inside, so that the text can neither close the fence nor imitate
+another message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from foveate.compaction.apply import describe_non_text
 from foveate.compaction.summarize.extractive import CountTokens
 from foveate.model import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
 
-# A token is about three quarters of a word; models write more than they are asked for.
+# A token is about three quarters of a word, and models write more than they are asked for.
 _WORDS_PER_TOKEN = 0.6
 _MAX_QUOTE_CHARS = 160
 _FENCE_NAME_CHARS = 12
@@ -54,7 +54,7 @@ _ENDS_BEFORE_LAST = "the last {messages:,} messages, which stay as they are."
 
 
 def continuation_prompt(tail: Sequence[Message], facts: Sequence[str], *, limit_tokens: int) -> str:
-    """What is said after a whole conversation to have its beginning summarised, up to where `tail` begins."""
+    """The instruction appended to a conversation to summarize everything before `tail`."""
     quote = next((text for message in tail for text in _quotes(message)), "")
     end = (
         _ENDS_BEFORE_QUOTE.format(quote=fence("quote", quote))
@@ -66,24 +66,21 @@ def continuation_prompt(tail: Sequence[Message], facts: Sequence[str], *, limit_
 
 
 def system_prompt(*, limit_tokens: int) -> str:
-    """What a model is told that is shown a conversation as data."""
     return _SYSTEM_PROMPT.format(what=_instructions(limit_tokens))
 
 
 def chunk_prompt(chunk: str, earlier_summary: str, facts: Sequence[str], *, is_last: bool) -> str:
-    """A piece of a conversation, after a summary of all `before` it."""
     parts = [fence("summary", earlier_summary, "The summary of what came before:")] if earlier_summary else []
     parts.append(fence("history", chunk, "The history:"))
     if facts:
         parts.append(_facts_prompt(facts))
-    more = "" if is_last else " More of the history follows later."
-    also = ", with all of the summary before it that still matters" if earlier_summary else ""
-    parts.append(f"Write the summary of this history{also}.{more}")
+    more_note = "" if is_last else " More of the history follows later."
+    also_note = ", with all of the summary before it that still matters" if earlier_summary else ""
+    parts.append(f"Write the summary of this history{also_note}.{more_note}")
     return "\n\n".join(parts)
 
 
 def redraft_prompt(missing: Sequence[str]) -> str:
-    """What is said to a summary that left something out."""
     left_out = fence("missing", "\n".join(f"- {fact}" for fact in missing))
     return (
         f"That summary leaves out the following, which may be needed:\n{left_out}\n\n"
@@ -92,16 +89,16 @@ def redraft_prompt(missing: Sequence[str]) -> str:
 
 
 def fence(kind: str, text: str, lead: str = "") -> str:
-    """A text between lines that do not stand in it."""
+    """Put a text between two lines that do not occur in it."""
     name = fence_name(text)
     opening = f"{lead}\n" if lead else ""
     return f"{opening}=== {kind} {name} ===\n{text}\n=== end of {kind} {name} ==="
 
 
 def fence_name(text: str, *, chars: int = _FENCE_NAME_CHARS) -> str:
-    """A name that does not stand in `text`, the same for the same text.
+    """A name that does not occur in `text`, the same for the same text.
 
-    Whoever wrote the text can have made it so that it holds its own first name.
+    An author can construct a text that contains its own first name, so there are further candidates.
     """
     digest = blake3(text.encode("utf-8", "replace"))
     names = (digest.hexdigest(length=chars, seek=chars * number)[:chars] for number in count_up())
@@ -109,7 +106,7 @@ def fence_name(text: str, *, chars: int = _FENCE_NAME_CHARS) -> str:
 
 
 def split_messages(messages: Sequence[Message], *, chunk_tokens: int, count: CountTokens) -> list[str]:
-    """All of `messages` as texts of at most `piece_tokens`, about; what is longer is told in several."""
+    """Format messages as texts of at most about `chunk_tokens`; long messages span several."""
     texts = [_message_text(message) for message in messages]
     name = fence_name("\n".join(texts))
     chunks: list[list[str]] = []
@@ -137,7 +134,7 @@ def _facts_prompt(facts: Sequence[str]) -> str:
 
 
 def _split_text(text: str, max_tokens: int, count: CountTokens) -> Iterator[str]:
-    """A text in parts that are short enough, cut at the end of a line where there is one."""
+    """Split a text into parts that fit, at line ends if possible."""
     if len(text) < 2 or count(text) <= max_tokens:
         yield text
         return
@@ -170,7 +167,7 @@ def _part_text(part: Part) -> str:
 
 
 def _quotes(message: Message) -> Iterator[str]:
-    """The beginning of each text in a message by which it can be found."""
+    """The start of each text in a message, by which the message can be found."""
     for part in message.parts:
         text = _part_text(part).strip() if not isinstance(part, Thinking) else ""
         if text:

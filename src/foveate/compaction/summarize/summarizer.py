@@ -1,4 +1,4 @@
-"""Who writes a summary, and what it is shown: a model over HTTP (`model.py`), or rules (`Extractive`)."""
+"""The summarizer protocol with its input and results, and the extractive implementation."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ from foveate.compaction.summarize.extractive import CountTokens, summarize_by_ru
 from foveate.model import Message, Request, Usage
 
 Usages = tuple[Usage | None, ...]
-"""What each call was billed; None for one that may have been billed, and nobody knows how much."""
+"""The usage of each call; None for a call whose usage is not known."""
 
 EXTRACTIVE_MODEL = "extractive"
-"""What stands for the name of a model where there was none."""
+"""Model name of summaries that no model wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryInput:
-    """What is to be summarised.
+    """What to summarize.
 
-    `sent` is the request as it went out: with the summary of an earlier fold in it, and with cache marks.
-    `head` is all that the new summary will stand for, `new` what of it no earlier summary stands for, and
-    `tail` what stays after it. `earlier` is the text of that earlier summary, `tokens` what is replaced now:
-    `new` and `earlier`. `facts` were found in the head by rules, and should be named.
+    `request` is what was sent last, with the summary of an earlier compaction and cache breakpoints. `head` is
+    everything that the new summary will replace, `new_messages` the part that no earlier summary covers, `tail`
+    what follows. `replaced_tokens` counts `new_messages` and `earlier_summary`. `facts` were extracted from the
+    head and should be mentioned.
     """
 
     request: Request
@@ -37,23 +37,19 @@ class SummaryInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A text that can stand for a span, and who wrote it."""
-
     text: str
     model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryFailure:
-    """Why there is none."""
-
     reason: str
 
 
 class UsageLog:
-    """What the calls for a summary were billed, failed ones too, one after the other.
+    """Usage of the calls for one summary, including failed ones.
 
-    Whoever asks for the summary holds them, so that none is lost where the asking is broken off.
+    The caller owns the log, so that no usage is lost if the summarizer is cancelled.
     """
 
     def __init__(self) -> None:
@@ -61,33 +57,33 @@ class UsageLog:
 
     @property
     def usages(self) -> Usages:
-        """All of them; None for a call that has no answer, or not yet."""
+        """The usage of each call; None for one without a response."""
         return tuple(self._usages)
 
     def start_call(self) -> None:
-        """A call goes out; from now on it may be billed."""
+        """Log a call before it is sent; from then on it may be charged."""
         self._usages.append(None)
 
     def finish_call(self, usage: Usage | None) -> None:
-        """The last call was answered, and this is what it was billed."""
+        """Set the usage of the last call."""
         self._usages[-1] = usage
 
     def drop_call(self) -> None:
-        """The last call was refused, and is not billed."""
+        """Remove the last call, which was rejected and is not charged."""
         self._usages.pop()
 
 
 class Summarizer(Protocol):
-    """Writes summaries. `model` is who does, for the journal."""
+    """Writes summaries."""
 
     @property
     def model(self) -> str:
-        """The name of the model; empty where it is the agent's own."""
+        """The name of the model, for the record; empty if it is the agent's own."""
 
     async def summarize(
         self, summary_input: SummaryInput, usage_log: UsageLog, *, limit_tokens: int
     ) -> Summary | SummaryFailure:
-        """A summary of about `limit_tokens` at most; each call for it goes into `bills` before it is made."""
+        """Write a summary of about `limit_tokens` at most, logging each call before it is sent."""
 
     async def redraft(
         self,
@@ -98,11 +94,11 @@ class Summarizer(Protocol):
         *,
         limit_tokens: int,
     ) -> Summary | SummaryFailure:
-        """`draft` written once more, with what it left out."""
+        """Write `draft` again, with the facts that it omitted."""
 
 
 class ExtractiveSummarizer:
-    """Summaries by rules, without any model: what was said, word for word."""
+    """Extractive summaries, without a model."""
 
     model = EXTRACTIVE_MODEL
 
@@ -112,7 +108,7 @@ class ExtractiveSummarizer:
     async def summarize(
         self, summary_input: SummaryInput, usage_log: UsageLog, *, limit_tokens: int
     ) -> Summary | SummaryFailure:
-        """All of the head once more, not a summary of a summary; empty where nothing fits."""
+        """Summarize the whole head again, not the earlier summary; empty if nothing fits."""
         summary = await asyncio.to_thread(
             summarize_by_rules,
             summary_input.head,
@@ -131,5 +127,5 @@ class ExtractiveSummarizer:
         *,
         limit_tokens: int,
     ) -> Summary | SummaryFailure:
-        """None: what there is room for has been chosen already."""
+        """Always fails: the summary contains everything that fits already."""
         return SummaryFailure(reason="rules give the same summary each time")

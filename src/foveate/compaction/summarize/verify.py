@@ -1,13 +1,9 @@
-"""What is no summary, whatever its status was; and what a summary leaves out.
+"""Verify a summary: reject errors and refusals, and find the facts that it omits.
 
-An error page or a refusal that was taken for a summary would be all that is left of a history. How they begin
-is a list, and no list is complete: so a summary must also tell something of what it stands for.
-
-Whether a text tells anything of what it should sum up, or could have been said to anybody.
-
-An error, a refusal in whatever language or a polite word share no words with a history but those that such
-texts are made of. A summary shares others, also a short one that names nothing as it was spelled: so it is held
-against the words of the history, and not against the names that should stand in it.
+An error page or a refusal taken for a summary would replace the whole history. A list of their beginnings is
+never complete, so a summary must also share content with what it replaces. Errors, refusals in any language and
+polite phrases share only generic words with a conversation; even a short summary without exact names shares
+others. Therefore words are compared, not facts.
 """
 
 import re
@@ -22,13 +18,13 @@ from foveate.compaction.summarize.extractive import CountTokens, select_missing_
 from foveate.model import Message
 from foveate.tokens.unicode_normalization import normalize_unicode
 
-# So many words of the history, besides those below, must stand in a text that tells of it.
+# How many words of the history, besides generic ones, a summary must share.
 _MIN_SHARED_WORDS = 2
-# The same for scripts that write no spaces, in pairs of characters: a word makes more than one of them.
+# The same for scripts without spaces, in pairs of characters; a word has more than one pair.
 _MIN_SHARED_PAIRS = 4
-# A history of fewer words than these is too short to be held against anything.
+# A shorter history cannot be compared.
 _MIN_HISTORY_WORDS = 6
-# Words are the same where they begin so: "parser" and "parsing".
+# Words with the same start count as equal: "parser" and "parsing".
 _STEM_CHARS = 4
 _WORD = re.compile(r"[^\W\d_]+")
 _ENDING = re.compile(r"(s|es|d|ed|ing)$")
@@ -37,7 +33,7 @@ _NAME_MARKS = "./\\_:@-"
 _NAME_MARK_SET = frozenset(_NAME_MARKS)
 _FIRST_UNSPACED_CODE = 0x2E80
 
-# What errors, refusals and polite words are made of, and the commonest English words of four letters and more.
+# Words of errors, refusals and polite phrases, and the commonest English words of four letters or more.
 _GENERIC_WORDS_TEXT = """
     able about above accept access account admin after again allocate allow almost already also although
     always amount another answer anthropic anyone anything apologies apologise apologize appear apply around
@@ -73,7 +69,7 @@ _GENERIC_WORDS_TEXT = """
 
 
 def shares_content(text: str, history: Iterable[str]) -> bool:
-    """Whether `text` tells something of `history`, which is read only as far as it takes to know."""
+    """Tell whether `text` shares content with `history`, which is read only as far as necessary."""
     words, pairs = _content_words(text)
     history_words: set[str] = set()
     shared_words: set[str] = set()
@@ -90,7 +86,7 @@ def shares_content(text: str, history: Iterable[str]) -> bool:
 
 
 def _content_words(text: str) -> tuple[set[str], set[str]]:
-    """How the words of a text begin, and its names; and the pairs of characters where it writes no spaces."""
+    """Word stems and names of a text, and the character pairs of its words in scripts without spaces."""
     plain = normalize_unicode(text, "NFKC").casefold()
     runs = {run.strip(_NAME_MARKS) for run in _NAME.findall(plain)}
     words = {run for run in runs if not _NAME_MARK_SET.isdisjoint(run)}
@@ -106,18 +102,17 @@ def _content_words(text: str) -> tuple[set[str], set[str]]:
 _GENERIC_WORDS = frozenset(_GENERIC_WORDS_TEXT.split())
 
 
-# A name that is likelier than this to be mentioned again is worth asking once more for.
+# A fact that is more probable than this to be mentioned again is worth a redraft.
 _IMPORTANT_PROBABILITY = 0.5
-# A refusal or an error is short; a longer text may speak of one.
+# Errors and refusals are short; a longer text may be about one.
 _MAX_ERROR_CHARS = 1_200
-# No text of any length has so many characters a token; a longer one needs no counting.
+# No text has more characters per token, so a longer one need not be counted.
 _MAX_CHARS_PER_TOKEN = 32
-# Fewer words than these say nothing of a history.
 _MIN_WORDS = 5
 _UNLISTED_NOTE = "and {number:,} more that may be needed, for which there is no room here"
 
 _HTML_PAGE = re.compile(r"\s*(```\w*\s*)?(<!doctype\b|<html\b|<\?xml\b|<head\b|<body\b)", re.IGNORECASE)
-# What is asked for is plain text; JSON is what servers, and models that are held to it, say instead.
+# The prompt asks for plain text; JSON comes from servers, and from models that are forced to it.
 _JSON = re.compile(r"""\s*(```\w*\s*)?(\{\s*(["'}]|$)|\[\s*[\[{"'])""")
 _PLAIN_ERROR = re.compile(
     r"""\s*(
@@ -136,7 +131,7 @@ _PLAIN_ERROR = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-# Blanks are read once: from where they begin, to where they end.
+# Possessive quantifiers: whitespace is read only once.
 _REFUSAL = re.compile(
     r"""\s*((i[ ]?['’]?a?m\s+(very\s+|so\s+)?sorry|sorry|unfortunately|i\s+apologi[sz]e|my\s+apologies
         |as\s+an\s+ai\b[^.,]{0,40})[^.!?]{0,60}?(?!(?<=\s)\s)[,.!;:]?\s*+(but\s++)?)?
@@ -158,7 +153,7 @@ _APOLOGY = re.compile(
         |お手伝いでき|죄송|미안|عذر|آسف|क्षमा|माफ)""",
     re.IGNORECASE | re.VERBOSE,
 )
-# A summary says nothing to whoever reads an error, or asked for what is not given.
+# A summary does not talk to somebody who reads an error or a refusal.
 _ADDRESSES_READER = re.compile(
     r"""(please|you\s+(can|may))\s+(try\s+again|retry)|try\s+again\s+(later|in\s+a\s+(few|moment|minute))
         |(contact\s+us|reach\s+out\s+to\s+us)\b|check\s+your\s+plan\s+and\s+billing|our\s+(usage|content)\s+polic
@@ -170,10 +165,10 @@ _ADDRESSES_READER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingFacts:
-    """Facts that a summary leaves out.
+    """Facts that a summary omits.
 
-    `important` are all that are worth a second try, whatever room there is; `listed` those that a list after it
-    has room for, important or not; `unlisted` how many important ones stand neither in the summary nor there.
+    `important` ones are worth a redraft; `listed` ones fit the list after the summary; `unlisted` is the number
+    of important ones in neither.
     """
 
     important: tuple[str, ...]
@@ -182,12 +177,12 @@ class MissingFacts:
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """What the list says: that it is not all, where it is not."""
+        """The facts to list, with a note if important ones do not fit."""
         return (*self.listed, _UNLISTED_NOTE.format(number=self.unlisted)) if self.unlisted else self.listed
 
 
 def find_problem(text: str, *, replaced_tokens: int, count: CountTokens) -> str | None:
-    """Why a text is no summary of so many tokens; None where it may be one."""
+    """Explain why a text is not a summary of `replaced_tokens`; None if it may be one."""
     if not text.strip():
         return "the summary is empty"
     if _HTML_PAGE.match(text):
@@ -209,7 +204,7 @@ def find_problem(text: str, *, replaced_tokens: int, count: CountTokens) -> str 
 
 
 def check_relevance(text: str, messages: Sequence[Message], earlier_summary: str = "") -> str | None:
-    """Why a text is no summary of `messages` and of the `earlier` one: it tells nothing of them."""
+    """Explain that a text is unrelated to `messages` and to the earlier summary; None if it is related."""
     texts = (text_part for message in messages for _, text_part in message_texts(message))
     if shares_content(text, chain((earlier_summary,), texts)):
         return None
@@ -219,10 +214,10 @@ def check_relevance(text: str, messages: Sequence[Message], earlier_summary: str
 def find_missing_facts(
     summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: CountTokens, max_tokens: int
 ) -> MissingFacts:
-    """What `summary` leaves out of `ranked`.
+    """Find which of the `ranked` facts `summary` omits.
 
-    The list after it fills up what the summary has left of `limit_tokens`, at least a quarter of it, as long as
-    all is below `most_tokens`.
+    The list after the summary may fill what is left of `limit_tokens`, at least a quarter of it, while both
+    together stay below `max_tokens`.
     """
     summary_tokens = count(summary)
     room_tokens = min(max(limit_tokens - summary_tokens, limit_tokens // 4), max_tokens - summary_tokens)
@@ -239,8 +234,8 @@ def find_missing_facts(
 
 
 def _omitted_facts(text: str, ranked: Sequence[RankedFact]) -> list[Fact]:
-    """All of `ranked` that a text does not tell."""
-    unlimited_tokens = 4 * len(ranked) + 4  # for as many lines of one token
+    """All of `ranked` that a text does not mention."""
+    unlimited_tokens = 4 * len(ranked) + 4  # enough for a line of one token each
     return select_missing_facts(text, ranked, limit_tokens=unlimited_tokens, count=lambda _: 1)
 
 
@@ -249,5 +244,4 @@ def _is_important(ranked_fact: RankedFact) -> bool:
 
 
 def _is_unspaced_script(text: str) -> bool:
-    """Whether its script writes no spaces between words."""
     return len(text) >= _MIN_WORDS * 2 and sum(ord(char) >= 0x2E80 for char in text) * 2 > len(text)

@@ -1,1 +1,1 @@
-""""""
+"""Parsers for Org and Markdown notes."""

@@ -1,9 +1,7 @@
-"""Front matter: what a Markdown file says of itself at its top.
+"""Parse the front matter of a Markdown file: YAML between `---`, TOML between `+++`, or JSON.
 
-It is in YAML between `---`, in TOML between `+++`, or in JSON between braces.
-
-What stands there is for privacy too. So where it cannot be read, or is read as something else than was meant
-(`tags: #private` is a comment to YAML), a privacy tag that it mentions is taken for one.
+Front matter can make a file private. So if it cannot be parsed, or is parsed as something else than was meant
+(`tags: #private` is a comment in YAML), any privacy tag that it mentions counts.
 """
 
 import json
@@ -25,13 +23,13 @@ from foveate.memory.parsing.privacy_tags import (
 )
 from foveate.memory.privacy import Gate
 
-# What is longer is a text that begins with a line. So far, though, it may still say that it is private.
+# A longer block is text after a horizontal line. Up to the second limit it is still searched for privacy tags.
 _MAX_FRONT_MATTER_CHARS = 65_536
 _MAX_SEARCHED_CHARS = 1 << 20
 _MAX_NESTING = 50
 
 _OPENING = re.compile(r"(---|\+\+\+)[ \t]*\r?\n")
-# What was meant as front matter, but has something before it, or a line that is too long or not quite one.
+# Meant as front matter, but with something before it, or with a longer or malformed fence.
 _MALFORMED_OPENING = re.compile(
     r"(?:[\s\ufeff]|<!--(?:(?!-->).)*+-->|%%(?:(?!%%).)*+%%)*+(-{3,}+|\+{3,}+)[^\S\n]*+\n\s*+", re.DOTALL
 )
@@ -43,27 +41,27 @@ _CLOSINGS = {
 }
 _KEY = re.compile(r"[\w@-][\w @-]{0,60}[ \t]*[:=]")
 _HEADING = re.compile(r"^#{1,6}[ \t]", re.MULTILINE)
-# Signs that a value in YAML cannot begin with unless it is in quotes, though a tag can.
+# Characters that a YAML value cannot start with unless it is quoted, but a tag can.
 _BARE_VALUE = re.compile(
     r"^([ \t]*(?:-[ \t]+(?:[\w-]+:[ \t]+)?|[\w-]+:[ \t]+))([@#%][^\s'\"][^'\"\n]*)$", re.MULTILINE
 )
 _BARE_ITEM = re.compile(r"(?<=[\[,])([ \t]*)([@#%][^\s,\[\]'\"]+)")
 _TAG_KEYS = frozenset({"TAGS", "TAG", "KEYWORDS", "FILETAGS"})
-# A file may be called so without being so.
+# A file may have such a name without being private.
 _NAME_KEYS = frozenset({"TITLE", "NAME", "ALIAS", "ALIASES"})
-# Where a privacy tag may stand among others, though these are no tags otherwise.
+# Keys whose values are not tags, but may contain a privacy tag.
 _LIKE_TAG_KEYS = frozenset({"CATEGORY", "CATEGORIES", "LABEL", "LABELS", "TOPIC", "TOPICS", "GROUPS"})
-# Without and with commas; what has a sign before it is a tag of its own anyhow.
+# Without and with commas; a word with a sign is a separate tag in any case.
 _BETWEEN_TAGS = re.compile(r"\s+"), re.compile(r"[,;]\s*|(?<!\s)\s++(?:[,;]\s*|(?=[#@]))")
 _FALSE_VALUES = frozenset({"false", "no", "off", "0", "n", "f"})
 _PLANNING_KEYS = {kind.upper(): kind for kind in PlanningKind}
 
 Value = Any
-"""Texts, and lists and mappings of texts."""
+"""Strings, and lists and mappings of strings."""
 
 
 class FrontMatter(NamedTuple):
-    """What a file says of itself; `end` is where it ends, and `content` where the text begins."""
+    """Front matter; `end` is its end, and `content` the start of the text."""
 
     end: int
     content: int
@@ -75,11 +73,11 @@ class FrontMatter(NamedTuple):
 
 
 class _InvalidFrontMatter(Exception):
-    """Neither YAML nor TOML; its text says why."""
+    """Invalid YAML, TOML or JSON, with the reason."""
 
 
 def parse_front_matter(text: str, gate: Gate) -> FrontMatter:
-    """The front matter of a text, if it has any; a byte order mark before it is passed over."""
+    """Parse the front matter of a text, after an optional byte order mark."""
     start = 1 if text[:1] == "\ufeff" else 0
     empty = FrontMatter(start, start)
     opened = _OPENING.match(text, start)
@@ -98,7 +96,7 @@ def parse_front_matter(text: str, gate: Gate) -> FrontMatter:
     try:
         pairs = _parse_toml(source) if opened[1] == "+++" else _parse_yaml(source)
     except _InvalidFrontMatter as broken:
-        # With headings in it, it is rather a text between two lines.
+        # With headings inside, it is text between two horizontal lines.
         bounds = empty if _HEADING.search(source) else FrontMatter(end, start)
         tag = find_tag_in_text(source, gate)
         return bounds._replace(tags=(tag,) if tag else (), problems=(f"the front matter is broken: {broken}",))
@@ -109,7 +107,7 @@ def parse_front_matter(text: str, gate: Gate) -> FrontMatter:
 
 
 def _parse_malformed(text: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
-    """A text with no front matter; or with what is meant as such, of which only a privacy tag counts."""
+    """Find a privacy tag in something that was meant as front matter, if there is any."""
     opened = _MALFORMED_OPENING.match(text, 0, _MAX_SEARCHED_CHARS)
     if not opened or not _KEY.match(text, opened.end()):
         return empty
@@ -118,12 +116,12 @@ def _parse_malformed(text: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
     if not closed:
         return _parse_unclosed(text[opened.end() : limit], empty, gate)
     fence = opened[1][:3]
-    meant = parse_front_matter(f"{fence}\n{text[opened.end() : closed.start()]}{fence}\n", gate)
-    return empty._replace(tags=tuple(filter(gate.is_private, meant.tags)))
+    front_matter = parse_front_matter(f"{fence}\n{text[opened.end() : closed.start()]}{fence}\n", gate)
+    return empty._replace(tags=tuple(filter(gate.is_private, front_matter.tags)))
 
 
 def _parse_json_block(text: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
-    """Front matter in JSON, with nothing behind it on its last line; or a text that begins with a brace."""
+    """Parse front matter in JSON with nothing after it on its last line."""
     start = empty.end
     try:
         pairs, end = _parse_json(text[start : start + _MAX_FRONT_MATTER_CHARS])
@@ -140,7 +138,7 @@ def _parse_json_block(text: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
 
 
 def _parse_unclosed(source: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
-    """A text that begins with a line; or front matter whose end was forgotten, if there is a key."""
+    """Handle front matter without an end, if it starts with a key."""
     if not _KEY.match(source):
         return empty
     heading = _HEADING.search(source)
@@ -182,33 +180,33 @@ def _interpret_pairs(
 def _find_suspected_tag(
     pairs: Sequence[tuple[str, Value]], tags: Sequence[str], source: str, gate: Gate
 ) -> str:
-    """A privacy tag that is a part of a tag, or all of another value, or is marked as one; or nothing."""
-    if found := find_tag_in_list(tags, gate):
-        return found
+    """A privacy tag as part of a tag, as a whole other value, or marked as a tag; empty if there is none."""
+    if tag_found := find_tag_in_list(tags, gate):
+        return tag_found
     for name, value in pairs:
         key = name.strip().upper()
-        if key in _LIKE_TAG_KEYS and (found := find_tag_in_list(_parse_tags(value), gate)):
-            return found
-        if key not in _NAME_KEYS and (found := next(filter(gate.is_private, _leaf_texts(value)), "")):
-            return found.strip().strip(":#")
+        if key in _LIKE_TAG_KEYS and (tag_found := find_tag_in_list(_parse_tags(value), gate)):
+            return tag_found
+        if key not in _NAME_KEYS and (tag_found := next(filter(gate.is_private, _leaf_texts(value)), "")):
+            return tag_found.strip().strip(":#")
     lines = (line for line in source.splitlines() if "#" in line or ":" in line)
     return next((tag for line in lines if (tag := _find_marked_tag(line, gate))), "")
 
 
 def _find_marked_tag(line: str, gate: Gate) -> str:
-    """A privacy tag that is marked as one in the value of a line, or in a comment."""
+    """A tag marked in the value of a line, or in a comment."""
     key = _KEY.match(line.strip())
     return find_tag_in_heading(line.strip()[key.end() :] if key else line, gate)
 
 
 def _parse_tags(value: Value) -> list[str]:
-    """Tags from a list, or from a text that has them one after the other; with commas, they may have blanks."""
+    """Tags from a list, or from a text separated by spaces or commas."""
     if isinstance(value, str):
         has_commas = "," in value or ";" in value
         parts: Iterable[str] = _BETWEEN_TAGS[has_commas].split(value)
     else:
         parts = _leaf_texts(value)
-    return [tag for each in parts for tag in [each.strip().strip("#:").strip()] if tag]
+    return [tag for part in parts for tag in [part.strip().strip("#:").strip()] if tag]
 
 
 def _leaf_texts(value: Value) -> Iterator[str]:
@@ -235,7 +233,7 @@ def _to_text(value: Value) -> str:
 
 
 def _parse_yaml(source: str) -> list[tuple[str, Value]] | None:
-    """The pairs of a mapping, all of them texts, since `2026-02-31` and `no` are; None where it is none."""
+    """The pairs of a mapping, with all values as strings (`2026-02-31`, `no`); None if it is not a mapping."""
     source = _BARE_VALUE.sub(_quote_value, source)
     try:
         return _parse_quoted_yaml(source)
@@ -246,34 +244,34 @@ def _parse_yaml(source: str) -> list[tuple[str, Value]] | None:
     return _parse_quoted_yaml(bare)
 
 
-def _quote_value(found: re.Match[str]) -> str:
-    return f"{found[1]}'{found[2].rstrip()}'"
+def _quote_value(match: re.Match[str]) -> str:
+    return f"{match[1]}'{match[2].rstrip()}'"
 
 
 def _parse_quoted_yaml(source: str) -> list[tuple[str, Value]] | None:
-    """The same, from a text in which everything is quoted that must be."""
+    """Parse YAML in which ambiguous values are quoted."""
     if not source.strip():
         return []
-    # By the events: PyYAML's own constructors go as deep as they are led, and let aliases stand for gigabytes.
-    found: list[tuple[str, Value]] | None = None
-    open_: list[list[Value]] = [[]]
+    # Uses events: PyYAML's constructors allow any nesting, and aliases that expand to gigabytes.
+    top_level_pairs: list[tuple[str, Value]] | None = None
+    open_collections: list[list[Value]] = [[]]
     try:
         for event in yaml.parse(source, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
             match event:
                 case yaml.ScalarEvent():
-                    open_[-1].append(event.value)
+                    open_collections[-1].append(event.value)
                 case yaml.CollectionStartEvent():
-                    if len(open_) > _MAX_NESTING:
+                    if len(open_collections) > _MAX_NESTING:
                         raise _InvalidFrontMatter(f"it is nested more than {_MAX_NESTING} deep")
-                    open_.append([])
+                    open_collections.append([])
                 case yaml.SequenceEndEvent():
-                    items = open_.pop()
-                    open_[-1].append(items)
+                    items = open_collections.pop()
+                    open_collections[-1].append(items)
                 case yaml.MappingEndEvent():
-                    items = open_.pop()
+                    items = open_collections.pop()
                     pairs = [(_to_text(key), value) for key, value in zip(items[::2], items[1::2], strict=True)]
-                    open_[-1].append(dict(pairs))
-                    found = pairs if len(open_) == 1 else found
+                    open_collections[-1].append(dict(pairs))
+                    top_level_pairs = pairs if len(open_collections) == 1 else top_level_pairs
                 case yaml.AliasEvent():
                     raise _InvalidFrontMatter(f"it has an alias, *{event.anchor}")
     except yaml.MarkedYAMLError as error:
@@ -281,7 +279,7 @@ def _parse_quoted_yaml(source: str) -> list[tuple[str, Value]] | None:
         raise _InvalidFrontMatter(f"{error.problem}{line}") from None
     except (yaml.YAMLError, UnicodeError):
         raise _InvalidFrontMatter("it has characters that YAML does not allow") from None
-    return found
+    return top_level_pairs
 
 
 def _parse_toml(source: str) -> list[tuple[str, Value]]:
@@ -294,7 +292,7 @@ def _parse_toml(source: str) -> list[tuple[str, Value]]:
 
 
 def _parse_json(source: str) -> tuple[list[tuple[str, Value]], int]:
-    """The pairs of the object that a text begins with, and where that ends."""
+    """The pairs of the object at the start of a text, and its end."""
     decoder = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, parse_int=str, parse_float=str)
     try:
         value, end = decoder.raw_decode(source)
@@ -306,14 +304,14 @@ def _parse_json(source: str) -> tuple[list[tuple[str, Value]], int]:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise _InvalidFrontMatter("it has a key twice")
-    return found
+    return mapping
 
 
 def _to_texts(value: object, depth: int = 0) -> Value:
-    """A value of TOML or JSON with nothing but texts in it."""
+    """A TOML or JSON value with all scalars as strings."""
     if depth > _MAX_NESTING:
         raise _InvalidFrontMatter(f"it is nested more than {_MAX_NESTING} deep")
     match value:

@@ -1,7 +1,7 @@
-"""Markdown into outlines.
+"""Parse Markdown notes into outlines.
 
-Beside CommonMark's headings, what people write in Markdown notes is understood: front matter, tags in headings
-and in lines of their own, states and dates as in Org, ids in braces.
+Besides CommonMark headings: front matter, tags in headings and in lines of their own, states and dates as in
+Org, and ids in braces.
 """
 
 import re
@@ -36,10 +36,10 @@ from foveate.memory.privacy import Gate
 _TODO_STATES = frozenset({"TODO", "DONE"})
 _CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
 _CHECKBOX_STATES = {" ": "TODO", "x": "DONE", "X": "DONE"}
-# A number is of an issue, not a tag.
+# A number is an issue, not a tag.
 _TAG = re.compile(r"#(?=\S*[^\W\d_])([\w@%][^\s#,;]*)[,;]?\Z")
 _ATTRIBUTE = re.compile(r"[#.][^\s{}]+\Z|[\w:-]+=\S*\Z")
-# At the end of a heading, tags and attributes may take turns so many times.
+# Tags and attributes at the end of a heading may alternate this often.
 _MAX_HEADING_SUFFIXES = 8
 _BLANK = re.compile(r"[ \t\n]*")
 _CODE_OR_LINK = re.compile(
@@ -48,12 +48,12 @@ _CODE_OR_LINK = re.compile(
     r"|!?\[(?P<text>[^\[\]]*)\]\((?:<[^<>]*>|[^()\s]*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)"
     r"|<(?P<address>[A-Za-z][A-Za-z0-9+.-]*:[^\s<>]*)>"
 )
-# A longer line is not one of tags.
+# A longer line is not a line of tags.
 _MAX_TAG_LINE_CHARS = 2000
-# Looking for links in a longer title would take a while.
+# Searching for links in longer titles is slow.
 _MAX_LINKED_TITLE_CHARS = 500
 
-# What would be a heading if it stood elsewhere, had a blank behind its signs, or the file were Org.
+# A heading that is in the wrong place, lacks a space after its signs, or uses Org syntax.
 _LIKE_HEADING = re.compile(
     r"^(?:[^\S\n]|[\ufeff>]|(?:[-*+]|\d{1,9}[.)]|\[[ xX-]\]|\[\^[^\]\s]{1,60}\]:)[^\S\n])*+"
     r"(#{1,6})[^\S\n]*([^#\s].*)$"
@@ -63,32 +63,32 @@ _LIKE_HEADING = re.compile(
 )
 _HTML_HEADING = re.compile(r"<(/?)(?:h[1-6]|summary)(?![^\s>])", re.IGNORECASE)
 _MAX_HTML_HEADING_CHARS = 1000
-# At the top of a file, it is meant of all of it, whatever is behind it.
+# At the top of a file it applies to the whole file, whatever follows.
 _FIRST_HASHTAG = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
 
 
 def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
-    """What a Markdown file says; `name` is its title where it has none.
+    """Parse a Markdown file; `name` is its default title.
 
-    Its title stands in its front matter. Where it does not, or says the same, a first heading that has no other
-    beside it is the title, and what stands below it is the text of the file.
+    The title is in the front matter. If there is none there, or the same, a first heading without siblings is
+    the title, and what is below it is the text of the file.
 
-    Text in a fence, a quote, a list or HTML has no headings, unless they have a privacy tag. A line of tags
-    counts for the heading it stands below, or at the top for the file; where it stands elsewhere and has a
-    privacy tag, for the file as well. In a fence that is closed it is part of an example.
+    Headings in code fences, quotes, lists and HTML do not count, unless they have a privacy tag. A line of tags
+    applies to the heading above it, or at the top to the file; elsewhere a privacy tag in it applies to the
+    file. In a closed fence it is part of an example.
     """
     return _MarkdownParser(text, gate).parse(name)
 
 
 def _has_title_heading(preamble: str, entries: Sequence[OutlineEntry]) -> bool:
-    """Whether the first heading is the title of the whole file: nothing stands before it or beside it."""
+    """Tell whether the first heading is the title of the file: no text before it and no sibling."""
     if preamble.strip() or not entries or entries[0].level != 1:
         return False
     return all(entry.level > 1 for entry in entries[1:])
 
 
 def _merge_title_heading(file: OutlineEntry, first: OutlineEntry) -> OutlineEntry:
-    """The file with what its first heading says, which is all about the file."""
+    """Merge the first heading into the entry of the file."""
     has_id = bool(file.properties.get("ID", "").strip())
     return replace(
         first,
@@ -102,7 +102,7 @@ def _merge_title_heading(file: OutlineEntry, first: OutlineEntry) -> OutlineEntr
 
 
 class _MarkdownHeader(NamedTuple):
-    """What stands directly below a heading, and where the content begins below that."""
+    """Tags and planning directly below a heading, and the start of the content after them."""
 
     content: int
     tags: tuple[str, ...]
@@ -110,14 +110,14 @@ class _MarkdownHeader(NamedTuple):
 
 
 class _MarkdownParser:
-    """One pass over a text, most of it over what is below the front matter, with LF at the end of each line."""
+    """Parses a text, mostly the part below the front matter, with LF line ends."""
 
     def __init__(self, text: str, gate: Gate) -> None:
         self._text = text
         self._gate = gate
         self._may_be_private = mentions_privacy_tag(text, gate)
         self._problems = ParseProblems(text)
-        # A lone CR ends a line too. Places stay the same.
+        # A single CR ends a line too. Positions stay the same.
         self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
         self._front_matter = parse_front_matter(self._lines, gate)
         self._body, self._to_original_index = _normalize_line_ends(text[self._front_matter.end :])
@@ -140,7 +140,7 @@ class _MarkdownParser:
         tags = self._front_matter.tags + header.tags
         if self._may_be_private:
             tags += self._stray_tags()
-        # Front matter that could not be read stays in the content, with all that is below it.
+        # Unreadable front matter stays part of the content.
         is_read = self._front_matter.content == self._front_matter.end
         file = OutlineEntry(
             start=0,
@@ -171,22 +171,22 @@ class _MarkdownParser:
         ]
 
     def _file_index(self, index: int) -> int:
-        """Where in the file a place of the body is."""
+        """Convert a position in the body to one in the file."""
         return self._front_matter.end + self._to_original_index(index)
 
-    def _heading_entry(self, found: MarkdownHeading, end: int) -> OutlineEntry:
-        heading = _parse_heading(found.title, self._gate)
-        body = min(found.body, end)
+    def _heading_entry(self, match: MarkdownHeading, end: int) -> OutlineEntry:
+        heading = _parse_heading(match.title, self._gate)
+        body = min(match.body, end)
         header = self._read_header(body, end)
         tags = heading.tags + header.tags
         if self._may_be_private:
-            tags = add_suspected_tag(found.title, tags, self._gate)
+            tags = add_suspected_tag(match.title, tags, self._gate)
         return OutlineEntry(
-            start=self._file_index(found.start),
+            start=self._file_index(match.start),
             body=self._file_index(body),
             content=self._file_index(header.content),
             end=self._file_index(end),
-            level=found.level,
+            level=match.level,
             title=heading.title,
             tags=tags,
             todo=heading.todo,
@@ -197,7 +197,7 @@ class _MarkdownParser:
         )
 
     def _read_header(self, start: int, end: int) -> _MarkdownHeader:
-        """The lines of planning and of tags at this place, blank ones between them passed over."""
+        """Read lines of planning and tags, skipping blank lines between them."""
         content = start
         tags: list[str] = []
         stamps: list[PlanningDate] = []
@@ -222,49 +222,49 @@ class _MarkdownParser:
         return _MarkdownHeader(content, tuple(tags), tuple(stamps))
 
     def _paragraph_tags(self, start: int, end: int) -> tuple[str, ...]:
-        """A privacy tag in a line such as `Tags: private` or `:private:`, in the first paragraph here."""
+        """Privacy tags in lines such as `Tags: private` or `:private:` in the first paragraph."""
         blank = _BLANK.match(self._body, start, end)
         at = blank.end() if blank else start
         paragraph_end = self._body.find("\n\n", at, end)
         last = end if paragraph_end < 0 else paragraph_end
         first = bisect_left(self._privacy_tag_lines, (self._body.rfind("\n", start, at) + 1 or start,))
         tag_lines = self._privacy_tag_lines[first : bisect_left(self._privacy_tag_lines, (last,))]
-        self._used_tag_lines.update(each.start for each in tag_lines)
-        return tuple(each.tag for each in tag_lines)
+        self._used_tag_lines.update(tag_line.start for tag_line in tag_lines)
+        return tuple(tag_line.tag for tag_line in tag_lines)
 
-    def _add_private_headings(self, found: list[MarkdownHeading]) -> list[MarkdownHeading]:
-        """These headings, and what looks like one with a privacy tag but stands where there are none."""
-        starts = [heading.start for heading in found]
+    def _add_private_headings(self, headings: list[MarkdownHeading]) -> list[MarkdownHeading]:
+        """Add lines that look like headings with a privacy tag, but are in other places."""
+        starts = [heading.start for heading in headings]
         private = []
         for like in _LIKE_HEADING.finditer(self._body):
             line = like[2] or like[4] or like[5]
             if not mentions_privacy_tag(line, self._gate) or _parse_hashtags(like[0].split()):
                 continue
             number = bisect_right(starts, like.start()) - 1
-            if number >= 0 and like.start() < found[number].body:
+            if number >= 0 and like.start() < headings[number].body:
                 continue
             if like[3] and "#" in line:
-                # With stars it is a heading of Org, where `#` is no sign of a tag, or an item of a list.
+                # With stars it is an Org heading, in which `#` does not mark a tag, or a list item.
                 line = line.replace("#", " ")
             tags = add_suspected_tag(line, _parse_heading(line, self._gate).tags, self._gate)
             if any(map(self._gate.is_private, tags)):
                 level = len(like[1] or like[3] or "") or (1 if like[6][0] == "=" else 2)
                 after = self._body.find("\n", like.end()) + 1 or len(self._body)
                 private.append(MarkdownHeading(like.start(), after, level, line.strip()))
-        return sorted([*found, *private])
+        return sorted([*headings, *private])
 
     def _stray_tags(self) -> tuple[str, ...]:
-        """Privacy tags in lines of tags that stand neither below a heading nor at the top."""
-        found = [
+        """Privacy tags in tag lines that are neither below a heading nor at the top."""
+        tags = [
             tag_line.tag for tag_line in self._privacy_tag_lines if tag_line.start not in self._used_tag_lines
         ]
         first = _FIRST_HASHTAG.match(self._body)
         if first and (tag := find_tag_in_text(first[1], self._gate)):
-            found.append(tag)
-        return (*found, *self._html_heading_tags())
+            tags.append(tag)
+        return (*tags, *self._html_heading_tags())
 
     def _html_heading_tags(self) -> tuple[str, ...]:
-        """A privacy tag in a heading of HTML, of which it is not known what stands below it."""
+        """A privacy tag in an HTML heading. What belongs to it is unknown, so it applies to the file."""
         tags = list(_HTML_HEADING.finditer(self._body))
         ends = [*(tag.start() for tag in tags), len(self._body)][1:]
         for opened, end in zip(tags, ends, strict=True):
@@ -277,16 +277,14 @@ class _MarkdownParser:
 
 
 def _normalize_line_ends(text: str) -> tuple[str, Callable[[int], int]]:
-    """The text with LF for every line end, and where its places are in the text that it was."""
+    """Replace all line ends by LF, and return a function that converts positions back."""
     if "\r" not in text:
         return text, int
-    removed = [found.start() - number for number, found in enumerate(re.finditer("\r\n", text))]
-    return re.sub("\r\n?", "\n", text), lambda place: place + bisect_left(removed, place)
+    removed = [line_end.start() - number for number, line_end in enumerate(re.finditer("\r\n", text))]
+    return re.sub("\r\n?", "\n", text), lambda index: index + bisect_left(removed, index)
 
 
 class _HeadingLine(NamedTuple):
-    """What the line of a heading says."""
-
     title: str
     tags: tuple[str, ...]
     todo: str
@@ -295,7 +293,7 @@ class _HeadingLine(NamedTuple):
 
 
 def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
-    """The parts of a heading: at its end tags and attributes in any order, at its beginning its state."""
+    """Parse a heading: tags and attributes at its end, in any order, and the state at its start."""
     title, id_ = line.strip(), ""
     tags: tuple[str, ...] = ()
     for _ in range(_MAX_HEADING_SUFFIXES):
@@ -308,10 +306,10 @@ def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
             )
             title = title[: title.rindex("{")].rstrip()
         title, hashtags = _split_hashtags(title)
-        title, more = split_tags(title)
-        if not attributes and not hashtags and not more:
+        title, org_tags = split_tags(title)
+        if not attributes and not hashtags and not org_tags:
             break
-        tags = more + hashtags + tags
+        tags = org_tags + hashtags + tags
     title, todo = split_state(title, _TODO_STATES)
     title, priority = split_priority(title)
     if not todo and (box := _CHECKBOX.match(title)):
@@ -320,13 +318,13 @@ def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
 
 
 def _heading_attributes(title: str) -> list[str]:
-    """The words in the braces at the end of a title, if that is what they are: `{#id .class key=value}`."""
+    """The words in braces at the end of a title, such as `{#id .class key=value}`."""
     words = title[title.rfind("{") + 1 : -1].removeprefix(":").split() if title[-1:] == "}" else []
     return words if "{" in title and all(map(_ATTRIBUTE.match, words)) else []
 
 
 def _split_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
-    """The title without the words at its end that are tags, such as `#a`, and these tags."""
+    """Split hashtags from the end of a title."""
     if "#" not in title:
         return title, ()
     words = title.split()
@@ -339,20 +337,20 @@ def _split_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _parse_hashtags(words: Sequence[str]) -> tuple[str, ...]:
-    """The tags that these words are, if all of them are."""
+    """The tags, if all words are hashtags."""
     if not words or words[0][0] != "#":
         return ()
-    found = [_TAG.match(word) for word in words]
-    return tuple(tag[1] for tag in found if tag) if all(found) else ()
+    matches = [_TAG.match(word) for word in words]
+    return tuple(tag[1] for tag in matches if tag) if all(matches) else ()
 
 
 def _plain_title(title: str) -> str:
-    """A title with its links by what they are called."""
+    """The title with links replaced by their texts."""
     title = title.strip()
     if not ("[" in title or "<" in title) or len(title) > _MAX_LINKED_TITLE_CHARS:
         return title
     return _CODE_OR_LINK.sub(_link_text, title)
 
 
-def _link_text(found: re.Match[str]) -> str:
-    return found["code"] or found["page"] or found["text"] or found["address"] or ""
+def _link_text(match: re.Match[str]) -> str:
+    return match["code"] or match["page"] or match["text"] or match["address"] or ""

@@ -1,9 +1,9 @@
-"""Where the headings of a Markdown text stand, by CommonMark, as markdown-it-py reads it.
+"""Find the headings of a Markdown text as CommonMark defines them.
 
-It takes its time, and 24 times the memory of the text. So most of a text is read without it: a line that begins
-with `#` is a heading wherever it stands, except in a fence or in HTML, whose ends are easily seen where they
-begin a line too. Stretches with anything else are given to it, from the beginning of one block of the text to
-that of another, where what came before no longer matters.
+markdown-it-py is slow and needs 24 times the memory of the text. So most text is scanned without it: a line
+that starts with `#` is a heading, except in fences and HTML, whose ends are easy to find if they start a line
+too. Only ambiguous parts are parsed by the library, from the start of one block to the start of another where
+earlier text no longer matters.
 """
 
 import re
@@ -15,9 +15,9 @@ from markdown_it.common.utils import mdTrim
 from markdown_it.rules_block.html_block import HTML_SEQUENCES
 from markdown_it.token import Token
 
-# Each list takes two of these. Deeper than this, the library would skip the rest of the text.
+# Each list takes two levels. Beyond the limit, the library skips the rest of the text.
 _MAX_NESTING = 200
-# Before a stretch, a place is looked for from which it can be read, so many times.
+# How many positions to try when searching backwards for the start of a block.
 _MAX_TRIES = 16
 
 _CANDIDATE_LINE = re.compile(
@@ -28,7 +28,7 @@ _FENCE = re.compile(r"(?:(`{3,})[^`\n]*|(~{3,})[^\n]*)$", re.MULTILINE)
 
 
 class MarkdownHeading(NamedTuple):
-    """A heading of the text itself, not of a quote or a list in it."""
+    """A top-level heading, not one in a quote or a list."""
 
     start: int
     body: int
@@ -37,26 +37,26 @@ class MarkdownHeading(NamedTuple):
 
 
 def find_headings(text: str, *, chunk_chars: int = 4096) -> list[MarkdownHeading]:
-    """All of them, in a text whose lines end with LF.
+    """Find all headings in a text with LF line ends.
 
-    So much is given to the library at a time, and more where that is all one block.
+    The library parses about `chunk_chars` at a time, more if that is one block.
     """
     return _HeadingScanner(text, chunk_chars).scan()
 
 
 def parse_headings(text: str, base: int = 0) -> tuple[list[MarkdownHeading], int]:
-    """What the library itself finds, and where the last block begins before which nothing can change any more.
+    """The headings found by the library, and the start of the last block that is certain.
 
-    A definition of a link may go on for lines and take them back from other blocks, but not over a blank line,
-    a heading with `#` or a fence. `base` is where `text` begins.
+    A link definition can span lines and take them from other blocks, but not across a blank line, a `#` heading
+    or a fence. `base` is the position of `text`.
     """
     tokens = _markdown_it().parse(text)
-    starts = [0, *(found.end() for found in re.finditer("\n", text)), len(text)]
-    found, last = [], 0
+    starts = [0, *(headings.end() for headings in re.finditer("\n", text)), len(text)]
+    headings, last_certain = [], 0
     for number, token in enumerate(tokens):
         if token.level or not token.map or token.nesting < 0:
             continue
-        # A last line of blanks has no number.
+        # A final blank line has no number.
         first, after = (min(line, len(starts) - 1) for line in token.map)
         start, end = starts[first], starts[after]
         if (
@@ -64,12 +64,12 @@ def parse_headings(text: str, base: int = 0) -> tuple[list[MarkdownHeading], int
             or token.markup[:1] == "#"
             or not text[starts[first - 1] : start].strip(" \t\n")
         ):
-            last = start
+            last_certain = start
         if token.type == "heading_open":
-            found.append(
+            headings.append(
                 MarkdownHeading(base + start, base + end, int(token.tag[1]), _join_lines(tokens[number + 1]))
             )
-    return found, base + last
+    return headings, base + last_certain
 
 
 def _join_lines(inline: Token) -> str:
@@ -84,13 +84,13 @@ def _markdown_it() -> MarkdownIt:
 
 
 class _HeadingScanner:
-    """One pass over a text, that leaves to the library what it must."""
+    """Scans a text once, and uses the library only if necessary."""
 
     def __init__(self, text: str, chunk_chars: int) -> None:
         self._text = text
         self._chunk_chars = chunk_chars
         self._headings: list[MarkdownHeading] = []
-        # Here a block of the text itself begins, whatever came before.
+        # A top-level block starts here, whatever precedes it.
         self._known_block_start = 0
 
     def scan(self) -> list[MarkdownHeading]:
@@ -118,7 +118,7 @@ class _HeadingScanner:
         return end
 
     def _scan_fence(self, start: int) -> int:
-        """Where a fence that begins a line ends; without an end it takes the rest."""
+        """Skip a fence; without an end it extends to the end of the text."""
         opened = _FENCE.match(self._text, start)
         if not opened:
             return self._after_line(start)
@@ -129,10 +129,9 @@ class _HeadingScanner:
         return self._known_block_start
 
     def _scan_html(self, start: int) -> int:
-        """Where HTML that begins a line ends."""
         end = self._after_line(start)
         line = self._text[start:end].rstrip("\n")
-        sequence = next((each for each in HTML_SEQUENCES if each[0].search(line)), None)
+        sequence = next((candidate for candidate in HTML_SEQUENCES if candidate[0].search(line)), None)
         if not sequence:
             return end
         _, ends, can_interrupt = sequence
@@ -148,7 +147,7 @@ class _HeadingScanner:
         return end
 
     def _scan_underline(self, start: int) -> int:
-        """Where a line of `=` or `-` ends, with a heading if there is a single line of text to underline."""
+        """Scan a line of `=` or `-`, which makes a heading of a single line of text above it."""
         end = self._after_line(start)
         if self._begins_block(start):
             return end
@@ -161,39 +160,38 @@ class _HeadingScanner:
         return end
 
     def _begins_block(self, start: int) -> bool:
-        """Whether it is known that what begins at this line without blanks before it is a block of the text."""
+        """Tell whether an unindented line certainly starts a top-level block."""
         return start == self._known_block_start or not self._text[self._line_before(start) : start].strip(
             " \t\n"
         )
 
     def _begins_paragraph(self, start: int) -> bool:
-        """Whether it is known that a paragraph begins at this line."""
         return self._text[start].isalpha() and self._begins_block(start)
 
     def _line_before(self, start: int) -> int:
         return self._text.rfind("\n", 0, max(start - 1, 0)) + 1
 
     def _scan_with_library(self, start: int) -> int:
-        """What the library finds from before `start` to the beginning of some block behind it."""
+        """Let the library parse from before `start` to the start of a later block."""
         text, block_start = self._text, self._block_start_before(start)
         size = self._chunk_chars
         while True:
             end = max(text.rfind("\n", start, start + size) + 1, self._after_line(start))
             if start + size >= len(text):
                 end = len(text)
-            found, last = parse_headings(text[block_start:end], block_start)
+            headings, last = parse_headings(text[block_start:end], block_start)
             if end == len(text) or last > start:
                 break
             size *= 4
         if end == len(text):
-            self._headings += found
+            self._headings += headings
             return end
-        self._headings += [heading for heading in found if heading.start < last]
+        self._headings += [heading for heading in headings if heading.start < last]
         self._known_block_start = last
         return last
 
     def _block_start_before(self, start: int) -> int:
-        """The last place at which a block is known to begin: one that is not indented, below a blank line."""
+        """The last certain start of a block: an unindented line after a blank one."""
         at = start
         for _ in range(_MAX_TRIES):
             at = self._text.rfind("\n\n", self._known_block_start, at + 1)
@@ -209,7 +207,7 @@ class _HeadingScanner:
 
 
 def _clean_title(rest: str) -> str:
-    """The title of a heading from what is behind its first signs, as the library takes it."""
+    """The title as the library reads it."""
     rest = rest.strip(" \t")
     bare = rest.rstrip("#")
     if not bare:

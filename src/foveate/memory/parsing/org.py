@@ -1,8 +1,8 @@
-"""Org into outlines.
+"""Parse Org notes into outlines.
 
-Where an entry begins and ends is found here, in one pass over the text: orgparse keeps no places, copies the
-file for each question about the tree, loses all of it to one impossible date, and takes minutes for some lines.
-What settings and links mean is asked of it, piece by piece.
+Entries are found in one pass. orgparse does not keep positions, copies the file for each tree operation, fails
+completely on one impossible date, and takes minutes for some lines. It is used only for TODO settings and
+links.
 """
 
 import re
@@ -34,7 +34,7 @@ from foveate.memory.privacy import Gate
 
 _BLOCK = "src|example|export|comment"
 _HEADING_OR_SETTING = re.compile(
-    # The blank behind the stars may have been forgotten, if tags are at the end; unless the stars make it bold.
+    # The space after the stars may be missing if there are tags at the end; unless the stars mark bold text.
     rf"^(?:(?:[^\S\r\n]|[\ufeff,])*+(\*+)(?:[^\S\r\n]|(?=[^\s*][^*\n]*:[ \t\r]*$))"
     rf"|[ \t\ufeff]*#\+(?:begin_({_BLOCK})(?!\S)|end_({_BLOCK})(?!\S)"
     r"|(filetags|title|todo|seq_todo|typ_todo)[ \t]*:))",
@@ -42,7 +42,7 @@ _HEADING_OR_SETTING = re.compile(
 )
 _HEADING, _BLOCK_BEGIN, _BLOCK_END, _SETTING = 1, 2, 3, 4
 
-# What is at the top of a file about the file. What is for a table or a picture below it stays with that.
+# Settings of the whole file. Those of a table or an image stay with it.
 _SETTINGS = re.compile(
     r"[ \t]*(?:#\+(archive|author|bind|category|columns|constants|creator|date|dependencies|depends|description"
     r"|email|exclude_tags|export_file_name|filetags|html_\w+|keywords|language|latex_\w+|link|options|priorities"
@@ -54,25 +54,25 @@ _HANDLED_SETTINGS = frozenset({"FILETAGS", "TITLE", "TODO", "SEQ_TODO", "TYP_TOD
 _DRAWER = re.compile(r"[ \t]*:(properties|logbook|clock):[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _END = re.compile(r"^[ \t]*:end:[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _PROPERTY = re.compile(r":(\S+):(?!\S)")
-# Wherever they stand, for what may be meant as private.
+# In any position, to find privacy tags.
 _ANY_SETTING = re.compile(
     r"^[ \t\ufeff,]*+#\+[ \t]*+(filetags(?=[ \t])|[^\s:]++(?=[ \t]*:))[ \t]*:?(.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
 _PLANNING_LINE = re.compile(rf"^{PLANNING_START.pattern}.*$", re.MULTILINE | re.IGNORECASE)
 _ANY_PROPERTY = re.compile(r"^[ \t]*:(\S+):(?:[ \t]+(.*))?$", re.MULTILINE)
-# `#+TAGS: a b(c)` says which tags there are; like this it is meant as FILETAGS.
+# `#+TAGS: a b(c)` lists the available tags; a single tag is meant as FILETAGS.
 _SINGLE_TAG = re.compile(r":\S+:|[^\s(){}\[\]]+")
 _BLANK_LINES = re.compile(r"(?:[ \t\r]*\n)*")
-# Its links would take a while.
+# Searching for links in longer titles is slow.
 _MAX_LINKED_TITLE_CHARS = 2000
 
 
 def parse_org(text: str, gate: Gate, *, name: str = "") -> Outline:
-    """What an Org file says; `name` is its title where it has none.
+    """Parse an Org file; `name` is its default title.
 
-    Text in a block that is literal, such as `#+begin_src`, has no headings, unless the block is not closed, or
-    the heading has a privacy tag. `#+FILETAGS` count wherever they stand.
+    Headings in literal blocks such as `#+begin_src` do not count, unless the block is not closed or the heading
+    has a privacy tag. `#+FILETAGS` count everywhere.
     """
     return _OrgParser(text, gate).parse(name)
 
@@ -81,15 +81,13 @@ _Properties = dict[str, list[str]]
 
 
 class _OrgHeading(NamedTuple):
-    """Where a heading begins, and what it says behind its stars."""
-
     start: int
     text_start: int
     level: int
 
 
 class _OrgHeader(NamedTuple):
-    """What stands directly below a heading, and where the content begins below that."""
+    """Properties and planning below a heading, and the start of the content after them."""
 
     content: int
     properties: _Properties
@@ -97,11 +95,9 @@ class _OrgHeader(NamedTuple):
 
 
 class _OrgParser:
-    """One pass over a text."""
-
     def __init__(self, text: str, gate: Gate) -> None:
         self._text = text
-        # A lone CR ends a line too, or a file from an old Mac would be a single heading. Places stay the same.
+        # A single CR ends a line too, as in files of old Macs. Positions stay the same.
         self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
         self._gate = gate
         self._may_be_private = mentions_privacy_tag(text, gate)
@@ -138,41 +134,41 @@ class _OrgParser:
         ]
 
     def _scan(self) -> None:
-        """Find the headings and the settings, also those in literal blocks that turn out not to be."""
+        """Find headings and settings, also those in unclosed literal blocks."""
         block, opened = "", 0
         inside: list[re.Match[str]] = []
-        for found in _HEADING_OR_SETTING.finditer(self._lines):
-            kind = found.lastindex
+        for match in _HEADING_OR_SETTING.finditer(self._lines):
+            kind = match.lastindex
             if kind == _BLOCK_BEGIN:
-                # Where one has begun already, that was never closed, so what is in it counts.
+                # The previous block was never closed, so its contents count.
                 self._accept(inside)
-                block, opened, inside = found[_BLOCK_BEGIN].lower(), found.start(), []
+                block, opened, inside = match[_BLOCK_BEGIN].lower(), match.start(), []
             elif kind == _BLOCK_END:
-                if block == found[_BLOCK_END].lower():
+                if block == match[_BLOCK_END].lower():
                     self._accept_private_headings(inside)
-                    self._code.append((opened, found.end()))
+                    self._code.append((opened, match.end()))
                     block, inside = "", []
             elif block:
-                inside.append(found)
+                inside.append(match)
             else:
-                self._accept((found,))
+                self._accept((match,))
         self._accept(inside)
 
-    def _accept(self, noted: Iterable[re.Match[str]]) -> None:
-        for found in noted:
-            if found.lastindex == _HEADING:
-                if _is_regular_heading(found) or self._is_private_heading(found):
-                    self._headings.append(_to_heading(found))
+    def _accept(self, matches: Iterable[re.Match[str]]) -> None:
+        for match in matches:
+            if match.lastindex == _HEADING:
+                if _is_regular_heading(match) or self._is_private_heading(match):
+                    self._headings.append(_to_heading(match))
             else:
-                self._apply_setting(found[_SETTING].upper(), self._rest_of_line(found.end()).strip())
+                self._apply_setting(match[_SETTING].upper(), self._rest_of_line(match.end()).strip())
 
-    def _accept_private_headings(self, noted: Iterable[re.Match[str]]) -> None:
-        for found in noted if self._may_be_private else ():
-            if found.lastindex == _HEADING and self._is_private_heading(found):
-                self._headings.append(_to_heading(found))
+    def _accept_private_headings(self, matches: Iterable[re.Match[str]]) -> None:
+        for match in matches if self._may_be_private else ():
+            if match.lastindex == _HEADING and self._is_private_heading(match):
+                self._headings.append(_to_heading(match))
 
     def _accept_private_settings(self) -> None:
-        """Take settings anywhere that may make the file private."""
+        """Apply settings in any position that may make the file private."""
         for setting in _ANY_SETTING.finditer(self._lines):
             if mentions_privacy_tag(setting[0], self._gate) and (
                 tag := self._find_tag_in_setting(setting[1], setting[2])
@@ -193,11 +189,11 @@ class _OrgParser:
                 return find_tag_in_property(key, value, self._gate)
 
     def _find_tags_in_properties(self, start: int, end: int) -> tuple[str, ...]:
-        """A privacy tag in a line such as `:TAGS: private`, behind planning, or alone in a line or comment."""
+        """Privacy tags in lines such as `:TAGS: private`, after planning, or alone in a line or comment."""
         if not self._may_be_private or not mentions_privacy_tag(self._lines[start:end], self._gate):
             return ()
-        for found in _ANY_PROPERTY.finditer(self._lines[start:end]):
-            key, value = found[1].removesuffix("+"), (found[2] or "").strip()
+        for match in _ANY_PROPERTY.finditer(self._lines[start:end]):
+            key, value = match[1].removesuffix("+"), (match[2] or "").strip()
             tag = find_tag_in_property(key, value, self._gate) or (
                 "" if value else find_tag_in_text(key, self._gate)
             )
@@ -206,7 +202,7 @@ class _OrgParser:
         for line in _PLANNING_LINE.finditer(self._lines[start:end]):
             if tag := find_tag_in_heading(line[0], self._gate):
                 return (tag,)
-        return tuple(said.tag for said in find_lone_tag_lines(self._lines[start:end], self._gate))
+        return tuple(tag_line.tag for tag_line in find_lone_tag_lines(self._lines[start:end], self._gate))
 
     def _is_private_heading(self, heading: re.Match[str]) -> bool:
         if not self._may_be_private or _is_list_item(heading):
@@ -216,7 +212,6 @@ class _OrgParser:
         return any(map(self._gate.is_private, tags))
 
     def _rest_of_line(self, at: int) -> str:
-        """The rest of a line."""
         end = self._lines.find("\n", at)
         return self._lines[at:] if end < 0 else self._lines[at:end]
 
@@ -233,7 +228,7 @@ class _OrgParser:
             case _:
                 todo, done = parse_seq_todo(value)  # type: ignore[no-untyped-call]
                 if "|" not in value:
-                    # orgparse knows no state to be done then; Org takes the last.
+                    # orgparse knows no done state then; Org uses the last one.
                     todo, done = todo[:-1], todo[-1:]
                 self._todo += todo
                 self._done += done
@@ -297,7 +292,7 @@ class _OrgParser:
         )
 
     def _read_header(self, at: int, end: int) -> _OrgHeader:
-        """The planning and the drawers at this place, in any order."""
+        """Read planning and drawers, in any order."""
         properties: _Properties = {}
         stamps: list[PlanningDate] = []
         while at < end:
@@ -327,13 +322,13 @@ class _OrgParser:
         return _OrgHeader(at, properties, tuple(stamps))
 
     def _read_properties(self, properties: _Properties, at: int, end: int) -> bool:
-        """Add the properties that stand here, line by line; whether there is nothing else."""
+        """Add the properties in these lines; False if there are other lines."""
         for line in self._lines[at:end].split("\n"):
             stripped = line.strip()
             matched = _PROPERTY.match(stripped)
             if matched:
                 key, value = matched[1].upper(), stripped[matched.end() :].strip()
-                # The first value is what it is, unless `KEY+` adds to it.
+                # The first value counts, unless `KEY+` appends.
                 if key[-1] == "+":
                     properties.setdefault(key[:-1], []).append(value)
                 else:
@@ -344,12 +339,12 @@ class _OrgParser:
 
 
 def _is_regular_heading(heading: re.Match[str]) -> bool:
-    """Whether the stars begin the line and a blank is behind them; what else looks like it is doubtful."""
+    """Tell whether the stars start the line, followed by a space."""
     return heading[0][-1] == " " and _text_before_stars(heading) in ("", "\ufeff")
 
 
 def _is_list_item(heading: re.Match[str]) -> bool:
-    """Whether it is rather an item of a list: a star with nothing but blanks before it."""
+    """Tell whether it is a list item instead: a single star after whitespace."""
     before = _text_before_stars(heading)
     return bool(before) and len(heading[_HEADING]) == 1 and not before.strip(" \t")
 
@@ -367,7 +362,7 @@ def _join_values(properties: _Properties) -> Mapping[str, str]:
 
 
 def _plain_title(title: str) -> str:
-    """A title with its links by what they are called."""
+    """The title with links replaced by their texts."""
     title = title.strip()
     if "[[" not in title or len(title) > _MAX_LINKED_TITLE_CHARS:
         return title

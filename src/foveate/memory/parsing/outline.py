@@ -1,7 +1,4 @@
-"""What a file of notes says: its text, and where in it each heading stands with what belongs to it.
-
-What could not be read as it was meant, in words and with its line.
-"""
+"""The outline of a note file: its text with the position and properties of each heading."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,15 +11,13 @@ NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class PlanningKind(StrEnum):
-    """What a date in the planning of an entry is for."""
-
     SCHEDULED = "scheduled"
     DEADLINE = "deadline"
     CLOSED = "closed"
 
 
 class PlanningDate(msgspec.Struct, frozen=True, gc=False):
-    """A date in the planning of an entry, in the local time of whoever wrote it."""
+    """A date in the planning of an entry, in the writer's local time."""
 
     kind: PlanningKind
     at: datetime
@@ -32,10 +27,10 @@ class PlanningDate(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
-    """A heading and its own text, up to the next heading; the first of a file is the file itself.
+    """A heading and its text up to the next heading. The first entry is the file itself.
 
-    All places are in the text of its outline. From `start` to `body` it is the heading, from `body` to `end`
-    everything else: planning, drawers and content, which begins at `content`.
+    Positions are in the text of the outline: the heading from `start` to `body`, then planning and drawers,
+    then the content from `content` to `end`.
     """
 
     start: int
@@ -56,37 +51,36 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """A file's text and its entries in their order, which together are all of the text."""
+    """The text of a file and its entries, which together cover all of it."""
 
     text: str
     entries: Sequence[OutlineEntry]
     problems: tuple[str, ...] = ()
-    """In words, what could not be read as it was meant; nothing of it is lost."""
+    """What could not be parsed as intended; none of it is lost."""
     private_ranges: Sequence[tuple[int, int]] = ()
-    """Where text begins and ends that has a privacy tag of its own, in order, each in an entry's content."""
+    """Ranges with a privacy tag of their own, in order, each in the content of an entry."""
 
     def to_text(self) -> str:
-        """The text again, from the entries."""
+        """Rebuild the text from the entries."""
         return "".join([self.text[entry.start : entry.end] for entry in self.entries])
 
 
-# Who has made the same mistake a thousand times needs to hear of it, not of each.
+# A mistake that is repeated a thousand times need not be listed each time.
 _MAX_LISTED = 20
 
 
 class ParseProblems:
-    """Collects them while a text is read, and tells them by line."""
+    """Collects parse problems with their positions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._found: list[tuple[int, str]] = []
 
     def add(self, at: int, reason: str) -> None:
-        """Remember what is wrong at this place of the text."""
         self._found.append((at, reason))
 
     def to_messages(self) -> tuple[str, ...]:
-        """The first of them in their order, and how many more there are."""
+        """The first problems by line, and the number of others."""
         messages, line, before = [], 1, 0
         for at, reason in sorted(self._found)[:_MAX_LISTED]:
             passed = self._text[before:at]
@@ -99,6 +93,6 @@ class ParseProblems:
 
 
 def shorten(text: str) -> str:
-    """A piece of a text, short enough for a message."""
+    """Shorten a text for a message."""
     text = " ".join(text[:200].split())
     return text if len(text) <= 60 else f"{text[:59]}…"

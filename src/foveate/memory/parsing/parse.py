@@ -1,4 +1,4 @@
-"""Notes of any kind into outlines."""
+"""Parse notes by their suffix."""
 
 from pathlib import PurePath
 
@@ -9,11 +9,12 @@ ORG_SUFFIXES = frozenset({".org", ".org_archive"})
 
 
 def parse_notes(text: str, gate: Gate, *, path: str) -> Outline:
-    """What a file says, by its suffix as Org or else as Markdown; its title is its name where it has none.
+    """Parse a file as Org or Markdown; the default title is its name.
 
-    Nothing is hidden here. `gate` says what privacy tags are, and what may be meant as one is taken for one.
+    Private entries are tagged here but not removed. `gate` defines the privacy tags; anything that may be meant
+    as one is tagged.
     """
-    # The libraries take their time to load, so only where there is something for them to read.
+    # The parsers are imported lazily because their libraries load slowly.
     file_path = PurePath(path)
     if file_path.suffix.lower() in ORG_SUFFIXES:
         from foveate.memory.parsing.org import parse_org

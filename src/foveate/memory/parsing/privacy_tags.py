@@ -1,8 +1,7 @@
-"""Doubts about privacy: what is not written as a tag, but may be meant as one. It is then taken for one.
+"""Find privacy tags, including words that are not written as tags but may be meant as such.
 
-Paragraphs and items of lists with a privacy tag in them, which note apps take for a tag of just these.
-
-Where code stands in a text, in which a tag is part of an example.
+A doubtful case counts as private. Tags in single paragraphs and list items hide only these. Tags in code are
+part of examples and do not count.
 """
 
 import re
@@ -16,7 +15,7 @@ _FENCE = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)(.*)$", re.MULTILINE)
 
 
 class CodeRanges:
-    """Places from one to another, in order. What was never closed is none: it may not be meant as code."""
+    """Ranges of code in a text. An unclosed block is not a range, because it may not be meant as code."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._ranges = list(ranges)
@@ -24,39 +23,38 @@ class CodeRanges:
 
     @classmethod
     def from_fences(cls, text: str) -> "CodeRanges":
-        """What stands between two fences of Markdown."""
-        found = []
+        """The code between Markdown fences."""
+        ranges = []
         opened: re.Match[str] | None = None
         for fence in _FENCE.finditer(text):
             if opened is None:
                 opened = fence
             elif fence[1].startswith(opened[1]) and not fence[2].strip():
-                found.append((opened.start(), fence.end()))
+                ranges.append((opened.start(), fence.end()))
                 opened = None
-        return cls(found)
+        return cls(ranges)
 
     def __contains__(self, index: int) -> bool:
-        """Whether code stands here."""
         return self.end_of(index) is not None
 
     def end_of(self, index: int) -> int | None:
-        """Where the code ends that stands here, if there is any."""
+        """The end of the code at this position; None if there is none."""
         number = bisect_right(self._starts, index) - 1
         return self._ranges[number][1] if number >= 0 and index < self._ranges[number][1] else None
 
 
-# Not so the address of a page.
+# Excludes URLs.
 _MARKED_TAG = re.compile(r"[:#：＃](?!//)([^\s:#：＃]+)")
 _SPACED_TAG = re.compile(r"(?<!\S)[:：][^\S\n]+([^\s:：]+)[^\S\n]+[:：](?!\S)")
-# Of tags that a file or an entry has; those of Org that choose what is exported say nothing of that.
+# Properties with tags of a file or entry; Org's export settings are not.
 _TAGS_PROPERTY = re.compile(r"(?!SELECT_|EXCLUDE_)\w*(?:TAGS?|KEYWORDS)\Z")
-# A thing may be called so without being so.
+# A thing may have such a name without being private.
 _NAME_PROPERTY = re.compile(
     r"\w*(?:TITLE|NAME|ALIAS|ALIASES|ID|CAPTION|RESULTS|ITEM|CALL|MACRO|LABEL|SELECT_TAGS|EXCLUDE_TAGS)\Z"
 )
 _FALSE_VALUES = frozenset({"false", "no", "off", "0", "n", "f", "nil"})
 _BETWEEN_WORDS = re.compile(r"[\s:#：＃,;|.!?%(){}<>\"'`*=~/\[\]]+")
-# Places where a text speaks of something without saying it: code, and what a link leads to.
+# Inline code, link targets and attributes, which only quote a word.
 _CODE_OR_LINK = re.compile(
     r"(?<!`)(`{1,8})(?!`)[^\n]*?(?<!`)\1(?!`)"
     r"|(?<!\S)([=~])(?=\S)[^\n=~]*\2(?!\S)"
@@ -67,20 +65,20 @@ _CODE_OR_LINK = re.compile(
 )
 _URL = re.compile(r"(?<![\w+.-])[A-Za-z][\w+.-]*+://\S*")
 
-# A line such as `Tags: a, b`, also in a comment or a list, and with the tags in a list below it.
+# A line such as `Tags: a, b`, also in a comment or a list, or with the tags in a list below it.
 _TAG_LINE = re.compile(
     r"^(?:[^\S\n]|[\ufeff>*_+\-:\[(]|<!--|%%)*+(?:\#\+)?(?:file)?(?:tags?|(?P<keywords>keywords))"
     r"[*_]{0,2}[^\S\n]*[:：]{1,2}[*_]{0,2}"
     r"(?P<said>[^\S\n]*+\S.*|(?:[^\S\n]*+\n(?:[^\S\n]*+[-*+][^\S\n].*)?)*+)",
     re.MULTILINE | re.IGNORECASE,
 )
-# A property as note apps write it, in a line of its own or in brackets: `private:: true`, `[tags:: a]`.
+# A property in the syntax of note apps, in a line or in brackets: `private:: true`, `[tags:: a]`.
 _INLINE_PROPERTY = re.compile(
     r"(?:^(?:[^\S\n]|[\ufeff>*+-])*+|[\[(])([\w@/-]{1,60}+)[^\S\n]*+::[^\S\n]++([^\])\n]*+)", re.MULTILINE
 )
-# Lines with a key each at the top of a file, where keywords are those of the file.
+# Key lines at the top of a file, where keywords are those of the file.
 _METADATA = re.compile(r"\s*+(?:[^\W\d][\w -]{0,40}:.*\n){2,}")
-# A line of nothing but tags, each of them marked, also in a comment or a list. Not so a property or setting.
+# A line of nothing but marked tags, also in a comment or a list; not a property or setting.
 _LONE_TAGS = re.compile(
     r"^(?:[^\S\n]|[\ufeff>*+-]|\#(?=[^\S\n])|<!--|%%)*+(?!#\+|:[\w+-]++:[^\S\n]+\S)"
     r"((?:[#:@：＃＠](?!#)\S++|[:：][^\S\n]+[^\s:：]++[^\S\n]+[:：])"
@@ -88,52 +86,52 @@ _LONE_TAGS = re.compile(
     re.MULTILINE,
 )
 _BETWEEN_TAGS = re.compile(r"[,;|:：\n]|-->|%%")
-# A sentence ends, or puts something in brackets.
+# End of a sentence, or an opening parenthesis.
 _SENTENCE = re.compile(r"[.!?](?![^\s)])|(?<=\s)\(")
 _MAX_WORDS_PER_TAG = 3
 _MAX_LISTED_WORDS = 6
 
 
 def mentions_privacy_tag(text: str, gate: Gate) -> bool:
-    """Whether any privacy tag is in `text` at all, even inside a word: where not, there is no doubt."""
+    """Tell whether a privacy tag occurs anywhere, even inside a word. If not, no further checks are needed."""
     normalized = normalize_text(text)
     return any(tag in normalized for tag in gate.tags)
 
 
 def blank_code_and_links(text: str) -> str:
-    """The text with blanks for what it only speaks of: code in a line, and where links lead. Places stay."""
+    """Replace inline code and link targets by spaces, keeping positions."""
     text = _URL.sub(_blank_url, text) if "://" in text else text
-    return _CODE_OR_LINK.sub(lambda found: " " * len(found[0]), text)
+    return _CODE_OR_LINK.sub(lambda match: " " * len(match[0]), text)
 
 
-def _blank_url(found: re.Match[str]) -> str:
-    # Tags that were glued to it still count.
-    address, last = found[0], found[0].rfind("/")
-    colon = address.find(":", last) if address[-1] == ":" else len(address)
-    return " " * colon + address[colon:]
+def _blank_url(match: re.Match[str]) -> str:
+    # Tags directly after the URL still count.
+    url, last = match[0], match[0].rfind("/")
+    colon = url.find(":", last) if url[-1] == ":" else len(url)
+    return " " * colon + url[colon:]
 
 
 def find_tag_in_heading(line: str, gate: Gate) -> str:
-    """The privacy tag that is marked as one anywhere in a heading, `:private` or `#private`; or nothing.
+    """The privacy tag that is marked anywhere in a heading, `:private` or `#private`; empty if there is none.
 
-    Org wants tags at the end, a blank before them and colons around. Who forgot one of these, or wrote on
-    behind it, meant the tag all the same.
+    In Org, tags are at the end, after a space and between colons. A writer who forgot one of these, or added
+    text after it, still meant a tag.
     """
     line = blank_code_and_links(line)
-    for found in _MARKED_TAG.finditer(line):
-        if tag := find_tag_in_word(found[1], gate):
+    for match in _MARKED_TAG.finditer(line):
+        if tag := find_tag_in_word(match[1], gate):
             return tag
     for word in _SPACED_TAG.findall(line):
         if tag := find_tag_in_word(word, gate):
             return tag
-    if at := find_at_tag(line, gate):
-        return at
+    if at_tag := find_at_tag(line, gate):
+        return at_tag
     last = "".join(line.rstrip().rsplit(None, 1)[-1:])
     return find_tag_in_word(last, gate) if ":" in last else ""
 
 
 def find_at_tag(text: str, gate: Gate) -> str:
-    """The privacy tag that begins with an @, which marks it, and is a word of `text`; or nothing."""
+    """The privacy tag that starts with @ and is a word of `text`; empty if there is none."""
     if "@" not in text and "＠" not in text:
         return ""
     words = _BETWEEN_WORDS.split(text)
@@ -141,24 +139,24 @@ def find_at_tag(text: str, gate: Gate) -> str:
 
 
 def find_tag_in_word(word: str, gate: Gate) -> str:
-    """The privacy tag that a word is or has as a part: `private`, `private/bank`, `(private)`; or nothing."""
+    """The privacy tag in a word: `private`, `private/bank`, `(private)`; empty if there is none."""
     if gate.is_private(word):
         return word.strip().strip(":#")
     return find_tag_in_text(word, gate)
 
 
 def find_tag_in_list(tags: Iterable[str], gate: Gate) -> str:
-    """The first of these tags that is private, or is one word with a privacy tag as a part; or nothing."""
-    found = (
+    """The first privacy tag among `tags`, perhaps as part of a single word; empty if there is none."""
+    private_tags = (
         find_tag_in_word(tag, gate) if len(tag.split()) < 2 or gate.is_private(tag) else "" for tag in tags
     )
-    return next(filter(None, found), "")
+    return next(filter(None, private_tags), "")
 
 
 def find_tag_in_property(key: str, value: str, gate: Gate) -> str:
-    """The privacy tag that a property or setting gives to what it belongs to; or nothing.
+    """The privacy tag that a property or setting assigns; empty if there is none.
 
-    It is among tags or keywords, or all of another value (`visibility: private`), or the key (`private: t`).
+    It is one of several tags or keywords, a whole value (`visibility: private`), or the key (`private: t`).
     """
     name = normalize_text(key).upper().replace("-", "_")
     if _TAGS_PROPERTY.match(name):
@@ -169,49 +167,49 @@ def find_tag_in_property(key: str, value: str, gate: Gate) -> str:
 
 
 class TagLine(NamedTuple):
-    """Where a line says of a file or of what it stands in that it has a privacy tag."""
+    """Position of a line with a privacy tag for the file or section."""
 
     start: int
     tag: str
 
 
 def find_tag_lines(text: str, code: CodeRanges, gate: Gate) -> list[TagLine]:
-    """The lines of Markdown such as `Tags: private`, and those of nothing but tags, in their order."""
+    """Markdown lines such as `Tags: private`, and lines of nothing but tags, in order."""
     top = _METADATA.match(text)
     top_end = top.end() if top else 0
-    found = [
+    tag_lines = [
         TagLine(line.start(), tag)
         for line in _TAG_LINE.finditer(text)
         if (not line["keywords"] or line.start() < top_end) and (tag := _find_listed_tag(line["said"], gate))
     ]
-    found += [
+    tag_lines += [
         TagLine(text.rfind("\n", 0, field.start(1)) + 1, tag)
         for field in _INLINE_PROPERTY.finditer(text)
         if (tag := find_tag_in_property(field[1], field[2].strip(), gate))
     ]
-    found += find_lone_tag_lines(text, gate)
-    return sorted(tag_line for tag_line in found if tag_line.start not in code)
+    tag_lines += find_lone_tag_lines(text, gate)
+    return sorted(tag_line for tag_line in tag_lines if tag_line.start not in code)
 
 
 def _find_listed_tag(text: str, gate: Gate) -> str:
-    """The privacy tag in a short list of tags, `a, b` or `a b`; or nothing, as where it is a sentence.
+    """The privacy tag in a short list of tags, `a, b` or `a b`; empty if it is a sentence.
 
-    A word with a sign before it is a tag whatever stands beside it.
+    A word with a sign is a tag in any case.
     """
     parts = [part.strip().lstrip("-*+ ") for part in _BETWEEN_TAGS.split(text)]
     words = [part.split() for part in parts]
-    tags = [word for each in words for word in each if word[0] in "#＃@＠["]
-    longest, count = max(map(len, words)), sum(map(len, words))
-    is_sentence = count > _MAX_WORDS_PER_TAG and longest > 1 and _SENTENCE.search(text)
-    if count == longest <= _MAX_LISTED_WORDS and not is_sentence:
-        tags += [*parts, *(word for each in words for word in each)]
-    elif longest <= _MAX_WORDS_PER_TAG and not is_sentence:
+    tags = [word for part_words in words for word in part_words if word[0] in "#＃@＠["]
+    max_words, count = max(map(len, words)), sum(map(len, words))
+    is_sentence = count > _MAX_WORDS_PER_TAG and max_words > 1 and _SENTENCE.search(text)
+    if count == max_words <= _MAX_LISTED_WORDS and not is_sentence:
+        tags += [*parts, *(word for part_words in words for word in part_words)]
+    elif max_words <= _MAX_WORDS_PER_TAG and not is_sentence:
         tags += parts
     return find_tag_in_list(tags, gate)
 
 
 def find_lone_tag_lines(text: str, gate: Gate) -> list[TagLine]:
-    """The lines of nothing but tags with a privacy tag among them."""
+    """Lines of nothing but tags, with a privacy tag among them."""
     return [
         TagLine(line.start(), tag)
         for line in _LONE_TAGS.finditer(text)
@@ -220,12 +218,12 @@ def find_lone_tag_lines(text: str, gate: Gate) -> list[TagLine]:
 
 
 def find_tag_in_text(text: str, gate: Gate) -> str:
-    """The first privacy tag that is a word of `text`; or nothing."""
+    """The first privacy tag that is a word of `text`; empty if there is none."""
     for word in _BETWEEN_WORDS.split(text):
         if gate.is_private(word):
             return word
     normalized = normalize_text(text)
-    # One that is itself of several words, or has a dot in it.
+    # A tag of several words, or with a dot.
     return next((tag for tag in sorted(gate.tags) if _BETWEEN_WORDS.search(tag) and tag in normalized), "")
 
 
@@ -236,9 +234,9 @@ _TASK_STATE = re.compile(
     r"(?:\[[ xX/-]\]|TODO|DONE|LATER|NOW|DOING|NEXT|WAIT|WAITING|HOLD|STARTED|IN-PROGRESS|CANCELL?ED)(?!\S)"
 )
 _INDENT = re.compile(r"[ \t>]*")
-# Settings, drawers, rows of a table: lines that are no part of a paragraph.
+# Settings, drawers and table rows, which are not part of a paragraph.
 _STANDALONE_LINE = re.compile(r"[ \t>]*(?:\||#\+|:\S+:(?!\S))")
-# Tags of HTML, and the signs around a comment in Obsidian.
+# HTML tags, and the signs around Obsidian's comments.
 _MARKUP = re.compile(r"<[^<>\n]*>|%%")
 _OPENING_CHARS = "(*_~[{\"'"
 
@@ -246,11 +244,10 @@ _OPENING_CHARS = "(*_~[{\"'"
 def find_private_blocks(
     text: str, start: int, end: int, code: CodeRanges, gate: Gate
 ) -> Iterator[tuple[int, int]]:
-    """Where the blocks between these places begin and end that have a privacy tag in them.
+    """Ranges of the blocks between two positions that contain a privacy tag.
 
-    In running text `#private` and `@personal` count. At the end of an item of a list, and anywhere in a task,
-    `:private:` does as well, also at the end of a table's cell. With an item goes what stands below it; of a
-    table it is the row.
+    In prose, `#private` and `@personal` count. At the end of a list item or table cell, and anywhere in a task,
+    `:private:` counts too. An item includes what is nested below it; in a table the block is the row.
     """
     if start >= end or not mentions_privacy_tag(text[start:end], gate):
         return
@@ -273,16 +270,16 @@ def _is_private_line(line: str, gate: Gate) -> bool:
 
 
 def _has_tag(text: str, gate: Gate, *, is_ending: bool, is_task: bool) -> bool:
-    """Whether there is a privacy tag in a line or cell; `is_ending`: at its end, colons make one as well."""
-    # From the end on, until there is a word that is no tag.
+    """Tell whether a line or cell has a privacy tag. With `is_ending`, colons mark one at its end."""
+    # Backwards, until a word is not a tag.
     for word in reversed(text.split()):
-        bare = normalize_text(word).lstrip(_OPENING_CHARS)
-        has_sign = bare[:1] in ("#", "@")
-        has_colon = bare[:1] == ":" or (bare[-1:] == ":" and bare.count(":") > 1)
+        normalized = normalize_text(word).lstrip(_OPENING_CHARS)
+        has_sign = normalized[:1] in ("#", "@")
+        has_colon = normalized[:1] == ":" or (normalized[-1:] == ":" and normalized.count(":") > 1)
         counts = has_sign or (has_colon and (is_ending or is_task))
         if counts and (
             find_at_tag(word, gate)
-            or any(find_tag_in_word(each[1], gate) for each in _SIGNED_WORD.finditer(word))
+            or any(find_tag_in_word(match[1], gate) for match in _SIGNED_WORD.finditer(word))
         ):
             return True
         is_ending = is_ending and (has_sign or has_colon)
@@ -290,7 +287,6 @@ def _has_tag(text: str, gate: Gate, *, is_ending: bool, is_task: bool) -> bool:
 
 
 def _block_start(text: str, at: int, floor: int, code: CodeRanges) -> int:
-    """Where the block of the line begins that begins here."""
     while at > floor and not _LIST_ITEM.match(text, at) and not _STANDALONE_LINE.match(text, at):
         above = text.rfind("\n", floor, at - 1) + 1 or floor
         if _is_blank(text[above:at]) or above in code or _STANDALONE_LINE.match(text, above):
@@ -300,7 +296,6 @@ def _block_start(text: str, at: int, floor: int, code: CodeRanges) -> int:
 
 
 def _block_end(text: str, begin: int, at: int, last: int, code: CodeRanges) -> int:
-    """Where the block ends that begins there and goes on at least to here."""
     at = _next_line_start(text, at, last)
     if _STANDALONE_LINE.match(text, begin):
         return at
@@ -320,13 +315,13 @@ def _block_end(text: str, begin: int, at: int, last: int, code: CodeRanges) -> i
 
 
 def _belongs_to_item(text: str, at: int, indent: int, has_gap: bool) -> bool:
-    """Whether a line belongs to an item above it: it is further in, or goes on with its text."""
+    """Tell whether a line belongs to the item above it: it is indented more, or continues its text."""
     return _indent_width(text, at) > indent or not (has_gap or _LIST_ITEM.match(text, at))
 
 
 def _indent_width(text: str, at: int) -> int:
-    found = _INDENT.match(text, at)
-    return len(found[0].expandtabs(4)) if found else 0
+    match = _INDENT.match(text, at)
+    return len(match[0].expandtabs(4)) if match else 0
 
 
 def _is_blank(line: str) -> bool:
@@ -334,6 +329,5 @@ def _is_blank(line: str) -> bool:
 
 
 def _next_line_start(text: str, at: int, last: int) -> int:
-    """Where the line behind this one begins."""
     end = text.find("\n", at, last)
     return last if end < 0 else end + 1

@@ -1,1 +1,1 @@
-""""""
+"""Search in notes: BM25, embeddings, and their combination."""

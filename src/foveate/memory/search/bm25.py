@@ -1,8 +1,8 @@
-"""How well texts match a query by their words: BM25.
+"""Score texts by the words of a query: BM25.
 
-What it is made of is kept apart (how often a word stands in a text, how long the text is, in how many it
-stands) and put together when a query asks, with the functions of bm25s. So texts can come and go, and a score
-depends on the texts that are there, not on how they came; bm25s's own index would have to be made anew.
+Term frequencies, text lengths and document frequencies are stored separately and combined per query with the
+functions of bm25s. So texts can be added and removed, and scores depend only on the current texts; the index of
+bm25s would have to be rebuilt.
 """
 
 from array import array
@@ -18,38 +18,39 @@ from foveate.memory.search.words import STOP_WORDS, split_segments, split_words,
 K1 = 1.2
 B = 0.75
 UNKNOWN_TERM = -1
-"""The term of all words that stand in no text."""
-# A text that has so many of a segment's rarest words, once each, is all that can be expected.
+"""Stands for all words that occur in no text."""
+# A text with this many of a segment's rarest words, once each, is an ideal match.
 _EXPECTED_TERMS = 4
 MAX_CACHED_HITS = 4_000_000
-"""So many are kept from one question to the next, of 12 bytes each."""
+"""Limit for hits cached between queries, of 12 bytes each."""
 
 Floats = NDArray[np.float32]
 TextNumbers = NDArray[np.int32]
 
 
 class Vocabulary:
-    """Words and the numbers of their stems; stop words have the first ones."""
+    """Maps words to the numbers of their stems; stop words come first."""
 
     def __init__(self) -> None:
         self._terms: dict[str, int] = {word: number for number, word in enumerate(STOP_WORDS)}
         self._numbers = _TermNumbers(self._terms)
 
     def __len__(self) -> int:
-        """How many stems there are."""
         return len(self._terms)
 
     def learn_terms(self, text: str) -> list[int]:
-        """The terms of a text of the memory, word by word."""
+        """The terms of a stored text, adding new ones."""
         return list(map(self._numbers.__getitem__, split_words(text)))
 
     def query_terms(self, text: str) -> list[int]:
-        """The terms of a query, each once, -1 for a word of no text; stop words where there is nothing else."""
-        found: dict[int | str, int] = {}
+        """The distinct terms of a query, -1 for unknown words; stop words only if there is nothing else."""
+        numbers_by_stem: dict[int | str, int] = {}
         for word in dict.fromkeys(split_words(text)):
             number = self._terms.get(word) if word in _STOP_WORD_SET else self._terms.get(stem(word))
-            found[stem(word) if number is None else number] = UNKNOWN_TERM if number is None else number
-        numbers = list(found.values())
+            numbers_by_stem[stem(word) if number is None else number] = (
+                UNKNOWN_TERM if number is None else number
+            )
+        numbers = list(numbers_by_stem.values())
         return [number for number in numbers if not 0 <= number < len(STOP_WORDS)] or numbers
 
 
@@ -57,7 +58,7 @@ _STOP_WORD_SET = frozenset(STOP_WORDS)
 
 
 class _TermNumbers(dict[str, int]):
-    """A word's number; that of a new one is that of its stem, which may be new as well."""
+    """The number of each word; a new word gets the number of its stem."""
 
     def __init__(self, terms: dict[str, int]) -> None:
         super().__init__(terms)
@@ -71,29 +72,29 @@ class _TermNumbers(dict[str, int]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Postings:
-    """For every term the texts it stands in, and how much of it.
+    """For each term, the texts that contain it, with its weight.
 
-    Those of term `t` are at `starts[t]` up to `starts[t + 1]`.
+    Those of term `t` are at `starts[t]` to `starts[t + 1]`.
     """
 
     starts: NDArray[np.int64]
     texts: TextNumbers
     weights: Floats
     lengths: Floats
-    """Of each text, in words that are no stop words."""
+    """Of each text, in words without stop words."""
 
 
 def build_postings(texts: Iterable[Sequence[tuple[float, list[int]]]], vocabulary: Vocabulary) -> Postings:
-    """Those of texts, each of which is some parts with their weights and terms."""
+    """Build the postings of texts, each given as parts with weights and terms."""
     numbers, sizes, parts = array("i"), array("i"), array("i")
     weights = array("f")
     for text in texts:
-        for weight, found in text:
-            numbers.fromlist(found)
-            sizes.append(len(found))
+        for weight, terms in text:
+            numbers.fromlist(terms)
+            sizes.append(len(terms))
             weights.append(weight)
         parts.append(len(text))
-    # A key is a term and the number of a text. There may be millions: what is not needed any more goes at once.
+    # A key combines term and text number. There may be millions, so intermediate arrays are freed early.
     keys = np.asarray(numbers, np.int64) << 32
     keys |= np.repeat(np.repeat(np.arange(len(parts), dtype=np.int32), parts), sizes)
     del numbers
@@ -105,32 +106,32 @@ def build_postings(texts: Iterable[Sequence[tuple[float, list[int]]]], vocabular
     if len(firsts):
         term_weights = np.add.reduceat(term_weights, firsts)
     keys = keys[firsts]
-    places = (keys & 0xFFFFFFFF).astype(np.int32)
+    text_numbers = (keys & 0xFFFFFFFF).astype(np.int32)
     starts = np.searchsorted(keys, np.arange(len(vocabulary) + 1) << 32)
-    telling = slice(int(starts[len(STOP_WORDS)]), None)
-    lengths = np.bincount(places[telling], term_weights[telling], minlength=len(parts))
-    return Postings(starts, places, term_weights, lengths.astype(np.float32))
+    significant = slice(int(starts[len(STOP_WORDS)]), None)
+    lengths = np.bincount(text_numbers[significant], term_weights[significant], minlength=len(parts))
+    return Postings(starts, text_numbers, term_weights, lengths.astype(np.float32))
 
 
-def group_postings(piece: Postings, group_of: TextNumbers, count: int) -> Postings:
-    """Those of texts taken together, such as all of a file: each group as if it were one text.
+def group_postings(postings: Postings, group_of: TextNumbers, count: int) -> Postings:
+    """Combine the postings of groups of texts, such as those of a file, as if each were one text.
 
-    The texts of a group stand side by side, and those of a term in their order.
+    The texts of a group are adjacent, and those of a term in order.
     """
-    groups = group_of[piece.texts]
+    groups = group_of[postings.texts]
     is_first = np.diff(groups, prepend=-1) != 0
-    is_first[piece.starts[:-1][np.diff(piece.starts) > 0]] = True
+    is_first[postings.starts[:-1][np.diff(postings.starts) > 0]] = True
     firsts = np.flatnonzero(is_first)
     return Postings(
-        starts=np.append(0, np.cumsum(is_first))[piece.starts],
+        starts=np.append(0, np.cumsum(is_first))[postings.starts],
         texts=groups[firsts],
-        weights=np.add.reduceat(piece.weights, firsts) if len(firsts) else piece.weights,
-        lengths=np.bincount(group_of, piece.lengths, minlength=count).astype(np.float32),
+        weights=np.add.reduceat(postings.weights, firsts) if len(firsts) else postings.weights,
+        lengths=np.bincount(group_of, postings.lengths, minlength=count).astype(np.float32),
     )
 
 
 def merge_postings(pieces: Sequence[tuple[Postings, TextNumbers]], terms: int) -> Postings:
-    """One of several: a text goes to the number it is given, or away where that is negative."""
+    """Merge postings. `to` gives each text its new number; negative ones are dropped."""
     lengths = np.zeros(1 + max((int(to.max(initial=-1)) for _, to in pieces), default=-1), np.float32)
     kept = [to[piece.texts] >= 0 for piece, to in pieces]
     sizes = [_kept_sizes(piece, stays, terms) for (piece, _), stays in zip(pieces, kept, strict=True)]
@@ -139,7 +140,7 @@ def merge_postings(pieces: Sequence[tuple[Postings, TextNumbers]], terms: int) -
     texts, amounts = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
     free = starts[:-1].copy()
     for (piece, to), stays, size in zip(pieces, kept, sizes, strict=True):
-        # Those of a term stand together in their old order, and so they will in the new place.
+        # Postings of a term are adjacent and keep their order.
         places = np.arange(size.sum()) + np.repeat(free - (np.cumsum(size) - size), size)
         texts[places] = to[piece.texts[stays]]
         amounts[places] = piece.weights[stays]
@@ -148,28 +149,28 @@ def merge_postings(pieces: Sequence[tuple[Postings, TextNumbers]], terms: int) -
     return Postings(starts, texts, amounts, lengths)
 
 
-def _kept_sizes(piece: Postings, stays: NDArray[np.bool_], terms: int) -> NDArray[np.int64]:
-    """Of each term, how many of its postings stay."""
-    before = np.append(0, np.cumsum(stays))
+def _kept_sizes(postings: Postings, is_kept: NDArray[np.bool_], terms: int) -> NDArray[np.int64]:
+    """How many postings of each term are kept."""
+    before = np.append(0, np.cumsum(is_kept))
     sizes = np.zeros(terms, np.int64)
-    sizes[: len(piece.starts) - 1] = np.diff(before[piece.starts])
+    sizes[: len(postings.starts) - 1] = np.diff(before[postings.starts])
     return sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TermScores:
-    """The texts that a term stands in, no text twice, and what it adds to the score of each."""
+    """The distinct texts with a term, and what it adds to their scores."""
 
     idf: float
-    """What the term is worth at all."""
+    """Inverse document frequency."""
     texts: NDArray[np.intp]
     scores: Floats
 
 
 class TextField:
-    """The texts of several postings, the places of one after those of the other.
+    """The texts of several postings, numbered consecutively.
 
-    Of each it says which texts are still there, or None where all are.
+    A mask tells which texts of each still exist; None means all.
     """
 
     def __init__(
@@ -177,22 +178,22 @@ class TextField:
     ) -> None:
         self._pieces = pieces
         self._max_hits = max_hits
-        kept = [piece.lengths if there is None else piece.lengths * there for piece, there in pieces]
-        self.lengths: Floats = np.concatenate(kept) if kept else np.zeros(0, np.float32)
+        lengths = [piece.lengths if mask is None else piece.lengths * mask for piece, mask in pieces]
+        self.lengths: Floats = np.concatenate(lengths) if lengths else np.zeros(0, np.float32)
         self.count = sum(
-            len(piece.lengths) if there is None else int(np.count_nonzero(there)) for piece, there in pieces
+            len(piece.lengths) if mask is None else int(np.count_nonzero(mask)) for piece, mask in pieces
         )
         self._average = np.float32(float(self.lengths.sum(dtype=np.float64)) / max(1, self.count) or 1.0)
-        # Never changed, only replaced: threads share it.
+        # Replaced, never modified, because threads share it.
         self._term_scores: dict[int, TermScores] = {}
 
     def term_scores(self, terms: Iterable[int]) -> dict[int, TermScores]:
-        """The run of each term. They are kept, for a question has many words of the one before it."""
-        known = self._term_scores
-        new = self._compute_scores([term for term in dict.fromkeys(terms) if term not in known])
+        """The scores of each term, cached because consecutive queries share many words."""
+        cached = self._term_scores
+        new = self._compute_scores([term for term in dict.fromkeys(terms) if term not in cached])
         if not new:
-            return known
-        all_scores = known | new
+            return cached
+        all_scores = cached | new
         self._term_scores = next(
             (scores for scores in (all_scores, new) if _count_hits(scores) <= self._max_hits), {}
         )
@@ -201,9 +202,9 @@ class TextField:
     def _compute_scores(self, terms: Sequence[int]) -> dict[int, TermScores]:
         from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
 
-        sizes, places, amounts = self._gather_postings(terms)
+        sizes, texts, amounts = self._gather_postings(terms)
         parts = _select_tfc_scorer("lucene")(
-            amounts, self.lengths.take(places), self._average, np.float32(K1), np.float32(B)
+            amounts, self.lengths.take(texts), self._average, np.float32(K1), np.float32(B)
         )
         idf_of = _select_idf_scorer("lucene")
         computed: dict[int, TermScores] = {}
@@ -212,11 +213,11 @@ class TextField:
             first, last = last, last + size
             idf = float(idf_of(size, N=self.count))
             parts[first:last] *= np.float32(idf)
-            computed[term] = TermScores(idf, places[first:last], parts[first:last])
+            computed[term] = TermScores(idf, texts[first:last], parts[first:last])
         return computed
 
     def _gather_postings(self, terms: Sequence[int]) -> tuple[list[int], NDArray[np.intp], Floats]:
-        """In how many texts each term stands; in which, one term after the other; and how much of it."""
+        """Of each term: the number of texts, the texts, and the weights."""
         numbers = np.asarray(terms, np.int64)
         bounds = [
             (
@@ -229,15 +230,15 @@ class TextField:
         sizes = [0] * len(terms)
         for number in range(len(terms)):
             shift = 0
-            for (piece, there), (starts, ends) in zip(self._pieces, bounds, strict=True):
+            for (piece, mask), (starts, ends) in zip(self._pieces, bounds, strict=True):
                 start, end = starts[number], ends[number]
                 if start < end:
-                    texts, some = piece.texts[start:end], piece.weights[start:end]
-                    if there is not None:
-                        kept = there.take(texts)
-                        texts, some = texts[kept], some[kept]
+                    texts, weights = piece.texts[start:end], piece.weights[start:end]
+                    if mask is not None:
+                        kept = mask.take(texts)
+                        texts, weights = texts[kept], weights[kept]
                     places.append(texts + np.int32(shift) if shift else texts)
-                    amounts.append(some)
+                    amounts.append(weights)
                     sizes[number] += len(texts)
                 shift += len(piece.lengths)
         return sizes, np.concatenate(places, dtype=np.intp), np.concatenate(amounts)
@@ -249,22 +250,22 @@ def _count_hits(term_scores: dict[int, TermScores]) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchScores:
-    """How well each text matches, and the score of one that matches as well as can be expected."""
+    """The score of each text, and the score of an ideal match."""
 
     scores: Floats
     ideal: float
 
     def normalize(self, full: float) -> Floats:
-        """The scores as shares of the best, or of `full` of the ideal where not even the best reaches that."""
+        """Divide the scores by the best, or by `full` of the ideal if that is more."""
         best = max(float(self.scores.max(initial=0.0)), full * self.ideal)
         return self.scores / np.float32(best) if best else self.scores
 
 
 def score_texts(texts: TextField, query: Sequence[Sequence[int]]) -> MatchScores:
-    """The scores of texts for a query of some segments, each a few terms: the root of the sum of their squares.
+    """Score texts for the segments of a query: the root of the sum of squares.
 
-    A long query has many thoughts, and a text is about one of them; a plain sum would prefer the texts that
-    have something of each. As for the ideal, who asks in many words does not expect all of them.
+    A long query has several topics, and a text is about one of them. A plain sum would favor texts that have a
+    little of each.
     """
     term_scores = texts.term_scores(chain.from_iterable(query))
     squares, scores = np.zeros((2, len(texts.lengths)), np.float32)
@@ -282,5 +283,5 @@ def score_texts(texts: TextField, query: Sequence[Sequence[int]]) -> MatchScores
 
 
 def split_query_terms(vocabulary: Vocabulary, query: str) -> list[list[int]]:
-    """The terms of every segment of a query that has any."""
+    """The terms of each segment of a query, without empty segments."""
     return [terms for segment in split_segments(query) if (terms := vocabulary.query_terms(segment))]

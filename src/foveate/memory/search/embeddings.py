@@ -1,63 +1,53 @@
-"""Vectors by the hash of what they were made of, kept in a file from one process to the next.
+"""Embeddings of texts: built-in word vectors, a remote endpoint, and a cache of vectors in a file.
 
-Only what has come through the gate gets here, and of a text only its hash stays. The file is a convenience:
-without it everything is embedded anew, and nothing else changes.
-
-Vectors from a server that speaks OpenAI's `POST /v1/embeddings` (November 2026).
-
-What a text is about as a vector: near ones are about the same.
+The cache is keyed by the hash of a text. Only public texts are embedded, and only their hashes are stored.
+Without the file everything is embedded again, with the same results.
 """
 
-from collections.abc import Sequence
-from functools import cache
-from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
-
-from foveate.errors import UnreadableInput
-
-if TYPE_CHECKING:
-    import tokenizers
 import asyncio
 import logging
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
-from foveate.errors import BadOption, UpstreamGarbled
+from foveate.errors import BadOption, UnreadableInput, UpstreamGarbled
 from foveate.http import JsonClient
 from foveate.paths import data_folder
 
+if TYPE_CHECKING:
+    import tokenizers
+
 _PACKAGE = "wordllama"
 _MODEL = "l2_supercat"
-# Enough to keep all cores busy, and few enough that their tokens need no room to speak of.
+# Enough to keep all cores busy with little memory.
 _BATCH_TEXTS = 512
 
 
 class Embedder(Protocol):
-    """Makes vectors of texts."""
-
     @property
     def name(self) -> str:
-        """The model and its version: vectors of another name cannot be compared with these."""
+        """The model and its version. Vectors with different names cannot be compared."""
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """A row for each text, of length 1; zeros for a text without words."""
+        """A row of length 1 for each text; zeros for a text without words."""
 
 
 class WordVectorEmbedder:
-    """The mean of the vectors of a text's tokens."""
+    """Embeds a text as the mean of its tokens' vectors."""
 
     def __init__(self, name: str, tokenizer: "tokenizers.Tokenizer", vectors: NDArray[np.float32]) -> None:
         self.name = name
@@ -65,41 +55,40 @@ class WordVectorEmbedder:
         self._vectors = vectors
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """A row for each text, of length 1; zeros for a text without words."""
         sums = np.zeros((len(texts), self._vectors.shape[1]), np.float32)
         encode: Any = self._tokenizer.encode_batch_fast
         for first in range(0, len(texts), _BATCH_TEXTS):
             batch = [_replace_unencodable(text) for text in texts[first : first + _BATCH_TEXTS]]
-            for row, found in enumerate(encode(batch, add_special_tokens=False), first):
-                if found.ids:
-                    sums[row] = self._vectors.take(found.ids, axis=0).sum(axis=0)
+            for row, encoding in enumerate(encode(batch, add_special_tokens=False), first):
+                if encoding.ids:
+                    sums[row] = self._vectors.take(encoding.ids, axis=0).sum(axis=0)
         return normalize_rows(sums)
 
 
 def normalize_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The rows at length 1; those without a direction are zeros."""
+    """Scale rows to length 1; zero rows stay zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    found: NDArray[np.float32] = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 1e-9)
-    return found
+    normalized: NDArray[np.float32] = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 1e-9)
+    return normalized
 
 
 @cache
 def default_embedder() -> Embedder:
-    """The vectors that come with wordllama, one for all; read from its files, nothing is fetched.
+    """The word vectors of wordllama, read from its files without a download.
 
-    Its own code is left alone: importing it takes a second, and changes how the process logs.
+    Its code is not imported: that takes a second and changes the process's logging.
 
     Raises:
-        UnreadableInput: its files are not there or cannot be read.
+        UnreadableInput: the files do not exist or cannot be read.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
-    found = find_spec(_PACKAGE)
-    if found is None or found.origin is None:
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
         raise UnreadableInput(_PACKAGE, "not installed, so there is no embedder without an endpoint")
-    folder = Path(found.origin).parent
+    folder = Path(spec.origin).parent
     weights = folder / "weights" / f"{_MODEL}_256.safetensors"
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / f"{_MODEL}_tokenizer_config.json"))
@@ -108,8 +97,8 @@ def default_embedder() -> Embedder:
         raise UnreadableInput(str(weights), f"no word vectors ({error})") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    # To this tokenizer a text is one word, hardly ever seen again: to remember 10,000 of them would take 60 MB,
-    # and a lock that its threads wait for.
+    # To this tokenizer a text is one word that hardly ever recurs. A cache of 10,000 texts would take 60 MB and
+    # a lock between its threads.
     model: Any = tokenizer.model
     model._resize_cache(0)
     return WordVectorEmbedder(f"{_PACKAGE}/{_MODEL}_256/{version(_PACKAGE)}", tokenizer, vectors)
@@ -120,8 +109,8 @@ def _replace_unencodable(text: str) -> str:
 
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-# OpenAI takes 2,048 texts and 300,000 tokens at a time; small servers much less.
-_BATCH_TEXTS_ENDPOINT = 64
+# OpenAI accepts 2,048 texts and 300,000 tokens per request; small servers much less.
+_REQUEST_BATCH_TEXTS = 64
 _MAX_CONCURRENT_REQUESTS = 4
 
 
@@ -134,8 +123,6 @@ _ROWS_DECODER = msgspec.json.Decoder(list[_EmbeddingRow])
 
 
 class EndpointEmbedder:
-    """Makes vectors by asking a server."""
-
     def __init__(
         self,
         url: str,
@@ -158,19 +145,19 @@ class EndpointEmbedder:
         self._timeout_seconds = timeout_seconds
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """A row for each text, of length 1; zeros for a text without words, which no server takes.
+        """A row of length 1 for each text; zeros for blank texts, which no server accepts.
 
         Raises:
-            UpstreamError: the server does not answer, or not with a vector for each text.
+            UpstreamError: the server does not respond with a vector for each text.
         """
         non_empty = [number for number, text in enumerate(texts) if text.strip()]
         batches = [
-            non_empty[first : first + _BATCH_TEXTS_ENDPOINT]
-            for first in range(0, len(non_empty), _BATCH_TEXTS_ENDPOINT)
+            non_empty[first : first + _REQUEST_BATCH_TEXTS]
+            for first in range(0, len(non_empty), _REQUEST_BATCH_TEXTS)
         ]
         if not batches:
             return np.zeros((len(texts), 1), np.float32)
-        # In a thread of its own: whoever calls may be in an event loop already.
+        # In its own thread, because the caller may be in an event loop.
         with ThreadPoolExecutor(1) as thread:
             responses = thread.submit(asyncio.run, self._request_batches(texts, batches)).result()
         widths = {len(row) for response in responses for row in response}
@@ -206,11 +193,11 @@ class EndpointEmbedder:
             raise UpstreamGarbled(self.url, "no list of vectors as `data` in the answer") from None
         if len(rows) != len(texts):
             raise UpstreamGarbled(self.url, f"{len(rows)} vectors for {len(texts)} texts")
-        places = [number if row.index is None else row.index for number, row in enumerate(rows)]
-        if sorted(places) != list(range(len(rows))):
+        numbers = [number if row.index is None else row.index for number, row in enumerate(rows)]
+        if sorted(numbers) != list(range(len(rows))):
             raise UpstreamGarbled(self.url, "the numbers of the vectors are not those of the texts")
         in_order = [
-            row.embedding for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])
+            row.embedding for _, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
         ]
         if not all(row and all(map(isfinite, row)) for row in in_order):
             raise UpstreamGarbled(self.url, "a vector without numbers")
@@ -225,15 +212,15 @@ def _embeddings_url(url: str) -> str:
 
 
 Floats = NDArray[np.float32]
-# Half as long as they are, vectors still point the same way; they are rounded also where they are not kept, so
-# that it makes no difference whether they were.
+# Half precision keeps the direction. Vectors are rounded even if they are not cached, so that results do not
+# depend on the cache.
 _STORED_DTYPE = np.dtype("<f2")
 _KEY_BYTES = 16
-# At a time, so that what is embedded is kept also where somebody stops it on the way.
-_BATCH_TEXTS_VECTORS = 2_048
+# Stored batch by batch, so that an interrupted run keeps what it has.
+_CACHE_BATCH_TEXTS = 2_048
 _BATCH_KEYS = 500
 _MAX_VECTORS = 400_000
-"""About 250 MB of the default embedder's."""
+"""About 250 MB with the default embedder."""
 _BUSY_TIMEOUT_SECONDS = 2.0
 _CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOG = logging.getLogger(__name__)
@@ -243,17 +230,16 @@ CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, key BLOB NOT NUL
 
 
 class VectorCache(Protocol):
-    """Where vectors are kept. What cannot be kept is not, and nobody is kept waiting for it."""
+    """Stores vectors if possible, without making callers wait."""
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Those of the vectors that are there."""
+        """The vectors that are cached."""
 
-    def put(self, vectors: Iterable[tuple[bytes, bytes]]) -> None:
-        """Keep vectors, each under its key."""
+    def put(self, vectors: Iterable[tuple[bytes, bytes]]) -> None: ...
 
 
 class SqliteVectorCache:
-    """Vectors in SQLite. Any number of processes may share the file; the oldest ones make room for new ones."""
+    """Vectors in SQLite, which any number of processes may share. The oldest make room for new ones."""
 
     def __init__(
         self,
@@ -266,26 +252,24 @@ class SqliteVectorCache:
         self._busy_timeout_seconds = busy_timeout_seconds
         self._max_vectors = max_vectors
         self.failure: str | None = None
-        """Why nothing is kept, in words; None while all is well."""
+        """Why nothing is cached; None if the cache works."""
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Those of the vectors that are there."""
-        found: dict[bytes, bytes] = {}
+        vectors: dict[bytes, bytes] = {}
 
         def read(database: sqlite3.Connection) -> None:
             for first in range(0, len(keys), _BATCH_KEYS):
                 batch = keys[first : first + _BATCH_KEYS]
                 placeholders = ",".join("?" * len(batch))
-                found.update(
+                vectors.update(
                     database.execute(f"SELECT key, vector FROM vectors WHERE key IN ({placeholders})", batch)
                 )
 
         if keys:
             self._run(read)
-        return found
+        return vectors
 
     def put(self, vectors: Iterable[tuple[bytes, bytes]]) -> None:
-        """Keep vectors, each under its key."""
         rows = list(vectors)
 
         def write(database: sqlite3.Connection) -> None:
@@ -298,7 +282,7 @@ class SqliteVectorCache:
         self._run(write)
 
     def _run(self, operation: Callable[[sqlite3.Connection], None]) -> None:
-        """Do some work on the file, and give it up for good where it cannot be used."""
+        """Run an operation on the file; stop using it after a failure."""
         if self.failure is not None:
             return
         try:
@@ -311,13 +295,13 @@ class SqliteVectorCache:
                 self._run_once(operation)
         except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-                return  # somebody else is writing: this once it is done without
+                return  # another process is writing: do without the cache this time
             self.failure = f"{self.path}: vectors are not kept ({error})"
             _LOG.warning("%s", self.failure)
 
     def _run_once(self, operation: Callable[[sqlite3.Connection], None]) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Opened each time: a connection may go neither to another thread nor through a fork.
+        # Opened each time: connections must not be shared between threads or across a fork.
         with closing(sqlite3.connect(self.path, timeout=self._busy_timeout_seconds)) as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
@@ -327,43 +311,42 @@ class SqliteVectorCache:
 
 
 def default_vector_cache() -> VectorCache:
-    """The file in Foveate's data folder, which `FOVEATE_HOME` can name."""
+    """The file in the data folder, which `FOVEATE_HOME` can set."""
     return SqliteVectorCache(data_folder(os.environ, sys.platform) / "vectors.sqlite")
 
 
 def embed_with_cache(embedder: Embedder, cache: VectorCache | None, texts: Sequence[str]) -> Floats:
-    """A row for each text; those that are kept are not made again, and those that are made are kept."""
+    """Embed texts, using and filling the cache."""
     rows = np.zeros((len(texts), 0), np.float32)
-    for first in range(0, len(texts), _BATCH_TEXTS_VECTORS):
-        batch = _embed_batch(embedder, cache, texts[first : first + _BATCH_TEXTS_VECTORS])
+    for first in range(0, len(texts), _CACHE_BATCH_TEXTS):
+        batch = _embed_batch(embedder, cache, texts[first : first + _CACHE_BATCH_TEXTS])
         if not first:
             rows = np.zeros((len(texts), batch.shape[1]), np.float32)
-        if batch.shape[1] != rows.shape[1]:  # some were kept when the model of that name was another
+        if batch.shape[1] != rows.shape[1]:  # some were cached when that name meant another model
             return embed_with_cache(embedder, None, texts)
-        rows[first : first + _BATCH_TEXTS_VECTORS] = batch
+        rows[first : first + _CACHE_BATCH_TEXTS] = batch
     return rows
 
 
 def _embed_batch(embedder: Embedder, cache: VectorCache | None, texts: Sequence[str]) -> Floats:
     keys = [_cache_key(embedder.name, text) for text in texts]
-    found = {key: row for key, row in (cache.get(keys) if cache else {}).items() if _is_valid_vector(row)}
-    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+    vectors = {key: row for key, row in (cache.get(keys) if cache else {}).items() if _is_valid_vector(row)}
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
     if missing:
         embedded = embedder.embed(list(missing.values())).astype(_STORED_DTYPE)
         new = {key: row.tobytes() for key, row in zip(missing, embedded, strict=True)}
         if cache:
             cache.put(new.items())
-        found |= new
-    if len(set(map(len, found.values()))) > 1:
+        vectors |= new
+    if len(set(map(len, vectors.values()))) > 1:
         return _embed_batch(embedder, None, texts)
-    whole = np.frombuffer(b"".join([found[key] for key in keys]), _STORED_DTYPE).reshape(len(texts), -1)
-    if cache and not np.isfinite(whole).all():
+    matrix = np.frombuffer(b"".join([vectors[key] for key in keys]), _STORED_DTYPE).reshape(len(texts), -1)
+    if cache and not np.isfinite(matrix).all():
         return _embed_batch(embedder, None, texts)
-    return whole.astype(np.float32)
+    return matrix.astype(np.float32)
 
 
 def _is_valid_vector(row: object) -> bool:
-    """Whether it can be a vector; whatever else got into the file is made anew."""
     return isinstance(row, bytes) and bool(row) and len(row) % _STORED_DTYPE.itemsize == 0
 
 

@@ -1,4 +1,4 @@
-"""How much each node of a memory has to do with a query, or with another node."""
+"""Score the relevance of each node for a query or another node."""
 
 import tomllib
 from collections.abc import Callable, Sequence
@@ -21,13 +21,13 @@ from foveate.memory.search.embeddings import (
 )
 from foveate.memory.search.shards import MAX_EMBEDDED_CHARS, IndexSnapshot, ShardedIndex, text_to_embed
 
-# Among fewer nodes than these, half may well be near.
+# With fewer nodes, half of them may well be similar.
 _MIN_NODES_FOR_MEDIAN, _MEDIAN_SAMPLE_NODES = 8, 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelevanceWeights:
-    """What the parts of relevance count; `weights.toml` says why."""
+    """Weights of the parts of relevance; explained in `weights.toml`."""
 
     words: float
     meaning: float
@@ -46,7 +46,6 @@ class RelevanceWeights:
 
 @cache
 def default_weights() -> RelevanceWeights:
-    """Those of `weights.toml`."""
     return RelevanceWeights(
         **tomllib.loads(files(__package__).joinpath("weights.toml").read_text("utf-8"))["relevance"]
     )
@@ -54,7 +53,7 @@ def default_weights() -> RelevanceWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeScores:
-    """A number for each node, the documents one after the other and their nodes in order."""
+    """Scores of all nodes, in document order."""
 
     relevance: NDArray[np.float32]
     """From 0, nothing in common, to 1."""
@@ -63,7 +62,7 @@ class NodeScores:
 
 
 class Index:
-    """Finds what is relevant in a memory; what it knows of a document it keeps while that is asked about."""
+    """Scores nodes, and keeps the index of documents between queries."""
 
     def __init__(
         self,
@@ -82,16 +81,14 @@ class Index:
 
     @property
     def weights(self) -> RelevanceWeights:
-        """What the parts of relevance count here."""
         return self._weights
 
     def score_query(self, documents: Sequence[Document], query: str) -> NodeScores:
-        """How relevant every node is to a query."""
         snapshot = self._take_snapshot(documents)
         return self._score(snapshot, query)
 
     def score_node(self, documents: Sequence[Document], node: Node) -> NodeScores:
-        """How much every node has to do with a node, which need not be one of them; with itself, all."""
+        """Score all nodes by their relation to one node, which need not be among them."""
         snapshot = self._take_snapshot(documents)
         scores = self._score(snapshot, text_to_embed(node))
         index = snapshot.index_of(node)
@@ -116,7 +113,7 @@ class Index:
             return NodeScores(
                 combine_scores(snapshot, terms, None, self._weights), np.zeros(len(snapshot), np.float32)
             )
-        # What is asked is not kept: only the memory's own text is.
+        # Only texts of the memory are cached, not queries.
         vector = embed_with_cache(self._embedder(), None, [query[:MAX_EMBEDDED_CHARS]])[0]
         similarity = snapshot.similarity(vector)
         return NodeScores(combine_scores(snapshot, terms, similarity, self._weights), similarity)
@@ -128,32 +125,31 @@ def combine_scores(
     similarity: Floats | None,
     weights: RelevanceWeights,
 ) -> Floats:
-    """The relevance of every node, from all that says something of it."""
     full = weights.full_match
     by_row = weights.words * score_texts(snapshot.texts, terms).normalize(full)
     by_row += weights.title * score_texts(snapshot.titles, terms).normalize(full)
-    own: Floats = by_row[snapshot.rows]
-    whole = weights.words + weights.title
+    own_scores: Floats = by_row[snapshot.rows]
+    total_weight = weights.words + weights.title
     if similarity is not None:
-        own += weights.meaning * _scale_similarity(similarity, weights)
-        whole += weights.meaning
-    own /= whole
-    best = float(own.max())
+        own_scores += weights.meaning * _scale_similarity(similarity, weights)
+        total_weight += weights.meaning
+    own_scores /= total_weight
+    best = float(own_scores.max())
     if not best:
-        return own
+        return own_scores
     files = score_texts(snapshot.files, terms).normalize(full)[snapshot.file_rows]
-    # What the file that matches least has, all have: it tells nothing.
-    lifted: Floats = own + np.repeat(weights.document * (files - files.min()), snapshot.sizes)
-    lifted += _boost_by_family(snapshot, own, weights)
-    # The best keeps what it has by itself: where everything matches badly, standing together is no merit.
-    lifted *= best / float(lifted.max())
-    lifted *= 1 - weights.recency + weights.recency * snapshot.recency
-    return lifted
+    # What every file has does not distinguish any.
+    scores: Floats = own_scores + np.repeat(weights.document * (files - files.min()), snapshot.sizes)
+    scores += _boost_by_family(snapshot, own_scores, weights)
+    # The best node keeps its own score: if all match badly, their neighbors must not raise them.
+    scores *= best / float(scores.max())
+    scores *= 1 - weights.recency + weights.recency * snapshot.recency
+    return scores
 
 
 def _scale_similarity(similarity: Floats, weights: RelevanceWeights) -> Floats:
-    """From 0, no nearer than half of all nodes, to 1, the nearest; less where that is not near either."""
-    # A few thousand of them have the same middle as all.
+    """Scale similarity from 0, the median, to 1, the most similar; less if that is not very similar either."""
+    # A sample of some thousands has the same median.
     middle = (
         float(np.median(similarity[:: len(similarity) // _MEDIAN_SAMPLE_NODES + 1]))
         if len(similarity) >= _MIN_NODES_FOR_MEDIAN
@@ -163,13 +159,15 @@ def _scale_similarity(similarity: Floats, weights: RelevanceWeights) -> Floats:
     trust = (nearest - weights.least_nearness) / (weights.full_nearness - weights.least_nearness)
     if trust <= 0:
         return np.zeros_like(similarity)
-    near: Floats = np.clip((similarity - middle) / nearest, 0, 1) * np.float32(min(1.0, trust))
-    return near
+    scaled: Floats = np.clip((similarity - middle) / nearest, 0, 1) * np.float32(min(1.0, trust))
+    return scaled
 
 
-def _boost_by_family(snapshot: IndexSnapshot, own: Floats, weights: RelevanceWeights) -> Floats:
-    """What each node has from its parent, and from the mean of all that stand in that."""
-    sums = np.bincount(snapshot.parents, own * snapshot.has_parent, minlength=len(own)).astype(np.float32)
-    given = weights.parent * own + weights.siblings * sums * snapshot.inverse_child_counts
-    lift: Floats = given[snapshot.parents] * snapshot.has_parent
-    return lift
+def _boost_by_family(snapshot: IndexSnapshot, own_scores: Floats, weights: RelevanceWeights) -> Floats:
+    """What each node gets from its parent, and from the mean of its siblings."""
+    sums = np.bincount(snapshot.parents, own_scores * snapshot.has_parent, minlength=len(own_scores)).astype(
+        np.float32
+    )
+    inherited = weights.parent * own_scores + weights.siblings * sums * snapshot.inverse_child_counts
+    boost: Floats = inherited[snapshot.parents] * snapshot.has_parent
+    return boost

@@ -1,8 +1,8 @@
-"""The nodes of a memory as relevance needs them, kept from one question to the next.
+"""Index of all nodes for relevance, updated incrementally.
 
-Nodes stand in shards. What is new makes a small shard, what is gone is marked as gone, and a shard that is not
-much larger than the one after it is merged with it, up to a size that takes little room to make: all in all a
-node is moved a few times, however the files change. What is scored is a snapshot, which nobody changes.
+New nodes form a small shard, and removed ones are masked. A shard that is not much larger than the next one is
+merged with it, up to a size that is cheap to build, so that each node is moved only a few times. Queries use an
+immutable snapshot.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,14 +27,14 @@ from foveate.memory.search.bm25 import (
 )
 
 Embed = Callable[[Sequence[str]], Floats]
-# Texts are cut here before they are embedded: what a node is about stands at its beginning.
+# What a node is about is at its start.
 MAX_EMBEDDED_CHARS = 4_000
-# A shard this many times larger than the one after it is left alone.
+# A shard that is this many times larger than the next one is not merged.
 _MERGE_RATIO = 4
-# No more nodes are put in a shard at a time, but for those of one file: what it takes to make one is several
-# times what it takes to have it, and a process does not give all of that back.
+# A larger shard is made only for a single file: building one takes several times its memory, which the process
+# does not release completely.
 MAX_SHARD_ROWS = 65_536
-# What a node stands in far above says little of it, and 100,000 nodes may be 2,000 levels deep.
+# Distant ancestors say little about a node, and 100,000 nodes may be 2,000 levels deep.
 _MAX_ANCESTORS = 6
 _Number = TypeVar("_Number", bound=np.generic)
 _DAY_SECONDS = 86_400.0
@@ -43,25 +43,25 @@ _NO_ROWS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Shard:
-    """Nodes, one row each."""
+    """One row per node."""
 
     texts: Postings
     titles: Postings
     files: Postings
-    """Those of all texts of a document, one row for each document."""
+    """All texts of a document together, one row per document."""
     vectors: Floats
     parent_offsets: TextNumbers
-    """How many rows above a node its parent stands; 0 for a file."""
+    """How many rows above a node its parent is; 0 for a file."""
     modified: NDArray[np.float64]
 
     def __len__(self) -> int:
-        """How many nodes it has room for, with those that are gone."""
+        """The number of rows, including removed nodes."""
         return len(self.parent_offsets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardLocation:
-    """Where a document stands: its nodes in a shard from a row on, and itself among the files of that."""
+    """The shard of a document, with the first row of its nodes and its own row among files."""
 
     shard: Shard
     row: int
@@ -70,56 +70,54 @@ class ShardLocation:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class IndexSnapshot:
-    """The nodes of some documents, one after the other, as they are at one time."""
+    """The nodes of some documents at one moment, in document order."""
 
     documents: tuple[Document, ...]
     vocabulary: Vocabulary
     rows: NDArray[np.intp]
-    """Where a node stands among the rows of all shards, which are in an order of their own."""
+    """The row of each node among all shards."""
     file_rows: NDArray[np.intp]
-    """And where a document stands among their files."""
+    """The row of each document among the files of all shards."""
     sizes: NDArray[np.intp]
-    """How many nodes each document has."""
+    """The number of nodes of each document."""
     texts: TextField
     titles: TextField
     files: TextField
     vectors: tuple[Floats, ...]
     parents: NDArray[np.intp]
-    """Of each node; a file is its own."""
+    """Of each node; a file is its own parent."""
     has_parent: Floats
-    """1 for a node that stands in another, 0 for a file."""
+    """1 for a node with a parent, 0 for a file."""
     inverse_child_counts: Floats
-    """1 divided by the number of children; 0 for none."""
+    """1 divided by the number of children; 0 without children."""
     recency: Floats
-    """1 for the newest, half of it after the half-life."""
+    """1 for the newest node, half after the half-life."""
 
     def __len__(self) -> int:
-        """How many nodes there are."""
         return len(self.rows)
 
     def similarity(self, vector: Floats) -> Floats:
-        """The cosine of every node to a vector."""
-        # Not `@`: its threads wait for each other, which on a busy machine takes ten times as long.
-        found = [
+        """The cosine between each node and a vector."""
+        # Not `@`: its threads wait for each other, which takes ten times as long on a busy machine.
+        parts = [
             np.einsum("ij,j->i", vectors, vector)
             if vectors.shape[1] == len(vector)
             else np.zeros(len(vectors), np.float32)
             for vectors in self.vectors
         ]
-        return np.concatenate(found)[self.rows] if found else np.zeros(0, np.float32)
+        return np.concatenate(parts)[self.rows] if parts else np.zeros(0, np.float32)
 
     def index_of(self, node: Node) -> int | None:
-        """Where a node stands among all, or None."""
-        at = 0
+        start = 0
         for document in self.documents:
             if document is node.document:
-                return at + document.nodes.index(node)
-            at += len(document.nodes)
+                return start + document.nodes.index(node)
+            start += len(document.nodes)
         return None
 
 
 class ShardedIndex:
-    """The shards, brought up to date by whoever holds the lock."""
+    """Maintains the shards. Callers hold a lock."""
 
     def __init__(
         self, *, ancestor_weight: float, half_life_days: float, max_rows: int = MAX_SHARD_ROWS
@@ -134,17 +132,17 @@ class ShardedIndex:
         self._snapshot: IndexSnapshot | None = None
 
     def update(self, documents: Sequence[Document], embed: Embed) -> IndexSnapshot:
-        """The snapshot of `documents`, made from what is known of them; only new ones are looked at."""
-        known = self._snapshot
-        if known and len(self._documents) == len(documents) and all(map(is_, self._documents, documents)):
-            return known
+        """Update the shards to `documents`, reading only new ones, and return a snapshot."""
+        current = self._snapshot
+        if current and len(self._documents) == len(documents) and all(map(is_, self._documents, documents)):
+            return current
         non_empty = {document: None for document in documents if document.nodes}
         new = _split_by_size(
             (document for document in non_empty if document not in self._locations), self._max_rows
         )
         shards = [
             (self._build_shard(batch, embed), batch) for batch in new
-        ]  # may fail: nothing has been changed so far
+        ]  # may fail; nothing has been changed so far
         self._locations = {
             document: home for document, home in self._locations.items() if document in non_empty
         }
@@ -188,7 +186,7 @@ class ShardedIndex:
             at += len(document.nodes)
 
     def _merge_small_shards(self) -> None:
-        """Merge from the end what is not much larger than what follows it; what is mostly gone, by itself."""
+        """Merge shards that are not much larger than the next one, and rebuild mostly removed ones."""
         alive = dict.fromkeys(map(id, self._shards), 0)
         for document, location in self._locations.items():
             alive[id(location.shard)] += len(document.nodes)
@@ -198,13 +196,13 @@ class ShardedIndex:
             shard = self._shards[at]
             size = alive[id(shard)]
             before = alive[id(self._shards[at - 1])] if at else 0
-            below = 0 < before < _MERGE_RATIO * size and before + size <= self._max_rows
-            if below or size * 2 < len(shard):
-                pieces = self._shards[at - 1 if below else at : at + 1]
-                whole = self._merge(pieces)
-                alive[id(whole)] = len(whole)
-                at -= below
-                self._shards[at : at + len(pieces)] = [whole]
+            merges_previous = 0 < before < _MERGE_RATIO * size and before + size <= self._max_rows
+            if merges_previous or size * 2 < len(shard):
+                pieces = self._shards[at - 1 if merges_previous else at : at + 1]
+                merged = self._merge(pieces)
+                alive[id(merged)] = len(merged)
+                at -= merges_previous
+                self._shards[at : at + len(pieces)] = [merged]
                 continue
             at -= 1
 
@@ -273,59 +271,58 @@ class ShardedIndex:
 
 
 def _build_field(pieces: Sequence[Postings], rows: NDArray[np.intp]) -> TextField:
-    """The field of those texts that stand at `rows` of all."""
+    """The field of the texts at `rows`."""
     starts = np.cumsum([0, *(len(piece.lengths) for piece in pieces)])
-    there = np.zeros(starts[-1], np.bool_)
-    there[rows] = True
-    kept = np.split(there, starts[1:-1]) if pieces else []
-    return TextField([(piece, None if left.all() else left) for piece, left in zip(pieces, kept, strict=True)])
+    mask = np.zeros(starts[-1], np.bool_)
+    mask[rows] = True
+    masks = np.split(mask, starts[1:-1]) if pieces else []
+    return TextField([(piece, None if left.all() else left) for piece, left in zip(pieces, masks, strict=True)])
 
 
 def text_to_embed(node: Node) -> str:
-    """What of a node is embedded: its title and its own text."""
     return f"{node.entry.title}\n{node.full_text}"[:MAX_EMBEDDED_CHARS]
 
 
 def _split_by_size(documents: Iterable[Document], max_rows: int) -> list[list[Document]]:
-    """Documents, as many together as one shard should have."""
-    found: list[list[Document]] = []
+    """Group documents by the size of a shard."""
+    groups: list[list[Document]] = []
     room = 0
     for document in documents:
         if len(document.nodes) > room:
-            found.append([])
+            groups.append([])
             room = max_rows
-        found[-1].append(document)
+        groups[-1].append(document)
         room -= len(document.nodes)
-    return found
+    return groups
 
 
 def _move_rows(
-    arrays: Sequence[NDArray[_Number]], places: Sequence[TextNumbers], count: int
+    arrays: Sequence[NDArray[_Number]], new_rows: Sequence[TextNumbers], count: int
 ) -> NDArray[_Number]:
-    """Rows of several arrays at their places in one."""
-    whole = np.zeros((count, *arrays[0].shape[1:]), arrays[0].dtype)
-    for array, to in zip(arrays, places, strict=True):
-        stays = to >= 0
-        whole[to[stays]] = array[stays]
-    return whole
+    """Copy rows of several arrays to their new positions in one."""
+    moved = np.zeros((count, *arrays[0].shape[1:]), arrays[0].dtype)
+    for array, to in zip(arrays, new_rows, strict=True):
+        is_kept = to >= 0
+        moved[to[is_kept]] = array[is_kept]
+    return moved
 
 
 def _find_parent_offsets(documents: Iterable[Document]) -> list[int]:
-    found: list[int] = []
+    offsets: list[int] = []
     for document in documents:
         rows = {id(node): row for row, node in enumerate(document.nodes)}
-        found.extend(
+        offsets.extend(
             row - rows[id(node.parent)] if node.parent else 0 for row, node in enumerate(document.nodes)
         )
-    return found
+    return offsets
 
 
-def _ancestor_terms(at: int, titles: Sequence[list[int]], parent_offsets: Sequence[int]) -> list[int]:
-    """The terms of the titles that a node stands in, each once."""
+def _ancestor_terms(index: int, titles: Sequence[list[int]], parent_offsets: Sequence[int]) -> list[int]:
+    """The distinct terms in the titles of a node's ancestors."""
     terms: dict[int, None] = {}
     for _ in range(_MAX_ANCESTORS):
-        if not parent_offsets[at]:
+        if not parent_offsets[index]:
             break
-        at -= parent_offsets[at]
-        terms.update(dict.fromkeys(titles[at]))
+        index -= parent_offsets[index]
+        terms.update(dict.fromkeys(titles[index]))
     return list(terms)

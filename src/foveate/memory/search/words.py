@@ -1,4 +1,4 @@
-"""The words of a text as they are matched, and the segments of a query."""
+"""Split texts into words and queries into segments, and stem words."""
 
 import re
 import threading
@@ -21,15 +21,15 @@ STOP_WORDS = (
     "up", "down", "out", "over", "under", "again", "once", "here", "both", "each", "few", "nor", "s", "t",
     "don", "now"
 )  # fmt: skip
-"""English words that say nothing of what a text is about; they count only in a query that has no others."""
+"""English words without meaning for search; they count only in a query without others."""
 
-# Longer ones are data (base64, hashes), of which the beginning tells them apart.
+# Longer words are data (base64, hashes), which differ at their start.
 _MAX_WORD_CHARS = 64
-# Blanks for all that is in no word: to split at these is three times as quick as to search for words.
+# Replaces everything else by spaces: splitting at these is three times as fast as searching for words.
 _ASCII_WORDS = str.maketrans({sign: sign.lower() if sign.isalnum() else " " for sign in map(chr, range(128))})
-# A query is read no further than this, half from its start, half from its end: a megabyte stays quick.
+# Of a longer query, only half of this from its start and half from its end is read.
 MAX_QUERY_CHARS = 16_000
-# A shorter sentence is no thought of its own: it goes with its neighbour.
+# A shorter sentence is joined with its neighbor.
 _MIN_SEGMENT_WORDS = 8
 _MAX_SEGMENTS = 48
 _SENTENCE_ENDS = re.compile(r"""\n+|(?<=[.!?])["”*]*\s+|(?<=[。！？])""")
@@ -38,21 +38,21 @@ _local = threading.local()
 
 
 def split_words(text: str) -> list[str]:
-    """Every word in its order, in small letters.
+    """The words of a text in order, in lower case.
 
-    Scripts that put no blanks between words give their characters one by one and in pairs.
+    In scripts without spaces, each character and each pair of characters is a word.
     """
     if text.isascii():
-        found = text.translate(_ASCII_WORDS).split()
+        words = text.translate(_ASCII_WORDS).split()
     else:
-        found = _split_any_script(normalize_unicode(text, "NFKC").casefold())
-    is_long = max(map(len, found), default=0) > _MAX_WORD_CHARS
-    return [word[:_MAX_WORD_CHARS] for word in found] if is_long else found
+        words = _split_any_script(normalize_unicode(text, "NFKC").casefold())
+    is_long = max(map(len, words), default=0) > _MAX_WORD_CHARS
+    return [word[:_MAX_WORD_CHARS] for word in words] if is_long else words
 
 
 def stem(word: str) -> str:
-    """What is left of an English word without its endings; other words mostly stay as they are."""
-    if not hasattr(_local, "stemmer"):  # one may not be used by two threads at once
+    """The stem of an English word; other words mostly stay unchanged."""
+    if not hasattr(_local, "stemmer"):  # a stemmer must not be shared between threads
         import Stemmer
 
         _local.stemmer = Stemmer.Stemmer("english", 0)
@@ -61,7 +61,7 @@ def stem(word: str) -> str:
 
 
 def split_segments(query: str) -> list[str]:
-    """The sentences of a query, short ones together with a neighbour; what is too long has no middle."""
+    """Split a query into sentences, joining short ones and dropping the middle of a long query."""
     if len(query) > MAX_QUERY_CHARS:
         half = MAX_QUERY_CHARS // 2
         query = query[:half] + "\n" + query[-half:]
@@ -83,19 +83,19 @@ def _split_any_script(text: str) -> list[str]:
     spaced, unspaced, either = _patterns()
     if not unspaced.search(text):
         return list(spaced.findall(text))
-    found: list[str] = []
+    words: list[str] = []
     for word in either.findall(text):
         if unspaced.match(word):
-            found += word
-            found += map("".join, pairwise(word))
+            words += word
+            words += map("".join, pairwise(word))
         else:
-            found.append(word)
-    return found
+            words.append(word)
+    return words
 
 
 @cache
 def _patterns() -> "tuple[regex.Pattern[str], ...]":
-    """Words between blanks, runs of a script that has none, and either."""
+    """Words between spaces, runs of a script without spaces, and either."""
     import regex
 
     scripts = "".join(

@@ -1,1 +1,1 @@
-""""""
+"""Views: what is shown of a memory within a token limit."""

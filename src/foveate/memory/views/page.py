@@ -1,4 +1,4 @@
-"""A page: a view while it is being filled, within its limit."""
+"""A page: a view while it is being filled."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from itertools import accumulate
 from foveate.budget.apply_ladder import parts_to_text
 from foveate.budget.sections import Keep
 from foveate.budget.truncate import TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
-from foveate.memory.nodes import Forest
+from foveate.memory.forest import Forest
 from foveate.memory.views.node_text import Passage, content_text, planning_text, render_heading, split_passages
 from foveate.memory.views.view import DetailLevel, View, ViewFormat, ViewNode
 from foveate.model import TokenCount
@@ -16,14 +16,14 @@ from foveate.tokens.measured_text import EMPTY_SEGMENT
 from foveate.tokens.text_meter import TextMeter, TextPart
 
 _LINE_BREAK = "\n"
-# So many blocks are measured at once, which is much quicker than one by one.
+# Measuring many blocks at once is much faster.
 _BATCH_NODES = 64
-# After so many that do not fit, hardly any other will.
+# After this many nodes that do not fit, hardly any other will.
 _MAX_MISSES = 24
 
-# The longest tokens of all are rows of so many blanks.
+# The longest tokens are runs of spaces.
 _MAX_CHARS_PER_TOKEN = 128
-# So many blanks between two lines are kept.
+# How many spaces between two lines are kept.
 _MAX_BLANKS = 128
 
 _LEVEL_RANKS = {DetailLevel.HIDDEN: 0, DetailLevel.TITLE: 1, DetailLevel.EXCERPT: 2, DetailLevel.FULL: 3}
@@ -31,7 +31,7 @@ _LEVEL_RANKS = {DetailLevel.HIDDEN: 0, DetailLevel.TITLE: 1, DetailLevel.EXCERPT
 
 @dataclass(frozen=True, slots=True)
 class PageBlock:
-    """A node on a page: how much of it, as which text, and how many tokens that is with the end of its line."""
+    """A node on a page: its detail level, text, and tokens including the line end."""
 
     level: DetailLevel
     parts: TextParts
@@ -40,28 +40,28 @@ class PageBlock:
 
 @dataclass(slots=True)
 class Page:
-    """Nodes by their place in the forest, each with what is shown of it.
+    """The shown nodes by their index in the forest.
 
-    A node never stands without what it stands in: whoever puts it there pays for those titles too.
+    Ancestors are always shown: adding a node also costs the titles of its missing ancestors.
     """
 
     forest: Forest
     meter: TextMeter
     view_format: ViewFormat
     first: int = 0
-    """What stands before this place is never shown."""
+    """Nodes before this index are never shown."""
     similarity_scores: Mapping[int, float] = field(default_factory=dict)
-    """The similarity of the nodes that are shown for it, which say so."""
+    """Similarity of the nodes that are shown for it, which their headings tell."""
     blocks: dict[int, PageBlock] = field(default_factory=dict)
-    """In the order in which they were put there."""
+    """In the order in which they were added."""
     used_tokens: int = 0
 
     def add_nodes(
         self, indexes: Sequence[int], level: DetailLevel, room_tokens: int, *, max_misses: int = _MAX_MISSES
     ) -> int | None:
-        """Put those nodes on the page that fit in `room_tokens`; gives the first that did not.
+        """Add the nodes that fit in `room_tokens`; return the first that does not.
 
-        After more than `patience` of these no others are tried.
+        After more than `max_misses` of these no others are tried.
         """
         missed: list[int] = []
         for start in range(0, len(indexes), _BATCH_NODES):
@@ -78,18 +78,18 @@ class Page:
         return missed[0] if missed else None
 
     def add_all_or_none(self, indexes: Sequence[int], room_tokens: int) -> bool:
-        """Put nodes that follow each other on the page, all of them whole or none."""
+        """Add consecutive nodes completely, either all or none."""
         adding = [index for index in indexes if self._shows_more(index, DetailLevel.FULL)]
-        # One id is enough for all of it: whoever wants more has it. What has shown its own keeps it.
-        own = {indexes[0], *self.blocks}
-        texts = [self._node_text(index, DetailLevel.FULL, shows_id=index in own) for index in adding]
+        # One id is enough for all of them. Nodes that are shown already keep theirs.
+        with_id = {indexes[0], *self.blocks}
+        texts = [self._node_text(index, DetailLevel.FULL, shows_id=index in with_id) for index in adding]
         measured_texts = self.meter.measure_many(texts)
         blocks = {
             index: PageBlock(DetailLevel.FULL, (measured,), measured.total.upper + 1)
             for index, measured in zip(adding, measured_texts, strict=True)
         }
-        there = sum(self.blocks[index].tokens for index in adding if index in self.blocks)
-        tokens = self.used_tokens - there + sum(block.tokens for block in blocks.values())
+        replaced_tokens = sum(self.blocks[index].tokens for index in adding if index in self.blocks)
+        tokens = self.used_tokens - replaced_tokens + sum(block.tokens for block in blocks.values())
         if tokens > room_tokens:
             return False
         self.blocks |= blocks
@@ -104,64 +104,62 @@ class Page:
         *,
         needs_passage: bool = False,
     ) -> bool:
-        """Put as much of a node on the page as fits: all of it, its beginning, or what is `relevant`.
+        """Add as much of a node as fits: all, its start, or the `relevant` passages.
 
-        `relevant` are stretches of its content, the most relevant first. Where there is no room for more than
-        the heading nothing is put there; with `needs_stretch`, where the first stretch has no room whole.
+        `relevant` are passages of its content, best first. Nothing is added if only the heading fits or, with
+        `needs_passage`, if the first passage does not fit completely.
         """
-        above = self._missing_ancestors(index)
+        ancestors = self._missing_ancestors(index)
         free_tokens = room_tokens - self._tokens_without(index) - (1 if self.blocks else 0)
         node, head = self.forest.nodes[index], self._heading_text(index)
         body_text, plan = content_text(node, self.view_format), planning_text(node)
-        block = self._cut_block(above, _join_lines(head, plan), body_text, free_tokens, relevant)
+        block = self._cut_block(ancestors, _join_lines(head, plan), body_text, free_tokens, relevant)
         if needs_passage:
             start, end = relevant[0] if relevant else next(split_passages(body_text))
             if block is None or body_text[start:end].rstrip() not in parts_to_text(block.parts):
                 return False
         elif block is None and plan:
-            block = self._planning_block(above, head, plan.split(_LINE_BREAK), free_tokens)
+            block = self._planning_block(ancestors, head, plan.split(_LINE_BREAK), free_tokens)
         if block is None:
             return False
-        self._add(index, block, above)
+        self._add(index, block, ancestors)
         return True
 
     def add_title(self, index: int, room_tokens: int) -> bool:
-        """Put the title of a node on the page, and of what it stands in the nearest titles that fit."""
+        """Add the title of a node, and as many titles of its nearest ancestors as fit."""
         measured = self.meter.measure(self._node_text(index, DetailLevel.TITLE))
         if measured.total.upper > room_tokens:
             return False
-        above = list(self._missing_ancestors(index).items())[::-1]
+        ancestors = list(self._missing_ancestors(index).items())[::-1]
         self.blocks[index] = PageBlock(DetailLevel.TITLE, (measured,), measured.total.upper + 1)
         tokens = measured.total.upper
-        for each, block in above:
-            # What a title takes beside others can be a token less, hardly ever more.
+        for ancestor, block in ancestors:
+            # Next to others a title can take one token less, hardly ever more.
             tokens += block.tokens - 1
             if tokens > room_tokens:
                 break
-            self.blocks[each] = block
+            self.blocks[ancestor] = block
         while self.count().upper > room_tokens:
             self.remove_last()
         return True
 
     def lacks_ancestor(self, index: int) -> bool:
-        """Whether something that a node stands in is not on the page."""
+        """Tell whether an ancestor of a node is not on the page."""
         while (index := int(self.forest.parent[index])) >= self.first:
             if index not in self.blocks:
                 return True
         return False
 
     def remove_last(self) -> None:
-        """Take off again what was put on the page last."""
         self.used_tokens -= self.blocks.popitem()[1].tokens
 
     def count(self) -> TokenCount:
-        """How many tokens the page is, counted whole; from then on this is what it takes."""
+        """Count the whole page, and use this count from now on."""
         count = self.meter.count(self._all_parts())
         self.used_tokens = count.upper
         return count
 
     def to_view(self, limit_tokens: int | None, scores: Mapping[int, float]) -> View:
-        """The page as it is."""
         nodes = self.forest.nodes
         return View(
             text=parts_to_text(self._all_parts()),
@@ -175,17 +173,17 @@ class Page:
 
     def _cut_block(
         self,
-        above: Mapping[int, PageBlock],
+        ancestors: Mapping[int, PageBlock],
         opening: str,
         body_text: str,
         room_tokens: int,
         relevant: Sequence[Passage] | None = None,
     ) -> PageBlock | None:
-        """As much of a text as fits below the titles `above` and its opening; None where that is nothing."""
+        """Cut a text to what fits below the titles of `ancestors` and its opening; None if nothing fits."""
         opening += _LINE_BREAK if body_text else ""
-        before = self.meter.join([*_join_blocks(above), _LINE_BREAK, opening] if above else [opening])
+        before = self.meter.join([*_join_blocks(ancestors), _LINE_BREAK, opening] if ancestors else [opening])
         room = AvailableRoom(self.meter, room_tokens, (before, EMPTY_SEGMENT), (before, EMPTY_SEGMENT))
-        # What certainly has no room is not even measured: there may be megabytes of it.
+        # Do not measure text that certainly does not fit: it may have megabytes.
         max_chars = max(room_tokens, 1) * _MAX_CHARS_PER_TOKEN
         if relevant:
             body = _build_body(self.meter, body_text, _limit_passages(relevant, max_chars))
@@ -198,25 +196,25 @@ class Page:
             body.measured_text.text.rstrip() == body_text.rstrip()
             and room.remaining_tokens((body.measured_text,)) >= 0
         )
-        kept = (body.measured_text,) if is_whole else truncate(body, room)
-        if kept is None:
+        parts_kept = (body.measured_text,) if is_whole else truncate(body, room)
+        if parts_kept is None:
             return None
-        parts = (opening, *kept)
+        parts = (opening, *parts_kept)
         level = DetailLevel.FULL if is_whole else DetailLevel.EXCERPT
         return PageBlock(level, parts, self.meter.count(parts).upper + 1)
 
     def _planning_block(
-        self, above: Mapping[int, PageBlock], head: str, lines: Sequence[str], room_tokens: int
+        self, ancestors: Mapping[int, PageBlock], head: str, lines: Sequence[str], room_tokens: int
     ) -> PageBlock | None:
-        """A heading with as many lines of its planning as fit, where there is room for nothing else.
+        """A heading with as many planning lines as fit, if nothing else does.
 
-        None is cut inside, since half a date is another one; rather nothing says that there is more.
+        Lines are never cut, because half a date is another date.
         """
         for size in range(len(lines), 0, -1):
             for marker in (TRUNCATED, ""):
                 text = _join_lines(head, *lines[:size], marker)
                 if (
-                    self.meter.count([*_join_blocks(above), _LINE_BREAK if above else "", text]).upper
+                    self.meter.count([*_join_blocks(ancestors), _LINE_BREAK if ancestors else "", text]).upper
                     <= room_tokens
                 ):
                     measured = self.meter.measure(text)
@@ -224,7 +222,7 @@ class Page:
         return None
 
     def _add_without_score(self, index: int, level: DetailLevel, room_tokens: int) -> bool:
-        """Rather without saying how similar it is than not at all."""
+        """Add a node without its similarity score, if that makes it fit."""
         if level is DetailLevel.TITLE or index not in self.similarity_scores:
             return False
         node = self.forest.nodes[index]
@@ -241,7 +239,7 @@ class Page:
         return _join_lines(self._header_text(index, shows_id=shows_id), content_text(node, self.view_format))
 
     def _header_text(self, index: int, *, shows_id: bool = True) -> str:
-        """What is shown of a node before its content, whatever is cut of that."""
+        """The part of a node's text before its content, which is never cut."""
         return _join_lines(
             self._heading_text(index, shows_id=shows_id), planning_text(self.forest.nodes[index])
         )
@@ -253,30 +251,30 @@ class Page:
         )
 
     def _shows_more(self, index: int, level: DetailLevel) -> bool:
-        there = self.blocks.get(index)
-        return there is None or _LEVEL_RANKS[level] > _LEVEL_RANKS[there.level]
+        shown = self.blocks.get(index)
+        return shown is None or _LEVEL_RANKS[level] > _LEVEL_RANKS[shown.level]
 
     def _try_add(self, index: int, block: PageBlock, room_tokens: int) -> bool:
-        above = self._missing_ancestors(index)
-        tokens = block.tokens + sum(each.tokens for each in above.values())
+        ancestors = self._missing_ancestors(index)
+        tokens = block.tokens + sum(ancestor.tokens for ancestor in ancestors.values())
         if self._tokens_without(index) + tokens > room_tokens:
             return False
-        self._add(index, block, above)
+        self._add(index, block, ancestors)
         return True
 
-    def _add(self, index: int, block: PageBlock, above: Mapping[int, PageBlock]) -> None:
+    def _add(self, index: int, block: PageBlock, ancestors: Mapping[int, PageBlock]) -> None:
         self.used_tokens = (
-            self._tokens_without(index) + block.tokens + sum(each.tokens for each in above.values())
+            self._tokens_without(index) + block.tokens + sum(ancestor.tokens for ancestor in ancestors.values())
         )
-        self.blocks.update(above)
+        self.blocks.update(ancestors)
         self.blocks[index] = block
 
     def _tokens_without(self, index: int) -> int:
-        there = self.blocks.get(index)
-        return self.used_tokens - (there.tokens if there else 0)
+        shown = self.blocks.get(index)
+        return self.used_tokens - (shown.tokens if shown else 0)
 
     def _missing_ancestors(self, index: int) -> dict[int, PageBlock]:
-        """The titles of what a node stands in, as far as they are not there yet."""
+        """The title blocks of ancestors that are not on the page."""
         missing = []
         while (index := int(self.forest.parent[index])) >= self.first and index not in self.blocks:
             missing.append(index)
@@ -293,7 +291,6 @@ class Page:
 
 
 def _join_blocks(blocks: Mapping[int, PageBlock]) -> list[TextPart]:
-    """Blocks that stand below each other."""
     return [part for block in blocks.values() for part in (_LINE_BREAK, *block.parts)][1:]
 
 
@@ -302,13 +299,13 @@ def _join_lines(*texts: str) -> str:
 
 
 def _limit_passages(ranked: Sequence[Passage], max_chars: int) -> Sequence[Passage]:
-    """As many of the first as are not longer together; at least one."""
+    """As many of the first passages as fit `max_chars`; at least one."""
     ends = list(accumulate(end - start for start, end in ranked))
     return ranked[: bisect_right(ends, max_chars, lo=min(1, len(ends)))]
 
 
 def _build_body(meter: TextMeter, body_text: str, relevant: Sequence[Passage]) -> TruncatableText:
-    """A text of these stretches in the order in which they stand, each an item, and the blanks between."""
+    """Join passages in text order, each as an item, with the whitespace between them."""
     texts: list[str] = []
     items: dict[Passage, tuple[int, int]] = {}
     at = before = 0

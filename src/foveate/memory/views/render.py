@@ -1,4 +1,4 @@
-"""Rendering: from a forest, and what is looked for in it, to a view within its limit."""
+"""Render a view of a forest within a token limit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foveate.errors import BudgetExceeded
-from foveate.memory.nodes import Forest
+from foveate.memory.forest import Forest
 from foveate.memory.search.words import split_words
 from foveate.memory.views.node_text import Passage, content_text, rank_passages, render_heading
 from foveate.memory.views.page import Page
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewTarget:
-    """What is looked at: a node, what matches a query, both or neither, in all of the forest or a part of it.
+    """What to show: a focus, matches of a query, both or neither, within a scope.
 
-    `scores` are those to the query, otherwise to the focus; None where there is neither.
+    `scores` relate to the query, or else to the focus; None if there is neither.
     """
 
     scope_range: tuple[int, int]
@@ -35,15 +35,15 @@ class ViewTarget:
     scores: "NodeScores | None" = None
     threshold: float = 0.75
     nearness: float = 0.0
-    """What it counts beside a query to stand near the focus."""
+    """Weight of being near the focus, in addition to a query."""
     hidden: "NDArray[np.bool_] | None" = None
-    """Whether each node is left out; None: none is."""
+    """Mask of nodes to leave out; None for none."""
 
 
 def render(
     forest: Forest, target: ViewTarget, *, limit_tokens: int | None, view_format: ViewFormat, meter: TextMeter
 ) -> View:
-    """What is shown of `forest`: whoever looks sees the focus whole, and the rest as far as there is room.
+    """Render the focus completely, and the rest as far as it fits.
 
     Raises:
         BudgetExceeded: not even the title of the focus fits.
@@ -80,7 +80,7 @@ def render(
             fill_page(page, criteria, limit_tokens)
         while page.count().upper > limit_tokens and len(page.blocks) > len(required_blocks):
             page.remove_last()
-        if page.used_tokens > limit_tokens:  # what must be there was made longer
+        if page.used_tokens > limit_tokens:  # required blocks were extended
             page.blocks = required_blocks
     return page.to_view(limit_tokens, {index: _score(index, target.focus, relevance) for index in page.blocks})
 
@@ -88,13 +88,13 @@ def render(
 def _boost_near_focus(
     forest: Forest, target: ViewTarget, relevance: "NDArray[np.float32]"
 ) -> "NDArray[np.float32]":
-    """What matches the query; with a focus, what stands near it a little more."""
+    """Raise the relevance of nodes near the focus."""
     if target.query is None or target.focus is None or not target.nearness:
         return relevance
     start, distances = forest.distances(target.focus)
-    near = relevance.copy()
-    near[start : start + len(distances)] += np.float32(target.nearness) / (1 + np.maximum(distances - 1, 0))
-    return np.minimum(near, np.float32(1))
+    boosted = relevance.copy()
+    boosted[start : start + len(distances)] += np.float32(target.nearness) / (1 + np.maximum(distances - 1, 0))
+    return np.minimum(boosted, np.float32(1))
 
 
 def _score(index: int, focus: int | None, relevance: "NDArray[np.float32]") -> float:
@@ -102,10 +102,10 @@ def _score(index: int, focus: int | None, relevance: "NDArray[np.float32]") -> f
 
 
 def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
-    """Put the focus on the page with what it stands in: whole, else cut, else its title.
+    """Add the focus with its ancestors: completely, else cut, else its title.
 
     Raises:
-        BudgetExceeded: not even that fits.
+        BudgetExceeded: not even the title fits.
     """
     if focus is None:
         return
@@ -122,7 +122,7 @@ def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
 
 
 def _best_passages(forest: Forest, view_format: ViewFormat, query: str) -> Callable[[int], Sequence[Passage]]:
-    """For a node, the stretches of its content that match a query, the best first."""
+    """A function that ranks the passages of a node for a query."""
     wanted = frozenset(split_words(query))
-    # To go through a long text takes a while, and it may be tried with more than one room.
+    # Ranking a long text is slow, and it may be tried with different room.
     return cache(lambda index: rank_passages(content_text(forest.nodes[index], view_format), wanted))

@@ -1,8 +1,8 @@
-"""Which nodes a view shows, and how much of each: the most relevance for the tokens.
+"""Select which nodes a view shows, and how much of each, for the most relevance per token.
 
-With a query, what matches it best is shown, whole where it can be. Without one, a focus is shown whole, what is
-near to it in outline, and of the rest the titles: those of what stands before the focus first, since a provider
-that caches prompts can use again what comes before a change, and nothing that comes after.
+With a query, the best matches are shown, completely if possible. With a focus alone, the focus is shown
+completely, its neighborhood as an outline, and titles of the rest. Titles before the focus come first, because
+a provider can reuse the cached prompt before a change but not after it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,43 +18,42 @@ from foveate.memory.views.view import DetailLevel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foveate.memory.nodes import Forest
+    from foveate.memory.forest import Forest
     from foveate.memory.views.node_text import Passage
 
 MAX_OUTLINE_DEPTH = 2
-"""Without a limit, titles are shown down to here."""
+"""Without a limit, titles are shown down to this depth."""
 
-# Relevance decides, and of what is about as relevant the shorter goes first (see ./bench memory-recall).
+# Relevance decides; of nodes with about the same relevance the shorter comes first (see ./bench memory-recall).
 _RELEVANCE_WEIGHT = 6.0
 _LENGTH_PENALTY = 0.25
-# Nothing that is less relevant than this is shown for its relevance.
+# Less relevant nodes are not shown for their relevance.
 _MIN_RELEVANCE = 0.02
-# Of a node that would take more than this part of the limit alone, an excerpt is shown.
+# A node that would take more than this share of the limit is shown as an excerpt.
 _MAX_NODE_SHARE = 0.5
-# The least that a title takes, to know how many can be shown at all.
+# Determines how many titles can fit at all.
 _MIN_TITLE_TOKENS = 6
 _CHARS_PER_TOKEN = 4
-# What is near to the focus has a quarter of the limit, or more in steps: so what is far stays as it is while
-# the focus moves from one node to the next.
+# The neighborhood of the focus gets a quarter of the limit, or more in steps. So distant nodes stay the same
+# while the focus moves.
 _NEAR_PART, _STEPS = 4, 16
-# What stands after it has a quarter of what is left; more only where before it there is not as much to show.
+# Nodes after the focus get a quarter of the rest; more only if there is less to show before it.
 _AFTER_PART = 4
-# So much can go to what is similar to the focus, wherever it stands.
+# Share for nodes similar to the focus, anywhere.
 _SIMILAR_PART = 16
 _ROUNDS = 2
 _MIN_CANDIDATES = 64
-# After so many that do not fit, hardly any other will.
+# After this many nodes that do not fit, hardly any other will.
 _MAX_MISSES = 8
 _SMALL_PART = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionCriteria:
-    """What a view is to show; places are those of the forest, and `inside` where it begins and ends.
+    """What a view should show. Indexes are those of the forest, and `scope_range` is the visible part.
 
-    `relevance` and `similarity` have a number for each node, and `hidden` says of each whether it is left out;
-    None: none is. `stretches` gives those of a node's content, the
-    most relevant first.
+    `relevance`, `similarity` and the mask `hidden` have one item per node. `passages` returns the passages of a
+    node's content, best first.
     """
 
     scope_range: tuple[int, int]
@@ -66,12 +65,12 @@ class SelectionCriteria:
     hidden: "NDArray[np.bool_] | None" = None
 
     def visible(self, indexes: "NDArray[np.int64]") -> "NDArray[np.int64]":
-        """Those of `places` that are not left out."""
+        """Filter out hidden nodes."""
         return indexes if self.hidden is None else indexes[~self.hidden[indexes]]
 
 
 def fill_outline(page: Page, criteria: SelectionCriteria) -> None:
-    """Fill a page that has no limit."""
+    """Fill a page without a limit."""
     forest, (first, last) = page.forest, criteria.scope_range
     endless = int(np.iinfo(np.int64).max)
     base = int(forest.depth[first]) if last > first else 0
@@ -84,7 +83,7 @@ def fill_outline(page: Page, criteria: SelectionCriteria) -> None:
 
 
 def fill_page(page: Page, criteria: SelectionCriteria, limit_tokens: int) -> None:
-    """Fill a page up to its limit; the focus is on it already."""
+    """Fill a page, which shows the focus already, up to its limit."""
     for _ in range(_ROUNDS):
         if criteria.relevance is not None:
             _fill_by_relevance(page, criteria, criteria.relevance, limit_tokens)
@@ -105,7 +104,7 @@ def fill_page(page: Page, criteria: SelectionCriteria, limit_tokens: int) -> Non
 
 
 def _is_full(page: Page, limit_tokens: int) -> bool:
-    """Whether so little is left, counted whole, that only what is far would come and go for it."""
+    """Tell whether so little room is left that only distant nodes would change for it."""
     return limit_tokens - page.count().upper <= limit_tokens // _SMALL_PART
 
 
@@ -113,21 +112,21 @@ def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens:
     for indexes in depths:
         if page.used_tokens + _MIN_TITLE_TOKENS > room_tokens:
             break
-        few = _first_that_may_fit(indexes, room_tokens - page.used_tokens)
-        page.add_nodes(few, DetailLevel.TITLE, room_tokens)
-        if few and page.blocks.keys().isdisjoint(few):
-            break  # what is deeper stands in one of these, and would have to bring it along
+        candidates = _first_that_may_fit(indexes, room_tokens - page.used_tokens)
+        page.add_nodes(candidates, DetailLevel.TITLE, room_tokens)
+        if candidates and page.blocks.keys().isdisjoint(candidates):
+            break  # deeper nodes need one of these as an ancestor
 
 
 def _fill_by_relevance(
     page: Page, criteria: SelectionCriteria, relevance: "NDArray[np.float32]", limit_tokens: int
 ) -> None:
-    """Show what matches best, short files whole where they fit, otherwise node by node."""
+    """Show the best matches: short files completely if they fit, otherwise node by node."""
     first, last = criteria.scope_range
     if first == last:
         return
     tokens = page.forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _MIN_TITLE_TOKENS
-    wanted = (
+    node_relevance = (
         relevance[first:last]
         if criteria.hidden is None
         else relevance[first:last] * ~criteria.hidden[first:last]
@@ -136,14 +135,14 @@ def _fill_by_relevance(
     starts = np.append(0, starts[(starts > first) & (starts < last)] - first)
     ends = np.append(starts[1:], last - first)
     sizes = np.add.reduceat(tokens, starts)
-    # What is read as one thing is as relevant as the best of it and as all of it, half and half.
-    means = np.add.reduceat(wanted * tokens, starts) / sizes
-    both = (np.maximum.reduceat(wanted, starts) + means) / 2
-    values = _estimate_values(both, sizes)
+    # A piece is as relevant as the mean of its best node and its average.
+    means = np.add.reduceat(node_relevance * tokens, starts) / sizes
+    piece_relevance = (np.maximum.reduceat(node_relevance, starts) + means) / 2
+    values = _estimate_values(piece_relevance, sizes)
     max_candidates = max(limit_tokens // _MIN_TITLE_TOKENS, _MIN_CANDIDATES)
     candidates = [
         (-float(values[piece]), int(starts[piece]), int(ends[piece]))
-        for piece in _best_indexes(both, values, max_candidates)
+        for piece in _best_indexes(piece_relevance, values, max_candidates)
     ]
     heapify(candidates)
     missed: list[int] = []
@@ -152,8 +151,8 @@ def _fill_by_relevance(
         if end - start == 1:
             missed += _add_node(page, criteria, first + start, limit_tokens)
         elif not _add_piece(page, criteria, range(first + start, first + end), limit_tokens):
-            node_values = _estimate_values(wanted[start:end], tokens[start:end])
-            for index in _best_indexes(wanted[start:end], node_values, end - start):
+            node_values = _estimate_values(node_relevance[start:end], tokens[start:end])
+            for index in _best_indexes(node_relevance[start:end], node_values, end - start):
                 heappush(candidates, (-float(node_values[index]), start + index, start + index + 1))
     if missed:
         page.count()
@@ -161,7 +160,7 @@ def _fill_by_relevance(
 
 
 def _add_piece(page: Page, criteria: SelectionCriteria, indexes: range, limit_tokens: int) -> bool:
-    """Show a short file whole, unless it would take most of the page, or some of it is left out."""
+    """Show a short file completely, unless it takes most of the page or is partly hidden."""
     if criteria.hidden is not None and criteria.hidden[indexes.start : indexes.stop].any():
         return False
     chars = int(page.forest.chars[indexes.start : indexes.stop].sum())
@@ -170,20 +169,20 @@ def _add_piece(page: Page, criteria: SelectionCriteria, indexes: range, limit_to
 
 
 def _add_node(page: Page, criteria: SelectionCriteria, index: int, limit_tokens: int) -> list[int]:
-    """Show a node whole, or an excerpt where it is too long or nothing is shown yet; itself where it is not."""
+    """Show a node completely, or as an excerpt if it is long or the first; return it if it does not fit."""
     max_node_tokens = int(limit_tokens * _MAX_NODE_SHARE)
     if page.forest.chars[index] > max_node_tokens * _CHARS_PER_TOKEN:
-        shown = _add_excerpt(page, criteria, index, min(limit_tokens, page.used_tokens + max_node_tokens))
+        is_shown = _add_excerpt(page, criteria, index, min(limit_tokens, page.used_tokens + max_node_tokens))
     else:
-        shown = page.add_nodes([index], DetailLevel.FULL, limit_tokens) is None
-    # Of what matches best something is shown, also where there would be room for all of something else.
-    if not shown and not _shows_content(page):
-        shown = _add_excerpt(page, criteria, index, limit_tokens, needs_passage=False)
-    return [] if shown else [index]
+        is_shown = page.add_nodes([index], DetailLevel.FULL, limit_tokens) is None
+    # The best match must be shown in part, even if all of another node would fit.
+    if not is_shown and not _shows_content(page):
+        is_shown = _add_excerpt(page, criteria, index, limit_tokens, needs_passage=False)
+    return [] if is_shown else [index]
 
 
 def _shows_content(page: Page) -> bool:
-    """Whether more than headings is shown."""
+    """Tell whether more than headings is shown."""
     return any(
         block.level is not DetailLevel.TITLE and page.forest.chars[index]
         for index, block in page.blocks.items()
@@ -193,7 +192,7 @@ def _shows_content(page: Page) -> bool:
 def _estimate_values(
     relevance: "NDArray[np.floating]", tokens: "NDArray[np.float64]"
 ) -> "NDArray[np.floating]":
-    """What each is worth, as a logarithm: only the order counts."""
+    """The value of each node, as a logarithm, because only the order matters."""
     values: NDArray[np.floating] = _RELEVANCE_WEIGHT * relevance - _LENGTH_PENALTY * np.log(tokens)
     return values
 
@@ -201,16 +200,16 @@ def _estimate_values(
 def _best_indexes(
     relevance: "NDArray[np.floating]", values: "NDArray[np.floating]", max_count: int
 ) -> list[int]:
-    """Those that are worth most, the best first, but for what is not relevant at all."""
-    found = np.flatnonzero(relevance > _MIN_RELEVANCE)
-    if max_count < len(found):
-        found = found[np.argpartition(-values[found], max_count)[:max_count]]
-    best: list[int] = found[np.argsort(-values[found], kind="stable")].tolist()
+    """The indexes with the highest values, best first, without irrelevant ones."""
+    relevant = np.flatnonzero(relevance > _MIN_RELEVANCE)
+    if max_count < len(relevant):
+        relevant = relevant[np.argpartition(-values[relevant], max_count)[:max_count]]
+    best: list[int] = relevant[np.argsort(-values[relevant], kind="stable")].tolist()
     return best
 
 
 def _fill_whole(page: Page, criteria: SelectionCriteria, indexes: Sequence[int], limit_tokens: int) -> None:
-    """Show nodes whole as long as there is room, and of the first that has none an excerpt."""
+    """Show nodes completely while they fit, and an excerpt of the first that does not."""
     max_node_tokens = int(limit_tokens * _MAX_NODE_SHARE)
     shows_some = any(block.level is DetailLevel.FULL for block in page.blocks.values())
     run: list[int] = []
@@ -218,7 +217,7 @@ def _fill_whole(page: Page, criteria: SelectionCriteria, indexes: Sequence[int],
         if index is not None and page.forest.chars[index] <= max_node_tokens * _CHARS_PER_TOKEN:
             run.append(index)
             continue
-        # Of what matches best something is shown, also where there would be room for all of something else.
+        # The best match must be shown in part, even if all of another node would fit.
         missed = page.add_nodes(
             run, DetailLevel.FULL, limit_tokens, max_misses=_MAX_MISSES if shows_some else 0
         )
@@ -228,7 +227,7 @@ def _fill_whole(page: Page, criteria: SelectionCriteria, indexes: Sequence[int],
             page.add_nodes(run, DetailLevel.FULL, limit_tokens)
             return
         run = []
-        # To find the best lines of a long text takes a while, which would be for nothing from now on.
+        # Ranking the lines of a long text is slow, and would be useless from now on.
         if index is not None:
             room_tokens = min(limit_tokens, page.used_tokens + max_node_tokens)
             if not _add_excerpt(page, criteria, index, room_tokens, needs_passage=_shows_content(page)):
@@ -249,20 +248,22 @@ def _fill_around_focus(page: Page, criteria: SelectionCriteria, focus: int, limi
     document = forest.document_index[focus]
     start, end = forest.starts[document], forest.starts[document + 1]
     step = max(limit_tokens // _STEPS, 1)
-    taken = page.used_tokens
-    near_tokens = max(limit_tokens // _NEAR_PART, -(-taken // step) * step)
-    far_tokens = taken + max(limit_tokens - near_tokens, 0)
+    used_tokens = page.used_tokens
+    near_tokens = max(limit_tokens // _NEAR_PART, -(-used_tokens // step) * step)
+    far_tokens = used_tokens + max(limit_tokens - near_tokens, 0)
     before, after = (lambda indexes: indexes < start), (lambda indexes: indexes >= end)
-    _fill_titles(page, _titles_by_depth(forest, criteria, after), taken + (far_tokens - taken) // _AFTER_PART)
+    _fill_titles(
+        page, _titles_by_depth(forest, criteria, after), used_tokens + (far_tokens - used_tokens) // _AFTER_PART
+    )
     _fill_titles(page, _titles_by_depth(forest, criteria, before), far_tokens)
     _fill_titles(page, _titles_by_depth(forest, criteria, after), far_tokens)
     similar_tokens = min(limit_tokens, page.used_tokens + limit_tokens // _SIMILAR_PART)
     page.add_nodes(_similar_nodes(criteria)[:_STEPS], DetailLevel.FULL, similar_tokens)
-    near = _first_that_may_fit(_nearest_nodes(forest, criteria, focus), limit_tokens)
+    nearest = _first_that_may_fit(_nearest_nodes(forest, criteria, focus), limit_tokens)
     for _ in range(_ROUNDS):
-        page.add_nodes(near, DetailLevel.TITLE, limit_tokens)
+        page.add_nodes(nearest, DetailLevel.TITLE, limit_tokens)
         page.count()
-    _fill_whole(page, criteria, near, limit_tokens)
+    _fill_whole(page, criteria, nearest, limit_tokens)
 
 
 def _titles_by_depth(
@@ -270,7 +271,7 @@ def _titles_by_depth(
     criteria: SelectionCriteria,
     where: "Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None" = None,
 ) -> "Iterator[NDArray[np.int64]]":
-    """Nodes to be shown as titles: those of the same depth together, the newest first; all, or some."""
+    """Nodes of the same depth together, the newest first."""
     first, last = criteria.scope_range
     order = forest.newest_first
     if (first, last) != (0, len(order)):
@@ -284,27 +285,26 @@ def _titles_by_depth(
 
 
 def _nearest_nodes(forest: "Forest", criteria: SelectionCriteria, focus: int) -> "NDArray[np.int64]":
-    """The nodes of the focus's own document, the nearest to it in the tree first, of equals the first."""
+    """The nodes of the focus's document by distance in the tree, then in document order."""
     start, distances = forest.distances(focus)
     indexes = np.argsort(distances, kind="stable") + start
     return criteria.visible(indexes[(indexes >= criteria.scope_range[0]) & (indexes < criteria.scope_range[1])])
 
 
 def _children(forest: "Forest", index: int) -> list[int]:
-    below = np.arange(index + 1, int(forest.end[index]))
-    return [int(child) for child in below[forest.parent[below] == index]]
+    descendants = np.arange(index + 1, int(forest.end[index]))
+    return [int(child) for child in descendants[forest.parent[descendants] == index]]
 
 
 def _similar_nodes(criteria: SelectionCriteria) -> list[int]:
-    """What is so similar that it is shown for that, the most similar first."""
+    """Nodes above the similarity threshold, the most similar first."""
     first, last = criteria.scope_range
     similarity = criteria.similarity[first:last]
-    found = np.flatnonzero(similarity >= criteria.threshold)
-    ordered = criteria.visible(found[np.argsort(-similarity[found], kind="stable")] + first)
+    similar = np.flatnonzero(similarity >= criteria.threshold)
+    ordered = criteria.visible(similar[np.argsort(-similarity[similar], kind="stable")] + first)
     return [index for index in ordered.tolist() if index != criteria.focus]
 
 
 def _first_that_may_fit(indexes: "NDArray[np.int64]", room_tokens: int) -> list[int]:
-    """As many of the first as there can be room for."""
-    few: list[int] = indexes[: max(room_tokens, 0) // _MIN_TITLE_TOKENS + 1].tolist()
-    return few
+    candidates: list[int] = indexes[: max(room_tokens, 0) // _MIN_TITLE_TOKENS + 1].tolist()
+    return candidates

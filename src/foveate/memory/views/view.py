@@ -1,4 +1,4 @@
-"""Views: what is shown of a memory, and at which level each node stands in it."""
+"""Views of a memory: the result of rendering, and its options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from foveate.errors import BadOption
 from foveate.model import TokenCount
 
 DEFAULT_LIMIT_TOKENS = 2000
-"""How many tokens a view takes at most, unless somebody says otherwise."""
 THRESHOLD_VARIABLE = "CONTEXT_SEMANTIC_THRESHOLD"
 DEFAULT_THRESHOLD = 0.75
 
@@ -23,15 +22,13 @@ class DetailLevel(StrEnum):
 
 
 class ViewFormat(StrEnum):
-    """What a view is written as."""
-
     ORG = "org"
     MARKDOWN = "markdown"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewNode:
-    """A node of a view: how much of it is shown, how relevant it is (0 to 1), and what it takes."""
+    """A shown node with its relevance from 0 to 1 and its tokens."""
 
     id: str
     title: str
@@ -42,7 +39,7 @@ class ViewNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A memory as a text, within its limit, and the nodes in it in their order; what is hidden is not there."""
+    """A memory as text, with the shown nodes in document order."""
 
     text: str
     count: TokenCount
@@ -51,15 +48,14 @@ class View:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the text is."""
         return self.count.tokens
 
 
 def read_semantic_threshold(environment: Mapping[str, str]) -> float:
-    """How similar a node has to be to be shown for that: what `CONTEXT_SEMANTIC_THRESHOLD` says, 0.75 without.
+    """The similarity from which a node is shown: `CONTEXT_SEMANTIC_THRESHOLD`, or 0.75.
 
     Raises:
-        BadOption: it is not a number from 0 to 1.
+        BadOption: the value is not a number from 0 to 1.
     """
     value = environment.get(THRESHOLD_VARIABLE, "").strip().strip("\"'")
     if not value:

@@ -1,4 +1,3 @@
-"""What was done: files touched and errors met."""
 
 from foveate.compaction.facts.extract import find_tool_errors, find_touched_files
 from foveate.model import Message, Text, ToolResult

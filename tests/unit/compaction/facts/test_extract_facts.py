@@ -1,4 +1,3 @@
-"""The facts of a conversation, found by rules."""
 
 import sys
 from collections.abc import Sequence
@@ -249,7 +248,7 @@ _PIECES = (
 )
 @settings(max_examples=limit_examples(40))
 def test_twice_the_text_is_about_twice_the_work(pieces: list[str], role: str) -> None:
-    """Steps of the interpreter, not seconds; the patterns' own steps are bounded by the test below."""
+    """Counts interpreter steps, not seconds; the steps of patterns are bounded by the test below."""
     piece = "".join(pieces)
 
     once, twice = (_steps(Message(role=role, parts=(Text(piece * n),))) for n in (400, 800))
@@ -277,5 +276,5 @@ def _steps(message: Message) -> int:
 @pytest.mark.parametrize("piece", [*_PIECES, "a/", "a\\b", "1,", "A a ", "... "])
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_a_quarter_of_a_megabyte_of_anything_is_no_trouble(piece: str, role: str) -> None:
-    """A pattern whose work grows with the square of its text would take hours here."""
+    """A pattern with quadratic time would take hours here."""
     extract_facts([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])

@@ -1,4 +1,3 @@
-"""What a text tells: names as they are, sentences perhaps without their small words."""
 
 import sys
 
@@ -51,7 +50,7 @@ def tells(text: str, wanted: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
     ],
 )
 def test_a_longer_name_does_not_tell_a_piece_of_it(text: str, name: str, kind: FactKind) -> None:
-    """Was: /etc/hosts.bak stood for /etc/hosts."""
+    """Regression: /etc/hosts.bak counted as /etc/hosts."""
     assert not tells(text, name, kind)
 
 
@@ -104,7 +103,7 @@ def test_a_name_is_told_whatever_marks_stand_around_it(text: str, name: str, kin
     ],
 )
 def test_a_constraint_that_is_turned_round_scattered_or_another_was_not_told(text: str, said: str) -> None:
-    """Was: its words were looked for in any order, over a whole line."""
+    """Regression: words were searched in any order on the whole line."""
     assert not tells(text, said)
 
 
@@ -173,7 +172,7 @@ def test_every_fact_tells_itself(messages: list[Message]) -> None:
     ],
 )
 def test_twice_as_many_facts_are_about_twice_the_work(line: str) -> None:
-    """Was: every constraint was held against every line, and every name looked for in the whole text."""
+    """Regression: every constraint was compared with every line, and every name searched in the whole text."""
     once, twice = (
         _steps([user_message("\n".join(line.format(n=n) for n in range(size)))]) for size in (300, 600)
     )

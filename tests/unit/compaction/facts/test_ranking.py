@@ -1,4 +1,3 @@
-"""Which facts matter."""
 
 import pytest
 from hypothesis import given, settings

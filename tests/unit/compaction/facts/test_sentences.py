@@ -1,4 +1,3 @@
-"""Which sentences of a user's text hold the model to something, in whatever spelling and language."""
 
 import pytest
 from hypothesis import given
@@ -68,7 +67,7 @@ def constraints(text: str) -> list[str]:
     ],
 )
 def test_an_order_is_a_constraint_in_any_spelling_and_language(said: str) -> None:
-    """Was: lost, for an apostrophe, for having two words, or for not being English."""
+    """Regression: lost because of an apostrophe, because of two words, or because it is not English."""
     assert constraints(said) == [said]
 
 
@@ -154,7 +153,7 @@ def test_lines_of_their_own_stay_apart(said: str) -> None:
 
 
 def test_lines_that_never_end_do_not_hide_each_other() -> None:
-    """However many lines go on and on, each rule is in some fact."""
+    """However many lines continue, each rule is in some fact."""
     lines = [f"and you must never change the column number {number} of it all" for number in range(60)]
 
     found = constraints("\n".join(lines))
@@ -184,5 +183,5 @@ def test_no_word_that_tells_a_constraint_may_be_left_out_of_one() -> None:
     "piece", ["I don't ", "no ", "are e nicht ", "ne ", "the\n", "x, no, no ", "must I ? ", "e.g. "]
 )
 def test_a_long_text_of_what_begins_like_an_order_is_no_trouble(piece: str) -> None:
-    """Was: for each "I don't" all that stood before it was looked at, which took minutes."""
+    """Regression: everything before each "I don't" was searched, which took minutes."""
     assert all(len(fact) <= 400 for fact in constraints(piece * (100_000 // len(piece))))

@@ -1,4 +1,3 @@
-"""What a model answered: its text, and why that is no whole answer."""
 
 import json
 from typing import Any
@@ -47,7 +46,7 @@ def test_a_chat_that_had_no_more_room_is_cut_off() -> None:
     ],
 )
 def test_a_call_is_one_whatever_its_reason_to_stop(message: dict[str, Any]) -> None:
-    """Was: a call in the older way was read as an empty summary, and asked for four times."""
+    """Regression: a deprecated function call was read as an empty summary, and retried four times."""
     assert chat(**message).has_tool_calls
 
 

@@ -1,4 +1,3 @@
-"""Summaries by a model over HTTP: what it is asked, and when it is asked again or otherwise."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -54,7 +53,7 @@ def one_by_one(*replies: bytes) -> Callable[[str, bytes], bytes]:
 
 
 class Pauses:
-    """How long was waited, without waiting."""
+    """Records delays without waiting."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -72,7 +71,7 @@ async def asked(
     redraft: Sequence[str] = (),
     usage_log: UsageLog | None = None,
 ) -> tuple[Summary | SummaryFailure, list[Body], list[float]]:
-    """What came of it, what was asked, and how long was waited in between."""
+    """Run a summarizer, and return its result, the requests and the delays."""
     pauses = Pauses()
     usage_log = usage_log or UsageLog()
     async with raw_server(one_by_one(*replies)) as server, JsonClient(timeout_seconds=5) as client:
@@ -123,7 +122,7 @@ async def test_a_span_shown_as_data_names_the_model_as_its_endpoint_does(api_for
 
 
 async def test_a_failed_summary_does_not_tell_the_query_of_its_address() -> None:
-    """Defect: a key in the query of an Azure address was stored as part of the reason."""
+    """Regression: a key in the query of an Azure URL was stored in the reason."""
     async with raw_server(one_by_one(http_response(404))) as server, JsonClient(timeout_seconds=5) as client:
         url = f"{server.url}/openai/v1/responses?api-version=1&subscription-key=SECRET"
         where = SummarizerEndpoint(url=url, api_format=Format.ANTHROPIC, headers={})
@@ -170,7 +169,7 @@ def response_said(text: str, **more: Any) -> bytes:
 
 
 async def test_a_responses_session_is_summarised_by_responses_with_all_that_is_cached() -> None:
-    """Defect: it was asked for as a chat, which reads nothing that is cached and which some models refuse."""
+    """Regression: it was asked for as a chat completion, which is not cached and which some models reject."""
     body = responses_body(24)
     summary_input = span_of(body, Format.RESPONSES)
     made, (sent,), _ = await asked(summary_input, response_said(GOOD), api_format=Format.RESPONSES)
@@ -239,7 +238,7 @@ DIRECTIVE: Body = {"role": "system", "content": [], "output_config": {"effort": 
 async def test_the_instruction_becomes_part_of_the_system_message_that_a_conversation_ends_with(
     last: list[Body], block: int, redraft: list[str]
 ) -> None:
-    """Defect: a user message behind it was refused, so that no such session was ever summarised."""
+    """Regression: a user message after it was rejected, so such sessions were never summarized."""
     body = claude_body(12, model="claude-opus-4-8")
     body["messages"] += last
     _, (sent,), _ = await asked(span_of(body), said(GOOD), redraft=redraft)
@@ -296,7 +295,7 @@ async def test_what_cannot_be_asked_in_place_is_shown_as_data(
     ids=lambda form: next(iter(form)),
 )
 async def test_a_chat_whose_answers_are_held_to_a_form_is_shown_as_data(form: Body) -> None:
-    """Was: sent along, and the JSON that came back was the history from then on."""
+    """Regression: the format was sent along, and the JSON response replaced the history."""
     choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
     summary_input = span_of(chat_body(24) | form, Format.CHAT)
     _, (sent,), _ = await asked(summary_input, ok_response({"choices": [choice]}), api_format=Format.CHAT)
@@ -316,7 +315,7 @@ async def test_what_spoils_an_answer_but_no_cache_is_left_out() -> None:
 
 
 async def test_what_nobody_has_kept_is_shown_as_data() -> None:
-    """Without a mark nothing is cached, and the tail and the tools would be paid for in full."""
+    """Without a breakpoint nothing is cached, and tail and tools would cost the full price."""
     _, (sent,), _ = await asked(span_of(claude_body(12, has_breakpoint=False)), said(GOOD))
 
     assert "tools" not in sent
@@ -428,7 +427,7 @@ async def test_who_tells_nothing_of_it_twice_is_not_asked_a_third_time() -> None
 
 
 async def test_a_summary_that_is_cut_off_is_asked_for_once_more_with_more_room() -> None:
-    """Was: asked for four times with the same body, and cut off four times."""
+    """Regression: asked for four times with the same body, and truncated four times."""
     made, sent, seconds = await asked(span_of(claude_body(12)), said("The parser", "max_tokens"), said(GOOD))
     _, again, _ = await asked(span_of(claude_body(12)), *[said("The parser", "max_tokens")] * 9)
 
@@ -451,7 +450,7 @@ async def test_each_call_is_on_the_bill_one_without_an_answer_as_unknown_one_tha
 
 
 def test_a_client_for_counting_tokens_is_none_for_summaries() -> None:
-    """Was: its 2 seconds were taken unsaid, and no summary was ever finished."""
+    """Regression: its timeout of 2 seconds was accepted, and no summary was ever finished."""
     where = SummarizerEndpoint(url="http://127.0.0.1", api_format=Format.CHAT, headers={})
 
     with pytest.raises(BadOption, match="2 s"):

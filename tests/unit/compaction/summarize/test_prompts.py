@@ -1,4 +1,3 @@
-"""What a model is shown for a summary: all of it or named, and nothing in it can speak as anybody else."""
 
 import re
 
@@ -35,7 +34,7 @@ def said(*parts: Part, role: str = "user") -> Message:
 @settings(max_examples=limit_examples(60))
 @given(st.text(max_size=200), st.integers(0, 2))
 def test_no_text_closes_its_fence(text: str, times: int) -> None:
-    """Also not one that has seen a fence of its like before."""
+    """Not even one that contains a similar fence."""
     for _ in range(times):
         text = prompts.fence("history", text)
     whole = prompts.fence("history", text)
@@ -75,7 +74,7 @@ def test_pieces_hold_all_of_it_and_each_has_room(texts: list[str], piece_tokens:
     lines = "\n".join(pieces)
     shown = re.sub(r"(\n|^)=== [0-9a-f]{12} message [\d,]+, user ===\n", "", lines)
     assert shown == "".join(texts)
-    # A message's heading comes on top where it alone fills the piece.
+    # The heading of a message may exceed the limit if the message alone fills the chunk.
     assert all(count(piece) <= piece_tokens + 20 for piece in pieces)
 
 

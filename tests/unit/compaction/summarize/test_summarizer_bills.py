@@ -1,4 +1,3 @@
-"""Whatever becomes of a fold, what was billed for it is known to whoever wanted it."""
 
 import asyncio
 from dataclasses import replace
@@ -50,7 +49,7 @@ async def test_what_a_model_was_paid_in_vain_is_on_the_bill_of_the_rules_that_fo
 
 
 async def test_what_was_answered_before_a_try_that_hangs_is_on_the_bill() -> None:
-    """Was: two answers were billed, a third hung, and all that was left was one of which nothing is known."""
+    """Regression: only the unknown usage of the hanging call was left, not that of two finished ones."""
     options = replace(OPTIONS, limit_seconds=0.1)
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, usage=USAGE, calls=2, seconds=30)
     result = await run_compaction(make_subject(claude_body(12)), summarizer, InMemoryCompactionStore(), options)

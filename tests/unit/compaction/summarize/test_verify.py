@@ -1,4 +1,3 @@
-"""What is never taken for a summary, and what a summary leaves out."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -153,7 +152,7 @@ LONG = [
 
 @pytest.mark.parametrize("text", HOLLOW)
 def test_what_could_be_said_to_anybody_is_no_summary(text: str) -> None:
-    """Was: "The model is currently overloaded" became the whole history."""
+    """Regression: "The model is currently overloaded" replaced the whole history."""
     assert "nothing" in (check_relevance(text, LONG) or "")
 
 
@@ -193,7 +192,7 @@ def test_a_constraint_that_a_summary_drops_is_important() -> None:
 
 
 def test_all_constraints_that_are_missing_are_important_whatever_room_there_is() -> None:
-    """Was: of 60 constraints the list had room for 10, and nothing said that the others were missing."""
+    """Regression: 10 of 60 constraints fit the list, and nothing told that the others were missing."""
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
     asked = [Message(role="user", parts=(Text(" ".join(rules)),))]
     missing = find_missing_facts(

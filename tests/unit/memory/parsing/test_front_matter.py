@@ -1,4 +1,3 @@
-"""What a Markdown file says of itself at its top."""
 
 from datetime import datetime
 

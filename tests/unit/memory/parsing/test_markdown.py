@@ -1,4 +1,3 @@
-"""What a Markdown file says: headings, states, tags, planning, ids."""
 
 from datetime import datetime
 
@@ -18,7 +17,7 @@ def outline(text: str) -> Outline:
 
 
 def entry(text: str) -> OutlineEntry:
-    """What a heading says that is not the title of its file."""
+    """The first heading that is not the title of its file."""
     return outline(f"Text before it.\n\n{text}").entries[1]
 
 

@@ -1,4 +1,3 @@
-"""What of a Markdown file is private because it is tagged so, or may be meant to be, and what is not."""
 
 import pytest
 
@@ -16,7 +15,7 @@ def outline(text: str) -> Outline:
 
 
 def is_private(text: str) -> bool:
-    """Whether nothing of a text that says `secret` can be seen."""
+    """Tell whether nothing of a text with `secret` is visible."""
     return "secret" not in GATE.redact(outline(text)).text
 
 
@@ -170,7 +169,7 @@ def test_what_only_has_the_word_is_not_private(text: str) -> None:
 def test_a_tag_in_a_block_hides_the_block_with_what_is_below_it_and_nothing_else(
     text: str, seen: str, end: str
 ) -> None:
-    """A task with a tag in it hid all that followed up to the next heading."""
+    """Regression: a task with a tag hid everything up to the next heading."""
     admitted = GATE.redact(outline(text.replace("\n", end)))
 
     assert admitted.text == admitted.to_text() == seen.replace("\n", end)

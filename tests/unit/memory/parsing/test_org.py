@@ -1,4 +1,3 @@
-"""What an Org file says: headings, states, tags, planning, drawers, settings."""
 
 from datetime import datetime
 
@@ -18,7 +17,6 @@ def outline(text: str, *, name: str = "name") -> Outline:
 
 
 def entry(text: str) -> OutlineEntry:
-    """The first heading of a text."""
     return outline(text).entries[1]
 
 
@@ -32,7 +30,7 @@ def titles(text: str) -> list[str]:
 
 
 def is_private(text: str) -> bool:
-    """Whether nothing of a text that says `secret` can be seen."""
+    """Tell whether nothing of a text with `secret` is visible."""
     return "secret" not in GATE.redact(outline(text)).text
 
 

@@ -1,4 +1,3 @@
-"""What always holds of parsing: nothing lost, nothing raised, nothing private let through, no text too slow."""
 
 import json
 import re
@@ -34,7 +33,7 @@ paths = st.sampled_from(("a.org", "a.ORG", "a.org_archive", "a.md", "a.markdown"
 
 
 def check(outline: Outline, text: str) -> None:
-    """That the entries are all of the text, one after the other."""
+    """Check that the entries cover all of the text."""
     assert outline.to_text() == outline.text == text
     first, *rest = outline.entries
     assert (first.start, first.level) == (0, 0)
@@ -154,7 +153,7 @@ def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(s
                 entry.todo,
                 entry.priority,
             )
-            # It does not know # in a tag, and leaves such tags in the title.
+            # orgparse does not support # in a tag, and leaves such tags in the title.
             if not any("#" in tag for tag in entry.tags):
                 assert (node.heading, node.shallow_tags) == (entry.title, set(entry.tags))
             theirs = {"scheduled": node.scheduled, "deadline": node.deadline, "closed": node.closed}
@@ -177,7 +176,7 @@ def test_a_real_collection_of_markdown_is_read_whole_and_as_the_library_reads_it
         outline = parse_notes(text, GATE, path=name)
         check(outline, text)
         found, _ = parse_headings(text)
-        # The only heading of the first level is the title of its file.
+        # A single first-level heading is the title of its file.
         is_titled = len(outline.entries) == len(found)
         titled |= is_titled
         assert [entry.start for entry in outline.entries[1:]] == [
@@ -255,7 +254,7 @@ def test_no_text_takes_longer_than_its_length_explains(name: str, path: str) -> 
 
     check(parse_notes(text, GATE, path=path), text)
 
-    # What is quadratic takes minutes, so a slow machine may take its time.
+    # Quadratic time would take minutes, so the limit is generous for slow machines.
     assert time.process_time() - started < 10
 
 

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Server:
-    """A server of embeddings: where it is, and what it was sent."""
+    """A local embeddings server that records requests."""
 
     url: str = ""
     sent: list[Json] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Server:
 
 
 def _vectors(body: Json) -> Json:
-    """What OpenAI answers, only in another order, which it does not promise."""
+    """OpenAI's response in another order, which it does not guarantee."""
     rows = [
         {"object": "embedding", "index": n, "embedding": [len(text), 1.0]}
         for n, text in enumerate(body["input"])
@@ -50,14 +50,14 @@ def _serving(answer: Callable[[Json], Json | bytes] = _vectors, status: int = 20
             server.keys.append(self.headers["authorization"])
             said = answer(body)
             raw = said if isinstance(said, bytes) else json.dumps(said).encode()
-            with suppress(ConnectionError):  # of a client that did not wait
+            with suppress(ConnectionError):  # the client did not wait
                 self.send_response(status)
                 self.send_header("content-length", str(len(raw)))
                 self.end_headers()
                 self.wfile.write(raw)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Nothing."""
+            ...
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})

@@ -15,7 +15,7 @@ from foveate.memory.search.embeddings import SqliteVectorCache, embed_with_cache
 
 
 class Counting:
-    """An embedder that tells lengths of texts, and keeps what it was asked."""
+    """An embedder that returns text lengths, and records its inputs."""
 
     def __init__(self, name: str = "counting", width: int = 3) -> None:
         self.name = name

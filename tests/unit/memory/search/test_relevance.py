@@ -52,7 +52,7 @@ def _bank() -> Document:
 
 
 class Recording:
-    """An embedder whose vectors tell whether a text is about cats, and that keeps what it was asked."""
+    """An embedder that recognizes texts about cats, and records its inputs."""
 
     name = "recording"
 

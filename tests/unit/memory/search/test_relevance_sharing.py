@@ -1,4 +1,3 @@
-"""A memory that several threads use while its files change."""
 
 from pathlib import Path
 from threading import Event, Thread
@@ -11,7 +10,7 @@ from foveate.memory.search.relevance import Index
 
 @pytest.mark.slow
 def test_a_view_is_of_one_moment_whatever_is_read_meanwhile(tmp_path: Path) -> None:
-    """Was: a node was looked up in the new files, and its place in the old ones."""
+    """Regression: a node was looked up in the new files, and its index in the old ones."""
     for number in range(20):
         (tmp_path / f"{number}.org").write_text(
             f":PROPERTIES:\n:ID: file-{number}\n:END:\nold\n" + "* x\n" * 50

@@ -72,7 +72,7 @@ def test_however_often_files_change_there_are_few_shards() -> None:
     for number in range(400):
         files[number * 7 % 100] = _file(NodeSpec(title=f"changed {number}"))
         most = max(most, len(corpus.update(files, _embed).vectors))
-    # Four that are full, and of the others each a quarter of the one before it.
+    # Four full shards, and of the others each a quarter of the one before.
     assert most <= 4 + 4 * 3
 
 

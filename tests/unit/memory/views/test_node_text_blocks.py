@@ -1,4 +1,3 @@
-"""The text of a node in a view: its heading, its planning, and content that is never taken for a heading."""
 
 from pathlib import Path
 
@@ -71,7 +70,7 @@ def test_planning_is_shown_without_drawers_and_not_as_content(tmp_path: Path) ->
 
 @pytest.mark.parametrize("line", ["Deadline: 2026-11-20", "**Deadline:** 2026-11-20", "deadline: <2026-11-20>"])
 def test_planning_of_markdown_is_shown_however_it_is_written(tmp_path: Path, line: str) -> None:
-    """It was lost where it was not written in capitals: neither planning nor content."""
+    """Regression: planning that was not in capitals was neither planning nor content."""
     file, node = nodes(tmp_path, f"# A\n{line}\nText\n## B\n#tag\n\n{line}\n\nText\n", "a.md")
 
     assert (planning_text(file), content_text(file, ORG)) == (line, "Text")

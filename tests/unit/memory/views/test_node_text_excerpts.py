@@ -60,7 +60,7 @@ def test_what_has_rare_words_of_the_query_comes_first_and_blanks_never() -> None
 
 
 def test_of_a_line_of_megabytes_that_is_shown_which_matches(tmp_path: Path) -> None:
-    """Nothing of it was shown, after all of it was tokenised four times over."""
+    """Regression: nothing of it was shown, after all of it was tokenized four times."""
     filler = "some words of no interest " * 40_000
     (tmp_path / "a.md").write_text(f"# A\n\n{filler}the zyxomma was seen {filler}\n", encoding="utf-8")
 
@@ -75,7 +75,7 @@ def test_of_a_line_of_megabytes_that_is_shown_which_matches(tmp_path: Path) -> N
 def test_of_what_matches_best_the_part_of_its_one_line_is_shown_and_the_room_is_used(
     tmp_path: Path, limit_tokens: int, sentences: int
 ) -> None:
-    """Was: its title alone, since no line was parted that is shorter than 2,000 characters."""
+    """Regression: only its title, because lines below 2,000 characters were not split."""
     filler = "We had soup again. " * sentences
     others = {f"{number}.md": f"# Bread {number}\n\nFlour and water.\n" for number in range(5)}
     line = f"{filler}An airship came to the mast. {filler}"

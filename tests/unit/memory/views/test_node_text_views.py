@@ -1,4 +1,3 @@
-"""What must always hold of a view, whatever is in the memory and whatever is looked at."""
 
 import os
 import subprocess
@@ -25,7 +24,6 @@ LIMITS = st.none() | st.integers(1, 60) | st.integers(1, 800)
 
 
 def loaded(forest: NoteFolder, folder: Path) -> Memory:
-    """The files of `forest` in a folder, as a memory."""
     for file in forest.files:
         (folder / file.path).write_text(file.text, encoding="utf-8")
     return Memory.load(folder)
@@ -66,7 +64,7 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
         path = [*reversed([*node.ancestors()]), node]
         titles = "\n".join(render_heading(each, shape, each.depth) for each in path)
         below = "\n".join(filter(None, (planning_text(node), content_text(node, shape))))
-        # A date is not cut inside, any other line is. After a short line the next one may be left out.
+        # A date is never cut, other lines may be. After a short line the next one may be omitted.
         first = below.split("\n")[0]
         least = first if planning_text(node) else first[:8]
         alone, above, some, whole = (
@@ -78,7 +76,7 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
                 f"{titles}\n{below}" if below else titles,
             )
         )
-        # What can go wrong does so where it just fits.
+        # Errors are most probable where a node just fits.
         edge = data.draw(st.sampled_from((alone, above, some, whole)))
         limit_tokens = max(data.draw(st.integers(edge - 1, edge + 2) | st.integers(1, 500)), 1)
         if limit_tokens < alone:
@@ -107,7 +105,7 @@ _WORDS = (
 
 @st.composite
 def long_notes(draw: st.DrawFn) -> str:
-    """An Org file with so many headings that there is something to choose from."""
+    """An Org file with many headings to choose from."""
     shapes = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20)), min_size=10, max_size=24))
     return "".join(
         f"{'*' * level} Heading {number}\n{' '.join(_WORDS[(number * size + at) % 13] for at in range(size))}\n"
@@ -126,7 +124,7 @@ def long_notes(draw: st.DrawFn) -> str:
 def test_a_view_of_less_than_everything_is_the_same_each_time_and_from_a_fresh_memory(
     text: str, number: int | None, query: str | None, part: float
 ) -> None:
-    """What is nearest or best comes first, and of equals always the same one."""
+    """The nearest or best comes first, and ties are resolved in the same way."""
     focus = None if number is None else f"Heading {number}"
     with TemporaryDirectory() as folder:
         (Path(folder) / "a.org").write_text(text, encoding="utf-8")
@@ -198,7 +196,7 @@ def test_a_view_is_never_over_its_limit_and_always_the_same(
 
 
 def nested(levels: int) -> str:
-    """An Org file with a heading in each heading, all with a text."""
+    """An Org file with nested headings, all with text."""
     return "".join(f"{'*' * level} Level {level}\ntext {level}\n" for level in range(1, levels + 1))
 
 
@@ -206,7 +204,7 @@ def nested(levels: int) -> str:
 @pytest.mark.parametrize("levels", [2, 7, 60])
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5"])
 def test_with_a_focus_deep_down_a_view_is_within_every_limit(tmp_path: Path, levels: int, model: str) -> None:
-    """Was: what stood there for the focus was made longer, and could not be taken off again."""
+    """Regression: the block of the focus was extended and could not be removed again."""
     (tmp_path / "deep.org").write_text(nested(levels), encoding="utf-8")
     (tmp_path / "flat.org").write_text(
         "".join(f"* Note {n}\nsome words\n" for n in range(30)), encoding="utf-8"

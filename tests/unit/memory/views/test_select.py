@@ -1,4 +1,3 @@
-"""Which nodes a view shows and how much of each: without a limit, for a query, for a focus, and for neither."""
 
 import os
 from itertools import pairwise
@@ -143,7 +142,7 @@ PARAGRAPH = " ".join(f"On day {day} we walk to the mill." for day in range(40))
 
 @pytest.mark.parametrize("limit_tokens", [40, 100, 200, 300, 400])
 def test_a_focus_of_one_line_that_is_too_long_is_cut_inside_it(tmp_path: Path, limit_tokens: int) -> None:
-    """Was: its title alone, since a title is a line that fits, and the room went to titles of no interest."""
+    """Regression: only its title, and the room went to irrelevant titles."""
     others = {f"{number}.org": f"* Other {number}\nWords.\n" for number in range(50)}
     memory = Memory.load(write_files(tmp_path, {**others, "plan.org": f"* Plan\n{PARAGRAPH}\n"}))
     view = memory.render("Plan", limit_tokens=limit_tokens)
@@ -158,7 +157,7 @@ def test_a_focus_of_one_line_that_is_too_long_is_cut_inside_it(tmp_path: Path, l
 def test_a_focus_that_fits_to_the_token_is_whole_and_with_a_token_less_still_has_its_deadline(
     tmp_path: Path,
 ) -> None:
-    """Was: a token too many was counted for each line that it takes, and of one that did not fit the title."""
+    """Regression: one token too many was counted per line, and only the title was shown."""
     text = "#+TITLE: House\n* Roof\n** TODO Tiles\nDEADLINE: <2026-11-20 Fri>\nForty of them, red.\n"
     memory = Memory.load(write_files(tmp_path, {"a.org": text}))
     whole = memory.render("Tiles", limit_tokens=None)
@@ -182,7 +181,7 @@ def test_of_planning_that_does_not_fit_what_fits_is_shown(tmp_path: Path) -> Non
 
 
 def test_a_node_of_which_every_line_is_shown_is_whole_and_says_nothing_of_truncation(tmp_path: Path) -> None:
-    """Was: what many characters made seem too long was an excerpt of all its lines."""
+    """Regression: a node that seemed too long was an excerpt of all its lines."""
     body = "\n\n".join(f"{'walrus ' * 20}\n{'=' * 64}" for _ in range(6))
     memory = Memory.load(write_files(tmp_path, {"a.org": f"* Sea\n{body}\n", "b.org": "* Land\nNothing.\n"}))
     view = memory.render(query="walrus", limit_tokens=420)
@@ -248,7 +247,7 @@ def test_where_there_is_room_for_everything_everything_is_shown(memory: Memory) 
 
 
 def test_a_step_to_the_next_heading_leaves_the_other_files_as_they_are(tmp_path: Path) -> None:
-    """Nothing in them is so similar to one of the two that it would be shown for that."""
+    """Nothing in them is similar enough to either heading."""
     about = {
         "File a": "anchor basket copper dolphin ember falcon harvest island jacket kettle lantern",
         "File b": "marble needle orchid pepper quarry river saddle timber umbrella violet walnut",
