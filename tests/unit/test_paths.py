@@ -1,4 +1,3 @@
-
 import os
 import pwd
 from pathlib import Path
@@ -37,15 +36,15 @@ PLAIN = st.text(st.characters(exclude_characters="$~'\"\0", exclude_categories=[
         ("~/ana's notes", "/home/ana/ana's notes"),
     ],
 )
-def test_a_path_is_the_one_that_is_meant(written: str, meant: str) -> None:
+def test_a_path_is_expanded(written: str, meant: str) -> None:
     assert expand_path(written, ENVIRON) == meant
 
 
-def test_a_path_can_be_given_as_one() -> None:
+def test_a_path_object_is_accepted() -> None:
     assert expand_path(Path("~/notes"), ENVIRON) == "/home/ana/notes"
 
 
-def test_a_user_is_at_home_where_the_system_says() -> None:
+def test_a_user_name_expands_to_the_home_folder() -> None:
     me = pwd.getpwuid(os.getuid())
 
     assert expand_path(f"~{me.pw_name}/notes", {}) == f"{me.pw_dir.rstrip('/')}/notes"
@@ -64,14 +63,14 @@ def test_a_user_is_at_home_where_the_system_says() -> None:
         ("/a\0b", "zero byte"),
     ],
 )
-def test_a_path_that_cannot_be_is_refused_by_name(written: str, said: str) -> None:
+def test_an_invalid_path_is_rejected_with_its_setting(written: str, said: str) -> None:
     with pytest.raises(BadOption, match="(?s)" + said) as caught:
         expand_path(written, ENVIRON, key=("memory", "paths", 0))
     assert caught.value.path == ("memory", "paths", 0)
 
 
 @given(path=PLAIN)
-def test_a_path_without_anything_to_expand_stays_as_it_is(path: str) -> None:
+def test_a_path_without_variables_is_unchanged(path: str) -> None:
     assert expand_path(path, ENVIRON) == path
 
 
@@ -81,11 +80,11 @@ def test_a_path_without_anything_to_expand_stays_as_it_is(path: str) -> None:
     after=st.text(" \t\"'", max_size=4),
     by=st.sampled_from(["~", "$HOME", "${HOME}", "/home/ana"]),
 )
-def test_however_a_path_is_quoted_and_begun_it_is_the_same(path: str, before: str, after: str, by: str) -> None:
+def test_quotes_and_spellings_do_not_change_a_path(path: str, before: str, after: str, by: str) -> None:
     assert expand_path(f"{before}{by}/{path}{after}", ENVIRON) == f"/home/ana/{path}"
 
 
-def test_the_environment_names_the_data_folder_or_the_platform_does() -> None:
+def test_the_data_folder_is_from_the_environment_or_the_platform() -> None:
     assert data_folder({"FOVEATE_HOME": "/data"}, "linux") == Path("/data")
     assert data_folder({"XDG_DATA_HOME": "/x"}, "linux") == Path("/x/foveate")
     assert data_folder({"FOVEATE_HOME": ""}, "linux") == Path.home() / ".local/share/foveate"

@@ -1,4 +1,3 @@
-
 import asyncio
 from dataclasses import replace
 
@@ -66,7 +65,7 @@ ACTS = st.lists(
 
 @settings(max_examples=limit_examples(80))
 @given(acts=ACTS)
-def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_the_fold(
+def test_exactly_the_messages_after_another_prefix_are_found(
     acts: list[str],
 ) -> None:
     """For forks that never had the compaction, and unknown histories, more may be found."""
@@ -102,7 +101,7 @@ def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_t
     asyncio.run(check())
 
 
-async def test_after_an_undo_only_what_was_said_behind_the_summary_is_found() -> None:
+async def test_after_an_undo_only_messages_after_the_summary_are_found() -> None:
     sender = Sender()
     words = [str(number) for number in range(6)]
     await sender.send(words)
@@ -118,7 +117,7 @@ async def test_after_an_undo_only_what_was_said_behind_the_summary_is_found() ->
     assert await sender.send(words) == (False, {8, 9, 10, 11})
 
 
-async def test_where_nobody_said_when_it_came_into_use_all_since_it_was_made_is_found() -> None:
+async def test_without_a_recorded_start_all_messages_since_the_compaction_are_found() -> None:
     sender = Sender()
     words = [str(number) for number in range(6)]
     sender.folded(words)
@@ -129,7 +128,7 @@ async def test_where_nobody_said_when_it_came_into_use_all_since_it_was_made_is_
     assert await sender.send(words) == (False, {6, 7})
 
 
-async def test_what_cannot_be_kept_is_found_again_and_nothing_fails() -> None:
+async def test_changes_that_cannot_be_stored_are_found_again() -> None:
     sender = Sender()
     sender.journal = InMemoryCompactionStore(unavailable=["used"])
     words = [str(number) for number in range(6)]
@@ -139,7 +138,7 @@ async def test_what_cannot_be_kept_is_found_again_and_nothing_fails() -> None:
         words += ["a", "b"]
 
 
-async def test_nothing_is_looked_up_for_a_model_that_takes_its_thoughts_back_anywhere() -> None:
+async def test_nothing_is_loaded_for_models_that_do_not_bind_thinking() -> None:
     store = InMemoryCompactionStore(unavailable=["uses"])
     words = [str(number) for number in range(6)]
     compaction = replace(COMPACTION, boundary=chain_to(*words).hashes[3], messages=4)

@@ -1,4 +1,3 @@
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -39,7 +38,7 @@ from tests.support.strategies.tool_conversations import (
 limited = settings(max_examples=limit_examples(80))
 
 
-def edited(request: Request, *compactions: Compaction) -> Request:
+def apply_compactions(request: Request, *compactions: Compaction) -> Request:
     edits = build_compaction_edits(request, compute_chain(request), compactions)
     return formats.parse_request(formats.apply_edits(request, edits), request.format)
 
@@ -56,11 +55,11 @@ def chat(*messages: Body) -> Request:
     return formats.parse_request({"model": "gpt-4.1", "messages": list(messages)}, Format.CHAT)
 
 
-def said(role: str, words: str) -> Body:
+def text_message(role: str, words: str) -> Body:
     return {"role": role, "content": words}
 
 
-def step(given: str) -> list[Body]:
+def tool_step(given: str) -> list[Body]:
     calls = [{"id": given, "type": "function", "function": {"name": "read", "arguments": "{}"}}]
     return [
         {"role": "assistant", "content": None, "tool_calls": calls},
@@ -68,75 +67,109 @@ def step(given: str) -> list[Body]:
     ]
 
 
-def test_the_head_becomes_a_pair_after_which_the_tail_follows_as_it_came() -> None:
-    request = chat(said("system", "S"), said("user", "a"), said("assistant", "b"), said("user", "c"))
-    sent = edited(request, make_compaction_at(request, 3))
+def test_the_head_becomes_two_messages_and_the_tail_is_unchanged() -> None:
+    request = chat(
+        text_message("system", "S"),
+        text_message("user", "a"),
+        text_message("assistant", "b"),
+        text_message("user", "c"),
+    )
+    sent = apply_compactions(request, make_compaction_at(request, 3))
     assert roles(sent) == ["system", "user", "assistant", "user"]
     assert contents(sent)[1:3] == [summary_text(make_compaction_at(request, 3)), ACKNOWLEDGEMENT]
     assert sent.messages[-1] == request.messages[-1]
 
 
-def test_a_tail_that_begins_with_the_model_has_its_question_before_it_as_it_came() -> None:
-    request = chat(said("user", "old"), said("assistant", "b"), said("user", "Q"), *step("a"), *step("b"))
-    sent = edited(request, make_compaction_at(request, 5))
+def test_a_tail_that_starts_with_the_model_keeps_its_question() -> None:
+    request = chat(
+        text_message("user", "old"),
+        text_message("assistant", "b"),
+        text_message("user", "Q"),
+        *tool_step("a"),
+        *tool_step("b"),
+    )
+    sent = apply_compactions(request, make_compaction_at(request, 5))
     assert roles(sent) == ["user", "assistant", "user", "assistant", "tool"]
     assert sent.messages[2:] == (request.messages[2], *request.messages[5:])
 
 
-def test_a_question_that_opens_the_conversation_comes_after_the_summary() -> None:
-    request = chat(said("user", "Q"), *step("a"), *step("b"))
-    sent = edited(request, make_compaction_at(request, 3))
+def test_an_open_question_at_the_start_comes_after_the_summary() -> None:
+    request = chat(text_message("user", "Q"), *tool_step("a"), *tool_step("b"))
+    sent = apply_compactions(request, make_compaction_at(request, 3))
     assert roles(sent) == ["user", "assistant", "user", "assistant", "tool"]
     assert contents(sent)[2] == "Q"
 
 
-def test_a_conversation_without_any_question_gets_a_summary_by_the_user_alone() -> None:
-    request = chat(*step("a"), *step("b"))
-    assert roles(edited(request, make_compaction_at(request, 2))) == ["user", "assistant", "tool"]
+def test_without_a_question_the_summary_is_a_single_user_message() -> None:
+    request = chat(*tool_step("a"), *tool_step("b"))
+    assert roles(apply_compactions(request, make_compaction_at(request, 2))) == ["user", "assistant", "tool"]
 
 
-def test_the_fold_that_reaches_farthest_is_taken_and_the_later_of_two_that_reach_as_far() -> None:
-    request = chat(*(said(role, f"{n}") for n in range(4) for role in ("user", "assistant")))
+def test_the_longest_compaction_is_applied_and_of_two_equal_ones_the_later() -> None:
+    request = chat(*(text_message(role, f"{n}") for n in range(4) for role in ("user", "assistant")))
     near, far = make_compaction_at(request, 2, id="near"), make_compaction_at(request, 4, id="far")
     newer = replace(far, id="newer", compacted_at=2.0)
     assert find_active_compaction(compute_chain(request), [near, far]) == far
     assert find_active_compaction(compute_chain(request), [newer, far, near]) == newer
 
 
-def test_a_fold_that_was_undone_or_went_wrong_gives_back_the_request_as_it_came() -> None:
-    request = chat(said("user", "a"), said("assistant", "b"), said("user", "c"))
+def test_an_undone_or_failed_compaction_leaves_the_request_unchanged() -> None:
+    request = chat(text_message("user", "a"), text_message("assistant", "b"), text_message("user", "c"))
     compaction = make_compaction_at(request, 2)
-    assert edited(request, compaction).body != request.body
+    assert apply_compactions(request, compaction).body != request.body
     for other in (replace(compaction, undone_at=2.0), replace(compaction, outcome=CompactionOutcome.FAILED)):
-        assert edited(request, other).body == request.body
+        assert apply_compactions(request, other).body == request.body
 
 
-def test_a_client_that_edited_its_past_is_left_alone() -> None:
-    request = chat(said("user", "a"), said("assistant", "b"), said("user", "c"))
-    other = chat(said("user", "A"), said("assistant", "b"), said("user", "c"))
-    assert edited(other, make_compaction_at(request, 2)).body == other.body
+def test_a_request_with_an_edited_history_is_unchanged() -> None:
+    request = chat(text_message("user", "a"), text_message("assistant", "b"), text_message("user", "c"))
+    other = chat(text_message("user", "A"), text_message("assistant", "b"), text_message("user", "c"))
+    assert apply_compactions(other, make_compaction_at(request, 2)).body == other.body
 
 
-def test_a_client_that_goes_back_to_the_folded_head_is_left_alone() -> None:
-    request = chat(said("user", "a"), said("assistant", "b"), said("user", "c"), said("assistant", "d"))
-    shorter = chat(said("user", "a"), said("assistant", "b"))
-    assert edited(shorter, make_compaction_at(request, 2)).body == shorter.body
+def test_a_request_that_ends_in_the_compacted_head_is_unchanged() -> None:
+    request = chat(
+        text_message("user", "a"),
+        text_message("assistant", "b"),
+        text_message("user", "c"),
+        text_message("assistant", "d"),
+    )
+    shorter = chat(text_message("user", "a"), text_message("assistant", "b"))
+    assert apply_compactions(shorter, make_compaction_at(request, 2)).body == shorter.body
 
 
-def test_a_fork_that_answers_a_call_of_the_folded_head_is_left_alone() -> None:
-    asked, answer = step("a")
-    request = chat(said("user", "x"), said("assistant", "y"), said("user", "q"), asked, said("user", "stop"))
-    fork = chat(said("user", "x"), said("assistant", "y"), said("user", "q"), asked, answer)
-    assert edited(fork, make_compaction_at(request, 4)).body == fork.body
+def test_a_fork_that_answers_a_compacted_call_is_unchanged() -> None:
+    asked, answer = tool_step("a")
+    request = chat(
+        text_message("user", "x"),
+        text_message("assistant", "y"),
+        text_message("user", "q"),
+        asked,
+        text_message("user", "stop"),
+    )
+    fork = chat(
+        text_message("user", "x"), text_message("assistant", "y"), text_message("user", "q"), asked, answer
+    )
+    assert apply_compactions(fork, make_compaction_at(request, 4)).body == fork.body
 
 
-def test_another_system_prompt_in_front_does_not_hide_a_fold() -> None:
-    request = chat(said("user", "a"), said("assistant", "b"), said("user", "c"))
-    other = chat(said("system", "noon"), said("user", "a"), said("assistant", "b"), said("user", "c"))
-    assert roles(edited(other, make_compaction_at(request, 2))) == ["system", "user", "assistant", "user"]
+def test_another_system_prompt_does_not_prevent_a_compaction() -> None:
+    request = chat(text_message("user", "a"), text_message("assistant", "b"), text_message("user", "c"))
+    other = chat(
+        text_message("system", "noon"),
+        text_message("user", "a"),
+        text_message("assistant", "b"),
+        text_message("user", "c"),
+    )
+    assert roles(apply_compactions(other, make_compaction_at(request, 2))) == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
 
 
-def test_what_was_carried_is_named_unless_the_summary_names_it() -> None:
+def test_carried_facts_are_listed_unless_the_summary_contains_them() -> None:
     compaction = replace(COMPACTION, messages=1200, carried=("a parser", "/srv/app.py"))
     told = summary_text(compaction)
     assert "1,200 messages" in told
@@ -144,8 +177,14 @@ def test_what_was_carried_is_named_unless_the_summary_names_it() -> None:
     assert summary_text(replace(compaction, carried=())).endswith(compaction.summary)
 
 
-def test_the_edits_say_why_and_how_much_they_save_once() -> None:
-    request = chat(said("user", "Q"), *step("a"), said("system", "noon"), *step("b"), *step("c"))
+def test_the_edits_have_a_reason_and_count_savings_once() -> None:
+    request = chat(
+        text_message("user", "Q"),
+        *tool_step("a"),
+        text_message("system", "noon"),
+        *tool_step("b"),
+        *tool_step("c"),
+    )
     edits = build_compaction_edits(request, compute_chain(request), [make_compaction_at(request, 6)])
     assert sum(edit.saved_tokens for edit in edits) == 800
     assert all("folded" in edit.reason for edit in edits)
@@ -153,7 +192,7 @@ def test_the_edits_say_why_and_how_much_they_save_once() -> None:
 
 @pytest.mark.parametrize("after_user", [True, False])
 @pytest.mark.parametrize("before_model", [True, False])
-def test_speakers_alternate_around_what_stands_for_others(after_user: bool, before_model: bool) -> None:
+def test_roles_alternate_around_placeholder_messages(after_user: bool, before_model: bool) -> None:
     made = placeholder_messages("x", Format.CHAT, after_user=after_user, before_model=before_model)
     opening = ["user" if after_user else "assistant", *(one.role for one in made[0])]
     closing = [*(one.role for one in made[1]), "assistant" if before_model else "user"]
@@ -161,13 +200,13 @@ def test_speakers_alternate_around_what_stands_for_others(after_user: bool, befo
     assert (opening[-1], closing[0]) == ("user", "assistant")  # a system message in between is valid
 
 
-def test_the_model_of_gemini_is_called_so() -> None:
+def test_geminis_model_role_is_used() -> None:
     made, _ = placeholder_messages("x", Format.GEMINI, after_user=True, before_model=True)
     assert [one.role for one in made] == ["model", "user"]
     assert made[1].parts == (Text(CONTINUE_REQUEST),)
 
 
-def test_pictures_and_documents_are_named_by_what_is_known_of_them() -> None:
+def test_images_and_documents_are_described_by_their_metadata() -> None:
     assert (
         describe_non_text(Image(source=MediaSource.INLINE, width=640, height=480)) == "[image: 640x480 pixels]"
     )
@@ -179,7 +218,7 @@ def test_pictures_and_documents_are_named_by_what_is_known_of_them() -> None:
     assert describe_non_text(Text("words")) is None
 
 
-def tail_without_thoughts(raws: Sequence[bytes]) -> list[Any]:
+def strip_thinking(raws: Sequence[bytes]) -> list[Any]:
     left = []
     for found in map(parse_json, raws):
         if isinstance(found.get("content"), list) and found.get("role") == "assistant":
@@ -192,13 +231,13 @@ def tail_without_thoughts(raws: Sequence[bytes]) -> list[Any]:
 @pytest.mark.slow
 @limited
 @given(st.one_of(any_requests(), claude_requests(max_calls=4)), st.data())
-def test_whatever_is_folded_the_provider_takes_what_is_sent(body: Body, data: st.DataObject) -> None:
+def test_providers_accept_any_compacted_request(body: Body, data: st.DataObject) -> None:
     request = formats.parse_request(to_json(body))
     assert validate_request(request) is None
     assume(find_cuts(request))
     cut = data.draw(st.sampled_from(find_cuts(request)))
     compaction = make_compaction_at(request, cut)
-    sent = edited(request, compaction)
+    sent = apply_compactions(request, compaction)
     assert (
         validate_request(
             sent, betas=required_betas(build_compaction_edits(request, compute_chain(request), [compaction]))
@@ -209,32 +248,37 @@ def test_whatever_is_folded_the_provider_takes_what_is_sent(body: Body, data: st
     if sent.messages[-len(tail) :] != tail:
         assert rules_for(body["model"]).binds_thinking
         left = [parse_json(raw) for raw in sent.messages[-len(tail) :]]
-        assert left == tail_without_thoughts(tail)
+        assert left == strip_thinking(tail)
 
 
 @pytest.mark.slow
 @limited
 @given(claude_tool_loops(), st.data())
-def test_a_later_fold_stands_for_the_earlier_one_too(body: Body, data: st.DataObject) -> None:
+def test_a_later_compaction_replaces_the_earlier_one(body: Body, data: st.DataObject) -> None:
     request = formats.parse_request(to_json(body))
     assume(len(find_cuts(request)) > 1)
     near, far = sorted(
         data.draw(st.lists(st.sampled_from(find_cuts(request)), min_size=2, max_size=2, unique=True))
     )
     later = make_compaction_at(request, far, summary="Both.")
-    assert edited(request, make_compaction_at(request, near), later).body == edited(request, later).body
+    assert (
+        apply_compactions(request, make_compaction_at(request, near), later).body
+        == apply_compactions(request, later).body
+    )
 
 
 @pytest.mark.slow
 @limited
 @given(any_requests(), st.data())
-def test_a_fold_is_the_same_in_each_later_request(body: Body, data: st.DataObject) -> None:
+def test_a_compaction_gives_the_same_bytes_in_every_later_request(body: Body, data: st.DataObject) -> None:
     request = formats.parse_request(to_json(body))
     assume(find_cuts(request) and not rules_for(body["model"]).binds_thinking)
     compaction = make_compaction_at(request, data.draw(st.sampled_from(find_cuts(request))))
     field = "input" if "input" in body else "messages"
     longer = formats.parse_request(
-        to_json({**body, field: [*body[field], said("assistant", "Yes."), said("user", "Then?")]})
+        to_json(
+            {**body, field: [*body[field], text_message("assistant", "Yes."), text_message("user", "Then?")]}
+        )
     )
-    sent, again = edited(request, compaction), edited(longer, compaction)
+    sent, again = apply_compactions(request, compaction), apply_compactions(longer, compaction)
     assert again.messages[: len(sent.messages)] == sent.messages

@@ -1,4 +1,3 @@
-
 from dataclasses import replace
 
 from foveate.compaction.apply import carried_facts_text, summary_text
@@ -10,7 +9,7 @@ RULE = "Never push to main."
 DENSE_RULE = "必须使用中文。"
 
 
-def test_names_stand_in_one_line_and_sentences_in_lines_of_their_own_with_what_is_more_as_the_last() -> None:
+def test_names_share_a_line_and_sentences_have_their_own() -> None:
     missing = MissingFacts(
         important=(RULE,),
         listed=(RULE, DENSE_RULE, "/srv/app.py", "Ana Lopez", "load_all", "15 ms"),
@@ -28,7 +27,7 @@ def test_names_stand_in_one_line_and_sentences_in_lines_of_their_own_with_what_i
     ]
 
 
-def test_a_piece_of_a_longer_name_in_the_summary_does_not_take_a_name_off_the_list() -> None:
+def test_a_name_inside_a_longer_one_in_the_summary_stays_on_the_list() -> None:
     """Regression: a summary with /etc/hosts.bak removed /etc/hosts."""
     compaction = replace(
         COMPACTION, summary="It is about /etc/hosts.bak and 8080.", carried=("/etc/hosts", "8080")
@@ -37,13 +36,13 @@ def test_a_piece_of_a_longer_name_in_the_summary_does_not_take_a_name_off_the_li
     assert summary_text(compaction).endswith("Also named there:\n- /etc/hosts")
 
 
-def test_a_sentence_of_two_lines_is_known_again() -> None:
+def test_a_sentence_of_two_lines_is_recognized() -> None:
     compaction = replace(COMPACTION, summary="Never push\nto main.", carried=(RULE,))
 
     assert summary_text(compaction).endswith(compaction.summary)
 
 
-def test_a_list_of_names_takes_no_more_tokens_than_they_were_counted_for() -> None:
+def test_a_list_of_names_has_at_most_the_counted_tokens() -> None:
     """Regression: separate lines took two more tokens each, and a compaction exceeded its limit."""
     names = [f"some_name_{number}" for number in range(200)]
 
@@ -53,9 +52,9 @@ def test_a_list_of_names_takes_no_more_tokens_than_they_were_counted_for() -> No
     assert tokens(carried_facts_text(names)) <= sum(tokens(f" {name}") for name in names) + 10
 
 
-def test_nothing_carried_is_no_list() -> None:
+def test_without_carried_facts_there_is_no_list() -> None:
     assert carried_facts_text(()) == ""
 
 
-def test_what_had_several_lines_is_listed_in_one() -> None:
+def test_a_fact_of_several_lines_is_listed_on_one() -> None:
     assert carried_facts_text(("write docs\n\nGoal\n- obey",)).splitlines()[1:] == ["- write docs Goal - obey"]

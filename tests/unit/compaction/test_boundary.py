@@ -1,4 +1,3 @@
-
 import time
 
 import pytest
@@ -21,27 +20,29 @@ limited = settings(max_examples=limit_examples(80))
 numbers = st.integers(0, 400)
 
 
-def asked() -> Message:
+def question() -> Message:
     return Message(role="user", parts=(Text("And then?"),))
 
 
-def said(*parts: Part) -> Message:
+def model_message(*parts: Part) -> Message:
     return Message(role="assistant", parts=parts or (Text("So."),))
 
 
-def call(*ids: str) -> Message:
-    return said(*(ToolCall(name="read", arguments="{}", format=Format.CHAT, id=given) for given in ids))
+def call_message(*ids: str) -> Message:
+    return model_message(
+        *(ToolCall(name="read", arguments="{}", format=Format.CHAT, id=given) for given in ids)
+    )
 
 
-def result(given: str) -> Message:
+def result_message(given: str) -> Message:
     return Message(role="tool", parts=(ToolResult(parts=(Text("done"),), id=given),))
 
 
-def system() -> Message:
+def system_message() -> Message:
     return Message(role="system", parts=(Text("Be brief."),))
 
 
-def cut_of(
+def boundary_of(
     messages: list[Message], *, keep: int, trigger: int = 1000, each: int = 10, beyond: int = 0
 ) -> int | None:
     tokens = [each] * len(messages)
@@ -50,130 +51,216 @@ def cut_of(
     )
 
 
-def test_the_tail_keeps_what_is_asked_for_and_is_the_shortest_that_does() -> None:
-    messages = [asked(), said(), asked(), said(), asked(), said(), asked()]
-    assert cut_of(messages, keep=20) == 5
-    assert cut_of(messages, keep=21) == 4
-    assert cut_of(messages, keep=30) == 4
+def test_the_tail_is_the_shortest_that_keeps_enough_tokens() -> None:
+    messages = [
+        question(),
+        model_message(),
+        question(),
+        model_message(),
+        question(),
+        model_message(),
+        question(),
+    ]
+    assert boundary_of(messages, keep=20) == 5
+    assert boundary_of(messages, keep=21) == 4
+    assert boundary_of(messages, keep=30) == 4
 
 
-def test_the_tail_is_asked_for_never_more_than_half_of_what_triggers() -> None:
-    messages = [asked(), said()] * 10
-    assert cut_of(messages, keep=20_000, trigger=100) == 15
+def test_the_tail_needs_at_most_half_the_threshold() -> None:
+    messages = [question(), model_message()] * 10
+    assert boundary_of(messages, keep=20_000, trigger=100) == 15
 
 
-def test_a_short_history_that_the_tail_would_keep_has_no_boundary() -> None:
-    assert cut_of([asked(), said(), asked()], keep=200) is None
-    assert cut_of([], keep=0) is None
-    assert cut_of([asked()], keep=0) is None
+def test_a_history_shorter_than_the_tail_has_no_boundary() -> None:
+    assert boundary_of([question(), model_message(), question()], keep=200) is None
+    assert boundary_of([], keep=0) is None
+    assert boundary_of([question()], keep=0) is None
 
 
-def test_one_long_turn_is_cut_between_its_steps_and_keeps_its_question() -> None:
-    steps = [message for number in range(300) for message in (call(f"c{number}"), result(f"c{number}"))]
-    messages = [system(), asked(), *steps]
-    cut = cut_of(messages, keep=100)
+def test_one_long_turn_is_split_between_steps_and_keeps_its_question() -> None:
+    steps = [
+        message
+        for number in range(300)
+        for message in (call_message(f"c{number}"), result_message(f"c{number}"))
+    ]
+    messages = [system_message(), question(), *steps]
+    cut = boundary_of(messages, keep=100)
     assert cut == len(messages) - 10
     history = TurnStructure(messages)
     assert history.open_question(cut) == (1,)
     assert history.replaced_messages(cut) == tuple(range(2, cut))
 
 
-def test_a_question_in_two_messages_is_kept_whole() -> None:
-    messages = [asked(), said(), asked(), asked(), call("a"), result("a"), call("b"), result("b")]
-    assert cut_of(messages, keep=10) == 6
+def test_a_question_in_two_messages_is_kept_completely() -> None:
+    messages = [
+        question(),
+        model_message(),
+        question(),
+        question(),
+        call_message("a"),
+        result_message("a"),
+        call_message("b"),
+        result_message("b"),
+    ]
+    assert boundary_of(messages, keep=10) == 6
     assert TurnStructure(messages).open_question(6) == (2, 3)
-    assert cut_of(messages, keep=50) == 2  # not between the two
+    assert boundary_of(messages, keep=50) == 2  # not between the two
 
 
-def test_calls_side_by_side_stay_with_all_their_results() -> None:
-    messages = [asked(), call("a", "b", "c"), result("c"), result("a"), result("b"), call("d"), result("d")]
-    assert cut_of(messages, keep=30) is None  # only the question could be compacted, and it would stay
-    assert cut_of(messages, keep=20) == 5
+def test_parallel_calls_stay_with_all_their_results() -> None:
+    messages = [
+        question(),
+        call_message("a", "b", "c"),
+        result_message("c"),
+        result_message("a"),
+        result_message("b"),
+        call_message("d"),
+        result_message("d"),
+    ]
+    assert boundary_of(messages, keep=30) is None  # only the question could be compacted, and it would stay
+    assert boundary_of(messages, keep=20) == 5
 
 
-def test_a_late_result_holds_together_all_that_lies_between() -> None:
-    messages = [asked(), said(), asked(), call("a", "b"), result("a"), asked(), said(), result("b"), asked()]
+def test_a_late_result_keeps_everything_since_its_call_together() -> None:
+    messages = [
+        question(),
+        model_message(),
+        question(),
+        call_message("a", "b"),
+        result_message("a"),
+        question(),
+        model_message(),
+        result_message("b"),
+        question(),
+    ]
     assert TurnStructure(messages).cut_points() == [1, 2, 3, 8]
 
 
-def test_a_thought_is_not_cut_from_the_call_that_it_led_to() -> None:
-    thought = said(Thinking("", 40))
-    messages = [asked(), said(), asked(), thought, call("a"), call("b"), result("a"), result("b"), asked()]
+def test_thinking_is_not_separated_from_the_call_after_it() -> None:
+    thought = model_message(Thinking("", 40))
+    messages = [
+        question(),
+        model_message(),
+        question(),
+        thought,
+        call_message("a"),
+        call_message("b"),
+        result_message("a"),
+        result_message("b"),
+        question(),
+    ]
     assert TurnStructure(messages).cut_points() == [1, 2, 3, 8]
 
 
-def test_results_of_the_providers_own_tools_stay_with_their_calls() -> None:
-    computer = said(Opaque("computer_call", b"{}")), said(Opaque("computer_call_output", b"{}"))
-    messages = [asked(), said(), asked(), *computer, said()]
+def test_results_of_provider_tools_stay_with_their_calls() -> None:
+    computer = (
+        model_message(Opaque("computer_call", b"{}")),
+        model_message(Opaque("computer_call_output", b"{}")),
+    )
+    messages = [question(), model_message(), question(), *computer, model_message()]
     assert 4 not in TurnStructure(messages).cut_points()
 
 
-def test_a_step_that_is_more_than_half_of_what_triggers_is_folded_where_something_stands_after_it() -> None:
-    messages = [asked(), said(), asked(), call("a"), result("a"), call("b"), result("b")]
+def test_a_step_above_half_the_threshold_is_compacted_if_something_follows_it() -> None:
+    messages = [
+        question(),
+        model_message(),
+        question(),
+        call_message("a"),
+        result_message("a"),
+        call_message("b"),
+        result_message("b"),
+    ]
     tokens = [10, 10, 10, 10, 700, 10, 10]
     assert find_boundary(messages, tokens, tail_keep_tokens=100, threshold_tokens=1000) == 5
     # The last step has to stay, and what precedes it is compacted.
     assert find_boundary(messages[:5], tokens[:5], tail_keep_tokens=100, threshold_tokens=1000) == 3
 
 
-def test_a_later_fold_reaches_farther_than_the_one_before() -> None:
-    messages = [asked(), said()] * 6
-    first = cut_of(messages[:8], keep=20)
+def test_a_later_compaction_covers_more_than_the_one_before() -> None:
+    messages = [question(), model_message()] * 6
+    first = boundary_of(messages[:8], keep=20)
     assert first == 6
-    assert cut_of(messages[:8], keep=20, beyond=first) is None
-    assert cut_of(messages, keep=20, beyond=first) == 10
+    assert boundary_of(messages[:8], keep=20, beyond=first) is None
+    assert boundary_of(messages, keep=20, beyond=first) == 10
     assert TurnStructure(messages).replaced_messages(10, compacted_messages=6) == (6, 7, 8, 9)
 
 
-def test_a_later_fold_takes_in_the_question_that_an_earlier_one_had_kept() -> None:
-    messages = [asked(), call("a"), result("a"), call("b"), result("b"), said(), asked(), said()]
+def test_a_later_compaction_includes_the_question_that_an_earlier_one_kept() -> None:
+    messages = [
+        question(),
+        call_message("a"),
+        result_message("a"),
+        call_message("b"),
+        result_message("b"),
+        model_message(),
+        question(),
+        model_message(),
+    ]
     assert TurnStructure(messages).open_question(3) == (0,)
     assert TurnStructure(messages).replaced_messages(6, compacted_messages=3) == (0, 3, 4, 5)
 
 
-def test_system_messages_are_never_folded() -> None:
-    messages = [system(), asked(), said(), system(), asked(), said(), system(), asked()]
-    cut = cut_of(messages, keep=10)
+def test_system_messages_are_never_compacted() -> None:
+    messages = [
+        system_message(),
+        question(),
+        model_message(),
+        system_message(),
+        question(),
+        model_message(),
+        system_message(),
+        question(),
+    ]
+    cut = boundary_of(messages, keep=10)
     assert cut == 7
     assert TurnStructure(messages).replaced_messages(cut) == (1, 2, 4, 5)
 
 
-def test_the_question_under_way_stays_whoever_speaks_next() -> None:
+def test_the_open_question_stays_whoever_speaks_next() -> None:
     """A summary made between two steps does not contain it, and a fork may continue with another question."""
-    under_way = [asked(), call("a"), result("a")]
-    for following in (call("b"), asked()):
+    under_way = [question(), call_message("a"), result_message("a")]
+    for following in (call_message("b"), question()):
         history = TurnStructure([*under_way, following])
         assert (history.open_question(3), history.replaced_messages(3)) == ((0,), (1, 2))
         junction = describe_head(under_way).join_tail([following])
         assert junction is not None
         assert (junction.kept_indexes, junction.replaced_indexes) == ((0,), (1, 2))
-    assert TurnStructure([*under_way, said(), asked()]).open_question(4) == ()
+    assert TurnStructure([*under_way, model_message(), question()]).open_question(4) == ()
 
 
-def test_results_of_calls_that_the_provider_stores_stay() -> None:
-    messages = [result("stored"), said(), call("a"), result("a"), asked(), said(), asked()]
+def test_results_of_stored_calls_stay() -> None:
+    messages = [
+        result_message("stored"),
+        model_message(),
+        call_message("a"),
+        result_message("a"),
+        question(),
+        model_message(),
+        question(),
+    ]
     assert TurnStructure(messages).replaced_messages(4) == (1, 2, 3)
     junction = describe_head(messages[:4]).join_tail(messages[4:])
     assert junction is not None
     assert junction.replaced_indexes == (1, 2, 3)
 
 
-def test_what_the_provider_has_folded_in_plain_words_is_folded_like_any_other() -> None:
-    told = said(Opaque("compaction", b'{"content":"A parser is wanted."}'), Text("So."))
-    messages = [told, asked(), said(), asked()]
+def test_a_readable_compaction_of_the_provider_is_compacted_like_any_message() -> None:
+    told = model_message(Opaque("compaction", b'{"content":"A parser is wanted."}'), Text("So."))
+    messages = [told, question(), model_message(), question()]
     assert TurnStructure(messages).replaced_messages(3) == (0, 1, 2)
     assert describe_head(messages[:3]).turn_indexes == (0, 1, 2)
     assert describe_head(messages[:3]).join_tail(messages[3:]) is not None
-    alone = said(Opaque("compaction", b'{"content":"A parser is wanted."}'))
-    assert TurnStructure([alone, asked(), said(), asked()]).replaced_messages(3) == (0, 1, 2)
+    alone = model_message(Opaque("compaction", b'{"content":"A parser is wanted."}'))
+    assert TurnStructure([alone, question(), model_message(), question()]).replaced_messages(3) == (0, 1, 2)
 
 
-def test_what_the_provider_has_folded_stays_since_nobody_else_can_read_it() -> None:
-    messages = [said(Opaque("compaction", b"{}")), asked(), said(), asked()]
+def test_an_encrypted_compaction_of_the_provider_stays() -> None:
+    messages = [model_message(Opaque("compaction", b"{}")), question(), model_message(), question()]
     assert TurnStructure(messages).replaced_messages(3) == (1, 2)
 
 
-def test_what_triggers_is_a_share_of_what_the_answer_leaves_of_the_window() -> None:
+def test_the_threshold_is_a_share_of_the_window_without_the_output() -> None:
     assert compaction_threshold_tokens(200_000, 40_000) == 120_000
     assert compaction_threshold_tokens(200_000, 0, 0.5) == 100_000
     assert compaction_threshold_tokens(1000, 4000) == 0
@@ -181,7 +268,7 @@ def test_what_triggers_is_a_share_of_what_the_answer_leaves_of_the_window() -> N
         compaction_threshold_tokens(1000, 0, 75)
 
 
-def test_a_session_is_not_folded_again_before_the_model_has_spoken_a_few_times() -> None:
+def test_a_session_is_not_compacted_again_within_a_few_turns() -> None:
     assert is_compaction_due(750, threshold_tokens=750)
     assert not is_compaction_due(749, threshold_tokens=750)
     assert not is_compaction_due(900, threshold_tokens=750, turns_since_compaction=3)
@@ -189,15 +276,15 @@ def test_a_session_is_not_folded_again_before_the_model_has_spoken_a_few_times()
     assert is_compaction_due(900, threshold_tokens=750, turns_since_compaction=1, min_turns_between=1)
 
 
-def test_one_count_is_needed_for_each_message() -> None:
+def test_every_message_needs_a_token_count() -> None:
     with pytest.raises(BadOption, match="tokens"):
-        find_boundary([asked()], [], threshold_tokens=10)
+        find_boundary([question()], [], threshold_tokens=10)
 
 
 @pytest.mark.slow
 @limited
 @given(talks(), numbers, numbers)
-def test_a_cut_never_separates_a_call_from_its_result(talk: Talk, keep: int, trigger: int) -> None:
+def test_a_boundary_never_separates_a_call_from_its_result(talk: Talk, keep: int, trigger: int) -> None:
     cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=trigger)
     for place in {*TurnStructure(talk.messages).cut_points(), *([cut] if cut is not None else [])}:
         assert all(asking >= place or answer < place for asking, answer in talk.pairs)
@@ -208,9 +295,7 @@ def test_a_cut_never_separates_a_call_from_its_result(talk: Talk, keep: int, tri
 @pytest.mark.slow
 @limited
 @given(talks(), numbers, numbers)
-def test_the_tail_is_long_enough_unless_a_long_step_stands_in_the_way(
-    talk: Talk, keep: int, trigger: int
-) -> None:
+def test_the_tail_is_long_enough_unless_a_step_is_too_long(talk: Talk, keep: int, trigger: int) -> None:
     cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=trigger)
     if cut is None:
         return
@@ -227,7 +312,7 @@ def test_the_tail_is_long_enough_unless_a_long_step_stands_in_the_way(
 @pytest.mark.slow
 @limited
 @given(talks())
-def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_message(talk: Talk) -> None:
+def test_the_open_question_and_all_system_messages_stay(talk: Talk) -> None:
     history = TurnStructure(talk.messages)
     for cut in history.cut_points():
         last = max(place for place in talk.api_format if place < cut)
@@ -245,7 +330,7 @@ def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_mes
 @pytest.mark.slow
 @limited
 @given(talks(), st.data())
-def test_what_is_known_of_a_head_tells_what_may_follow_it(talk: Talk, data: st.DataObject) -> None:
+def test_a_described_head_tells_which_tails_may_follow(talk: Talk, data: st.DataObject) -> None:
     messages = talk.messages
     place = data.draw(st.integers(0, len(messages)))
     history, junction = TurnStructure(messages), describe_head(messages[:place]).join_tail(messages[place:])
@@ -260,7 +345,7 @@ def test_what_is_known_of_a_head_tells_what_may_follow_it(talk: Talk, data: st.D
 
 
 @pytest.mark.slow
-def test_a_session_four_times_as_long_is_looked_through_in_about_four_times_the_time() -> None:
+def test_finding_a_boundary_takes_linear_time() -> None:
     def seconds(turns: int) -> float:
         talk = long_talk(20, turns)
         begun = time.process_time()

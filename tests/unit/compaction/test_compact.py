@@ -1,4 +1,3 @@
-
 import asyncio
 import re
 from dataclasses import replace
@@ -35,7 +34,7 @@ from tests.support.strategies.claude_requests import claude_requests
 from tests.support.strategies.tool_conversations import Body, claude_tool_loops
 
 
-async def test_a_request_below_the_trigger_is_left_alone() -> None:
+async def test_a_request_below_the_threshold_is_not_compacted() -> None:
     store = InMemoryCompactionStore()
     candidate = replace(make_subject(claude_body(12)), window_tokens=10**6)
 
@@ -43,7 +42,7 @@ async def test_a_request_below_the_trigger_is_left_alone() -> None:
     assert store.compactions == []
 
 
-async def test_a_fold_keeps_its_summary_and_all_that_it_folds() -> None:
+async def test_a_compaction_stores_its_summary_and_original_messages() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     result = await run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
 
@@ -59,7 +58,7 @@ async def test_a_fold_keeps_its_summary_and_all_that_it_folds() -> None:
     assert store.leases[candidate.session_id].holder == ""
 
 
-async def test_where_there_is_no_place_to_cut_nothing_changes() -> None:
+async def test_without_a_boundary_nothing_changes() -> None:
     store = InMemoryCompactionStore()
     body = {**claude_body(1), "messages": [{"role": "user", "content": "x " * 3_000}]}
     result = await run_compaction(make_subject(body), ScriptedSummarizer(), store)
@@ -70,7 +69,7 @@ async def test_where_there_is_no_place_to_cut_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("failed", [True, False])
-async def test_a_fold_is_not_tried_again_before_the_model_has_spoken_some_times(failed: bool) -> None:
+async def test_a_compaction_is_not_retried_within_a_few_turns(failed: bool) -> None:
     """Another tool made 111 compactions in one turn."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(
@@ -87,7 +86,7 @@ async def test_a_fold_is_not_tried_again_before_the_model_has_spoken_some_times(
     assert await make_runner(store, summarizer).compact(candidate) is not None
 
 
-async def test_where_there_was_no_place_to_cut_none_is_looked_for_at_each_step() -> None:
+async def test_a_missing_boundary_is_not_searched_again_at_every_step() -> None:
     store = InMemoryCompactionStore()
     body = {**claude_body(1), "messages": [{"role": "user", "content": "x " * 3_000}]}
     await run_compaction(make_subject(body), ScriptedSummarizer(), store)
@@ -99,7 +98,7 @@ async def test_where_there_was_no_place_to_cut_none_is_looked_for_at_each_step()
     assert len(store.compactions) == 1
 
 
-async def test_what_was_tried_beyond_the_end_of_what_is_sent_keeps_nobody_from_folding() -> None:
+async def test_attempts_on_a_longer_branch_do_not_delay_a_compaction() -> None:
     """As after a client went back in its conversation."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(make_subject(extend_conversation(body, 2)), ScriptedSummarizer(), store)
@@ -112,7 +111,7 @@ async def test_what_was_tried_beyond_the_end_of_what_is_sent_keeps_nobody_from_f
     )
 
 
-async def test_a_request_that_would_not_fit_is_folded_however_soon_but_no_model_is_asked() -> None:
+async def test_a_request_that_would_not_fit_is_compacted_at_once_without_a_model() -> None:
     """Regression: a model was asked at every step, 10 times in 10 steps."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(make_subject(body), ScriptedSummarizer(), store)
@@ -134,7 +133,7 @@ async def test_a_request_that_would_not_fit_is_folded_however_soon_but_no_model_
     assert later.compaction.model == "a model", "after some turns it may be asked again"
 
 
-async def test_a_summary_that_drops_a_constraint_is_asked_for_once_more() -> None:
+async def test_a_summary_that_omits_a_constraint_is_redrafted() -> None:
     summarizer = ScriptedSummarizer(INCOMPLETE_SUMMARY, COMPLETE_SUMMARY)
     result = await run_compaction(make_subject(claude_body(12)), summarizer, InMemoryCompactionStore())
 
@@ -145,7 +144,7 @@ async def test_a_summary_that_drops_a_constraint_is_asked_for_once_more() -> Non
     assert RULE not in result.compaction.carried
 
 
-async def test_what_it_drops_again_is_listed_after_the_first_one() -> None:
+async def test_facts_omitted_by_the_redraft_are_listed_after_the_first_draft() -> None:
     summarizer = ScriptedSummarizer(
         INCOMPLETE_SUMMARY, "Another text on the slow parser that leaves it out just as well.", COMPLETE_SUMMARY
     )
@@ -158,7 +157,7 @@ async def test_what_it_drops_again_is_listed_after_the_first_one() -> None:
     assert len(summarizer.missing) == 1, "it is retried once"
 
 
-async def test_where_the_list_has_no_room_for_all_that_is_missing_it_says_how_many_more_there_are() -> None:
+async def test_a_full_list_says_how_many_facts_are_missing() -> None:
     body = claude_body(12)
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
     asked = {"role": "user", "content": f"Find the slow parser. {' '.join(rules)}"}
@@ -181,7 +180,7 @@ async def test_where_the_list_has_no_room_for_all_that_is_missing_it_says_how_ma
 
 
 @pytest.mark.parametrize("again", ["", "<html>", "I can't help with that.", SummaryFailure(reason="gone")])
-async def test_a_second_try_that_fails_leaves_the_first_one(again: str | SummaryFailure) -> None:
+async def test_a_failed_redraft_leaves_the_first_draft(again: str | SummaryFailure) -> None:
     result = await run_compaction(
         make_subject(claude_body(12)), ScriptedSummarizer(INCOMPLETE_SUMMARY, again), InMemoryCompactionStore()
     )
@@ -191,7 +190,7 @@ async def test_a_second_try_that_fails_leaves_the_first_one(again: str | Summary
     assert result.compaction.summary == INCOMPLETE_SUMMARY
 
 
-async def test_a_second_try_that_hangs_leaves_the_first_one() -> None:
+async def test_a_redraft_that_hangs_leaves_the_first_draft() -> None:
     options = replace(OPTIONS, limit_seconds=0.4)
     result = await run_compaction(
         make_subject(claude_body(12)),
@@ -206,7 +205,7 @@ async def test_a_second_try_that_hangs_leaves_the_first_one() -> None:
     assert result.compaction.cost is None, "what the second try cost is not known"
 
 
-async def test_a_summary_that_takes_too_long_is_given_up() -> None:
+async def test_a_summary_that_takes_too_long_is_abandoned() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     result = await run_compaction(
         candidate, ScriptedSummarizer(COMPLETE_SUMMARY, seconds=30), store, replace(OPTIONS, limit_seconds=0.1)
@@ -218,7 +217,7 @@ async def test_a_summary_that_takes_too_long_is_given_up() -> None:
     assert store.leases[candidate.session_id].holder == ""
 
 
-async def test_a_lease_is_renewed_while_a_summary_is_under_way() -> None:
+async def test_a_lease_is_renewed_while_a_summary_is_written() -> None:
     store = InMemoryCompactionStore()
     options = replace(OPTIONS, lock_ttl_seconds=0.03)
     result = await run_compaction(
@@ -232,7 +231,7 @@ async def test_a_lease_is_renewed_while_a_summary_is_under_way() -> None:
     assert store.renewed >= 3
 
 
-async def test_a_lease_that_was_lost_at_the_end_writes_nothing() -> None:
+async def test_nothing_is_stored_after_the_lease_is_lost() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.2)
     folding = asyncio.create_task(run_compaction(candidate, summarizer, store))
@@ -246,7 +245,7 @@ async def test_a_lease_that_was_lost_at_the_end_writes_nothing() -> None:
     assert store.leases[candidate.session_id] == theirs
 
 
-async def test_who_was_late_makes_no_second_fold_of_the_same() -> None:
+async def test_a_concurrent_compaction_is_not_repeated() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     first = await run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
     late = await run_compaction(
@@ -257,7 +256,7 @@ async def test_who_was_late_makes_no_second_fold_of_the_same() -> None:
     assert store.compactions == [first.compaction]
 
 
-async def test_a_request_that_must_fit_waits_for_the_fold_that_another_is_making() -> None:
+async def test_a_request_that_must_fit_waits_for_a_concurrent_compaction() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     slow = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.2)
     first = asyncio.create_task(run_compaction(candidate, slow, store))
@@ -271,7 +270,7 @@ async def test_a_request_that_must_fit_waits_for_the_fold_that_another_is_making
 
 
 @pytest.mark.parametrize("must", [False, True], ids=["it fits", "it must fit"])
-async def test_nobody_waits_long_for_who_folds_the_same(must: bool) -> None:
+async def test_the_wait_for_a_concurrent_compaction_is_short(must: bool) -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     assert await store.acquire_lease(candidate.session_id, "another", ttl_seconds=300, now=100.0)
     waited: list[float] = []
@@ -289,7 +288,7 @@ async def test_nobody_waits_long_for_who_folds_the_same(must: bool) -> None:
 
 
 @pytest.mark.parametrize("what", ["listed", "lease", "folds", "record"])
-async def test_a_store_that_is_gone_is_a_failed_fold_and_no_error(what: str) -> None:
+async def test_an_unavailable_store_is_a_failed_compaction_and_not_an_error(what: str) -> None:
     store = InMemoryCompactionStore(unavailable=[what])
     result = await run_compaction(
         make_subject(claude_body(12)), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
@@ -301,7 +300,7 @@ async def test_a_store_that_is_gone_is_a_failed_fold_and_no_error(what: str) -> 
 
 
 @pytest.mark.parametrize("what", ["renew", "release"])
-async def test_a_store_that_is_gone_for_a_moment_does_not_stop_a_fold(what: str) -> None:
+async def test_a_store_that_is_unavailable_for_a_moment_does_not_stop_a_compaction(what: str) -> None:
     options = replace(OPTIONS, lock_ttl_seconds=0.03)
     store = InMemoryCompactionStore(unavailable=[what])
     result = await run_compaction(
@@ -314,7 +313,7 @@ async def test_a_store_that_is_gone_for_a_moment_does_not_stop_a_fold(what: str)
     assert result.outcome is CompactionOutcome.OK
 
 
-async def test_a_fold_that_is_cancelled_gives_its_lease_back() -> None:
+async def test_a_cancelled_compaction_releases_its_lease() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, seconds=30)
     folding = asyncio.create_task(run_compaction(candidate, summarizer, store))
@@ -327,7 +326,7 @@ async def test_a_fold_that_is_cancelled_gives_its_lease_back() -> None:
     assert store.compactions == []
 
 
-async def test_a_fold_that_is_cancelled_while_it_takes_its_lease_gives_it_back() -> None:
+async def test_a_compaction_cancelled_while_acquiring_its_lease_releases_it() -> None:
     store, candidate = SlowCompactionStore(), make_subject(claude_body(12))
     folding = asyncio.create_task(
         run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
@@ -340,7 +339,7 @@ async def test_a_fold_that_is_cancelled_while_it_takes_its_lease_gives_it_back()
     assert store.leases[candidate.session_id].holder == ""
 
 
-async def test_a_summariser_that_raises_anything_is_a_failed_fold(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_summarizer_is_a_failed_compaction(caplog: pytest.LogCaptureFixture) -> None:
     """Regression: the exception was not caught, nothing was recorded, and every request tried again."""
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     result = await run_compaction(candidate, ScriptedSummarizer(RuntimeError("a bug of theirs")), store)
@@ -361,7 +360,7 @@ async def test_a_summariser_that_raises_anything_is_a_failed_fold(caplog: pytest
         '{"code": "slow_down"}',
     ],
 )
-async def test_no_summarisers_error_becomes_the_history(text: str) -> None:
+async def test_an_error_text_of_a_summarizer_never_replaces_the_history(text: str) -> None:
     store = InMemoryCompactionStore()
     result = await run_compaction(make_subject(claude_body(12)), ScriptedSummarizer(text), store)
 
@@ -369,7 +368,7 @@ async def test_no_summarisers_error_becomes_the_history(text: str) -> None:
     assert [row.summary for row in store.compactions] == [""]
 
 
-async def test_rules_fold_where_no_model_does_and_it_is_wanted() -> None:
+async def test_an_extractive_summary_replaces_a_failed_model_if_enabled() -> None:
     options = replace(OPTIONS, extractive=True)
     result = await run_compaction(
         make_subject(claude_body(12)), ScriptedSummarizer(), InMemoryCompactionStore(), options
@@ -382,7 +381,7 @@ async def test_rules_fold_where_no_model_does_and_it_is_wanted() -> None:
     assert result.reason == "nothing more to say"
 
 
-async def test_without_any_model_rules_fold() -> None:
+async def test_without_a_model_summaries_are_extractive() -> None:
     result = await run_compaction(make_subject(claude_body(12)), None, InMemoryCompactionStore())
 
     assert result.compaction is not None
@@ -393,7 +392,7 @@ async def test_without_any_model_rules_fold() -> None:
     )
 
 
-async def test_the_model_is_told_the_facts_that_the_tail_does_not_tell() -> None:
+async def test_the_model_is_told_the_facts_that_the_tail_does_not_contain() -> None:
     body = claude_body(12)
     named = {"role": "user", "content": "Which one was it, parse_9_0?"}
     for last, is_told in ((body["messages"][-1], True), (named, False)):
@@ -409,7 +408,7 @@ async def test_the_model_is_told_the_facts_that_the_tail_does_not_tell() -> None
         assert ("parse_9_0" in summary_input.facts) is is_told
 
 
-async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> None:
+async def test_a_later_compaction_covers_new_messages_and_the_earlier_summary() -> None:
     body = claude_body(30)
     store = InMemoryCompactionStore()
     begun = {**body, "messages": body["messages"][:31]}
@@ -435,14 +434,16 @@ async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(40))
 @given(st.one_of(claude_tool_loops(), claude_requests()), st.integers(1, 60))
-def test_what_is_sent_after_a_fold_is_taken_and_undone_gives_all_of_it_back(body: Body, tail: int) -> None:
+def test_providers_accept_a_compacted_request_and_undo_restores_the_original(body: Body, tail: int) -> None:
     store = InMemoryCompactionStore()
     candidate = require_fit(make_subject(body))
     result = asyncio.run(run_compaction(candidate, None, store, replace(OPTIONS, tail_keep_tokens=tail)))
 
-    betas = required_betas(edits(candidate, store))
+    betas = required_betas(compaction_edits(candidate, store))
     assert (
-        validate_request(formats.parse_request(sent(candidate, store), candidate.original.format), betas=betas)
+        validate_request(
+            formats.parse_request(compacted_body(candidate, store), candidate.original.format), betas=betas
+        )
         is None
     )
     event(result.outcome)
@@ -451,13 +452,13 @@ def test_what_is_sent_after_a_fold_is_taken_and_undone_gives_all_of_it_back(body
         kept = candidate.original.messages[result.compaction.messages :]
         assert store.messages[result.compaction.id] + kept == candidate.original.messages
         asyncio.run(store.undo(result.compaction.id, now=1))
-    assert sent(candidate, store) == candidate.original.body
+    assert compacted_body(candidate, store) == candidate.original.body
 
 
-def edits(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> tuple[Edit, ...]:
+def compaction_edits(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> tuple[Edit, ...]:
     compactions = asyncio.run(store.find_compactions(candidate.agent, candidate.chain.hashes))
     return tuple(build_compaction_edits(candidate.original, candidate.chain, compactions))
 
 
-def sent(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> bytes:
-    return formats.apply_edits(candidate.original, edits(candidate, store))
+def compacted_body(candidate: CompactionCandidate, store: InMemoryCompactionStore) -> bytes:
+    return formats.apply_edits(candidate.original, compaction_edits(candidate, store))

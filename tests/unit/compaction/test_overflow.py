@@ -1,4 +1,3 @@
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -62,7 +61,7 @@ def chat(turns: int, *, steps: int = 1) -> Request:
     return formats.parse_request({"model": "gpt-4.1", "messages": messages})
 
 
-def planned(
+def make_plan(
     request: Request,
     limit: int,
     options: OverflowOptions = MAKES_ROOM,
@@ -83,38 +82,38 @@ def planned(
     )
 
 
-def sent(request: Request, plan: OverflowPlan) -> Request:
+def apply_plan(request: Request, plan: OverflowPlan) -> Request:
     return formats.parse_request(formats.apply_edits(request, plan.edits), request.format)
 
 
-def test_what_fits_is_passed_as_it_came() -> None:
-    plan = planned(chat(2), 10**6, FOLDS, can_fold=True)
+def test_a_request_that_fits_is_passed_unchanged() -> None:
+    plan = make_plan(chat(2), 10**6, FOLDS, can_fold=True)
     assert (plan.actions, plan.edits) == ((OverflowAction.PASS,), ())
     assert plan.final_action is OverflowAction.PASS
 
 
-def test_what_probably_fits_is_passed_though_it_may_not() -> None:
-    assert planned(chat(2), 1000, count=estimate(990, 1200)).actions == (OverflowAction.PASS,)
+def test_a_request_that_probably_fits_is_passed() -> None:
+    assert make_plan(chat(2), 1000, count=estimate(990, 1200)).actions == (OverflowAction.PASS,)
 
 
-def test_a_fold_comes_first_where_compaction_is_on_and_one_would_reach_farther() -> None:
-    assert planned(chat(3), 5000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
-    assert planned(chat(3), 5000, PLAIN, can_fold=True).actions == (OverflowAction.REFUSE,)
+def test_compaction_comes_first_if_enabled_and_possible() -> None:
+    assert make_plan(chat(3), 5000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
+    assert make_plan(chat(3), 5000, PLAIN, can_fold=True).actions == (OverflowAction.REFUSE,)
 
 
 def test_stale_results_are_cleared_before_anything_is_evicted() -> None:
     request = chat(4)  # 16 messages
-    plan = planned(request, 15_000, FOLDS)
+    plan = make_plan(request, 15_000, FOLDS)
     assert plan.actions == (OverflowAction.CLEAR, OverflowAction.PASS)
     assert plan.tokens_after <= 15_000
-    assert len(sent(request, plan).messages) == len(request.messages)
+    assert len(apply_plan(request, plan).messages) == len(request.messages)
 
 
-def test_the_oldest_turns_are_evicted_where_clearing_does_not_do() -> None:
+def test_the_oldest_turns_are_evicted_if_clearing_is_not_enough() -> None:
     request = chat(4)
-    plan = planned(request, 8_500)
+    plan = make_plan(request, 8_500)
     assert plan.actions == (OverflowAction.CLEAR, OverflowAction.EVICT, OverflowAction.PASS)
-    left = sent(request, plan)
+    left = apply_plan(request, plan)
     assert plan.tokens_after <= 8_500
     words = [parse_json(raw)["content"] for raw in left.messages]
     assert words[0] == "S"
@@ -124,9 +123,9 @@ def test_the_oldest_turns_are_evicted_where_clearing_does_not_do() -> None:
     assert words[-3:] == ["Q3", None, "x" * 50]
 
 
-def test_steps_of_the_turn_under_way_are_evicted_after_its_question() -> None:
+def test_steps_of_the_open_turn_are_evicted_after_its_question() -> None:
     request = chat(1, steps=6)
-    left = sent(request, planned(request, 8_000))
+    left = apply_plan(request, make_plan(request, 8_000))
     words = [parse_json(raw)["content"] for raw in left.messages]
     assert words[:2] == ["S", "Q0"]
     assert words[2].startswith("[left out: 8 earlier messages")
@@ -134,38 +133,38 @@ def test_steps_of_the_turn_under_way_are_evicted_after_its_question() -> None:
     assert validate_request(left) is None
 
 
-def test_the_same_is_taken_out_of_many_requests_in_a_row() -> None:
+def test_the_same_messages_are_removed_from_many_consecutive_requests() -> None:
     """The remaining history stays the same prefix while a session grows, so that it is cached."""
     before = chat(1, steps=60)
-    grown = [formats.parse_request(to_json(longer_by(before, steps))) for steps in range(2, 7)]
-    prefixes = {sent(one, planned(one, 100_000)).messages[:50] for one in grown}
+    grown = [formats.parse_request(to_json(extend_request(before, steps))) for steps in range(2, 7)]
+    prefixes = {apply_plan(one, make_plan(one, 100_000)).messages[:50] for one in grown}
     assert len(prefixes) == 1
 
 
-def longer_by(request: Request, steps: int) -> Body:
+def extend_request(request: Request, steps: int) -> Body:
     body: Body = parse_json(request.body)
     more: list[Body] = parse_json(chat(1, steps=100).body)["messages"][2 : 2 + 2 * steps]
     renamed = to_json(more).replace(b'"c0_', b'"d_')
     return {**body, "messages": [*body["messages"], *parse_json(renamed)]}
 
 
-def test_what_cannot_be_made_to_fit_is_refused_and_nothing_is_taken_out() -> None:
-    plan = planned(chat(1), 500)
+def test_a_request_that_cannot_fit_is_rejected_and_nothing_is_removed() -> None:
+    plan = make_plan(chat(1), 500)
     assert (plan.actions, plan.edits, plan.tokens_after) == ((OverflowAction.REFUSE,), (), 4000)
     assert "4,000 tokens" in plan.reason
     assert "500 fit" in plan.reason
 
 
-def test_without_compaction_a_request_is_refused_and_with_pass_it_is_passed() -> None:
-    assert planned(chat(4), 8_000, PLAIN).actions == (OverflowAction.REFUSE,)
-    assert planned(chat(4), 8_000, PASSES).actions == (OverflowAction.PASS,)
-    assert planned(chat(4), 8_000, PASSES).edits == ()
+def test_without_compaction_a_request_is_rejected_unless_the_policy_is_pass() -> None:
+    assert make_plan(chat(4), 8_000, PLAIN).actions == (OverflowAction.REFUSE,)
+    assert make_plan(chat(4), 8_000, PASSES).actions == (OverflowAction.PASS,)
+    assert make_plan(chat(4), 8_000, PASSES).edits == ()
 
 
-def test_a_refusal_needs_certainty() -> None:
-    assert planned(chat(4), 1000, PLAIN, count=estimate(1100, 1200)).actions == (OverflowAction.PASS,)
-    assert planned(chat(4), 1000, PLAIN, count=estimate(1100, 1199)).actions == (OverflowAction.REFUSE,)
-    assert planned(chat(4), 1000, PLAIN, count=exact(1001)).actions == (OverflowAction.REFUSE,)
+def test_a_request_is_rejected_only_if_it_certainly_does_not_fit() -> None:
+    assert make_plan(chat(4), 1000, PLAIN, count=estimate(1100, 1200)).actions == (OverflowAction.PASS,)
+    assert make_plan(chat(4), 1000, PLAIN, count=estimate(1100, 1199)).actions == (OverflowAction.REFUSE,)
+    assert make_plan(chat(4), 1000, PLAIN, count=exact(1001)).actions == (OverflowAction.REFUSE,)
 
 
 def test_an_estimate_may_be_as_much_too_high_as_too_low() -> None:
@@ -176,23 +175,23 @@ def test_an_estimate_may_be_as_much_too_high_as_too_low() -> None:
 
 def test_room_is_made_for_the_upper_bound_of_an_estimate() -> None:
     request = chat(10)
-    sure, unsure = planned(request, 30_000), planned(request, 30_000, count=estimate(40_000, 60_000))
+    sure, unsure = make_plan(request, 30_000), make_plan(request, 30_000, count=estimate(40_000, 60_000))
     assert unsure.tokens_after <= 20_000 < sure.tokens_after
 
 
-def test_one_count_is_needed_for_each_message() -> None:
+def test_every_message_needs_a_token_count() -> None:
     request = chat(1)
     with pytest.raises(BadOption, match="4 messages"):
         plan_overflow(request, [], [], exact(10), limit_tokens=1, options=PLAIN, can_compact=False)
 
 
-def test_thoughts_after_what_is_taken_out_are_left_out_where_a_model_binds_them() -> None:
+def test_thinking_after_removed_messages_is_dropped_if_the_model_binds_it() -> None:
     body = claude_turn("claude-opus-5-5", {"type": "adaptive"}, steps=4)
     body["messages"] += [{"role": "assistant", "content": "So."}, {"role": "user", "content": "Then?"}]
     add_thinking_step(body, 4)
     request = formats.parse_request(to_json(body))
-    plan = planned(request, 12_500)
-    left = sent(request, plan)
+    plan = make_plan(request, 12_500)
+    left = apply_plan(request, plan)
     assert plan.actions == (OverflowAction.CLEAR, OverflowAction.PASS)
     assert validate_request(left) is None
     assert b"thinking" in left.messages[1]  # messages before the first change are unchanged
@@ -203,7 +202,7 @@ STORED = [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"conv
 
 
 @pytest.mark.parametrize("stored", STORED)
-def test_nothing_is_left_out_of_a_request_that_goes_on_from_what_the_provider_stores(stored: Body) -> None:
+def test_nothing_is_evicted_from_a_request_that_continues_a_stored_conversation(stored: Body) -> None:
     """Regression: the result of a stored call was removed, which OpenAI rejects."""
     items: list[Body] = [{"type": "function_call_output", "call_id": "stored", "output": "x"}]
     for number in range(6):
@@ -212,26 +211,26 @@ def test_nothing_is_left_out_of_a_request_that_goes_on_from_what_the_provider_st
         items.append({"type": "function_call_output", "call_id": given, "output": "x" * 50})
     body = {"model": "gpt-5", "input": [*items, {"role": "user", "content": "So?"}]}
     alone, going_on = formats.parse_request(body), formats.parse_request({**body, **stored})
-    assert planned(alone, 4_000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
-    assert OverflowAction.EVICT in planned(alone, 4_000).actions
+    assert make_plan(alone, 4_000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
+    assert OverflowAction.EVICT in make_plan(alone, 4_000).actions
     for options in (FOLDS, MAKES_ROOM):
-        assert planned(going_on, 4_000, options, can_fold=True).actions == (OverflowAction.REFUSE,)
-    assert planned(going_on, 13_500).actions == (OverflowAction.CLEAR, OverflowAction.PASS)
+        assert make_plan(going_on, 4_000, options, can_fold=True).actions == (OverflowAction.REFUSE,)
+    assert make_plan(going_on, 13_500).actions == (OverflowAction.CLEAR, OverflowAction.PASS)
     compaction = make_compaction_at(going_on, 3)
     assert build_compaction_edits(alone, compute_chain(alone), [compaction])
     assert not build_compaction_edits(going_on, compute_chain(going_on), [compaction])
 
 
-def test_a_result_whose_call_is_not_to_be_seen_stays() -> None:
+def test_a_result_without_a_visible_call_stays() -> None:
     body = parse_json(chat(3).body)
     body["messages"].insert(1, {"role": "tool", "tool_call_id": "elsewhere", "content": "y"})
     request = formats.parse_request(body)
-    plan = planned(request, 6_000)
+    plan = make_plan(request, 6_000)
     assert OverflowAction.EVICT in plan.actions
-    assert b"elsewhere" in sent(request, plan).messages[1]  # cleared, but present
+    assert b"elsewhere" in apply_plan(request, plan).messages[1]  # cleared, but present
 
 
-def test_nothing_is_taken_out_before_thoughts_that_can_be_neither_sent_nor_left_out() -> None:
+def test_nothing_is_removed_before_thinking_that_cannot_be_dropped() -> None:
     body = parse_json(chat(4).body)
     signed = [{"type": "reasoning.text", "text": "hm", "signature": "s"}]
     body["messages"][-2]["reasoning_details"] = signed
@@ -239,19 +238,19 @@ def test_nothing_is_taken_out_before_thoughts_that_can_be_neither_sent_nor_left_
         formats.parse_request(body),
         formats.parse_request({**body, "model": "anthropic/claude-opus-5.5"}),
     )
-    assert OverflowAction.EVICT in planned(free, 8_500).actions
-    assert planned(bound, 8_500).actions == (OverflowAction.REFUSE,)
-    assert planned(bound, 8_500).edits == ()
+    assert OverflowAction.EVICT in make_plan(free, 8_500).actions
+    assert make_plan(bound, 8_500).actions == (OverflowAction.REFUSE,)
+    assert make_plan(bound, 8_500).edits == ()
 
 
 @pytest.mark.slow
 @limited
 @given(st.one_of(any_requests(), claude_requests(max_calls=4)), st.integers(1, 12_000), st.booleans())
-def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit: int, sure: bool) -> None:
+def test_providers_accept_requests_with_removed_messages(body: Body, limit: int, sure: bool) -> None:
     request = formats.parse_request(to_json(body))
     total = 1000 * len(request.messages)
-    plan = planned(request, limit, count=exact(total) if sure else estimate(total, total + total // 5))
-    left = sent(request, plan)
+    plan = make_plan(request, limit, count=exact(total) if sure else estimate(total, total + total // 5))
+    left = apply_plan(request, plan)
     assert validate_request(left, betas=required_betas(plan.edits)) is None
     if plan.final_action is OverflowAction.PASS and sure:
         assert plan.tokens_after <= limit
@@ -268,7 +267,7 @@ def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit
 @pytest.mark.slow
 @limited
 @given(any_requests(), st.data(), st.integers(1, 12_000))
-def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(
+def test_more_is_removed_if_a_compacted_request_still_does_not_fit(
     body: Body, data: st.DataObject, limit: int
 ) -> None:
     """All actions on one request: truncate a result, compact the head, clear and evict."""
@@ -283,17 +282,17 @@ def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(
     request = formats.parse_request(formats.apply_edits(came, (*result, *shortened)), came.format)
     betas = required_betas(result)
     assert validate_request(request, betas=betas) is None
-    plan = planned(request, limit)
-    assert validate_request(sent(request, plan), betas=(*betas, *required_betas(plan.edits))) is None
+    plan = make_plan(request, limit)
+    assert validate_request(apply_plan(request, plan), betas=(*betas, *required_betas(plan.edits))) is None
 
 
 @limited
 @given(any_requests(), st.integers(1, 12_000), st.integers(0, 20_000), st.integers(0, 5_000))
-def test_what_could_fit_is_never_refused(body: Body, limit: int, tokens: int, spread: int) -> None:
+def test_a_request_that_could_fit_is_never_rejected(body: Body, limit: int, tokens: int, spread: int) -> None:
     request = formats.parse_request(to_json(body))
     count = estimate(tokens, tokens + spread)
     for options in (PLAIN, MAKES_ROOM, PASSES, FOLDS):
-        plan = planned(request, limit, options, count=count)
+        plan = make_plan(request, limit, options, count=count)
         if plan.final_action is OverflowAction.REFUSE:
             assert tokens - spread > limit
             assert options is not PASSES

@@ -1,4 +1,3 @@
-
 import pytest
 
 from foveate import formats
@@ -15,11 +14,11 @@ COUNTER = counter_for("gpt-4.1")
 OPTIONS = CompactionOptions(tail_keep_tokens=40)
 
 
-def said(role: str, words: str) -> Body:
+def text_message(role: str, words: str) -> Body:
     return {"role": role, "content": words}
 
 
-def cut(
+def make_plan(
     request: Request, earlier: Compaction | None = None, window_tokens: int = 1_000
 ) -> CompactionPlan | None:
     candidate = CompactionCandidate(
@@ -40,21 +39,24 @@ def count(text: str) -> int:
     return COUNTER.text(text).tokens
 
 
-def turns(*words: str) -> list[Body]:
-    return [said(role, text) for text in words for role in ("user", "assistant")]
+def make_turns(*words: str) -> list[Body]:
+    return [text_message(role, text) for text in words for role in ("user", "assistant")]
 
 
-def test_the_summary_of_a_second_fold_is_shorter_than_what_it_takes_the_place_of() -> None:
+def test_a_second_summary_is_shorter_than_what_it_replaces() -> None:
     """Only the summary of a compacted head is sent, so only that and new messages can shrink."""
     request = formats.parse_request(
         {
             "model": "gpt-4.1",
-            "messages": [*turns("a long story " * 400, "next " * 20, "last " * 60), said("user", "?")],
+            "messages": [
+                *make_turns("a long story " * 400, "next " * 20, "last " * 60),
+                text_message("user", "?"),
+            ],
         },
         Format.CHAT,
     )
-    once = cut(request)
-    again = cut(request, make_compaction_at(request, 2, summary="It was told."))
+    once = make_plan(request)
+    again = make_plan(request, make_compaction_at(request, 2, summary="It was told."))
     assert once is not None
     assert again is not None
     assert once.limit_tokens == summary_limit_tokens(once.head_tokens)
@@ -64,47 +66,53 @@ def test_the_summary_of_a_second_fold_is_shorter_than_what_it_takes_the_place_of
 
 
 @pytest.mark.slow
-def test_the_summary_of_a_session_of_any_length_leaves_room_in_the_window() -> None:
-    told = turns(*("a long story " * 400 for _ in range(40)))
-    request = formats.parse_request({"model": "gpt-4.1", "messages": [*told, said("user", "?")]}, Format.CHAT)
-    found = cut(request, window_tokens=8_000)
+def test_a_summary_leaves_room_in_the_window_whatever_the_session_length() -> None:
+    told = make_turns(*("a long story " * 400 for _ in range(40)))
+    request = formats.parse_request(
+        {"model": "gpt-4.1", "messages": [*told, text_message("user", "?")]}, Format.CHAT
+    )
+    found = make_plan(request, window_tokens=8_000)
     assert found is not None
     assert found.head_tokens > 40_000
     assert found.limit_tokens == 8_000 * 0.75 // 8
 
 
-def test_a_request_that_goes_on_from_what_the_provider_stores_is_not_folded() -> None:
-    items = [said("user", "a " * 200), said("assistant", "b " * 200), said("user", "c " * 200)]
+def test_a_request_that_continues_a_stored_conversation_is_not_compacted() -> None:
+    items = [
+        text_message("user", "a " * 200),
+        text_message("assistant", "b " * 200),
+        text_message("user", "c " * 200),
+    ]
     body = {"model": "gpt-5", "input": items}
-    assert cut(formats.parse_request(body, Format.RESPONSES)) is not None
+    assert make_plan(formats.parse_request(body, Format.RESPONSES)) is not None
     for stored in ({"previous_response_id": "resp_1"}, {"conversation": "conv_1"}):
-        assert cut(formats.parse_request({**body, **stored}, Format.RESPONSES)) is None
+        assert make_plan(formats.parse_request({**body, **stored}, Format.RESPONSES)) is None
 
 
-def test_no_summary_is_made_that_could_not_be_sent() -> None:
+def test_no_summary_is_planned_that_could_not_be_sent() -> None:
     signed = [{"type": "reasoning.text", "text": "hm", "signature": "s"}]
     calls = [{"id": "t", "type": "function", "function": {"name": "r", "arguments": "{}"}}]
     thoughtful = {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_details": signed}
     result = {"role": "tool", "tool_call_id": "t", "content": "x " * 50}
-    messages = [*turns("a " * 200), said("user", "b"), thoughtful, result]
-    assert cut(formats.parse_request({"model": "gpt-4.1", "messages": messages}, Format.CHAT)) is not None
+    messages = [*make_turns("a " * 200), text_message("user", "b"), thoughtful, result]
+    assert make_plan(formats.parse_request({"model": "gpt-4.1", "messages": messages}, Format.CHAT)) is not None
     bound = {"model": "anthropic/claude-opus-5.5", "messages": messages}
-    assert cut(formats.parse_request(bound, Format.CHAT)) is None
+    assert make_plan(formats.parse_request(bound, Format.CHAT)) is None
 
 
-def test_what_anthropic_has_summed_up_is_read_as_words_of_the_user() -> None:
+def test_a_summary_by_anthropic_is_read_as_a_user_message() -> None:
     """Regression: the block was shown as [compaction], and the constraints in it were lost."""
     told = {"type": "compaction", "content": "A parser is wanted. You must never touch prod-db-7."}
     messages = [
         {"role": "assistant", "content": [told, {"type": "text", "text": "I go on. " * 80}]},
-        said("user", "Then?"),
-        said("assistant", "So. " * 60),
-        said("user", "And? " * 60),
+        text_message("user", "Then?"),
+        text_message("assistant", "So. " * 60),
+        text_message("user", "And? " * 60),
     ]
     request = formats.parse_request(
         {"model": "claude-opus-4-8", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC
     )
-    found = cut(request)
+    found = make_plan(request)
     assert found is not None
     assert any("never touch prod-db-7" in fact for fact in found.summary_input.facts)
     (piece,) = prompts.split_messages(found.summary_input.new_messages, chunk_tokens=5_000, count=count)
@@ -117,17 +125,17 @@ def test_what_anthropic_has_summed_up_is_read_as_words_of_the_user() -> None:
     )
 
 
-def test_a_summary_of_anthropics_that_stands_alone_is_one_message() -> None:
+def test_a_lone_summary_by_anthropic_is_one_message() -> None:
     told = {"type": "compaction", "content": "A parser is wanted."}
     messages = [
         {"role": "assistant", "content": [told]},
-        said("user", "Then? " * 60),
-        said("assistant", "So. " * 60),
-        said("user", "And? " * 60),
+        text_message("user", "Then? " * 60),
+        text_message("assistant", "So. " * 60),
+        text_message("user", "And? " * 60),
     ]
     request = formats.parse_request(
         {"model": "claude-opus-4-8", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC
     )
-    found = cut(request)
+    found = make_plan(request)
     assert found is not None
     assert [message.role for message in found.summary_input.head] == ["user", "user", "assistant"]

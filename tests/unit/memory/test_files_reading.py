@@ -1,4 +1,3 @@
-
 import os
 from pathlib import Path
 
@@ -15,7 +14,7 @@ def changed_at(time_ns: int) -> FileState:
     return FileState(device=1, inode=2, size_bytes=3, modified_ns=0, changed_ns=time_ns)
 
 
-def test_all_bytes_come_with_the_state_that_they_were_read_in(tmp_path: Path) -> None:
+def test_a_file_is_read_completely_with_its_state(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_bytes(b"\xff\0text\r\n")
     read = read_stable(str(path))
@@ -23,19 +22,19 @@ def test_all_bytes_come_with_the_state_that_they_were_read_in(tmp_path: Path) ->
     assert read == (b"\xff\0text\r\n", FileState.from_stat(path.stat()))
 
 
-def test_a_pipe_that_has_taken_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.md")
 
     with pytest.raises(UnreadableInput, match="is not a file"):
         read_stable(str(tmp_path / "a.md"))
 
 
-def test_a_file_that_is_gone_by_now_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_removed_file_is_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match=r"a\.md: No such file"):
         read_stable(str(tmp_path / "a.md"))
 
 
-def test_nothing_stays_open(tmp_path: Path) -> None:
+def test_descriptors_are_closed(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"a.md": "text"}) / "a.md"
     before = [number for number in range(256) if is_open(number)]
     read_stable(str(path))
@@ -66,9 +65,7 @@ def is_open(number: int) -> bool:
         (b"\xed\xa0\x80", InvalidUtf8(0, is_truncated=False)),
     ],
 )
-def test_bytes_are_text_or_it_is_known_from_where_on_they_are_not(
-    data: bytes, expected: str | InvalidUtf8
-) -> None:
+def test_invalid_utf_8_is_reported_with_its_position(data: bytes, expected: str | InvalidUtf8) -> None:
     assert decode_text(data) == expected
 
 
@@ -83,13 +80,13 @@ def test_bytes_are_text_or_it_is_known_from_where_on_they_are_not(
         (SECOND_NS, 4 * SECOND_NS, True),
     ],
 )
-def test_what_was_read_within_a_tick_of_its_change_can_change_again_unseen(
+def test_a_file_read_within_a_clock_tick_of_its_change_is_not_settled(
     changed_ns: int, read_ns: int, expected: bool
 ) -> None:
     assert is_settled(changed_at(changed_ns), read_ns) == expected
 
 
-def test_a_file_that_was_read_within_a_tick_of_its_change_is_looked_into_once_more(tmp_path: Path) -> None:
+def test_a_file_that_is_not_settled_is_read_again(tmp_path: Path) -> None:
     def is_opened_again(turn: int) -> bool:
         library = load_library(write_files(tmp_path / str(turn), {"a.md": "text"}))
         with opened_files() as opened:

@@ -1,4 +1,3 @@
-
 import os
 import sys
 import threading
@@ -27,11 +26,11 @@ from tests.support.scenarios.note_folders import (
 WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 
 
-def names(library: Library) -> list[str]:
+def document_keys(library: Library) -> list[str]:
     return [document.key for document in library.documents]
 
 
-def texts(library: Library) -> str:
+def all_text(library: Library) -> str:
     return "".join(document.outline.text for document in library.documents)
 
 
@@ -48,7 +47,7 @@ def test_org_and_markdown_become_documents_by_key(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.md", (1_700_000_000, 1_700_000_000))
     library = load_library(tmp_path)
 
-    assert names(library) == ["a.md", "b.org", "empty.md", "sub/c.markdown"]
+    assert document_keys(library) == ["a.md", "b.org", "empty.md", "sub/c.markdown"]
     assert [node.title for node in library.documents[0].nodes] == ["a", "Hash"]
     assert library.documents[0].path == str(tmp_path / "a.md")
     assert library.documents[0].modified == datetime.fromtimestamp(1_700_000_000)
@@ -64,7 +63,7 @@ def test_a_node_is_found_by_its_id(tmp_path: Path) -> None:
     assert library.node("abcd") is None
 
 
-def test_where_nothing_has_changed_nothing_is_opened_and_all_stays(tmp_path: Path) -> None:
+def test_an_unchanged_library_opens_no_file(tmp_path: Path) -> None:
     library = load_library(write_files(tmp_path, {f"{n}.org": "* One\n" for n in range(20)}))
     wait_until_settled(library)
     before = library.version, library.documents, library.problems
@@ -95,7 +94,7 @@ def test_only_the_file_that_has_changed_is_opened_and_only_its_document_is_new(t
     assert library.node(before[7].nodes[1].id) is None
 
 
-def test_a_change_shows_although_size_and_time_are_set_back(tmp_path: Path) -> None:
+def test_a_change_is_noticed_although_size_and_time_are_restored(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
     library = load_library(tmp_path)
     wait_until_settled(library)
@@ -109,13 +108,13 @@ def test_a_change_shows_although_size_and_time_are_set_back(tmp_path: Path) -> N
     assert library.version != version
 
 
-def test_files_come_and_go(tmp_path: Path) -> None:
+def test_files_can_be_added_and_removed(tmp_path: Path) -> None:
     library = load_library(write_files(tmp_path, {"a.org": "* One\n", "b.org": "* Two\n"}))
     (tmp_path / "a.org").unlink()
     write_files(tmp_path, {"new/c.org": "* Three\n"})
     changes = library.refresh()
 
-    assert names(library) == ["b.org", "new/c.org"]
+    assert document_keys(library) == ["b.org", "new/c.org"]
     assert (changes.read, changes.removed) == ((str(tmp_path / "new/c.org"),), (str(tmp_path / "a.org"),))
 
 
@@ -129,7 +128,7 @@ def test_a_file_that_is_replaced_by_renaming_is_read_again(tmp_path: Path) -> No
     assert "Two" in node_ids(library)
 
 
-def test_a_file_that_is_only_touched_is_a_newer_document_of_the_same_text(tmp_path: Path) -> None:
+def test_a_touched_file_is_a_newer_document_with_the_same_text(tmp_path: Path) -> None:
     library = load_library(write_files(tmp_path, {"a.org": "* One\n"}))
     before, version = library.documents[0], library.version
     os.utime(tmp_path / "a.org", (1_700_000_000, 1_700_000_000))
@@ -142,36 +141,36 @@ def test_a_file_that_is_only_touched_is_a_newer_document_of_the_same_text(tmp_pa
 
 
 @pytest.mark.parametrize("seconds", [-(10**11), 10**11])
-def test_a_time_that_no_calendar_has_is_no_harm(tmp_path: Path, seconds: int) -> None:
+def test_a_file_time_outside_the_calendar_is_harmless(tmp_path: Path, seconds: int) -> None:
     path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
     os.utime(path, (seconds, seconds))
     library = load_library(tmp_path)
 
-    assert names(library) == ["a.org"]
+    assert document_keys(library) == ["a.org"]
     assert isinstance(library.documents[0].modified, datetime)
 
 
-def test_a_path_that_is_not_there_is_an_error_at_first_and_later_a_problem(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_error_at_first_and_later_a_problem(tmp_path: Path) -> None:
     write_files(tmp_path, {"notes/a.org": "* One\n", "log.org": "* Two\n"})
     library = Library([tmp_path / "notes", tmp_path / "lgo.org"], Gate())
     with pytest.raises(UnreadableInput, match=r"lgo\.org: No such file"):
         library.refresh()
     (tmp_path / "log.org").rename(tmp_path / "lgo.org")
     library.refresh()
-    assert names(library) == ["lgo.org", "notes/a.org"]
+    assert document_keys(library) == ["lgo.org", "notes/a.org"]
 
     (tmp_path / "lgo.org").unlink()
     library.refresh()
-    assert names(library) == ["notes/a.org"]
+    assert document_keys(library) == ["notes/a.org"]
     assert problem_lines(library) == ["lgo.org: No such file or directory"]
 
     write_files(tmp_path, {"lgo.org": "* Back\n"})
     library.refresh()
     assert problem_lines(library) == []
-    assert names(library) == ["lgo.org", "notes/a.org"]
+    assert document_keys(library) == ["lgo.org", "notes/a.org"]
 
 
-def test_paths_mean_what_settings_mean_and_names_what_they_say(
+def test_paths_are_expanded_unless_they_exist_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(tmp_path, {"home/notes/a.org": "", "cost $5/b.org": ""})
@@ -179,18 +178,18 @@ def test_paths_mean_what_settings_mean_and_names_what_they_say(
     monkeypatch.setenv("NOTES_HERE", "~/notes")
 
     for written in ("~/notes", "$NOTES_HERE", "'${NOTES_HERE}/'", '"$HOME/notes'):
-        assert names(load_library(written)) == ["a.org"]
-    assert names(load_library(str(tmp_path / "cost $5"))) == ["b.org"]
+        assert document_keys(load_library(written)) == ["a.org"]
+    assert document_keys(load_library(str(tmp_path / "cost $5"))) == ["b.org"]
     with pytest.raises(BadOption, match="NOTES_THERE"):
         load_library("$NOTES_THERE/a.org")
 
 
-def test_a_single_path_is_not_taken_letter_by_letter(tmp_path: Path) -> None:
+def test_a_single_string_is_not_a_list_of_paths(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="a list"):
         Library(str(tmp_path), Gate())
 
 
-def test_a_library_still_looks_where_it_looked_when_the_working_folder_is_another(
+def test_a_library_does_not_depend_on_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(tmp_path, {"notes/a.org": "* One\n"})
@@ -199,26 +198,26 @@ def test_a_library_still_looks_where_it_looked_when_the_working_folder_is_anothe
     monkeypatch.chdir(tmp_path / "notes")
 
     assert library.refresh().removed == ()
-    assert names(library) == ["a.org"]
+    assert document_keys(library) == ["a.org"]
 
 
-def test_what_is_not_utf_8_is_told_with_its_place_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_invalid_utf_8_is_reported_with_its_position_and_other_files_are_read(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.org": "* One\n"})
     (tmp_path / "latin.org").write_bytes("* Caf\N{LATIN SMALL LETTER E WITH ACUTE}\n".encode("latin-1"))
     library = load_library(tmp_path)
 
-    assert names(library) == ["a.org"]
+    assert document_keys(library) == ["a.org"]
     assert problem_lines(library) == ["latin.org: is not UTF-8 (byte 5)"]
 
     wait_until_settled(library)
     assert problem_lines(library) == ["latin.org: is not UTF-8 (byte 5)"]
     write_files(tmp_path, {"latin.org": "* Caf\N{LATIN SMALL LETTER E WITH ACUTE}\n"})
     library.refresh()
-    assert names(library) == ["a.org", "latin.org"]
+    assert document_keys(library) == ["a.org", "latin.org"]
     assert problem_lines(library) == []
 
 
-def test_a_file_that_is_no_longer_utf_8_is_not_shown_as_it_was(tmp_path: Path) -> None:
+def test_a_file_that_became_invalid_is_not_shown_as_before(tmp_path: Path) -> None:
     library = load_library(write_files(tmp_path, {"a.org": "* One\n"}))
     (tmp_path / "a.org").write_bytes(b"* One \xe9 :private:\n")
     changes = library.refresh()
@@ -227,7 +226,7 @@ def test_a_file_that_is_no_longer_utf_8_is_not_shown_as_it_was(tmp_path: Path) -
     assert changes.removed == (str(tmp_path / "a.org"),)
 
 
-def test_a_file_that_ends_within_a_character_is_half_written_once(tmp_path: Path) -> None:
+def test_a_file_that_ends_within_a_character_counts_as_unfinished_once(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
     library = load_library(tmp_path)
     version = library.version
@@ -250,7 +249,7 @@ def test_a_file_that_ends_within_a_character_is_half_written_once(tmp_path: Path
     assert problem_lines(library) == ["a.org: is not UTF-8 (byte 8)"]
 
 
-def test_a_half_written_file_that_is_set_back_is_what_it_was(tmp_path: Path) -> None:
+def test_an_unfinished_file_that_is_restored_is_unchanged(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
     library = load_library(tmp_path)
     path.write_bytes(b"* Two \xe2\x82")
@@ -263,7 +262,7 @@ def test_a_half_written_file_that_is_set_back_is_what_it_was(tmp_path: Path) -> 
 
 
 @contextmanager
-def somebody_writing(path: Path) -> Iterator[None]:
+def concurrent_writer(path: Path) -> Iterator[None]:
     """A thread that writes to a file all the time."""
     done = threading.Event()
 
@@ -281,7 +280,7 @@ def somebody_writing(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_file_that_changes_while_it_is_read_stays_what_it_was(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_keeps_its_old_content(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"a.org": "* One\n", "b.org": "* Other\n"}) / "a.org"
     library = load_library(tmp_path)
     with path.open(
@@ -289,7 +288,7 @@ def test_a_file_that_changes_while_it_is_read_stays_what_it_was(tmp_path: Path) 
     ) as file:  # large enough that reading takes longer than a tick of the file system's clock
         file.truncate(100_000_000)
     told = ["a.org: changes while it is read"]
-    with somebody_writing(path):
+    with concurrent_writer(path):
         for _ in range(20):  # on a busy machine there may be no write during a read
             library.refresh()
             if problem_lines(library) == told:
@@ -304,26 +303,26 @@ def test_a_file_that_changes_while_it_is_read_stays_what_it_was(tmp_path: Path) 
     assert problem_lines(library) == []
 
 
-def test_a_file_that_cannot_be_opened_is_told_and_not_shown_as_it_was() -> None:
+def test_an_unreadable_file_is_reported_and_not_shown_as_before() -> None:
     with folder_for_everybody() as notes:
         library = load_library(write_files(notes, {"a.org": "* One\n", "b.org": "* Two\n"}))
         (notes / "a.org").chmod(0)
         with without_privileges():
             library.refresh()
-            assert names(library) == ["b.org"]
+            assert document_keys(library) == ["b.org"]
             assert problem_lines(library) == ["a.org: Permission denied"]
         (notes / "a.org").chmod(0o644)
         library.refresh()
-        assert names(library) == ["a.org", "b.org"]
+        assert document_keys(library) == ["a.org", "b.org"]
         assert problem_lines(library) == []
 
 
-def test_a_file_larger_than_what_is_read_is_told(tmp_path: Path) -> None:
+def test_a_file_above_the_size_limit_is_reported(tmp_path: Path) -> None:
     with (write_files(tmp_path, {"a.org": "* One\n", "b.org": ""}) / "a.org").open("r+b") as file:
         file.truncate(5_000_000_000)
     library = load_library(tmp_path)
 
-    assert names(library) == ["b.org"]
+    assert document_keys(library) == ["b.org"]
     assert problem_lines(library) == ["a.org: is larger than 1,000,000,000 bytes, the most that is read"]
 
 
@@ -339,15 +338,15 @@ def test_a_file_of_50_megabytes_is_read(tmp_path: Path, name: str) -> None:
     assert library.documents[0].outline.text == text
 
 
-def test_what_the_parser_finds_odd_is_told(tmp_path: Path) -> None:
+def test_parser_problems_are_reported(tmp_path: Path) -> None:
     library = load_library(write_files(tmp_path, {"a.org": "* One\nDEADLINE: <2026-02-31 Tue>\n"}))
 
-    assert names(library) == ["a.org"]
+    assert document_keys(library) == ["a.org"]
     assert [problem.path for problem in library.problems] == [str(tmp_path / "a.org")]
 
 
 @pytest.mark.slow
-def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path) -> None:
+def test_readers_see_a_consistent_state_during_a_refresh(tmp_path: Path) -> None:
     count = 30
     library = load_library(
         write_files(tmp_path, {f"{n:02}.org": WITH_ID.format(f"T{n}", f"id-{n}") for n in range(count)})
@@ -388,7 +387,7 @@ def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path)
     assert wrong == []
 
 
-def test_a_node_that_gives_way_has_no_id_that_one_below_the_other_has(tmp_path: Path) -> None:
+def test_a_regenerated_id_never_equals_one_below_the_owner(tmp_path: Path) -> None:
     """Regression: both were generated from the id and the title."""
     made = node_ids(load_library(write_files(tmp_path, {"a.org": "* Two\n"})))["Two"]
     library = load_library(

@@ -1,4 +1,3 @@
-
 import os
 from pathlib import Path
 
@@ -39,13 +38,13 @@ def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
         (b"caf\xe9\n", ("caf\ufffd",)),
     ],
 )
-def test_lines_end_where_they_do_and_nowhere_else(log: Path, written: bytes, lines: tuple[str, ...]) -> None:
+def test_only_lf_and_crlf_end_a_line(log: Path, written: bytes, lines: tuple[str, ...]) -> None:
     log.write_bytes(written)
 
     assert read_log_tail(log, 2, gate=GATE) == LogTail(lines)
 
 
-def test_no_lines_are_shown_where_none_are_wanted(log: Path) -> None:
+def test_a_limit_of_zero_gives_no_lines(log: Path) -> None:
     log.write_bytes(b"one\n")
 
     assert read_log_tail(log, 0, gate=GATE) == LogTail()
@@ -59,7 +58,7 @@ def test_no_lines_are_shown_where_none_are_wanted(log: Path) -> None:
     limit=st.integers(1, 5),
     ended=st.booleans(),
 )
-def test_always_the_newest_lines_come_whole_whatever_block_they_are_cut_by(
+def test_the_newest_lines_are_complete_whatever_the_block_boundaries(
     lines: list[str], limit: int, ended: bool
 ) -> None:
     written = "\n".join([*lines, ""] if ended else lines).encode()
@@ -71,7 +70,7 @@ def test_always_the_newest_lines_come_whole_whatever_block_they_are_cut_by(
         assert tail == LogTail(tuple(expected[-limit:]))
 
 
-def test_of_a_long_log_only_the_end_is_read() -> None:
+def test_only_the_end_of_a_long_log_is_read() -> None:
     size = 10**15
     asked = []
 
@@ -92,7 +91,7 @@ def test_a_file_with_a_gigabyte_before_its_last_lines_is_read_from_the_end(log: 
     assert read_log_tail(log, 2, gate=GATE) == LogTail(("last but one", "last"))
 
 
-def test_a_line_without_an_end_brings_only_its_own_end_along(log: Path) -> None:
+def test_only_the_end_of_an_endless_line_is_read(log: Path) -> None:
     log.write_bytes("ä".encode() * 2_000_000 + b"x\nlast\n")
 
     tail = read_log_tail(log, gate=GATE)
@@ -103,7 +102,7 @@ def test_a_line_without_an_end_brings_only_its_own_end_along(log: Path) -> None:
     assert tail.warnings == (f"{log}: lines so long that the oldest shown may lack its beginning",)
 
 
-def test_what_is_not_there_or_no_file_gives_no_lines_and_says_why(tmp_path: Path) -> None:
+def test_a_missing_file_gives_no_lines_and_a_warning(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
 
@@ -117,7 +116,7 @@ def test_what_is_not_there_or_no_file_gives_no_lines_and_says_why(tmp_path: Path
     assert read_log_tail("a\ud800b", gate=GATE).lines == ()
 
 
-def test_a_log_that_is_emptied_while_it_is_read_gives_no_lines_and_says_so() -> None:
+def test_a_log_truncated_while_it_is_read_gives_no_lines_and_a_warning() -> None:
     tail = read_tail(lambda _start, _size: b"", 5000, 20, name="agent.log")
 
     assert tail == LogTail(warnings=("agent.log: it became shorter while it was read",))
@@ -132,12 +131,12 @@ def test_a_log_that_is_emptied_while_it_is_read_gives_no_lines_and_says_so() -> 
         ({"CONTEXT_LOG_LIMIT": '"0"'}, 0),
     ],
 )
-def test_the_environment_says_how_many_lines(environment: dict[str, str], limit: int) -> None:
+def test_the_environment_sets_the_number_of_lines(environment: dict[str, str], limit: int) -> None:
     assert log_limit_lines(environment) == limit
 
 
 @pytest.mark.parametrize("said", ["many", "-1", "1.5", "9" * 5000])
-def test_a_number_of_lines_that_cannot_be_read_is_an_error_that_names_the_variable(said: str) -> None:
+def test_an_invalid_number_of_lines_is_an_error_that_names_the_variable(said: str) -> None:
     with pytest.raises(
         BadOption, match="CONTEXT_LOG_LIMIT is a whole number of lines, 0 or more, not"
     ) as caught:
@@ -146,7 +145,7 @@ def test_a_number_of_lines_that_cannot_be_read_is_an_error_that_names_the_variab
     assert len(str(caught.value)) < 150
 
 
-def test_a_number_of_lines_below_0_is_refused(log: Path) -> None:
+def test_a_negative_number_of_lines_is_rejected(log: Path) -> None:
     with pytest.raises(BadOption, match="limit_lines is a number of lines, 0 or more, not -1"):
         read_log_tail(log, -1, gate=GATE)
 
@@ -162,7 +161,7 @@ def test_a_number_of_lines_below_0_is_refused(log: Path) -> None:
         ("log.md.old~", "# %s", " :private:"),
     ],
 )
-def test_of_a_log_in_notes_only_what_is_public_is_shown(
+def test_only_public_lines_of_a_log_in_notes_are_shown(
     tmp_path: Path, name: str, heading: str, private: str
 ) -> None:
     log = tmp_path / name
@@ -179,7 +178,7 @@ def test_of_a_log_in_notes_only_what_is_public_is_shown(
     )
 
 
-def test_a_log_that_is_private_far_above_its_newest_lines_is_so_to_its_end(tmp_path: Path) -> None:
+def test_a_privacy_tag_far_above_hides_the_newest_lines(tmp_path: Path) -> None:
     log = tmp_path / "log.org"
     log.write_bytes(b"* A\nshown\n* Bank :private:\n" + b"secret\n" * 200_000)
 
@@ -188,7 +187,7 @@ def test_a_log_that_is_private_far_above_its_newest_lines_is_so_to_its_end(tmp_p
     assert read_log_tail(log, gate=GATE) == LogTail()
 
 
-def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_say_so(tmp_path: Path) -> None:
+def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_a_warning(tmp_path: Path) -> None:
     large, other, cut = tmp_path / "large.org", tmp_path / "other.md", tmp_path / "cut.md"
     with large.open("wb") as file:
         file.truncate(64 * KB * KB + 1)
@@ -202,7 +201,7 @@ def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_say_so(tmp_path
     assert read_log_tail(cut, gate=GATE) == LogTail(("# A", "b\ufffd"))
 
 
-def test_a_log_that_is_no_notes_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_a_log_that_is_not_notes_is_shown_unchanged(tmp_path: Path) -> None:
     log = tmp_path / "example.org.log"
     log.write_bytes(b"* A :private:\nshown\n")
 

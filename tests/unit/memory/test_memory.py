@@ -1,4 +1,3 @@
-
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ def memory(tmp_path: Path) -> Memory:
     )
 
 
-def test_a_node_is_named_by_its_id_or_by_a_title_that_only_it_has(memory: Memory) -> None:
+def test_a_node_is_found_by_id_or_unique_title(memory: Memory) -> None:
     two = memory.node("Two")
 
     assert memory.node("first").title == "One"
@@ -28,21 +27,21 @@ def test_a_node_is_named_by_its_id_or_by_a_title_that_only_it_has(memory: Memory
     assert memory.node("Notes").document.key == "b.md"
 
 
-def test_a_title_that_several_have_is_an_error_that_names_their_ids(memory: Memory) -> None:
+def test_an_ambiguous_title_is_an_error_that_lists_the_ids(memory: Memory) -> None:
     ids = [node.id for node in memory.nodes if node.title == "Same"]
 
     with pytest.raises(BadOption, match=f"2 nodes have the title 'Same'; name one by its id: {', '.join(ids)}"):
         memory.node("Same")
 
 
-def test_a_node_that_is_not_there_is_an_error_that_names_one_that_is_called_alike(memory: Memory) -> None:
+def test_an_unknown_node_is_an_error_that_suggests_a_similar_title(memory: Memory) -> None:
     with pytest.raises(BadOption, match="no node 'Thre' in the memory; did you mean 'Three'"):
         memory.node("Thre")
     with pytest.raises(BadOption, match=r"no node 'zzzzzzzz' in the memory$"):
         memory.node("zzzzzzzz")
 
 
-def test_a_private_title_is_not_even_suggested(tmp_path: Path) -> None:
+def test_a_private_title_is_never_suggested(tmp_path: Path) -> None:
     memory = Memory.load(write_files(tmp_path, {"a.org": "* Secret plan :private:\n* Other\n"}))
 
     with pytest.raises(BadOption) as error:
@@ -50,7 +49,7 @@ def test_a_private_title_is_not_even_suggested(tmp_path: Path) -> None:
     assert "did you mean" not in str(error.value)
 
 
-def test_a_memory_is_read_from_something(tmp_path: Path) -> None:
+def test_a_memory_needs_at_least_one_path(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="name at least one"):
         Memory.load()
     with pytest.raises(UnreadableInput):
@@ -66,7 +65,7 @@ def test_an_empty_memory_is_an_empty_view(tmp_path: Path) -> None:
         assert (view.text, view.tokens, view.nodes) == ("", 0, ())
 
 
-def test_tags_that_hide_add_to_those_that_always_do(tmp_path: Path) -> None:
+def test_additional_privacy_tags_extend_the_defaults(tmp_path: Path) -> None:
     memory = Memory.load(
         write_files(tmp_path, {"a.org": "* A :log:\n* B :private:\n* C :@personal:\n* D\n"}), private=("log",)
     )
@@ -75,29 +74,29 @@ def test_tags_that_hide_add_to_those_that_always_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit_tokens", [0, -1, True, 1.5, "2000"])
-def test_a_limit_is_a_number_of_tokens(memory: Memory, limit_tokens: int) -> None:
+def test_an_invalid_limit_is_rejected(memory: Memory, limit_tokens: int) -> None:
     with pytest.raises(BadOption) as error:
         memory.render(limit_tokens=limit_tokens)
     assert error.value.path == ("limit_tokens",)
 
 
-def test_a_format_is_org_or_markdown(memory: Memory) -> None:
+def test_an_unknown_format_is_rejected(memory: Memory) -> None:
     with pytest.raises(BadOption, match="format is one of org, markdown, not 'html'"):
         memory.render(format="html")
 
 
-def test_a_focus_that_is_not_in_the_scope_is_an_error(memory: Memory) -> None:
+def test_a_focus_outside_the_scope_is_an_error(memory: Memory) -> None:
     with pytest.raises(BadOption, match="the focus first is not in the scope"):
         memory.render("first", scope="Notes")
 
 
-def test_a_limit_for_not_even_the_title_of_the_focus_is_an_error_with_the_numbers(memory: Memory) -> None:
+def test_a_limit_below_the_title_of_the_focus_is_an_error_with_numbers(memory: Memory) -> None:
     with pytest.raises(BudgetExceeded, match="the title of the focus takes") as error:
         memory.render("first", limit_tokens=2)
     assert error.value.limit_tokens == 2
 
 
-def test_a_blank_query_is_none(memory: Memory) -> None:
+def test_a_blank_query_is_ignored(memory: Memory) -> None:
     assert memory.render(query=" \n") == memory.render()
 
 
@@ -105,7 +104,7 @@ def test_a_focus_can_be_given_as_a_node(memory: Memory) -> None:
     assert memory.render(memory.node("Three")) == memory.render("Three")
 
 
-def test_a_refresh_shows_what_has_changed_and_gives_another_version(memory: Memory, tmp_path: Path) -> None:
+def test_a_refresh_shows_changes_and_changes_the_version(memory: Memory, tmp_path: Path) -> None:
     version, three = memory.version, memory.node("Three")
     write_files(tmp_path, {"a.org": "* Four\nA walrus was sighted.\n"})
 
@@ -119,7 +118,7 @@ def test_a_refresh_shows_what_has_changed_and_gives_another_version(memory: Memo
         memory.render("first")
 
 
-def test_a_node_from_before_a_refresh_is_the_one_that_now_has_its_id(memory: Memory, tmp_path: Path) -> None:
+def test_a_node_from_before_a_refresh_refers_to_the_current_one(memory: Memory, tmp_path: Path) -> None:
     before = memory.node("first")
     write_files(tmp_path, {"a.org": f"{WITH_ID.format('Uno', 'first')}Another text.\n"})
     memory.refresh()
@@ -127,7 +126,7 @@ def test_a_node_from_before_a_refresh_is_the_one_that_now_has_its_id(memory: Mem
     assert "** Uno <<first>>\nAnother text." in memory.render(before).text
 
 
-def test_where_nothing_has_changed_a_refresh_changes_nothing(memory: Memory) -> None:
+def test_a_refresh_without_changes_changes_nothing(memory: Memory) -> None:
     version, nodes = memory.version, memory.nodes
 
     assert memory.refresh().removed == ()
@@ -135,7 +134,7 @@ def test_where_nothing_has_changed_a_refresh_changes_nothing(memory: Memory) -> 
 
 
 @pytest.mark.parametrize("said", ["", "  ", "0.75", '"0.75"'])
-def test_a_threshold_may_be_said_by_a_variable(
+def test_the_threshold_can_be_set_in_the_environment(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     usual = memory.render("One", limit_tokens=None)
@@ -147,16 +146,14 @@ def test_a_threshold_may_be_said_by_a_variable(
 
 
 @pytest.mark.parametrize("said", ["high", "1.1", "-0.1", "nan"])
-def test_a_threshold_that_is_none_is_an_error(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
+def test_an_invalid_threshold_is_an_error(memory: Memory, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", said)
 
     with pytest.raises(BadOption, match="CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1"):
         memory.render()
 
 
-def test_what_stands_in_properties_is_shown_and_found(tmp_path: Path) -> None:
+def test_properties_are_shown_and_found(tmp_path: Path) -> None:
     """Regression: a number in a drawer was neither shown nor found."""
     org = "* Lena\n:PROPERTIES:\n:ID: lena\n:PHONE: 5550101\n:END:\nLikes plums.\n* Other\nNothing.\n"
     (tmp_path / "people.org").write_text(org, encoding="utf-8")

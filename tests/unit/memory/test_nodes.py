@@ -1,4 +1,3 @@
-
 from datetime import datetime
 
 import pytest
@@ -17,22 +16,22 @@ def document(text: str, key: str = "notes.org") -> Document:
     return Document(path=f"/{key}", key=key, modified=LONG_AGO, digest=b"", outline=outline)
 
 
-def grown(text: str, key: str = "notes.org") -> list[Node]:
+def parse_nodes(text: str, key: str = "notes.org") -> list[Node]:
     made = document(text, key)
     build_nodes(made)
     return made.nodes
 
 
 def ids(text: str, key: str = "notes.org") -> dict[str, str]:
-    return {node.title: node.id for node in grown(text, key)}
+    return {node.title: node.id for node in parse_nodes(text, key)}
 
 
 def with_id(title: str, id: str) -> str:  # noqa: A002
     return f"* {title}\n:PROPERTIES:\n:ID: {id}\n:END:\n"
 
 
-def test_a_node_stands_in_the_nearest_heading_of_a_lower_level() -> None:
-    file, one, deep, two, child = grown("* One\n**** Deep\n** Two\n*** Child\n")
+def test_the_parent_is_the_nearest_heading_of_a_lower_level() -> None:
+    file, one, deep, two, child = parse_nodes("* One\n**** Deep\n** Two\n*** Child\n")
 
     assert node_titles(file.children) == ["One"]
     assert node_titles(one.children) == ["Deep", "Two"]
@@ -42,8 +41,8 @@ def test_a_node_stands_in_the_nearest_heading_of_a_lower_level() -> None:
     assert [node.depth for node in (file, one, deep, two, child)] == [0, 1, 2, 2, 3]
 
 
-def test_every_node_knows_the_tags_of_all_that_it_stands_in() -> None:
-    nodes = grown("#+FILETAGS: :file:\n* One :a:\n** Two :b:\n*** Three\n* Four\n")
+def test_tags_are_inherited_from_all_ancestors() -> None:
+    nodes = parse_nodes("#+FILETAGS: :file:\n* One :a:\n** Two :b:\n*** Three\n* Four\n")
 
     assert [sorted(node.tags) for node in nodes] == [
         ["file"],
@@ -56,20 +55,20 @@ def test_every_node_knows_the_tags_of_all_that_it_stands_in() -> None:
 
 
 def test_headings_two_thousand_deep_are_nodes() -> None:
-    nodes = grown("".join(f"{'*' * level} Level {level}\n" for level in range(1, 2001)))
+    nodes = parse_nodes("".join(f"{'*' * level} Level {level}\n" for level in range(1, 2001)))
 
     assert nodes[-1].depth == 2000
 
 
-def test_a_node_has_its_own_text_and_not_that_of_its_children() -> None:
-    nodes = grown("* One\n:PROPERTIES:\n:KEY: value\n:END:\n\n  its own\n\n** Two\nnot its own\n")
+def test_the_content_of_a_node_excludes_its_children() -> None:
+    nodes = parse_nodes("* One\n:PROPERTIES:\n:KEY: value\n:END:\n\n  its own\n\n** Two\nnot its own\n")
 
     assert nodes[1].content == "  its own"
     assert nodes[1].properties == {"KEY": "value"}
 
 
-def test_the_version_of_a_node_follows_its_own_text_only() -> None:
-    before, after = grown("* One\ntext\n** Two\ntext\n"), grown("* One\ntext\n** Two\nother\n")
+def test_the_version_of_a_node_depends_only_on_its_own_text() -> None:
+    before, after = parse_nodes("* One\ntext\n** Two\ntext\n"), parse_nodes("* One\ntext\n** Two\nother\n")
 
     assert [one.version == other.version for one, other in zip(before, after, strict=True)] == [
         True,
@@ -82,35 +81,35 @@ TITLES = st.sampled_from(["Fees", "Notes", "Plan", "Log"])
 trees = st.lists(st.tuples(st.integers(1, 5), TITLES), min_size=1, max_size=14)
 
 
-def written(tree: list[tuple[int, str]], texts: dict[int, str] | None = None) -> str:
+def write_org(tree: list[tuple[int, str]], texts: dict[int, str] | None = None) -> str:
     texts = texts or {}
     return "".join(f"{'*' * level} {title}\n{texts.get(at, '')}\n" for at, (level, title) in enumerate(tree))
 
 
 def ids_in_order(text: str) -> list[str]:
-    return [node.id for node in grown(text)]
+    return [node.id for node in parse_nodes(text)]
 
 
 @given(tree=trees)
-def test_no_two_nodes_have_one_id(tree: list[tuple[int, str]]) -> None:
-    found = ids_in_order(written(tree))
+def test_ids_are_unique(tree: list[tuple[int, str]]) -> None:
+    found = ids_in_order(write_org(tree))
 
     assert len(set(found)) == len(found) == len(tree) + 1
 
 
 @given(tree=trees, texts=st.dictionaries(st.integers(0, 13), st.text("ab \n", max_size=9)))
 def test_ids_do_not_change_with_texts(tree: list[tuple[int, str]], texts: dict[int, str]) -> None:
-    assert ids_in_order(written(tree)) == ids_in_order(written(tree, texts))
+    assert ids_in_order(write_org(tree)) == ids_in_order(write_org(tree, texts))
 
 
 @given(tree=trees, at=st.integers(0, 14), level=st.integers(1, 6))
-def test_ids_do_not_change_with_a_heading_that_comes_elsewhere_or_goes(
+def test_ids_do_not_change_if_other_headings_are_added_or_removed(
     tree: list[tuple[int, str]], at: int, level: int
 ) -> None:
     at = min(at, len(tree))
     assume(at == len(tree) or tree[at][0] <= level)  # what follows must not become its child
-    before = ids_in_order(written(tree))
-    after = ids_in_order(written([*tree[:at], (level, "New"), *tree[at:]]))
+    before = ids_in_order(write_org(tree))
+    after = ids_in_order(write_org([*tree[:at], (level, "New"), *tree[at:]]))
 
     assert after[: at + 1] + after[at + 2 :] == before
 
@@ -118,7 +117,7 @@ def test_ids_do_not_change_with_a_heading_that_comes_elsewhere_or_goes(
 @pytest.mark.parametrize(
     "line", ["* TODO Plan", "* DONE [#A] Plan :tag:", "* Plan [1/3]", "* [50%] Plan", "* Plan [/]"]
 )
-def test_an_id_does_not_change_with_what_becomes_of_a_node(line: str) -> None:
+def test_an_id_does_not_change_with_state_tags_or_progress(line: str) -> None:
     plan = "* Plan\n** Step\n"
 
     assert ids_in_order(plan) == ids_in_order(plan.replace("* Plan", line, 1))
@@ -128,7 +127,7 @@ def test_ids_differ_between_files() -> None:
     assert not set(ids("* One\n", "a.org").values()) & set(ids("* One\n", "b.org").values())
 
 
-def test_an_id_that_a_node_gives_itself_holds_and_what_is_below_follows_it() -> None:
+def test_an_explicit_id_is_used_and_determines_those_below() -> None:
     here = ids(with_id("One", "abc-123") + "** Two\n", "a.org")
     moved = ids("* Above\n*" + with_id("One", "abc-123") + "*** Two\n", "folder/b.org")
 
@@ -136,13 +135,13 @@ def test_an_id_that_a_node_gives_itself_holds_and_what_is_below_follows_it() -> 
     assert (here["One"], here["Two"]) == (moved["One"], moved["Two"])
 
 
-def test_to_write_down_the_id_that_a_node_has_changes_nothing() -> None:
+def test_writing_down_a_generated_id_changes_nothing() -> None:
     before = ids("* One\n** Two\n")
 
     assert ids(with_id("One", before["One"]) + "** Two\n") == before
 
 
-def test_an_id_that_was_given_twice_belongs_to_the_first() -> None:
+def test_a_duplicate_id_belongs_to_the_first_node() -> None:
     made = document(with_id("One", "same") + with_id("Two", "same") + "** Child\n" + with_id("Three", "same"))
     refused = build_nodes(made)
     _, one, two, child, three = made.nodes
@@ -156,7 +155,7 @@ def test_an_id_that_was_given_twice_belongs_to_the_first() -> None:
     assert len({node.id for node in made.nodes}) == 5
 
 
-def test_an_id_that_belongs_to_another_document_is_refused() -> None:
+def test_an_id_owned_by_another_document_is_rejected() -> None:
     made = document(with_id("One", "same"))
     refused = build_nodes(made, {"same": "another.org"})
 
@@ -164,7 +163,7 @@ def test_an_id_that_belongs_to_another_document_is_refused() -> None:
     assert made.nodes[1].id == ids("* One\n")["One"]
 
 
-def test_a_made_id_gives_way_to_one_that_was_given() -> None:
+def test_an_explicit_id_wins_over_a_generated_one() -> None:
     taken = ids("* One\n** Two\n")["One"]
     made = document("* One\n** Two\n")
     refused = build_nodes(made, {taken: "another.org"})
@@ -177,7 +176,7 @@ def test_a_made_id_gives_way_to_one_that_was_given() -> None:
 @given(
     tree=st.lists(st.tuples(st.integers(1, 4), TITLES, st.booleans(), st.sampled_from("xyz-")), max_size=12),
 )
-def test_private_nodes_count_neither_in_ids_nor_in_versions_nor_in_conflicts(
+def test_private_nodes_do_not_affect_ids_versions_or_conflicts(
     tree: list[tuple[int, str, bool, str]],
 ) -> None:
     lines, public, hidden_level = [], [], None
@@ -198,7 +197,7 @@ def test_private_nodes_count_neither_in_ids_nor_in_versions_nor_in_conflicts(
     assert [each.id for each in refused[0]] == [each.id for each in refused[1]]
 
 
-def test_the_ids_that_nodes_give_themselves_are_told_with_those_of_files() -> None:
+def test_claimed_ids_include_those_of_files() -> None:
     text = ":PROPERTIES:\n:ID: file\n:END:\n" + with_id("One", " one ") + "* Two\n"
 
     assert list(claimed_ids(document(text).outline)) == ["file", "one"]
@@ -216,7 +215,7 @@ def test_the_ids_that_nodes_give_themselves_are_told_with_those_of_files() -> No
         ({}, LONG_AGO),
     ],
 )
-def test_a_node_says_itself_when_it_was_changed_or_is_as_old_as_its_file(
+def test_the_modification_time_is_a_property_or_the_files(
     properties: dict[str, str], expected: datetime
 ) -> None:
     nodes = build_test_nodes(NodeSpec(title="One", properties=properties), NodeSpec(title="Below", level=2))
@@ -224,7 +223,7 @@ def test_a_node_says_itself_when_it_was_changed_or_is_as_old_as_its_file(
     assert [node.modified for node in nodes] == [LONG_AGO, expected, expected]
 
 
-def test_a_node_was_changed_when_it_was_closed_unless_it_began_later() -> None:
+def test_the_closing_time_counts_as_modification_time() -> None:
     begun, done = {"CREATED": "2026-01-01"}, datetime(2026, 2, 1, 9, 30)
     nodes = build_test_nodes(
         NodeSpec(title="Done", properties=begun, planning_dates=(closed_at(done),)),
@@ -243,12 +242,12 @@ def test_a_node_was_changed_when_it_was_closed_unless_it_began_later() -> None:
         (NodeSpec(title="One", todo="TODO", properties={"TYPE": " Person "}), "person"),
     ],
 )
-def test_a_node_is_what_it_says_or_else_what_it_looks_like(sown: NodeSpec, expected: str) -> None:
+def test_the_type_is_declared_or_inferred(sown: NodeSpec, expected: str) -> None:
     assert build_test_nodes(sown)[1].type == expected
     assert build_test_nodes(sown)[0].type == "document"
 
 
-def test_neither_nodes_nor_documents_show_their_text_when_they_are_printed() -> None:
+def test_the_repr_of_nodes_and_documents_has_no_text() -> None:
     made = document("* One\nthe text of it\n")
     build_nodes(made)
 

@@ -1,4 +1,3 @@
-
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -65,7 +64,7 @@ def outlines(draw: st.DrawFn) -> tuple[Outline, set[str], set[str]]:
 
 @pytest.mark.slow
 @given(made=outlines())
-def test_exactly_what_is_not_private_comes_through(made: tuple[Outline, set[str], set[str]]) -> None:
+def test_exactly_the_public_text_remains(made: tuple[Outline, set[str], set[str]]) -> None:
     read, public, private = made
     admitted = Gate().redact(read)
 
@@ -77,7 +76,7 @@ def test_exactly_what_is_not_private_comes_through(made: tuple[Outline, set[str]
 
 @pytest.mark.slow
 @given(made=outlines())
-def test_what_comes_through_has_its_places_in_its_own_text(made: tuple[Outline, set[str], set[str]]) -> None:
+def test_positions_refer_to_the_public_text(made: tuple[Outline, set[str], set[str]]) -> None:
     admitted = Gate().redact(made[0])
     text = admitted.text
 
@@ -90,7 +89,7 @@ def test_what_comes_through_has_its_places_in_its_own_text(made: tuple[Outline, 
 
 @pytest.mark.slow
 @given(made=outlines())
-def test_what_has_come_through_comes_through_again_as_it_is(made: tuple[Outline, set[str], set[str]]) -> None:
+def test_redacting_again_changes_nothing(made: tuple[Outline, set[str], set[str]]) -> None:
     once = Gate().redact(made[0])
 
     assert Gate().redact(once) == once
@@ -103,7 +102,7 @@ def test_a_private_file_leaves_nothing() -> None:
     assert admitted == PublicOutline("", [], ())
 
 
-def test_what_follows_a_private_branch_is_public_again() -> None:
+def test_entries_after_a_private_subtree_are_public() -> None:
     read = outline(
         [(0, "file", ()), (2, "hidden", ("private",)), (40, "below", ()), (2, "next", ()), (3, "child", ())]
     )
@@ -115,18 +114,18 @@ def test_what_follows_a_private_branch_is_public_again() -> None:
     "tag",
     ["private", ":private:", "PRIVATE", "Private", "#private", " private\n", "@Personal", "#Private/health/x"],
 )
-def test_a_tag_is_private_however_it_is_written(tag: str) -> None:
+def test_a_privacy_tag_matches_in_any_spelling(tag: str) -> None:
     assert Gate().is_private(tag)
 
 
 @pytest.mark.parametrize(
     "tag", ["", "privat", "privately", "personal", "un-private", "private work", "work/private"]
 )
-def test_tags_match_whole(tag: str) -> None:
+def test_tags_match_completely(tag: str) -> None:
     assert not Gate().is_private(tag)
 
 
-def test_an_accent_hides_whether_it_is_one_character_or_two() -> None:
+def test_composed_and_decomposed_accents_match() -> None:
     composed, decomposed = "priv\u00e9", "prive\u0301"
 
     assert Gate.with_tags([composed]).is_private(decomposed)
@@ -134,25 +133,25 @@ def test_an_accent_hides_whether_it_is_one_character_or_two() -> None:
 
 
 @pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\u200e", "\U000e0020"])
-def test_what_nobody_sees_in_a_tag_makes_no_difference(unseen: str) -> None:
+def test_invisible_characters_in_a_tag_are_ignored(unseen: str) -> None:
     for tag in ("pri%svate", "%sprivate", "private%s", "%s:private:", "#%sPrivate%s/x"):
         assert Gate().is_private(tag.replace("%s", unseen))
     assert Gate.with_tags([f"se{unseen}cret"]).is_private("secret")
 
 
 @pytest.mark.parametrize("tags", [["\u200b"], [":\u00ad:"]])
-def test_a_tag_that_nobody_sees_is_refused(tags: list[str]) -> None:
+def test_a_tag_of_invisible_characters_is_rejected(tags: list[str]) -> None:
     with pytest.raises(BadOption):
         Gate.with_tags(tags)
 
 
-def test_tags_of_a_gate_hide_however_they_are_given() -> None:
+def test_tags_of_a_gate_are_normalized() -> None:
     assert Gate(frozenset({":Secret:"})).is_private("secret")
     assert Gate.with_tags([":one:two:", "#Three"]).tags == {*DEFAULT_PRIVACY_TAGS, "one", "two", "three"}
 
 
 @given(configured=st.sets(st.sampled_from("abcd"), min_size=1), added=st.sets(st.sampled_from("abcdef")))
-def test_tags_of_a_call_only_ever_add_to_what_is_configured(configured: set[str], added: set[str]) -> None:
+def test_tags_of_a_call_only_add_to_the_configured_ones(configured: set[str], added: set[str]) -> None:
     gate = Gate.with_tags(added, base=configured)
 
     assert all(map(gate.is_private, configured | added))
@@ -160,7 +159,7 @@ def test_tags_of_a_call_only_ever_add_to_what_is_configured(configured: set[str]
 
 
 @pytest.mark.parametrize("tags", ["private", [""], [":"], ["one", " # "]])
-def test_what_is_no_list_of_tags_is_refused(tags: Iterable[str]) -> None:
+def test_an_invalid_list_of_tags_is_rejected(tags: Iterable[str]) -> None:
     with pytest.raises(BadOption) as refusal:
         Gate.with_tags(tags)
 

@@ -1,4 +1,3 @@
-
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -23,28 +22,28 @@ GARDEN = build_test_nodes(
 )
 
 
-def asked(nodes: list[Node] = GARDEN, **said: Any) -> list[str]:
+def find_titles(nodes: list[Node] = GARDEN, **said: Any) -> list[str]:
     return node_titles(filter_nodes(nodes, Query.parse(now=NOW, **said)))
 
 
-def test_a_query_that_asks_nothing_finds_everything_in_order() -> None:
-    assert asked() == ["notes", "Roses", "Prune", "Buy shears", "House", "Cellar"]
+def test_an_empty_query_finds_everything_in_order() -> None:
+    assert find_titles() == ["notes", "Roses", "Prune", "Buy shears", "House", "Cellar"]
 
 
 @pytest.mark.parametrize("tag", ["garden", ":garden:", "GARDEN", "#garden", " garden ", ":garden:FLOWERS:"])
-def test_a_tag_matches_whole_with_or_without_colons_in_any_case_and_is_inherited(tag: str) -> None:
-    assert asked(tag=tag) == ["Roses", "Prune", "Buy shears"]
+def test_tags_match_completely_in_any_case_and_are_inherited(tag: str) -> None:
+    assert find_titles(tag=tag) == ["Roses", "Prune", "Buy shears"]
 
 
-def test_a_tag_matches_one_that_looks_the_same_as_the_gate_sees_it() -> None:
+def test_tags_that_look_the_same_match() -> None:
     """Regression: a decomposed accent or a soft hyphen made another tag."""
     nodes = build_test_nodes(NodeSpec(title="Menu", tags=("cafe\u0301", "din\u00adner")))
 
-    assert asked(nodes, tag="café") == asked(nodes, tag="dinner") == ["Menu"]
+    assert find_titles(nodes, tag="café") == find_titles(nodes, tag="dinner") == ["Menu"]
 
 
-def test_of_several_tags_all_are_wanted() -> None:
-    assert asked(tag="garden:project") == []
+def test_all_of_several_tags_must_match() -> None:
+    assert find_titles(tag="garden:project") == []
 
 
 @pytest.mark.parametrize(
@@ -59,16 +58,16 @@ def test_of_several_tags_all_are_wanted() -> None:
         ("NEXT", []),
     ],
 )
-def test_a_state_is_found_by_its_name_or_its_group(todo: str, expected: list[str]) -> None:
-    assert asked(todo=todo) == expected
+def test_a_state_matches_by_name_or_group(todo: str, expected: list[str]) -> None:
+    assert find_titles(todo=todo) == expected
 
 
-def test_a_state_that_is_called_as_a_group_is_found_too() -> None:
+def test_a_state_named_like_a_group_matches_too() -> None:
     nodes = build_test_nodes(
         NodeSpec(title="Odd", todo="OPEN", is_done=True), NodeSpec(title="Even", todo="TODO")
     )
 
-    assert asked(nodes, todo="open") == ["Odd", "Even"]
+    assert find_titles(nodes, todo="open") == ["Odd", "Even"]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +80,8 @@ def test_a_state_that_is_called_as_a_group_is_found_too() -> None:
         ("note", ["Roses"]),
     ],
 )
-def test_a_type_is_found_in_any_case(type_: str, expected: list[str]) -> None:
-    assert asked(type=type_) == expected
+def test_a_type_matches_in_any_case(type_: str, expected: list[str]) -> None:
+    assert find_titles(type=type_) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,21 +100,19 @@ def test_a_type_is_found_in_any_case(type_: str, expected: list[str]) -> None:
         (".*", []),
     ],
 )
-def test_every_word_of_a_text_and_every_phrase_has_to_stand_in_title_or_content(
-    text: str, expected: list[str]
-) -> None:
-    assert asked(text=text) == expected
+def test_every_word_and_phrase_must_occur_in_title_or_content(text: str, expected: list[str]) -> None:
+    assert find_titles(text=text) == expected
 
 
-def test_the_text_of_what_stands_below_is_not_a_nodes_own() -> None:
-    assert asked(text="shears") == ["Buy shears"]
+def test_text_of_descendants_does_not_count() -> None:
+    assert find_titles(text="shears") == ["Buy shears"]
 
 
-def test_all_that_is_asked_has_to_match() -> None:
-    assert asked(tag="garden", todo="open") == ["Prune"]
+def test_all_conditions_must_match() -> None:
+    assert find_titles(tag="garden", todo="open") == ["Prune"]
 
 
-def dated(*days: str) -> list[Node]:
+def make_dated_nodes(*days: str) -> list[Node]:
     """A node for each day, with the day as its title."""
     return build_test_nodes(*(NodeSpec(title=day, properties={"MODIFIED": day}) for day in days))[1:]
 
@@ -136,15 +133,15 @@ def dated(*days: str) -> list[Node]:
         ({"since": "2026-11-08T08:12:01Z"}, []),
     ],
 )
-def test_since_and_until_include_what_they_name(said: dict[str, str], expected: list[str]) -> None:
-    nodes = dated("2026-10-31", "2026-11-01", "2026-11-01 23:59:59", "2026-11-08 09:12")
+def test_since_and_until_are_inclusive(said: dict[str, str], expected: list[str]) -> None:
+    nodes = make_dated_nodes("2026-10-31", "2026-11-01", "2026-11-01 23:59:59", "2026-11-08 09:12")
 
-    assert asked(nodes, **said) == expected
+    assert find_titles(nodes, **said) == expected
 
 
-def test_hours_ago_have_passed_also_where_clocks_were_changed() -> None:
+def test_ages_count_elapsed_hours_despite_clock_changes() -> None:
     now = datetime(2026, 10, 25, 9, 0, tzinfo=VIENNA)  # 02:00 to 03:00 occurred twice that night
-    nodes = dated("2026-10-25 00:00", "2026-10-24 23:00")
+    nodes = make_dated_nodes("2026-10-25 00:00", "2026-10-24 23:00")
 
     assert node_titles(filter_nodes(nodes, Query.parse(since="10h", now=now))) == ["2026-10-25 00:00"]
 
@@ -168,7 +165,7 @@ def test_hours_ago_have_passed_also_where_clocks_were_changed() -> None:
         "9" * 5000,
     ],
 )
-def test_a_moment_that_cannot_be_read_is_refused_with_what_can_be(name: str, said: str) -> None:
+def test_an_invalid_moment_is_rejected_with_the_valid_forms(name: str, said: str) -> None:
     with pytest.raises(BadOption, match=rf"{name} is a date \(2026-11-01\), .* \(12h, 7d, 2w\), not") as caught:
         Query.parse(now=NOW, **{name: said})
 
@@ -180,17 +177,17 @@ def test_a_moment_that_cannot_be_read_is_refused_with_what_can_be(name: str, sai
     ("said", "name"),
     [({"tag": "::"}, "tag"), ({"todo": " "}, "todo"), ({"type": ""}, "type"), ({"text": '""'}, "text")],
 )
-def test_what_says_nothing_is_refused_by_name(said: dict[str, str], name: str) -> None:
+def test_an_empty_condition_is_rejected_by_name(said: dict[str, str], name: str) -> None:
     with pytest.raises(BadOption, match=f"{name} is empty"):
         Query(**said)  # type: ignore[arg-type]
 
 
-def test_a_beginning_after_the_end_is_refused() -> None:
+def test_since_after_until_is_rejected() -> None:
     with pytest.raises(BadOption, match="later than until"):
         Query.parse(since="2026-11-02", until="2026-11-01", now=NOW)
 
 
-def test_a_text_where_a_time_belongs_is_refused() -> None:
+def test_a_string_instead_of_a_time_is_rejected() -> None:
     with pytest.raises(
         BadOption, match=r"since is a local datetime without a zone, not '7d'; Query\.of reads texts"
     ):
@@ -203,7 +200,7 @@ def test_a_text_where_a_time_belongs_is_refused() -> None:
     day=st.datetimes(datetime.min + timedelta(days=2), datetime.max - timedelta(days=2)),
     offset=st.timedeltas(timedelta(0), timedelta(days=1) - timedelta(microseconds=1)),
 )
-def test_always_a_day_is_all_that_lies_in_it_and_nothing_else(day: datetime, offset: timedelta) -> None:
+def test_a_day_matches_exactly_its_times(day: datetime, offset: timedelta) -> None:
     start = day.replace(hour=0, minute=0, second=0, microsecond=0)
     query = Query.parse(since=str(start.date()), until=str(start.date()), now=NOW)
 
@@ -218,9 +215,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters='"'), min_size=1
 
 
 @given(words=st.lists(WORDS, min_size=1, max_size=4), data=st.data())
-def test_always_words_are_found_in_any_order_and_a_phrase_in_its_own(
-    words: list[str], data: st.DataObject
-) -> None:
+def test_words_match_in_any_order_and_phrases_in_theirs(words: list[str], data: st.DataObject) -> None:
     node = build_test_nodes(NodeSpec(title="Title", content="\n".join(words)))[1]
     shuffled = data.draw(st.permutations(words))
 
@@ -230,7 +225,7 @@ def test_always_words_are_found_in_any_order_and_a_phrase_in_its_own(
 
 
 @given(tag=st.from_regex(r"[\w@%]+", fullmatch=True), other=st.from_regex(r"[\w@%]+", fullmatch=True))
-def test_always_a_tag_is_found_by_itself_and_by_no_part_of_it(tag: str, other: str) -> None:
+def test_a_tag_matches_itself_and_no_part_of_it(tag: str, other: str) -> None:
     node = build_test_nodes(NodeSpec(title="Tagged", tags=(tag,)))[1]
 
     assert Query(tag=f":{tag.casefold()}:").matches(node)
@@ -238,7 +233,7 @@ def test_always_a_tag_is_found_by_itself_and_by_no_part_of_it(tag: str, other: s
     assert not Query(tag=tag + "x").matches(node)
 
 
-def test_a_project_is_tagged_itself_and_not_done() -> None:
+def test_active_projects_have_their_own_tag_and_are_not_done() -> None:
     nodes = build_test_nodes(
         NodeSpec(title="A", tags=("Project",)),
         NodeSpec(title="below", level=2, todo="TODO"),
@@ -251,7 +246,7 @@ def test_a_project_is_tagged_itself_and_not_done() -> None:
     assert node_titles(active_projects(nodes)) == ["file", "A", "B"]
 
 
-def test_finished_tasks_come_newest_first_by_when_they_were_closed() -> None:
+def test_finished_tasks_are_ordered_by_closing_time() -> None:
     nodes = build_test_nodes(
         NodeSpec(title="old", todo="DONE", is_done=True, planning_dates=(closed_at(datetime(2026, 1, 1)),)),
         NodeSpec(title="open", todo="TODO", planning_dates=(closed_at(datetime(2026, 11, 14)),)),

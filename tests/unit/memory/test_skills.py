@@ -1,4 +1,3 @@
-
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +30,7 @@ def names(found: Capabilities) -> list[str]:
     return [each.name for each in found.skills]
 
 
-def test_the_most_important_comes_first_then_the_first_by_name() -> None:
+def test_skills_are_ordered_by_priority_then_name() -> None:
     found = build_capabilities(
         [skill("b"), skill("C"), skill("a"), skill("low", priority=-1), skill("high", priority=7)]
     )
@@ -40,7 +39,7 @@ def test_the_most_important_comes_first_then_the_first_by_name() -> None:
     assert found.warnings == ()
 
 
-def test_the_list_says_what_each_does_and_needs() -> None:
+def test_the_list_has_descriptions_and_dependencies() -> None:
     found = build_capabilities([skill("ship", "BUILD", "sign", description="Ships it."), skill("build")])
 
     assert found.text == "Skill build\nSkill ship: Ships it. (needs build, sign [missing])"
@@ -49,7 +48,7 @@ def test_the_list_says_what_each_does_and_needs() -> None:
     assert build_capabilities([]).text == NO_SKILLS
 
 
-def test_names_between_blanks_are_several_unless_a_skill_is_called_so() -> None:
+def test_names_between_spaces_are_split_unless_a_skill_has_that_name() -> None:
     found = build_capabilities(
         [skill("a", "web search"), skill("b", "web a"), skill("web search"), skill("web")]
     )
@@ -62,7 +61,7 @@ def test_names_between_blanks_are_several_unless_a_skill_is_called_so() -> None:
     }
 
 
-def test_skills_that_need_each_other_are_told_and_listed_all_the_same() -> None:
+def test_circular_dependencies_are_reported_and_still_listed() -> None:
     found = build_capabilities(
         [skill("a", "b"), skill("b", "c"), skill("c", "a"), skill("self", "self"), skill("d", "a")]
     )
@@ -74,7 +73,7 @@ def test_skills_that_need_each_other_are_told_and_listed_all_the_same() -> None:
     ]
 
 
-def test_of_two_with_one_name_the_first_is_meant() -> None:
+def test_of_two_skills_with_one_name_the_first_counts() -> None:
     found = build_capabilities([skill("deploy"), Skill(name="Deploy", key="other.md")])
 
     assert names(found) == ["deploy"]
@@ -87,7 +86,7 @@ def test_of_two_with_one_name_the_first_is_meant() -> None:
     ),
     priorities=st.lists(st.integers(-3, 3), min_size=8, max_size=8),
 )
-def test_always_every_skill_is_listed_in_order_and_every_circle_told(
+def test_every_skill_is_listed_in_order_and_every_cycle_reported(
     needs: dict[str, list[str]], priorities: list[int]
 ) -> None:
     made = [
@@ -168,7 +167,7 @@ def test_a_priority_is_a_number_a_letter_or_a_word(folder: Path, written: str, p
     assert found.warnings == ()
 
 
-def test_what_the_file_does_not_say_of_the_skill_its_first_heading_does(folder: Path) -> None:
+def test_missing_properties_are_taken_from_the_first_heading(folder: Path) -> None:
     write(
         folder / "a.org",
         "#+DESCRIPTION: Ships it.\n* Ship it\n:PROPERTIES:\n:NAME: ship\n:DESCRIPTION: no\n:END:\n* Other\n",
@@ -184,7 +183,7 @@ def test_the_priority_of_an_org_heading_counts(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ["urgent", "nan", "inf", "1e999"])
-def test_a_priority_that_cannot_be_read_counts_as_none_and_is_told(folder: Path, written: str) -> None:
+def test_an_invalid_priority_counts_as_zero_and_is_reported(folder: Path, written: str) -> None:
     write(folder / "a.md", f"---\npriority: {written}\n---\n")
 
     found = read_capabilities(folder, GATE)
@@ -193,7 +192,7 @@ def test_a_priority_that_cannot_be_read_counts_as_none_and_is_told(folder: Path,
     assert found.warnings == (f"a.md: a priority is a number, a letter, high, medium or low, not '{written}'",)
 
 
-def test_a_name_that_could_be_a_path_is_not_taken(folder: Path) -> None:
+def test_a_name_that_could_be_a_path_is_rejected(folder: Path) -> None:
     write(folder / "a.md", "---\nname: ../b\n---\n")
 
     found = read_capabilities(folder, GATE)
@@ -202,7 +201,7 @@ def test_a_name_that_could_be_a_path_is_not_taken(folder: Path) -> None:
     assert found.warnings == ("a.md: a skill cannot be called '../b'; it is called a instead",)
 
 
-def test_private_skills_are_not_there_and_nothing_is_told_of_them(folder: Path) -> None:
+def test_private_skills_are_hidden_without_a_trace(folder: Path) -> None:
     write(folder / "diary.md", "---\nname: secret\ntags: [private]\npriority: urgent\n---\nHush.\n")
     write(folder / "org.org", "#+FILETAGS: :@Personal:\nHush.\n")
     write(folder / "open.md", "# Open\nSeen.\n## Below :private:\nHush.\n## After\nSeen too.\n")
@@ -215,7 +214,7 @@ def test_private_skills_are_not_there_and_nothing_is_told_of_them(folder: Path) 
 
 @pytest.mark.slow
 @given(forest=note_folders())
-def test_always_nothing_private_is_in_what_is_said_of_skills_or_read_from_them(forest: NoteFolder) -> None:
+def test_nothing_private_is_listed_or_read(forest: NoteFolder) -> None:
     with TemporaryDirectory() as folder:
         for file in forest.files:
             write(Path(folder) / file.path, file.text)
@@ -226,7 +225,7 @@ def test_always_nothing_private_is_in_what_is_said_of_skills_or_read_from_them(f
     assert forest.leaked_words("\n".join([found.text, *found.warnings, *texts])) == set()
 
 
-def test_a_source_is_found_by_name_in_any_case(folder: Path) -> None:
+def test_a_skill_is_read_by_name_in_any_case(folder: Path) -> None:
     text = "---\nname: Ship-It\n---\n# Ship\r\nüber\n"
     write(folder / "a.md", "# Other\n")
     (folder / "b.md").write_bytes(text.encode())
@@ -235,7 +234,7 @@ def test_a_source_is_found_by_name_in_any_case(folder: Path) -> None:
     assert read_skill(folder, "SHIP-IT", GATE) == text
 
 
-def test_a_source_is_never_outside_of_the_folder(folder: Path) -> None:
+def test_a_skill_outside_the_folder_is_never_read(folder: Path) -> None:
     write(folder / "good.md", "# Good\n")
     write(folder.parent / "secret.md", "# Secret\n")
     write(folder.parent / "elsewhere" / "SKILL.md", "# Secret\n")
@@ -276,7 +275,7 @@ def test_a_source_is_never_outside_of_the_folder(folder: Path) -> None:
         assert "\0" not in str(caught.value)
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_still_listed(folder: Path) -> None:
+def test_unreadable_skills_are_reported_and_others_still_listed(folder: Path) -> None:
     write(folder / "good.md", "# Good\n")
     (folder / "latin.md").write_bytes(b"caf\xe9")
     (folder / "loop.md").symlink_to("loop.md")
@@ -301,7 +300,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_still_listed(folder: Path) -> 
     )
 
 
-def test_a_folder_that_is_not_there_has_no_skills_and_says_so(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_skills_and_a_warning(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
 
     assert read_capabilities(gone, GATE).warnings == (f"{gone}: No such file or directory",)
@@ -311,13 +310,13 @@ def test_a_folder_that_is_not_there_has_no_skills_and_says_so(tmp_path: Path) ->
 
 
 @given(name=st.text() | st.sampled_from(["..", "a/b", "a\\b", ".a", " a", "a\n"]))
-def test_always_a_name_is_no_path(name: str) -> None:
+def test_no_name_leads_to_a_path(name: str) -> None:
     if is_valid_name(name):
         assert Path(name).name == name
         assert not {"\0", "\n", "/", "\\"} & set(name)
 
 
-def test_an_org_file_says_its_priority_and_dependencies_at_its_top(tmp_path: Path) -> None:
+def test_an_org_file_has_priority_and_dependencies_as_settings(tmp_path: Path) -> None:
     """Regression: only the description was read there."""
     (tmp_path / "ship.org").write_text("#+DESCRIPTION: ships it\n#+PRIORITY: 7\n#+DEPENDS: build\n* How\nSo.\n")
     (tmp_path / "build.org").write_text("#+DESCRIPTION: builds it\n* How\nSo.\n")

@@ -1,4 +1,3 @@
-
 import sys
 
 import pytest
@@ -27,7 +26,7 @@ def fact(text: str, kind: FactKind) -> Fact:
     )
 
 
-def tells(text: str, wanted: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
+def is_mentioned(text: str, wanted: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
     return MentionIndex(text).mentions(fact(wanted, kind))
 
 
@@ -49,9 +48,9 @@ def tells(text: str, wanted: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
         ("no luck here-after", "no luck here", FactKind.QUOTED),
     ],
 )
-def test_a_longer_name_does_not_tell_a_piece_of_it(text: str, name: str, kind: FactKind) -> None:
+def test_a_longer_name_does_not_mention_its_parts(text: str, name: str, kind: FactKind) -> None:
     """Regression: /etc/hosts.bak counted as /etc/hosts."""
-    assert not tells(text, name, kind)
+    assert not is_mentioned(text, name, kind)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +75,8 @@ def test_a_longer_name_does_not_tell_a_piece_of_it(text: str, name: str, kind: F
         ("it said “no luck here”!", "no luck here", FactKind.QUOTED),
     ],
 )
-def test_a_name_is_told_whatever_marks_stand_around_it(text: str, name: str, kind: FactKind) -> None:
-    assert tells(text, name, kind)
+def test_a_name_is_mentioned_whatever_punctuation_surrounds_it(text: str, name: str, kind: FactKind) -> None:
+    assert is_mentioned(text, name, kind)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,9 @@ def test_a_name_is_told_whatever_marks_stand_around_it(text: str, name: str, kin
         ("We ship on Friday.", "ship it"),
     ],
 )
-def test_a_constraint_that_is_turned_round_scattered_or_another_was_not_told(text: str, said: str) -> None:
+def test_a_negated_scattered_or_different_constraint_is_not_mentioned(text: str, said: str) -> None:
     """Regression: words were searched in any order on the whole line."""
-    assert not tells(text, said)
+    assert not is_mentioned(text, said)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +124,11 @@ def test_a_constraint_that_is_turned_round_scattered_or_another_was_not_told(tex
         ("N’utilise pas Redis", "N'utilise pas Redis."),
     ],
 )
-def test_a_constraint_in_its_order_was_told_also_without_its_small_words(text: str, said: str) -> None:
-    assert tells(text, said)
+def test_a_constraint_is_mentioned_without_its_function_words(text: str, said: str) -> None:
+    assert is_mentioned(text, said)
 
 
-def test_what_is_added_is_told_and_does_not_run_into_what_stood_before() -> None:
+def test_added_texts_are_mentioned_and_kept_apart() -> None:
     known = MentionIndex("never push")
     known.add("to main")
 
@@ -149,13 +148,13 @@ def test_what_is_added_is_told_and_does_not_run_into_what_stood_before() -> None
         ("8080", "8080.5 and 8080", True),
     ],
 )
-def test_a_name_stands_in_a_text_where_it_is_no_piece_of_another(wanted: str, text: str, does: bool) -> None:
+def test_contains_whole_ignores_parts_of_longer_names(wanted: str, text: str, does: bool) -> None:
     assert contains_whole(wanted, text) is does
 
 
 @given(conversations)
 @settings(max_examples=limit_examples(60))
-def test_every_fact_tells_itself(messages: list[Message]) -> None:
+def test_every_fact_mentions_itself(messages: list[Message]) -> None:
     for each in extract_facts(messages):
         assert MentionIndex(each.text).mentions(each), each
 
@@ -171,7 +170,7 @@ def test_every_fact_tells_itself(messages: list[Message]) -> None:
         "never never never",
     ],
 )
-def test_twice_as_many_facts_are_about_twice_the_work(line: str) -> None:
+def test_mentions_take_linear_time(line: str) -> None:
     """Regression: every constraint was compared with every line, and every name searched in the whole text."""
     once, twice = (
         _steps([user_message("\n".join(line.format(n=n) for n in range(size)))]) for size in (300, 600)

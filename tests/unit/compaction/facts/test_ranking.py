@@ -1,4 +1,3 @@
-
 import pytest
 from hypothesis import given, settings
 
@@ -38,13 +37,13 @@ def fact(text: str = "load_all", kind: FactKind = FactKind.IDENTIFIER, **known: 
     ],
     ids=["over a longer time", "oftener", "said and not only shown", "in calls", "a path and not a number"],
 )
-def test_a_fact_comes_back_more_likely_if_it_was(likelier: Fact, than: Fact) -> None:
+def test_features_that_raise_the_probability(likelier: Fact, than: Fact) -> None:
     assert mention_probability(likelier, 60, default_weights()) > mention_probability(
         than, 60, default_weights()
     )
 
 
-def test_other_weights_can_be_tried() -> None:
+def test_the_default_weights_can_be_replaced() -> None:
     facts = (fact("load_all"), fact("a/b.py", FactKind.PATH))
 
     assert [one.fact.text for one in rank_facts(facts, 1, {"is_path": 9.0})] == ["a/b.py", "load_all"]
@@ -66,7 +65,7 @@ def test_constraints_and_open_tasks_come_before_all_names() -> None:
     assert ranked[:3] == ["Never touch main.", "ship it now", "src/a.py"]
 
 
-def test_every_feature_is_weighed_and_every_weight_is_a_feature_s() -> None:
+def test_every_feature_has_a_weight_and_vice_versa() -> None:
     known = {name for kind in FactKind for name in features(fact(kind=kind), 1)}
     sentences = {
         f"is_{kind}" for kind in (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR)
@@ -77,7 +76,7 @@ def test_every_feature_is_weighed_and_every_weight_is_a_feature_s() -> None:
 
 @given(conversations)
 @settings(max_examples=limit_examples(40))
-def test_a_chance_is_a_chance_and_the_order_is_always_the_same(messages: list[Message]) -> None:
+def test_probabilities_are_valid_and_the_order_is_deterministic(messages: list[Message]) -> None:
     facts = extract_facts(messages)
     ranked = rank_facts(facts, len(messages))
 

@@ -1,4 +1,3 @@
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,7 +117,7 @@ def test_an_order_is_a_constraint_in_any_spelling_and_language(said: str) -> Non
         "왜 항상 실패하나요?",
     ],
 )
-def test_what_is_told_asked_or_not_known_is_no_constraint_in_any_language(said: str) -> None:
+def test_reports_questions_and_doubts_are_not_constraints_in_any_language(said: str) -> None:
     assert constraints(said) == []
 
 
@@ -134,7 +133,7 @@ def test_what_is_told_asked_or_not_known_is_no_constraint_in_any_language(said: 
         ),
     ],
 )
-def test_a_sentence_goes_on_in_the_next_line_where_prose_was_wrapped(said: str, expected: str) -> None:
+def test_a_wrapped_sentence_continues_in_the_next_line(said: str, expected: str) -> None:
     assert constraints(said) == [expected]
 
 
@@ -148,11 +147,11 @@ def test_a_sentence_goes_on_in_the_next_line_where_prose_was_wrapped(said: str, 
         "Never push to main, not even when all of the tests are green\nuse_tabs = True",
     ],
 )
-def test_lines_of_their_own_stay_apart(said: str) -> None:
+def test_separate_lines_are_not_joined(said: str) -> None:
     assert constraints(said) == [said.partition("\n")[0]]
 
 
-def test_lines_that_never_end_do_not_hide_each_other() -> None:
+def test_lines_without_a_full_stop_are_all_found() -> None:
     """However many lines continue, each rule is in some fact."""
     lines = [f"and you must never change the column number {number} of it all" for number in range(60)]
 
@@ -165,14 +164,14 @@ def test_lines_that_never_end_do_not_hide_each_other() -> None:
 @given(
     st.lists(st.sampled_from(("never ", "x", " ", "\n", ". ", "’", "的", "\r\n", "the\n", "Ｎ")), max_size=60)
 )
-def test_sentences_hold_all_words_once_and_plain_text_keeps_its_places(pieces: list[str]) -> None:
+def test_sentences_cover_all_words_once_and_normalizing_keeps_positions(pieces: list[str]) -> None:
     text = "".join(pieces)
 
     assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
     assert len(normalize_letters(text)) == len(text)
 
 
-def test_no_word_that_tells_a_constraint_may_be_left_out_of_one() -> None:
+def test_words_that_mark_a_constraint_are_not_function_words() -> None:
     single = {"never", "must", "only", "always", "avoid", "nur", "nie", "immer", "jamais", "siempre", "必"}
 
     assert not rules().small_words & (single | rules().negations)
@@ -182,6 +181,6 @@ def test_no_word_that_tells_a_constraint_may_be_left_out_of_one() -> None:
 @pytest.mark.parametrize(
     "piece", ["I don't ", "no ", "are e nicht ", "ne ", "the\n", "x, no, no ", "must I ? ", "e.g. "]
 )
-def test_a_long_text_of_what_begins_like_an_order_is_no_trouble(piece: str) -> None:
+def test_a_long_text_of_order_like_phrases_is_read_quickly(piece: str) -> None:
     """Regression: everything before each "I don't" was searched, which took minutes."""
     assert all(len(fact) <= 400 for fact in constraints(piece * (100_000 // len(piece))))

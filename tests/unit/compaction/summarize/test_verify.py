@@ -1,4 +1,3 @@
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -70,7 +69,7 @@ def problem(text: str, replaced_tokens: int = 10_000) -> str:
         ("Understood, going on.", "nothing"),
     ],
 )
-def test_what_is_no_summary_is_named(text: str, why: str) -> None:
+def test_errors_and_refusals_are_not_summaries(text: str, why: str) -> None:
     assert why in problem(text)
 
 
@@ -91,16 +90,16 @@ def test_what_is_no_summary_is_named(text: str, why: str) -> None:
         "ユーザーは src/main.py のパーサーを速くしたい。次はテスト。",
     ],
 )
-def test_a_summary_that_speaks_of_errors_is_one(text: str) -> None:
+def test_a_summary_may_be_about_errors(text: str) -> None:
     assert problem(text) == ""
 
 
-def test_a_summary_that_is_longer_than_what_it_replaces_is_none() -> None:
+def test_a_summary_longer_than_what_it_replaces_is_rejected() -> None:
     assert problem(SUMMARY, replaced_tokens=count(SUMMARY) + 1) == ""
     assert "longer" in problem(SUMMARY, replaced_tokens=count(SUMMARY))
 
 
-def test_a_text_of_megabytes_is_refused_without_counting_it() -> None:
+def test_a_text_of_megabytes_is_rejected_without_counting() -> None:
     def never(text: str) -> int:
         raise AssertionError(f"{len(text)} characters were counted")
 
@@ -111,7 +110,7 @@ def test_a_text_of_megabytes_is_refused_without_counting_it() -> None:
 @given(st.text(max_size=3_000))
 @example("I" + " a" * 1_500)
 @example("sorry" + " " * 3_000)
-def test_any_text_is_judged_at_once(text: str) -> None:
+def test_any_text_is_checked_quickly(text: str) -> None:
     assert isinstance(problem(text), str)
 
 
@@ -151,7 +150,7 @@ LONG = [
 
 
 @pytest.mark.parametrize("text", HOLLOW)
-def test_what_could_be_said_to_anybody_is_no_summary(text: str) -> None:
+def test_generic_text_is_not_a_summary(text: str) -> None:
     """Regression: "The model is currently overloaded" replaced the whole history."""
     assert "nothing" in (check_relevance(text, LONG) or "")
 
@@ -165,25 +164,25 @@ def test_what_could_be_said_to_anybody_is_no_summary(text: str) -> None:
         "Work goes on in src/parser.py.",
     ],
 )
-def test_a_short_summary_in_other_words_is_one(text: str) -> None:
+def test_a_short_summary_in_other_words_is_accepted(text: str) -> None:
     assert check_relevance(text, LONG) is None
 
 
-def test_a_summary_of_an_earlier_summary_tells_of_that() -> None:
+def test_a_summary_may_cover_only_the_earlier_summary() -> None:
     earlier = "The wizard has collected seven dragons, three potions, one sword and no horse."
 
     assert check_relevance("So far: dragons, potions and swords.", LONG) is not None
     assert check_relevance("So far: dragons, potions and swords.", LONG, earlier) is None
 
 
-def test_a_history_of_a_few_words_is_not_held_against_a_text() -> None:
+def test_a_history_of_a_few_words_is_not_compared() -> None:
     assert (
         check_relevance("They greeted each other.", [Message(role="user", parts=(Text("Hi there, Ana!"),))])
         is None
     )
 
 
-def test_a_constraint_that_a_summary_drops_is_important() -> None:
+def test_an_omitted_constraint_is_important() -> None:
     missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=800)
 
     assert set(RULES) <= set(missing.important)
@@ -191,7 +190,7 @@ def test_a_constraint_that_a_summary_drops_is_important() -> None:
     assert missing.carried == missing.listed
 
 
-def test_all_constraints_that_are_missing_are_important_whatever_room_there_is() -> None:
+def test_all_omitted_constraints_are_important_whatever_fits() -> None:
     """Regression: 10 of 60 constraints fit the list, and nothing told that the others were missing."""
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
     asked = [Message(role="user", parts=(Text(" ".join(rules)),))]
@@ -213,7 +212,7 @@ def test_all_constraints_that_are_missing_are_important_whatever_room_there_is()
     )
 
 
-def test_a_summary_of_more_than_half_of_the_span_is_looked_at_too() -> None:
+def test_a_long_summary_is_checked_too() -> None:
     missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=count(SUMMARY))
 
     assert set(RULES) <= set(missing.important)
@@ -221,7 +220,7 @@ def test_a_summary_of_more_than_half_of_the_span_is_looked_at_too() -> None:
     assert missing.unlisted == len(missing.important)
 
 
-def test_what_a_summary_tells_is_not_missing() -> None:
+def test_mentioned_facts_are_not_missing() -> None:
     told = f"{SUMMARY} {' '.join(RULES)} It is about src/parser.py and src/lexer.py."
     missing = find_missing_facts(told, RANKED, limit_tokens=400, count=count, max_tokens=800)
 
@@ -229,7 +228,7 @@ def test_what_a_summary_tells_is_not_missing() -> None:
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_the_list_never_makes_a_summary_longer_than_it_may_be(limit_tokens: int, most_tokens: int) -> None:
+def test_the_list_keeps_the_summary_within_its_limit(limit_tokens: int, most_tokens: int) -> None:
     missing = find_missing_facts(
         SUMMARY, RANKED, limit_tokens=limit_tokens, count=count, max_tokens=most_tokens
     )

@@ -1,4 +1,3 @@
-
 from datetime import datetime
 
 import pytest
@@ -45,7 +44,7 @@ def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
     assert text[found.content :] == "Text\n"
 
 
-def test_toml_gives_the_same() -> None:
+def test_toml_gives_the_same_as_yaml() -> None:
     said = 'title = "T"\ntags = ["a"]\ndeadline = 2026-11-20T17:00:00\ndraft = true\nday = 2026-01-02'
     found = file(f"+++\n{said}\nn = 1.5\n[x]\ny = 1\n+++\n")
 
@@ -59,7 +58,7 @@ def test_toml_gives_the_same() -> None:
     )
 
 
-def test_json_gives_the_same() -> None:
+def test_json_gives_the_same_as_yaml() -> None:
     said = '"title": "T",\n"tags": ["a", "#b"], "deadline": "2026-11-20 17:00", "n": 1.50, "no": null'
     text = f"{{\n{said}}}\n\nText\n"
     found = file(text)
@@ -70,7 +69,7 @@ def test_json_gives_the_same() -> None:
     assert text[found.content :] == "\nText\n"
 
 
-def test_json_that_is_broken_or_a_text_that_begins_with_a_brace_stays_in_the_content() -> None:
+def test_invalid_json_and_text_that_starts_with_a_brace_stay_in_the_content() -> None:
     for text in ('{"a": }\nText\n', '{"a": 1} Text\n', "{a}\nText\n", '{"a": ' + "[" * 100 + "]" * 100 + "}\n"):
         assert file(text).content == 0
     assert outline('{"a": }\n').problems[0].startswith("line 1: the front matter is broken: ")
@@ -87,7 +86,7 @@ def test_json_that_is_broken_or_a_text_that_begins_with_a_brace_stays_in_the_con
         "tags: 'a;#@b'",
     ],
 )
-def test_tags_are_understood_as_people_write_them(tags: str) -> None:
+def test_tags_are_parsed_in_common_spellings(tags: str) -> None:
     found = outline(f"---\ntitle: T\n{tags}\n---\n")
 
     assert found.entries[0].tags == ("a", "@b")
@@ -129,7 +128,7 @@ def test_a_line_at_the_top_is_not_always_front_matter(text: str) -> None:
         "- a\nb: c",
     ],
 )
-def test_broken_front_matter_is_told_and_stays_in_the_content(broken: str) -> None:
+def test_invalid_front_matter_is_reported_and_stays_in_the_content(broken: str) -> None:
     parsed = outline(f"---\n{broken}\n---\n# A\n")
 
     assert parsed.problems[0].startswith("line 1: the front matter is broken: ")
@@ -137,12 +136,12 @@ def test_broken_front_matter_is_told_and_stays_in_the_content(broken: str) -> No
     assert [entry.title for entry in parsed.entries] == ["name", "A"]
 
 
-def test_broken_toml_is_told_too() -> None:
+def test_invalid_toml_is_reported_too() -> None:
     assert outline("+++\ntitle = T\n+++\n").problems
     assert outline(f"+++\na = {'[' * 9000}\n+++\n").problems
 
 
-def test_broken_front_matter_with_headings_in_it_is_a_text_between_two_lines() -> None:
+def test_invalid_front_matter_with_headings_is_text() -> None:
     assert [entry.title for entry in outline("---\na: b: c\n\n# A\n\n---\n").entries] == ["name", "A"]
 
 
@@ -204,7 +203,7 @@ def test_broken_front_matter_with_headings_in_it_is_a_text_between_two_lines() -
         '{"about": "' + "x " * 40_000 + '", "tags": ["private"]}',
     ],
 )
-def test_front_matter_that_may_be_meant_as_private_is(front: str) -> None:
+def test_front_matter_that_may_be_meant_as_private_hides_the_file(front: str) -> None:
     assert is_private(front)
 
 
@@ -229,11 +228,11 @@ def test_front_matter_that_may_be_meant_as_private_is(front: str) -> None:
         "{{ private }}",
     ],
 )
-def test_front_matter_that_only_has_the_word_is_not_private(front: str) -> None:
+def test_front_matter_that_only_contains_the_word_hides_nothing(front: str) -> None:
     assert not is_private(front)
 
 
-def test_a_privacy_tag_of_several_words_counts_where_tags_may_have_them() -> None:
+def test_a_privacy_tag_of_several_words_counts_in_lists_of_tags() -> None:
     gate = Gate.with_tags(["eyes only"])
 
     for tags in ("[Eyes Only]", "eyes only", "[a, eyes only"):

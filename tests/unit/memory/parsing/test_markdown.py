@@ -1,4 +1,3 @@
-
 from datetime import datetime
 
 import pytest
@@ -30,7 +29,7 @@ def titles(text: str) -> list[str]:
     return [entry.title for entry in outline(text).entries[1:]]
 
 
-def test_headings_are_those_of_commonmark() -> None:
+def test_headings_follow_commonmark() -> None:
     text = (
         "# A\n## B ##\nC\nc\n===\n D\n---\n#\n  ### E\n\n"
         "    # code\n```\n# fenced\n```\n> # quoted\n- # listed\n\n"
@@ -42,7 +41,7 @@ def test_headings_are_those_of_commonmark() -> None:
     ]  # fmt: skip
 
 
-def test_a_list_of_any_depth_hides_no_heading_below_it() -> None:
+def test_a_deep_list_does_not_hide_later_headings() -> None:
     deep = "".join(f"{'  ' * depth}- x\n" for depth in range(60))
 
     assert titles(f"# A\n{deep}\n ---\n\n# B\nC\n===\n") == ["A", "B", "C"]
@@ -69,7 +68,7 @@ def test_a_list_of_any_depth_hides_no_heading_below_it() -> None:
         ("A :a:\n===", "A", ("a",)),
     ],
 )
-def test_a_heading_is_cut_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
+def test_a_heading_is_split_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
     found = entry(line)
 
     assert (found.title, found.tags) == (title, tags)
@@ -93,7 +92,7 @@ def test_a_heading_may_have_a_state(line: str, todo: str, priority: str, title: 
     assert found.is_done == (todo == "DONE")
 
 
-def test_an_id_stands_in_braces_at_the_end() -> None:
+def test_an_id_is_in_braces_at_the_end() -> None:
     assert entry("# A {#some-id}").properties == {"ID": "some-id"}
     assert entry("# A :a: {: #some-id #other}").properties == {"ID": "some-id"}
 
@@ -107,7 +106,7 @@ def test_an_id_stands_in_braces_at_the_end() -> None:
         "  Deadline: [2026-11-20 17:00]",
     ],
 )
-def test_planning_stands_below_a_heading_with_or_without_brackets(line: str) -> None:
+def test_planning_below_a_heading_may_have_brackets(line: str) -> None:
     text = f"# A\n\n{line}\n\nText\n"
 
     for (stamp,) in (entry(text).planning_dates, outline(text).entries[0].planning_dates):
@@ -119,7 +118,7 @@ def test_planning_stands_below_a_heading_with_or_without_brackets(line: str) -> 
     assert content(text, 0) == content(f"x\n\n{text}") == "\nText\n"
 
 
-def test_several_dates_and_impossible_ones_are_read_as_in_org() -> None:
+def test_several_dates_and_invalid_ones_are_parsed_as_in_org() -> None:
     parsed = outline("x\n\n# A\nSCHEDULED: 2026-11-20 +1w DEADLINE: 2026-02-31\nCLOSED: 2026-01-02\n")
 
     assert [stamp.kind for stamp in parsed.entries[1].planning_dates] == [
@@ -131,11 +130,11 @@ def test_several_dates_and_impossible_ones_are_read_as_in_org() -> None:
 
 
 @pytest.mark.parametrize("below", ["DEADLINE: soon\n", "Deadline: 2026-11-20, ask Bob\n", "Text #a\n", "#1\n"])
-def test_what_is_not_understood_whole_stays_in_the_content(below: str) -> None:
+def test_lines_that_are_not_fully_parsed_stay_in_the_content(below: str) -> None:
     assert content(f"# A\n{below}", 0) == content(f"x\n# A\n{below}") == below
 
 
-def test_a_line_of_tags_counts_for_the_heading_above_or_at_the_top_for_the_file() -> None:
+def test_a_line_of_tags_applies_to_the_heading_above_or_to_the_file() -> None:
     text = "#a #b\n\nText\n# A\n\n#c #d/e\n#f\nText\n#g\n"
     file, heading = outline(text).entries
 
@@ -154,7 +153,7 @@ def test_a_line_of_tags_counts_for_the_heading_above_or_at_the_top_for_the_file(
         "# A\n```\n# fenced\n```\n## B\n### C\n## D\n",
     ],
 )
-def test_the_only_heading_of_the_first_level_is_the_title_of_its_file(text: str) -> None:
+def test_a_single_first_level_heading_is_the_title_of_its_file(text: str) -> None:
     assert [(entry.level, entry.title) for entry in outline(text).entries] == [
         (0, "A"), (2, "B"), (3, "C"), (2, "D"),
     ]  # fmt: skip
@@ -177,14 +176,14 @@ def test_the_only_heading_of_the_first_level_is_the_title_of_its_file(text: str)
         ("Text\n", [0]),
     ],
 )
-def test_otherwise_a_file_is_called_as_its_front_matter_or_its_name_says(text: str, levels: list[int]) -> None:
+def test_otherwise_the_title_is_from_front_matter_or_file_name(text: str, levels: list[int]) -> None:
     parsed = outline(text)
 
     assert parsed.entries[0].title == "name"
     assert [entry.level for entry in parsed.entries] == levels
 
 
-def test_a_file_takes_over_all_that_the_heading_says_which_is_its_title() -> None:
+def test_a_file_takes_all_properties_of_its_title_heading() -> None:
     text = (
         "---\ntags: [a, b]\nkey: value\nscheduled: 2026-11-18\n---\n#c\n\n"
         "# TODO [#B] A :b:d: {#some-id}\n#e\nDEADLINE: 2026-11-20\n\nText\n"
@@ -199,11 +198,11 @@ def test_a_file_takes_over_all_that_the_heading_says_which_is_its_title() -> Non
 
 
 @pytest.mark.parametrize(("said", "id_"), [("id: front", "front"), ("id:", "heading"), ("id: ' '", "heading")])
-def test_an_id_in_the_front_matter_is_before_that_of_the_title(said: str, id_: str) -> None:
+def test_an_id_in_the_front_matter_overrides_the_titles(said: str, id_: str) -> None:
     assert outline(f"---\n{said}\n---\n# A {{#heading}}\n").entries[0].properties["ID"] == id_
 
 
-def test_a_title_of_nothing_but_tags_leaves_a_file_its_name() -> None:
+def test_a_title_of_nothing_but_tags_leaves_the_file_name() -> None:
     (file,) = outline("# #a\n").entries
 
     assert (file.title, file.tags) == ("name", ("a",))
@@ -212,7 +211,7 @@ def test_a_title_of_nothing_but_tags_leaves_a_file_its_name() -> None:
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("front", [(), ("---", "a: b", "---", "")])
-def test_a_title_is_one_whatever_the_ends_of_lines_and_a_mark_before_it(
+def test_line_ends_and_a_byte_order_mark_do_not_affect_the_title(
     line_end: str, mark: str, front: tuple[str, ...]
 ) -> None:
     text = mark + line_end.join((*front, "# A :a:", "DEADLINE: 2026-11-20", "Text", "## B", "b", ""))
@@ -234,7 +233,7 @@ def test_a_private_title_hides_the_file(text: str) -> None:
     assert list(GATE.redact(outline(text)).entries) == []
 
 
-def test_what_is_private_below_a_title_hides_only_itself() -> None:
+def test_a_private_entry_below_the_title_hides_only_itself() -> None:
     seen = GATE.redact(outline("# A\nText\n## B :private:\n### C\n## D\n"))
 
     assert ([entry.title for entry in seen.entries], seen.text) == (["A", "D"], "# A\nText\n## D\n")
@@ -242,7 +241,7 @@ def test_what_is_private_below_a_title_hides_only_itself() -> None:
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str) -> None:
+def test_only_lf_cr_and_crlf_end_a_line(line_end: str, mark: str) -> None:
     lines = (
         "---",
         "title: T",
@@ -268,7 +267,7 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_heading_that_says_the_title_of_the_front_matter_again_is_no_node_beside_the_file(end: str) -> None:
+def test_a_heading_that_repeats_the_front_matter_title_is_not_a_node(end: str) -> None:
     text = "---\ntitle: Tea time\ntags: a\n---\n\n# Tea  time :b:\n#c\nText\n## Green\n".replace("\n", end)
     file, below = outline(text).entries
 
@@ -277,7 +276,7 @@ def test_a_heading_that_says_the_title_of_the_front_matter_again_is_no_node_besi
     assert [entry.level for entry in outline("---\ntitle: Tea\n---\n# Tea\n# Tea\n").entries] == [0, 1, 1]
 
 
-def test_what_only_looks_like_a_heading_ends_where_a_real_one_begins() -> None:
+def test_a_suspected_heading_ends_at_the_next_real_one() -> None:
     _, like, real = outline("    A :private:\n===\n=\nB").entries
 
     assert (like.title, like.tags, like.body, like.end) == ("A", ("private",), real.start, real.start)

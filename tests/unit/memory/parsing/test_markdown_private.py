@@ -1,4 +1,3 @@
-
 import pytest
 
 from foveate.memory.parsing.markdown import parse_markdown
@@ -109,7 +108,7 @@ def is_private(text: str) -> bool:
         "# A\n| secret | :private: |\n",
     ],
 )
-def test_what_may_be_meant_as_private_is(text: str) -> None:
+def test_text_that_may_be_meant_as_private_is_hidden(text: str) -> None:
     assert is_private(text)
 
 
@@ -147,7 +146,7 @@ def test_what_may_be_meant_as_private_is(text: str) -> None:
         "x\n## :private:\nx\n## B\nsecret",
     ],
 )
-def test_what_only_has_the_word_is_not_private(text: str) -> None:
+def test_text_that_only_contains_the_word_is_not_hidden(text: str) -> None:
     assert not is_private(text)
 
 
@@ -166,9 +165,7 @@ def test_what_only_has_the_word_is_not_private(text: str) -> None:
         ("a #private\n# B\nx\n\nc #private\n", "# B\nx\n\n"),
     ],
 )
-def test_a_tag_in_a_block_hides_the_block_with_what_is_below_it_and_nothing_else(
-    text: str, seen: str, end: str
-) -> None:
+def test_a_tag_in_a_block_hides_only_the_block_and_what_is_below_it(text: str, seen: str, end: str) -> None:
     """Regression: a task with a tag hid everything up to the next heading."""
     admitted = GATE.redact(outline(text.replace("\n", end)))
 

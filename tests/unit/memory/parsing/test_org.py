@@ -1,4 +1,3 @@
-
 from datetime import datetime
 
 import pytest
@@ -59,13 +58,13 @@ def test_a_heading_has_its_state_its_priority_its_title_and_its_tags() -> None:
         ("* TODOS of A", "TODOS of A", ()),
     ],
 )
-def test_a_heading_is_cut_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
+def test_a_heading_is_split_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
     found = entry(line)
 
     assert (found.title, found.tags) == (title, tags)
 
 
-def test_only_stars_at_the_beginning_of_a_line_with_a_blank_behind_are_a_heading() -> None:
+def test_only_stars_at_the_start_of_a_line_before_a_space_are_a_heading() -> None:
     assert titles("*bold*\n * A\n*\n**\n* B\n*** C\n,* D\n*\tE\n") == ["B", "C"]
 
 
@@ -83,7 +82,7 @@ def test_only_stars_at_the_beginning_of_a_line_with_a_blank_behind_are_a_heading
         ("#+begin_src org\n#+TODO: A | B\n#+end_src\n", {"TODO", "DONE"}, {"DONE"}),
     ],
 )
-def test_states_are_those_of_the_file(setting: str, states: set[str], done: set[str]) -> None:
+def test_states_are_defined_by_the_file(setting: str, states: set[str], done: set[str]) -> None:
     every = ("TODO", "DONE", "NEXT", "WAIT", "GONE", "DROPPED", "A", "B", "C", "D")
     found = outline(setting + "".join(f"* {state} x\n" for state in every)).entries[1:]
 
@@ -91,7 +90,7 @@ def test_states_are_those_of_the_file(setting: str, states: set[str], done: set[
     assert {entry.todo for entry in found if entry.is_done} == done
 
 
-def test_planning_and_drawers_are_read_in_any_order_and_are_not_content() -> None:
+def test_planning_and_drawers_may_have_any_order_and_are_not_content() -> None:
     text = (
         "* A\n"
         "  :PROPERTIES:\n  :ID:  some-id\n  :Effort: lots\n"
@@ -129,7 +128,7 @@ def test_a_repeater_is_kept_as_written(repeater: str) -> None:
         ("<2026-02-28 Sat 12:75>", (datetime(2026, 2, 28),)),
     ],
 )
-def test_an_impossible_date_is_told_and_the_rest_is_kept(said: str, kept: tuple[datetime, ...]) -> None:
+def test_an_invalid_date_is_reported_and_the_rest_is_kept(said: str, kept: tuple[datetime, ...]) -> None:
     parsed = outline(f"* A\nText\n* B\nDEADLINE: {said} CLOSED: [2026-01-02 Fri]\nText\n")
     stamps = parsed.entries[2].planning_dates
 
@@ -151,11 +150,11 @@ def test_an_impossible_date_is_told_and_the_rest_is_kept(said: str, kept: tuple[
         "CLOCK: [2026-01-02 Fri 10:00]\n",
     ],
 )
-def test_what_is_not_understood_whole_stays_in_the_content(below: str) -> None:
+def test_lines_that_are_not_fully_parsed_stay_in_the_content(below: str) -> None:
     assert content(f"* A\n{below}") == below
 
 
-def test_dates_beside_words_and_properties_without_an_end_are_read_all_the_same() -> None:
+def test_dates_next_to_text_and_unclosed_properties_are_still_parsed() -> None:
     assert entry("* A\nDEADLINE: <2026-11-20 Fri> but ask Bob\n").planning_dates[0].at == datetime(2026, 11, 20)
     assert entry("* A\n:PROPERTIES:\n:ID: x\n").properties == {"ID": "x"}
     assert outline("* A\n:PROPERTIES:\n:ID: x\n").problems
@@ -174,7 +173,7 @@ def test_a_file_has_its_title_its_tags_and_its_settings() -> None:
     assert content(text, 0) == "\n#+NAME: table\n| x |\n"
 
 
-def test_a_file_without_a_title_is_called_by_its_name() -> None:
+def test_the_default_title_of_a_file_is_its_name() -> None:
     assert outline("* A\n", name="journal").entries[0].title == "journal"
 
 
@@ -187,7 +186,7 @@ def test_a_closed_literal_block_has_no_headings_and_an_open_one_has() -> None:
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str) -> None:
+def test_only_lf_cr_and_crlf_end_a_line(line_end: str, mark: str) -> None:
     text = mark + line_end.join(
         ("* A :a:", ":PROPERTIES:", ":ID: x", ":END:", "b\u2028* c\x0c* d\x85* e", "** F", "")
     )
@@ -261,7 +260,7 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
         "* A\nx\n| secret | x :private: |\n",
     ],
 )
-def test_what_may_be_meant_as_private_is(text: str) -> None:
+def test_text_that_may_be_meant_as_private_is_hidden(text: str) -> None:
     assert is_private(text)
 
 
@@ -290,7 +289,7 @@ def test_what_may_be_meant_as_private_is(text: str) -> None:
         "* A\nx #private\n\nsecret",
     ],
 )
-def test_what_only_has_the_word_is_not_private(text: str) -> None:
+def test_text_that_only_contains_the_word_is_not_hidden(text: str) -> None:
     assert not is_private(text)
 
 
@@ -323,7 +322,7 @@ def test_what_only_has_the_word_is_not_private(text: str) -> None:
         "* A\n- TODO secret #private <2026-01-02 Fri>\n** B\n",
     ],
 )
-def test_what_may_be_meant_as_private_beside_tags_of_headings_is(text: str) -> None:
+def test_tags_outside_headings_that_may_be_meant_as_private_hide(text: str) -> None:
     assert is_private(text)
 
 
@@ -346,17 +345,17 @@ def test_what_may_be_meant_as_private_beside_tags_of_headings_is(text: str) -> N
         "* A\nsecret :private:\n",
     ],
 )
-def test_what_is_named_or_offered_as_private_is_not(text: str) -> None:
+def test_names_and_tag_definitions_hide_nothing(text: str) -> None:
     assert not is_private(text)
 
 
-def test_a_private_item_hides_what_stands_below_it_and_nothing_else() -> None:
+def test_a_private_item_hides_only_what_is_below_it() -> None:
     seen = GATE.redact(outline("* A\nfirst\n- one\n- two :private:\n  more\n- three\n** B\nlast\n"))
 
     assert seen.text == "* A\nfirst\n- one\n- three\n** B\nlast\n"
 
 
-def test_privacy_tags_are_those_of_the_gate() -> None:
+def test_privacy_tags_are_defined_by_the_gate() -> None:
     gate = Gate.with_tags(["Top-Secret"])
 
     assert "x" not in gate.redact(parse_org("* A :top-secret:\nx", gate)).text

@@ -1,4 +1,3 @@
-
 import json
 import re
 import subprocess
@@ -51,7 +50,7 @@ def check(outline: Outline, text: str) -> None:
 
 @settings(max_examples=limit_examples(120))
 @given(text=note_texts, path=paths)
-def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
+def test_no_text_is_lost(text: str, path: str) -> None:
     outline = parse_notes(text, GATE, path=path)
 
     check(outline, text)
@@ -61,7 +60,7 @@ def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(120))
 @given(forest=note_folders())
-def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest: NoteFolder) -> None:
+def test_exactly_the_public_words_remain_after_redaction(forest: NoteFolder) -> None:
     seen = [GATE.redact(parse_notes(file.text, GATE, path=file.path)) for file in forest.files]
     said = "".join(outline.text for outline in seen)
 
@@ -75,7 +74,7 @@ def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest
 @pytest.mark.slow
 @settings(max_examples=limit_examples(120))
 @given(text=org_texts)
-def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(text: str) -> None:
+def test_an_org_heading_with_a_privacy_tag_is_hidden_anywhere(text: str) -> None:
     seen = GATE.redact(parse_notes(text, GATE, path="a.org")).text
 
     assert not [line for line in each_line(seen) if re.match(r"\*+ (.*\s)?:private[:\s]", line)]
@@ -83,7 +82,7 @@ def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(t
 
 @settings(max_examples=limit_examples(120))
 @given(text=markdown_texts)
-def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_markdown(text: str) -> None:
+def test_a_markdown_heading_with_a_privacy_tag_is_hidden_anywhere(text: str) -> None:
     seen = GATE.redact(parse_notes(text, GATE, path="a.md")).text
 
     assert not [line for line in each_line(seen) if re.match(r"#+ (.*\s)?:private[:\s]", line)]
@@ -107,9 +106,7 @@ _BLOCKS = (
     end=st.sampled_from(("", "\n")),
     stretch_chars=st.sampled_from((1, 10, 40, 4096)),
 )
-def test_the_headings_of_markdown_are_what_the_library_finds(
-    lines: list[str], end: str, stretch_chars: int
-) -> None:
+def test_markdown_headings_equal_those_of_the_library(lines: list[str], end: str, stretch_chars: int) -> None:
     text = "\n".join(lines) + end
     found, _ = parse_headings(text)
 
@@ -117,7 +114,7 @@ def test_the_headings_of_markdown_are_what_the_library_finds(
     event(f"{min(len(found), 5)} headings")
 
 
-def test_a_definition_of_a_link_that_goes_on_behind_the_stretch_takes_no_heading_for_real() -> None:
+def test_a_link_definition_across_a_chunk_boundary_adds_no_heading() -> None:
     text = " # a\n[b]: c 'd\n===\ne\nf\nd'\n\n# g\n"
     found, _ = parse_headings(text)
 
@@ -136,7 +133,7 @@ def members(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.slow
-def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(shared_data: Path) -> None:
+def test_real_org_files_are_parsed_completely_and_like_orgparse(shared_data: Path) -> None:
     count = 0
     for name, data in members(shared_data / "knowledge" / "worg.tar.gz"):
         if not name.endswith(".org"):
@@ -164,7 +161,7 @@ def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(s
 
 
 @pytest.mark.slow
-def test_a_real_collection_of_markdown_is_read_whole_and_as_the_library_reads_it(shared_data: Path) -> None:
+def test_real_markdown_files_are_parsed_completely_and_like_the_library(shared_data: Path) -> None:
     count, titled = 0, False
     for name, data in members(shared_data / "knowledge" / "tau2_banking.tar.gz"):
         if name.endswith(".md"):
@@ -248,7 +245,7 @@ _KILLERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _KILLERS)
 @pytest.mark.parametrize("path", ["a.org", "a.md"])
-def test_no_text_takes_longer_than_its_length_explains(name: str, path: str) -> None:
+def test_parsing_takes_linear_time(name: str, path: str) -> None:
     text = _KILLERS[name]
     started = time.process_time()
 
@@ -264,7 +261,7 @@ def test_two_thousand_levels_are_two_thousand_entries() -> None:
     assert [entry.level for entry in outline.entries] == list(range(2001))
 
 
-def test_the_suffix_says_what_a_file_is_and_the_stem_what_it_is_called() -> None:
+def test_the_suffix_selects_the_parser_and_the_stem_is_the_title() -> None:
     text = "* Star\n# Hash\n"
 
     for path, title in (
@@ -278,7 +275,7 @@ def test_the_suffix_says_what_a_file_is_and_the_stem_what_it_is_called() -> None
     assert parse_notes(text, GATE, path="/x/My notes.org").entries[0].title == "My notes"
 
 
-def test_problems_are_told_by_line_and_not_by_the_thousand() -> None:
+def test_problems_have_line_numbers_and_are_limited() -> None:
     problems = parse_notes(
         "x\r\n\r* A\nDEADLINE: <2026-02-31>\n" + "* A\nCLOSED: [x]\n" * 1000, GATE, path="a.org"
     ).problems
@@ -288,7 +285,7 @@ def test_problems_are_told_by_line_and_not_by_the_thousand() -> None:
     assert len(problems) == 21
 
 
-def test_a_stamp_is_in_the_time_of_its_writer() -> None:
+def test_a_planning_date_is_in_the_writers_local_time() -> None:
     (stamp,) = (
         parse_notes("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", GATE, path="a.md").entries[0].planning_dates
     )
@@ -302,7 +299,7 @@ def test_a_stamp_is_in_the_time_of_its_writer() -> None:
 
 
 @pytest.mark.process
-def test_a_library_is_loaded_only_for_what_it_reads() -> None:
+def test_parser_libraries_are_imported_only_if_needed() -> None:
     script = (
         "import sys; from foveate.memory.privacy import Gate\n"
         "from foveate.memory.parsing.parse import parse_notes\n"

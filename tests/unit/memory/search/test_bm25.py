@@ -37,7 +37,7 @@ def _field(texts: Sequence[Sequence[str]], vocabulary: Vocabulary) -> TextField:
 
 
 @given(_texts, st.lists(st.sampled_from(_WORDS), min_size=1, max_size=4, unique=True))
-def test_scores_are_those_of_bm25s(texts: list[list[str]], query: list[str]) -> None:
+def test_scores_equal_those_of_bm25s(texts: list[list[str]], query: list[str]) -> None:
     vocabulary = Vocabulary()
     found = score_texts(_field(texts, vocabulary), [vocabulary.query_terms(" ".join(query))])
     oracle = bm25s.BM25(k1=K1, b=B, method="lucene")
@@ -49,7 +49,7 @@ def test_scores_are_those_of_bm25s(texts: list[list[str]], query: list[str]) -> 
 
 @pytest.mark.slow
 @given(_texts, _texts, st.data())
-def test_scores_depend_on_the_texts_that_are_there_and_not_on_how_they_came(
+def test_scores_depend_only_on_the_current_texts(
     first: list[list[str]], second: list[list[str]], data: st.DataObject
 ) -> None:
     vocabulary = Vocabulary()
@@ -84,7 +84,7 @@ def test_scores_depend_on_the_texts_that_are_there_and_not_on_how_they_came(
 
 @pytest.mark.slow
 @given(_texts, st.lists(st.lists(st.sampled_from(_WORDS), min_size=1), min_size=1), st.integers(0, 12))
-def test_what_was_asked_before_does_not_change_the_scores(
+def test_earlier_queries_do_not_change_the_scores(
     texts: list[list[str]], queries: list[list[str]], most_hits: int
 ) -> None:
     vocabulary = Vocabulary()
@@ -110,7 +110,7 @@ def test_a_group_is_scored_as_if_it_were_one_text(texts: list[list[str]]) -> Non
     )
 
 
-def test_a_segment_matched_well_counts_more_than_a_bit_of_each() -> None:
+def test_one_well_matched_segment_beats_a_little_of_each() -> None:
     vocabulary = Vocabulary()
     texts = [["anchor", "basket"], ["anchor", "copper"], ["ember", "falcon"]]
     field = _field(texts, vocabulary)
@@ -121,7 +121,7 @@ def test_a_segment_matched_well_counts_more_than_a_bit_of_each() -> None:
     assert found[0] / found[1] > plain[0] / plain[1]
 
 
-def test_a_part_of_little_weight_counts_less() -> None:
+def test_a_part_with_less_weight_counts_less() -> None:
     vocabulary = Vocabulary()
     anchor, basket = vocabulary.learn_terms("anchor"), vocabulary.learn_terms("basket")
     field = TextField(
@@ -131,7 +131,7 @@ def test_a_part_of_little_weight_counts_less() -> None:
     assert scores[0] > scores[1] > 0
 
 
-def test_stop_words_are_asked_for_only_where_there_is_nothing_else() -> None:
+def test_stop_words_count_only_if_a_query_has_no_others() -> None:
     vocabulary = Vocabulary()
     fees = vocabulary.learn_terms("fees")
     assert vocabulary.query_terms("what are the fees") == fees
@@ -141,7 +141,7 @@ def test_stop_words_are_asked_for_only_where_there_is_nothing_else() -> None:
     ]
 
 
-def test_a_word_that_no_text_has_is_known_for_that() -> None:
+def test_an_unknown_word_has_its_own_term() -> None:
     vocabulary = Vocabulary()
     known = vocabulary.learn_terms("fees")
     assert vocabulary.query_terms("fees of zebras and lions") == [*known, UNKNOWN_TERM, UNKNOWN_TERM]
@@ -154,7 +154,7 @@ def test_forms_of_a_word_are_one_term() -> None:
     assert vocabulary.query_terms("Accounts") == vocabulary.learn_terms("account")
 
 
-def test_a_poor_best_match_is_no_full_one() -> None:
+def test_a_poor_best_match_does_not_count_fully() -> None:
     found = MatchScores(np.array([1.0, 0.5], np.float32), ideal=10.0)
     assert found.normalize(0.5).tolist() == pytest.approx([0.2, 0.1])
     assert found.normalize(0.05).tolist() == [1.0, 0.5]

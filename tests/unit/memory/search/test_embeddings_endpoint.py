@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Server:
+class EmbeddingServer:
     """A local embeddings server that records requests."""
 
     url: str = ""
@@ -35,15 +35,17 @@ def _vectors(body: Json) -> Json:
 
 
 @contextmanager
-def _serving(answer: Callable[[Json], Json | bytes] = _vectors, status: int = 200) -> Iterator[Server]:
-    server = Server()
+def _run_server(
+    answer: Callable[[Json], Json | bytes] = _vectors, status: int = 200
+) -> Iterator[EmbeddingServer]:
+    server = EmbeddingServer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(
                 self.rfile.read(int(self.headers["content-length"] or 0))
                 if self.headers["content-length"]
-                else _chunked(self)
+                else _chunked_body(self)
             )
             server.sent.append(body)
             server.paths.append(self.path)
@@ -71,7 +73,7 @@ def _serving(answer: Callable[[Json], Json | bytes] = _vectors, status: int = 20
         listening.server_close()
 
 
-def _chunked(handler: BaseHTTPRequestHandler) -> bytes:
+def _chunked_body(handler: BaseHTTPRequestHandler) -> bytes:
     whole = b""
     while size := int(handler.rfile.readline(), 16):
         whole += handler.rfile.read(size)
@@ -80,8 +82,8 @@ def _chunked(handler: BaseHTTPRequestHandler) -> bytes:
     return whole
 
 
-def test_every_text_gets_its_vector_whatever_their_order_in_the_answer() -> None:
-    with _serving() as server:
+def test_every_text_gets_its_vector_whatever_the_response_order() -> None:
+    with _run_server() as server:
         rows = EndpointEmbedder(server.url, "small", api_key="sk-good").embed(["a", "bbb"])
     np.testing.assert_allclose(rows, [[0.7071, 0.7071], [0.9487, 0.3162]], atol=1e-4)
     assert server.sent == [{"model": "small", "input": ["a", "bbb"], "encoding_format": "float"}]
@@ -90,8 +92,8 @@ def test_every_text_gets_its_vector_whatever_their_order_in_the_answer() -> None
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "/v1/embeddings"])
-def test_the_address_may_be_written_in_several_ways(suffix: str) -> None:
-    with _serving() as server:
+def test_the_url_may_be_written_in_several_ways(suffix: str) -> None:
+    with _run_server() as server:
         EndpointEmbedder(server.url + suffix, "small").embed(["a"])
     assert server.paths == ["/v1/embeddings"]
     assert server.keys == [None]
@@ -99,7 +101,7 @@ def test_the_address_may_be_written_in_several_ways(suffix: str) -> None:
 
 def test_many_texts_are_sent_in_batches() -> None:
     texts = ["x" * (1 + number % 9) for number in range(500)]
-    with _serving() as server:
+    with _run_server() as server:
         rows = EndpointEmbedder(server.url, "small", dimensions=2).embed(texts)
     assert max(len(body["input"]) for body in server.sent) <= 64
     assert all(body["dimensions"] == 2 for body in server.sent)
@@ -107,7 +109,7 @@ def test_many_texts_are_sent_in_batches() -> None:
 
 
 def test_a_text_without_words_is_not_sent() -> None:
-    with _serving() as server:
+    with _run_server() as server:
         rows = EndpointEmbedder(server.url, "small").embed(["", "a", " \n"])
         assert server.sent[0]["input"] == ["a"]
         assert rows.any(axis=1).tolist() == [False, True, False]
@@ -115,13 +117,13 @@ def test_a_text_without_words_is_not_sent() -> None:
     assert len(server.sent) == 1
 
 
-async def test_it_can_be_asked_from_within_an_event_loop() -> None:
-    with _serving() as server:
+async def test_it_can_be_used_within_an_event_loop() -> None:
+    with _run_server() as server:
         assert EndpointEmbedder(server.url, "small").embed(["a"]).shape == (1, 2)
 
 
-def test_half_of_a_surrogate_pair_is_sent_as_something_that_can_be_sent() -> None:
-    with _serving() as server:
+def test_an_unpaired_surrogate_is_replaced() -> None:
+    with _run_server() as server:
         EndpointEmbedder(server.url, "small").embed(["a\ud800"])
     assert server.sent[0]["input"] == ["a?"]
 
@@ -141,14 +143,14 @@ def test_half_of_a_surrogate_pair_is_sent_as_something_that_can_be_sent() -> Non
         (b"<html>", "not a JSON object"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_an_error_that_says_why(answer: Json | bytes, reason: str) -> None:
-    with _serving(lambda _: answer) as server, pytest.raises(UpstreamGarbled, match=reason):
+def test_an_unusable_response_is_an_error_with_its_reason(answer: Json | bytes, reason: str) -> None:
+    with _run_server(lambda _: answer) as server, pytest.raises(UpstreamGarbled, match=reason):
         EndpointEmbedder(server.url, "small").embed(["one", "two"])
 
 
-def test_a_refusal_and_no_answer_are_errors_that_say_so() -> None:
+def test_a_rejection_and_a_missing_response_are_errors() -> None:
     with (
-        _serving(lambda _: {"error": "no such model"}, status=404) as server,
+        _run_server(lambda _: {"error": "no such model"}, status=404) as server,
         pytest.raises(UpstreamStatus, match="no such model"),
     ):
         EndpointEmbedder(server.url, "small").embed(["one"])
@@ -156,20 +158,20 @@ def test_a_refusal_and_no_answer_are_errors_that_say_so() -> None:
         EndpointEmbedder(server.url, "small").embed(["one"])
 
 
-def test_a_server_that_takes_too_long_is_not_waited_for() -> None:
+def test_a_slow_server_times_out() -> None:
     wait = threading.Event()
 
     def slow(body: Json) -> Json:
         wait.wait(5)
         return _vectors(body)
 
-    with _serving(slow) as server:
+    with _run_server(slow) as server:
         with pytest.raises(UpstreamTimeout):
             EndpointEmbedder(server.url, "small", timeout_seconds=0.2).embed(["one"])
         wait.set()
 
 
-def test_its_name_tells_models_and_their_lengths_apart() -> None:
+def test_the_name_includes_model_and_dimensions() -> None:
     names = {
         EndpointEmbedder(url, model, dimensions=dimensions).name
         for url in ("http://a", "http://b/v1")
@@ -184,6 +186,6 @@ def test_its_name_tells_models_and_their_lengths_apart() -> None:
     ("url", "model", "dimensions"),
     [("ftp://a", "x", None), ("", "x", None), ("http://a", "", None), ("http://a", "x", 0)],
 )
-def test_impossible_settings_are_refused(url: str, model: str, dimensions: int | None) -> None:
+def test_invalid_settings_are_rejected(url: str, model: str, dimensions: int | None) -> None:
     with pytest.raises(BadOption):
         EndpointEmbedder(url, model, dimensions=dimensions)

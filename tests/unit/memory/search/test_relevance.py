@@ -51,7 +51,7 @@ def _bank() -> Document:
     )
 
 
-class Recording:
+class RecordingEmbedder:
     """An embedder that recognizes texts about cats, and records its inputs."""
 
     name = "recording"
@@ -67,7 +67,7 @@ class Recording:
         return np.array([[1, 0] if "cat" in text else [0, 1] for text in texts], np.float32)
 
 
-def test_a_child_is_found_by_its_own_title_and_that_of_its_parent() -> None:
+def test_a_child_matches_by_its_own_and_its_parents_title() -> None:
     found = _relevance(_index(), [_bank()], "savings account fees")
     assert max(found, key=found.__getitem__) == "Savings account/Fees"
     assert found["Savings account/Fees"] > 1.5 * found["Loans/Fees"] > 0
@@ -81,7 +81,7 @@ def test_a_title_counts_more_than_a_word_in_the_text() -> None:
     assert found["notes/Falcons"] > found["notes/A note"] > 0
 
 
-def test_words_that_mean_the_same_are_found_without_being_the_same() -> None:
+def test_synonyms_are_found() -> None:
     document = _file(
         *(NodeSpec(title=title) for title in ("Automobile repair", "Sourdough bread", "Tax returns"))
     )
@@ -89,7 +89,7 @@ def test_words_that_mean_the_same_are_found_without_being_the_same() -> None:
     assert max(found, key=found.__getitem__) == "notes/Automobile repair"
 
 
-def test_what_stands_beside_a_match_is_more_relevant_than_what_stands_elsewhere() -> None:
+def test_siblings_of_a_match_are_more_relevant_than_other_nodes() -> None:
     near = _file(
         NodeSpec(title="Falcons", content="Where falcons nest."),
         NodeSpec(title="Other", content="Some words."),
@@ -119,12 +119,12 @@ def test_a_query_of_stop_words_finds_them() -> None:
     assert found["notes/Bands"] > found["notes/Birds"]
 
 
-def test_where_nothing_matches_nothing_is_relevant() -> None:
+def test_without_a_match_nothing_is_relevant() -> None:
     assert max(_relevance(_index(), [_bank()], _JUNK).values()) < 0.02
     assert max(_relevance(Index(None), [_bank()], _JUNK).values()) == 0
 
 
-def test_a_word_of_many_that_matches_is_not_much() -> None:
+def test_one_matching_word_of_many_scores_low() -> None:
     found = _relevance(Index(None), [_bank()], f"{_JUNK} month")
     assert 0 < max(found.values()) < 0.5
 
@@ -134,7 +134,7 @@ def test_a_memory_without_nodes_has_no_scores() -> None:
     assert len(_index().score_query([_file(title="", modified=LONG_AGO)], "fees").relevance) == 1
 
 
-def test_a_file_without_nodes_is_passed_over() -> None:
+def test_a_file_without_nodes_is_skipped() -> None:
     empty = _file()
     empty.nodes.clear()
     index = _index()
@@ -142,7 +142,7 @@ def test_a_file_without_nodes_is_passed_over() -> None:
     assert _relevance(index, [empty, _bank(), empty], "fees") == _relevance(_index(), [_bank()], "fees")
 
 
-def test_of_equal_matches_the_newer_goes_first_and_age_never_beats_a_match() -> None:
+def test_of_equal_matches_the_newer_wins_and_age_never_beats_a_match() -> None:
     old = _file(NodeSpec(title="Falcons", content="They nest."), title="old")
     new = _file(
         NodeSpec(title="Falcons", content="They nest."), title="new", modified=LONG_AGO + timedelta(days=900)
@@ -156,7 +156,7 @@ def test_of_equal_matches_the_newer_goes_first_and_age_never_beats_a_match() -> 
     assert found["new/Falcons"] > found["old/Falcons"] > found["newest/Cats"]
 
 
-def test_a_query_of_a_megabyte_is_answered_at_once() -> None:
+def test_a_query_of_a_megabyte_is_fast() -> None:
     index = _index()
     index.score_query([_bank()], "warm")
     before = process_time()
@@ -165,7 +165,7 @@ def test_a_query_of_a_megabyte_is_answered_at_once() -> None:
     assert found.relevance.max() > 0.5
 
 
-def test_a_node_has_most_to_do_with_itself() -> None:
+def test_a_node_is_most_relevant_to_itself() -> None:
     document = _bank()
     scores = _index().score_node([document], document.nodes[2])
     assert int(scores.relevance.argmax()) == 2
@@ -174,7 +174,7 @@ def test_a_node_has_most_to_do_with_itself() -> None:
     assert scores.relevance[4] > scores.relevance[5]
 
 
-def test_a_node_can_be_asked_about_that_is_not_among_the_documents() -> None:
+def test_a_node_outside_the_documents_can_be_scored() -> None:
     scores = _index().score_node([_bank()], _bank().nodes[2])
     assert int(scores.relevance.argmax()) == 2
 
@@ -185,8 +185,8 @@ def test_without_an_embedder_words_alone_decide() -> None:
     assert scores.relevance.max() == pytest.approx(1, abs=0.3)
 
 
-def test_only_what_has_changed_is_embedded_again() -> None:
-    embedder = Recording()
+def test_only_changed_nodes_are_embedded_again() -> None:
+    embedder = RecordingEmbedder()
     index = Index(lambda: embedder, vector_cache=None)
     files = [_file(NodeSpec(title=f"Note {number}"), title=f"file {number}") for number in range(20)]
     index.score_query(files, "cat")
@@ -198,8 +198,8 @@ def test_only_what_has_changed_is_embedded_again() -> None:
     assert max(found, key=found.__getitem__) == "file 7/A cat"
 
 
-def test_of_what_is_asked_nothing_is_kept_with_the_vectors(tmp_path: Path) -> None:
-    vectors, embedder = SqliteVectorCache(tmp_path / "v.sqlite"), Recording()
+def test_queries_are_not_cached(tmp_path: Path) -> None:
+    vectors, embedder = SqliteVectorCache(tmp_path / "v.sqlite"), RecordingEmbedder()
     document = _bank()
     Index(lambda: embedder, vector_cache=lambda: vectors).score_query([document], "fees of a cat")
     Index(lambda: embedder, vector_cache=lambda: vectors).score_node(
@@ -212,8 +212,8 @@ def test_of_what_is_asked_nothing_is_kept_with_the_vectors(tmp_path: Path) -> No
     assert embedder.asked == ["fees of a cat", "Fees, a cat\n"], "and all else is there"
 
 
-def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
-    embedder = Recording()
+def test_a_failing_embedder_leaves_the_index_unchanged() -> None:
+    embedder = RecordingEmbedder()
     index = Index(lambda: embedder, vector_cache=None)
     files = [_bank()]
     before = index.score_query(files, "fees").relevance
@@ -238,9 +238,7 @@ _files = st.builds(
 @pytest.mark.slow
 @given(st.lists(_files, max_size=8), st.data())
 @settings(max_examples=limit_examples(60))
-def test_scores_depend_on_the_files_and_not_on_how_they_came_to_be(
-    pool: list[Document], data: st.DataObject
-) -> None:
+def test_scores_depend_only_on_the_current_files(pool: list[Document], data: st.DataObject) -> None:
     index = Index(None)
     for _ in range(6):
         files = data.draw(st.lists(st.sampled_from(pool), unique_by=id)) if pool else []
@@ -254,7 +252,7 @@ def test_scores_depend_on_the_files_and_not_on_how_they_came_to_be(
             assert ((found.relevance >= 0) & (found.relevance <= 1)).all()
 
 
-def test_threads_get_the_scores_of_the_files_that_they_ask_about() -> None:
+def test_threads_get_scores_of_their_own_documents() -> None:
     index = Index(None)
     versions = [
         [_file(NodeSpec(title="Falcons"), *(NodeSpec(title=f"n{n}") for n in range(size)))]
@@ -267,12 +265,12 @@ def test_threads_get_the_scores_of_the_files_that_they_ask_about() -> None:
         np.testing.assert_array_equal(scores, expected[number % 12])
 
 
-def test_texts_of_any_characters_can_be_asked_about() -> None:
+def test_any_text_can_be_a_query() -> None:
     document = _file(NodeSpec(title="\ud800 falcon\0", content="黒い猫がいる"))
     assert _relevance(_index(), [document], "猫 \udfff")["notes/\ud800 falcon\0"] > 0.3
 
 
-def test_every_weight_is_said_and_explained(root: Path) -> None:
+def test_every_weight_is_set_and_explained(root: Path) -> None:
     text = (root / "src/foveate/memory/search/weights.toml").read_text("utf-8")
     assert {**tomllib.loads(text)["relevance"]} == {
         name: getattr(default_weights(), name) for name in default_weights().__slots__
@@ -283,11 +281,11 @@ def test_every_weight_is_said_and_explained(root: Path) -> None:
     assert weights.words + weights.meaning + weights.title == pytest.approx(1)
 
 
-def test_the_default_embedder_is_only_made_when_asked() -> None:
+def test_the_default_embedder_is_created_lazily() -> None:
     made: list[Embedder] = []
 
     def embedder() -> Embedder:
-        made.append(Recording())
+        made.append(RecordingEmbedder())
         return made[-1]
 
     index = Index(embedder, vector_cache=None)

@@ -16,7 +16,7 @@ from tests.support.scenarios.memory_nodes import LONG_AGO, NodeSpec, build_test_
 _QUERY = "anchor falcons. The basket was of copper and ember, and of nothing else. Falcons"
 
 
-def _corpus(most_rows: int = MAX_SHARD_ROWS) -> ShardedIndex:
+def _sharded_index(most_rows: int = MAX_SHARD_ROWS) -> ShardedIndex:
     weights = default_weights()
     return ShardedIndex(
         ancestor_weight=weights.ancestor_words, half_life_days=weights.half_life_days, max_rows=most_rows
@@ -48,25 +48,25 @@ _files = st.builds(lambda sown, days: _file(*sown, days=days), st.lists(_sown, m
 @pytest.mark.slow
 @given(st.lists(_files, min_size=1, max_size=8), st.integers(1, 12), st.data())
 @settings(max_examples=limit_examples(60))
-def test_it_makes_no_difference_how_many_nodes_a_shard_may_have(
+def test_scores_do_not_depend_on_the_shard_size(
     pool: list[Document], most_rows: int, data: st.DataObject
 ) -> None:
-    corpus = _corpus(most_rows)
+    corpus = _sharded_index(most_rows)
     for _ in range(4):
         files = data.draw(st.lists(st.sampled_from(pool), unique_by=id, min_size=1))
-        found, expected = corpus.update(files, _embed), _corpus().update(files, _embed)
+        found, expected = corpus.update(files, _embed), _sharded_index().update(files, _embed)
         np.testing.assert_array_equal(_relevance(found), _relevance(expected))
 
 
-def test_no_more_nodes_than_it_may_have_come_into_a_shard_but_those_of_one_file() -> None:
+def test_only_a_single_file_may_exceed_the_shard_size() -> None:
     files = [_file(*(NodeSpec(title=f"n{number}") for number in range(size))) for size in (3, 5, 20, 1, 1)]
-    snapshot = _corpus(10).update(files, _embed)
+    snapshot = _sharded_index(10).update(files, _embed)
     assert [len(vectors) for vectors in snapshot.vectors] == [10, 21, 4]
 
 
 @pytest.mark.slow
-def test_however_often_files_change_there_are_few_shards() -> None:
-    corpus = _corpus(64)
+def test_there_are_few_shards_however_often_files_change() -> None:
+    corpus = _sharded_index(64)
     files = [_file(NodeSpec(title=f"n{number}")) for number in range(100)]
     most = 0
     for number in range(400):
@@ -76,14 +76,14 @@ def test_however_often_files_change_there_are_few_shards() -> None:
     assert most <= 4 + 4 * 3
 
 
-def test_what_is_new_is_looked_at_once_and_what_is_gone_is_forgotten() -> None:
+def test_new_documents_are_indexed_once_and_removed_ones_forgotten() -> None:
     looked: list[str] = []
 
     def embed(texts: Sequence[str]) -> Floats:
         looked.extend(texts)
         return _embed(texts)
 
-    corpus = _corpus(4)
+    corpus = _sharded_index(4)
     files = [_file(NodeSpec(title=f"n{number}")) for number in range(9)]
     corpus.update(files, embed)
     assert len(looked) == 18

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from foveate.memory.search.embeddings import default_embedder, normalize_rows
 
 
-def test_texts_about_the_same_are_nearer_than_others() -> None:
+def test_texts_about_the_same_topic_are_more_similar() -> None:
     fees, costs, cats = default_embedder().embed(
         ["Fees of a savings account", "What the bank charges for a deposit", "A black cat sleeps in the garden"]
     )
@@ -17,7 +17,7 @@ def test_texts_about_the_same_are_nearer_than_others() -> None:
 
 
 @given(st.lists(st.text(st.characters(), max_size=40), max_size=5))
-def test_every_text_has_a_row_of_length_one_or_none(texts: list[str]) -> None:
+def test_every_row_has_length_one_or_zero(texts: list[str]) -> None:
     rows = default_embedder().embed(texts)
     assert rows.shape == (len(texts), 256)
     assert rows.dtype == np.float32
@@ -29,14 +29,14 @@ def test_a_text_without_words_has_zeros() -> None:
     assert not default_embedder().embed([""]).any()
 
 
-def test_what_stands_beside_a_text_does_not_change_its_row() -> None:
+def test_the_vector_of_a_text_does_not_depend_on_the_batch() -> None:
     embedder = default_embedder()
     texts = [f"note {number} about gardens" for number in range(1200)]
     together = embedder.embed(texts)
     np.testing.assert_array_equal(together[[0, 700, 1199]], embedder.embed([texts[0], texts[700], texts[1199]]))
 
 
-def test_rows_without_a_direction_stay_zeros() -> None:
+def test_zero_rows_stay_zero() -> None:
     assert normalize_rows(np.array([[3, 4], [0, 0]], np.float32)).tolist() == [
         [pytest.approx(0.6), pytest.approx(0.8)],
         [0, 0],
@@ -44,7 +44,7 @@ def test_rows_without_a_direction_stay_zeros() -> None:
 
 
 @pytest.mark.process
-def test_the_package_itself_is_not_imported_and_logging_stays_as_it_is() -> None:
+def test_the_package_is_not_imported_and_logging_is_unchanged() -> None:
     code = (
         "import logging, sys; from foveate.memory.search.embeddings import default_embedder; "
         "default_embedder().embed(['a note']); "
@@ -55,7 +55,7 @@ def test_the_package_itself_is_not_imported_and_logging_stays_as_it_is() -> None
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_its_vectors_are_those_of_the_package() -> None:
+def test_the_vectors_equal_those_of_the_package() -> None:
     code = """
 import sys
 from pathlib import Path

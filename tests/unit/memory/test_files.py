@@ -1,4 +1,3 @@
-
 import os
 import subprocess
 import sys
@@ -11,16 +10,16 @@ from foveate.memory.files import Problem, WalkResult, find_files, make_roots
 from tests.support.scenarios.note_folders import folder_for_everybody, without_privileges, write_files
 
 
-def walked(*paths: Path | str, follow_symlinks: bool = False) -> WalkResult:
+def walk(*paths: Path | str, follow_symlinks: bool = False) -> WalkResult:
     return find_files(make_roots(map(str, paths)), follow_symlinks=follow_symlinks)
 
 
-def keys(*paths: Path | str, follow_symlinks: bool = False) -> list[str]:
-    return sorted(found.key for found in walked(*paths, follow_symlinks=follow_symlinks).files)
+def found_keys(*paths: Path | str, follow_symlinks: bool = False) -> list[str]:
+    return sorted(found.key for found in walk(*paths, follow_symlinks=follow_symlinks).files)
 
 
-def said(*paths: Path | str) -> list[str]:
-    return [f"{Path(problem.path).name}: {problem.reason}" for problem in walked(*paths).problems]
+def problem_lines(*paths: Path | str) -> list[str]:
+    return [f"{Path(problem.path).name}: {problem.reason}" for problem in walk(*paths).problems]
 
 
 def folder(path: Path, *names: str) -> Path:
@@ -30,13 +29,13 @@ def folder(path: Path, *names: str) -> Path:
 def test_notes_are_found_by_their_suffix_in_any_case(tmp_path: Path) -> None:
     folder(tmp_path, "a.org", "b.ORG_archive", "c.md", "d.Markdown", "e.txt", "f", "g.org.bak", "h.mdx")
 
-    assert keys(tmp_path) == ["a.org", "b.ORG_archive", "c.md", "d.Markdown"]
+    assert found_keys(tmp_path) == ["a.org", "b.ORG_archive", "c.md", "d.Markdown"]
 
 
-def test_keys_lead_from_the_folder_to_the_file(tmp_path: Path) -> None:
+def test_keys_are_paths_from_the_folder(tmp_path: Path) -> None:
     folder(tmp_path, "z.md", "sub/z.md", "sub/deeper still/z.md")
 
-    assert keys(tmp_path) == ["sub/deeper still/z.md", "sub/z.md", "z.md"]
+    assert found_keys(tmp_path) == ["sub/deeper still/z.md", "sub/z.md", "z.md"]
 
 
 @pytest.mark.parametrize(
@@ -55,21 +54,21 @@ def test_keys_lead_from_the_folder_to_the_file(tmp_path: Path) -> None:
         ".hidden.md",
     ],
 )
-def test_what_is_hidden_and_what_editors_leave_behind_is_not_read(tmp_path: Path, name: str) -> None:
+def test_hidden_files_and_editor_backups_are_skipped(tmp_path: Path, name: str) -> None:
     folder(tmp_path, name, "kept.md")
 
-    assert keys(tmp_path) == ["kept.md"]
-    assert said(tmp_path) == []
+    assert found_keys(tmp_path) == ["kept.md"]
+    assert problem_lines(tmp_path) == []
 
 
-def test_a_folder_that_is_named_is_read_even_if_it_is_hidden(tmp_path: Path) -> None:
-    assert keys(folder(tmp_path / ".notes", "a.md")) == ["a.md"]
+def test_a_given_folder_is_read_even_if_it_is_hidden(tmp_path: Path) -> None:
+    assert found_keys(folder(tmp_path / ".notes", "a.md")) == ["a.md"]
 
 
-def test_a_file_that_is_named_is_read_whatever_its_name(tmp_path: Path) -> None:
+def test_a_given_file_is_read_whatever_its_name(tmp_path: Path) -> None:
     folder(tmp_path, "README", ".hidden", "sub/a.md")
 
-    assert keys(tmp_path / "README", tmp_path / ".hidden", tmp_path / "sub") == [
+    assert found_keys(tmp_path / "README", tmp_path / ".hidden", tmp_path / "sub") == [
         ".hidden",
         "README",
         "sub/a.md",
@@ -77,42 +76,42 @@ def test_a_file_that_is_named_is_read_whatever_its_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_called_like_a_note_is_a_folder(tmp_path: Path) -> None:
-    assert keys(folder(tmp_path, "a.md/b.md")) == ["a.md/b.md"]
+    assert found_keys(folder(tmp_path, "a.md/b.md")) == ["a.md/b.md"]
 
 
-def test_keys_do_not_depend_on_where_the_folders_lie(tmp_path: Path) -> None:
+def test_keys_do_not_depend_on_the_folders_location(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "far" / "away"
     for place in (here, there):
         folder(place, "work/a.md", "home/a.md", "log.md")
 
     for named in (["work"], ["work", "home"], ["work", "log.md"], ["."]):
-        assert keys(*(here / name for name in named)) == keys(*(there / name for name in named))
+        assert found_keys(*(here / name for name in named)) == found_keys(*(there / name for name in named))
 
 
-def test_several_folders_go_by_their_names(tmp_path: Path) -> None:
+def test_several_folders_are_told_apart_by_name(tmp_path: Path) -> None:
     folder(tmp_path, "work/a.md", "home/a.md")
 
-    assert keys(tmp_path / "work", tmp_path / "home") == ["home/a.md", "work/a.md"]
+    assert found_keys(tmp_path / "work", tmp_path / "home") == ["home/a.md", "work/a.md"]
 
 
-def test_folders_of_one_name_are_numbered_as_they_were_named(tmp_path: Path) -> None:
+def test_folders_with_the_same_name_are_numbered_in_order(tmp_path: Path) -> None:
     folder(tmp_path, "one/notes/a.md", "two/notes/b.md", "two/notes-2/c.md")
 
-    assert keys(tmp_path / "one/notes", tmp_path / "two/notes", tmp_path / "two/notes-2") == [
+    assert found_keys(tmp_path / "one/notes", tmp_path / "two/notes", tmp_path / "two/notes-2") == [
         "notes-2-2/c.md",
         "notes-2/b.md",
         "notes/a.md",
     ]
 
 
-def test_files_of_one_name_go_by_their_folders_too(tmp_path: Path) -> None:
+def test_files_with_the_same_name_include_their_folder(tmp_path: Path) -> None:
     folder(tmp_path, "one/a.md", "two/a.md", "more/two/a.md", "b.md")
     named = [tmp_path / name for name in ("one/a.md", "two/a.md", "more/two/a.md", "b.md")]
 
-    assert keys(*named) == ["b.md", "one/a.md", "two/a-2.md", "two/a.md"]
+    assert found_keys(*named) == ["b.md", "one/a.md", "two/a-2.md", "two/a.md"]
 
 
-def test_a_folder_is_called_the_same_however_it_is_written(
+def test_the_spelling_of_a_folder_does_not_change_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder(tmp_path, "work/a.md", "work/sub/b.md", "home/c.md")
@@ -120,28 +119,28 @@ def test_a_folder_is_called_the_same_however_it_is_written(
     expected = ["home/c.md", "work/a.md", "work/sub/b.md"]
 
     for work in (".", "../work", "sub/..", str(tmp_path / "work") + "/"):
-        assert keys(work, "../home") == expected
+        assert found_keys(work, "../home") == expected
 
 
-def test_a_file_is_found_once_however_many_named_paths_hold_it(tmp_path: Path) -> None:
+def test_a_file_in_several_given_paths_is_found_once(tmp_path: Path) -> None:
     folder(tmp_path, "notes/a.md", "notes/sub/b.md")
     notes = tmp_path / "notes"
 
-    assert keys(notes, notes) == ["a.md", "sub/b.md"]
-    assert keys(notes, notes / "sub", notes / "a.md") == ["notes/a.md", "notes/sub/b.md"]
-    assert keys(notes / "sub", notes) == ["notes/a.md", "sub/b.md"]
+    assert found_keys(notes, notes) == ["a.md", "sub/b.md"]
+    assert found_keys(notes, notes / "sub", notes / "a.md") == ["notes/a.md", "notes/sub/b.md"]
+    assert found_keys(notes / "sub", notes) == ["notes/a.md", "sub/b.md"]
 
 
-def test_a_link_is_followed_and_what_it_leads_to_goes_by_the_links_place(tmp_path: Path) -> None:
+def test_a_followed_link_gives_the_key_of_the_link(tmp_path: Path) -> None:
     outside = folder(tmp_path / "outside", "a.md", "deep/b.md")
     notes = folder(tmp_path / "notes", "own.md")
     (notes / "linked").symlink_to(outside)
     (notes / "one.md").symlink_to(outside / "a.md")
 
-    assert keys(notes, follow_symlinks=True) == ["linked/a.md", "linked/deep/b.md", "own.md"]
+    assert found_keys(notes, follow_symlinks=True) == ["linked/a.md", "linked/deep/b.md", "own.md"]
 
 
-def test_links_that_lead_out_of_the_folders_are_not_followed_unless_that_is_allowed(tmp_path: Path) -> None:
+def test_links_that_leave_the_folders_are_followed_only_if_allowed(tmp_path: Path) -> None:
     outside = folder(tmp_path / "outside", "a.md", "passwords.txt")
     notes = folder(tmp_path / "notes", "own.md", "sub/b.md")
     (notes / "linked").symlink_to(outside)
@@ -150,34 +149,34 @@ def test_links_that_lead_out_of_the_folders_are_not_followed_unless_that_is_allo
     (notes / "sub/inside").symlink_to(notes / "own.md")
     (tmp_path / "same").symlink_to(notes)
 
-    assert keys(notes) == ["own.md", "sub/b.md"]
-    assert keys(tmp_path / "same") == ["own.md", "sub/b.md"]  # a given folder may be a link itself
-    assert sorted(line.partition(" leads")[0] for line in said(notes)) == [
+    assert found_keys(notes) == ["own.md", "sub/b.md"]
+    assert found_keys(tmp_path / "same") == ["own.md", "sub/b.md"]  # a given folder may be a link itself
+    assert sorted(line.partition(" leads")[0] for line in problem_lines(notes)) == [
         "linked: is a link that",
         "one.md: is a link that",
         "other.md: is a link that",
     ]
     named = ["notes/other.md", "notes/own.md", "notes/sub/b.md", "outside/a.md"]
-    assert keys(notes, outside) == named  # their targets are given as well
+    assert found_keys(notes, outside) == named  # their targets are given as well
 
 
-def test_a_file_with_links_to_it_goes_by_its_own_place(tmp_path: Path) -> None:
+def test_a_linked_file_keeps_its_own_key(tmp_path: Path) -> None:
     folder(tmp_path, "z/real.md")
     (tmp_path / "a.md").symlink_to(tmp_path / "z/real.md")
     (tmp_path / "b").symlink_to(tmp_path / "z")
 
-    assert keys(tmp_path) == ["z/real.md"]
-    assert said(tmp_path) == []
+    assert found_keys(tmp_path) == ["z/real.md"]
+    assert problem_lines(tmp_path) == []
 
 
-def test_a_cycle_of_links_is_told_and_ends(tmp_path: Path) -> None:
+def test_a_cycle_of_links_is_reported(tmp_path: Path) -> None:
     folder(tmp_path, "a/b/note.md")
     (tmp_path / "a/b/up").symlink_to(tmp_path / "a")
     (tmp_path / "a/b/top").symlink_to(tmp_path)
     (tmp_path / "self.md").symlink_to("self.md")
 
-    assert keys(tmp_path) == ["a/b/note.md"]
-    assert sorted(said(tmp_path)) == [
+    assert found_keys(tmp_path) == ["a/b/note.md"]
+    assert sorted(problem_lines(tmp_path)) == [
         "self.md: Too many levels of symbolic links",
         "top: links back to a folder that it stands in",
         "up: links back to a folder that it stands in",
@@ -189,44 +188,44 @@ def test_two_folders_that_link_to_each_other_are_both_read(tmp_path: Path) -> No
     (tmp_path / "one/two").symlink_to(tmp_path / "two")
     (tmp_path / "two/one").symlink_to(tmp_path / "one")
 
-    assert keys(tmp_path) == ["one/a.md", "two/b.md"]
-    assert keys(tmp_path / "one", follow_symlinks=True) == ["a.md", "two/b.md"]
+    assert found_keys(tmp_path) == ["one/a.md", "two/b.md"]
+    assert found_keys(tmp_path / "one", follow_symlinks=True) == ["a.md", "two/b.md"]
 
 
-def test_links_to_nothing_are_told_where_they_may_have_been_notes(tmp_path: Path) -> None:
+def test_broken_links_are_reported_if_they_may_be_notes(tmp_path: Path) -> None:
     for name in ("note.md", "vault", "photo.jpg", ".#lock.org"):
         (tmp_path / name).symlink_to("nowhere")
 
-    assert sorted(said(tmp_path)) == ["note.md: links to nothing", "vault: links to nothing"]
+    assert sorted(problem_lines(tmp_path)) == ["note.md: links to nothing", "vault: links to nothing"]
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     folder(tmp_path, "a.md")
     os.mkfifo(tmp_path / "pipe.md")
     os.mkfifo(tmp_path / "pipe")
 
-    assert keys(tmp_path) == ["a.md"]
-    assert said(tmp_path) == ["pipe.md: is neither a file nor a folder"]
-    assert said(tmp_path / "pipe") == ["pipe: is neither a file nor a folder"]
+    assert found_keys(tmp_path) == ["a.md"]
+    assert problem_lines(tmp_path) == ["pipe.md: is neither a file nor a folder"]
+    assert problem_lines(tmp_path / "pipe") == ["pipe: is neither a file nor a folder"]
 
 
-def test_a_folder_that_cannot_be_read_is_told_and_the_others_are_read() -> None:
+def test_an_unreadable_folder_is_reported_and_others_are_read() -> None:
     with folder_for_everybody() as notes:
         folder(notes, "a.md", "closed/b.md")
         (notes / "closed").chmod(0)
         try:
             with without_privileges():
-                assert keys(notes) == ["a.md"]
-                assert said(notes) == ["closed: Permission denied"]
-                assert said(notes / "closed/b.md", notes / "a.md") == ["b.md: Permission denied"]
+                assert found_keys(notes) == ["a.md"]
+                assert problem_lines(notes) == ["closed: Permission denied"]
+                assert problem_lines(notes / "closed/b.md", notes / "a.md") == ["b.md: Permission denied"]
         finally:
             (notes / "closed").chmod(0o755)
 
 
 @pytest.mark.parametrize("name", ["absent", "absent/a.md", "a.md/b.md"])
-def test_a_named_path_that_is_not_there_is_missing(tmp_path: Path, name: str) -> None:
+def test_a_given_path_that_does_not_exist_is_missing(tmp_path: Path, name: str) -> None:
     folder(tmp_path, "a.md")
-    found = walked(tmp_path / name, tmp_path)
+    found = walk(tmp_path / name, tmp_path)
 
     assert [problem.path for problem in found.missing] == [str(tmp_path / name)]
     assert [each.key for each in found.files] == [f"{tmp_path.name}/a.md"]
@@ -241,21 +240,21 @@ def test_folders_are_read_at_any_depth(tmp_path: Path) -> None:
         deepest /= "d"
     deepest.with_name("a.md").write_text("text", encoding="utf-8")
     try:
-        assert keys(tmp_path) == [f"top/{'d/' * (levels - 1)}a.md"]
+        assert found_keys(tmp_path) == [f"top/{'d/' * (levels - 1)}a.md"]
     finally:  # shutil.rmtree does not support such depth
         subprocess.run(["rm", "-r", str(tmp_path / "top")], check=True)
 
 
-def test_names_that_cannot_be_shown_still_lead_to_different_keys(tmp_path: Path) -> None:
+def test_unprintable_names_have_distinct_keys(tmp_path: Path) -> None:
     for name in (b"\xff.md", b"\xfe.md", b"a\nb.md"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("text", encoding="utf-8")
 
-    assert keys(tmp_path) == ["a\ufffdb.md", "\ufffd-2.md", "\ufffd.md"]
+    assert found_keys(tmp_path) == ["a\ufffdb.md", "\ufffd-2.md", "\ufffd.md"]
 
 
-def test_the_order_in_which_a_folder_lists_its_files_does_not_matter(tmp_path: Path) -> None:
+def test_the_listing_order_of_a_folder_does_not_matter(tmp_path: Path) -> None:
     def listed(place: Path, names: Sequence[str]) -> list[str]:
-        return [found.key for found in walked(folder(place, *names)).files]
+        return [found.key for found in walk(folder(place, *names)).files]
 
     names = ["c.md", "a.md", "b/z.md", "b/a.md", "a/a.md"]
 

@@ -1,4 +1,3 @@
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,15 +15,15 @@ from tests.support.strategies.privacy_notes import Note, prose_notes, tagged_not
 GATE = Gate()
 
 
-def admitted(note: Note) -> str:
+def public_text(note: Note) -> str:
     parse = parse_org if note.suffix == ".org" else parse_markdown
     return GATE.redact(parse(note.text, GATE, name="name")).text
 
 
 @settings(max_examples=limit_examples(400))
 @given(tagged_notes())
-def test_a_tag_in_any_documented_position_hides_what_it_is_a_tag_of_and_no_other_heading(note: Note) -> None:
-    text = admitted(note)
+def test_a_tag_in_any_documented_position_hides_its_target_and_no_other_heading(note: Note) -> None:
+    text = public_text(note)
 
     assert [word for word in sorted(note.hidden) if word in text] == []
     assert [word for word in sorted(note.shown) if word not in text] == []
@@ -32,14 +31,14 @@ def test_a_tag_in_any_documented_position_hides_what_it_is_a_tag_of_and_no_other
 
 @settings(max_examples=limit_examples(200))
 @given(prose_notes())
-def test_prose_that_speaks_of_what_is_private_hides_nothing(note: Note) -> None:
-    assert admitted(note) == note.text
+def test_prose_about_privacy_hides_nothing(note: Note) -> None:
+    assert public_text(note) == note.text
 
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80), deadline=None)
 @given(notes=st.lists(tagged_notes(), min_size=1, max_size=3), form=st.sampled_from(("org", "markdown")))
-def test_nothing_that_a_tag_hides_is_rendered_listed_or_found(notes: list[Note], form: str) -> None:
+def test_hidden_text_is_never_rendered_listed_or_found(notes: list[Note], form: str) -> None:
     with TemporaryDirectory() as folder:
         words = set[str]()
         for number, note in enumerate(notes):

@@ -1,4 +1,3 @@
-
 import json
 from typing import Any
 
@@ -26,14 +25,14 @@ def read(api_format: Format, **reply: Any) -> SummaryResponse:
 
 
 @pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
-def test_what_had_no_more_room_is_cut_off(stop: str) -> None:
+def test_a_message_that_reached_its_output_limit_is_truncated(stop: str) -> None:
     answer = claude(SAID, stop)
 
     assert answer.is_truncated
     assert answer.problem == "the summary was cut off"
 
 
-def test_a_chat_that_had_no_more_room_is_cut_off() -> None:
+def test_a_chat_completion_that_reached_its_output_limit_is_truncated() -> None:
     assert chat("length", content=SAID).is_truncated
     assert not chat(content=SAID).is_truncated
 
@@ -45,12 +44,12 @@ def test_a_chat_that_had_no_more_room_is_cut_off() -> None:
         {"content": SAID, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
     ],
 )
-def test_a_call_is_one_whatever_its_reason_to_stop(message: dict[str, Any]) -> None:
+def test_a_tool_call_is_detected_whatever_the_stop_reason(message: dict[str, Any]) -> None:
     """Regression: a deprecated function call was read as an empty summary, and retried four times."""
     assert chat(**message).has_tool_calls
 
 
-def test_no_call_is_none() -> None:
+def test_a_null_tool_call_does_not_count() -> None:
     answer = chat(content=SAID, function_call=None, tool_calls=[])
 
     assert (answer.has_tool_calls, answer.problem, answer.text) == (False, None, SAID)
@@ -64,7 +63,7 @@ def message_item(kind: str, **said: Any) -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "content": [{"type": kind, **said}]}
 
 
-def test_a_response_is_read_without_its_reasoning() -> None:
+def test_reasoning_is_not_part_of_a_response_text() -> None:
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "content": None}
     usage = {"input_tokens": 9, "output_tokens": 3}
     answer = response(thought, message_item("output_text", text=SAID), status="completed", usage=usage)
@@ -75,7 +74,7 @@ def test_a_response_is_read_without_its_reasoning() -> None:
 
 
 @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
-def test_an_incomplete_response_is_no_summary(reason: str) -> None:
+def test_an_incomplete_response_is_rejected(reason: str) -> None:
     said = message_item("output_text", text=SAID)
     answer = response(said, status="incomplete", incomplete_details={"reason": reason})
 
@@ -84,11 +83,11 @@ def test_an_incomplete_response_is_no_summary(reason: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call", "local_shell_call", "web_search_call"])
-def test_a_response_that_calls_a_tool_calls_one(kind: str) -> None:
+def test_a_tool_call_in_a_response_is_detected(kind: str) -> None:
     assert response(message_item("output_text", text=SAID), {"type": kind, "name": "f"}).has_tool_calls
 
 
-def test_a_response_that_refuses_failed_or_says_nothing_is_no_summary() -> None:
+def test_a_refused_failed_or_empty_response_is_rejected() -> None:
     refused = response(message_item("refusal", refusal="I cannot."), status="completed")
     failed = response(status="failed", error={"code": "server_error", "message": "no"})
 
@@ -105,16 +104,16 @@ def test_a_response_that_refuses_failed_or_says_nothing_is_no_summary() -> None:
         f"They want a summary.\n</think>\n\n{SAID}",
     ],
 )
-def test_what_a_local_model_thinks_first_is_no_part_of_its_summary(text: str) -> None:
+def test_thinking_of_a_local_model_is_stripped_from_its_summary(text: str) -> None:
     assert chat(content=text).text == SAID
 
 
 @pytest.mark.parametrize("text", ["<think>They want a summary.</think>", "<think>They want a summ"])
-def test_an_answer_that_is_nothing_but_thought_is_empty(text: str) -> None:
+def test_a_response_of_nothing_but_thinking_is_empty(text: str) -> None:
     assert chat(content=text).text == ""
 
 
-def test_a_summary_that_speaks_of_such_blocks_stays_whole() -> None:
+def test_a_summary_that_mentions_thinking_tags_stays_complete() -> None:
     said = "The parser strips `<think>` up to `</think>`.\nIt keeps <think>a</think> in quotes."
 
     assert chat(content=said).text == said

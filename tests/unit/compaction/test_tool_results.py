@@ -1,4 +1,3 @@
-
 import re
 from base64 import b64encode
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ limited = settings(max_examples=limit_examples(60))
 MISSING = re.compile(r"\[\.\.\. ([\d,]+) tokens left out \.\.\.\]")
 
 
-def claude(*results: Body, question: str = "Then?", model: str = "claude-sonnet-4-5") -> Request:
+def claude_request(*results: Body, question: str = "Then?", model: str = "claude-sonnet-4-5") -> Request:
     """A turn with some results, and perhaps another question."""
     calls = [{"type": "tool_use", "id": r["tool_use_id"], "name": "read_file", "input": {}} for r in results]
     messages: list[Body] = [
@@ -55,34 +54,34 @@ def result(given: str, content: Any, **more: Any) -> Body:
     return {"type": "tool_result", "tool_use_id": given, "content": content, **more}
 
 
-def written(request: Request, edits: Sequence[Edit]) -> Request:
+def apply_edits(request: Request, edits: Sequence[Edit]) -> Request:
     return formats.parse_request(formats.apply_edits(request, edits), request.format)
 
 
-def results_of(request: Request) -> list[str]:
+def result_texts(request: Request) -> list[str]:
     parts = [part for raw in request.messages for part in formats.parse_message(request.format, raw).parts]
     found = [part for part in parts if isinstance(part, ToolResult)]
     return ["".join(getattr(inner, "text", "?") for inner in part.parts) for part in found]
 
 
-def clear(request: Request, *, each: int = 1000, need: int = 10**9) -> tuple[ReplaceText, ...]:
+def clear_results(request: Request, *, each: int = 1000, need: int = 10**9) -> tuple[ReplaceText, ...]:
     messages = [formats.parse_message(request.format, raw) for raw in request.messages]
     return clear_stale_results(request, messages, [each] * len(messages), need_tokens=need)
 
 
-def truncated(request: Request, limit_tokens: int = LIMIT) -> tuple[ReplaceText, ...]:
+def truncate_all(request: Request, limit_tokens: int = LIMIT) -> tuple[ReplaceText, ...]:
     return build_truncation_edits(request, COUNTER, dict.fromkeys(range(len(request.messages)), limit_tokens))
 
 
 LINES = "\n".join(f"line {number} of the file" for number in range(500))
 
 
-def test_a_long_result_keeps_its_head_and_its_tail_and_names_what_is_missing() -> None:
-    request = claude(result("a", LINES), result("b", "short"))
-    edits = truncated(request)
+def test_a_truncated_result_keeps_start_and_end_and_says_how_much_is_missing() -> None:
+    request = claude_request(result("a", LINES), result("b", "short"))
+    edits = truncate_all(request)
     (edit,) = edits
     assert edit.place == Place(Area.MESSAGES, 2, 0)
-    short, other = results_of(written(request, edits))
+    short, other = result_texts(apply_edits(request, edits))
     assert other == "short"
     assert short.startswith("line 0 of the file\n")
     assert short.endswith("\nline 499 of the file")
@@ -94,37 +93,37 @@ def test_a_long_result_keeps_its_head_and_its_tail_and_names_what_is_missing() -
     assert abs(int(missing[1].replace(",", "")) - (before - after)) < 30
 
 
-def test_a_result_within_the_limit_is_sent_as_it_came() -> None:
-    request = claude(result("a", LINES))
-    assert truncated(request, COUNTER.text(LINES).tokens) == ()
+def test_a_result_within_the_limit_is_unchanged() -> None:
+    request = claude_request(result("a", LINES))
+    assert truncate_all(request, COUNTER.text(LINES).tokens) == ()
 
 
-def test_the_same_is_cut_from_a_result_each_time_it_is_sent_also_after_a_restart() -> None:
-    first = truncated(claude(result("a", LINES)))
+def test_a_result_is_truncated_in_the_same_way_each_time_even_after_a_restart() -> None:
+    first = truncate_all(claude_request(result("a", LINES)))
     drop_caches()
-    longer = claude(result("a", LINES), question="Another question, later.")
+    longer = claude_request(result("a", LINES), question="Another question, later.")
     assert build_truncation_edits(longer, counter_for("gpt-4.1"), {2: LIMIT}) == first
 
 
-def test_a_message_without_a_limit_is_left_alone() -> None:
-    assert build_truncation_edits(claude(result("a", LINES)), COUNTER, {1: LIMIT, 3: LIMIT}) == ()
+def test_a_message_without_a_limit_is_unchanged() -> None:
+    assert build_truncation_edits(claude_request(result("a", LINES)), COUNTER, {1: LIMIT, 3: LIMIT}) == ()
 
 
-def test_an_error_that_is_cut_is_still_one() -> None:
-    request = claude(result("a", LINES, is_error=True))
-    sent = written(request, truncated(request))
+def test_a_truncated_error_stays_an_error() -> None:
+    request = claude_request(result("a", LINES, is_error=True))
+    sent = apply_edits(request, truncate_all(request))
     assert parse_json(sent.messages[2])["content"][0]["is_error"] is True
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXELS}}
 
 
-def test_a_picture_beside_words_that_are_cut_is_named_with_its_tokens() -> None:
+def test_an_image_next_to_truncated_text_is_replaced_by_its_name_and_tokens() -> None:
     """Regression: an image between two texts disappeared without a trace."""
     texts = [{"type": "text", "text": LINES}, IMAGE, {"type": "text", "text": LINES}]
-    request = claude(result("a", texts))
-    (edit,) = edits = truncated(request)
-    (short,) = results_of(written(request, edits))
+    request = claude_request(result("a", texts))
+    (edit,) = edits = truncate_all(request)
+    (short,) = result_texts(apply_edits(request, edits))
     image = Image(source=MediaSource.INLINE, width=2, height=1)
     with_it, without = (
         COUNTER.count_message(Message(role="user", parts=parts)).tokens for parts in ((image,), ())
@@ -138,27 +137,27 @@ def test_a_picture_beside_words_that_are_cut_is_named_with_its_tokens() -> None:
     assert edit.saved_tokens == whole - COUNTER.text(short).tokens
 
 
-def test_many_pictures_beside_words_that_are_cut_are_one_line() -> None:
-    request = claude(result("a", [{"type": "text", "text": LINES}, *[IMAGE] * 40]))
+def test_several_images_next_to_truncated_text_become_one_line() -> None:
+    request = claude_request(result("a", [{"type": "text", "text": LINES}, *[IMAGE] * 40]))
     for limit in range(60, 100):
-        (edit,) = truncated(request, limit)
+        (edit,) = truncate_all(request, limit)
 
         assert re.search(r"\n\[40 images and files: [\d,]+ tokens left out\]$", edit.text)
         assert COUNTER.text(edit.text).tokens <= limit
 
 
-def test_the_name_of_a_file_that_gives_way_takes_its_room_from_the_words() -> None:
+def test_the_name_of_an_omitted_file_counts_against_the_limit() -> None:
     source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
     file = {"type": "document", "title": "q1 w2 e3 r4 t5 z6 u7 i8 " * 3, "source": source}
-    request = claude(result("a", [{"type": "text", "text": LINES}, file]))
-    (edit,) = truncated(request)
+    request = claude_request(result("a", [{"type": "text", "text": LINES}, file]))
+    (edit,) = truncate_all(request)
 
     assert "q1 w2 e3" in edit.text
     assert COUNTER.text(edit.text).tokens <= LIMIT
 
 
-def test_pictures_beside_words_that_fit_are_sent_as_they_came() -> None:
-    assert truncated(claude(result("a", [{"type": "text", "text": "Seen:"}, *[IMAGE] * 40]))) == ()
+def test_images_next_to_text_that_fits_are_unchanged() -> None:
+    assert truncate_all(claude_request(result("a", [{"type": "text", "text": "Seen:"}, *[IMAGE] * 40]))) == ()
 
 
 @pytest.mark.parametrize(
@@ -174,18 +173,18 @@ def test_pictures_beside_words_that_fit_are_sent_as_they_came() -> None:
     ],
     ids=lambda block: str(block["type"]),
 )
-def test_the_words_of_documents_and_search_results_are_cut_too(block: Body) -> None:
+def test_text_of_documents_and_search_results_is_truncated_too(block: Body) -> None:
     """Regression: 4,000 tokens of them were sent at a limit of 100."""
-    request = claude(result("a", [block]))
-    (short,) = results_of(written(request, truncated(request)))
+    request = claude_request(result("a", [block]))
+    (short,) = result_texts(apply_edits(request, truncate_all(request)))
 
     assert MISSING.search(short)
     assert short.endswith("line 499 of the file")
     assert COUNTER.text(short).tokens <= LIMIT
 
 
-def test_where_nothing_fits_only_the_number_of_what_is_missing_is_left() -> None:
-    (edit,) = truncated(claude(result("a", LINES)), 5)
+def test_only_the_marker_is_left_if_nothing_fits() -> None:
+    (edit,) = truncate_all(claude_request(result("a", LINES)), 5)
     assert MISSING.fullmatch(edit.text)
 
 
@@ -218,23 +217,23 @@ OTHERS: dict[Format, Body] = {
 
 
 @pytest.mark.parametrize("api_format", OTHERS)
-def test_results_are_cut_in_every_format(api_format: Format) -> None:
+def test_results_are_truncated_in_every_format(api_format: Format) -> None:
     request = formats.parse_request(OTHERS[api_format], api_format)
-    (short,) = results_of(written(request, truncated(request)))
+    (short,) = result_texts(apply_edits(request, truncate_all(request)))
     assert MISSING.search(short)
     assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini wraps it in an object
 
 
-def test_a_result_of_a_shape_that_nobody_knows_is_sent_as_it_came() -> None:
+def test_a_result_of_an_unknown_shape_is_unchanged() -> None:
     parts: list[Body] = [
         {"functionResponse": {}},
         {"functionResponse": {"name": "f", "response": {"a": LINES}}},
     ]
     request = formats.parse_request({"contents": [{"role": "user", "parts": parts}]}, Format.GEMINI)
-    assert truncated(request) == ()
+    assert truncate_all(request) == ()
 
 
-def test_the_limit_is_a_share_of_the_window() -> None:
+def test_the_result_limit_is_a_share_of_the_window() -> None:
     assert result_limit_tokens(200_000) == 60_000
     assert result_limit_tokens(1000, 0.5) == 500
     with pytest.raises(BadOption, match="tool_result_max_pct"):
@@ -249,10 +248,10 @@ _PIECES = st.sampled_from(
 @pytest.mark.slow
 @limited
 @given(st.lists(_PIECES, min_size=100, max_size=400).map("".join), st.integers(30, 200))
-def test_a_cut_result_fits_and_tears_no_character(text: str, limit: int) -> None:
-    request = claude(result("a", text))
-    edits = truncated(request, limit)
-    assert edits == truncated(request, limit)
+def test_a_truncated_result_fits_and_splits_no_character(text: str, limit: int) -> None:
+    request = claude_request(result("a", text))
+    edits = truncate_all(request, limit)
+    assert edits == truncate_all(request, limit)
     assume(edits)
     (edit,) = edits
     assert COUNTER.text(edit.text).upper <= limit
@@ -266,38 +265,38 @@ def test_a_cut_result_fits_and_tears_no_character(text: str, limit: int) -> None
     assert graphemes.boundary_at_or_before(text, at) == at
 
 
-def test_stale_results_are_cleared_and_say_what_they_were() -> None:
-    request = claude(result("a", LINES), result("b", LINES * 3))
-    sent = written(request, clear(request, each=12_300))
-    assert results_of(sent) == [
+def test_cleared_results_say_what_they_were() -> None:
+    request = claude_request(result("a", LINES), result("b", LINES * 3))
+    sent = apply_edits(request, clear_results(request, each=12_300))
+    assert result_texts(sent) == [
         "[cleared: 3,075 tokens of read_file output]",
         "[cleared: 9,225 tokens of read_file output]",
     ]
     assert validate_request(sent) is None
 
 
-def test_the_oldest_are_cleared_first_and_no_more_than_it_takes() -> None:
-    request = claude(result("a", LINES), result("b", LINES), result("c", LINES))
-    edits = clear(request, each=3000, need=1100)
+def test_the_oldest_results_are_cleared_first_and_no_more_than_needed() -> None:
+    request = claude_request(result("a", LINES), result("b", LINES), result("c", LINES))
+    edits = clear_results(request, each=3000, need=1100)
     assert [edit.place.block for edit in edits] == [0, 1]
-    assert clear(request, each=3000, need=0) == ()
+    assert clear_results(request, each=3000, need=0) == ()
 
 
-def test_results_of_the_last_turn_errors_and_short_ones_are_not_cleared() -> None:
-    assert clear(claude(result("a", LINES), question="")) == ()
-    assert clear(claude(result("a", LINES, is_error=True))) == ()
-    assert clear(claude(result("a", LINES)), each=50) == ()
+def test_recent_results_errors_and_short_results_are_not_cleared() -> None:
+    assert clear_results(claude_request(result("a", LINES), question="")) == ()
+    assert clear_results(claude_request(result("a", LINES, is_error=True))) == ()
+    assert clear_results(claude_request(result("a", LINES)), each=50) == ()
 
 
-def test_a_result_that_was_cleared_is_not_cleared_again() -> None:
-    request = claude(result("a", LINES))
-    sent = written(request, clear(request))
-    assert clear(sent) == ()
+def test_a_cleared_result_is_not_cleared_again() -> None:
+    request = claude_request(result("a", LINES))
+    sent = apply_edits(request, clear_results(request))
+    assert clear_results(sent) == ()
 
 
 @limited
 @given(st.one_of(claude_tool_loops(), chat_requests()), st.integers(0, 5000))
-def test_whatever_is_cleared_the_provider_takes_what_is_sent(body: Body, need: int) -> None:
+def test_providers_accept_requests_with_cleared_results(body: Body, need: int) -> None:
     assume(not rules_for(body["model"]).binds_thinking)  # overflow drops their thinking
     request = formats.parse_request(to_json(body))
-    assert validate_request(written(request, clear(request, need=need))) is None
+    assert validate_request(apply_edits(request, clear_results(request, need=need))) is None

@@ -1,4 +1,3 @@
-
 import os
 import subprocess
 import sys
@@ -23,7 +22,7 @@ FORMATS = st.sampled_from(("org", "markdown"))
 LIMITS = st.none() | st.integers(1, 60) | st.integers(1, 800)
 
 
-def loaded(forest: NoteFolder, folder: Path) -> Memory:
+def load_memory(forest: NoteFolder, folder: Path) -> Memory:
     for file in forest.files:
         (folder / file.path).write_text(file.text, encoding="utf-8")
     return Memory.load(folder)
@@ -39,7 +38,7 @@ def test_nothing_private_is_ever_in_a_view(
     query = data.draw(st.none() | st.lists(st.sampled_from(words), max_size=4).map(" ".join))
     focus = data.draw(st.none() | st.sampled_from(forest.ids or ("none",)))
     with TemporaryDirectory() as folder:
-        memory = loaded(forest, Path(folder))
+        memory = load_memory(forest, Path(folder))
         try:
             view = memory.render(focus, query, limit_tokens, form)
             told = view.text + repr(view)
@@ -52,12 +51,12 @@ def test_nothing_private_is_ever_in_a_view(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100), deadline=None)
 @given(data=st.data(), forest=note_folders(), form=FORMATS)
-def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
+def test_the_focus_is_shown_with_its_ancestors_or_it_is_an_error(
     data: st.DataObject, forest: NoteFolder, form: str
 ) -> None:
     shape = ViewFormat(form)
     with TemporaryDirectory() as folder:
-        memory = loaded(forest, Path(folder))
+        memory = load_memory(forest, Path(folder))
         assume(memory.nodes)
         node = data.draw(st.sampled_from(memory.nodes))
         query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
@@ -121,9 +120,7 @@ def long_notes(draw: st.DrawFn) -> str:
     query=st.none() | st.lists(st.sampled_from(_WORDS), min_size=1, max_size=4).map(" ".join),
     part=st.floats(0.2, 0.9),
 )
-def test_a_view_of_less_than_everything_is_the_same_each_time_and_from_a_fresh_memory(
-    text: str, number: int | None, query: str | None, part: float
-) -> None:
+def test_a_partial_view_is_deterministic(text: str, number: int | None, query: str | None, part: float) -> None:
     """The nearest or best comes first, and ties are resolved in the same way."""
     focus = None if number is None else f"Heading {number}"
     with TemporaryDirectory() as folder:
@@ -172,13 +169,13 @@ def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100), deadline=None)
 @given(data=st.data(), forest=note_folders(), limit_tokens=st.integers(1, 500), form=FORMATS)
-def test_a_view_is_never_over_its_limit_and_always_the_same(
+def test_a_view_is_deterministic_and_within_its_limit(
     data: st.DataObject, forest: NoteFolder, limit_tokens: int, form: str
 ) -> None:
     counter = data.draw(st.sampled_from(("gpt-4o", "claude-sonnet-4-5", "odd")))
     query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
     with TemporaryDirectory() as folder:
-        memory, again = loaded(forest, Path(folder)), Memory.load(folder, index=Index())
+        memory, again = load_memory(forest, Path(folder)), Memory.load(folder, index=Index())
         focus = data.draw(st.none() | st.sampled_from(memory.nodes)) if memory.nodes else None
         model = Odd() if counter == "odd" else counter
         try:
@@ -203,7 +200,7 @@ def nested(levels: int) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("levels", [2, 7, 60])
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5"])
-def test_with_a_focus_deep_down_a_view_is_within_every_limit(tmp_path: Path, levels: int, model: str) -> None:
+def test_a_view_of_a_deep_focus_is_within_every_limit(tmp_path: Path, levels: int, model: str) -> None:
     """Regression: the block of the focus was extended and could not be removed again."""
     (tmp_path / "deep.org").write_text(nested(levels), encoding="utf-8")
     (tmp_path / "flat.org").write_text(

@@ -17,7 +17,7 @@ texts = st.lists(_pieces, max_size=30).map("".join)
 
 
 @given(text=texts)
-def test_stretches_are_all_of_a_text_but_line_ends_and_none_is_long(text: str) -> None:
+def test_passages_cover_a_text_without_line_ends_and_none_is_long(text: str) -> None:
     found = list(split_passages(text))
 
     before = 0
@@ -30,27 +30,27 @@ def test_stretches_are_all_of_a_text_but_line_ends_and_none_is_long(text: str) -
     assert before == len(text)
 
 
-def test_a_line_is_one_stretch_unless_it_is_long() -> None:
+def test_a_line_is_one_passage_unless_it_is_long() -> None:
     assert list(split_passages("one\n\ntwo")) == [(0, 3), (4, 4), (5, 8)]
     assert list(split_passages("")) == [(0, 0)]
     assert len(list(split_passages("a" * MAX_PASSAGE_CHARS))) == 1
     assert len(list(split_passages("a" * (4 * MAX_PASSAGE_CHARS + 1)))) == 5
 
 
-def test_a_long_line_is_parted_where_a_sentence_ends_otherwise_where_a_word_does() -> None:
+def test_a_long_line_is_split_after_a_sentence_or_a_word() -> None:
     sentences = "It rained. " * 60
     assert {sentences[start:end][-11:] for start, end in split_passages(sentences)} == {"It rained. "}
     words = "rain " * 120
     assert {words[start:end][-5:] for start, end in split_passages(words)} == {"rain "}
 
 
-def test_a_long_cluster_of_characters_stays_whole() -> None:
+def test_a_long_grapheme_cluster_is_not_split() -> None:
     text = "a" + "\u0301" * 3000
 
     assert list(split_passages(text)) == [(0, len(text)), (len(text), len(text))]
 
 
-def test_what_has_rare_words_of_the_query_comes_first_and_blanks_never() -> None:
+def test_passages_with_rare_query_words_come_first_and_blank_ones_never() -> None:
     text = "the fee\n\nthe fee of a falcon\nthe fee\nnothing"
 
     best = [text[start:end] for start, end in rank_passages(text, frozenset(("fee", "falcon")))]
@@ -59,7 +59,7 @@ def test_what_has_rare_words_of_the_query_comes_first_and_blanks_never() -> None
     assert sorted(best) == sorted(filter(None, text.split("\n")))
 
 
-def test_of_a_line_of_megabytes_that_is_shown_which_matches(tmp_path: Path) -> None:
+def test_the_matching_part_of_a_line_of_megabytes_is_shown(tmp_path: Path) -> None:
     """Regression: nothing of it was shown, after all of it was tokenized four times."""
     filler = "some words of no interest " * 40_000
     (tmp_path / "a.md").write_text(f"# A\n\n{filler}the zyxomma was seen {filler}\n", encoding="utf-8")
@@ -72,7 +72,7 @@ def test_of_a_line_of_megabytes_that_is_shown_which_matches(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("limit_tokens", [60, 100, 200, 400])
 @pytest.mark.parametrize("sentences", [40, 80, 200])
-def test_of_what_matches_best_the_part_of_its_one_line_is_shown_and_the_room_is_used(
+def test_the_matching_part_of_one_long_line_fills_the_room(
     tmp_path: Path, limit_tokens: int, sentences: int
 ) -> None:
     """Regression: only its title, because lines below 2,000 characters were not split."""

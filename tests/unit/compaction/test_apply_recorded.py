@@ -49,7 +49,7 @@ def orphans(messages: Sequence[Message]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_fold_of_a_recorded_request_is_taken_and_leaves_its_tail(shared_data: Path) -> None:
+def test_every_compaction_of_a_recorded_request_is_valid_and_keeps_its_tail(shared_data: Path) -> None:
     result: Counter[Format] = Counter()
     for request in recorded(shared_data):
         is_taken = request.format in SUPPORTED_FORMATS and validate_request(request) is None
@@ -64,7 +64,7 @@ def test_every_fold_of_a_recorded_request_is_taken_and_leaves_its_tail(shared_da
 
 
 @pytest.mark.slow
-def test_whatever_is_taken_out_of_a_recorded_request_no_call_loses_its_result(shared_data: Path) -> None:
+def test_removing_messages_of_a_recorded_request_never_separates_calls_from_results(shared_data: Path) -> None:
     edited = 0
     for request in recorded(shared_data):
         is_taken = request.format in SUPPORTED_FORMATS and validate_request(request) is None

@@ -1,4 +1,3 @@
-
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ ASKED: list[Body] = [
 ANSWERED: list[Body] = [*ASKED, {"role": "assistant", "content": "Seen."}, {"role": "user", "content": "And?"}]
 
 
-async def cut(
+async def truncate(
     store: InMemoryCompactionStore, messages: list[Body], limit_tokens: int = LIMIT, **more: Any
 ) -> tuple[Request, TruncationResult]:
     request = formats.parse_request({"model": "gpt-4.1", "messages": messages}, Format.CHAT)
@@ -44,10 +43,10 @@ async def cut(
     return request, truncated
 
 
-async def test_a_new_result_that_is_too_long_is_cut_and_that_is_a_row() -> None:
+async def test_a_new_long_result_is_truncated_and_recorded() -> None:
     store = InMemoryCompactionStore()
 
-    request, made = await cut(store, ASKED)
+    request, made = await truncate(store, ASKED)
 
     assert made.edits == build_truncation_edits(request, COUNTER, {3: LIMIT})
     (row,) = store.compactions
@@ -57,67 +56,67 @@ async def test_a_new_result_that_is_too_long_is_cut_and_that_is_a_row() -> None:
     assert row.tokens_after == COUNTER.text(made.edits[0].text).tokens <= LIMIT
 
 
-async def test_it_is_cut_the_same_when_it_comes_again_whatever_the_limit_is_then() -> None:
+async def test_a_result_is_truncated_as_before_whatever_the_limit_is_now() -> None:
     store = InMemoryCompactionStore()
-    _, first = await cut(store, ASKED)
+    _, first = await truncate(store, ASKED)
 
     for messages in (ASKED, ANSWERED):
         for limit in (50, 10**6):
-            _, again = await cut(store, messages, limit)
+            _, again = await truncate(store, messages, limit)
             assert again == TruncationResult(edits=first.edits)
     assert len(store.compactions) == 1
 
 
-async def test_what_the_model_has_answered_whole_stays_whole() -> None:
-    _, made = await cut(InMemoryCompactionStore(), ANSWERED)
+async def test_a_result_that_the_model_saw_completely_is_never_truncated() -> None:
+    _, made = await truncate(InMemoryCompactionStore(), ANSWERED)
 
     assert made == TruncationResult()
 
 
-async def test_a_request_that_is_sent_again_before_it_was_answered_is_cut_all_the_same() -> None:
+async def test_a_request_repeated_before_its_response_is_truncated_too() -> None:
     """As after a crash before the record was stored."""
-    _, first = await cut(InMemoryCompactionStore(), ASKED)
-    _, second = await cut(InMemoryCompactionStore(), ASKED)
+    _, first = await truncate(InMemoryCompactionStore(), ASKED)
+    _, second = await truncate(InMemoryCompactionStore(), ASKED)
 
     assert first.edits == second.edits != ()
 
 
-async def test_a_cut_that_was_undone_is_not_made_again() -> None:
+async def test_an_undone_truncation_is_not_repeated() -> None:
     store = InMemoryCompactionStore()
-    await cut(store, ASKED)
+    await truncate(store, ASKED)
     assert await store.undo(store.compactions[0].id, now=200.0)
 
     for messages in (ASKED, ANSWERED):
-        assert (await cut(store, messages))[1] == TruncationResult()
+        assert (await truncate(store, messages))[1] == TruncationResult()
 
 
-async def test_of_two_gateways_that_cut_it_at_once_with_other_limits_the_first_one_decides() -> None:
+async def test_of_two_concurrent_truncations_the_first_one_counts() -> None:
     store = InMemoryCompactionStore()
-    _, first = await cut(store, ASKED)
+    _, first = await truncate(store, ASKED)
 
-    _, second = await cut(store, ASKED, 90, folds=[replace(store.compactions[0], boundary=b"elsewhere")])
+    _, second = await truncate(store, ASKED, 90, folds=[replace(store.compactions[0], boundary=b"elsewhere")])
 
     assert second == TruncationResult(edits=first.edits)
 
 
-async def test_where_the_store_is_gone_it_is_cut_and_that_it_was_not_kept_is_told() -> None:
-    _, made = await cut(InMemoryCompactionStore(unavailable=("record",)), ASKED)
+async def test_without_the_store_results_are_truncated_and_the_problem_is_reported() -> None:
+    _, made = await truncate(InMemoryCompactionStore(unavailable=("record",)), ASKED)
 
     assert len(made.edits) == len(made.new_records) == 1
     assert "it is gone" in made.problem
 
 
-async def test_what_is_folded_is_not_cut() -> None:
-    _, made = await cut(InMemoryCompactionStore(), ASKED, start=4)
+async def test_compacted_messages_are_not_truncated() -> None:
+    _, made = await truncate(InMemoryCompactionStore(), ASKED, start=4)
 
     assert made == TruncationResult()
 
 
-async def test_a_client_that_edited_its_past_is_not_taken_for_another() -> None:
+async def test_a_truncation_does_not_apply_to_an_edited_history() -> None:
     store = InMemoryCompactionStore()
-    await cut(store, ASKED)
+    await truncate(store, ASKED)
     edited = [ASKED[0], {"role": "user", "content": "Look again."}, *ANSWERED[2:]]
 
-    _, made = await cut(store, edited, folds=store.compactions)
+    _, made = await truncate(store, edited, folds=store.compactions)
 
     assert made == TruncationResult()

@@ -1,4 +1,3 @@
-
 import asyncio
 from dataclasses import replace
 from decimal import Decimal
@@ -16,7 +15,7 @@ from tests.support.scenarios.compactors import (
 from tests.support.stores.memory_compaction_store import InMemoryCompactionStore, ScriptedSummarizer
 
 
-async def test_all_tries_are_paid_for() -> None:
+async def test_every_attempt_is_charged() -> None:
     summarizer = ScriptedSummarizer(INCOMPLETE_SUMMARY, SummaryFailure(reason="gone"), usage=USAGE, calls=2)
     result = await run_compaction(make_subject(claude_body(12)), summarizer, InMemoryCompactionStore())
 
@@ -25,7 +24,7 @@ async def test_all_tries_are_paid_for() -> None:
     assert result.usages == (USAGE,) * 4
 
 
-async def test_what_a_failed_fold_cost_is_kept_too_and_unknown_is_not_zero() -> None:
+async def test_the_cost_of_a_failed_compaction_is_stored_and_unknown_is_not_zero() -> None:
     known, unknown = InMemoryCompactionStore(), InMemoryCompactionStore()
     candidate = make_subject(claude_body(12))
     await run_compaction(candidate, ScriptedSummarizer(usage=USAGE, calls=1), known)
@@ -34,7 +33,7 @@ async def test_what_a_failed_fold_cost_is_kept_too_and_unknown_is_not_zero() -> 
     assert [row.cost for row in (*known.compactions, *unknown.compactions)] == [Decimal("0.001"), None]
 
 
-async def test_what_a_model_was_paid_in_vain_is_on_the_bill_of_the_rules_that_fold_instead() -> None:
+async def test_an_extractive_fallback_includes_the_cost_of_the_failed_model() -> None:
     options = replace(OPTIONS, extractive=True)
     result = await run_compaction(
         make_subject(claude_body(12)),
@@ -48,7 +47,7 @@ async def test_what_a_model_was_paid_in_vain_is_on_the_bill_of_the_rules_that_fo
     assert (result.compaction.model, result.compaction.cost) == (EXTRACTIVE_MODEL, Decimal("0.003"))
 
 
-async def test_what_was_answered_before_a_try_that_hangs_is_on_the_bill() -> None:
+async def test_usage_before_an_attempt_that_hangs_is_kept() -> None:
     """Regression: only the unknown usage of the hanging call was left, not that of two finished ones."""
     options = replace(OPTIONS, limit_seconds=0.1)
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, usage=USAGE, calls=2, seconds=30)
@@ -58,7 +57,7 @@ async def test_what_was_answered_before_a_try_that_hangs_is_on_the_bill() -> Non
     assert result.usages == (USAGE, USAGE, None)
 
 
-async def test_the_bills_of_a_fold_that_is_cancelled_are_with_whoever_wanted_it() -> None:
+async def test_a_cancelled_compaction_leaves_its_usage_with_the_caller() -> None:
     usage_log, summarizer = UsageLog(), ScriptedSummarizer(COMPLETE_SUMMARY, usage=USAGE, calls=2, seconds=30)
     folding = asyncio.create_task(
         make_runner(InMemoryCompactionStore(), summarizer).compact(make_subject(claude_body(12)), usage_log)
@@ -70,7 +69,7 @@ async def test_the_bills_of_a_fold_that_is_cancelled_are_with_whoever_wanted_it(
     assert usage_log.usages == (USAGE, USAGE, None)
 
 
-async def test_who_loses_the_right_to_fold_still_has_the_bills() -> None:
+async def test_usage_is_kept_after_the_lease_is_lost() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, usage=USAGE, calls=2, seconds=30)
     folding = asyncio.create_task(

@@ -1,4 +1,3 @@
-
 from pathlib import Path
 from threading import Event, Thread
 
@@ -9,7 +8,7 @@ from foveate.memory.search.relevance import Index
 
 
 @pytest.mark.slow
-def test_a_view_is_of_one_moment_whatever_is_read_meanwhile(tmp_path: Path) -> None:
+def test_a_view_is_consistent_during_a_refresh(tmp_path: Path) -> None:
     """Regression: a node was looked up in the new files, and its index in the old ones."""
     for number in range(20):
         (tmp_path / f"{number}.org").write_text(
@@ -19,7 +18,7 @@ def test_a_view_is_of_one_moment_whatever_is_read_meanwhile(tmp_path: Path) -> N
     failures: list[BaseException] = []
     is_over = Event()
 
-    def look() -> None:
+    def render_repeatedly() -> None:
         try:
             while not is_over.is_set():
                 memory.render("file-7", limit_tokens=200)
@@ -27,7 +26,7 @@ def test_a_view_is_of_one_moment_whatever_is_read_meanwhile(tmp_path: Path) -> N
             failures.append(error)
             raise
 
-    threads = [Thread(target=look) for _ in range(3)]
+    threads = [Thread(target=render_repeatedly) for _ in range(3)]
     for thread in threads:
         thread.start()
     for turn in range(40):

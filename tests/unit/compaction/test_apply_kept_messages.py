@@ -1,4 +1,3 @@
-
 from collections import Counter
 from typing import Any
 
@@ -20,17 +19,17 @@ from tests.support.strategies.tool_conversations import Body, any_requests, find
 TOOLS = [{"name": "read", "input_schema": {"type": "object"}}]
 
 
-def said(role: str, words: str) -> Body:
+def text_message(role: str, words: str) -> Body:
     return {"role": role, "content": words}
 
 
-def step(given: str) -> list[Body]:
+def tool_step(given: str) -> list[Body]:
     call = {"type": "tool_use", "id": given, "name": "read", "input": {}}
     result = {"type": "tool_result", "tool_use_id": given, "content": "done"}
     return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
 
 
-def claude(*messages: Body) -> Request:
+def claude_request(*messages: Body) -> Request:
     request = formats.parse_request(
         {"model": "claude-opus-4-8", "max_tokens": 64, "tools": TOOLS, "messages": list(messages)},
         Format.ANTHROPIC,
@@ -39,12 +38,12 @@ def claude(*messages: Body) -> Request:
     return request
 
 
-def folded(request: Request, cut: int) -> Request:
+def apply_compaction(request: Request, cut: int) -> Request:
     edits = build_compaction_edits(request, compute_chain(request), [make_compaction_at(request, cut)])
     return formats.parse_request(formats.apply_edits(request, edits), request.format)
 
 
-def told(request: Request) -> list[str]:
+def message_lines(request: Request) -> list[str]:
     """Roles, with the texts that are neither calls nor results."""
     found: list[dict[str, Any]] = [parse_json(raw) for raw in request.messages]
     return [
@@ -52,18 +51,18 @@ def told(request: Request) -> list[str]:
     ]
 
 
-def test_system_messages_of_the_head_stand_between_the_summary_and_the_reply() -> None:
-    request = claude(
-        said("user", "old"),
-        said("system", "noon"),
-        said("assistant", "b"),
-        said("user", "c"),
-        said("system", "one"),
-        said("assistant", "d"),
-        said("user", "e"),
+def test_system_messages_of_the_head_are_between_summary_and_reply() -> None:
+    request = claude_request(
+        text_message("user", "old"),
+        text_message("system", "noon"),
+        text_message("assistant", "b"),
+        text_message("user", "c"),
+        text_message("system", "one"),
+        text_message("assistant", "d"),
+        text_message("user", "e"),
     )
-    sent = folded(request, 6)
-    assert told(sent) == [
+    sent = apply_compaction(request, 6)
+    assert message_lines(sent) == [
         f"user: {summary_text(make_compaction_at(request, 6))}",
         "system: noon",
         "system: one",
@@ -73,21 +72,21 @@ def test_system_messages_of_the_head_stand_between_the_summary_and_the_reply() -
     assert validate_request(sent) is None
 
 
-def test_system_messages_after_the_question_under_way_stay_behind_it() -> None:
+def test_system_messages_after_the_open_question_stay_after_it() -> None:
     """Recent Claude Code sends one after the first question."""
-    request = claude(
-        said("user", "old"),
-        said("system", "noon"),
-        *step("a"),
-        said("assistant", "b"),
-        said("user", "Q"),
-        said("system", "one"),
-        *step("b"),
-        said("system", "two"),
-        *step("c"),
+    request = claude_request(
+        text_message("user", "old"),
+        text_message("system", "noon"),
+        *tool_step("a"),
+        text_message("assistant", "b"),
+        text_message("user", "Q"),
+        text_message("system", "one"),
+        *tool_step("b"),
+        text_message("system", "two"),
+        *tool_step("c"),
     )
-    sent = folded(request, 10)
-    assert told(sent)[1:] == [
+    sent = apply_compaction(request, 10)
+    assert message_lines(sent)[1:] == [
         "system: noon",
         f"assistant: {ACKNOWLEDGEMENT}",
         "user: Q",
@@ -99,16 +98,21 @@ def test_system_messages_after_the_question_under_way_stay_behind_it() -> None:
     assert validate_request(sent) is None
 
 
-@pytest.mark.parametrize("system", [[], [said("system", "one")]])
-def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_tell(system: list[Body]) -> None:
+@pytest.mark.parametrize("system", [[], [text_message("system", "one")]])
+def test_a_fork_between_two_steps_keeps_the_open_question(system: list[Body]) -> None:
     """Regression: a user who interrupted between two steps lost the question with its constraints."""
-    under_way = [said("user", "Port it. Never touch db-prod-7."), *system, *step("a"), *step("b")]
-    compaction = make_compaction_at(claude(*under_way, *step("c")), len(under_way))
-    fork = claude(*under_way, said("user", "Stop. How far are you?"))
+    under_way = [
+        text_message("user", "Port it. Never touch db-prod-7."),
+        *system,
+        *tool_step("a"),
+        *tool_step("b"),
+    ]
+    compaction = make_compaction_at(claude_request(*under_way, *tool_step("c")), len(under_way))
+    fork = claude_request(*under_way, text_message("user", "Stop. How far are you?"))
     sent = formats.parse_request(
         formats.apply_edits(fork, build_compaction_edits(fork, compute_chain(fork), [compaction])), fork.format
     )
-    assert told(sent) == [
+    assert message_lines(sent) == [
         f"user: {summary_text(compaction)}",
         f"assistant: {ACKNOWLEDGEMENT}",
         "user: Port it. Never touch db-prod-7.",
@@ -122,16 +126,14 @@ def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_t
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80))
 @given(any_requests(), st.data())
-def test_whoever_speaks_next_nothing_is_replaced_that_the_summary_does_not_tell(
-    body: Body, data: st.DataObject
-) -> None:
+def test_nothing_is_replaced_that_the_summary_does_not_cover(body: Body, data: st.DataObject) -> None:
     request = formats.parse_request(to_json(body))
     assume(find_cuts(request))
     cut = data.draw(st.sampled_from(find_cuts(request)))
     history = TurnStructure([formats.parse_message(request.format, raw) for raw in request.messages])
     field = "input" if "input" in body else "messages"
     fork = formats.parse_request(
-        to_json({**body, field: [*body[field][:cut], said("user", "Stop.")]}), request.format
+        to_json({**body, field: [*body[field][:cut], text_message("user", "Stop.")]}), request.format
     )
     assume(validate_request(fork) is None)
     edits = build_compaction_edits(fork, compute_chain(fork), [make_compaction_at(request, cut)])

@@ -1,10 +1,9 @@
-
 from foveate.compaction.facts.extract import find_tool_errors, find_touched_files
 from foveate.model import Message, Text, ToolResult
 from tests.support.strategies.fact_conversations import model_message, result_message, tool_call, user_message
 
 
-def test_a_file_is_known_by_the_weightiest_thing_done_to_it_and_the_latest_comes_first() -> None:
+def test_files_have_their_strongest_action_and_the_latest_comes_first() -> None:
     messages = [
         model_message(tool_call("Read", file_path="a.py")),
         model_message(
@@ -20,7 +19,7 @@ def test_a_file_is_known_by_the_weightiest_thing_done_to_it_and_the_latest_comes
     assert found == [("c.py", "read"), ("b.py", "edited"), ("a.py", "edited")]
 
 
-def test_an_error_is_gone_when_the_same_call_went_well_later() -> None:
+def test_an_error_is_resolved_if_the_same_call_succeeds_later() -> None:
     failing = [model_message(tool_call("Bash", command="make test")), result_message("ValueError: no such key")]
     passing = [model_message(tool_call("Bash", command="make test")), result_message("12 passed")]
     other = [model_message(tool_call("Bash", command="ls")), result_message("a.py")]
@@ -30,7 +29,7 @@ def test_an_error_is_gone_when_the_same_call_went_well_later() -> None:
     assert [error.is_resolved for error in find_tool_errors(failing + passing + failing)] == [False]
 
 
-def test_an_error_is_the_tool_s_that_answered_with_it() -> None:
+def test_an_error_belongs_to_the_tool_that_returned_it() -> None:
     failing = [model_message(tool_call("Bash", command="make test")), result_message("ValueError: no such key")]
     named = Message(role="tool", parts=(ToolResult(parts=(Text("fatal: no"),), name="run\nme"),))
 
@@ -38,7 +37,7 @@ def test_an_error_is_the_tool_s_that_answered_with_it() -> None:
     assert [error.tool for error in find_tool_errors([result_message("fatal: no")])] == [""]
 
 
-def test_a_result_that_is_an_error_and_names_none_is_known_by_its_beginning() -> None:
+def test_an_error_result_without_an_error_line_gives_its_first_line() -> None:
     messages = [
         user_message("go"),
         model_message(tool_call("Bash", command="x")),

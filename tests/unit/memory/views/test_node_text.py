@@ -1,4 +1,3 @@
-
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ def test_a_heading_has_state_priority_title_id_and_own_tags(tmp_path: Path) -> N
     assert render_heading(node, MARKDOWN, 1) == "## TODO [#A] One :a:b: {#one}"
 
 
-def test_a_heading_can_go_without_its_id(tmp_path: Path) -> None:
+def test_a_heading_can_be_shown_without_its_id(tmp_path: Path) -> None:
     _, node = nodes(tmp_path, f"* One :a:\n{WITH_ID}")
 
     assert render_heading(node, ORG, 1, shows_id=False) == "** One :a:"
@@ -32,7 +31,7 @@ def test_a_heading_can_go_without_its_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shows_id", [True, False])
-def test_a_score_is_told_with_the_id_in_two_decimals(tmp_path: Path, shows_id: bool) -> None:
+def test_a_score_is_shown_with_the_id_in_two_decimals(tmp_path: Path, shows_id: bool) -> None:
     _, node = nodes(tmp_path, f"* One :a:\n{WITH_ID}")
 
     assert render_heading(node, ORG, 1, 0.756, shows_id=shows_id) == (
@@ -42,7 +41,7 @@ def test_a_score_is_told_with_the_id_in_two_decimals(tmp_path: Path, shows_id: b
 
 
 @pytest.mark.parametrize(("text", "line"), [("* \n", "** Untitled"), ("* TODO\n", "** TODO Untitled")])
-def test_what_has_no_title_is_untitled(tmp_path: Path, text: str, line: str) -> None:
+def test_a_node_without_a_title_is_untitled(tmp_path: Path, text: str, line: str) -> None:
     _, node = nodes(tmp_path, text)
 
     assert render_heading(node, ORG, 1, shows_id=False) == line
@@ -54,7 +53,7 @@ def test_a_title_is_one_line(tmp_path: Path) -> None:
     assert render_heading(node, ORG, 1, shows_id=False) == "** A long title"
 
 
-def test_org_is_as_deep_as_it_is_and_markdown_six_levels(tmp_path: Path) -> None:
+def test_org_headings_have_any_depth_and_markdown_six_levels(tmp_path: Path) -> None:
     (file, *_) = nodes(tmp_path, "x\n")
 
     assert [render_heading(file, ORG, depth).index(" ") for depth in (0, 5, 6, 39)] == [1, 6, 7, 40]
@@ -69,7 +68,7 @@ def test_planning_is_shown_without_drawers_and_not_as_content(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("line", ["Deadline: 2026-11-20", "**Deadline:** 2026-11-20", "deadline: <2026-11-20>"])
-def test_planning_of_markdown_is_shown_however_it_is_written(tmp_path: Path, line: str) -> None:
+def test_markdown_planning_is_shown_in_any_spelling(tmp_path: Path, line: str) -> None:
     """Regression: planning that was not in capitals was neither planning nor content."""
     file, node = nodes(tmp_path, f"# A\n{line}\nText\n## B\n#tag\n\n{line}\n\nText\n", "a.md")
 
@@ -84,21 +83,21 @@ def test_planning_in_front_matter_is_shown(tmp_path: Path, title: str) -> None:
     assert planning_text(file) == "deadline: 2026-11-20"
 
 
-def test_what_only_mentions_a_date_is_no_planning(tmp_path: Path) -> None:
+def test_a_line_that_only_mentions_a_date_is_not_planning(tmp_path: Path) -> None:
     _, node = nodes(tmp_path, "* One\n:PROPERTIES:\n:DEADLINE: 2026-11-20\n:END:\nDEADLINE: soon\n")
 
     assert planning_text(node) == ""
     assert content_text(node, ORG) == "DEADLINE: soon"
 
 
-def test_in_org_no_line_of_a_content_is_a_heading(tmp_path: Path) -> None:
+def test_no_content_line_looks_like_an_org_heading(tmp_path: Path) -> None:
     (file,) = nodes(tmp_path, "Text\n\n* item\n** no item\n*bold*\n\n```\n* fenced\n```\n * item\n", "a.md")
 
     assert content_text(file, ORG) == "Text\n\n * item\n ** no item\n*bold*\n\n```\n * fenced\n```\n * item"
     assert content_text(file, MARKDOWN) == file.content
 
 
-def test_in_markdown_no_line_of_a_content_is_a_heading(tmp_path: Path) -> None:
+def test_no_content_line_looks_like_a_markdown_heading(tmp_path: Path) -> None:
     text = "# comment\n#+begin_src\n## two\n#\n#hashtag\n#######\n#+end_src\n"
     _, node = nodes(tmp_path, f"* One\n{text}")
 
@@ -109,7 +108,7 @@ def test_in_markdown_no_line_of_a_content_is_a_heading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~~", "  ```"])
-def test_in_a_fence_markdown_has_no_headings_and_is_left_alone(tmp_path: Path, fence: str) -> None:
+def test_content_in_a_markdown_fence_is_not_escaped(tmp_path: Path, fence: str) -> None:
     text = f"{fence} sh\n# comment\n{fence}\n# after\n{fence}\n# to the end"
     _, node = nodes(tmp_path, f"* One\n{text}\n")
 

@@ -1,4 +1,3 @@
-
 import sys
 from collections.abc import Sequence
 
@@ -19,11 +18,11 @@ from tests.support.strategies.fact_conversations import (
 )
 
 
-def texts(messages: Sequence[Message], kind: FactKind) -> list[str]:
+def fact_texts(messages: Sequence[Message], kind: FactKind) -> list[str]:
     return [fact.text for fact in extract_facts(messages) if fact.kind is kind]
 
 
-def one(messages: Sequence[Message], text: str) -> Fact:
+def find_fact(messages: Sequence[Message], text: str) -> Fact:
     (found,) = [fact for fact in extract_facts(messages) if fact.text == text]
     return found
 
@@ -70,11 +69,11 @@ def one(messages: Sequence[Message], text: str) -> Fact:
         ("Let's use Redis instead of files.", FactKind.DECISION, ["Let's use Redis instead of files."]),
     ],
 )
-def test_a_user_s_text_holds(text: str, kind: FactKind, expected: list[str]) -> None:
-    assert texts([user_message(text)], kind) == expected
+def test_facts_of_a_user_text(text: str, kind: FactKind, expected: list[str]) -> None:
+    assert fact_texts([user_message(text)], kind) == expected
 
 
-def test_a_fact_says_who_said_it_how_often_and_when() -> None:
+def test_a_fact_has_speakers_counts_and_positions() -> None:
     messages = [
         user_message("look at a/b.py and a/b.py"),
         model_message(Thinking("a/b.py is the one"), tool_call("Read", file_path="a/b.py")),
@@ -82,43 +81,46 @@ def test_a_fact_says_who_said_it_how_often_and_when() -> None:
         model_message("done with load_all"),
     ]
 
-    found = one(messages, "a/b.py")
+    found = find_fact(messages, "a/b.py")
 
     assert (found.first_index, found.last_index, found.last_non_tool_index, found.occurrences) == (0, 2, 1, 7)
     assert [found.count_messages_by(voice) for voice in Speaker] == [1, 1, 1, 0, 1]
 
 
-def test_what_a_tool_alone_says_was_never_spoken() -> None:
-    assert one([user_message("go"), result_message("x/y/z.py")], "x/y/z.py").last_non_tool_index == -1
+def test_a_fact_of_a_tool_alone_has_no_other_source() -> None:
+    assert find_fact([user_message("go"), result_message("x/y/z.py")], "x/y/z.py").last_non_tool_index == -1
 
 
-def test_long_arguments_are_what_was_written_and_short_ones_what_is_worked_with() -> None:
+def test_long_arguments_count_as_written_text() -> None:
     writing = tool_call("Write", path="a/b.py", content="def load_all(): pass\n" * 50)
 
-    assert one([model_message(writing)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
-    assert one([model_message(writing)], "load_all").count_messages_by(Speaker.WRITTEN_TEXT) == 1
+    assert find_fact([model_message(writing)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
+    assert find_fact([model_message(writing)], "load_all").count_messages_by(Speaker.WRITTEN_TEXT) == 1
 
 
-def test_arguments_that_are_no_json_are_read_as_they_are() -> None:
+def test_arguments_that_are_not_json_are_read_as_text() -> None:
     broken = ToolCall(name="run", arguments='{"path": "a/b.py', format=Format.CHAT)
 
-    assert one([model_message(broken)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
+    assert find_fact([model_message(broken)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
 
 
-def test_an_escaped_line_end_is_no_folder() -> None:
-    assert texts([result_message(r"first_name\nlast_name")], FactKind.IDENTIFIER) == ["first_name", "last_name"]
-    assert texts([result_message(r"first_name\nlast_name")], FactKind.PATH) == []
+def test_an_escaped_line_end_is_not_a_path() -> None:
+    assert fact_texts([result_message(r"first_name\nlast_name")], FactKind.IDENTIFIER) == [
+        "first_name",
+        "last_name",
+    ]
+    assert fact_texts([result_message(r"first_name\nlast_name")], FactKind.PATH) == []
 
 
-def test_the_numbers_of_listed_lines_are_no_facts() -> None:
-    assert texts([result_message("  101→import os\n  102\tx = 4096")], FactKind.NUMBER) == ["4096"]
+def test_line_numbers_of_listed_files_are_not_facts() -> None:
+    assert fact_texts([result_message("  101→import os\n  102\tx = 4096")], FactKind.NUMBER) == ["4096"]
 
 
-def test_only_a_user_sets_constraints() -> None:
+def test_only_the_user_sets_constraints() -> None:
     said = "You must never do this."
 
-    assert texts([user_message(said)], FactKind.CONSTRAINT) == [said]
-    assert texts([model_message(said), result_message(said)], FactKind.CONSTRAINT) == []
+    assert fact_texts([user_message(said)], FactKind.CONSTRAINT) == [said]
+    assert fact_texts([model_message(said), result_message(said)], FactKind.CONSTRAINT) == []
 
 
 @pytest.mark.parametrize(
@@ -132,8 +134,8 @@ def test_only_a_user_sets_constraints() -> None:
         "we don't use tabs",
     ],
 )
-def test_a_wish_or_an_order_is_a_constraint_also_where_it_is_said_politely(said: str) -> None:
-    assert texts([user_message(said)], FactKind.CONSTRAINT) == [said]
+def test_polite_orders_are_constraints_too(said: str) -> None:
+    assert fact_texts([user_message(said)], FactKind.CONSTRAINT) == [said]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +148,11 @@ def test_a_wish_or_an_order_is_a_constraint_also_where_it_is_said_politely(said:
         "and is it always required?",
     ],
 )
-def test_what_the_user_does_not_know_or_only_asks_is_no_constraint(said: str) -> None:
-    assert texts([user_message(said)], FactKind.CONSTRAINT) == []
+def test_questions_and_doubts_are_not_constraints(said: str) -> None:
+    assert fact_texts([user_message(said)], FactKind.CONSTRAINT) == []
 
 
-def test_of_a_todo_tool_s_lists_the_last_one_counts_and_of_it_what_is_open() -> None:
+def test_open_items_of_the_last_todo_list_are_tasks() -> None:
     first = tool_call("TodoWrite", todos=[{"content": "write the code", "status": "in_progress"}])
     last = tool_call(
         "TodoWrite",
@@ -160,16 +162,19 @@ def test_of_a_todo_tool_s_lists_the_last_one_counts_and_of_it_what_is_open() -> 
         ],
     )
 
-    assert texts([model_message(first), model_message(last)], FactKind.TASK) == ["ship it"]
+    assert fact_texts([model_message(first), model_message(last)], FactKind.TASK) == ["ship it"]
 
 
-def test_an_error_is_told_from_code_that_deals_with_errors() -> None:
+def test_code_that_handles_errors_is_not_an_error() -> None:
     shown = result_message(
         "  12→    raise ValueError('x')\nexcept KeyError as error:\nif failed {\n"
         "ModuleNotFoundError: No module named 'x'\nnpm error code 2"
     )
 
-    assert texts([shown], FactKind.ERROR) == ["ModuleNotFoundError: No module named 'x'", "npm error code 2"]
+    assert fact_texts([shown], FactKind.ERROR) == [
+        "ModuleNotFoundError: No module named 'x'",
+        "npm error code 2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +189,8 @@ def test_an_error_is_told_from_code_that_deals_with_errors() -> None:
         "1 failed, 3 passed in 0.2s",
     ],
 )
-def test_an_error_that_a_tool_tells_is_one_also_with_brackets_at_its_end(line: str) -> None:
-    assert texts([result_message(line)], FactKind.ERROR) == [line]
+def test_a_reported_error_may_end_in_a_bracket(line: str) -> None:
+    assert fact_texts([result_message(line)], FactKind.ERROR) == [line]
 
 
 @pytest.mark.parametrize(
@@ -200,11 +205,11 @@ def test_an_error_that_a_tool_tells_is_one_also_with_brackets_at_its_end(line: s
         "Whenever the file holds an error the page shows it in red so that you can fix it at once",
     ],
 )
-def test_what_says_that_there_was_no_error_or_speaks_about_errors_tells_of_none(line: str) -> None:
-    assert texts([result_message(line)], FactKind.ERROR) == []
+def test_lines_about_errors_or_without_any_are_not_errors(line: str) -> None:
+    assert fact_texts([result_message(line)], FactKind.ERROR) == []
 
 
-def test_the_text_of_a_document_is_read_as_a_tool_s() -> None:
+def test_the_text_of_a_document_counts_as_a_tool_result() -> None:
     document = Document(source=MediaSource.INLINE, media_type="text/plain", text="see load_all")
 
     assert list(message_texts(Message(role="user", parts=(document,)))) == [
@@ -214,7 +219,7 @@ def test_the_text_of_a_document_is_read_as_a_tool_s() -> None:
 
 @given(conversations)
 @settings(max_examples=limit_examples(60))
-def test_every_fact_stands_word_for_word_where_it_is_said_to_stand(messages: list[Message]) -> None:
+def test_every_fact_occurs_in_its_messages_word_for_word(messages: list[Message]) -> None:
     for fact in extract_facts(messages):
         for place in (fact.first_index, fact.last_index):
             said = [text for _, text in message_texts(messages[place])]
@@ -247,7 +252,7 @@ _PIECES = (
     st.lists(st.sampled_from(_PIECES), min_size=1, max_size=3), st.sampled_from(("user", "assistant", "tool"))
 )
 @settings(max_examples=limit_examples(40))
-def test_twice_the_text_is_about_twice_the_work(pieces: list[str], role: str) -> None:
+def test_extraction_takes_linear_time(pieces: list[str], role: str) -> None:
     """Counts interpreter steps, not seconds; the steps of patterns are bounded by the test below."""
     piece = "".join(pieces)
 
@@ -275,6 +280,6 @@ def _steps(message: Message) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [*_PIECES, "a/", "a\\b", "1,", "A a ", "... "])
 @pytest.mark.parametrize("role", ["user", "tool"])
-def test_a_quarter_of_a_megabyte_of_anything_is_no_trouble(piece: str, role: str) -> None:
+def test_a_quarter_of_a_megabyte_of_anything_is_extracted_quickly(piece: str, role: str) -> None:
     """A pattern with quadratic time would take hours here."""
     extract_facts([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])

@@ -1,20 +1,19 @@
-
 from pathlib import Path
 
-from foveate.memory.library import Library
 from foveate.memory.forest import SHORT_FILE_CHARS, Forest, build_columns
+from foveate.memory.library import Library
 from tests.support.scenarios.note_folders import load_library, wait_until_settled, write_files
 
 TREE = "Text\n* One\nabc\n** Two\n*** Three\n** Four\n* Five\n"
 
 
-def grown(folder: Path, **files: str) -> tuple[Library, Forest]:
+def load_forest(folder: Path, **files: str) -> tuple[Library, Forest]:
     library = load_library(write_files(folder, {f"{name}.org": text for name, text in files.items()}))
     return library, Forest.from_documents(library.documents)
 
 
-def test_the_columns_of_a_document_tell_where_everything_stands(tmp_path: Path) -> None:
-    library, _ = grown(tmp_path, a=TREE)
+def test_the_columns_of_a_document_describe_its_tree(tmp_path: Path) -> None:
+    library, _ = load_forest(tmp_path, a=TREE)
     known = build_columns(library.documents[0])
 
     assert known.parent.tolist() == [-1, 0, 1, 2, 1, 0]
@@ -23,8 +22,8 @@ def test_the_columns_of_a_document_tell_where_everything_stands(tmp_path: Path) 
     assert known.chars.tolist() == [len("Text\n"), len("abc\n"), 0, 0, 0, 0]
 
 
-def test_all_documents_are_one_row(tmp_path: Path) -> None:
-    _, forest = grown(tmp_path, a="* A\n", b=TREE, c="* C :private:\n", d="x\n")
+def test_all_documents_are_in_one_sequence(tmp_path: Path) -> None:
+    _, forest = load_forest(tmp_path, a="* A\n", b=TREE, c="* C :private:\n", d="x\n")
 
     assert [node.title for node in forest.nodes] == [
         "a", "A", "b", "One", "Two", "Three", "Four", "Five", "c", "d",
@@ -35,24 +34,26 @@ def test_all_documents_are_one_row(tmp_path: Path) -> None:
     assert forest.end.tolist() == [2, 2, 8, 7, 6, 6, 7, 8, 9, 10]
 
 
-def test_a_node_is_found_at_its_place_and_by_what_it_stands_in(tmp_path: Path) -> None:
-    _, forest = grown(tmp_path, a="* A\n", b=TREE)
+def test_a_node_has_an_index_and_ancestors(tmp_path: Path) -> None:
+    _, forest = load_forest(tmp_path, a="* A\n", b=TREE)
 
     assert [forest.index_of(node) for node in forest.nodes] == list(range(len(forest.nodes)))
     assert [forest.nodes[place].title for place in forest.ancestors(5)] == ["b", "One", "Two"]
     assert forest.ancestors(2) == []
 
 
-def test_a_node_of_another_memory_has_no_place(tmp_path: Path) -> None:
-    _, forest = grown(tmp_path / "one", a="* A\n")
-    _, other = grown(tmp_path / "two", a="* A\n")
+def test_a_node_of_another_memory_has_no_index(tmp_path: Path) -> None:
+    _, forest = load_forest(tmp_path / "one", a="* A\n")
+    _, other = load_forest(tmp_path / "two", a="* A\n")
 
     assert forest.index_of(other.nodes[1]) is None
 
 
-def test_a_short_file_is_one_piece_and_of_a_longer_one_each_node_is(tmp_path: Path) -> None:
+def test_a_short_file_is_one_piece_and_a_long_one_has_one_per_node(tmp_path: Path) -> None:
     longest = "* A\n* B\n" + "x" * (SHORT_FILE_CHARS - len("* A\n* B\n"))
-    _, forest = grown(tmp_path, a=longest, b=f"{longest}x", c="* C\n", d="#+FILETAGS: :private:\n", e="e\n")
+    _, forest = load_forest(
+        tmp_path, a=longest, b=f"{longest}x", c="* C\n", d="#+FILETAGS: :private:\n", e="e\n"
+    )
 
     assert [forest.nodes[place].document.key for place in forest.piece_starts] == [
         "a.org", "b.org", "b.org", "b.org", "c.org", "e.org",
@@ -60,16 +61,16 @@ def test_a_short_file_is_one_piece_and_of_a_longer_one_each_node_is(tmp_path: Pa
     assert forest.nodes[int(forest.piece_starts[-1])].title == "e"
 
 
-def test_nothing_at_all_is_a_forest_too(tmp_path: Path) -> None:
-    for _, forest in (grown(tmp_path), grown(tmp_path, a="#+FILETAGS: :private:\n")):
+def test_an_empty_forest_is_valid(tmp_path: Path) -> None:
+    for _, forest in (load_forest(tmp_path), load_forest(tmp_path, a="#+FILETAGS: :private:\n")):
         assert forest.nodes == []
         for column in (forest.piece_starts, forest.parent, forest.end, forest.newest_first, forest.modified):
             assert column.tolist() == []
 
 
-def test_the_least_deep_are_first_of_equals_the_newest_and_of_those_the_first(tmp_path: Path) -> None:
+def test_nodes_are_ordered_by_depth_then_age_then_position(tmp_path: Path) -> None:
     dated = "#+TITLE: {0}\n#+DATE: {1}\n* {0}1\n* {0}2\n"
-    _, forest = grown(
+    _, forest = load_forest(
         tmp_path,
         a=dated.format("A", "0001-01-01"),
         b=dated.format("B", "2026-11-02 10:00:01"),
@@ -80,8 +81,8 @@ def test_the_least_deep_are_first_of_equals_the_newest_and_of_those_the_first(tm
     assert titles == ["B", "C", "A", "B1", "B2", "C1", "C2", "A1", "A2"]
 
 
-def test_after_a_refresh_only_what_has_changed_is_looked_at_again(tmp_path: Path) -> None:
-    library, before = grown(tmp_path, a="* A\n", b="* B\n", c="* C\n")
+def test_after_a_refresh_only_changed_documents_get_new_columns(tmp_path: Path) -> None:
+    library, before = load_forest(tmp_path, a="* A\n", b="* B\n", c="* C\n")
     wait_until_settled(library)
     write_files(tmp_path, {"b.org": "* B\n* More\n"})
     library.refresh()

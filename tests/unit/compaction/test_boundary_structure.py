@@ -1,4 +1,3 @@
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -29,16 +28,14 @@ CALL = ToolCall(name="read", arguments='{"path":"a"}', format=Format.ANTHROPIC, 
 RESULT = ToolResult(parts=(Text("much"),), id="1")
 
 
-def by(role: str, *parts: Text | Thinking | ToolCall | ToolResult | Document) -> Message:
+def make_message(role: str, *parts: Text | Thinking | ToolCall | ToolResult | Document) -> Message:
     return Message(role=role, parts=parts)
 
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
 @given(any_requests(), st.data())
-def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_knows(
-    body: Body, data: st.DataObject
-) -> None:
+def test_a_growing_session_is_compacted_like_an_unknown_one(body: Body, data: st.DataObject) -> None:
     request = formats.parse_request(to_json(body))
     assume(find_cuts(request))
     cut = data.draw(st.sampled_from(find_cuts(request)))
@@ -64,7 +61,7 @@ def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_kn
     assert noted == fresh
 
 
-def test_a_late_answer_to_a_folded_call_is_seen_in_a_session_that_was_folded_before() -> None:
+def test_a_late_result_of_a_compacted_call_is_noticed_despite_the_cache() -> None:
     """Nothing may be compacted then: the result would be sent without its call."""
 
     def request(*more: Body) -> Request:
@@ -89,21 +86,21 @@ def test_a_late_answer_to_a_folded_call_is_seen_in_a_session_that_was_folded_bef
     ("messages", "is_so"),
     [
         ([], True),
-        ([by("user", Text("Go."))], True),
-        ([by("assistant", CALL), by("user", RESULT)], True),
-        ([by("user", RESULT)], False),
-        ([by("user", RESULT), by("assistant", CALL)], False),
-        ([by("assistant", CALL), by("user", RESULT, RESULT)], False),
-        ([by("assistant", CALL, CALL), by("user", RESULT, RESULT)], True),
+        ([make_message("user", Text("Go."))], True),
+        ([make_message("assistant", CALL), make_message("user", RESULT)], True),
+        ([make_message("user", RESULT)], False),
+        ([make_message("user", RESULT), make_message("assistant", CALL)], False),
+        ([make_message("assistant", CALL), make_message("user", RESULT, RESULT)], False),
+        ([make_message("assistant", CALL, CALL), make_message("user", RESULT, RESULT)], True),
     ],
 )
-def test_what_answers_only_itself(messages: list[Message], is_so: bool) -> None:
+def test_messages_that_answer_only_themselves(messages: list[Message], is_so: bool) -> None:
     assert has_calls_for_all_results(messages) is is_so
 
 
-def test_an_outline_has_who_speaks_calls_answers_and_thinks_and_not_a_word() -> None:
+def test_a_structure_has_roles_calls_results_and_thinking_but_no_text() -> None:
     shown = Document(source=MediaSource.INLINE, media_type="text/plain", text="secret")
-    message = by("assistant", Text("secret"), Thinking("secret", 400), CALL, RESULT, shown)
+    message = make_message("assistant", Text("secret"), Thinking("secret", 400), CALL, RESULT, shown)
 
     found = strip_message_text(message)
 

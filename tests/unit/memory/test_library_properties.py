@@ -1,4 +1,3 @@
-
 import gc
 import os
 import tempfile
@@ -27,12 +26,12 @@ WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 
 
 @contextmanager
-def shelf(forest: NoteFolder) -> Iterator[Path]:
+def temporary_notes(forest: NoteFolder) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         yield write_files(Path(name), {file.path: file.text for file in forest.files})
 
 
-def seen(library: Library) -> list[tuple[object, ...]]:
+def describe_nodes(library: Library) -> list[tuple[object, ...]]:
     """Everything that a library tells about its nodes."""
     return [
         (
@@ -48,9 +47,9 @@ def seen(library: Library) -> list[tuple[object, ...]]:
     ]
 
 
-def assert_as_if_read_anew(library: Library, folder: Path) -> None:
+def assert_equals_fresh_library(library: Library, folder: Path) -> None:
     anew = load_library(folder)
-    assert seen(library) == seen(anew)
+    assert describe_nodes(library) == describe_nodes(anew)
     assert library.version == anew.version
     assert library.problems == anew.problems
     for node in all_nodes(library):
@@ -59,10 +58,10 @@ def assert_as_if_read_anew(library: Library, folder: Path) -> None:
 
 @pytest.mark.slow
 @given(forest=note_folders(), data=st.data())
-def test_any_edit_changes_the_version_and_to_take_it_back_brings_it_back(
+def test_any_edit_changes_the_version_and_reverting_restores_it(
     forest: NoteFolder, data: st.DataObject
 ) -> None:
-    with shelf(forest) as folder:
+    with temporary_notes(forest) as folder:
         file = data.draw(st.sampled_from(forest.files))
         path, before = folder / file.path, file.text.encode()
         os.utime(path, ns=(0, 1_700_000_000_123_456_789))
@@ -107,7 +106,7 @@ def strings(root: object) -> Iterator[str]:
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(forest=note_folders(), edited=note_folders())
 def test_nothing_private_can_be_reached_from_a_library(forest: NoteFolder, edited: NoteFolder) -> None:
-    with shelf(forest) as folder:
+    with temporary_notes(forest) as folder:
         library = load_library(folder)
         reached = "\0".join(strings(library))
         assert not forest.leaked_words(reached)
@@ -122,7 +121,7 @@ def test_nothing_private_can_be_reached_from_a_library(forest: NoteFolder, edite
         assert all(word in reached for word in edited.public)
 
 
-def test_what_becomes_private_is_forgotten(tmp_path: Path) -> None:
+def test_text_that_becomes_private_is_forgotten(tmp_path: Path) -> None:
     library = load_library(
         write_files(tmp_path, {"a.org": "* One\nsecret\n* Two\n", "b.org": "* Three\nsecret\n"})
     )
@@ -137,7 +136,7 @@ def test_what_becomes_private_is_forgotten(tmp_path: Path) -> None:
     assert changes.removed == (str(tmp_path / "b.org"),)
 
 
-def test_what_is_wrong_with_private_notes_is_not_told(tmp_path: Path) -> None:
+def test_problems_of_private_notes_are_not_reported(tmp_path: Path) -> None:
     library = load_library(
         write_files(
             tmp_path,
@@ -166,7 +165,7 @@ headings = st.lists(
 )
 
 
-def written(tree: list[tuple[int, str, str, bool]], pinned: str) -> str:
+def write_org(tree: list[tuple[int, str, str, bool]], pinned: str) -> str:
     text = ""
     for level, title, own, is_private in tree:
         text += f"{'*' * level} {title}{' :private:' if is_private and own == 'z' else ''}\n"
@@ -177,7 +176,7 @@ def written(tree: list[tuple[int, str, str, bool]], pinned: str) -> str:
 
 @pytest.mark.slow
 @given(data=st.data())
-def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObject) -> None:
+def test_an_updated_library_equals_a_fresh_one(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         library = load_library(folder)
@@ -189,16 +188,16 @@ def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObje
                 if tree is None:
                     (folder / path).unlink(missing_ok=True)
                 else:
-                    write_files(folder, {path: written(tree, pinned)})
+                    write_files(folder, {path: write_org(tree, pinned)})
             library.refresh()
-            assert_as_if_read_anew(library, folder)
+            assert_equals_fresh_library(library, folder)
             nodes = list(all_nodes(library))
             assert len({node.id for node in nodes}) == len(nodes)
 
 
 @pytest.mark.slow
 @given(texts=st.lists(note_texts, min_size=1, max_size=3))
-def test_whatever_a_file_says_it_is_read_whole(texts: list[str]) -> None:
+def test_any_file_is_read_completely(texts: list[str]) -> None:
     written = [text.encode("utf-8", "replace").decode() for text in texts]
     with tempfile.TemporaryDirectory() as name:
         folder = write_files(
@@ -208,17 +207,17 @@ def test_whatever_a_file_says_it_is_read_whole(texts: list[str]) -> None:
 
         for document in library.documents:
             assert document.outline.to_text() == document.outline.text
-        assert_as_if_read_anew(library, folder)
+        assert_equals_fresh_library(library, folder)
 
 
 @pytest.mark.slow
 @given(forest=note_folders())
-def test_ids_do_not_depend_on_where_the_folder_lies(forest: NoteFolder) -> None:
-    with shelf(forest) as here, shelf(forest) as there:
+def test_ids_do_not_depend_on_the_folders_location(forest: NoteFolder) -> None:
+    with temporary_notes(forest) as here, temporary_notes(forest) as there:
         assert node_ids(load_library(here)) == node_ids(load_library(there))
 
 
-def test_an_id_that_two_files_have_belongs_to_the_first_and_both_are_named(tmp_path: Path) -> None:
+def test_an_id_in_two_files_belongs_to_the_first_and_both_are_named(tmp_path: Path) -> None:
     write_files(tmp_path, {"b.org": WITH_ID.format("Later", "same") + "** Child\n", "z.org": "* Other\n"})
     library = load_library(tmp_path)
     child = node_ids(library)["Child"]
@@ -242,7 +241,7 @@ def test_an_id_that_two_files_have_belongs_to_the_first_and_both_are_named(tmp_p
     assert library.problems == ()
 
 
-def test_an_id_that_one_file_has_twice_is_told(tmp_path: Path) -> None:
+def test_a_duplicate_id_in_one_file_is_reported(tmp_path: Path) -> None:
     library = load_library(write_files(tmp_path, {"a.md": "# One {#same}\n\n# Two {#same}\n"}))
 
     assert node_ids(library)["One"] == "same"
@@ -250,7 +249,7 @@ def test_an_id_that_one_file_has_twice_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_notes_are_read_whole(tmp_path: Path, shared_data: Path) -> None:
+def test_real_notes_are_read_completely(tmp_path: Path, shared_data: Path) -> None:
     import tarfile
 
     archive = shared_data / "knowledge" / "worg.tar.gz"
