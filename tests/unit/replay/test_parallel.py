@@ -10,7 +10,7 @@ from foveate.replay.recording import RecordingSource
 from foveate.replay.recording_files import SessionFiles
 from foveate.replay.run import ReplayOptions
 
-SESSION = Path(__file__).parents[2] / "examples" / "session.jsonl"
+SESSION = Path(__file__).parents[3] / "examples" / "session.jsonl"
 OPTIONS = ReplayOptions(policies=(Policy.RECORDED, Policy.ADAPTIVE))
 
 
