@@ -1,1 +1,1 @@
-"""The provider's prompt cache: its rules, where marks pay, what it will read and write, and why it missed."""
+"""Provider prompt caches: their rules, breakpoint placement, simulation, and explanations of cache misses."""

@@ -1,4 +1,4 @@
-"""The header `anthropic-beta`, as far as it is about caching, which `ANTHROPIC_CACHE_BETA` overrides."""
+"""The header `anthropic-beta`, as far as it concerns caching, which `ANTHROPIC_CACHE_BETA` overrides."""
 
 import re
 
@@ -7,21 +7,20 @@ from foveate.errors import BadOption
 VARIABLE = "ANTHROPIC_CACHE_BETA"
 HEADER = "anthropic-beta"
 
-# The betas that caching had at Anthropic until 2025. Hosts that came later may still want them, or refuse them.
+# Anthropic's caching betas until 2025. Other hosts may still require or reject them.
 _CACHING_BETA = re.compile(r"(prompt-caching|extended-cache-ttl)(-|$)")
 _BETA = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def resolve_beta_header(override: str | None, client_value: str = "") -> str:
-    """The value of the header that is sent; where it is empty, the header is left out.
+    """The value of the header to send; if empty, the header is left out.
 
-    `override` is what the variable says, None where it is not set: then what the client has `given` is sent as
-    it came, since Anthropic itself wants no beta for caching any more. Otherwise the betas in it, with commas
-    between them, take the place of the client's own that are about caching; its others stay. An empty one means
-    none.
+    `override` is the value of the variable. If it is None, the client's value is sent unchanged, since
+    Anthropic no longer requires a beta for caching. Otherwise its comma-separated betas replace the client's
+    betas about caching; others stay. An empty override means none.
 
     Raises:
-        BadOption: an override that cannot stand in a header.
+        BadOption: the override is not a valid header value.
     """
     if override is None:
         return client_value

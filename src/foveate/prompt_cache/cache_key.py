@@ -1,4 +1,4 @@
-"""The cache key of a session, for providers that find a warm machine by one and not by marks."""
+"""Cache keys of sessions, for providers that route requests with the same key to the same machine."""
 
 from blake3 import blake3
 
@@ -11,12 +11,12 @@ _FORMATS_WITH_KEY = (Format.CHAT, Format.RESPONSES)
 
 
 def derive_cache_key(session: str) -> str:
-    """A session's key: the same for all its requests, and nothing that could be read back."""
+    """A session's key: the same for all its requests, and not reversible."""
     return blake3(b"cache key\0" + session.encode("utf-8", "replace")).hexdigest(_KEY_BYTES)
 
 
 def set_cache_key(request: Request, rules: CacheRules, session: str) -> SetParameter | None:
-    """The edit that gives a request its session's key, where provider and format take one and it has none."""
+    """The edit that sets a session's cache key, if provider and format accept one and the request has none."""
     if not rules.key_parameter or request.format not in _FORMATS_WITH_KEY:
         return None
     if rules.key_parameter in get_parameters(request):
@@ -29,5 +29,5 @@ def set_cache_key(request: Request, rules: CacheRules, session: str) -> SetParam
 
 
 def cache_key_headers(rules: CacheRules, session: str) -> dict[str, str]:
-    """The header that does the same where a provider wants it there."""
+    """The header with the session's key, for providers that read it from there."""
     return {rules.key_header: derive_cache_key(session)} if rules.key_header else {}

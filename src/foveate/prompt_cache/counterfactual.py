@@ -1,7 +1,7 @@
-"""Provider caches as they would be without some of what Foveate does, simulated request by request.
+"""Simulated provider caches as they would be without some of Foveate's changes, updated request by request.
 
-Only states that differ are kept: a state is simulated from the first request of an agent on which it differs
-from the next one. Until then both are the same.
+Only states that differ are stored: a state is simulated from an agent's first request on which it differs
+from the next state. Until then both are the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,33 +14,33 @@ from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import CacheEntry, ServedRequest, SimulatedCache
 
 _ACTUAL = SimulatedState.KEEP_ALIVE
-_STATE_PAIRS = tuple(pairwise(reversed(SimulatedState)))  # the last state first
+_STATE_PAIRS = tuple(pairwise(reversed(SimulatedState)))  # last state first
 _MAX_SHARED = 512
-# A provider that caches without breakpoints keeps every prefix. Each request shares its last ones, so that the
-# requests of a conversation share most of them.
+# A provider that caches without breakpoints caches every prefix. Each request shares its last ones, so that
+# the requests of a conversation share most of them.
 _SHARED_TAIL_PIECES = 32
 
 
 class RequestVersion(NamedTuple):
-    """A request in one state: its prompt, and its breakpoints by the pieces that they stand on."""
+    """A request in one state: its prompt, and its breakpoints by piece."""
 
     prompt: CachedPrompt
     breakpoints: Mapping[int, Ttl]
 
     def is_same_as(self, other: "RequestVersion") -> bool:
-        """Whether the provider would be sent the same."""
+        """Whether the provider would receive the same request."""
         return self.prompt is other.prompt and self.breakpoints == other.breakpoints
 
 
 class SimulatedStates(NamedTuple):
-    """The input of one request in every state, and the session's caches of the states that are kept."""
+    """The usage of one request in every state, and the session's caches of the states that are stored."""
 
     usage: Mapping[SimulatedState, CacheUsage]
     caches: Mapping[SimulatedState, SimulatedCache]
 
 
 class AgentStates:
-    """The states of one agent: what its sessions can read of each other in each of them."""
+    """The cache states of one agent, with the entries that its sessions share in each state."""
 
     def __init__(self) -> None:
         self._shared: dict[SimulatedState, dict[bytes, CacheEntry]] = {_ACTUAL: {}}
@@ -54,7 +54,9 @@ class AgentStates:
         at: float,
         response_at: float,
     ) -> ServedRequest:
-        """Simulate what was really sent. `cache` is that of its session, which also reads what others wrote."""
+        """Simulate the request as it was sent. `cache` is its session's cache; entries of other sessions are
+        readable too.
+        """
         return self._serve(_ACTUAL, version, cache, rules, at=at, response_at=response_at)
 
     def serve(
@@ -70,9 +72,9 @@ class AgentStates:
     ) -> SimulatedStates:
         """Simulate a request in all states.
 
-        `caches` are those of its session before it, with that of what was really sent; `sent` is what became of
-        that. `keys` are prefixes that other requests of the agent may share, besides those that are marked or
-        read and the ends of tools and system prompt.
+        `caches` are the session's caches before the request, including the actual one; `actual` is the result
+        of the actual request. `keys` are prefixes that other requests of the agent may share, in addition to
+        breakpoints, the hit, and the ends of tools and system prompt.
         """
         self._split(versions, caches)
         usage, after = {_ACTUAL: actual.usage}, dict[SimulatedState, SimulatedCache]()
@@ -91,7 +93,7 @@ class AgentStates:
     def _split(
         self, versions: Mapping[SimulatedState, RequestVersion], caches: Mapping[SimulatedState, SimulatedCache]
     ) -> None:
-        """Keep the states that begin to differ from the next one."""
+        """Start storing the states that begin to differ from the next one."""
         entries = self._shared[_ACTUAL]
         for following, state in _STATE_PAIRS:
             differs = state in caches or not versions[state].is_same_as(versions[following])
@@ -136,7 +138,7 @@ class AgentStates:
                 continue
             if other is not None and other.is_live(at):
                 entry = entry.merge(other)
-            shared.pop(key, None)  # so that the oldest stands first
+            shared.pop(key, None)  # so that the oldest comes first
             shared[key] = entry
         while len(shared) > _MAX_SHARED:
             del shared[next(iter(shared))]
@@ -145,7 +147,7 @@ class AgentStates:
 def _find_shared_keys(
     version: RequestVersion, served: ServedRequest, rules: CacheRules, more: Iterable[bytes]
 ) -> list[bytes]:
-    """Prefixes of a request that other sessions may share."""
+    """The prefixes of a request that other sessions may share."""
     tools_end, system_end, _, _ = prompt_layout(version.prompt)
     keys = prefix_keys(version.prompt)
     places = {tools_end - 1, system_end - 1, served.read_pieces - 1, *version.breakpoints}

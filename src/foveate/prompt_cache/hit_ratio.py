@@ -1,4 +1,4 @@
-"""Hit ratios: how much of what an agent sent in the last hour was read from the provider's cache."""
+"""Cache hit ratios: how much of an agent's input in the last hour was read from the provider's cache."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -11,16 +11,15 @@ from foveate.model import CacheUsage
 WINDOW_SECONDS = 3600
 BUCKET_SECONDS = 30
 MAX_AGENTS = 1024
-"""How many agents are watched; the one that was silent for longest is forgotten first."""
+"""Maximum number of tracked agents; the one that was idle longest is dropped first."""
 
 _WINDOW_BUCKETS = WINDOW_SECONDS // BUCKET_SECONDS
-# Twice as many as are looked at, so that late arrivals, and a clock that was put back, push out nothing that is
-# still looked at.
+# Twice the window, so that late arrivals and a clock that is set back do not push out buckets of the window.
 _MAX_BUCKETS = 2 * _WINDOW_BUCKETS
 
 
 class HitRatioLevel(StrEnum):
-    """What a hit ratio says about an agent."""
+    """Rating of a hit ratio."""
 
     HEALTHY = "healthy"
     FAIR = "fair"
@@ -30,7 +29,7 @@ class HitRatioLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitRatioThresholds:
-    """From which ratio on an agent is healthy, and below which it is flagged."""
+    """Thresholds of the ratings."""
 
     healthy_from: float = 0.7
     flagged_below: float = 0.3
@@ -41,18 +40,17 @@ DEFAULT_THRESHOLDS = HitRatioThresholds()
 
 @dataclass(frozen=True, slots=True)
 class HitRatio:
-    """The input tokens of some time, and those of them that the cache had."""
+    """Input tokens of a period, and how many of them were read from the cache."""
 
     read_tokens: int
     input_tokens: int
 
     @property
     def ratio(self) -> float | None:
-        """The share that was read from the cache; None where nothing was sent."""
+        """The share read from the cache; None if nothing was sent."""
         return self.read_tokens / self.input_tokens if self.input_tokens else None
 
     def level(self, thresholds: HitRatioThresholds = DEFAULT_THRESHOLDS) -> HitRatioLevel:
-        """Whether that is good."""
         ratio = self.ratio
         if ratio is None:
             return HitRatioLevel.UNKNOWN
@@ -62,7 +60,9 @@ class HitRatio:
 
 
 class _SlidingHour:
-    """One agent's tokens by the half minute; at most so many, the one that was fed longest ago goes first."""
+    """One agent's tokens in buckets of half a minute; the bucket that was updated longest ago is dropped
+    first.
+    """
 
     __slots__ = ("_buckets",)
 
@@ -82,12 +82,11 @@ class _SlidingHour:
 
 
 class HitRatios:
-    """The hit ratio of each agent over a sliding hour, in steps of half a minute.
+    """The hit ratio of each agent over a sliding hour, in steps of half a minute. Thread-safe.
 
-    Takes the same room however much traffic there is: two numbers for each half minute in which an agent sent
-    something. Times are seconds of any clock. What arrives late counts where it belongs, and where a clock is
-    put back nothing is lost: what lies ahead of it counts again once it gets there. Safe to share between
-    threads.
+    Memory does not depend on traffic: two numbers for each half minute in which an agent sent something.
+    Times are seconds of any clock. Late arrivals count in the bucket that they belong to. If the clock is set
+    back, buckets in the future count again once it gets there.
     """
 
     def __init__(self, max_agents: int = MAX_AGENTS) -> None:
@@ -96,7 +95,7 @@ class HitRatios:
         self._lock = Lock()
 
     def add(self, agent: str, usage: CacheUsage, *, at: float) -> None:
-        """Count what a call of `agent` was billed for at `at`."""
+        """Count the usage of a call of `agent` at `at`."""
         bucket = _bucket(at)
         with self._lock:
             hour = self._hours.setdefault(agent, _SlidingHour())
@@ -106,7 +105,7 @@ class HitRatios:
                 self._hours.popitem(last=False)
 
     def ratio(self, agent: str, *, at: float) -> HitRatio:
-        """What `agent` sent in the hour before `at`, and read from the cache."""
+        """The hit ratio of `agent` in the hour before `at`."""
         with self._lock:
             hour = self._hours.get(agent)
             return hour.ratio_until(_bucket(at)) if hour else HitRatio(0, 0)

@@ -1,8 +1,9 @@
-"""Keep-alive pings: a cheap read just before an entry dies, while a return is likely enough to pay for it.
+"""Keep-alive requests: a cheap read just before an entry expires, if a return is likely enough to pay for it.
 
-Two kinds. One repeats the last request up to an entry, which refreshes that entry for its time. The other
-repeats the request and its answer, and marks the answer as long-lived: for the price of reading the prompt once
-and of writing the answer, all of it is kept for the long time, and the next request begins with that answer.
+There are two kinds. One repeats the last request up to an entry, which restarts that entry's TTL. The other
+repeats the request and its response with a long-TTL breakpoint on the response: for the price of reading the
+prompt and writing the response, everything is kept for the long TTL, and the next request begins with that
+response.
 """
 
 from collections.abc import Mapping
@@ -17,16 +18,17 @@ from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece,
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import CacheEntry, SimulatedCache
 
-# A ping has to have begun before the entry dies: so long before, for clocks that differ and slow connections.
+# A keep-alive must begin this long before the entry expires, to allow for clock skew and slow connections.
 MARGIN_SECONDS = 10.0
 DEFAULT_MAX_KEEPALIVES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAlive:
-    """A read to be sent at `at`, of the last request's first `pieces`; `with_answer`, of its answer as well.
+    """A read to be sent at `at`, of the first `pieces` of the last request; with `includes_response`, of its
+    response too.
 
-    `saved_tokens` is what it is expected to save, in uncached tokens, its own price taken off.
+    `saved_tokens` is the expected saving, in uncached tokens, after its own price.
     """
 
     at: float
@@ -47,9 +49,10 @@ def plan_keepalive(
     sent: int = 0,
     max_keepalives: int = DEFAULT_MAX_KEEPALIVES,
 ) -> KeepAlive | None:
-    """The next ping that is expected to pay, after a request of `last_at` and `sent` pings since; or none.
+    """The next keep-alive that is expected to pay, after a request at `last_at` and `sent` keep-alives since;
+    or None.
 
-    Only entries that were paid for are worth it, so there is none for providers that keep things unasked.
+    Only entries that were paid for are worth it, so there is none for automatic caches.
     """
     if sent >= max_keepalives or rules.caching is not CachingMode.BREAKPOINTS:
         return None
@@ -81,9 +84,10 @@ def build_keepalive_prompt(
     rules: CacheRules,
     live: Mapping[int, CacheEntry],
 ) -> CachedPrompt:
-    """The request that `ping` sends, as the cache sees it; `live` are the entries along `prompt` then.
+    """The request that `keepalive` sends, as the cache sees it; `live` are the entries along `prompt` at that
+    time.
 
-    The long-lived ones that reach farthest are used with it, as many as there are places for marks.
+    It also refreshes the long-TTL entries that reach farthest, within the breakpoint limit.
     """
     pieces = [structs.replace(piece, breakpoint_ttl=None) for piece in prompt.pieces[: keepalive.pieces]]
     lasting = [
@@ -99,7 +103,7 @@ def build_keepalive_prompt(
 
 
 class _KeepAliveValue:
-    """What pings are expected to save, where no request has come from `last_at` until `now`."""
+    """Expected savings of keep-alives, if no request has arrived between `last_at` and `now`."""
 
     def __init__(self, rules: CacheRules, expected: ArrivalForecast, last_at: float, now: float) -> None:
         self._rules = rules
@@ -109,7 +113,7 @@ class _KeepAliveValue:
         self._write_price = rules.write_prices[rules.ttls[0]]
 
     def of_refresh(self, entry: CacheEntry, at: int, tokens: int, protected: int) -> list[KeepAlive]:
-        """One that keeps an entry for its own time again, if it pays."""
+        """A keep-alive that restarts an entry's own TTL, if it pays."""
         due = self._due_at(entry)
         chance = self._return_probability(due, entry.ttl)
         saved = (
@@ -122,7 +126,7 @@ class _KeepAliveValue:
     def of_extension(
         self, entry: CacheEntry, at: int, tokens: int, protected: int, response_tokens: int
     ) -> list[KeepAlive]:
-        """One that keeps prompt and answer for the long time, if there is one and it pays."""
+        """A keep-alive that keeps prompt and response for the long TTL, if there is one and it pays."""
         long_ttl = self._rules.ttls[-1]
         if long_ttl is self._rules.ttls[0]:
             return []

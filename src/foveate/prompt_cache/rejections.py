@@ -1,10 +1,8 @@
-"""Refusals: which error says that a provider does not want what we added, and who is known to have said so.
+"""Recognizes errors by which a provider rejects what Foveate added, and remembers who sent them.
 
-That is a cache mark, or an optional parameter such as `prompt_cache_key`.
-
-A request whose marks were refused is sent once more without them. Only where that one is taken is the refusal
-remembered: then it was the marks. So an error that was misread costs one more refused request and nothing else,
-and there is no harm in reading errors generously.
+Foveate adds cache breakpoints and optional parameters such as `prompt_cache_key`. A rejected request is sent
+once more without them. Only if that succeeds is the rejection remembered: then they were the cause. So a
+misread error costs one more failed request and nothing else, and errors can be matched generously.
 """
 
 import re
@@ -17,36 +15,36 @@ from typing import TypeVar
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import as_list, as_text, parse_json
 
-_STATUSES = frozenset({400, 403, 422})  # 403 is Bedrock's for a model without caching, 422 Mistral's and vLLM's
+_STATUSES = frozenset({400, 403, 422})  # 403: Bedrock, for a model without caching; 422: Mistral and vLLM
 _NAMES_CACHING = re.compile(
     r"cache_?control|cache_?point\b|prompt_cache_(breakpoint|options|key|retention)|cache point|prompt caching",
     re.IGNORECASE,
 )
-# The mark is known, but not that it says for how long: `cache_control.ephemeral.ttl: Extra inputs are …`.
+# Breakpoints are accepted, but not their TTL: `cache_control.ephemeral.ttl: Extra inputs are …`.
 _NAMES_TTL = re.compile(
     r"(cache_?control|cache_?point|prompt_cache_options)[\w.]{0,200}\bttl\b|\[ttl\]", re.IGNORECASE
 )
-# Marks are known, but not in this place, in this order, or in this number.
+# Breakpoints are accepted, but not at this position, in this order, or this many.
 _NAMES_PLACEMENT = re.compile(
     r"maximum of \d|at most \d|too many|must not come after|can ?not be (set for|inserted|placed)"
     r"|thinking\.cache_",
     re.IGNORECASE,
 )
 
-# Where errors say what is wrong, over all shapes that are known: Anthropic and Vertex (`error.message`), OpenAI
-# (`message`, `param`), OpenRouter (the provider's own error as a text in `metadata.raw`), Bedrock (`message`,
-# `Message`), Google (`details`, `fieldViolations`), FastAPI, vLLM and Mistral (`detail`, `loc`, `msg`). What
-# else an error holds can be the user's own words, such as FastAPI's `input`.
+# Fields with the error message, in all known formats: Anthropic and Vertex (`error.message`), OpenAI
+# (`message`, `param`), OpenRouter (the provider's error as text in `metadata.raw`), Bedrock (`message`,
+# `Message`), Google (`details`, `fieldViolations`), FastAPI, vLLM and Mistral (`detail`, `loc`, `msg`). Other
+# fields can contain the user's own text, such as FastAPI's `input`.
 _MESSAGE_FIELDS = frozenset(
     ("error", "errors", "message", "Message", "param", "metadata", "raw", "details", "fieldViolations", "field",
      "description", "reason", "detail", "msg", "upstream_error")
 )  # fmt: skip
-# Where an error goes on to show what it was given: pydantic's two ways.
+# The parts in which pydantic's errors repeat the input, in both of its formats.
 _ECHOED_INPUT = re.compile(
     r"\binput_value=.*?(?=, input_type=|\n|$)|['\"]input['\"]: .*?(?=['\"]loc['\"]: |$)", re.DOTALL
 )
-# Words in quotes are the user's, unless the field that is meant stands first: "cache_control: not allowed".
-# Bounded, so that a text full of quotes is not read to its end from each of them.
+# Quoted text is the user's, unless it starts with the field in question: "cache_control: not allowed".
+# Bounded, so that a text full of quotes is not scanned to its end from each of them.
 _QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<first>[^\s'\"`]*+)\s(?:(?!\1(?!\w)).){0,400}+\1(?!\w)", re.DOTALL)
 _MAX_TEXT_CHARS = 32_768
 _MAX_PARTS = 1_000
@@ -56,12 +54,12 @@ MAX_REMEMBERED = 1_024
 
 
 class Rejection(StrEnum):
-    """What was refused."""
+    """What the provider rejected."""
 
-    BREAKPOINTS = "marks"  # every mark
-    CLIENT_BREAKPOINTS = "client"  # every mark, the client's own too
-    TTL = "ttl"  # that a mark says for how long
-    PLACEMENT = "placing"  # where the marks stood in this request, or how many they were
+    BREAKPOINTS = "marks"  # all breakpoints
+    CLIENT_BREAKPOINTS = "client"  # all breakpoints, including the client's
+    TTL = "ttl"  # the TTL of breakpoints
+    PLACEMENT = "placing"  # position, order or number of the breakpoints in this request
 
 
 REMEMBERED_SECONDS: Mapping[Rejection, float] = MappingProxyType(
@@ -72,13 +70,13 @@ REMEMBERED_SECONDS: Mapping[Rejection, float] = MappingProxyType(
         Rejection.PLACEMENT: 600.0,
     }
 )
-"""For how long; then it is tried again, since providers learn."""
+"""How long each rejection is remembered. After that Foveate tries again, since providers change."""
 
 
 def classify_rejection(status: int, body: bytes) -> Rejection | None:
-    """What of our marks the answer to a request refuses; None where it is about something else.
+    """What the error response rejects of our breakpoints; None if it is about something else.
 
-    Only what the error itself says is looked at, not what it shows of the request.
+    Only the error's own message is considered, not what it repeats of the request.
     """
     if status not in _STATUSES:
         return None
@@ -99,14 +97,14 @@ def find_rejected_parameters(status: int, body: bytes, names: Collection[str]) -
 
 
 def _error_text(body: bytes, exempt: re.Pattern[str]) -> str:
-    """The error's own words, without quotes of the request, unless a quote begins with what is `named`."""
-    # A newline apart: what one part names, another may be about (`param` and `message`).
+    """The error's own message without quotes of the request, unless a quote begins with a match of `exempt`."""
+    # Joined, since one part may name what another is about (`param` and `message`).
     text = "\n".join(_ECHOED_INPUT.sub(" ", part) for part in _message_texts(body))[:_MAX_TEXT_CHARS]
     return _QUOTED.sub(lambda quoted: quoted[0] if exempt.search(quoted["first"]) else " ", text)
 
 
 def _message_texts(body: bytes) -> Iterator[str]:
-    """Every text in which an error says what is wrong, also those of an error within an error."""
+    """All texts in which an error says what is wrong, including those of nested errors."""
     parts: list[object] = [body.decode("utf-8", "replace")]
     for _ in range(_MAX_PARTS):
         if not parts:
@@ -126,7 +124,7 @@ def _message_texts(body: bytes) -> Iterator[str]:
 
 
 def _extract_nested_error(text: str) -> tuple[str, object] | None:
-    """What stands around an error in JSON within a text, and that error."""
+    """The text around a JSON error in `text`, and that error."""
     start = min((at for at in (text.find("{"), text.find("[{")) if at >= 0), default=-1)
     if start < 0:
         return None
@@ -150,18 +148,17 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRejections:
-    """Who is known to refuse what we add: an upstream for a model, or for a session where it was the placing.
+    """Which upstreams reject what, by model; by session if it was the placement.
 
-    A value: what happens gives the next one. It holds so many refusals, and forgets the oldest first. Where a
-    clock is put back by more than a refusal is remembered for, that is forgotten too.
+    Immutable: each change returns a new value. Bounded; the oldest rejection is dropped first. A rejection is
+    also dropped if the clock is set back by more than the time that it is remembered.
     """
 
     limit: int = MAX_REMEMBERED
     remembered: Mapping[_RejectionKey, _RememberedRejection] = field(default_factory=dict)
-    parameters: Mapping[_RejectionKey, float] = field(default_factory=dict)  # by their names, with the time
+    parameters: Mapping[_RejectionKey, float] = field(default_factory=dict)  # by name, with the time
 
     def accepts_breakpoints(self, upstream: str, model: str, *, session: str, at: float) -> bool:
-        """Whether to send marks at all."""
         return (
             self._find_rejection(upstream, model, "", at)
             not in (Rejection.BREAKPOINTS, Rejection.CLIENT_BREAKPOINTS)
@@ -169,26 +166,23 @@ class KnownRejections:
         )
 
     def accepts_client_breakpoints(self, upstream: str, model: str, *, at: float) -> bool:
-        """Whether to send the client's own marks."""
         return self._find_rejection(upstream, model, "", at) is not Rejection.CLIENT_BREAKPOINTS
 
     def accepts_ttl(self, upstream: str, model: str, *, at: float) -> bool:
-        """Whether a mark may say for how long."""
         return self._find_rejection(upstream, model, "", at) is not Rejection.TTL
 
     def accepts_parameter(self, upstream: str, model: str, name: str, *, at: float) -> bool:
-        """Whether to add an optional parameter."""
         rejected_at = self.parameters.get((upstream, model, name))
         return rejected_at is None or abs(at - rejected_at) >= _DAY_SECONDS
 
     def with_rejected_parameter(self, name: str, upstream: str, model: str, *, at: float) -> "KnownRejections":
-        """What is known once the same request was taken without a parameter."""
+        """Remember that the same request succeeded without a parameter."""
         return replace(self, parameters=self._add_entry(self.parameters, (upstream, model, name), at))
 
     def with_rejection(
         self, rejection: Rejection, upstream: str, model: str, *, session: str, at: float
     ) -> "KnownRejections":
-        """What is known once the same request was taken without marks."""
+        """Remember that the same request succeeded without breakpoints."""
         key = upstream, model, _scope(rejection, session)
         return replace(
             self, remembered=self._add_entry(self.remembered, key, _RememberedRejection(rejection, at))
@@ -197,7 +191,6 @@ class KnownRejections:
     def _add_entry(
         self, known: Mapping[_RejectionKey, _Entry], key: _RejectionKey, entry: _Entry
     ) -> Mapping[_RejectionKey, _Entry]:
-        """What is known with one more entry, and without the oldest if there are too many."""
         others = [(other, value) for other, value in known.items() if other != key]
         return {**dict(others[-(self.limit - 1) :] if self.limit > 1 else []), key: entry}
 
@@ -209,5 +202,5 @@ class KnownRejections:
 
 
 def _scope(rejection: Rejection, session: str) -> str:
-    # One client that places its own marks wrongly takes nobody else's away.
+    # A client that misplaces its own breakpoints must not disable those of other sessions.
     return session if rejection is Rejection.PLACEMENT else ""

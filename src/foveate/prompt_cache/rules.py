@@ -1,4 +1,4 @@
-"""What each provider's cache does for each model, found by name in a dated table (`cache/rules.toml`)."""
+"""Cache rules of each provider and model, from a dated table (`prompt_cache/rules.toml`)."""
 
 import re
 import tomllib
@@ -14,33 +14,33 @@ from foveate.model import Area, CacheUsage, Ttl
 from foveate.tokens.families import candidate_names, normalize_model_name
 
 _TABLE = Path(__file__).with_name("rules.toml")
-# Models that come and go in a long-lived process are forgotten again.
+# Bounded, since a long-lived process may see many model names.
 _MAX_CACHED_RULES = 256
-# Names are looked through for each provider.
+# Each name is matched against the patterns of all providers.
 _MAX_NAME_CHARS = 256
 
 
 class CachingMode(StrEnum):
-    """How a provider decides what to keep."""
+    """How a provider decides what to cache."""
 
-    BREAKPOINTS = "marks"  # only up to a mark (Anthropic)
+    BREAKPOINTS = "marks"  # only prefixes that end at a breakpoint (Anthropic)
     AUTOMATIC = "automatic"  # every prefix, in steps (OpenAI before GPT-5.6, DeepSeek, Mistral, xAI, Gemini)
-    BOTH = "both"  # automatic, with marks on top (OpenAI from GPT-5.6)
+    BOTH = "both"  # automatic, and breakpoints in addition (OpenAI from GPT-5.6)
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRules:
-    """One model's cache. Prices are multiples of that of an uncached input token.
+    """The cache of one model. Prices are multiples of the price of an uncached input token.
 
-    `source` and `as_of` say where the rules come from; `inherited` that nothing is known of this very model, so
-    that the rules are those of its kin, `family`. A `lookback_positions` of 0 is one without a bound.
-    `ttls` are the times that a mark may ask for, the usual one first; of a provider that keeps things unasked,
-    how long it does so while nobody uses them. `breaks` names the parameters whose change a prefix does not
-    outlive, each with the area from which on it is lost. `binds_thinking`: a replayed thinking block is refused
-    where anything before it was changed. `drops_thinking`: the provider leaves out all thinking that stands
-    before the last message in which the user speaks (one that holds more than tool results), so that the prefix
-    ends at the first of it. `rejects_marks`: a request with a cache breakpoint is an error.
+    `source` and `as_of` say where the rules come from. `inherited`: the table does not list this model, so
+    these are the rules of its `family`. A `lookback_positions` of 0 means no limit. `ttls` are the TTLs that
+    a breakpoint may request, the default first; for automatic caches, how long an unused entry is kept.
+    `invalidating_parameters` maps each parameter whose change invalidates the prefix to the area from which
+    on it does. `binds_thinking`: the provider rejects a replayed thinking block if anything before it has
+    changed. `drops_thinking`: the provider drops all thinking before the last user message that contains more
+    than tool results, so the prefix ends at the first thinking block. `rejects_breakpoints`: a request with a
+    breakpoint is an error.
     """
 
     provider: str
@@ -79,11 +79,11 @@ def input_price(usage: CacheUsage, rules: CacheRules) -> float:
 
 @lru_cache(_MAX_CACHED_RULES)
 def rules_for(model: str, provider: str | None = None) -> CacheRules:
-    """The rules of a model at a provider; where none is said, at the one that the model's name points to.
+    """The rules of a model at a provider, or at the provider that the model's name suggests.
 
-    A model that the table does not have yet gets the rules of its family, at the price and minimum of its least
-    generous one, and what belongs to no family those of a cache that takes no marks and promises nothing. Both
-    say that they are `inherited`.
+    A model that the table does not list gets the rules of its family with the least favourable price and
+    minimum. A model without a family gets a cache that accepts no breakpoints and saves nothing. Both are
+    `inherited`.
     """
     table = _load_table()
     host = table.by_name.get(provider.lower()) if provider is not None else _find_host(model, table)
@@ -108,9 +108,9 @@ def rules_for(model: str, provider: str | None = None) -> CacheRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ModelRow:
-    """What is special about some models: those whose name `names` is, and later ones, found by `newer`.
+    """Rules of the models that match `name_pattern`, and of newer ones that match `newer_pattern`.
 
-    `unknown` holds for all that are not known by their name.
+    `unknown` applies only to models that `name_pattern` does not match.
     """
 
     name_pattern: str
@@ -121,9 +121,9 @@ class _ModelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Provider:
-    """One that serves models of its own (known by `match`), those of others (`serves`), or any (neither).
+    """A provider that serves its own models (`model_pattern`), those of others (`serves`), or any (neither).
 
-    `spelling` is how it writes the names of models that others write differently.
+    `spelling_pattern` matches its own way of writing model names.
     """
 
     name: str
@@ -135,7 +135,9 @@ class _Provider:
     rows: tuple[_ModelRow, ...]
 
     def find_row(self, name: str) -> tuple[_ModelRow | None, bool]:
-        """The first row that is a model's name, or else one of its kin's; and whether it is known by it."""
+        """The first row that matches a model's name, or else that of a related model; and whether the name
+        matched.
+        """
         known, kin = candidate_names(name)
         for row in self.rows:
             if any(re.fullmatch(row.name_pattern, stretch) for stretch in known):
@@ -157,7 +159,7 @@ class _RulesTable:
 
 
 def _find_host(model: str, table: _RulesTable) -> _Provider | None:
-    """The provider that a model's name points to: by the path to it, by how it is spelled, by whose it is."""
+    """The provider that a model's name suggests: by its path, its spelling, or the model's maker."""
     spelled = model.lower()[:_MAX_NAME_CHARS]
     path = spelled.split("/")[:-1]
     for part in path:

@@ -1,4 +1,6 @@
-"""Blocks that Foveate puts into a request, most stable first: a change leaves all before it in the cache."""
+"""Order of the blocks that Foveate adds to a request: most stable first, so that a change keeps everything
+before it cached.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,7 +10,7 @@ from foveate.errors import BadOption
 
 
 class SectionLayer(StrEnum):
-    """The stretches of a prompt, in their order, which is from what hardly changes to what always does."""
+    """The layers of a prompt in order, from what hardly changes to what always does."""
 
     TOOLS = "tools"
     WORKSPACE = "workspace"
@@ -19,12 +21,12 @@ class SectionLayer(StrEnum):
 
     @property
     def stability(self) -> str:
-        """The same in the words of sections: `static`, `session` or `turn`."""
+        """The layer in the terms of sections: `static`, `session` or `turn`."""
         return _STABILITIES[self]
 
     @property
     def is_long_lived(self) -> bool:
-        """Whether a provider that can is asked to keep it for long."""
+        """Whether it should be cached with a long TTL."""
         return self.stability != "turn" and self is not SectionLayer.HISTORY
 
 
@@ -38,8 +40,8 @@ _STABILITIES = {
 }
 _LAYER_RANKS = {layer: place for place, layer in enumerate(SectionLayer)}
 
-# The layers that texts can be part of, and the texts that are known by name, in the order they have there: what
-# changes least comes first, and what is not known last.
+# The layers that can contain texts, with the known texts in order: what changes least comes first, unknown
+# texts last.
 SECTION_NAMES = {
     SectionLayer.WORKSPACE: ("identity", "soul", "user", "agents", "memory", "mandates", "tools"),
     SectionLayer.SKILLS: ("skills",),
@@ -59,17 +61,17 @@ _SEPARATOR = "\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedBlock:
-    """A text that Foveate puts into a request."""
+    """A text that Foveate adds to a request."""
 
     name: str
     layer: SectionLayer
     text: str = field(repr=False)  # it can be megabytes
 
     def __post_init__(self) -> None:
-        """Refuse what no text can be part of.
+        """Check the layer.
 
         Raises:
-            BadOption: its layer is that of the tools' definitions, or the history, which is the client's own.
+            BadOption: the layer is that of tool definitions, or the history, which is the client's own.
         """
         if self.layer not in SECTION_NAMES:
             known = ", ".join(SECTION_NAMES)
@@ -81,9 +83,9 @@ class InjectedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlattenedBlocks:
-    """Blocks as one text before the history and one behind it; `note` says so, where blocks were lost by it.
+    """Blocks joined into one text before the history and one after it.
 
-    It is to be told once in a process.
+    `note` says so if blocks were lost by it; it should be reported once per process.
     """
 
     before: str
@@ -92,12 +94,11 @@ class FlattenedBlocks:
 
 
 def find_layer(name: str, stability: str) -> SectionLayer:
-    """Where a section belongs that stays the same for so long: by its name among the layers that do, if known.
-
-    How long it stays the same is believed, whatever its name.
+    """The layer of a section: by its name if that is known and its layer has this stability, else by its
+    stability.
 
     Raises:
-        BadOption: a stability that is none of `static`, `session`, `turn`.
+        BadOption: a stability other than `static`, `session` and `turn`.
     """
     if stability not in _LAYER_BY_STABILITY:
         known = ", ".join(_LAYER_BY_STABILITY)
@@ -107,23 +108,23 @@ def find_layer(name: str, stability: str) -> SectionLayer:
 
 
 def order_blocks(blocks: Iterable[InjectedBlock]) -> tuple[InjectedBlock, ...]:
-    """The blocks, most stable first; those of which nothing is known stay in the order they have."""
+    """Sort blocks, most stable first. Blocks of unknown name stay in their order."""
     return tuple(sorted(blocks, key=_sort_key))
 
 
 def split_around_history(
     blocks: Iterable[InjectedBlock],
 ) -> tuple[tuple[InjectedBlock, ...], tuple[InjectedBlock, ...]]:
-    """The blocks in their order: those that stand before the history, and those behind it."""
+    """The sorted blocks: those before the history, and those after it."""
     found = order_blocks(blocks)
     first = sum(1 for block in found if _LAYER_RANKS[block.layer] < _LAYER_RANKS[SectionLayer.HISTORY])
     return found[:first], found[first:]
 
 
 def flatten_blocks(blocks: Iterable[InjectedBlock], *, provider: str) -> FlattenedBlocks:
-    """The blocks for a provider that takes none, as texts with a blank line between them.
+    """Join the blocks for a provider that does not accept blocks, separated by blank lines.
 
-    What changes with each turn still stands behind the history, which such a provider caches by itself.
+    What changes with each turn still follows the history, which such a provider caches automatically.
     """
     sides = [[block.text for block in side if block.text.strip()] for side in split_around_history(blocks)]
     before, after = map(_SEPARATOR.join, sides)
@@ -142,5 +143,5 @@ def _sort_key(block: InjectedBlock) -> tuple[int, int]:
 
 
 def _section_name(name: str) -> str:
-    """A name as the table has it: `workspace/IDENTITY.md` is `identity`."""
+    """A name as in the table: `workspace/IDENTITY.md` is `identity`."""
     return name.removeprefix(_WORKSPACE_PREFIX).removesuffix(".md").lower()

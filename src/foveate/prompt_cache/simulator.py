@@ -1,11 +1,9 @@
-"""The provider's cache as a value: what a request would read, write and be billed, and the cache after it.
+"""Simulator of a provider's cache: what a request reads and writes, its usage, and the cache afterwards.
 
-Three kinds are known. Where a provider keeps what is marked (Anthropic), each mark looks for an entry at itself
-and at some positions before it, and what lies between the longest that is found and the last mark is written.
-Where it keeps everything (OpenAI before GPT-5.6), the longest prefix of whole pieces that was sent before is
-read, in steps. From GPT-5.6 on OpenAI puts a mark of its own at the end, and takes others on top.
-
-What a provider keeps, as a value that can be changed a little at the price of a little.
+If a provider caches up to breakpoints (Anthropic), each breakpoint looks for an entry at its own position and
+some positions before it, and everything between the longest hit and the last breakpoint is written. If it
+caches everything (OpenAI before GPT-5.6), the longest prefix of whole pieces that was sent before is read, in
+steps. From GPT-5.6 on, OpenAI places a breakpoint of its own at the end and accepts others in addition.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +21,16 @@ from foveate.prompt_cache.prompt.cached_prompt import (
 )
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 
-_TTL_SECONDS = {ttl: ttl.seconds for ttl in Ttl}  # a look, where each would be read from its name again
+_TTL_SECONDS = {ttl: ttl.seconds for ttl in Ttl}  # `Ttl.seconds` parses the name each time
+# Recent changes are merged with the older entries after this many, and expired entries dropped.
+_MAX_RECENT = 128
+_LONG_TTLS = frozenset((Ttl.ONE_HOUR, Ttl.TWELVE_HOURS))
 
 
 class CacheEntry(NamedTuple):
-    """A prefix that the provider keeps: `tokens` long, until `expires_at`, readable from `readable_at` on.
+    """A cached prefix of `tokens` tokens, kept until `expires_at` and readable from `readable_at` on.
 
-    `ttl` is for how long each use keeps it. A tuple, since every use makes another one.
+    Each use extends it by `ttl`. A named tuple, since every use creates a new one.
     """
 
     tokens: int
@@ -38,20 +39,19 @@ class CacheEntry(NamedTuple):
     readable_at: float
 
     def is_live(self, at: float) -> bool:
-        """Whether it is kept at that time."""
         return at <= self.expires_at
 
     def is_readable(self, at: float) -> bool:
-        """Whether it is kept then, and the answer to the request that wrote it has begun."""
+        """Whether it has not expired, and the response to the request that wrote it has begun."""
         return self.readable_at <= at <= self.expires_at
 
     def refresh(self, at: float) -> "CacheEntry":
-        """The same after a use, which keeps it for its time again."""
+        """The entry after a use, which restarts its TTL."""
         tokens, ttl, expires_at, readable_at = self
         return CacheEntry(tokens, ttl, max(expires_at, at + _TTL_SECONDS[ttl]), readable_at)
 
     def rewrite(self, ttl: Ttl, *, at: float, readable_at: float) -> "CacheEntry":
-        """The same, written once more: for the longer time, and readable as soon as one of both is."""
+        """The entry after another write: with the longer TTL, and readable as soon as either write is."""
         return CacheEntry(
             tokens=self.tokens,
             ttl=max(self.ttl, ttl, key=_TTL_SECONDS.__getitem__),
@@ -60,7 +60,7 @@ class CacheEntry(NamedTuple):
         )
 
     def merge(self, other: "CacheEntry") -> "CacheEntry":
-        """The same entry, of which two requests know different parts."""
+        """Combine what two requests know about the same entry."""
         if self == other:
             return self
         return CacheEntry(
@@ -72,20 +72,15 @@ class CacheEntry(NamedTuple):
 
 
 def write_entry(tokens: int, ttl: Ttl, *, at: float, readable_at: float) -> CacheEntry:
-    """A prefix that is written for the first time."""
     return CacheEntry(tokens, ttl, at + _TTL_SECONDS[ttl], readable_at)
 
 
-# So many changes are put in before all is gone through once, and what is dead dropped.
-_MAX_RECENT = 128
-
-
 class CacheEntries(Mapping[bytes, CacheEntry]):
-    """Entries by prefix (`prompts.prefixes`).
+    """Immutable mapping from prefix keys to entries.
 
-    What was changed last lies before the others, which are shared: a change copies only that little, so that a
-    cache of an account's last hour is not copied for each request. Now and then both are put together, without
-    what is dead, so that it does not grow without end.
+    Recent changes are kept apart from older entries, which instances share. A change therefore copies only
+    the recent ones, not an hour of an account's entries. Both are merged from time to time, without expired
+    entries.
     """
 
     __slots__ = ("_older", "_recent")
@@ -101,11 +96,10 @@ class CacheEntries(Mapping[bytes, CacheEntry]):
         return found
 
     def find(self, prefix: bytes) -> CacheEntry | None:
-        """The one of a prefix; None where there is none."""
         return self._recent.get(prefix) or self._older.get(prefix)
 
     def find_readable(self, prefixes: Sequence[bytes], at: float) -> dict[int, CacheEntry]:
-        """Those of `prefixes` that can be read at that time, by their places."""
+        """The entries of `prefixes` that are readable at that time, by position."""
         found: dict[int, CacheEntry] = {}
         for entries in (self._older, self._recent):
             if entries:
@@ -114,9 +108,8 @@ class CacheEntries(Mapping[bytes, CacheEntry]):
         return {place: entry for place, entry in found.items() if entry.is_readable(at)}
 
     def last_readable(self, prefixes: Sequence[bytes], before: int, at: float, ttl: Ttl | None = None) -> int:
-        """The last of the first `before` prefixes that can be read at that time, or -1.
-
-        Of those that are kept for `ttl`, where that is said.
+        """The last of the first `before` prefixes that is readable at that time, or -1; with this `ttl` if
+        given.
         """
         recent, older = self._recent.get, self._older.get
         if ttl is not None and not any(
@@ -141,14 +134,13 @@ class CacheEntries(Mapping[bytes, CacheEntry]):
 
     @property
     def max_size(self) -> int:
-        """How many there are at most; counted faster than by `len`."""
+        """Upper bound of the number of entries; faster than `len`."""
         return len(self._older) + len(self._recent)
 
     def __repr__(self) -> str:
         return f"Entries({dict(self)!r})"
 
     def with_changes(self, changes: Mapping[bytes, CacheEntry], *, at: float) -> "CacheEntries":
-        """These with `changes` put in."""
         after = CacheEntries()
         after._older, after._recent = self._older, {**self._recent, **changes}
         if len(after._recent) > _MAX_RECENT:
@@ -158,15 +150,9 @@ class CacheEntries(Mapping[bytes, CacheEntry]):
         return after
 
 
-_LONG_TTLS = frozenset((Ttl.ONE_HOUR, Ttl.TWELVE_HOURS))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRequest:
-    """One request as it would be billed, and the cache that it leaves behind.
-
-    `read_pieces` is how many pieces were read from the cache.
-    """
+    """The usage of one request, and the cache after it. `read_pieces` counts the pieces read from the cache."""
 
     usage: CacheUsage
     read_pieces: int
@@ -175,14 +161,14 @@ class ServedRequest:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCache:
-    """Everything that is kept, by prefix (`prompts.prefixes`)."""
+    """All cached prefixes of an account."""
 
     entries: CacheEntries = field(default_factory=CacheEntries)
 
     def serve(
         self, prompt: CachedPrompt, rules: CacheRules, *, at: float, response_at: float | None = None
     ) -> ServedRequest:
-        """`prompt` sent at `at`, its answer beginning at `answers_at` (at once where it is not said)."""
+        """Serve `prompt`, sent at `at`. The response begins at `response_at`, or at once."""
         return self.serve_with_breakpoints(
             prompt, prompt_layout(prompt).breakpoints, rules, at=at, response_at=response_at
         )
@@ -197,9 +183,9 @@ class SimulatedCache:
         response_at: float | None = None,
         shared: Mapping[bytes, CacheEntry] | None = None,
     ) -> ServedRequest:
-        """The same of a prompt whose marks are told beside it, by the pieces that they stand on.
+        """Serve a prompt with these breakpoints, given by piece, instead of its own.
 
-        `shared` are entries that the provider may read besides these.
+        `shared` are further entries that the provider may read.
         """
         ends, keys, min_tokens = token_ends(prompt), prefix_keys(prompt), rules.minimum_tokens
         requested = {
@@ -207,7 +193,7 @@ class SimulatedCache:
             for place, ttl in _requested_entries(prompt, breakpoints, rules).items()
             if ends[place] >= min_tokens
         }
-        if not requested:  # then nothing is read either
+        if not requested:  # without a breakpoint, nothing is read either
             return ServedRequest(usage=CacheUsage(uncached=ends[-1] if ends else 0), read_pieces=0, cache=self)
         hit = next(
             (
@@ -233,10 +219,10 @@ class SimulatedCache:
         response_at: float | None = None,
         shared: Mapping[bytes, CacheEntry] | None = None,
     ) -> ServedRequest:
-        """The same where what is read is found already: up to the place `hit`, nothing where that is -1.
+        """Compute usage and changes if the hit is already known: up to position `hit`, or -1 for a miss.
 
-        `asked` are the places that something is kept up to. Others than these, the hit and the last need not be
-        told; `read_pieces` then counts those that are.
+        `requested` are the positions up to which a prefix is to be cached. Positions other than these, the
+        hit and the last may be left out; `read_pieces` then counts only those given.
         """
         read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
         readable_at = at if response_at is None else max(at, response_at)
@@ -250,7 +236,7 @@ class SimulatedCache:
     def _find_entry(
         self, key: bytes, shared: Mapping[bytes, CacheEntry] | None, at: float
     ) -> CacheEntry | None:
-        """The entry of a prefix: one of the shared ones if only that can be read."""
+        """The entry of a prefix. A shared entry is used only if the own one is not readable."""
         entry = self.entries.find(key)
         if shared and (entry is None or not entry.is_readable(at)):
             other = shared.get(key)
@@ -269,13 +255,13 @@ class SimulatedCache:
         at: float,
         readable_at: float,
     ) -> dict[bytes, CacheEntry]:
-        """What this request uses or writes.
+        """The entries that this request uses or writes.
 
-        Up to the hit nothing is billed as written, so nothing is: an entry there keeps the time that it was
-        written for, also under a mark that asks for a longer one, and a mark without an entry leaves none.
-        Behind it each mark leaves one, which is kept for the mark's time whole, though only what lies behind
-        the hit was paid for at that time's price. Documentation settles none of these; the formula of the bill
-        does.
+        Nothing up to the hit is charged as a write, so nothing is written there: an entry keeps its TTL even
+        under a breakpoint with a longer one, and a breakpoint without an entry creates none. After the hit,
+        each breakpoint creates an entry with its own TTL, although only the tokens after the hit are charged
+        at that TTL's price. The documentation does not specify this; it follows from the formula of the
+        usage.
         """
         changes = {}
         for place in requested.keys() | ({hit} if hit >= 0 else set()):
@@ -285,7 +271,7 @@ class SimulatedCache:
             if place <= hit:
                 if entry is not None:
                     changes[keys[place]] = entry.refresh(at)
-            elif entry is not None:  # in flight, or out of a mark's sight
+            elif entry is not None:  # in flight, or out of the lookback's reach
                 changes[keys[place]] = entry.rewrite(requested[place], at=at, readable_at=readable_at)
             else:
                 changes[keys[place]] = write_entry(
@@ -297,7 +283,7 @@ class SimulatedCache:
 def _requested_entries(
     prompt: CachedPrompt, breakpoints: Mapping[int, Ttl], rules: CacheRules
 ) -> Mapping[int, Ttl]:
-    """The pieces up to which something is to be kept, and for how long."""
+    """The pieces up to which a prefix is to be cached, with their TTLs."""
     last = len(prompt.pieces) - 1
     match rules.caching:
         case CachingMode.BREAKPOINTS:
@@ -307,7 +293,7 @@ def _requested_entries(
         case CachingMode.BOTH if prompt.explicit_only:
             return dict(sorted(breakpoints.items())[-rules.max_breakpoints :])
         case CachingMode.BOTH:
-            # The provider's own mark at the end is one of those that it writes.
+            # The provider's own breakpoint at the end counts towards the limit.
             latest = sorted(breakpoints.items())[1 - rules.max_breakpoints :]
             return dict(latest) | ({last: prompt.ttl or rules.ttls[0]} if last >= 0 else {})
         case CachingMode.NONE:
@@ -317,10 +303,11 @@ def _requested_entries(
 def _lookup_order(
     prompt: CachedPrompt, breakpoints: Mapping[int, Ttl], rules: CacheRules, requested: Mapping[int, Ttl]
 ) -> Iterator[int]:
-    """Where an entry would be found, the longest prefix first."""
+    """The positions at which the provider looks for an entry, longest prefix first."""
     last, lookback = max(requested, default=-1), rules.lookback_positions
     if prompt.explicit_only and rules.caching is CachingMode.BOTH:
-        # "Matched exactly at a breakpoint": at any of the request's own, also those too many to be written.
+        # "Matched exactly at a breakpoint": at any of the request's own, including those beyond the write
+        # limit.
         yield from (at for at in range(last, -1, -1) if at in breakpoints)
         return
     if not lookback:
@@ -328,7 +315,7 @@ def _lookup_order(
         return
     pieces, runs = prompt.pieces, rules.runs_are_one_position
     for at, stop in pairwise((*sorted(requested, reverse=True), -1)):
-        positions_left = lookback  # positions that the mark here still looks at, up to the next one
+        positions_left = lookback  # positions that this breakpoint still looks at, up to the next one
         while positions_left and at > stop:
             yield at
             at -= 1
@@ -339,7 +326,9 @@ def _lookup_order(
 def _compute_usage(
     read: int, ends: Sequence[int], requested: Mapping[int, Ttl], *, writes_are_free: bool
 ) -> CacheUsage:
-    """With a hit to A, the last long mark at B and the last short one at C: A read, B−A and C−B written."""
+    """With a hit to A, the last long-TTL breakpoint at B and the last short one at C: A read, B−A and C−B
+    written.
+    """
     total = ends[-1] if ends else 0
     if writes_are_free:
         return CacheUsage(read=read, uncached=total - read)

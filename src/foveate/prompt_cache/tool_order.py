@@ -1,4 +1,6 @@
-"""The order of tools: the same ones are sent in the same order, since the cache holds only that far."""
+"""Stable order of tools: the same set is always sent in the same order, since reordering invalidates the
+cache.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,30 +12,31 @@ from foveate.model import ReorderTools, Ttl
 from foveate.prompt_cache.prompt.cached_prompt import compute_digest
 
 MAX_TOOL_SETS = 4
-"""How many sets of tools a session remembers the order of: agents switch between a few (plan and edit)."""
+"""Number of tool sets whose order a session remembers: agents switch between a few (plan and edit)."""
 
 REASON = "the order in which this session sent the same tools first"
 
 
 class NamedTool(Protocol):
-    """A tool of any kind."""
+    """Any tool with a name."""
 
     @property
-    def name(self) -> str:
-        """What it is called by."""
+    def name(self) -> str: ...
 
 
 AnyTool = TypeVar("AnyTool", bound=NamedTool)
 
 
 def sort_tools(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
-    """Sort a list that Foveate builds by name, and tools of one name by what they say."""
+    """Sort a list that Foveate builds by name, and tools of the same name by content."""
     return tuple(sorted(tools, key=lambda tool: (tool.name, repr(tool))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTool:
-    """A tool as a client listed it: its name, empty where it has none, its JSON without its mark, and that."""
+    """A tool in a client's list: its name (may be empty), its JSON without the breakpoint, and the
+    breakpoint's TTL.
+    """
 
     name: str
     content: bytes
@@ -41,37 +44,37 @@ class ListedTool:
 
 
 class ToolList(NamedTuple):
-    """A client's list of tools: a key of each, no two the same, and its mark."""
+    """A client's list of tools: a unique key and the breakpoint TTL of each."""
 
     keys: tuple[bytes, ...]
     breakpoint_ttls: tuple[Ttl | None, ...]
 
     @classmethod
     def from_tools(cls, tools: Sequence[ListedTool]) -> "ToolList":
-        """The list of these tools."""
         return cls(_tool_keys(tools), tuple([tool.breakpoint_ttl for tool in tools]))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOrders:
-    """The orders in which a session sent its tools: of each of its last sets the first, the latest set last.
+    """The orders in which a session sent its tools: the first order of each recent set, the latest set last.
 
-    A tool is known by the digest of its name, so that one whose description has changed keeps its place.
+    A tool is identified by the digest of its name, so that one whose description has changed keeps its
+    position.
     """
 
     sent: tuple[tuple[bytes, ...], ...] = ()
 
     def stabilize(self, tools: ToolList) -> tuple[ReorderTools | None, "ToolOrders"]:
-        """What to do with a client's list, and what is known after it was sent.
+        """The edit for a client's list, if it needs one, and the orders after it is sent.
 
-        A list is touched only where the session has sent the very same set in another order: it gets the order
-        that the set had first. A set to which a tool came, or from which one went, is another set.
+        A list is changed only if the session has sent exactly the same set in another order: it gets the
+        order that the set had first. Adding or removing a tool makes another set.
         """
         listed = tools.keys
         wanted = self._known_order(listed)
         places = {key: place for place, key in enumerate(listed)}
         order = tuple(places[key] for key in wanted)
-        # A mark moves with its tool, and a short-lived one may not come before one that lasts.
+        # A breakpoint moves with its tool, and a short TTL must not precede a longer one.
         if not _ttls_descend([tools.breakpoint_ttls[place] for place in order]):
             wanted, order = listed, tuple(range(len(listed)))
         edit = ReorderTools(order=order, reason=REASON) if wanted != listed else None
@@ -93,7 +96,7 @@ class ToolOrders:
 
 
 def _tool_keys(tools: Sequence[ListedTool]) -> tuple[bytes, ...]:
-    """What each tool is known by, no two the same: its name, or all it says where that is not its alone."""
+    """A unique key for each tool: its name, or its whole content if several share the name."""
     names = Counter(tool.name for tool in tools)
     seen: Counter[tuple[str, bytes]] = Counter()
     found = []

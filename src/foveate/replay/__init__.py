@@ -1,1 +1,1 @@
-"""Recorded sessions in; out comes what they would have cost under each policy."""
+"""Replay of recorded sessions: what they would have cost under each policy."""

@@ -1,7 +1,7 @@
-"""Archives of recordings (`.tar`, `.tar.gz`, `.tgz`, `.zip`), unpacked into a temporary folder, within limits.
+"""Unpacks archives of recordings (`.tar`, `.tar.gz`, `.tgz`, `.zip`) into a temporary folder, within limits.
 
-Only regular files that may be recordings are written. A member that leads out of the folder, and a link, is
-refused; an archive that unpacks to more than the limits is refused whole.
+Only regular files that may be recordings are written. Links and members outside the folder are rejected; an
+archive that unpacks to more than the limits is rejected as a whole.
 """
 
 import gzip
@@ -37,7 +37,7 @@ _ARCHIVE_ERRORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveLimits:
-    """What an archive may unpack to. `max_ratio` counts only beyond `min_ratio_bytes`."""
+    """Limits of what an archive may unpack to. `max_ratio` applies only beyond `min_ratio_bytes`."""
 
     max_bytes: int = 8 * 1024**3
     max_members: int = 200_000
@@ -50,7 +50,7 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedArchive:
-    """Files of an archive on the disk, the names of skipped members, and refused ones with the reason."""
+    """Unpacked files, names of skipped members, and rejected members with the reason."""
 
     files: tuple[Path, ...]
     skipped: tuple[str, ...]
@@ -58,15 +58,15 @@ class UnpackedArchive:
 
 
 def is_archive(path: Path) -> bool:
-    """Tell by its name whether a file is an archive."""
+    """Whether a file is an archive, by its name."""
     return path.name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
 @contextmanager
 def unpack_archives(found: FoundFiles, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[FoundFiles]:
-    """Replace the archives in `found` by their files, which are gone when this ends.
+    """Replace the archives in `found` by their files, which are deleted on exit.
 
-    `Found.names` tells how to name these files to people.
+    `FoundFiles.display_names` maps their paths to names to show.
     """
     archives = [path for path in found.files if is_archive(path)]
     if not archives:
@@ -93,7 +93,7 @@ def unpack_archives(found: FoundFiles, limits: ArchiveLimits = DEFAULT_LIMITS) -
 
 
 def unpack(archive: Path, folder: Path, limits: ArchiveLimits = DEFAULT_LIMITS) -> UnpackedArchive:
-    """Write the files of an archive that may be recordings below `folder`.
+    """Write the files of an archive that may be recordings to `folder`.
 
     Raises:
         UnreadableInput: it is damaged, is not an archive, or unpacks to more than the limits.
@@ -111,7 +111,7 @@ def unpack(archive: Path, folder: Path, limits: ArchiveLimits = DEFAULT_LIMITS) 
 
 
 class _MemberWriter:
-    """Writes members of one archive, and counts them."""
+    """Writes and counts the members of one archive."""
 
     def __init__(self, archive: Path, folder: Path, limits: ArchiveLimits) -> None:
         self.max_bytes = min(
@@ -153,7 +153,7 @@ class _MemberWriter:
         self._skipped.append(name)
 
     def target_path(self, name: str) -> Path | None:
-        """Say where a member is written; None if it is skipped or refused."""
+        """The path to write a member to; None if it is skipped or rejected."""
         plain = name.replace("\\", "/")
         parts = PurePosixPath(plain).parts
         if plain.startswith("/") or _DRIVE.match(plain) or ".." in parts or "\0" in plain:
@@ -165,7 +165,7 @@ class _MemberWriter:
         return self._folder.joinpath(*parts)
 
     def write(self, name: str, path: Path, source: IO[bytes], *, is_counted: bool = False) -> None:
-        """Write a member; of two with one name the last stays."""
+        """Write a member. Of two with the same name, the last one stays."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             target = path.open("wb")
@@ -182,7 +182,7 @@ class _MemberWriter:
 
 
 class _CountedStream:
-    """The unpacked bytes of a tar archive, counted as they are read: headers and skipped members too."""
+    """The unpacked bytes of a tar archive, counted as they are read, including headers and skipped members."""
 
     def __init__(self, source: IO[bytes], writer: _MemberWriter) -> None:
         self._source = source

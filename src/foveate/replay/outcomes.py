@@ -1,4 +1,4 @@
-"""What a recorded session comes to under a policy, and how near that is to what was billed."""
+"""Outcomes of a replay: usage and cost of a session under each policy, and checks against the recorded cost."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,9 @@ from foveate.replay.recording import MissingPart, RecordingSource, UnreadableLin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPoint:
-    """The context of one call: when, how long, how long it may be, and what it costs.
+    """The context of one call: its time, size, window and cost.
 
-    `is_folded`: a summary of it was made, for this call or behind it.
+    `is_compacted`: the history was compacted for this call or after it.
     """
 
     at: float
@@ -28,16 +28,15 @@ class ContextPoint:
 
     @property
     def is_over(self) -> bool:
-        """Whether it does not fit."""
         return self.window_tokens is not None and self.tokens > self.window_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What calls come to under one policy; `dollars` is None where nobody knows what a token costs.
+    """Usage and cost of calls under one policy. `dollars` is None if a price is unknown.
 
-    `overflows` are calls that do not fit into the window. `folds` are summaries, whose own calls are in the
-    tokens and in the dollars, and cost `fold_dollars` of these.
+    `overflows` are calls that exceed the context window. `folds` are compactions; their calls are included in
+    the tokens and dollars, and cost `fold_dollars` of these.
     """
 
     policy: Policy
@@ -55,16 +54,14 @@ class Outcome:
 
     @property
     def input_tokens(self) -> int:
-        """All that was sent."""
         return self.uncached + self.read + self.written_5m + self.written_1h
 
     @property
     def hit_ratio(self) -> float | None:
-        """How much of it the cache knew; None where nothing was sent."""
+        """The share of the input read from the cache; None if nothing was sent."""
         return self.read / self.input_tokens if self.input_tokens else None
 
     def plus(self, other: "Outcome") -> "Outcome":
-        """Both together."""
         known = self.dollars is not None and other.dollars is not None
         return Outcome(
             policy=self.policy,
@@ -84,10 +81,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostCheck:
-    """The bills of a recording beside the simulated ones of the same calls.
+    """The recorded cost of calls beside the simulated cost of the same calls.
 
-    `expected` is what each bill was to be before it was looked at: less or more than `logged` by what only the
-    bills tell, in `changed` calls of which less was read and in `kept` ones of which more was.
+    `expected` is the simulated cost before the recorded usage is taken into account. It differs from `logged`
+    because of `changed` calls, which read less than expected, and `kept` calls, which read more.
     """
 
     calls: int = 0
@@ -100,16 +97,16 @@ class CostCheck:
 
     @property
     def off(self) -> float | None:
-        """By how much of the logged bill the simulated one is off; None where there is none."""
+        """Relative difference of the simulated cost from the recorded one; None if there is none."""
         return _relative_difference(self.simulated, self.logged)
 
     @property
     def expected_off(self) -> float | None:
-        """The same of what was expected."""
+        """Relative difference of the expected cost from the recorded one."""
         return _relative_difference(self.expected, self.logged)
 
     def plus(self, other: "CostCheck") -> "CostCheck":
-        """Both together; what recordings say of themselves only where all of them do."""
+        """Add both; the total that recordings report themselves only if all of them do."""
         said = None
         if self.said is not None and other.said is not None:
             said = EXACT.add(self.said, other.said)
@@ -130,14 +127,13 @@ def _relative_difference(dollars: Decimal, logged: Decimal) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholders:
-    """Answers of which the log has no true size: how many, and about what they lack."""
+    """Responses without a true size in the log: their number, and estimates of the missing tokens and cost."""
 
     calls: int = 0
     tokens: int = 0
     dollars: Decimal = ZERO
 
     def plus(self, other: "Placeholders") -> "Placeholders":
-        """Both together."""
         return Placeholders(
             calls=self.calls + other.calls,
             tokens=self.tokens + other.tokens,
@@ -147,11 +143,11 @@ class Placeholders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedSession:
-    """A recorded session under every policy that was asked for.
+    """A recorded session under each requested policy.
 
-    `models` are its models and how many calls each has. `hidden_tokens` is how much stands before its messages
-    that was taken from a bill. `unpriced` are models whose price nobody knows: their calls are left out.
-    `sub_agents` is how many agents it started whose calls are counted in it.
+    `models` maps its models to their number of calls. `hidden_tokens` are the unrecorded tokens before its
+    messages, inferred from usage. `unpriced` are models of unknown price, whose calls are left out.
+    `sub_agents` is the number of sub-agents whose calls are included.
     """
 
     name: str
@@ -171,26 +167,25 @@ class ReplayedSession:
 
     @property
     def calls(self) -> int:
-        """How many were replayed."""
         return sum(self.models.values())
 
     @property
     def main_model(self) -> str:
-        """The model that most of its calls went to."""
+        """The model of most of its calls."""
         return max(self.models, key=lambda model: (self.models[model], model), default="")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallRates:
-    """The rates of a call, and from more than how many tokens on it is dearer as a whole."""
+    """The rates of a call, and the input sizes from which on all of it costs more."""
 
     rates: Rates
     price_steps: tuple[int, ...]
 
     def covers(self, usage: Usage) -> bool:
-        """Whether a bill is for tokens alone, each of a kind that has a price here, and all in one call.
+        """Whether a usage consists of tokens only, all of kinds with a rate, in one call.
 
-        Whether it says its own price is not looked at.
+        A price that the usage itself states is ignored.
         """
         if BillableUnit.REQUESTS in self.rates.by_kind:
             return False
@@ -207,18 +202,18 @@ class CallRates:
 
 
 class CallRatesCache:
-    """The tariffs of calls, by a book of prices, each made once."""
+    """The rates of calls from a price book, each made once."""
 
     def __init__(self, book: PriceBook) -> None:
         self._book = book
         self._by_rates: dict[int, CallRates] = {}
 
     def find(self, model: str, *, provider: str, at: float, tier: str = "") -> CallRates | None:
-        """The tariff of such a call at that time; None where nobody knows it."""
+        """The rates of such a call at that time; None if they are unknown."""
         rates = self._book.rates(model, provider=provider, at=at, tier=tier)
         if rates is None:
             return None
-        found = self._by_rates.get(id(rates))  # which it holds, so that no others have their id
+        found = self._by_rates.get(id(rates))  # `CallRates` holds the rates, so their id cannot be reused
         if found is None:
             steps = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.tiers})
             found = self._by_rates[id(rates)] = CallRates(rates, tuple(steps))
@@ -226,7 +221,7 @@ class CallRatesCache:
 
 
 class CostSum:
-    """Adds up what calls cost: tokens at one price are added first, and multiplied once."""
+    """Sums the cost of calls: adds up tokens with the same price first, and multiplies once."""
 
     def __init__(self, book: PriceBook) -> None:
         self._rates = CallRatesCache(book)
@@ -243,7 +238,7 @@ class CostSum:
         reasoning_tokens: int = 0,
         tier: str = "",
     ) -> bool:
-        """Add a call; whether its price is known."""
+        """Add a call, and return whether its price is known."""
         rates = self._rates.find(model, provider=provider, at=at, tier=tier)
         if rates is None:
             return False
@@ -253,7 +248,6 @@ class CostSum:
     def add_at_rates(
         self, rates: CallRates, usage: CacheUsage, output_tokens: int, reasoning_tokens: int = 0
     ) -> None:
-        """Add a call whose tariff is known."""
         size = usage.input_tokens
         key = id(rates.rates), bisect_right(rates.price_steps, size - 1) if rates.price_steps else 0
         added = self._sums.get(key)
@@ -263,7 +257,7 @@ class CostSum:
 
     @property
     def dollars(self) -> Decimal | None:
-        """What all of it costs; None where a kind of token has no price."""
+        """The total; None if a kind of token has no price."""
         total = ZERO
         for added in self._sums.values():
             dollars = added.dollars
@@ -297,7 +291,9 @@ class _TokenSums:
         by_kind, total = self._rates.by_kind, ZERO
         for kind, count in zip(TokenKind, self._counts, strict=True):
             rate = by_kind.get(kind)
-            if rate is None and kind is TokenKind.READ:  # many hosts give no discount, and it cannot be dearer
+            if (
+                rate is None and kind is TokenKind.READ
+            ):  # many hosts give no discount, and reads never cost more
                 rate = by_kind.get(TokenKind.UNCACHED)
             if rate is None and count:
                 return None
@@ -307,7 +303,6 @@ class _TokenSums:
 
 
 def sum_outcomes(sessions: Iterable[ReplayedSession]) -> dict[Policy, Outcome]:
-    """All sessions together, by policy."""
     found: dict[Policy, Outcome] = {}
     for session in sessions:
         for policy, outcome in session.outcomes.items():

@@ -1,4 +1,4 @@
-"""Sessions replayed side by side, in several processes where there are many bytes of them."""
+"""Replays sessions in several processes if there is enough data."""
 
 import multiprocessing
 import os
@@ -20,20 +20,20 @@ from foveate.replay.recording import Recording
 from foveate.replay.recording_files import SessionFiles, read_session
 from foveate.replay.run import ReplayOptions, replay_recording
 
-# Of less, a process is not done before another one has started.
+# With less data, one process is done before another one has started.
 _MIN_PARALLEL_BYTES = 4 * 1024 * 1024
 _MAX_PROCESSES = 16
-# Sessions that go to a process together: what less takes is soon no more than the way there and back.
+# Sessions are sent to a process in batches of this size, since smaller ones take no longer than the transfer.
 _BATCH_BYTES = 256 * 1024
 _MAX_BATCH_SESSIONS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionResult:
-    """What became of a session: what was replayed of it, or why it could not be read.
+    """The result of replaying a session, or why it could not be read.
 
-    `calls` names the calls of each recording. `repeated` is how many were left out, since an earlier session
-    had them.
+    `calls` are the ids of the calls of each recording. `repeated` is the number of calls that were left out
+    because an earlier session contains them.
     """
 
     session: SessionFiles
@@ -50,9 +50,9 @@ def replay_sessions(
     processes: int | None = None,
     on_progress: Callable[[int], None] = lambda _bytes: None,
 ) -> Iterator[SessionResult]:
-    """Every session as it is replayed, in their order; a call that two of them have is counted in the first.
+    """Replay every session, in order. A call that occurs in two sessions is counted in the first.
 
-    `told` is told how many bytes are done.
+    `on_progress` receives the number of bytes done.
     """
     sizes = [session_size_bytes(session) for session in sessions]
     wanted = _choose_processes(sum(sizes)) if processes is None else processes
@@ -62,7 +62,7 @@ def replay_sessions(
         for session, size, result in zip(sessions, sizes, under_way, strict=True):
             done = result()
             known = frozenset(name for calls in done.calls for name in calls if name in seen)
-            if known:  # here: in a process it would wait behind all others, and they go on meanwhile
+            if known:  # done in this process, since it would have to wait for the others in the pool
                 done = _replay_session(session, options, known)
             seen.update(name for calls in done.calls for name in calls)
             on_progress(size)
@@ -70,7 +70,7 @@ def replay_sessions(
 
 
 def session_size_bytes(session: SessionFiles) -> int:
-    """How many bytes its files have; none where they stand in a database."""
+    """The total size of a session's files; 0 if it is in a database."""
     return sum(path.stat().st_size for path in session.files if path.is_file())
 
 
@@ -80,9 +80,9 @@ def _choose_processes(size_bytes: int) -> int:
 
 
 def make_batches(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """The numbers of sessions that go to a process at a time: the longest first, short ones together.
+    """Indexes of the sessions to send to a process at a time: the longest first, short ones together.
 
-    A long one that came last would leave all other processes with nothing to do.
+    A long session that comes last would leave all other processes idle.
     """
     found: list[tuple[int, ...]] = []
     batch: list[int] = []
@@ -103,7 +103,7 @@ _Start = Callable[[tuple[SessionFiles, ...], ReplayOptions], _Result]
 def _start_batches(
     sessions: Sequence[SessionFiles], sizes: Sequence[int], options: ReplayOptions, start: _Start | None
 ) -> list[Callable[[], SessionResult]]:
-    """What waits for each session, in their order."""
+    """Functions that wait for each session, in order."""
     if start is None:
         return [partial(_replay_session, session, options, frozenset()) for session in sessions]
     waiting: dict[int, Callable[[], SessionResult]] = {}
@@ -120,14 +120,16 @@ def _result_at(result: _Result, index: int) -> SessionResult:
 
 @contextmanager
 def _worker_pool(processes: int) -> Iterator[_Start | None]:
-    """What starts some sessions in a process, and gives what waits for them; None where there is but one."""
+    """A function that starts sessions in a process and returns one that waits for them; None for a single
+    process.
+    """
     if processes <= 1:
         yield None
         return
-    # A fork has all modules loaded; it is not safe beside threads, nor on other systems.
+    # A fork has all modules loaded, but is not safe with threads, nor on other systems.
     can_fork = sys.platform == "linux" and threading.active_count() == 1
     if can_fork:
-        _load_price_book().preload()  # once, and not by every process for itself
+        _load_price_book().preload()  # once, instead of in every process
     context = multiprocessing.get_context("fork" if can_fork else "spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_restore_interrupts)
     try:
@@ -139,7 +141,7 @@ def _worker_pool(processes: int) -> Iterator[_Start | None]:
 
 
 def _wait_or_run(future: "Future[tuple[SessionResult, ...]]", run_locally: _Result) -> _Result:
-    """What waits for sessions, and does them here, once, where the process that was to do it died."""
+    """A function that waits for sessions, and runs them in this process if the worker died."""
 
     @cache
     def result() -> tuple[SessionResult, ...]:
@@ -156,7 +158,7 @@ def _replay_batch(batch: tuple[SessionFiles, ...], options: ReplayOptions) -> tu
 
 
 def _restore_interrupts() -> None:
-    """End at once with Ctrl-C, and say nothing: the process that started this one waits for it, and tells."""
+    """Exit silently on Ctrl-C: the parent process waits for this one and reports it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -166,7 +168,7 @@ def _load_price_book() -> PriceBook:
 
 
 def _replay_session(session: SessionFiles, options: ReplayOptions, known: frozenset[str]) -> SessionResult:
-    """One session; calls that are `known` are left out."""
+    """Replay one session without the `known` calls."""
     try:
         recordings = read_session(session, model=options.model)
         return _replay_recordings(session, recordings, options, known)

@@ -1,4 +1,4 @@
-"""A picture of sessions: their context call by call under each policy, and what they cost so far."""
+"""Plots sessions: their context call by call under each policy, and their cost so far."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SUFFIXES = (".png", ".svg", ".html")
-# So many sessions are drawn: the dearest.
+# Only the most expensive sessions are drawn.
 _MAX_SESSIONS = 4
 _PANEL_INCHES = (6.2, 3.4)
-# Told apart by people who see few colours (Okabe and Ito, 2008), by their dashes, and in print.
+# Distinguishable for colour-blind readers (Okabe and Ito, 2008), by their dashes, and in print.
 _LINE_STYLES: dict[Policy, tuple[str, tuple[float, ...]]] = {
     Policy.RECORDED: ("#000000", ()),
     Policy.GATEWAY: ("#F0E442", (3, 1)),
@@ -38,10 +38,10 @@ _MAX_CROSSES = 40
 
 
 def check_plot(name: str) -> None:
-    """See that a picture can be drawn there, before any work is done.
+    """Check that a plot can be drawn before any work is done.
 
     Raises:
-        BadOption: its kind is not known, or what draws it is not installed.
+        BadOption: the file type is unknown, or matplotlib is not installed.
     """
     if Path(name).suffix.lower() not in _SUFFIXES:
         raise BadOption(f"--plot draws {', '.join(_SUFFIXES)}, by the end of the file's name: not {name!r}")
@@ -52,7 +52,7 @@ def check_plot(name: str) -> None:
 
 
 def write_plot(report: ReplayReport, name: str) -> None:
-    """Draw the sessions of a report that cost most into a file, which is replaced whole or not at all.
+    """Plot the most expensive sessions of a report into a file, which is replaced atomically.
 
     Raises:
         UnwritableFile: it cannot be written.
@@ -60,7 +60,7 @@ def write_plot(report: ReplayReport, name: str) -> None:
     figure = _draw_figure(report)
     kind = Path(name).suffix.lower()
     buffer = io.BytesIO()
-    # Without a date, the same report gives the same bytes.
+    # Without a date, the same report always gives the same bytes.
     metadata = {"Date": None} if kind != ".png" else None
     figure.savefig(buffer, format="png" if kind == ".png" else "svg", dpi=144, metadata=metadata)
     data = buffer.getvalue()
@@ -74,7 +74,7 @@ def _draw_figure(report: ReplayReport) -> "Figure":
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    mpl.rcParams["svg.hashsalt"] = "foveate"  # else names inside the picture are other ones each time
+    mpl.rcParams["svg.hashsalt"] = "foveate"  # otherwise ids in the SVG differ each time
     sessions = report.most_expensive(_MAX_SESSIONS)
     width, height = _PANEL_INCHES
     figure = Figure(figsize=(2 * width, height * len(sessions) + 0.4), facecolor="white", layout="constrained")
@@ -87,7 +87,7 @@ def _draw_figure(report: ReplayReport) -> "Figure":
 
 @dataclass(frozen=True, slots=True)
 class _ContextLine:
-    """Policies under which the context is the same all the way."""
+    """Policies whose contexts are the same in all calls."""
 
     policies: tuple[Policy, ...]
     points: tuple[ContextPoint, ...]
@@ -98,7 +98,7 @@ class _ContextLine:
 
 
 def _group_lines(session: ReplayedSession, policies: Sequence[Policy]) -> list[_ContextLine]:
-    """What is the same is drawn once, with all its names: a line that hides another says nothing of it."""
+    """Group policies with the same line, so that one line with all names is drawn instead of hidden ones."""
     groups: dict[tuple[int, ...], list[Policy]] = {}
     for policy in policies:
         groups.setdefault(tuple(point.tokens for point in session.points[policy]), []).append(policy)
@@ -128,7 +128,7 @@ def _draw_context(axes: "Axes", session: ReplayedSession, policies: Sequence[Pol
 
 
 def _draw_events(axes: "Axes", line: _ContextLine) -> None:
-    """Folds as triangles below the line, and contexts that do not fit as crosses, not all of them."""
+    """Draw compactions as triangles, and a selection of contexts that exceed the window as crosses."""
     compactions = [(at, point) for at, point in enumerate(line.points, start=1) if point.is_compacted]
     if compactions and Policy.ADAPTIVE_COMPACTION in line.policies:
         heights = [point.tokens / 1000 for _, point in compactions]
@@ -167,7 +167,8 @@ def _draw_cost(axes: "Axes", session: ReplayedSession, policies: Sequence[Policy
             linewidth=1.4,
             label=f"{policy} {dollars[-1]:,.2f}",
         )
-        # Without any cache all is so dear that nothing could be told of the others: that line leaves the frame.
+        # Without any cache the cost is so high that the other lines could not be told apart, so that line may
+        # leave the frame.
         if policy is not Policy.NONE or len(policies) == 1:
             highest = max(highest, dollars[-1])
     axes.set_ylim(0, 1.25 * highest or 1)
@@ -196,7 +197,7 @@ _COLUMNS = ("policy", "calls", "uncached", "read", "written 5m", "written 1h", "
 
 
 def _make_page(report: ReplayReport, svg: str) -> str:
-    """A whole page that needs nothing from elsewhere."""
+    """A self-contained HTML page."""
     drawn = svg[svg.index("<svg") :]
     title = f"What {len(report.sessions):,} recorded session{'s' * (len(report.sessions) != 1)} would have cost"
     about = "The context of each call, and the dollars so far, under each policy; the numbers are in the table."

@@ -1,4 +1,4 @@
-"""The policies that a recording can be replayed under, each by its name."""
+"""The policies under which a recording can be replayed."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from foveate.errors import BadOption
 
 
 class Policy(StrEnum):
-    """What is done to have a prompt cached, and to keep it short."""
+    """What is done to cache prompts and to keep them short."""
 
     RECORDED = "recorded"
     GATEWAY = "gateway"
@@ -19,7 +19,7 @@ class Policy(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What it does, in a few words."""
+        """A short description."""
         return _MEANINGS[self]
 
 
@@ -38,10 +38,10 @@ ALL = "all"
 
 
 def parse_policies(text: str) -> tuple[Policy, ...]:
-    """The policies that are named, with commas between, in the order of the table.
+    """Parse a comma-separated list of policies, in the order of the enum.
 
     Raises:
-        BadOption: one is not known, or none is named.
+        BadOption: a policy is unknown, or none is named.
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     if not names:

@@ -1,7 +1,7 @@
-"""A recorded session as values: what was sent, when, to which model, and what was billed for it.
+"""Recorded sessions: what was sent, when, to which model, and its usage.
 
-Messages stand in a tree: each knows the one before it. So a session of a thousand calls holds each message
-once, and two calls share exactly what their histories share, also where a session was rewound or forked.
+Messages form a tree: each points to the previous one. So a session of a thousand calls holds each message
+once, and two calls share exactly the common part of their histories, even if a session was rewound or forked.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from foveate.model import Format, Ttl, Usage
 
 
 class RecordingSource(StrEnum):
-    """Who wrote a recording."""
+    """The program that wrote a recording."""
 
     CLAUDE_CODE = "claude-code"
     PI = "pi"
@@ -24,13 +24,13 @@ class RecordingSource(StrEnum):
     OPENHANDS = "openhands"
     SWE_AGENT = "swe-agent"
     TAU_BENCH = "tau-bench"
-    MESSAGES = "messages"  # one list of messages, or several, a line each
-    REQUESTS = "requests"  # one request body a line
-    STORE = "store"  # what Foveate keeps itself
+    MESSAGES = "messages"  # one list of messages, or several, one per line
+    REQUESTS = "requests"  # one request body per line
+    STORE = "store"  # Foveate's own store
 
 
 class MissingPart(StrEnum):
-    """What a recording does not hold of its requests."""
+    """What a recording does not contain."""
 
     SYSTEM = "system prompt"
     TOOLS = "tools"
@@ -43,19 +43,19 @@ class MissingPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordedMessage:
-    """One message, and the one that was said before it. `raw` is its JSON in the format of its recording.
+    """One message and the previous one. `raw` is its JSON in the format of the recording.
 
-    `latest` is the block of it that was logged last, where blocks stand in another order than they came in.
+    `last_logged_block` is the block that was logged last, if blocks were reordered.
     """
 
     previous: "RecordedMessage | None"
     role: str
     raw: bytes
-    depth: int  # how many stand before it
+    depth: int  # the number of messages before it
     last_logged_block: int = -1
 
     def history(self) -> "list[RecordedMessage]":
-        """All messages up to this one, the first one first."""
+        """All messages up to this one, in order."""
         return list(self._iterate_backwards())[::-1]
 
     def _iterate_backwards(self) -> "Iterator[RecordedMessage]":
@@ -67,14 +67,14 @@ class RecordedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One request of a recording and its bill, as far as the recording shows them.
+    """One request of a recording and its usage, as far as recorded.
 
-    `id` names it in every copy of the recording. `conversation` tells a sub-agent's calls from those of the one
-    who sent it. `answer` is the message that came back, as one that is sent again. `around` is the request
-    without its messages (system prompt, tools, parameters) as JSON, empty where that was not recorded. `thinks`
-    says whether an answer of the same turn shows thinking. `marks` is for how long its marks for the cache ask,
-    where the recording shows any. `billed` is what the provider said it counted; its output tokens may be a
-    placeholder where `output_is_known` is False. Times are seconds since 1970, 0 where there are none.
+    `id` is the same in every copy of the recording. `conversation` separates the calls of sub-agents from
+    those of their parent. `response` is the message that came back, as it is sent again. `envelope` is the
+    request without its messages (system prompt, tools, parameters) as JSON, empty if not recorded.
+    `has_thinking` says whether a response of the same turn contains thinking. `breakpoint_ttl` is the TTL of
+    its cache breakpoints, if any are recorded. `usage` is what the provider reported; its output tokens may
+    be a placeholder if `output_is_known` is False. Times are seconds since 1970, 0 if unknown.
     """
 
     id: str
@@ -93,7 +93,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableLine:
-    """A line that could not be read, by its number from 1, and why; 0 where it is the whole file."""
+    """A line that could not be read, by its number from 1, and the reason; 0 for the whole file."""
 
     line: int
     reason: str
@@ -102,10 +102,10 @@ class UnreadableLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A whole session: its calls in the order of time.
+    """A whole session with its calls in order of time.
 
-    `said_dollars` is what the recording itself says it cost, where it does. `hidden_tokens` is how much stood
-    before the messages of each call and was not recorded, where that is known without bills.
+    `reported_dollars` is the cost that the recording itself reports. `hidden_tokens` are the unrecorded
+    tokens before the messages of each call, if known without usage.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Recording:
 
 
 def find_missing_parts(calls: Iterable[RecordedCall]) -> frozenset[MissingPart]:
-    """What one of the calls or another does not say of itself: its time, its bill, its model."""
+    """The parts missing in any of the calls: time, usage, model."""
     missing = set()
     for call in calls:
         if not call.at:

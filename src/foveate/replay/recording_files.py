@@ -1,4 +1,4 @@
-"""Recordings found and read: whole folders, whoever wrote what is in them."""
+"""Finds and reads recordings in files and folders, whatever program wrote them."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
 _RECORDING_SUFFIXES = (*SUFFIXES, *STORE_SUFFIXES, *ARCHIVE_SUFFIXES)
 _FILE_URL = "sqlite:///"
 _SQLITE_HEADER = b"SQLite format 3\0"
-# So many lines are looked at for one that tells who wrote the file.
+# Number of lines searched for one that identifies the format.
 _MAX_PEEKED_LINES = 40
 
 ReadRecordings = Callable[[LogFile, str | None], Iterable[Recording]]
@@ -49,7 +49,7 @@ _READERS: dict[RecordingSource, ReadRecordings] = {
 }
 
 
-# A session of theirs is spread over many files.
+# Readers of formats that spread a session over many files.
 _JOINT_READERS: dict[RecordingSource | None, Callable[[list[LogFile], str | None], list[Recording]]] = {
     RecordingSource.OPENHANDS: read_openhands,
     RecordingSource.OPENCODE: read_opencode,
@@ -58,10 +58,10 @@ _JOINT_READERS: dict[RecordingSource | None, Callable[[list[LogFile], str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFiles:
-    """Files that may hold recordings, and what of the folders could not be looked into, with the reason.
+    """Files that may contain recordings, and what was ignored in folders, with the reason.
 
-    `named` are those that somebody has named, and not found in a folder. `skipped` and `refused` are members of
-    archives, and `names` replaces the beginnings of paths of those that were unpacked.
+    `explicit` are files that were named, not found in a folder. `skipped` and `rejected` are members of
+    archives. `display_names` maps path prefixes of unpacked files to names to show.
     """
 
     files: tuple[Path, ...]
@@ -72,17 +72,17 @@ class FoundFiles:
     display_names: dict[str, str] = field(default_factory=dict)
 
     def replace_paths(self, text: str) -> str:
-        """Replace paths of unpacked files in `text` by the archive and the name in it."""
+        """Replace paths of unpacked files in `text` by the archive and the member's name."""
         for path, name in self.display_names.items():
             text = text.replace(path, name)
         return text
 
 
 def find_files(paths: Iterable[str | Path]) -> FoundFiles:
-    """The files at `paths`: those named, and of folders all below them that recordings are kept in.
+    """The files at `paths`: those named, and all files in folders that may contain recordings.
 
     Raises:
-        UnreadableInput: a path leads to nothing, or a folder holds no recording.
+        UnreadableInput: a path does not exist, or a folder contains no recording.
     """
     files: dict[Path, None] = {}
     explicit: set[Path] = set()
@@ -103,12 +103,12 @@ def find_files(paths: Iterable[str | Path]) -> FoundFiles:
 
 
 def _parse_path(named: str | Path) -> Path:
-    """Where a name leads: `~` is the user's folder, and the URL of a store in a file is that file."""
+    """Expand `~`, and convert the URL of a SQLite store to its path."""
     return Path(str(named).removeprefix(_FILE_URL)).expanduser()
 
 
 def parse_store_url(path: Path) -> str | None:
-    """The URL of a store on a server, of which a path has one slash less; None where it is no such path."""
+    """The URL of a store on a server, of which `Path` has removed a slash; None if it is not such a path."""
     scheme, _, rest = str(path).partition(":/")
     if scheme not in ("postgresql", "postgres") or not rest:
         return None
@@ -117,7 +117,7 @@ def parse_store_url(path: Path) -> str | None:
 
 
 def _walk_folder(folder: Path, ignored: list[tuple[Path, str]]) -> Iterator[Path]:
-    """Every file below `folder` that recordings are kept in; links to folders are not followed."""
+    """All files below `folder` that may contain recordings. Links to folders are not followed."""
 
     def note(error: OSError) -> None:
         ignored.append((Path(error.filename), error.strerror or "cannot be read"))
@@ -142,12 +142,12 @@ def _walk_folder(folder: Path, ignored: list[tuple[Path, str]]) -> Iterator[Path
 def read_recordings(
     path: Path, *, source: RecordingSource | None = None, model: str | None = None
 ) -> Iterator[Recording]:
-    """The recordings in a file, whose writer is recognised unless `source` says who it is.
+    """Read the recordings in a file. The format is detected unless `source` is given.
 
-    `model` is taken where a recording does not say which it was.
+    `model` is used if a recording does not name its model.
 
     Raises:
-        UnreadableInput: the file cannot be opened, or nobody is known who writes such files.
+        UnreadableInput: the file cannot be opened, or its format is unknown.
         StoreUnavailable: it is a store, and cannot be read.
     """
     peeked = peek_file(path) if source is None else DetectedFormat(source)
@@ -160,13 +160,13 @@ def read_recordings(
         yield from read_opencode_database(path, model)
         return
     if source is RecordingSource.STORE:
-        from foveate.replay.readers.foveate_store import read_store  # brings the database's driver
+        from foveate.replay.readers.foveate_store import read_store  # imports the database driver
 
         yield from read_store(parse_store_url(path) or str(path), model)
         return
     file = LogFile(path)
     recordings = list(_READERS[source](file, model))
-    if not recordings and file.unreadable:  # nothing could be read, and that is told
+    if not recordings and file.unreadable:  # reports that nothing could be read
         recordings = [
             Recording(
                 name=file.name, source=source, format=Format.CHAT, calls=(), unreadable=tuple(file.unreadable)
@@ -176,7 +176,7 @@ def read_recordings(
 
 
 def peek_file(path: Path) -> DetectedFormat:
-    """Who wrote a file, as far as its head tells.
+    """Detect the format of a file from its first lines.
 
     Raises:
         UnreadableInput: the file cannot be opened.
@@ -184,14 +184,14 @@ def peek_file(path: Path) -> DetectedFormat:
     if parse_store_url(path) is not None:
         return DetectedFormat(RecordingSource.STORE)
     if _read_header(path) == _SQLITE_HEADER:
-        from foveate.store.store import is_store_file  # brings the database's driver
+        from foveate.store.store import is_store_file  # imports the database driver
 
         if is_store_file(path):
             return DetectedFormat(RecordingSource.STORE)
         return DetectedFormat(RecordingSource.OPENCODE if is_opencode_database(path) else None)
     with closing(LogFile(path).lines()) as lines:
         peeked = detect_format([line for _, line in islice(lines, _MAX_PEEKED_LINES)])
-    if peeked.source is None:  # documents over many lines each
+    if peeked.source is None:  # documents that span many lines
         documents = LogFile(path).documents()
         peeked = detect_format([document for _, document in islice(documents, _MAX_PEEKED_LINES)])
     return peeked
@@ -223,9 +223,9 @@ def _describe_unknown_file(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFiles:
-    """Files that belong together: a session's own, and those of the agents that it sent.
+    """Files that belong together: those of a session and of its sub-agents.
 
-    `unsupported` names their format if it is recognised and cannot be replayed.
+    `unsupported` names their format if it is recognized but cannot be replayed.
     """
 
     files: tuple[Path, ...]
@@ -236,10 +236,10 @@ class SessionFiles:
 def group_sessions(
     files: Sequence[Path], *, source: RecordingSource | None = None
 ) -> tuple[list[SessionFiles], list[UnreadableLine]]:
-    """The files, those of sub-agents put with the session that sent them; and those that cannot be opened.
+    """Group files by session, those of sub-agents with their parent; also return files that cannot be opened.
 
-    Only the head of each is read, so that a folder of any size takes little memory. What is no recording that
-    is known has no source.
+    Only the first lines of each file are read, so a folder of any size takes little memory. Files of unknown
+    format have no source.
     """
     main_files: list[tuple[Path, DetectedFormat]] = []
     agents: dict[str, list[Path]] = {}
@@ -260,7 +260,7 @@ def group_sessions(
         if (key := _group_key(path, peeked, source)) is not None:
             grouped.setdefault(key, []).append(path)
             continue
-        # A session that was resumed begins with lines of the one before; its file has its own name.
+        # A resumed session begins with lines of the previous one, but its file has its own name.
         names = (peeked.session, strip_suffixes(path)) if peeked.source is RecordingSource.CLAUDE_CODE else ()
         agent_files = [one for name in dict.fromkeys(names) if name for one in agents.pop(name, [])]
         named = "" if source is not None else peeked.unsupported
@@ -275,22 +275,22 @@ def group_sessions(
 def _group_key(
     path: Path, peeked: DetectedFormat, source: RecordingSource | None
 ) -> tuple[RecordingSource, str] | None:
-    """Name the group of a file whose session is spread over many files; None if it stands alone."""
+    """The group of a file whose session is spread over many files; None if it stands alone."""
     found = source or peeked.source
-    if found is RecordingSource.OPENHANDS:  # one file for each call
+    if found is RecordingSource.OPENHANDS:  # one file per call
         return found, str(path.parent)
     if (
         found is RecordingSource.OPENCODE and peeked.session and path.suffix == ".json"
-    ):  # one for each message and part
+    ):  # one file per message and part
         return found, peeked.session
     return None
 
 
 def read_session(session: SessionFiles, *, model: str | None = None) -> list[Recording]:
-    """The recordings of files that belong together, one for each session among them.
+    """Read the recordings of files that belong together.
 
     Raises:
-        UnreadableInput: a file cannot be opened, or nobody is known who writes such files.
+        UnreadableInput: a file cannot be opened, or its format is unknown.
     """
     if len(session.files) > 1 and session.source in _JOINT_READERS:
         return _JOINT_READERS[session.source]([LogFile(path) for path in session.files], model)

@@ -1,7 +1,4 @@
-"""Many replayed sessions as one report: totals, by model, and what is to be said about them.
-
-Conclusion of a replay: what the gateway saves as it is configured, and the setting that would save more.
-"""
+"""Report of many replayed sessions: totals, groups by model, and a conclusion."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +11,7 @@ from foveate.replay.policies import Policy
 from foveate.replay.recording import UnreadableLine
 from foveate.replay.simulator.policy_runs import DEFAULT_GATEWAY, keeps_client_breakpoints
 
-# A suggestion must save this much more of the recorded cost than the configuration does.
+# A suggestion must save at least this share of the recorded cost more than the current configuration.
 _MIN_SHARE = Decimal("0.01")
 _COMPACTION = ("  compaction:", "    enabled: true")
 _REPLACE_BREAKPOINTS = ("  prompt_cache:", "    client_breakpoints: replace")
@@ -31,7 +28,7 @@ class PolicySaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A change of the configuration that would save more, as YAML."""
+    """A configuration change that would save more, as YAML."""
 
     saving: PolicySaving
     changes: tuple[str, ...]
@@ -40,7 +37,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What the gateway saves as it is configured, and the best change of that, if one is worth it."""
+    """What the gateway saves with its current configuration, and the best change, if one is worth it."""
 
     configured: PolicySaving
     suggestion: Suggestion | None = None
@@ -68,7 +65,7 @@ def draw_conclusion(outcomes: Mapping[Policy, Outcome], gateway: AgentOptions) -
         and (saving := compare_to_recorded(outcomes[policy], recorded)) is not None
         and saving.dollars - configured.dollars >= _MIN_SHARE * recorded.dollars
     ]
-    # Of two that save the same, the one that changes less.
+    # Of two that save the same, the one with fewer changes.
     best = min(
         better, key=lambda suggestion: (-suggestion.saving.dollars, len(suggestion.changes)), default=None
     )
@@ -76,12 +73,12 @@ def draw_conclusion(outcomes: Mapping[Policy, Outcome], gateway: AgentOptions) -
 
 
 def find_reachable_policies(gateway: AgentOptions) -> frozenset[Policy]:
-    """List the policies that are what the client did, or what the gateway does or can be told to do."""
+    """The policies that match what the client did, what the gateway does or can be configured to do."""
     return frozenset((Policy.RECORDED, Policy.GATEWAY, *_configuration_changes(gateway)))
 
 
 def _configuration_changes(gateway: AgentOptions) -> dict[Policy, tuple[str, ...]]:
-    """List what would have to change for each policy; only what this version of the gateway can be told."""
+    """The changes that each policy needs, as far as the gateway can be configured to follow it."""
     changes: dict[Policy, tuple[str, ...]] = {}
     if not gateway.compaction:
         changes[Policy.GATEWAY_COMPACTION] = ("compaction",)
@@ -106,7 +103,7 @@ def _make_yaml(policy: Policy) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGroup:
-    """Sessions with the same main model, together."""
+    """Sessions with the same main model."""
 
     model: str
     sessions: int
@@ -116,11 +113,11 @@ class ModelGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """All that was replayed. `unpriced` are models of unknown price and how many of their calls were left out.
+    """All replayed sessions. `unpriced` maps models of unknown price to the number of calls left out.
 
-    `unread` are files that could not be read, with the reason, and `broken` lines; `repeated` calls stood in
-    two files. `model` is the other model that was asked for. `gateway` is the configuration that the policies
-    of the gateway followed, and `configuration` the file that it is from; empty if it is the default one.
+    `unread` are files that could not be read, with the reason, `unreadable` single lines; `repeated` calls
+    occurred in two files. `model` is the model that replaced the recorded ones. `gateway` is the
+    configuration of the gateway policies, and `configuration` its file; empty if it is the default.
     """
 
     policies: tuple[Policy, ...]
@@ -135,11 +132,10 @@ class ReplayReport:
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """What the gateway would save; None if that was not asked for."""
+        """What the gateway would save; None if it was not replayed."""
         return draw_conclusion(self.total, self.gateway)
 
     def rename_files(self, name: Callable[[str], str]) -> "ReplayReport":
-        """Replace the names of files."""
         return replace(
             self,
             unread=tuple((name(files), name(why)) for files, why in self.unread),
@@ -155,22 +151,20 @@ class ReplayReport:
 
     @property
     def total(self) -> dict[Policy, Outcome]:
-        """All sessions together, by policy."""
+        """The outcomes of all sessions by policy."""
         return sum_outcomes(self.sessions)
 
     @property
     def calls(self) -> int:
-        """How many were replayed."""
         return sum(session.calls for session in self.sessions)
 
     @property
     def check(self) -> CostCheck | None:
-        """The bills of all sessions that have some; None where none has."""
+        """The cost check of all sessions with a recorded cost; None if there is none."""
         return sum_checks(self.sessions)
 
     @property
     def placeholders(self) -> Placeholders:
-        """Those of all sessions."""
         found = Placeholders()
         for session in self.sessions:
             found = found.plus(session.placeholders)
@@ -178,7 +172,7 @@ class ReplayReport:
 
     @property
     def by_model(self) -> list[ModelGroup]:
-        """The sessions by the model that most of their calls went to, the dearest first."""
+        """The sessions by main model, most expensive first."""
         groups: dict[str, list[ReplayedSession]] = {}
         for session in self.sessions:
             groups.setdefault(session.main_model, []).append(session)
@@ -194,7 +188,7 @@ class ReplayReport:
         return sorted(found, key=lambda group: (-_recorded_cost(group.outcomes), group.model))
 
     def most_expensive(self, limit: int) -> list[ReplayedSession]:
-        """So many of the sessions, those first that cost most as they were recorded."""
+        """The sessions with the highest recorded cost."""
         return sorted(self.sessions, key=lambda session: (-_recorded_cost(session.outcomes), session.name))[
             :limit
         ]
@@ -206,12 +200,11 @@ def _recorded_cost(outcomes: dict[Policy, Outcome]) -> Decimal:
 
 
 def has_recorded_cost(check: CostCheck) -> bool:
-    """Whether there is a bill to be held against: those of calls, or the sum of a whole run."""
+    """Whether there is a recorded cost to compare with: of calls, or of a whole run."""
     return check.calls > 0 or check.said is not None
 
 
 def sum_checks(sessions: Iterable[ReplayedSession]) -> CostCheck | None:
-    """The bills of all sessions that have some; None where none has."""
     found: CostCheck | None = None
     for session in sessions:
         if has_recorded_cost(session.check):
@@ -225,7 +218,7 @@ def build_report(
     unread: Iterable[tuple[str, str]] = (),
     model: str | None = None,
 ) -> ReplayReport:
-    """What became of all sessions, as one report, in an order that does not depend on that of the files."""
+    """Build the report, in an order that does not depend on the order of the files."""
     replayed = [session for result in results for session in result.replayed]
     unpriced: dict[str, int] = {}
     for session in replayed:

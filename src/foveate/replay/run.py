@@ -1,11 +1,7 @@
-"""Recordings replayed: what each would have cost under each policy, beside what was billed for it.
+"""Replays a recording: its cost under each policy, and a check against its recorded cost.
 
-What the sum of a whole run tells, where its calls have no bills of their own.
-
-SWE-agent keeps what a run cost, but neither the tools that it sent with every call nor the bills of the calls.
-How long the tools are is told by what the messages alone do not come to.
-
-Calls that were served in a way whose price nobody knows: priority, flex, fast.
+SWE-agent records the cost of a whole run, but neither the tools that it sent nor the usage of each call. The
+size of the tools is inferred from the cost that the messages alone do not explain.
 """
 
 from collections import Counter
@@ -49,9 +45,19 @@ from foveate.replay.simulator.reconstruct import (
     reconstruct_calls,
 )
 
+# Maximum relative difference from the recorded total.
+_TOLERANCE_SHARE = Decimal("0.005")
+_MAX_TRIES = 6
+# The first guess assumes that additional tokens are read from a cache at half the price.
+_FIRST_GUESS_SHARE = Decimal("0.5")
+_MAX_HIDDEN_TOKENS = 1_000_000
+
 
 def drop_unpriced_tiers(recording: Recording, book: PriceBook) -> Recording:
-    """The recording with such calls as if they had been served as usual; it then lacks their price."""
+    """Treat calls in service tiers of unknown price (priority, flex, fast) as standard calls.
+
+    The recording then lacks the tier's price.
+    """
     calls = tuple(_drop_unpriced_tier(call, book) for call in recording.calls)
     if all(adjusted is original for adjusted, original in zip(calls, recording.calls, strict=True)):
         return recording
@@ -68,19 +74,11 @@ def _drop_unpriced_tier(call: RecordedCall, book: PriceBook) -> RecordedCall:
     return replace(call, usage=structs.replace(usage, tier=""))
 
 
-# The sum is met when it is off by no more than this share.
-_TOLERANCE_SHARE = Decimal("0.005")
-_MAX_TRIES = 6
-# What a first guess is made with: that a token more in each call is read from a cache at half the price.
-_FIRST_GUESS_SHARE = Decimal("0.5")
-_MAX_HIDDEN_TOKENS = 1_000_000
-
-
 def infer_hidden_tokens(recording: Recording, book: PriceBook) -> Recording:
-    """The recording with as many tokens before its messages as make it cost what the run is said to have cost.
+    """Set `hidden_tokens` so that the simulated cost matches the run's recorded cost.
 
-    It stays as it is where its calls have bills, where it lacks nothing that would stand there, and where it
-    does not say which model it asked, or no sum, or one that the messages alone come to.
+    Unchanged if its calls have usage, nothing is missing before the messages, the model or the recorded cost
+    is unknown, or the messages alone explain the cost.
     """
     reported = recording.reported_dollars
     is_complete = not recording.missing & {MissingPart.TOOLS, MissingPart.SYSTEM}
@@ -94,9 +92,10 @@ def infer_hidden_tokens(recording: Recording, book: PriceBook) -> Recording:
 def check_run_total(
     recording: Recording, calls: Sequence[ReconstructedCall], book: PriceBook
 ) -> CostCheck | None:
-    """The sum of a run beside the simulated one; None where its calls have bills, or it says none.
+    """Compare the recorded cost of a run with the simulated one; None if its calls have usage, or no cost is
+    recorded.
 
-    Of a run that does not say its model, the sum cannot be held against that of another.
+    Without a known model, there is nothing to compare with.
     """
     reported = recording.reported_dollars
     if not (reported and recording.calls) or _has_usage(recording):
@@ -123,7 +122,7 @@ def _total_dollars(calls: Sequence[ReconstructedCall], book: PriceBook) -> Decim
 
 
 class _HiddenTokensSearch:
-    """Looks for the length at which the sum is met: a line through the last two tries leads to the next."""
+    """Searches the number of hidden tokens by the secant method."""
 
     def __init__(self, recording: Recording, book: PriceBook, reported: Decimal) -> None:
         self._recording = recording
@@ -154,7 +153,7 @@ class _HiddenTokensSearch:
         return replace(self._recording, hidden_tokens=tokens)
 
     def _missing_dollars(self, tokens: int) -> Decimal | None:
-        """What the run cost beyond what it comes to with so many tokens before its messages."""
+        """The recorded cost less the simulated cost with this many hidden tokens."""
         dollars = _total_dollars(reconstruct_calls(self._with_hidden_tokens(tokens)), self._book)
         return self._reported - dollars if dollars is not None else None
 
@@ -168,10 +167,10 @@ class _HiddenTokensSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What is asked: which policies, another `model`, another window for all models.
+    """Policies to replay, another `model`, another window for all models.
 
-    `with_points`: the context of each call is wanted too, for a picture. `gateway` is the configuration that
-    the policies of the gateway follow.
+    `with_points`: also record the context of each call, for a plot. `gateway` is the configuration of the
+    gateway policies.
     """
 
     policies: tuple[Policy, ...] = tuple(Policy)
@@ -182,7 +181,7 @@ class ReplayOptions:
 
 
 def replay_recording(recording: Recording, book: PriceBook, options: ReplayOptions) -> ReplayedSession:
-    """A recording under each policy that is asked for; calls whose price nobody knows are left out."""
+    """Replay a recording under each requested policy. Calls of unknown price are left out."""
     recording = infer_hidden_tokens(drop_unpriced_tiers(recording, book), book)
     recorded_calls = reconstruct_calls(recording)
     calls = (
@@ -234,7 +233,7 @@ def _is_priced(call: ReconstructedCall, book: PriceBook) -> bool:
 
 
 class _CallPricing(NamedTuple):
-    """At what a call is charged, whatever the policy; no tariff where nobody knows it."""
+    """What the price of a call depends on, whatever the policy; `rates` is None if unknown."""
 
     rates: CallRates | None
     reasoning_tokens: int
@@ -255,7 +254,7 @@ def _add_cost(costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_t
 
 
 class _PolicyTotals:
-    """A policy under way, and what it comes to so far."""
+    """The run of one policy, and its totals so far."""
 
     def __init__(self, policy: Policy, run: PolicyRun, book: PriceBook, options: ReplayOptions) -> None:
         self.points: list[ContextPoint] = []
@@ -270,7 +269,6 @@ class _PolicyTotals:
         self._compactions = 0
 
     def add_call(self, sent: ReconstructedCall, pricing: _CallPricing, window: int | None) -> None:
-        """The next call."""
         simulated = self._run.simulate(sent)
         self._add_usage(self._costs, pricing, simulated.usage, sent.output_tokens)
         if simulated.summary_usage is not None:
@@ -308,7 +306,7 @@ class _PolicyTotals:
         )
 
     def make_outcome(self, other_dollars: Decimal) -> Outcome:
-        """What it comes to, with dollars `beside` those for tokens."""
+        """The outcome, with `other_dollars` in addition to the cost of tokens."""
         uncached, read, written_5m, written_1h, output = self._usage
         calls, compactions = self._costs.dollars, self._compaction_costs.dollars
         is_known = calls is not None and compactions is not None
@@ -333,7 +331,7 @@ class _PolicyTotals:
 def _check_costs(
     recording: Recording, calls: Sequence[ReconstructedCall], book: PriceBook
 ) -> tuple[CostCheck, Decimal]:
-    """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
+    """Compare recorded with simulated costs; also return the recorded cost of anything but tokens."""
     if (run_total_check := check_run_total(recording, calls, book)) is not None:
         return run_total_check, ZERO
     rates, simulated, expected, by_tokens = CallRatesCache(book), CostSum(book), CostSum(book), CostSum(book)
@@ -370,7 +368,7 @@ def _check_costs(
 def _price_usage(
     call: RecordedCall, usage: Usage, provider: str, book: PriceBook
 ) -> tuple[Decimal, Decimal] | None:
-    """What a call cost, and how much of that is neither for input nor for output, such as searches."""
+    """The cost of a call, and how much of it is for neither input nor output, such as searches."""
     price = book.price(call.model, usage, provider=provider, at=call.at)
     return None if price is None else (price.dollars, price.other_dollars)
 
@@ -378,7 +376,7 @@ def _price_usage(
 def _estimate_placeholders(
     calls: Sequence[ReconstructedCall], recording: Recording, book: PriceBook
 ) -> Placeholders:
-    """Answers of which only the size that a stream begins with was logged."""
+    """Estimate what is missing in responses of which only the first token count of the stream was logged."""
     unknown = [call for call in calls if call.call.usage is not None and not call.call.output_is_known]
     costs, tokens = CostSum(book), 0
     sizers: dict[str, MessageSizer] = {}
@@ -394,5 +392,5 @@ def _estimate_placeholders(
 
 
 def _max_hidden_tokens(calls: Sequence[ReconstructedCall]) -> int:
-    """The most that stood before messages and was taken from a bill."""
+    """The largest number of tokens before the messages that was inferred from usage."""
     return max((call.front.tokens for call in calls if not call.call.envelope), default=0)

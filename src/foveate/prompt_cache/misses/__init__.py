@@ -1,1 +1,1 @@
-""""""
+"""Explanations of cache misses."""

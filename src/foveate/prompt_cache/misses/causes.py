@@ -1,9 +1,7 @@
-"""Where the prefix of one request leaves that of another, and the likely cause, in words.
+"""Causes of cache misses: values, classification of differences, and descriptions.
 
-A provider reads tools, then system prompt, then messages. The first difference is what breaks the prefix, and
-what stands around it tells why it is there.
-
-Why a cache broke, in words, where only the cause was kept: of all that stood there nothing is repeated.
+A provider reads tools, then the system prompt, then messages. The first difference ends the shared prefix,
+and its surroundings show the likely cause.
 """
 
 from collections.abc import Mapping
@@ -24,9 +22,33 @@ from foveate.prompt_cache.misses.field_diff import (
 from foveate.prompt_cache.misses.snapshot import RequestSnapshot
 from foveate.prompt_cache.prompt.parameters import CITATIONS, IMAGES, WEB_SEARCH
 
+TEXT_CHANGE_DESCRIPTIONS: Mapping[TextChangeKind, str] = {
+    TextChangeKind.TIMESTAMP: "a timestamp changed",
+    TextChangeKind.DATE: "a date changed",
+    TextChangeKind.TIME: "a time of day changed",
+    TextChangeKind.UUID: "a UUID changed",
+    TextChangeKind.RANDOM_ID: "a random id changed",
+    TextChangeKind.COUNTER: "a counter went up",
+    TextChangeKind.NUMBER: "a number changed",
+    TextChangeKind.WHITESPACE: "only spaces or line ends changed, and a cache goes by every one of them",
+    TextChangeKind.UNICODE: "letters are composed differently (Unicode), and a cache goes by their bytes",
+    TextChangeKind.JSON_SPELLING: "the same JSON is written in another order or spacing inside of a string, "
+    "which a cache goes by",
+    TextChangeKind.EDITED: "the text was edited",
+    TextChangeKind.SHORTENED: "the text was cut after it had been sent",
+    TextChangeKind.EXTENDED: "text was added at its end",
+}
+"""Descriptions of text changes."""
+_SWITCH_DESCRIPTIONS = {
+    IMAGES: ("there are images in the request now, and there were none", "the last image is gone"),
+    CITATIONS: ("citations were switched on", "citations were switched off"),
+    WEB_SEARCH: ("web search was switched on", "web search was switched off"),
+}
+_MAX_VALUE_CHARS = 60
+
 
 class MissCause(StrEnum):
-    """Why a prefix was not read. The values stay the same from release to release."""
+    """Why a prefix was not read. The values are stable across releases."""
 
     MODEL = "model"
     PARAMETER = "parameter"
@@ -77,7 +99,7 @@ PLANNED_CAUSES = frozenset((MissCause.COMPACTION, MissCause.COMPACTION_UNDONE, M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceSide:
-    """One side of a difference: the block, the bytes of its field that differ, a little of what they say."""
+    """One side of a difference: the block, the range of bytes in its field, and an excerpt."""
 
     place: Place
     kind: str
@@ -88,10 +110,10 @@ class DifferenceSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixDifference:
-    """The first place where a prefix is another one, and why.
+    """The first difference between two prefixes, and its cause.
 
-    `at` is the first piece that cannot be read any more. `field` is where in the block it is; a side is missing
-    where the block, or the whole, is only on the other.
+    `at` is the first piece that can no longer be read, `field` the field in the block. A side is None if the
+    block exists only on the other side.
     """
 
     at: int
@@ -102,33 +124,8 @@ class PrefixDifference:
     after: DifferenceSide | None = None
 
 
-TEXT_CHANGE_DESCRIPTIONS: Mapping[TextChangeKind, str] = {
-    TextChangeKind.TIMESTAMP: "a timestamp changed",
-    TextChangeKind.DATE: "a date changed",
-    TextChangeKind.TIME: "a time of day changed",
-    TextChangeKind.UUID: "a UUID changed",
-    TextChangeKind.RANDOM_ID: "a random id changed",
-    TextChangeKind.COUNTER: "a counter went up",
-    TextChangeKind.NUMBER: "a number changed",
-    TextChangeKind.WHITESPACE: "only spaces or line ends changed, and a cache goes by every one of them",
-    TextChangeKind.UNICODE: "letters are composed differently (Unicode), and a cache goes by their bytes",
-    TextChangeKind.JSON_SPELLING: "the same JSON is written in another order or spacing inside of a string, which a "
-    "cache goes by",
-    TextChangeKind.EDITED: "the text was edited",
-    TextChangeKind.SHORTENED: "the text was cut after it had been sent",
-    TextChangeKind.EXTENDED: "text was added at its end",
-}
-"""What is said of a text that changed."""
-_SWITCH_DESCRIPTIONS = {
-    IMAGES: ("there are images in the request now, and there were none", "the last image is gone"),
-    CITATIONS: ("citations were switched on", "citations were switched off"),
-    WEB_SEARCH: ("web search was switched on", "web search was switched off"),
-}
-_MAX_VALUE_CHARS = 60
-
-
 def find_parameter_change(previous: RequestSnapshot, current: RequestSnapshot) -> PrefixDifference | None:
-    """The model, or the first parameter of those that break the prefix, that is another one."""
+    """The first change of the model or of a parameter that invalidates the prefix."""
     if previous.prompt.model != current.prompt.model:
         because = (
             f"the model changed from {previous.prompt.model} to {current.prompt.model}; each has its own cache"
@@ -136,7 +133,7 @@ def find_parameter_change(previous: RequestSnapshot, current: RequestSnapshot) -
         return PrefixDifference(at=0, cause=MissCause.MODEL, because=because, field="model")
     was = {parameter.name: parameter.json_text for parameter in previous.cache_parameters}
     order = list(Area)
-    for parameter in current.cache_parameters:  # those of the start come first
+    for parameter in current.cache_parameters:  # in the order of the areas
         before = was.get(parameter.name, "")
         if before != parameter.json_text:
             pieces = previous.prompt.pieces
@@ -150,7 +147,8 @@ def _describe_parameter_change(at: int, name: str, area: Area, was: str, now: st
     if words is not None:
         because = words[0] if now else words[1]
     elif not was or not now:
-        because = f"`{name}` was {'set to ' + _shorten_value(now) if now else 'left out; it was ' + _shorten_value(was)}"
+        change = f"set to {_shorten_value(now)}" if now else f"left out; it was {_shorten_value(was)}"
+        because = f"`{name}` was {change}"
     else:
         because = f"`{name}` changed from {_shorten_value(was)} to {_shorten_value(now)}"
     lost = (
@@ -167,7 +165,7 @@ def _shorten_value(json: str) -> str:
 
 
 def describe_place(snapshot: RequestSnapshot, place: Place) -> str:
-    """A place in words: `tools[3]`, `system[0]`, `messages[12] (user)`."""
+    """A place as text: `tools[3]`, `system[0]`, `messages[12] (user)`."""
     role = snapshot.role(place)
     named = f"{place.area}[{place.index}]"
     if place.block:
@@ -178,7 +176,7 @@ def describe_place(snapshot: RequestSnapshot, place: Place) -> str:
 def describe_changed_block(
     previous: RequestSnapshot, current: RequestSnapshot, before_at: int, after_at: int
 ) -> PrefixDifference:
-    """A block that stands in the same place and says something else."""
+    """The difference between two blocks at the same position."""
     one, other = previous.prompt.pieces[before_at], current.prompt.pieces[after_at]
     before, after = make_side(previous, before_at), make_side(current, after_at)
     was, now = previous.content(before_at), current.content(after_at)
@@ -292,5 +290,5 @@ _CAUSE_DESCRIPTIONS: Mapping[str, str] = {
 
 
 def describe_cause(cause: str) -> str:
-    """`a timestamp changed`; of a cause that is not known, its own name."""
+    """A short description, such as `a timestamp changed`; for an unknown cause, its name."""
     return _CAUSE_DESCRIPTIONS.get(cause) or cause.replace("_", " ")

@@ -1,7 +1,8 @@
-"""Why a request did not read what the one before it left in the provider's cache, and what that cost.
+"""Explains why a request did not read what the previous one left in the provider's cache, and what that cost.
 
-Both are served by the simulated cache: what the first one leaves there is what the second could have read. The
-first difference between them, a mark, the time that passed or the size of the prefix is why it did not.
+Both are run through the cache simulator: what the first leaves there is what the second could have read. The
+reason that it did not is the first difference between them, a breakpoint, the time between them, or the size
+of the prefix.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from foveate.prompt_cache.prompt.cached_prompt import prefix_keys
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import SimulatedCache
 
-# Counts are estimates for some models: a bill that reads this much of what was kept has missed nothing.
+# Token counts are estimates for some models: if this share was read according to the usage, nothing was
+# missed.
 _MIN_READ_SHARE = 0.8
 _UNEXPLAINED = (
     "the prefix is the same and should have been read: the provider may have dropped it early, have served the "
@@ -25,7 +27,7 @@ _UNEXPLAINED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoMiss:
-    """What was kept could be read. `remarks` are what changed all the same, and why that does no harm."""
+    """The cached prefix could be read. `remarks` are changes that did no harm, with the reason."""
 
     kept_tokens: int
     read_tokens: int
@@ -34,13 +36,12 @@ class NoMiss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedMiss:
-    """Why what was kept could not be read, and what that costs.
+    """Why the cached prefix could not be read, and what that costs.
 
-    `kept_tokens` is what the previous request left there for this one, `read_tokens` what this one could read
-    of it, or did by its bill, `lost_tokens` what was paid for again. `lost_uncached_tokens` is the same in
-    money: so many uncached input tokens cost as much as what was paid too much; without a price, `lost_dollars`
-    is unknown. `same_tokens` is how far the two requests are the same. `also` are further reasons, each of
-    which would have been enough.
+    `kept_tokens` is what the previous request left in the cache, `read_tokens` what this one could read of it
+    (or did, according to its usage), `lost_tokens` what was paid for again. `lost_uncached_tokens` is the
+    extra cost, in uncached input tokens; `lost_dollars` is None without a price. `same_tokens` is the length
+    of the common prefix. `also` are further reasons, each of which would have been sufficient.
     """
 
     cause: MissCause
@@ -67,10 +68,11 @@ def explain_miss(
     usage: CacheUsage | None = None,
     price_per_token: Decimal | None = None,
 ) -> ExplainedMiss | NoMiss:
-    """Why `current` could not read what `previous` left in the cache, or that it could.
+    """Explain why `current` could not read what `previous` left in the cache, or state that it could.
 
-    `rules` are those of the current model, `gap_seconds` is the time between the starts of both, `billed` what
-    the provider says of the current one, `price_per_token` the dollars of an uncached input token.
+    `rules` are those of the current model, `gap_seconds` is the time between the starts of both requests,
+    `usage` what the provider reported for the current one, `price_per_token` the dollars per uncached input
+    token.
     """
     return _MissAnalysis(previous, current, rules, gap_seconds, usage, price_per_token).conclude()
 
@@ -95,13 +97,14 @@ class _MissAnalysis:
         self.price_per_token = price_per_token
         cache = SimulatedCache().serve(previous.prompt, rules, at=0.0).cache
         kept = [at for at, key in enumerate(prefix_keys(previous.prompt)) if key in cache.entries]
-        # Pieces are compared, and not tokens: those of a first piece may be rounded in another way later.
+        # Pieces are compared instead of tokens, since the tokens of the first piece may be rounded
+        # differently later.
         self.kept_pieces = kept[-1] + 1 if kept else 0
         self.readable_pieces = cache.serve(current.prompt, rules, at=0.0).read_pieces
         later = cache.serve(current.prompt, rules, at=gap_seconds or 0.0)
         self.unexpired_pieces = later.read_pieces
         kept_tokens = sum(piece.tokens for piece in previous.prompt.pieces[: self.kept_pieces])
-        # What is read of an entry is counted in steps, and is no more than there is of the request.
+        # Reads are counted in steps, and cannot exceed the request.
         limit = min(kept_tokens, current.prompt.tokens)
         self.kept_tokens = limit // rules.step_tokens * rules.step_tokens
         self.unexpired_tokens = (
@@ -138,7 +141,7 @@ class _MissAnalysis:
         return self.previous.cache_key != self.current.cache_key
 
     def _explain_same_prefix(self) -> PrefixDifference:
-        """Why a prefix that is the same, as far as anything was kept of it, was not read."""
+        """Why an unchanged prefix was not read."""
         at = len(self.previous.prompt.pieces)
         if not self.kept_pieces:
             cause, because = self._explain_not_kept()
@@ -153,7 +156,7 @@ class _MissAnalysis:
         return PrefixDifference(at=at, cause=cause, because=because)
 
     def _explain_not_kept(self) -> tuple[MissCause, str]:
-        """Why nothing of the previous request was kept."""
+        """Why nothing of the previous request was cached."""
         rules, prompt = self.rules, self.previous.prompt
         if rules.caching is CachingMode.NONE:
             return MissCause.NOT_CACHED, f"nothing is known of a cache for {prompt.model}"
@@ -170,7 +173,7 @@ class _MissAnalysis:
         )
 
     def _explain_not_found(self) -> tuple[MissCause, str]:
-        """Why no mark of the current request found what the previous one left, though it begins the same."""
+        """Why no breakpoint of the current request found the entry, although the prefix is the same."""
         ours = self.current.prompt
         breakpoints = [at for at, piece in enumerate(ours.pieces) if piece.breakpoint_ttl is not None]
         if len(ours.pieces) < len(self.previous.prompt.pieces):
@@ -192,7 +195,8 @@ class _MissAnalysis:
             )
         lookback = self.rules.lookback_positions
         because = (
-            f"the last mark stands more than {lookback} positions behind what was kept, and looks back no further"
+            f"the last mark stands more than {lookback} positions behind what was kept, "
+            "and looks back no further"
             if lookback
             else "no mark stands where something was kept"
         )
@@ -236,7 +240,7 @@ class _MissAnalysis:
             )
         read = self.read_tokens
         if found.cause is MissCause.CACHE_KEY and self.usage is None:
-            read = 0  # a machine that has nothing reads nothing
+            read = 0  # another machine has nothing to read
             also = (*also, "where the same machine served it nothing is lost; the bill would tell")
         lost = max(0, self.kept_tokens - read)
         multiple = max(Decimal(0), self._paid_multiple() - Decimal(str(self.rules.read_price)))
@@ -259,7 +263,7 @@ class _MissAnalysis:
         )
 
     def _paid_multiple(self) -> Decimal:
-        """What the lost tokens cost instead, as a multiple of the uncached price."""
+        """The price of the lost tokens, as a multiple of the uncached price."""
         rules, prompt = self.rules, self.current.prompt
         breakpoint_ttls = [piece.breakpoint_ttl for piece in prompt.pieces if piece.breakpoint_ttl is not None]
         ttl: Ttl | None = breakpoint_ttls[-1] if breakpoint_ttls else None

@@ -1,6 +1,5 @@
-"""What changed between two texts: a timestamp, a counter, an id, spaces, or the words themselves.
-
-The first field in which two blocks differ, and what a person is shown of it.
+"""Finds the first field in which two blocks differ, classifies the change (a timestamp, a counter, an id,
+whitespace, an edit), and makes excerpts of it.
 """
 
 import json
@@ -28,7 +27,7 @@ _DAY = (
     rf"|(?:{_WEEKDAY},?\s)?\d{{1,2}}(?:st|nd|rd|th)?\.?\s{_MONTH}\.?(?:,?\s\d{{4}})?)"
 )
 _HEX = "[0-9a-fA-F]"
-# Tried in this order at each place: what says most first.
+# Tried in this order at each position, most specific first.
 _TIMESTAMP_OR_ID = re.compile(
     rf"(?<![\w-])(?=\w)(?:(?P<uuid>{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}})"
     rf"|(?P<timestamp>{_WEEKDAY}\s{_MONTH}\s+\d{{1,2}}\s{_CLOCK}{_ZONE}\s\d{{4}}|\d{{8}}T\d{{6}}{_ZONE}"
@@ -41,31 +40,41 @@ _WORD = re.compile(r"[A-Za-z0-9_-]+(?:[.,]\d+)*")
 _WORD_CHARACTER = re.compile(r"[A-Za-z0-9_-]|(?<=\d)[.,](?=\d)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{15,}={0,2}")
 _BASE64_CHARACTER = re.compile(r"[A-Za-z0-9+/]")
-# Only from the start of a word on: a long one would be looked at again from each of its letters.
+# Anchored at the start of a word, so that a long word is not scanned again from each of its letters.
 _VOLATILE = re.compile(rf"{_TIMESTAMP_OR_ID.pattern}|(?<![\w-])[\w-]*\d[\w-]*(?:[.,]\d+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-# How far around a difference a timestamp that holds it may reach.
+# How far a timestamp may extend around a difference.
 _SEARCH_RADIUS_CHARS = 64
 # How much of two texts is compared word by word.
 _MAX_COMPARED_CHARS = 64 * 1024
 _MIN_ID_CHARS = 6
 _MAX_ID_CHARS = 128
 _MIN_RANDOM_NUMBER_DIGITS = 9
-# A turn is a message or two.
+# A turn adds one or two messages.
 _MAX_COUNTER_STEP = 2
 _MAX_COUNTER_DIGITS = 18
-# What is counted by ones and twos is not money, a share or a measure.
+# Amounts of money, percentages and measures are not counters.
 _UNIT_BEFORE = re.compile(r"[$€£¥₹]\s?$|\b(?:USD|EUR|GBP|CHF|JPY)\s?$")
 _UNIT_AFTER = re.compile(
     r"\s?(?:[%‰°$€£¥₹]|(?:USD|EUR|GBP|CHF|JPY|euros?|dollars?|pounds?|cents?|percent|[KMGT]i?B|bytes|[kcmµn]?[gmsl]"
     r"|px|pt|em|min|hours?|days?|weeks?|months?|years?|degrees?)\b)"
 )
-# Composing letters takes the square of a run of marks; those of all languages are short (Unicode's own bound).
+# Unicode normalization takes quadratic time in runs of combining marks. Real text has at most 30 (Unicode's
+# stream-safe limit).
 _LONG_COMBINING_RUN = regex.compile(r"\p{M}{31,}")
 _CAPITAL_INSIDE = re.compile(r"[a-z][A-Z].*[a-z]|[A-Z]{2}[a-z]")
-# What stands in the place of a text that was cut is a line, and what was cut is more than that.
+# A cut text is replaced by a line at most, and what was cut is longer than that.
 _MAX_PLACEHOLDER_CHARS = 200
 _MIN_CUT_CHARS = 100
+_MAX_EXCERPT_CHARS = 60
+_CONTEXT_CHARS = 16
+_ELLIPSIS = "…"
+# One user-perceived character. Less exact than `budget.graphemes`, but good enough for the ends of an
+# excerpt.
+_GRAPHEME = regex.compile(r"\X")
+_MAX_GRAPHEME_CHARS = 32
+_MAX_BACKTRACK_CHARS = 1024
+PathStep = str | int
 
 
 class TextChangeKind(StrEnum):
@@ -88,7 +97,7 @@ class TextChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextChange:
-    """What changed, and from where to where it stands on each side, in characters."""
+    """What changed, and its range on each side, in characters."""
 
     kind: TextChangeKind
     start: int
@@ -97,7 +106,7 @@ class TextChange:
 
 
 def compare_texts(before: str, after: str) -> TextChange:
-    """What changed between two texts that are not the same."""
+    """Classify the change between two different texts."""
     start = common_prefix_length(before, after)
     change = _find_timestamp_change(before, after, start) or _find_identifier_change(before, after, start)
     if change is not None:
@@ -112,14 +121,13 @@ def compare_texts(before: str, after: str) -> TextChange:
 
 
 def common_prefix_length(first: str, second: str) -> int:
-    """How many characters two texts share at their start."""
     low, high = 0, min(len(first), len(second))
     if first[:high] == second[:high]:
         return high
     step = 64
     while (
         first[low : low + step] == second[low : low + step]
-    ):  # doubled, so that an early difference is found soon
+    ):  # doubled, so that an early difference is found quickly
         low += step
         step *= 2
     high = min(high, low + step)
@@ -133,7 +141,7 @@ def common_prefix_length(first: str, second: str) -> int:
 
 
 def _find_timestamp_change(before: str, after: str, at: int) -> TextChange | None:
-    """A timestamp, date, time or UUID that stands on both sides where they first differ."""
+    """A timestamp, date, time or UUID at the first difference on both sides."""
     one, other = _match_at(before, at), _match_at(after, at)
     if one is None or other is None or one.start() != other.start() or one[0] == other[0]:
         return None
@@ -163,7 +171,7 @@ def _read_rest_of_line(text: str, at: int) -> str:
 
 
 def _find_identifier_change(before: str, after: str, at: int) -> TextChange | None:
-    """A number or an id in texts that are the same but for such words."""
+    """A number or an id, in texts that are otherwise the same except for such words."""
     for word, inside in ((_WORD, _WORD_CHARACTER), (_BASE64, _BASE64_CHARACTER)):
         one, other = _word_at(before, at, word, inside), _word_at(after, at, word, inside)
         if one is None or other is None or one[0] != other[0]:
@@ -185,7 +193,7 @@ def _find_identifier_change(before: str, after: str, at: int) -> TextChange | No
 
 
 def _word_at(text: str, at: int, word: re.Pattern[str], inside: re.Pattern[str]) -> tuple[int, int] | None:
-    """The word that holds a place; none where it is longer than an id can be."""
+    """The range of the word at a position; None if it is longer than an id can be."""
     start = at
     while start > 0 and at - start <= _MAX_ID_CHARS and inside.match(text, start - 1):
         start -= 1
@@ -196,12 +204,11 @@ def _word_at(text: str, at: int, word: re.Pattern[str], inside: re.Pattern[str])
 
 
 def _has_unit(before: str, after: str) -> bool:
-    """Whether a number between these has a unit."""
     return bool(_UNIT_BEFORE.search(before) or _UNIT_AFTER.match(after))
 
 
 def _classify_number_change(was: str, now: str) -> TextChangeKind | None:
-    """Two words that differ in one number alone."""
+    """The kind of change if two words differ in exactly one number."""
     if _NUMBER.sub("#", was) != _NUMBER.sub("#", now):
         return None
     pairs = zip(_NUMBER.findall(was), _NUMBER.findall(now), strict=True)
@@ -222,7 +229,7 @@ def _counts_up(one: str, other: str) -> bool:
 
 
 def _are_random_ids(was: str, now: str) -> bool:
-    """Whether two words look like ids that somebody drew: of about one length, digits or capitals all over."""
+    """Whether two words look like generated ids: of similar length, with digits or mixed case throughout."""
     if min(len(was), len(now)) < _MIN_ID_CHARS or abs(len(was) - len(now)) > 2:
         return False
     if not any(map(str.isalpha, was + now)):
@@ -234,9 +241,8 @@ def _are_random_ids(was: str, now: str) -> bool:
 
 
 def _differ_only_in_volatile(before: str, after: str) -> bool:
-    """Whether two texts are the same but for what changes by itself: times, numbers, ids.
-
-    Of long ones, whether their beginnings are.
+    """Whether two texts are the same except for times, numbers and ids. Of long texts, only the start is
+    compared.
     """
     if before == after:
         return True
@@ -244,7 +250,7 @@ def _differ_only_in_volatile(before: str, after: str) -> bool:
     was, now = before[: len(before) - shared], after[: len(after) - shared]
     is_cut = max(len(was), len(now)) > _MAX_COMPARED_CHARS
     was, now = (_VOLATILE.sub("\0", text[:_MAX_COMPARED_CHARS]) for text in (was, now))
-    # The words at the cut may be torn, and not in the same place.
+    # Words at the cut may be split differently.
     end = min(len(was), len(now)) - _SEARCH_RADIUS_CHARS if is_cut else max(len(was), len(now))
     return was[:end] == now[:end]
 
@@ -275,17 +281,6 @@ def _parse_json(text: str) -> Any:
         return None
 
 
-_MAX_EXCERPT_CHARS = 60
-_CONTEXT_CHARS = 16
-_ELLIPSIS = "…"
-# A reader's character; what `budget.graphemes` is exact about, good enough for the ends of an excerpt.
-_GRAPHEME = regex.compile(r"\X")
-_MAX_GRAPHEME_CHARS = 32
-_MAX_BACKTRACK_CHARS = 1024
-
-PathStep = str | int
-
-
 class ChangeKind(StrEnum):
     """What happened to a field."""
 
@@ -298,9 +293,9 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldChange:
-    """A field that differs: the path to it, its text on both sides, and what changed in that.
+    """A field that differs: its path, its text on both sides, and what changed in the text.
 
-    A string is its own text; everything else is its JSON.
+    A string is its own text; other values are shown as JSON.
     """
 
     path: tuple[PathStep, ...]
@@ -311,23 +306,23 @@ class FieldChange:
 
     @property
     def name(self) -> str:
-        """The path as it is written: `input_schema.properties.city`, `content[0].text`."""
+        """The path in text form: `input_schema.properties.city`, `content[0].text`."""
         return format_path(self.path)
 
     @property
     def is_text(self) -> bool:
-        """Whether its words say what changed."""
+        """Whether the change is in the text itself."""
         return self.kind is ChangeKind.CHANGED
 
 
 def format_path(path: Sequence[PathStep]) -> str:
-    """A path as people write it."""
+    """A path in text form."""
     parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(parts).removeprefix(".")
 
 
 def find_first_change(before: Any, after: Any) -> FieldChange:
-    """The first field in which two values, whose JSON is not the same, differ."""
+    """The first field in which two values with different JSON differ."""
     path: list[PathStep] = []
     while True:
         step, kind = _next_step(before, after)
@@ -342,7 +337,7 @@ def find_first_change(before: Any, after: Any) -> FieldChange:
 
 
 def _next_step(before: Any, after: Any) -> tuple[Any, ChangeKind]:
-    """Into which field to look further; nowhere where the whole is what changed."""
+    """The field to descend into; None if the value as a whole has changed."""
     if isinstance(before, dict) and isinstance(after, dict):
         return _next_step_in_object(before, after)
     if isinstance(before, list) and isinstance(after, list):
@@ -358,7 +353,7 @@ def _next_step_in_object(before: dict[str, Any], after: dict[str, Any]) -> tuple
         for name in one:
             if name not in other:
                 return name, kind
-    for name, inner in before.items():  # equal for Python, in another order for a provider, or 1 and 1.0
+    for name, inner in before.items():  # equal in Python, but not in JSON: another key order, or 1 and 1.0
         if to_json(inner) != to_json(after[name]):
             return name, ChangeKind.CHANGED
     return None, ChangeKind.KEY_ORDER
@@ -399,12 +394,12 @@ def _as_text(found: Any) -> str:
 
 
 def size_bytes(text: str) -> int:
-    """How long a text is as it is sent."""
+    """The length of a text in UTF-8."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 
 def make_excerpt(text: str, start: int, end: int) -> str:
-    """What stands from `start` to `end`, with a little of what is around it; never more than 60 characters."""
+    """The text from `start` to `end` with a little context, at most 60 characters."""
     first = _grapheme_boundary(text, max(0, start - _CONTEXT_CHARS))
     lead = _ELLIPSIS if first else ""
     room = _MAX_EXCERPT_CHARS - len(lead)
@@ -416,17 +411,15 @@ def make_excerpt(text: str, start: int, end: int) -> str:
 
 
 def _grapheme_boundary(text: str, at: int) -> int:
-    """The last place up to `at` that is not inside of a reader's character."""
+    """The last grapheme boundary up to `at`."""
     if not 0 < at < len(text):
         return max(0, min(at, len(text)))
     earliest = max(0, at - _MAX_BACKTRACK_CHARS)
     back = at
-    while (
-        back > earliest and not text[back].isascii()
-    ):  # of a row of flags, each is told by all that stand before
+    while back > earliest and not text[back].isascii():  # where a flag starts depends on all flags before it
         back -= 1
     last = back
-    # Of what is cut out: in a text, a flag would be looked at from the beginning of its row on.
+    # Matched on a slice: in the whole text, the match would start inside a run of flags.
     for found in _GRAPHEME.finditer(text[back : at + _MAX_GRAPHEME_CHARS]):
         if back + found.start() > at:
             break
@@ -435,7 +428,7 @@ def _grapheme_boundary(text: str, at: int) -> int:
 
 
 def main_text(content: Any) -> str:
-    """What a block says, in short: its text, or its JSON."""
+    """The main text of a block, or its JSON."""
     if isinstance(content, dict):
         for name in ("text", "thinking", "content", "output"):
             if isinstance(content.get(name), str) and content[name]:
@@ -444,7 +437,7 @@ def main_text(content: Any) -> str:
 
 
 def tool_name(tool: Any) -> str:
-    """What a tool is called; one of the provider's own without a name, by its kind."""
+    """The name of a tool; of a provider's built-in tool without a name, its type."""
     found = as_dict(tool)
     nested = (as_dict(found.get(name)).get("name") for name in ("function", "toolSpec", "custom"))
     names = (found.get("name"), *nested, found.get("type"), next(iter(found), None))

@@ -1,4 +1,4 @@
-"""The first difference between the prefixes of two requests: what moved, came, went, or says something else."""
+"""Finds the first difference between two prompt prefixes: what was moved, added, removed or changed."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from foveate.prompt_cache.prompt.cached_prompt import PromptPiece
 _THINKING_KINDS = frozenset(
     ("thinking", "redacted_thinking", "reasoning", "reasoning_content", "reasoning_details", "reasoningContent")
 )
-# A summary of what was folded is a pair of messages, with a note or two around it.
+# A compaction's summary is a pair of messages, possibly with a note or two around it.
 _MAX_SUMMARY_MESSAGES = 4
-# A message that stands in a request many times (`continue`) is looked for in a few of its places.
+# A message that occurs many times (`continue`) is only tried at its last positions.
 _MAX_ANCHORS = 8
 
 
 def find_first_difference(previous: RequestSnapshot, current: RequestSnapshot) -> PrefixDifference | None:
-    """Where `current` no longer begins as `previous`; None where it goes on from it, or stops short of it."""
+    """The first difference of `current` from `previous`; None if it continues it, or is a prefix of it."""
     parameter = find_parameter_change(previous, current)
     at = _first_differing_piece(previous.prompt.pieces, current.prompt.pieces)
     if parameter is not None and (at is None or parameter.at <= at):
@@ -62,7 +62,7 @@ class _Comparison:
         self.at = at
 
     def compare_tools(self) -> PrefixDifference:
-        """A tool that moved, came, went or changed."""
+        """A tool that was moved, added, removed or changed."""
         before, after = _pieces_in_area(self.previous, Area.TOOLS), _pieces_in_area(self.current, Area.TOOLS)
         digests = _digests(self.previous, before), _digests(self.current, after)
         if Counter(digests[0]) == Counter(digests[1]):
@@ -102,7 +102,7 @@ class _Comparison:
         )
 
     def _describe_replaced_tool(self) -> PrefixDifference:
-        """Another tool stands where one was: the same one under a new name, or one for the other."""
+        """A different tool at the same position: either renamed, or replaced by another."""
         was, now = self.previous.content(self.at), self.current.content(self.at)
         if was is None or now is None:
             return describe_changed_block(self.previous, self.current, self.at, self.at)
@@ -119,7 +119,7 @@ class _Comparison:
         return f"tools[{at}]" if body is None else f"`{_tool_name(body)}`"
 
     def compare_system(self) -> PrefixDifference:
-        """A block of the system prompt that came, went, moved or changed."""
+        """A block of the system prompt that was added, removed, moved or changed."""
         before, after = _pieces_in_area(self.previous, Area.SYSTEM), _pieces_in_area(self.current, Area.SYSTEM)
         was, now = _digests(self.previous, before), _digests(self.current, after)
         start = self.at - (before or after)[0]
@@ -130,7 +130,7 @@ class _Comparison:
         return self._compare_blocks(was[start:], now[start:], "the system prompt")
 
     def _compare_blocks(self, was: Sequence[bytes], now: Sequence[bytes], whole: str) -> PrefixDifference:
-        """The blocks of one whole, from the first that differs on."""
+        """Compare two lists of blocks, starting at the first difference."""
         if now and (not was or (len(now) > len(was) and was[0] in now)):
             return self._added(MissCause.BLOCK_ADDED, f"a block was added to {whole}")
         if was and (not now or (len(now) < len(was) and now[0] in was)):
@@ -140,10 +140,10 @@ class _Comparison:
         return describe_changed_block(self.previous, self.current, self.at, self.at)
 
     def compare_messages(self) -> PrefixDifference:
-        """Messages that were dropped, replaced, inserted, or one that was edited."""
+        """Messages that were dropped, replaced or inserted, or one that was edited."""
         before, after = _list_messages(self.previous), _list_messages(self.current)
         first = min(_message_index_at(before, self.at), _message_index_at(after, self.at))
-        if before[first].start != after[first].start:  # the same blocks, divided into other messages
+        if before[first].start != after[first].start:  # the same blocks, divided differently into messages
             return describe_changed_block(self.previous, self.current, self.at, self.at)
         if before[first].is_thinking:
             was, now = ([m.key for m in messages[first:] if not m.is_thinking] for messages in (before, after))
@@ -178,7 +178,7 @@ class _Comparison:
     def _describe_unrelated(
         self, before: "Sequence[_SnapshotMessage]", after: "Sequence[_SnapshotMessage]", first: int
     ) -> PrefixDifference:
-        """No later message of the one stands in the other."""
+        """The case that no later message of one request occurs in the other."""
         conversation = [message.index for message in before[:first] if not message.is_instruction]
         if not conversation and min(len(before), len(after)) - first > 1:
             because = f"from messages[{first}] on this is another conversation"
@@ -186,7 +186,6 @@ class _Comparison:
         return self._describe_edited(before[first], after[first])
 
     def _describe_edited(self, before: "_SnapshotMessage", after: "_SnapshotMessage") -> PrefixDifference:
-        """One message that is not what it was."""
         at = self.at - before.start
         was, now = [p.digest for p in before.pieces], [p.digest for p in after.pieces]
         without_thinking = [p.digest for p in before.pieces if p.kind not in _THINKING_KINDS]
@@ -213,7 +212,7 @@ class _Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SnapshotMessage:
-    """One message: its number, the piece that it begins with, and who says it."""
+    """One message: its index, its first piece, and its role."""
 
     index: int
     start: int
@@ -226,7 +225,7 @@ class _SnapshotMessage:
 
     @property
     def is_thinking(self) -> bool:
-        """Whether it is nothing but reasoning, as an item of Responses is."""
+        """Whether it consists of reasoning only, as an item of the Responses API can."""
         return all(piece.kind in _THINKING_KINDS for piece in self.pieces)
 
     @property
@@ -252,7 +251,7 @@ def _message_index_at(messages: Sequence[_SnapshotMessage], at: int) -> int:
 def _find_common_tail(
     before: Sequence[tuple[bytes, ...]], after: Sequence[tuple[bytes, ...]], first: int
 ) -> tuple[int, int]:
-    """From where on the rest of `before` stands in `after` too, in both; the ends where nothing of it does."""
+    """The positions in `before` and `after` from which on both are the same; their ends if nothing is."""
     places: dict[tuple[bytes, ...], list[int]] = {}
     for place in range(first, len(after)):
         places.setdefault(after[place], []).append(place)
@@ -269,7 +268,7 @@ def _find_common_tail(
 def _count_common_before(
     before: Sequence[tuple[bytes, ...]], after: Sequence[tuple[bytes, ...]], last: int, place: int, first: int
 ) -> int:
-    """How many messages up to these two are the same."""
+    """The number of equal messages up to these two."""
     limit = min(last, place) - first + 1
     return next((n for n in range(limit) if before[last - n] != after[place - n]), limit)
 

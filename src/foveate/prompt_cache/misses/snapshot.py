@@ -1,7 +1,7 @@
-"""What is kept of a request so that a later miss of the cache can be explained.
+"""Snapshots of requests, from which a later cache miss can be explained.
 
-Cold, that is digests, lengths and places: enough to say which block changed. Warm, the blocks themselves are
-there too, and it can be said which of their bytes did.
+A snapshot always has digests, lengths and places: enough to find the block that changed. With the contents of
+the blocks, the changed bytes can be found as well.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,17 @@ from foveate.prompt_cache.prompt.incremental import build_cached_prompt, read_vi
 from foveate.prompt_cache.prompt.parameters import CacheParameter
 from foveate.prompt_cache.rules import CacheRules
 
-# A setting that says more than this (the schema of an answer) is kept as its digest.
+# Longer values (such as a response schema) are replaced by their digest.
 _MAX_PARAMETER_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSnapshot:
-    """A request as the explainer needs it.
+    """A request as the explanation of a miss needs it.
 
-    `lengths_bytes` are those of each piece's JSON, which `bodies` has where it is warm. `spellings` tell tools
-    and messages by the very bytes they came in, spaces and escapes too; nothing for one that bears a mark.
+    `lengths_bytes` are those of the JSON of each piece, `contents` the JSON itself, if kept. `raw_digests`
+    identify tools and messages by their exact bytes, including whitespace and escapes; empty for those with a
+    breakpoint.
     """
 
     format: Format
@@ -41,18 +42,18 @@ class RequestSnapshot:
     contents: tuple[bytes, ...] | None = None
 
     def content(self, at: int) -> bytes | None:
-        """The JSON of a piece, where it is known."""
+        """The JSON of a piece, if kept."""
         return None if self.contents is None else self.contents[at]
 
     def role(self, place: Place | None) -> str:
-        """Who says what stands there; nothing outside of messages."""
+        """The role of the message at a place; empty outside messages."""
         return self.roles[place.index] if place is not None and place.area is Area.MESSAGES else ""
 
 
 def take_snapshot(
     request: Request, rules: CacheRules, tokens: BlockTokens, *, keep_contents: bool = True
 ) -> RequestSnapshot:
-    """What is kept of `request`; with its blocks where `warm`.
+    """Make a snapshot of `request`; with the contents of its blocks if `keep_contents`.
 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
@@ -79,7 +80,7 @@ def take_snapshot(
 
 
 def group_by_message(pieces: Sequence[PromptPiece]) -> dict[int, tuple[PromptPiece, ...]]:
-    """The pieces of each message, by its index; a message without blocks is not there."""
+    """The pieces of each message by its index; messages without blocks are left out."""
     own = [piece for piece in pieces if piece.area is Area.MESSAGES and piece.place is not None]
     return {index: tuple(group) for index, group in groupby(own, _message_index)}
 

@@ -1,7 +1,7 @@
-"""How soon the next request comes, learnt from the gaps that a session and its agent have shown.
+"""Forecasts when the next request arrives, from the gaps between requests of a session and its agent.
 
-Gaps are counted by length. What a session itself has not shown yet is taken from its agent's others, and
-before those from recorded agents (`cache/rhythm.toml`), so that the first request is not decided blindly.
+Gaps are counted by length. A new session starts with the gaps of its agent's other sessions, and a new agent
+with those of recorded agents (`rhythm.toml`).
 """
 
 import math
@@ -18,7 +18,7 @@ from foveate.prompt_cache.rules import CacheRules
 
 _TABLE = Path(__file__).with_name("rhythm.toml")
 _MIN_GAP_SECONDS = 1.0
-_MAX_CACHED_PROBABILITIES = 64  # mostly those of the times that providers keep things for
+_MAX_CACHED_PROBABILITIES = 64  # mostly one for each TTL
 
 
 class _GapPrior(TypedDict):
@@ -42,32 +42,31 @@ def _load_prior() -> _GapPrior:
 
 
 class GapHistogram(msgspec.Struct, frozen=True):
-    """Gaps counted by their length; the last count is of those after which nothing came any more."""
+    """Gaps between requests, counted by length. The last count is of sessions that ended."""
 
     counts: tuple[float, ...] = ()
 
     def with_gap(self, gap_seconds: float) -> "GapHistogram":
-        """With one gap more, the older ones fading; `math.inf` for a session that has ended."""
+        """Add a gap, with older ones counting less; `math.inf` for a session that has ended."""
         prior = _load_prior()
         counts = [count * prior["fading"] for count in self.counts] or [0.0] * len(prior["shares"])
         counts[bisect_left(prior["edges_seconds"], gap_seconds)] += 1
         return GapHistogram(tuple(counts))
 
     def merge(self, other: "GapHistogram") -> "GapHistogram":
-        """The gaps of both."""
         if not self.counts or not other.counts:
             return self if self.counts else other
         return GapHistogram(tuple([a + b for a, b in zip(self.counts, other.counts, strict=True)]))
 
     def limit_weight(self, max_weight: float) -> "GapHistogram":
-        """The same shares, weighing `most` at the most."""
+        """The same distribution, with a total weight of at most `max_weight`."""
         total = sum(self.counts)
         if total <= max_weight:
             return self
         return GapHistogram(tuple([count * max_weight / total for count in self.counts]))
 
     def count_longer(self, seconds: float) -> float:
-        """How many gaps were longer; between two edges, by the logarithm of time."""
+        """The number of longer gaps, interpolated by the logarithm of time."""
         remaining, lower_edge = sum(self.counts), _MIN_GAP_SECONDS
         for edge, count in zip(_load_prior()["edges_seconds"], self.counts, strict=False):
             if seconds < edge:
@@ -89,15 +88,15 @@ def _recorded_gaps() -> GapHistogram:
 
 
 class ArrivalForecast(msgspec.Struct, frozen=True):
-    """When the next request can be expected, by gaps like those of `rhythm`."""
+    """Forecast of the next request, from the distribution `gaps`."""
 
     gaps: GapHistogram
 
     def probability(self, after_seconds: float, until_seconds: float) -> float:
-        """How likely it comes by `until_seconds`, where it has not come by `after_seconds`.
+        """The probability that it arrives by `until_seconds`, if it has not by `after_seconds`.
 
-        Where hardly a gap was ever so long, recorded agents weigh as much as a few of them: that one came back
-        after two hours once is no rule.
+        If hardly any gap was that long, recorded agents count as much as a few gaps: a single return after
+        two hours does not make a rule.
         """
         if until_seconds <= after_seconds:
             return 0.0
@@ -110,23 +109,23 @@ class ArrivalForecast(msgspec.Struct, frozen=True):
 
 @lru_cache(_MAX_CACHED_PROBABILITIES)
 def _recorded_probability(after_seconds: float, until_seconds: float) -> float:
-    """How likely a recorded agent comes by then."""
+    """The same probability for recorded agents."""
     return 1 - _recorded_gaps().count_longer(until_seconds) / _recorded_gaps().count_longer(after_seconds)
 
 
 def forecast_next_request(session: GapHistogram = NO_GAPS, agent: GapHistogram = NO_GAPS) -> ArrivalForecast:
-    """What the session's own gaps, its agent's, and those of recorded agents let one expect, in this order."""
+    """Forecast from recorded agents, this agent's gaps and the session's own, with increasing weight."""
     return ArrivalForecast(
         _recorded_gaps().merge(agent.limit_weight(_load_prior()["most_agent_gaps"])).merge(session)
     )
 
 
 class ReturnProbabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next request may do to what is kept now, as weights.
+    """Weights of what the next request may do with the current cache.
 
-    It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with another last
-    block, with the user speaking again, with its history rewritten, or its system prompt. `front_late` is how
-    much more likely a request that shares only tools and system prompt comes late.
+    It arrives `soon`, within the short TTL, or `late`, within the long one only; with another last block,
+    with a new user turn, with a rewritten history or a rewritten system prompt. `front_late` is how much more
+    likely a request that shares only tools and system prompt arrives late.
     """
 
     soon: float
@@ -141,10 +140,7 @@ class ReturnProbabilities(msgspec.Struct, frozen=True, kw_only=True):
 def estimate_returns(
     expected: ArrivalForecast, rules: CacheRules, reach: CacheReach | None = None
 ) -> ReturnProbabilities:
-    """The weights of what may come next, for entries that live as long as `rules` let them.
-
-    They are those of the prefix that `reach` ends with, if it is given.
-    """
+    """The weights for entries with the TTLs of `rules`; with `reach`, those of the prefix that it ends with."""
     prior = _load_prior()
     front_soon = front_late = 0.0
     if reach is None:

@@ -1,15 +1,14 @@
-"""What a choice of cache marks costs: this request with it, less what the next one is expected to save.
+"""Chooses cache breakpoints: the positions that are expected to save most, within the provider's limit.
 
-Where cache marks pay: at most four, the client's own among them, chosen by what they are expected to save.
+A set of positions is rated by one number: what this request costs with it, less what the next request is
+expected to save. The next request may repeat all of this one, all but the end, or only the tools and system
+prompt. The current cache and the probabilities of the next request are arguments, so that the same situation
+always gives the same breakpoints.
 
-What is kept now and what can be expected next are arguments, so that the same request in the same situation is
-marked in the same way. A set of places is weighed by one sum: what this request costs with it, less what the
-next one is expected to save, which may repeat all of it, all but the end, or only what the history stands on.
-
-Two things make that sum worth doing. An entry that is written at a long-lived mark is kept for that time whole,
-though only what is new in it is paid for; so a long-lived mark on the first small block of a new turn protects
-the whole history for the price of that block. And a mark finds an entry only a few positions back, so where a
-turn brings many blocks, one mark has to stand near the entry that is known to be there.
+Two effects make the calculation worthwhile. An entry written at a breakpoint with the long TTL is kept for
+that time as a whole, although only its new tokens are charged; so a long TTL on the first small block of a
+new turn protects the whole history for the price of that block. And a breakpoint finds an entry only a few
+positions back, so if a turn adds many blocks, one breakpoint has to stay near the known entry.
 """
 
 from bisect import bisect_left, bisect_right
@@ -37,32 +36,39 @@ from foveate.prompt_cache.prompt.cached_prompt import (
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import CacheEntry, SimulatedCache
 
-# By what the next request may repeat.
+# Expected savings for each prefix that the next request may repeat.
 _Savings = tuple[float, float, float, float, float]
+# The piece that a breakpoint reads up to, its cumulative tokens and those of the breakpoint, whether the
+# entry there has the long TTL, the savings of the breakpoint, and those including what it reads.
+_Weights = tuple[int, int, int, bool, _Savings, _Savings]
+# The last blocks of a system prompt are candidates, since what changes is at its end.
+_SYSTEM_CANDIDATES = 2
+# More than the rounding error of sums over a prompt's tokens.
+_ROUNDING_TOKENS = 0.001
 
 
 def readable_entries(prompt: CachedPrompt, cache: SimulatedCache, now: float) -> dict[int, CacheEntry]:
-    """The entries that `prompt` could read at `now`, by the piece that they end with."""
+    """The entries that `prompt` can read at `now`, by their last piece."""
     return cache.entries.find_readable(prefix_keys(prompt), now)
 
 
 def is_long_ttl(ttl: Ttl | None, rules: CacheRules) -> bool:
-    """Whether a mark asks for the longest time of several that there are."""
+    """Whether `ttl` is the longest of several TTLs."""
     return ttl is not None and len(rules.ttls) > 1 and ttl is rules.ttls[-1]
 
 
 class BreakpointAt(NamedTuple):
-    """A mark on the piece number `at`."""
+    """A breakpoint on piece `at`."""
 
     at: int
     is_long: bool
 
 
 class BreakpointSet(NamedTuple):
-    """A set of marks as far as its cost and its order depend on it; there are many such sets for each request.
+    """What the cost of a set of breakpoints depends on. Many such sets are compared for each request.
 
-    `read_at` is the piece up to which they read, `lasting` the last marked piece at which a long-lived entry is
-    kept, and `saved` what they keep for each next request that may come.
+    `read_at` is the last piece that is read, `last_lasting` the last piece with a breakpoint and a long-TTL
+    entry, and `saved` the expected savings for each possible next request.
     """
 
     read_at: int
@@ -73,16 +79,13 @@ class BreakpointSet(NamedTuple):
     saved: _Savings
 
     def accepts(self, place: BreakpointAt) -> bool:
-        """Whether every long-lived mark then stands before every short-lived one, as providers want it."""
+        """Whether all long-TTL breakpoints would precede all short-TTL ones, as providers require."""
         at, is_long = place
         return at < self.first_short if is_long else at > self.last_long
 
 
 class _LazyEnds(dict[int, int]):
-    """How many tokens there are up to and with a piece, of those that were asked for: a few, over and over.
-
-    There are none up to -1, which is no piece.
-    """
+    """Cumulative tokens of the pieces that were asked for. Position -1 has none."""
 
     def __init__(self, ends: Sequence[int]) -> None:
         super().__init__({-1: 0})
@@ -94,7 +97,7 @@ class _LazyEnds(dict[int, int]):
 
 
 class PlacementCosts:
-    """What every choice of places is weighed by, computed once a request."""
+    """Everything that sets of breakpoints are compared by, computed once per request."""
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class PlacementCosts:
         keys, pieces = prefix_keys(prompt), prompt.pieces
         self._keys = keys.items if isinstance(keys, PrefixList) else keys
         self._entries, self._now = cache.entries, now
-        # The last pieces up to which something can be read, and is kept for long.
+        # The last pieces with a readable entry, and with one of the long TTL.
         self.last_live = self.last_readable_before(len(pieces))
         self.last_lasting = -1
         if self.last_live >= 0 and len(rules.ttls) > 1:
@@ -136,7 +139,8 @@ class PlacementCosts:
         self.front_end = self.ends[self.system_end - 1]
         thinking_start = self.thinking_start if rules.drops_thinking else self.stable_pieces
         last = next((at for at in range(self.stable_pieces - 1, -1, -1) if pieces[at].accepts_breakpoint), 0)
-        # What the next request may repeat: so many pieces from the first one on, and how likely.
+        # The prefixes that the next request may repeat, as numbers of pieces, with their probabilities times
+        # the saving per token.
         self._repeats = (
             (self.stable_pieces, chances.soon * saving),
             (last, chances.changed_end * saving),
@@ -149,27 +153,27 @@ class PlacementCosts:
         self.no_breakpoints = BreakpointSet(-1, -1, -1, len(pieces), -1, self._expected_savings(-1))
 
     def entry(self, at: int) -> CacheEntry | None:
-        """The entry that ends with piece `at`, if it can be read now."""
+        """The readable entry that ends with piece `at`."""
         entry = self._entries.find(self._keys[at])
         return entry if entry is not None and entry.is_readable(self._now) else None
 
     def last_usable(self, last: int) -> int:
-        """The last piece that a mark can stand on where nothing is written behind the mark on piece `last`."""
+        """The last piece on which a breakpoint writes nothing, if the breakpoint on piece `last` exists."""
         return max(last, self.last_live)
 
     def last_readable_before(self, end: int) -> int:
-        """The last of the pieces before `end` with an entry that can be read now, or -1."""
+        """The last piece before `end` with a readable entry, or -1."""
         return self._entries.last_readable(self._keys, end, self._now)
 
     def is_lasting(self, at: int) -> bool:
-        """Whether the entry that ends with piece `at` is kept for long."""
+        """Whether the entry that ends with piece `at` has the long TTL."""
         if at > self.last_lasting:
             return False
         entry = self.entry(at)
         return entry is not None and is_long_ttl(entry.ttl, self.rules)
 
     def read_position(self, at: int) -> int:
-        """The piece at which a mark on piece `at` finds an entry, or -1."""
+        """The piece at which a breakpoint on piece `at` finds an entry, or -1."""
         return self._weights_at(at)[0]
 
     def _find_read_position(self, at: int) -> int:
@@ -178,14 +182,14 @@ class PlacementCosts:
         entry = self.last_live if at >= self.last_live else self.last_readable_before(at + 1)
         if entry < 0:
             return -1
-        reach = self.rules.lookback_positions  # no bound where none is known
+        reach = self.rules.lookback_positions  # 0: no limit
         runs = self.rules.runs_are_one_position
         if not reach or count_positions(self._pieces, entry, at, runs_are_one=runs, limit=reach) < reach:
             return entry
         return -1
 
     def _expected_savings(self, at: int) -> _Savings:
-        """What an entry that ends with piece `at` saves each next request that may come, as likely as it is."""
+        """Expected savings of an entry that ends with piece `at`, for each possible next request."""
         found = self._savings_by_piece.get(at)
         if found is None:
             end = self.ends[at]
@@ -200,7 +204,6 @@ class PlacementCosts:
         return found
 
     def with_breakpoint(self, breakpoints: BreakpointSet, place: BreakpointAt) -> BreakpointSet:
-        """The same marks and one more."""
         at, is_long = place
         read_at, last, last_long, first_short, lasting, saved = breakpoints
         reads, _, _, lasts, alone, _ = self._weights_at(at)
@@ -216,9 +219,9 @@ class PlacementCosts:
     def find_cheaper(
         self, breakpoints: BreakpointSet, places: Sequence[BreakpointAt], max_cost: float
     ) -> list[tuple[float, BreakpointAt]]:
-        """Those of `places` with which the same marks and one more cost less than `most`, and what `cost` says.
+        """The candidates that make the set cost less than `max_cost` if added, with the resulting cost.
 
-        All of it is spelled out, since it is asked for dozens of times a request.
+        Repeats `cost` inline, since it runs dozens of times per request.
         """
         ends, weights, last_lasting = self.ends, self._weights_by_piece, self.last_lasting
         read_price, long_price, short_price = self.read_price, self.long_price, self.short_price
@@ -272,7 +275,7 @@ class PlacementCosts:
         return found
 
     def _weights_at(self, at: int) -> "_Weights":
-        """What a mark on a piece brings, kept for the next set that it is tried in."""
+        """What a breakpoint on piece `at` contributes, cached for later sets."""
         found = self._weights_by_piece.get(at)
         if found is None:
             reads, alone = self._find_read_position(at), self._expected_savings(at)
@@ -282,7 +285,9 @@ class PlacementCosts:
         return found
 
     def make_lower_bound(self, existing: BreakpointSet, candidates: Sequence[int]) -> "CostLowerBound":
-        """What no set of marks on `candidates`, beside those that are there already, costs less than."""
+        """Make a lower bound of the cost of any set that adds breakpoints on `candidates` to the existing
+        ones.
+        """
         weights = [self._weights_at(at) for at in candidates]
         read_at = max([existing.read_at, *[reads for reads, *_ in weights]])
         saved = _max_each(existing.saved, self._expected_savings(existing.read_at))
@@ -290,7 +295,9 @@ class PlacementCosts:
         return CostLowerBound(self, existing, candidates, read_at, [sum(saves) for saves in each])
 
     def cost(self, breakpoints: BreakpointSet) -> float:
-        """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
+        """The cost of a request with these breakpoints, in uncached tokens, less the expected savings of the
+        next one.
+        """
         ends = self.ends
         read_at, last, last_long, _, lasting, saved = breakpoints
         if read_at >= 0:
@@ -312,15 +319,11 @@ class PlacementCosts:
         )
 
 
-# The piece that a mark reads up to, the ends of that and of its own, whether a long-lived entry is kept there,
-# what it saves, and what with what it reads.
-_Weights = tuple[int, int, int, bool, _Savings, _Savings]
-
-
 class CostLowerBound:
-    """A bound that says quickly which sets of marks need not be weighed.
+    """A quick lower bound of the cost, to skip sets that cannot be the cheapest.
 
-    As much is read and saved as by any mark up to the set's own last, and as little written as these ask for.
+    Assumes that as much is read and saved as by any breakpoint up to the last one of the set, and that only
+    this set is written.
     """
 
     def __init__(
@@ -338,14 +341,14 @@ class CostLowerBound:
         self._max_read = ends[read_at]
         self._max_savings = saved
         self._lasting_end = ends[costs.last_lasting]
-        # Of prices that are in another order than all known ones, nothing is said.
+        # The bound is only valid if prices are in the usual order.
         self._is_valid = (
             0 <= costs.read_price <= 1 <= costs.short_price
             and costs.late_saving >= 0 <= costs.front_late_saving
         )
 
     def min_cost(self, places: Sequence[BreakpointAt]) -> float:
-        """What a set with these marks costs at the least, whatever candidates before them are added to it."""
+        """The minimum cost of a set with these breakpoints, whatever candidates before them are added."""
         if not self._is_valid:
             return -inf
         costs, read, last, last_long = (
@@ -372,7 +375,7 @@ class CostLowerBound:
 
 
 def _max_each(first: _Savings, second: _Savings) -> _Savings:
-    """The greater of each two; spelled out, since it is asked for hundreds of times a request."""
+    """Element-wise maximum; written out, since it runs hundreds of times per request."""
     a, b, c, d, e = first
     v, w, x, y, z = second
     return (
@@ -384,17 +387,11 @@ def _max_each(first: _Savings, second: _Savings) -> _Savings:
     )
 
 
-# So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
-_SYSTEM_CANDIDATES = 2
-# More tokens than sums of as many tokens as a prompt has can be off by.
-_ROUNDING_TOKENS = 0.001
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementOptions:
-    """What the user decides: a `ttl` for all marks (None: chosen), and whether tools are marked.
+    """User options: a fixed `ttl` for all breakpoints (None: chosen), and whether tools get one.
 
-    `long_ttl` is off for providers on which long-lived marks are not wanted.
+    `long_ttl` is False for providers that should not be asked for long TTLs.
     """
 
     ttl: Ttl | None = None
@@ -406,15 +403,16 @@ DEFAULT_PLACEMENT = PlacementOptions()
 
 
 def disable_long_ttl(options: PlacementOptions, rules: CacheRules) -> PlacementOptions:
-    """Options for a provider that is not asked for long-lived breakpoints, even if the user sets the TTL."""
+    """Options for a provider that is not asked for long TTLs, even if the user sets the TTL."""
     ttl = rules.ttls[0] if is_long_ttl(options.ttl, rules) else options.ttl
     return replace(options, ttl=ttl, long_ttl=False)
 
 
 def placement_rules(rules: CacheRules, options: PlacementOptions) -> CacheRules:
-    """The rules to choose places by. If the user sets the long TTL, its price does not speak against a place.
+    """The rules to place breakpoints by. If the user sets the long TTL, its write price is not held against a
+    position.
 
-    A write for an hour costs more than the next request alone can save, so that no place would ever be chosen.
+    A one-hour write costs more than the next request alone can save, so no position would ever be chosen.
     """
     if options.ttl is None or not is_long_ttl(options.ttl, rules):
         return rules
@@ -432,10 +430,10 @@ def place_breakpoints(
     transient: Collection[Place] = (),
     max_pieces: int | None = None,
 ) -> tuple[CacheBreakpoint, ...]:
-    """The marks to add to `prompt`, sent at `now`, where `cache` is what is known to be kept.
+    """The breakpoints to add to `prompt`, sent at `now`, if `cache` is what the provider is known to have.
 
-    `passing` are the places of blocks that the next request will not repeat, such as the time. `reach` is how
-    many pieces are worth a breakpoint; all of them if it is not given.
+    `transient` are the places of blocks that the next request will not repeat, such as the time. `max_pieces`
+    limits breakpoints to the first pieces.
     """
     costs, best = _find_best(prompt, rules, cache, chances, now, options, transient, max_pieces)
     return tuple(_make_breakpoint(prompt, costs, place, rules) for place in best) if costs is not None else ()
@@ -451,7 +449,7 @@ def place_breakpoints_on_pieces(
     options: PlacementOptions = DEFAULT_PLACEMENT,
     max_pieces: int | None = None,
 ) -> dict[int, Ttl]:
-    """The same marks by the pieces that they stand on, for who writes none into a request."""
+    """The same breakpoints as TTLs by piece, for callers that do not edit a request."""
     _, best = _find_best(prompt, rules, cache, chances, now, options, (), max_pieces)
     return {place.at: _breakpoint_ttl(prompt, place, rules) for place in best}
 
@@ -466,7 +464,7 @@ def _find_best(
     transient: Collection[Place],
     max_pieces: int | None,
 ) -> tuple[PlacementCosts | None, tuple[BreakpointAt, ...]]:
-    """The best places, in their order, and what they were weighed by; None where nothing was."""
+    """The best positions in order, and the costs that they were compared by; None if nothing was compared."""
     if rules.caching not in (CachingMode.BREAKPOINTS, CachingMode.BOTH):
         return None, ()
     existing = _existing_breakpoints(prompt, rules)
@@ -480,7 +478,7 @@ def _find_best(
 
 
 def apply_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoint]) -> CachedPrompt:
-    """`prompt` as it is after `marks` were written into it."""
+    """`prompt` after `breakpoints` were written into it."""
     merged = merge_breakpoints(prompt, breakpoints)
     pieces, layout = list(prompt.pieces), prompt_layout(prompt)
     for at in merged.keys() | layout.breakpoints.keys():
@@ -489,7 +487,7 @@ def apply_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoin
 
 
 def merge_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoint]) -> Mapping[int, Ttl]:
-    """The marks in `prompt` after `marks` were written into it, by the pieces that they stand on."""
+    """The TTLs by piece after `breakpoints` were written into `prompt`."""
     existing = prompt_layout(prompt).breakpoints
     if not breakpoints:
         return existing
@@ -499,7 +497,7 @@ def merge_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoin
 
 
 def _existing_breakpoints(prompt: CachedPrompt, rules: CacheRules) -> list[BreakpointAt]:
-    """The client's own marks, and the one that some providers put at the end by themselves."""
+    """The client's breakpoints, and the one that some providers add at the end."""
     existing = [
         BreakpointAt(at, is_long_ttl(ttl, rules)) for at, ttl in prompt_layout(prompt).breakpoints.items()
     ]
@@ -513,7 +511,7 @@ def _existing_breakpoints(prompt: CachedPrompt, rules: CacheRules) -> list[Break
 
 
 def _allowed_lifetimes(rules: CacheRules, options: PlacementOptions) -> tuple[bool, ...]:
-    """Which of short-lived and long-lived marks may be set; where a request has one time for all, the short."""
+    """Which lifetimes breakpoints may have: short (False), long (True) or both."""
     if options.ttl is not None:
         return (is_long_ttl(options.ttl, rules),)
     chosen = options.long_ttl and len(rules.ttls) > 1 and rules.caching is CachingMode.BREAKPOINTS
@@ -521,10 +519,10 @@ def _allowed_lifetimes(rules: CacheRules, options: PlacementOptions) -> tuple[bo
 
 
 def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: PlacementOptions) -> list[int]:
-    """The places worth weighing, in their order.
+    """The positions worth comparing, in order.
 
-    They are the ends of tools and system, what is known to be kept, what stands before thinking that will be
-    left out, the first new block, and the last ones.
+    These are the ends of tools and system prompt, positions with known entries, the last position before
+    thinking that will be dropped, the first new block, and the last blocks.
     """
     pieces, stays, system_end = prompt.pieces, costs.stable_pieces, costs.system_end
     long_enough = bisect_left(token_ends(prompt), costs.rules.minimum_tokens)
@@ -554,7 +552,7 @@ def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: Place
 
 
 def _last_accepting(pieces: Sequence[PromptPiece], among: range, limit: int) -> list[int]:
-    """The last of these pieces that may be marked."""
+    """The last pieces in the range that accept a breakpoint."""
     return list(islice((at for at in reversed(among) if pieces[at].accepts_breakpoint), limit))
 
 
@@ -574,15 +572,15 @@ def _choose_cheapest(
     free: int,
     lifetimes: Sequence[bool],
 ) -> tuple[BreakpointAt, ...]:
-    """The cheapest set that the provider takes, of those that can be told apart by how far they write.
+    """The cheapest set that the provider accepts.
 
-    What is written, and for how long, is decided by the last long-lived and the last short-lived mark: each
-    such pair is tried, as long as it can still turn out the cheapest. All other marks stand before these and
-    cost nothing, and are added one by one, the best first. Of sets that cost the same, it is the first one.
+    The last long-TTL and the last short-TTL breakpoint decide what is written. Each such pair is tried as
+    long as it can still be the cheapest. All other breakpoints precede these and cost nothing; they are added
+    one by one, the best first. Of sets with the same cost, the first one wins.
     """
     chosen: tuple[BreakpointAt, ...] = ()
     breakpoints = _add_in_order(costs, costs.no_breakpoints, existing)
-    if breakpoints is None:  # by the client, so that the provider will refuse it as it is
+    if breakpoints is None:  # the client's own order is invalid, so the provider will reject the request anyway
         return ()
     lowest_cost, first = costs.cost(breakpoints), -1
     lower_bound = costs.make_lower_bound(breakpoints, candidates)
@@ -604,7 +602,7 @@ def _choose_cheapest(
 def _add_in_order(
     costs: PlacementCosts, breakpoints: BreakpointSet, places: Sequence[BreakpointAt]
 ) -> BreakpointSet | None:
-    """The same marks and these, from the first on; None where the provider would not take them."""
+    """Add these breakpoints; None if the provider would not accept their order."""
     for place in places:
         if not breakpoints.accepts(place):
             return None
@@ -621,11 +619,11 @@ def _add_free_breakpoints(
     lifetimes: Sequence[bool],
     bound: float,
 ) -> tuple[list[BreakpointAt], float]:
-    """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost.
+    """Add breakpoints to a pair as long as that lowers the cost; return all of them and the cost.
 
-    Nothing that is added makes it cost less than `under`.
+    No addition lowers the cost below `bound`.
     """
-    # What writes nothing has to be long-lived up to the last mark that is.
+    # Breakpoints up to the last long-TTL one must have the long TTL too.
     to_long = max((place.at for place in pair if place.is_long), default=-1)
     is_chosen = len(lifetimes) > 1
     taken = {place.at for place in pair}
@@ -638,7 +636,7 @@ def _add_free_breakpoints(
         cost, best = min(paying, key=itemgetter(0))
         added.append(best)
         breakpoints = costs.with_breakpoint(breakpoints, best)
-        # What does not pay alone, pays even less beside another.
+        # A breakpoint that saves nothing alone saves even less beside another.
         places = [place for _, place in paying if place is not best]
     return added, cost
 
@@ -649,13 +647,13 @@ def _candidate_pairs(
     candidates: Sequence[int],
     lifetimes: Sequence[bool],
 ) -> Iterator[tuple[BreakpointAt, ...]]:
-    """No mark, or the last long-lived one, the last short-lived one, or both."""
+    """No breakpoint; the last long-TTL one, the last short-TTL one, or both."""
     new = [at for at in candidates if at > costs.last_live] or list(candidates[-1:])
     yield ()
     for at in new:
         yield from ((BreakpointAt(at, is_long),) for is_long in lifetimes)
     if len(lifetimes) > 1:
-        # What is read anyway is not written for longer: there a mark is one of those that cost nothing.
+        # What is read anyway is not written again with a longer TTL: a breakpoint there costs nothing.
         later = [(farther, -1 if existing else costs.read_position(farther)) for farther in new]
         for at in candidates:
             yield from (

@@ -1,7 +1,8 @@
-"""The prefixes that an agent asked for lately: which of them are shared, and what was written for them.
+"""Log of the prefixes that an agent requested recently: which of them are shared, and what was written for
+them.
 
-The log is bounded. It first forgets conversations that nobody continued, and counts what it forgets as not
-asked for again.
+The log is bounded. It first drops conversations that were not continued, and counts what it drops as not
+requested again.
 """
 
 from collections import OrderedDict
@@ -38,10 +39,12 @@ MAX_KEYS = 2048
 _MAX_CONVERSATION_KEYS = 64
 _MAX_PENDING = 1024
 _MAX_ENTRIES = 256
-# An earlier request that this one continues ends at most so many pieces before the end of the shared prefix.
+# An earlier request that this one continues ends at most this many pieces before the end of the shared
+# prefix.
 _LOOKBACK_PIECES = 32
 _IN_FLIGHT = inf
-# When these are asked for again, the gaps of a session that goes on tell best; else those of all sessions.
+# The session's own gaps predict best when these layers are requested again; for others, those of all
+# sessions.
 _SESSION_LAYERS = frozenset((PromptLayer.HISTORY, PromptLayer.SHARED_CONTEXT))
 _CONVERSATION_LAYERS = _SESSION_LAYERS | {PromptLayer.CONTEXT}
 
@@ -58,9 +61,9 @@ class _Conversation:
 
 
 class _PendingPrefix(msgspec.Struct, frozen=True, kw_only=True):
-    """A prefix that waits to be asked for again, within the short TTL (`until`) and then within the long one.
+    """A prefix that waits to be requested again, within the short TTL (`until`) and then within the long one.
 
-    `is_answered`: the response has begun, so that what the request wrote can be read.
+    `has_response`: the response has begun, so what the request wrote can be read.
     """
 
     layer: PromptLayer
@@ -74,8 +77,8 @@ class _PendingPrefix(msgspec.Struct, frozen=True, kw_only=True):
 class ObservedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request in the log, and how much of it is worth a breakpoint.
 
-    `keys` are those of its levels. `cache` is what the request can read. `cost` is the price of what
-    its breakpoints write, less what they save now.
+    `keys` are those of its levels. `cache` is what the request can read. `cost` is the price of what its
+    breakpoints write, less what they save now.
     """
 
     levels: tuple[PrefixLevel, ...]
@@ -110,9 +113,9 @@ class PrefixLog:
     ) -> ObservedRequest:
         """Add a request that is sent at `now`, and decide how much of it is worth a breakpoint.
 
-        `cache` is what the request's session is known to have at the provider. If its session goes on, it does
-        so within the short TTL with the probability `soon_share`. `long_ttl`: the long one may be used.
-        `passing` are the places of blocks that the next request will not repeat.
+        `cache` is what the session is known to have at the provider. If the session continues, it does so
+        within the short TTL with the probability `soon_share`. `long_ttl`: the long TTL may be used.
+        `transient` are the places of blocks that the next request will not repeat.
         """
         keys, ends = prefix_keys(prompt), token_ends(prompt)
         tools_end, system_end, _, client_breakpoints = prompt_layout(prompt)
@@ -126,7 +129,7 @@ class PrefixLog:
         self._expire(rules, now)
         shared = self._find_shared(keys, last, since=now - rules.ttls[-1].seconds)
         found = self._by_key.get(keys[shared]) if shared >= system_end else None
-        # A request continues another that it repeats up to its last block, and adds to.
+        # A request continues another one if it repeats that up to its last block and adds to it.
         continued = found if found is not None and found.pieces - 2 <= shared and found.pieces <= last else None
         places = list(_layer_ends(prompt, shared, last, is_continued=continued is not None))
         self._count_returns(keys, shared, [at for at, _ in places], rules, now)
@@ -171,7 +174,7 @@ class PrefixLog:
         self._record_writes(levels, level_keys, reach, rules, now)
         if (
             client_breakpoints and max(client_breakpoints) >= reach.pieces
-        ):  # the client has it written: shorter prefixes cost nothing more
+        ):  # the client's breakpoint writes that far, so shorter prefixes cost nothing more
             reach = replace(reach, pieces=max(client_breakpoints) + 1)
         return ObservedRequest(levels=tuple(levels), keys=level_keys, reach=reach, cache=merged)
 
@@ -193,7 +196,9 @@ class PrefixLog:
         *,
         now: float,
     ) -> ObservedRequest:
-        """Add to the account what a request costs with `marks`, less what it costs with the client's own."""
+        """Add to the account what a request costs with `breakpoints`, less what it costs with the client's
+        own.
+        """
         client_breakpoints = prompt_layout(prompt).breakpoints
         if breakpoints == client_breakpoints:
             return observed
@@ -207,7 +212,7 @@ class PrefixLog:
         return replace(observed, cost=cost)
 
     def record_response(self, observed: ObservedRequest, cache: SimulatedCache) -> None:
-        """Note what a request that was answered left at the provider, as its session's `cache` says."""
+        """Record what a request with a response left at the provider, according to its session's `cache`."""
         for key in observed.keys:
             for waiting in (self._pending, self._overdue):
                 if key in waiting:
@@ -221,7 +226,7 @@ class PrefixLog:
                 self._entries[key] = entry
 
     def record_failure(self, observed: ObservedRequest) -> None:
-        """Forget a request that the provider did not answer: it wrote nothing and shows nothing."""
+        """Forget a request without a response: it wrote nothing and shows nothing."""
         for key in observed.keys:
             self._pending.pop(key, None)
             self._drop_in_flight(key)
@@ -237,7 +242,7 @@ class PrefixLog:
             del self._entries[key]
 
     def _expire(self, rules: CacheRules, now: float) -> None:
-        """Count what is overdue as not asked for again, and forget it after the long TTL."""
+        """Count what is overdue as not requested again, and drop it after the long TTL."""
         write_cost = min(rules.write_prices.values(), default=1.0) - 1
         while self._pending:
             key, pending = next(iter(self._pending.items()))
@@ -257,7 +262,7 @@ class PrefixLog:
             del self._overdue[key]
 
     def _find_shared(self, keys: Sequence[bytes], last: int, *, since: float) -> int:
-        """The last piece of the longest prefix that was asked for since then, or -1."""
+        """The last piece of the longest prefix that was requested since then, or -1."""
         for at in range(last, -1, -1):
             found = self._by_key.get(keys[at])
             if found is not None and found.last_at >= since:
@@ -267,9 +272,9 @@ class PrefixLog:
     def _count_returns(
         self, keys: Sequence[bytes], shared: int, places: Iterable[int], rules: CacheRules, now: float
     ) -> None:
-        """Count the prefixes of this request that earlier ones asked for: they are asked for again.
+        """Count the prefixes of this request that earlier ones requested.
 
-        Those whose first request is still unanswered could not be read: they tell nothing yet.
+        Those whose first request has no response yet could not be read: they show nothing.
         """
         missed_tokens = 0
         near = max(0, shared + 1 - _LOOKBACK_PIECES)
@@ -296,7 +301,7 @@ class PrefixLog:
     def _add_request(
         self, keys: Sequence[bytes], last: int, continued: _Conversation | None, now: float, *, is_shared: bool
     ) -> None:
-        """Have the request's prefixes known, as part of the conversation that it continues."""
+        """Add the request's prefixes to the conversation that it continues, or to a new one."""
         conversation = continued or _Conversation()
         for key in keys[max(0, last + 1 - _MAX_CONVERSATION_KEYS) : last + 1]:
             known = self._by_key.get(key)
@@ -327,7 +332,7 @@ class PrefixLog:
     def _add_pending(
         self, levels: Sequence[PrefixLevel], keys: Sequence[bytes], rules: CacheRules, now: float
     ) -> None:
-        """Have the request's own prefixes wait to be asked for again."""
+        """Make the request's own prefixes wait to be requested again."""
         before = 0
         for level, key in zip(levels, keys, strict=True):
             if level.tokens < rules.minimum_tokens:
@@ -351,7 +356,7 @@ class PrefixLog:
         rules: CacheRules,
         now: float,
     ) -> None:
-        """Count what the request writes, and have it known that its prefixes will be there."""
+        """Add entries for what the request writes; they are in flight until the response begins."""
         if reach.layer is None or not reach.written_tokens:
             return
         for level, key in zip(levels, keys, strict=True):
@@ -368,7 +373,6 @@ def _last_accepting_breakpoint(pieces: Sequence[PromptPiece], among: range) -> i
 
 
 def _has_history(pieces: Sequence[PromptPiece], system_end: int) -> bool:
-    """Whether the request has more than one message."""
     if system_end >= len(pieces):
         return False
     first, last = pieces[system_end].place, pieces[-1].place

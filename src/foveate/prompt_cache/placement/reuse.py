@@ -1,17 +1,17 @@
-"""Expected value of cache breakpoints, learnt from which prefixes an agent asks for again.
+"""Expected value of cache breakpoints, learned from which prefixes an agent requests again.
 
 A breakpoint pays if the saving of the expected read exceeds the price of the write:
 
-    P(the prefix is asked for again within its TTL) × (1 − read price) > write price − 1
+P(the prefix is requested again within its TTL) × (1 − read price) > write price − 1
 
-P is learnt per agent and per layer of the prompt. Prefix hashes show whether a later request has the same
-prefix, whether or not it was written, so that learning costs nothing. Until an agent has shown what it does, P
-comes from a prior (`cache/reuse.toml`) that knows the shape of the request.
+P is learned per agent and per layer of the prompt. Prefix keys show whether a later request has the same
+prefix, whether or not it was written, so learning costs nothing. For a new agent, P comes from a prior
+(`reuse.toml`) that depends on the shape of the request.
 
-An account bounds what wrong estimates cost. It adds the price of writes and subtracts the savings of reads as
-they happen. Writing stops once it has cost a quarter of five of the agent's largest prompts more than it saved,
-as five unread writes of a whole prompt do. Reads start it again, and prefixes that are asked for again without
-having been written.
+An account limits the cost of wrong estimates. It adds the price of writes and subtracts the savings of reads
+as they happen. Writing stops once it has cost a quarter of five of the agent's largest prompts more than it
+saved, as five unread writes of a whole prompt do. Reads start it again, and so do prefixes that are requested
+again without having been written.
 """
 
 import tomllib
@@ -29,10 +29,10 @@ from foveate.prompt_cache.rules import CacheRules
 
 _REUSE_TABLE = Path(__file__).with_name("reuse.toml")
 MAX_UNREAD_PROMPTS = 5
-"""How many writes of a whole prompt may stay unread before writing stops."""
-_MAX_LOSS_SHARE = 0.25  # of the price of so many prompts
-# Savings pay for later losses up to twice as much. So an agent with a good record can start a dozen
-# conversations at once, but cannot lose all that it ever saved.
+"""Number of writes of a whole prompt that may stay unread before writing stops."""
+_MAX_LOSS_SHARE = 0.25  # of the price of that many prompts
+# Savings offset later losses up to this multiple of the maximum loss. So an agent with a good record can
+# start a dozen conversations at once, but cannot lose everything it ever saved.
 _MAX_CREDIT = 2.0
 _SIZE_FADING = 0.99
 _RETURN_WEIGHT = 0.1
@@ -42,7 +42,7 @@ class PromptLayer(StrEnum):
     """The layers of a prompt that later requests may share, each including those before it.
 
     `CONTEXT` is the rest of a request that does not continue an earlier one, `HISTORY` of one that does. The
-    `shared` layers are prefixes that were asked for before.
+    `SHARED` layers are prefixes that were requested before.
     """
 
     TOOLS = "tools"
@@ -81,7 +81,7 @@ def _load_reuse_prior() -> _ReusePrior:
 
 
 class RequestShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a request when nothing is known of its agent."""
+    """Features of a request that the prior depends on."""
 
     has_tools: bool
     has_history: bool
@@ -90,7 +90,7 @@ class RequestShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prior_probability(layer: PromptLayer, shape: RequestShape) -> float:
-    """The probability that a prefix up to this layer is asked for again, for an agent that is not known."""
+    """The probability that a prefix up to this layer is requested again, for an unknown agent."""
     prior = _load_reuse_prior()
     if layer is not PromptLayer.CONTEXT:
         return prior["probabilities"][layer]
@@ -106,9 +106,9 @@ def prior_probability(layer: PromptLayer, shape: RequestShape) -> float:
 
 
 class ReuseRate(msgspec.Struct, frozen=True):
-    """How many prefixes of a layer were asked for, and how many again; older ones count less.
+    """How many prefixes of a layer were requested, and how many again; older ones count less.
 
-    `again` counts those asked for again within the short TTL, `late` those within the long one only.
+    `again` counts those requested again within the short TTL, `late` those within the long one only.
     """
 
     asked: float = 0.0
@@ -116,25 +116,25 @@ class ReuseRate(msgspec.Struct, frozen=True):
     late: float = 0.0
 
     def with_outcome(self, *, is_again: bool) -> "ReuseRate":
-        """Count one more prefix; the less likely its outcome was, the more of the past is forgotten."""
+        """Count one more prefix. The less likely its outcome was, the more of the past is forgotten."""
         prior = _load_reuse_prior()
         again = (self.again + 0.5) / (self.asked + 1)
         likelihood = again if is_again else 1 - again
-        # An agent that has changed shows either outcome with a probability of a half.
+        # If the agent has changed its behaviour, both outcomes are equally likely.
         unchanged = (1 - prior["change"]) * likelihood
         fading = prior["fading"] * unchanged / (unchanged + prior["change"] * 0.5)
         return ReuseRate(self.asked * fading + 1, self.again * fading + is_again, self.late * fading)
 
     def with_return(self) -> "ReuseRate":
-        """Count a prefix as asked for again that was counted as not asked for again."""
+        """Correct a prefix that was counted as not requested again: it was, within the short TTL."""
         return replace(self, again=min(self.asked - self.late, self.again + 1))
 
     def with_late_outcome(self) -> "ReuseRate":
-        """Count a prefix as asked for late that was counted as not asked for again."""
+        """Correct a prefix that was counted as not requested again: it was, within the long TTL."""
         return replace(self, late=min(self.asked - self.again, self.late + 1))
 
     def probabilities(self, prior: float, *, is_optimistic: bool = False) -> tuple[float, float]:
-        """The probabilities that the next prefix of the layer is asked for again: soon, and only late.
+        """The probabilities that the next prefix of the layer is requested again: soon, and only late.
 
         An optimistic estimate adds the uncertainty of the first.
         """
@@ -149,11 +149,11 @@ class ReuseRate(msgspec.Struct, frozen=True):
 
 
 class AgentReuse(msgspec.Struct, frozen=True):
-    """What the `requests` of an agent have shown: a rate for each layer, and what its breakpoints cost.
+    """What the `requests` of an agent have shown: a rate for each layer, and the cost of its breakpoints.
 
     `balance` is the price of writes less the savings of reads, in uncached input tokens: positive if
-    breakpoints have cost more than they saved. `largest` are the tokens of the largest prompt; older ones
-    count less. `return_seconds` is the mean time until a conversation goes on, 0 if none has.
+    breakpoints have cost more than they saved. `largest` is the size of the largest prompt in tokens; older
+    ones count less. `return_seconds` is the mean time until a conversation continues, 0 if none has.
     """
 
     rates: dict[str, ReuseRate] = {}
@@ -163,39 +163,39 @@ class AgentReuse(msgspec.Struct, frozen=True):
     return_seconds: float = 0.0
 
     def rate(self, layer: PromptLayer) -> ReuseRate:
-        """The rate of a layer."""
         return self.rates.get(layer, _NO_RATE)
 
     def with_rate(self, layer: PromptLayer, rate: ReuseRate) -> "AgentReuse":
-        """Replace the rate of a layer."""
         return replace(self, rates={**self.rates, layer: rate})
 
     def with_return(self, seconds: float) -> "AgentReuse":
-        """Count the time after which a conversation went on."""
+        """Count the time after which a conversation continued."""
         mean = self.return_seconds
         return replace(self, return_seconds=mean + (seconds - mean) * _RETURN_WEIGHT if mean else seconds)
 
     def with_request(self, tokens: int) -> "AgentReuse":
-        """Count a request with a prompt of so many tokens."""
+        """Count a request with a prompt of this many tokens."""
         return replace(self, requests=self.requests + 1, largest=max(tokens, self.largest * _SIZE_FADING))
 
     def with_cost(self, tokens: float) -> "AgentReuse":
-        """Add what the breakpoints of a request cost or, with a minus sign, save."""
+        """Add what the breakpoints of a request cost or, if negative, save."""
         balance = self.balance if tokens > 0 else min(self.balance, self.max_loss)
         return replace(self, balance=max(balance + tokens, -_MAX_CREDIT * self.max_loss))
 
     def with_missed_read(self, tokens: float) -> "AgentReuse":
-        """Make room for writes: an unwritten prefix was asked for again, a read of so much value."""
+        """Allow more writes: a prefix that was not written was requested again, a read of this value."""
         return replace(self, balance=min(self.balance, max(0.0, self.max_loss - tokens))) if tokens else self
 
     def with_spared_write(self, tokens: float) -> "AgentReuse":
-        """Take such room back: an unwritten prefix, which would have cost so much, was not asked for again."""
+        """Allow fewer writes: a prefix that was not written, and would have cost this much, was not requested
+        again.
+        """
         if self.balance <= 0:
             return self
         return replace(self, balance=max(self.balance, min(self.balance + tokens, self.max_loss)))
 
     def without_credit(self) -> "AgentReuse":
-        """Forget savings that would pay for later losses."""
+        """Forget savings that would offset later losses."""
         return replace(self, balance=max(0.0, self.balance))
 
     @property
@@ -205,22 +205,21 @@ class AgentReuse(msgspec.Struct, frozen=True):
 
     @property
     def patience_seconds(self) -> float:
-        """How long a prefix is expected to be asked for again."""
+        """How long a prefix is expected to be requested again."""
         return _load_reuse_prior()["patience"] * self.return_seconds or inf
 
     def can_write(self, cost: float) -> bool:
-        """Tell whether a write may cost so much."""
         return self.balance + cost <= self.max_loss
 
 
 class ReuseStore(Protocol):
-    """Keeps what agents have shown."""
+    """Persists what agents have shown."""
 
     async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
-        """What was saved since a time, by agent, the newest at the end."""
+        """What was saved since a time, by agent, newest last."""
 
     async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
-        """Save these, unless what is there was learnt from more requests."""
+        """Save these, unless the stored value was learned from more requests."""
 
 
 _NO_RATE = ReuseRate()
@@ -228,10 +227,10 @@ UNKNOWN_AGENT = AgentReuse()
 
 
 class PrefixLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """A prefix of a request that may be worth a breakpoint: the first `pieces`, `tokens` long.
+    """A prefix of a request that may be worth a breakpoint: the first `pieces`, of `tokens` tokens.
 
-    `soon` and `late` are the probabilities that it is asked for again within the short TTL, and within the long
-    one only. `is_written`: an entry exists for it, or will once a response that is under way begins.
+    `soon` and `late` are the probabilities that it is requested again within the short TTL, and within the
+    long one only. `is_written`: an entry exists for it, or will once a pending response begins.
     """
 
     layer: PromptLayer
@@ -246,8 +245,8 @@ class CacheReach(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a request is worth a breakpoint: the first `pieces`, which end with `layer`.
 
     `soon` and `late` are the probabilities of that prefix, `front_soon` and `front_late` those of the system
-    prompt or, without one, of the tools. `value` is what is saved, in uncached input tokens, by writing
-    `written_tokens`. `allows_long`: they may be written for the long TTL.
+    prompt or, without one, of the tools. `value` is the saving, in uncached input tokens, of writing
+    `written_tokens`. `allows_long`: they may be written with the long TTL.
     """
 
     pieces: int = 0
@@ -275,10 +274,10 @@ def find_best_reach(
     read_tokens: int = 0,
     long_ttl: bool = True,
 ) -> CacheReach:
-    """Find the prefix that is worth most: what its layers are expected to save, less what writing them costs.
+    """Find the most valuable prefix: what its layers are expected to save, less what writing them costs.
 
     `levels` are in the order of the prompt. What can be read is not written again, and a layer that another
-    request writes already saves nothing more.
+    request already writes saves nothing more.
     """
     saving = 1 - rules.read_price
     short_write = min(rules.write_prices.values(), default=1.0) - 1
@@ -318,7 +317,9 @@ def find_best_reach(
 
 
 def _make_monotonic(levels: Sequence[PrefixLevel]) -> list[PrefixLevel]:
-    """The same with each at least as likely as the next: who asks for a prefix asks for every shorter one."""
+    """Make each level at least as likely as the next: a request for a prefix is one for every shorter prefix
+    too.
+    """
     found: list[PrefixLevel] = []
     for level in reversed(levels):
         if found:

@@ -1,1 +1,1 @@
-""""""
+"""Requests as a provider's cache sees them."""

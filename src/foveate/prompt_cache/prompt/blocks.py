@@ -1,11 +1,9 @@
-"""How many tokens each block of a request takes: those of a message, shared among its blocks.
+"""Blocks of a request: facts derived once per block, and the tokens of each block.
 
-A message's tokens are shared by how many tokens the blocks' own texts are, so that all add up to the whole.
-
-What is found out of a block once, and asked of it in every request that repeats it.
-
-A session sends its whole past in each request. `wire.blocks` gives what it has seen before as the very same
-blocks, so what is known of one is found here by which block it is: a look, not a hash of all it says.
+Every request of a session repeats its history. `formats.blocks` returns the same objects for blocks that it
+has seen before, so facts are looked up by identity instead of hashing the content. The tokens of a message
+are divided among its blocks in proportion to the tokens of their texts, so that the shares add up to the
+message.
 """
 
 from collections.abc import Sequence
@@ -23,20 +21,34 @@ from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece,
 from foveate.prompt_cache.rules import CacheRules
 from foveate.tokens import RequestCount, RequestCounter
 
-# Of each of two generations: a session of 2,000 turns with a handful of tool calls in each, or a dozen shorter.
+# Per generation. Enough for a session of 2,000 turns with several tool calls each, or for a dozen shorter
+# ones.
 _MAX_BLOCKS = 16 * 1024
 _MAX_BYTES = 32 * 1024 * 1024
 
 _IMAGE_KINDS = frozenset(("image", "image_url", "input_image"))
 _IMAGE_DATA_KEYS = ("inlineData", "inline_data", "fileData", "file_data")
 _IMAGE_KEYS = frozenset(("image", *_IMAGE_DATA_KEYS))
-# Where a block holds others. A tool's arguments and schema are not looked into: an `image` there is a word.
+# Fields that contain nested blocks. Tool arguments and schemas are not searched: `image` is just a name
+# there.
 _NESTED_KEYS = ("content", "source", "output", "parts", "toolResult", "functionResponse", "function_response")
+# Enough for a session of 2,000 turns with several tool calls each.
+_MAX_WEIGHTS = 16 * 1024
+_MAX_MEMO_KEYS = 256
+# Fields with encoded or encrypted data, which is not tokenized as text. This many characters weigh one token.
+_OPAQUE_FIELDS = frozenset(
+    ("data", "bytes", "file_data", "signature", "encrypted_content", "thoughtSignature", "thought_signature")
+)
+_OPAQUE_CHARS_PER_TOKEN = 16
+_LONG_WORD_CHARS = 64
+# With more long words than this, most are no longer in the counter's cache, so all are counted in one text.
+_MAX_LONG_WORDS = 16
+_count_part = attrgetter("count_part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenShares:
-    """How `by` shared the tokens of one row among the blocks of a group."""
+    """The tokens of one part of a request, as divided among a group of blocks by one `BlockTokens`."""
 
     divided_by: object
     tokens: int
@@ -45,11 +57,11 @@ class TokenShares:
 
 
 class BlockFacts:
-    """What is known of one block.
+    """Facts about one block.
 
-    `row` is the row of a request's count that it is part of, `digest` tells it from every other block, `images`
-    is how many it holds, `cites` whether it switches citations on, `searches` whether it searches the web.
-    `piece`, by what may be marked, and `shared` are what was last made of it, for who asks for the same again.
+    `count_part` names the part of the request's token count that the block belongs to, `image_count` is the
+    number of images in it. `piece` caches the last piece made from the block, for the breakpoint kinds in
+    `piece_kinds`, and `token_shares` the last division of its message's tokens.
     """
 
     __slots__ = (
@@ -69,7 +81,8 @@ class BlockFacts:
         is_message = place.area is Area.MESSAGES
         self.block = block
         self.count_part = f"messages[{place.index}]" if is_message else str(place.area)
-        # Of a message also who says it: the same words of somebody else are no prefix.
+        # The digest of a message block includes the role: the same text with another role is a different
+        # prefix.
         self.digest = compute_digest(
             block.role.encode("utf-8", "replace") + b"\0" + content if is_message else content
         )
@@ -84,9 +97,9 @@ class BlockFacts:
 
 
 class BlockFactsCache:
-    """The facts of blocks seen before, by which block it is. Safe to share between threads.
+    """Facts about blocks seen before, looked up by identity. Thread-safe.
 
-    They are held in two generations: when the younger one is full, the older one is forgotten.
+    Entries are held in two generations. When the younger one is full, the older one is dropped.
     """
 
     def __init__(self, max_blocks: int = _MAX_BLOCKS, max_bytes: int = _MAX_BYTES) -> None:
@@ -100,19 +113,17 @@ class BlockFactsCache:
         return sum(map(len, self._generations))
 
     def clear(self) -> None:
-        """Forget all of them."""
         self._generations, self._young_bytes = ({}, {}), 0
 
     def look_up(self, blocks: Sequence[Block]) -> list[BlockFacts]:
-        """What is known of each of `blocks`."""
         young = self._generations[0]
-        # A block that is held here is alive, so that no other one can have its identity.
+        # The cache keeps its blocks alive, so no other block can have the same id.
         return [young.get(id(block)) or self._look_up_old(block) for block in blocks]
 
     def _look_up_old(self, block: Block) -> BlockFacts:
         old = self._generations[1].get(id(block))
         facts = BlockFacts(block) if old is None else old
-        if block.place.area is not Area.SYSTEM:  # which is read anew for each request
+        if block.place.area is not Area.SYSTEM:  # system blocks are new objects in each request
             self._store(facts)
         return facts
 
@@ -128,12 +139,11 @@ _FACTS_CACHE = BlockFactsCache()
 
 
 def look_up_facts(blocks: Sequence[Block]) -> list[BlockFacts]:
-    """What is known of each of `blocks`."""
     return _FACTS_CACHE.look_up(blocks)
 
 
 def count_images(content: Any) -> int:
-    """How many images a block holds, by its JSON as plain Python."""
+    """Count the images in a block's decoded JSON."""
     if isinstance(content, list):
         return sum(map(count_images, content))
     if not isinstance(content, dict):
@@ -144,7 +154,7 @@ def count_images(content: Any) -> int:
 
 
 def is_image(content: dict[str, Any]) -> bool:
-    """Whether a block is an image, in any of the formats."""
+    """Whether a block is an image, in any API format."""
     if as_text(content.get("type")) in _IMAGE_KINDS:
         return True
     if _IMAGE_KEYS.isdisjoint(content):
@@ -161,7 +171,7 @@ def _enables_citations(content: Any) -> bool:
         return any(map(_enables_citations, content))
     if not isinstance(content, dict):
         return False
-    # On an answer's text, `citations` is the list of what was cited; on a document it is the switch.
+    # In a response's text, `citations` lists the sources; on a document, it enables citations.
     if as_dict(content.get("citations")).get("enabled") is True:
         return True
     return any(_enables_citations(content[name]) for name in _NESTED_KEYS if name in content)
@@ -172,56 +182,38 @@ def _is_web_search(tool: dict[str, Any]) -> bool:
     return kind.startswith(("web_search", "googleSearch", "google_search"))
 
 
-# A session of 2,000 turns with a handful of tool calls in each.
-_MAX_WEIGHTS = 16 * 1024
-_MAX_MEMO_KEYS = 256
-
-# Fields that hold what is encoded or sealed. It is not billed by its letters; so many of them weigh a token.
-_OPAQUE_FIELDS = frozenset(
-    ("data", "bytes", "file_data", "signature", "encrypted_content", "thoughtSignature", "thought_signature")
-)
-_OPAQUE_CHARS_PER_TOKEN = 16
-_LONG_WORD_CHARS = 64
-# Of more than so many long words, nobody knows all any longer, and all are counted at once.
-_MAX_LONG_WORDS = 16
-
-_count_part = attrgetter("count_part")
-
-
 class BlockCounter(Protocol):
-    """What counts a request and its texts: a `tokens.RequestCounter`, or one that stands in for it."""
+    """Counts requests and texts: a `RequestCounter`, or a fake of it."""
 
-    def text(self, text: str) -> TokenCount:
-        """The count of a text alone."""
+    def text(self, text: str) -> TokenCount: ...
 
     def count_request(self, request: Request) -> RequestCount:
         """The count of a whole request, part by part."""
 
 
 class BlockTokens:
-    """How many tokens each block of a request takes, by one model's counter. Safe to share between threads."""
+    """Divides the tokens of requests among their blocks, by one model's counter. Thread-safe."""
 
     def __init__(self, counter: BlockCounter, *, capacity: int = _MAX_WEIGHTS) -> None:
         self._counter = counter
         self._weights: LruCache[int] = LruCache(capacity)
         self._memo_keys: dict[object, object] = {}
-        # That of the requests of a session, message by message.
+        # Set if the counter can count message by message.
         self.counter = counter if isinstance(counter, RequestCounter) else None
         register(self)
 
     def clear(self) -> None:
-        """Forget what blocks weigh."""
         self._weights = LruCache(self._weights.capacity)
         self._memo_keys = {}
 
     def memo_key(self, *parts: object) -> object:
-        """The key under which something made with these tokens is noted; the same for the same things."""
+        """A key for memoizing results of this instance: the same object for equal `parts`."""
         if len(self._memo_keys) > _MAX_MEMO_KEYS:
             self._memo_keys = {}
         return self._memo_keys.setdefault(parts, object())
 
     def divide(self, tokens: int, image_tokens: int, blocks: Sequence[BlockFacts]) -> Sequence[int]:
-        """The tokens of some blocks that are `tokens` together, of which their images are `image_tokens`."""
+        """Divide `tokens` among `blocks`, `image_tokens` of them among those with images."""
         if len(blocks) == 1:
             return (tokens,)
         shares = _divide_by_weight(tokens - image_tokens, [self._weight(facts) for facts in blocks])
@@ -235,7 +227,7 @@ class BlockTokens:
         ]
 
     def divide_request(self, request: Request, blocks: Sequence[Block]) -> list[int]:
-        """The tokens of each of `blocks`, which are all that `request` has; they add up to its count.
+        """The tokens of each of `blocks`, which must be all blocks of `request`. They add up to its count.
 
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply.
@@ -243,13 +235,14 @@ class BlockTokens:
         return self.divide_request_facts(request, look_up_facts(blocks))
 
     def divide_request_facts(self, request: Request, blocks: Sequence[BlockFacts]) -> list[int]:
-        """The same, for who knows the blocks."""
         if not blocks:
             return []
         part_tokens = {part.name: part.tokens for part in self._counter.count_request(request).parts}
         blocks_by_part = {part_name: list(group) for part_name, group in groupby(blocks, _count_part)}
         image_tokens = part_tokens.pop("images", 0)
-        envelope_tokens = carried_tokens = 0  # by messages that have no block, to the next that has one
+        envelope_tokens = carried_tokens = (
+            0  # tokens of messages without blocks go to the next message that has one
+        )
         shares_by_part: dict[str, Sequence[int]] = {}
         for part_name, tokens in part_tokens.items():
             group = blocks_by_part.get(part_name)
@@ -273,13 +266,12 @@ class BlockTokens:
             ]
             image_tokens = 0
         shares[-1] += carried_tokens
-        # What goes around it all is counted at the front, so that what a growing session has sent stays what it
-        # was, but for the one token by which a sum may be rounded up or down.
+        # The overhead is added to the first block, so that the tokens of a growing session's earlier blocks
+        # stay the same, except for one token of rounding.
         shares[0] += envelope_tokens + image_tokens
         return shares
 
     def _divide_part(self, tokens: int, group: list[BlockFacts]) -> Sequence[int]:
-        """The tokens of one row, among its blocks."""
         if len(group) == 1:
             return (tokens,)
         known = group[0].token_shares
@@ -290,12 +282,12 @@ class BlockTokens:
         return shares
 
     def _weight(self, facts: BlockFacts) -> int:
-        """The tokens of a block's own text, at least 1."""
         weights = self._weights
         found = weights.get(facts.digest)
         if found is None:
             words, opaque_chars = _split_readable(parse_json(facts.block.canonical_json))
-            # Long ones are counted alone, as they have been with their message: who was asked then knows them.
+            # Long words are counted separately, as they were with their message: the counter has them in its
+            # cache.
             texts = [word for word in words if len(word) >= _LONG_WORD_CHARS]
             if len(texts) <= _MAX_LONG_WORDS:
                 texts.append(" ".join([word for word in words if len(word) < _LONG_WORD_CHARS]))
@@ -308,7 +300,7 @@ class BlockTokens:
 
 
 def add_automatic_breakpoint(prompt: CachedPrompt, ttl: Ttl | None) -> CachedPrompt:
-    """With the mark that a client leaves to its provider to place: on the last block that takes one."""
+    """Add the breakpoint that a client lets its provider place: on the last block that accepts one."""
     if ttl is None:
         return prompt
     pieces = prompt.pieces
@@ -338,7 +330,7 @@ def make_piece(facts: BlockFacts, tokens: int, rules: CacheRules) -> PromptPiece
 
 
 def _divide_by_weight(tokens: int, weights: Sequence[int]) -> list[int]:
-    """`tokens` in whole numbers by `weights`, less than one away from each one's part; nothing for none."""
+    """Divide `tokens` into whole numbers in proportion to `weights`, each off by less than one."""
     if not weights:
         return []
     total = sum(weights)
@@ -347,7 +339,7 @@ def _divide_by_weight(tokens: int, weights: Sequence[int]) -> list[int]:
 
 
 def _split_readable(content: Any) -> tuple[list[str], int]:
-    """The words in a block's JSON but for its images, and how many characters of it are sealed."""
+    """The words in a block's JSON without images, and the number of encoded or encrypted characters in it."""
     words: list[str] = []
     opaque_chars = 0
     pending = [content]

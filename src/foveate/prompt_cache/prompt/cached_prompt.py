@@ -1,4 +1,6 @@
-"""A request as a provider's cache sees it: pieces in a row, each told by its digest, and what breaks it."""
+"""A request as a provider's cache sees it: a sequence of pieces, each identified by a digest, and the prefix
+keys.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +13,15 @@ from blake3 import blake3
 from foveate.model import Area, Place, Ttl
 
 _DIGEST_BYTES = 16
-_RUN_KINDS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # the latter on Bedrock
+_RUN_KINDS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # the last two on Bedrock
 _THINKING_KINDS = frozenset(("thinking", "redacted_thinking"))
 
 
 class PromptPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """One block: what it says (by digest), its tokens, and the mark that it bears.
+    """One block of a prompt: the digest of its content, its tokens, and the TTL of its cache breakpoint, if
+    it has one.
 
-    `area` is the stretch it stands in. `markable` says whether the provider would take a mark on it.
+    `accepts_breakpoint` says whether the provider accepts a breakpoint on this block.
     """
 
     digest: bytes
@@ -31,10 +34,10 @@ class PromptPiece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptLayout(NamedTuple):
-    """Where things stand in a prompt, by the numbers of its pieces.
+    """Positions in a prompt, as indexes of its pieces.
 
-    The tools end before `tools_end`, the system prompt before `system_end`; `thought` is the first piece of
-    thinking, if there is any, and `marks` are those that pieces bear.
+    The tools end before `tools_end`, the system prompt before `system_end`. `first_thinking` is the first
+    thinking block, and `breakpoints` maps pieces to the TTLs of their breakpoints.
     """
 
     tools_end: int
@@ -43,7 +46,7 @@ class PromptLayout(NamedTuple):
     breakpoints: Mapping[int, Ttl]
 
     def extend(self, new: Sequence[PromptPiece], start: int) -> "PromptLayout":
-        """Those of a prompt with `new` pieces behind its first `start`."""
+        """Add the `new` pieces that follow the first `start` ones."""
         tools_end, system_end, first_thinking, breakpoints = self
         if first_thinking is None:
             first_thinking = next(
@@ -59,14 +62,14 @@ class PromptLayout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedPrompt:
-    """The pieces of one request, tools first, then system, then messages.
+    """The pieces of one request: tools, then the system prompt, then messages.
 
-    `settings` are what else has to be the same for a prefix to hold: the digest of the parameters that break it
-    from that area on (the model and its tools' settings from the start, a tool choice from the messages on).
-    `only_marked` asks a provider that keeps things unasked to keep what is marked alone (OpenAI's explicit
-    mode), `ttl` is for how long it is asked to keep them. `double_marks` are those that take one of the places
-    which the provider has for marks, and stand on a piece that bears another one. `keys` are its `prefixes`,
-    `ends` the tokens up to and with each piece, and `landmarks` what stands where, if somebody knows them.
+    `settings` maps each area to a digest of the parameters that invalidate the prefix from that area on: the
+    model and tool settings from the start, a tool choice from the messages on. With `explicit_only`, an
+    automatic cache stores only prefixes that end at a breakpoint (OpenAI's explicit mode), for `ttl`.
+    `duplicate_breakpoints` counts breakpoints that use up the provider's limit but share a piece with another
+    one. `keys` (prefix keys), `ends` (cumulative tokens) and `layout` are filled in if the caller already
+    knows them.
     """
 
     model: str
@@ -81,37 +84,35 @@ class CachedPrompt:
 
     @property
     def tokens(self) -> int:
-        """Those of all pieces."""
         return self.ends[-1] if self.ends else sum(piece.tokens for piece in self.pieces)
 
 
 def compute_digest(content: bytes) -> bytes:
-    """What tells a block from every other one."""
     return blake3(content).digest(_DIGEST_BYTES)
 
 
 def token_ends(prompt: CachedPrompt) -> Sequence[int]:
-    """For each piece, how many tokens the prompt has up to and with it."""
+    """Cumulative token counts: for each piece, the tokens up to and including it."""
     return list(accumulate([piece.tokens for piece in prompt.pieces])) if prompt.ends is None else prompt.ends
 
 
 def prompt_layout(prompt: CachedPrompt) -> PromptLayout:
-    """What stands where in a prompt."""
     return find_layout(prompt.pieces) if prompt.layout is None else prompt.layout
 
 
 def find_layout(pieces: Sequence[PromptPiece]) -> PromptLayout:
-    """What stands where among all pieces of a prompt."""
     system_end = _find_system_end(pieces)
     tools_end = sum([piece.area is Area.TOOLS for piece in pieces[:system_end]])
     return PromptLayout(tools_end, system_end, None, {}).extend(pieces, 0)
 
 
 def find_pieces(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, int]:
-    """The pieces that stand at `places`, looked for in the front and from the end on, where they mostly are."""
+    """Find the pieces at `places`. Searches the front first, then backwards from the end, where they usually
+    are.
+    """
     pieces, layout = prompt.pieces, prompt.layout
     system_end = _find_system_end(pieces) if layout is None else layout.system_end
-    indices = {place.index for place in places}  # told apart at less than the whole place
+    indices = {place.index for place in places}  # cheaper to compare than whole places
     found: dict[Place, int] = {}
     messages_backwards = zip(reversed(range(system_end, len(pieces))), reversed(pieces), strict=False)
     for at, piece in chain(enumerate(islice(pieces, system_end)), messages_backwards):
@@ -128,7 +129,7 @@ def _find_system_end(pieces: Sequence[PromptPiece]) -> int:
 
 
 def prefix_keys(prompt: CachedPrompt) -> Sequence[bytes]:
-    """For each piece, what tells the whole prompt up to and with it from every other one."""
+    """The key of each prefix: identifies the prompt up to and including each piece."""
     if prompt.keys is not None:
         return prompt.keys
     return compute_prefix_keys(prompt.model, prompt.pieces, prompt.settings, _find_system_end(prompt.pieces))
@@ -137,7 +138,7 @@ def prefix_keys(prompt: CachedPrompt) -> Sequence[bytes]:
 def compute_prefix_keys(
     model: str, pieces: Sequence[PromptPiece], settings: Mapping[Area, bytes], front_size: int
 ) -> list[bytes]:
-    """The prefixes of a prompt whose first `front` pieces stand before its conversation."""
+    """Compute the prefix keys of a prompt whose first `front_size` pieces precede the conversation."""
     keys, front_key = compute_front_keys(model, pieces[:front_size], settings)
     found, key = list(keys), b""
     for piece in pieces[front_size:]:
@@ -149,13 +150,13 @@ def compute_prefix_keys(
 def compute_front_keys(
     model: str, pieces: Sequence[PromptPiece], settings: Mapping[Area, bytes]
 ) -> tuple[Sequence[bytes], bytes]:
-    """What tells what stands before the messages up to each piece, and all of it, from every other one."""
+    """Compute the keys of the prefixes before the messages, and the key that all messages build on."""
     hasher = blake3(model.encode())
     areas = list(Area)
     areas_hashed = 0
     found = []
     for piece in pieces:
-        while areas_hashed <= areas.index(piece.area):  # also those of areas that hold nothing
+        while areas_hashed <= areas.index(piece.area):  # also the settings of empty areas
             hasher.update(b"\0" + settings.get(areas[areas_hashed], b""))
             areas_hashed += 1
         hasher.update(piece.digest)
@@ -166,21 +167,23 @@ def compute_front_keys(
 
 
 def extend_key(key: bytes, piece: PromptPiece) -> bytes:
-    """What tells a row of messages up to and with `piece`, where `key` tells those before it."""
+    """Compute the key of a message prefix that ends with `piece`, from the key of the prefix before it."""
     return blake3(key + piece.digest).digest(_DIGEST_BYTES)
 
 
 def is_same_run(previous: PromptPiece, piece: PromptPiece) -> bool:
-    """Whether two neighbours are one position where runs are: consecutive tool calls are, and their results."""
+    """Whether two neighbours count as one lookback position: consecutive tool calls do, and consecutive tool
+    results.
+    """
     return piece.kind == previous.kind and piece.kind in _RUN_KINDS
 
 
 def count_positions(
     pieces: Sequence[PromptPiece], start: int, end: int, *, runs_are_one: bool, limit: int
 ) -> int:
-    """How many positions lie between two pieces, as a mark's lookback counts them; `most` where there are more.
+    """Count the lookback positions between two pieces, up to `limit`.
 
-    Where `runs_are_one`, consecutive tool calls are one position, and so are consecutive tool results.
+    If `runs_are_one`, consecutive tool calls count as one position, and so do consecutive tool results.
     """
     if not runs_are_one:
         return min(end - start, limit)

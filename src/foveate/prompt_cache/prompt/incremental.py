@@ -1,16 +1,11 @@
-"""A request as a provider's cache sees it, made from what was noted of its messages: a turn costs a turn.
+"""Builds the `CachedPrompt` of a request: its blocks with their digests, tokens and breakpoints.
 
-What the messages of a conversation are to a cache, their pieces, tokens and prefixes, is noted with them in the
-tree of conversations; what stands before them is noted with everything around the messages. Putting both
-together is all that is left to be done for a request of which most was sent before.
+The request is counted once, as it will be charged; each message's tokens are then divided among its blocks.
+If possible, the prompt is built from what is memoized about earlier messages, so that a request costs only
+its new turn.
 
-A request as a provider's cache sees it: its blocks with their digests, tokens and marks.
-
-The request is counted once, as it will be billed; a message's tokens are then shared among its blocks by how
-many tokens their own texts are, so that all pieces add up to the whole. What was made of a message is noted
-with it, so that a session that grows by a turn counts and reads one turn.
-
-The pieces of a session's request and their ends, made from those of the request before it.
+The pieces, tokens and keys of messages are memoized in the tree of conversations, those of tools and system
+prompt with the request's envelope. A request that repeats an earlier one only combines them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,9 +47,19 @@ from foveate.tokens import RequestCounter, counter_for
 from foveate.tokens.counter import EnvelopeCount
 from foveate.tokens.tally import Tally
 
+_count_part = attrgetter("count_part")
+_THINKING_KINDS = frozenset(
+    ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses and Bedrock
+)
+_MESSAGE_OVERHEAD_BYTES = 512
+_FRONT_COST_FACTOR = 4
+_HAS_IMAGES, _HAS_CITATIONS, _HAS_THINKING = "images", "citations", "thoughts"
+_MAX_MODELS = 64
+_TOOL_RESULT_KINDS = frozenset(("tool_result", "toolResult"))
+
 
 class OffsetPieces(TupleLike[PromptPiece]):
-    """Pieces of which the first has `rest` tokens more than its own."""
+    """Pieces of which the first has `extra_tokens` more than stored."""
 
     __slots__ = ("_first", "_own", "_size")
 
@@ -88,7 +93,7 @@ class OffsetPieces(TupleLike[PromptPiece]):
 
 
 class OffsetEnds(TupleLike[int]):
-    """Where pieces end, in tokens; all of them stand behind `rest` more."""
+    """Cumulative tokens, each `extra_tokens` more than stored."""
 
     __slots__ = ("_extra_tokens", "_own", "_size")
 
@@ -116,22 +121,12 @@ class OffsetEnds(TupleLike[int]):
         return (end + self._extra_tokens for end in islice(self._own, self._size))
 
 
-_count_part = attrgetter("count_part")
-
-_THINKING_KINDS = frozenset(
-    ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
-)
-
-_MESSAGE_OVERHEAD_BYTES = 512
-_FRONT_COST_FACTOR = 4
-
-
 class _MessagePieces(NamedTuple):
-    """What a message is to a cache, with what the conversation up to and with it comes to.
+    """The pieces of one message, and totals of the conversation up to and including it.
 
-    `keys` are what tells the messages up to each piece from all others. Tokens up to `end` are given to pieces;
-    what a message without any block takes is given to the next that has one. `contents` is what there is among
-    the pieces of all messages so far, `own_contents` among its own.
+    `keys` are the message-prefix keys of the pieces. Tokens up to `end` are assigned to pieces; the tokens of
+    a message without blocks go to the next message that has some. `contents` tells what occurs in all
+    messages so far, `own_contents` in this one.
     """
 
     pieces: tuple[PromptPiece, ...]
@@ -143,11 +138,10 @@ class _MessagePieces(NamedTuple):
 
 
 _NO_MESSAGES = _MessagePieces((), (), b"", 0, frozenset())
-_HAS_IMAGES, _HAS_CITATIONS, _HAS_THINKING = "images", "citations", "thoughts"
 
 
 class _PromptPieces(NamedTuple):
-    """All pieces of a request and what is known of them, with the `front` that they begin with."""
+    """All pieces of a request with their keys and cumulative tokens, and the `front` that they start with."""
 
     front: "_PromptFront"
     pieces: PrefixList[PromptPiece]
@@ -156,7 +150,7 @@ class _PromptPieces(NamedTuple):
     layout: PromptLayout
 
     def extend(self, messages: "Sequence[_MessagePieces]") -> "_PromptPieces":
-        """The same with more messages behind it."""
+        """Append more messages."""
         front, pieces, keys, ends, layout = self
         new = [piece for message in messages for piece in message.pieces]
         if not new:
@@ -177,7 +171,7 @@ register(_LATEST_PROMPTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PromptFront:
-    """What stands before the messages of a trail: tools, system prompt, and the system messages."""
+    """The pieces before the conversation: tools, system prompt, and leading system messages."""
 
     pieces: tuple[PromptPiece, ...]
     keys: tuple[bytes, ...]
@@ -189,7 +183,6 @@ class _PromptFront:
     automatic_ttl: Ttl | None
 
     def start_pieces(self) -> _PromptPieces:
-        """Its pieces, as the beginning of all."""
         ends = accumulate([piece.tokens for piece in self.pieces])
         return _PromptPieces(
             self, PrefixList(self.pieces), PrefixList(self.keys), PrefixList(ends), find_layout(self.pieces)
@@ -197,10 +190,10 @@ class _PromptFront:
 
 
 def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt | None:
-    """`request` as the cache sees it.
+    """Build the `CachedPrompt` of a request; None if it cannot be built message by message.
 
-    None where it cannot be told message by message: the counter counts requests only as a whole, or the
-    provider leaves out thoughts that it was sent.
+    That is so if the counter only counts whole requests, or if the provider drops thinking blocks that it was
+    sent.
 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
@@ -219,8 +212,8 @@ def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens
     total_tally = tally.after_head(head) if trail.leading_system_messages else tally
     opening = counter.cached_envelope_count(request, trail, total_tally.loaded_tools)
     front = _look_up_front(request, trail, rules, tokens, memo_key, opening, head, last)
-    # What goes around it all is counted at the front, so that what a growing session has sent stays what it
-    # was, but for the one token by which a sum may be rounded up or down.
+    # The overhead is added to the first piece, so that the tokens of a growing session's earlier pieces stay
+    # the same, except for one token of rounding.
     extra_tokens = counter.total(request, opening, total_tally).tokens - front.tokens - last.end
     known = _extend_latest(front, trail, memo_key)
     prompt = CachedPrompt(
@@ -237,7 +230,7 @@ def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens
 
 
 def _extend_latest(front: _PromptFront, trail: formats.MessageHistory, memo_key: object) -> _PromptPieces:
-    """All pieces in a row, made from those of the request before, where there was one."""
+    """All pieces of the request, extended from those of the previous request if there is one."""
     size, previous = _LATEST_PROMPTS.find_prefix(trail.nodes, memo_key) or (0, None)
     if previous is None or previous.front is not front:
         size, previous = 0, front.start_pieces()
@@ -247,10 +240,11 @@ def _extend_latest(front: _PromptFront, trail: formats.MessageHistory, memo_key:
 
 
 def estimate_unread_bytes(request: Request, rules: CacheRules, tokens: BlockTokens) -> int:
-    """About how much has to be read for `trailed_prompt`: little for a request of which most was sent before.
+    """Estimate how much `build_incrementally` has to read: little for a request that mostly repeats an
+    earlier one.
 
-    Reading a short message takes as long as some hundred bytes of a long one, and what stands before the
-    messages takes several times as long, since its tokens are divided among many blocks.
+    A short message takes as long as some hundred bytes of a long one. What precedes the messages takes
+    several times as long per byte, since its tokens are divided among many blocks.
 
     Raises:
         MalformedRequest: a message cannot be read.
@@ -285,13 +279,13 @@ def _read_messages(
     counter: RequestCounter,
     memo_key: object,
 ) -> _MessagePieces:
-    """What the last message is to a cache; it is noted of each message by then."""
+    """Memoize the pieces of each message, and return those of the last one."""
     links = trail.nodes
     known = count_memoized(links, memo_key)
     last: _MessagePieces = links[known - 1].memo[memo_key] if known else _NO_MESSAGES
     for new in range(known, len(links)):
         tally = counter.tally_at(trail, new)
-        # Behind a history that is longer or shorter by a compaction stands the same message.
+        # A compaction changes the history before a message, but not the message itself.
         twin = HISTORY_TREE.find_twin(trail, new)
         known_twin = twin.memo.get(memo_key) if twin is not None else None
         message = known_twin and _relocate_message(known_twin, last, tally, trail.leading_system_messages + new)
@@ -305,7 +299,7 @@ def _read_messages(
 def _build_message(
     previous: _MessagePieces, blocks: Sequence[BlockFacts], tally: Tally, rules: CacheRules, tokens: BlockTokens
 ) -> _MessagePieces:
-    # Also such as stand in a signature, or beside a chat's content.
+    # Includes thinking in a signature, or beside the content of a chat message.
     has_thinking = tally.last_thinking_tokens > 0 or any(
         facts.block.kind in _THINKING_KINDS for facts in blocks
     )
@@ -325,7 +319,9 @@ def _build_message(
 def _relocate_message(
     twin: _MessagePieces, previous: _MessagePieces, tally: Tally, index: int
 ) -> _MessagePieces | None:
-    """The stretch of a message, made from that of the same message elsewhere if it has as many tokens there."""
+    """Reuse the pieces of the same message in another conversation, if it has the same number of tokens
+    there.
+    """
     end = _end_tokens(tally)
     if end - previous.end != sum([piece.tokens for piece in twin.pieces]):
         return None
@@ -430,22 +426,14 @@ def _build_front(
     )
 
 
-_MAX_MODELS = 64
-
-_THINKING_KINDS_REQUESTS = frozenset(
-    ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
-)
-_TOOL_RESULT_KINDS = frozenset(("tool_result", "toolResult"))
-
-
 @lru_cache(_MAX_MODELS)
 def block_tokens_for(model: str) -> BlockTokens:
-    """How many tokens blocks take for `model`, counted offline."""
+    """The offline token counter of blocks for `model`."""
     return BlockTokens(counter_for(model))
 
 
 def build_cached_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt:
-    """`request` as the cache of a model with `rules` sees it.
+    """Build the prompt that the cache of a model with `rules` sees.
 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
@@ -460,7 +448,7 @@ def build_cached_prompt(request: Request, rules: CacheRules, tokens: BlockTokens
 
 
 def read_visible_blocks(request: Request, rules: CacheRules) -> tuple[Block, ...]:
-    """The blocks of `request` that its provider reads; some leave out the thinking of earlier turns.
+    """The blocks of `request` that the model is shown. Some providers drop the thinking of earlier turns.
 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
@@ -472,15 +460,12 @@ def read_visible_blocks(request: Request, rules: CacheRules) -> tuple[Block, ...
         b.place.index for b in reversed(blocks) if b.role == "user" and b.kind not in _TOOL_RESULT_KINDS
     )
     last = next(user_messages, 0)
-    return tuple(
-        block for block in blocks if block.kind not in _THINKING_KINDS_REQUESTS or block.place.index >= last
-    )
+    return tuple(block for block in blocks if block.kind not in _THINKING_KINDS or block.place.index >= last)
 
 
 def _build_whole(
     request: Request, blocks: Sequence[BlockFacts], rules: CacheRules, tokens: BlockTokens
 ) -> CachedPrompt:
-    """The same, of the whole of it at once."""
     fields = parameters.parameter_fields(request)
     pieces = [
         facts.piece
@@ -492,8 +477,8 @@ def _build_whole(
     ]
     options = parameters.parse_cache_options(fields)
     settings = parameters.digest_by_area(parameters.parse_cache_parameters(fields, blocks, rules))
-    # System and developer messages at the start are part of the front, as they are in a prompt that is read
-    # message by message: a session may change from the one way to the other.
+    # Leading system and developer messages are part of the front, as in a prompt built incrementally: a
+    # session may switch between both.
     front = len(formats.preamble_blocks(request, formats.message_history(request)))
     prompt = CachedPrompt(
         model=request.model,

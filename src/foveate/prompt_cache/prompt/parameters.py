@@ -1,7 +1,7 @@
-"""What a provider's cache looks at beside a request's blocks: its parameters, by their names in `Rules.breaks`.
+"""Request parameters that affect a provider's cache, by their names in `CacheRules.invalidating_parameters`.
 
-A name is a path in the body (`speed`, `output_config.effort`), or one of the words below, for what each format
-says in another place, or does not say in one place at all (whether there are images in the request).
+A name is a path in the body (`speed`, `output_config.effort`), or one of the names below for what each format
+spells differently, or does not spell in one place (whether the request contains images).
 """
 
 import json
@@ -50,13 +50,13 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
         *(f"{config}.response_json_schema" for config in _CONFIGS),
     ),
 }
-# A part of `tool_choice` that breaks under a name of its own.
+# A member of `tool_choice` that is listed as a parameter of its own.
 _PARALLEL_KEY = "disable_parallel_tool_use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheParameter:
-    """A parameter that breaks the prefix from `area` on; `said` is its JSON, empty where there is none."""
+    """A parameter whose change invalidates the prefix from `area` on. `json_text` is empty if it is not set."""
 
     name: str
     area: Area
@@ -65,7 +65,7 @@ class CacheParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """What a request asks of its provider's cache as a whole (OpenAI): how, for how long, under which key."""
+    """Cache options of a whole request (OpenAI): explicit mode, TTL and cache key."""
 
     explicit_only: bool
     ttl: Ttl | None
@@ -73,12 +73,10 @@ class CacheOptions:
 
 
 def read_cache_options(request: Request, key_parameter: str = "prompt_cache_key") -> CacheOptions:
-    """How `request` asks to be kept."""
     return parse_cache_options(parameter_fields(request), key_parameter)
 
 
 def parse_cache_options(fields: Fields, key_parameter: str = "prompt_cache_key") -> CacheOptions:
-    """How a request with these fields asks to be kept."""
     options = as_dict(parse_json(fields.get("prompt_cache_options")))
     ttl = options.get("ttl")
     return CacheOptions(
@@ -91,7 +89,7 @@ def parse_cache_options(fields: Fields, key_parameter: str = "prompt_cache_key")
 def read_cache_parameters(
     request: Request, blocks: Sequence[Block], rules: CacheRules
 ) -> tuple[CacheParameter, ...]:
-    """The parameters that break the prefix, as `request` has them; those of the start first."""
+    """The parameters of `request` that invalidate the prefix, in the order of the areas."""
     return parse_cache_parameters(parameter_fields(request), look_up_facts(blocks), rules)
 
 
@@ -103,7 +101,7 @@ def parse_cache_parameters(
     has_images: bool = False,
     has_citations: bool = False,
 ) -> tuple[CacheParameter, ...]:
-    """The same of a request with these fields and blocks, and with images or citations in others."""
+    """The same for these fields and blocks. `has_images` and `has_citations` tell what other blocks contain."""
     known = {IMAGES: has_images, CITATIONS: has_citations}
     order = list(Area)
     named = sorted(rules.invalidating_parameters.items(), key=lambda item: (order.index(item[1]), item[0]))
@@ -112,21 +110,25 @@ def parse_cache_parameters(
             name=name, area=area, json_text="true" if known.get(name) else _parameter_json(name, fields, blocks)
         )
         for name, area in named
-        if name not in (MODEL, "tools")  # the one has its own place in a prompt, the others are pieces of it
+        if name not in (MODEL, "tools")  # the model is a field of the prompt, tools are pieces of it
     )
 
 
 def digest_by_area(parameters: Sequence[CacheParameter]) -> dict[Area, bytes]:
-    """What `CachedPrompt.settings` holds: one digest an area, of all parameters that break from there on."""
+    """One digest per area, of all parameters that invalidate the prefix from there on
+    (`CachedPrompt.settings`).
+    """
     named: dict[Area, list[str]] = {}
     for parameter in parameters:
-        if parameter.json_text:  # a parameter that a newer table knows changes nothing for who does not use it
+        if (
+            parameter.json_text
+        ):  # so that parameters added to the table do not change digests of requests that do not use them
             named.setdefault(parameter.area, []).append(f"{parameter.name}={parameter.json_text}")
     return {area: compute_digest("\n".join(lines).encode()) for area, lines in named.items()}
 
 
 def parameter_fields(request: Request) -> Fields:
-    """The fields of a request in which its parameters stand."""
+    """The fields of a request that contain its parameters."""
     fields = get_parameters(request)
     if request.format is Format.GEMINI and "generateContentRequest" in fields:
         return parse_inner_fields(fields["generateContentRequest"])
@@ -134,7 +136,7 @@ def parameter_fields(request: Request) -> Fields:
 
 
 def _parameter_json(name: str, fields: Fields, blocks: Sequence[BlockFacts]) -> str:
-    """The JSON of a parameter, in one spelling; nothing where the request does not have it."""
+    """The JSON of a parameter in canonical form; empty if the request does not set it."""
     is_present = _PRESENCE_CHECKS.get(name)
     if is_present is not None:
         return "true" if is_present(fields, blocks) else ""
@@ -165,7 +167,7 @@ def _has_citations(_: Fields, blocks: Sequence[BlockFacts]) -> bool:
 def _has_web_search(fields: Fields, blocks: Sequence[BlockFacts]) -> bool:
     if parse_json(fields.get("web_search_options")):
         return True
-    plugins = as_list(parse_json(fields.get("plugins")))  # OpenRouter's way to ask for it
+    plugins = as_list(parse_json(fields.get("plugins")))  # OpenRouter
     if any(as_dict(plugin).get("id") == "web" for plugin in plugins):
         return True
     return any(facts.is_web_search for facts in blocks)

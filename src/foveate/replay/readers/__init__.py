@@ -1,1 +1,1 @@
-""""""
+"""Readers of recorded sessions, one module per format."""

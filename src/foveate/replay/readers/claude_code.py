@@ -1,12 +1,8 @@
-"""The lines of a Claude Code log as the tree that they are, and each answer with what was asked for it.
+"""Reads session logs of Claude Code.
 
-The lines of a Claude Code log, each read as far as a conversation needs it.
-
-Claude Code's session logs: which requests were sent, and what was billed for each.
-
-Each line names the one before it, so a log is a tree. A request is what stands on the way from its answer up to
-the root, or to the last compaction. Each block of an answer is a line of its own, and the usage of the last one
-counts. Results of calls that were made side by side may stand on side branches.
+Each line names its parent, so a log is a tree. The request of a response consists of the messages between the
+response and the root, or the last compaction. Each block of a response is a line of its own, and the usage of
+the last one counts. Results of parallel tool calls may be on side branches.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,16 +28,25 @@ from foveate.replay.recording import (
 
 _NULL = msgspec.Raw(b"null")
 _MESSAGE_TYPES = ("user", "assistant")
-# What the agent prints in the end, with what all of it cost.
+# The agent's final line, with the total cost.
 _RESULT_TYPE = "result"
-# A line with which an agent begins anew, from a summary.
+# The line after which the history starts anew with a summary.
 COMPACTION_BOUNDARY = "compact_boundary"
-# What a command printed that a user ran in the agent; it is sent along as the user's.
+# Output of a command that the user ran in the agent; it is sent as user content.
 _LOCAL_COMMAND = "local_command"
+_LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
+# The model name of messages that the agent writes itself.
+_SYNTHETIC_MODEL = "<synthetic>"
+# No tokenizer has longer tokens on average, so a smaller count is the one from the start of the stream. If
+# the log contains the end of the response, the count is trusted more.
+_MAX_BYTES_PER_TOKEN = 8
+_MAX_BYTES_PER_TOKEN_AT_END = 16
+_TOOL_CALL_OVERHEAD_BYTES = 80  # id and type of a tool call, which the model does not generate
+_EMPTY_MESSAGE = b'{"role":"user","content":""}'
 
 
 class _RawLine(msgspec.Struct, rename="camel"):
-    """The members of a line that matter; whatever they hold, the line is read."""
+    """The relevant members of a line, of any type, so that every line can be decoded."""
 
     type: Any = None
     subtype: Any = None
@@ -64,8 +69,6 @@ class _RawLine(msgspec.Struct, rename="camel"):
 
 
 class _RawMessage(msgspec.Struct):
-    """The message of a line."""
-
     id: Any = None
     model: Any = None
     stop_reason: Any = None
@@ -74,15 +77,15 @@ class _RawMessage(msgspec.Struct):
 
 
 class _RawBlock(msgspec.Struct):
-    """What a block says of itself."""
-
     type: Any = None
     id: Any = None
     tool_use_id: Any = None
 
 
 class _PreservedLines(msgspec.Struct, rename="camel"):
-    """Which lines a summary left standing: by name, or the first and the last; and which line they follow."""
+    """The lines that a compaction preserved: all of them by id, or the first and the last; and their new
+    parent.
+    """
 
     head_uuid: Any = None
     anchor_uuid: Any = None
@@ -98,13 +101,12 @@ class _CompactMetadata(msgspec.Struct, rename="camel"):
 _LINE_DECODER = msgspec.json.Decoder(_RawLine)
 _MESSAGE_DECODER = msgspec.json.Decoder(_RawMessage)
 _BLOCK_DECODER = msgspec.json.Decoder(_RawBlock)
-_LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 _METADATA_DECODER = msgspec.json.Decoder(_CompactMetadata)
 
 
-# These are made by the hundred thousand, and a struct is made several times as fast as a dataclass.
+# Structs, since hundreds of thousands are created, several times as fast as dataclasses.
 class LoggedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A block of a message; `call` names the call of a tool that it is, or is the result of."""
+    """A block of a message; `tool_call_id` is that of the tool call or result."""
 
     raw: bytes
     kind: str
@@ -113,7 +115,7 @@ class LoggedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PreservedSegment:
-    """Lines that a summary left standing, to be read behind `anchor`: `names`, or from `head` to `tail`."""
+    """Lines that a compaction preserved after `anchor`: `uuids`, or those from `head` to `tail`."""
 
     anchor: str
     head: str
@@ -122,9 +124,9 @@ class PreservedSegment:
 
 
 class LoggedLine(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
-    """A line that has a place in the conversation; `role` is empty where it only stands between others.
+    """A line of the conversation; `role` is empty if it contains no message.
 
-    Where it `follows`, it does not name the one before it: what the agent prints as it goes on is in order.
+    `follows_previous`: the line names no parent and follows the previous one, as in streamed output.
     """
 
     uuid: str
@@ -149,7 +151,7 @@ class LoggedLine(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
 
 
 def read_lines(file: LogFile) -> Iterator[LoggedLine]:
-    """Every line of `file` with a place in its conversation; what cannot be read is noted there.
+    """The lines of `file` that are part of a conversation. Unreadable lines are reported there.
 
     Raises:
         UnreadableInput: the file cannot be opened.
@@ -252,7 +254,7 @@ def _decode_blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
 
 
 class _ConversationPoint:
-    """The conversation up to a line: messages said before, and the one that is still being said."""
+    """The conversation up to a line: the previous messages, and the current one up to this line."""
 
     __slots__ = ("line", "message", "previous_line", "previous_message", "role", "root", "sent_at", "turns")
 
@@ -265,15 +267,15 @@ class _ConversationPoint:
     ) -> None:
         self.line = line
         self.role = line.role
-        self.previous_line = previous_line  # the same message, one line before
-        self.previous_message = previous_message  # the message before it
+        self.previous_line = previous_line  # the same message, one line earlier
+        self.previous_message = previous_message  # the message before this one
         self.root = root
         self.message: RecordedMessage | None = None
         self.sent_at = 0.0
         self.turns = 0
 
     def lines(self) -> list[LoggedLine]:
-        """Those of the message that is being said, in their order."""
+        """The lines of the current message, in order."""
         found = []
         point: _ConversationPoint | None = self
         while point is not None:
@@ -284,7 +286,7 @@ class _ConversationPoint:
 
 @dataclass(slots=True)
 class LoggedResponse:
-    """The lines of one answer, and the last message of the request that it answers."""
+    """The lines of one response, and the last message of its request."""
 
     key: str
     lines: list[LoggedLine]
@@ -295,12 +297,12 @@ class LoggedResponse:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the log says why the model stopped."""
+        """Whether the log contains a stop reason."""
         return any(line.stop_reason for line in self.lines)
 
 
 class _ResponseKeys:
-    """Which request each line of an answer belongs to."""
+    """Assigns the lines of responses to requests."""
 
     def __init__(self) -> None:
         self._by_line: dict[str, str] = {}
@@ -309,16 +311,16 @@ class _ResponseKeys:
         self._last: dict[str, tuple[str, LoggedLine]] = {}
 
     def find(self, line: LoggedLine) -> str:
-        """The name of a line's request."""
+        """The key of a line's request."""
         return self._by_line.get(line.uuid, "")
 
     def add(self, line: LoggedLine) -> None:
-        """Find the request of a line: those of one have its id, or at least that of the message."""
+        """Find the request of a line: by request id, or at least by message id."""
         name = line.request or self._by_message.get(line.message) or line.message or self._inherit_key(line)
         if line.message:
             name = self._by_message.setdefault(line.message, name)
         key, last = self._last.get(name, (name, line))
-        # Some hosts give every message the same id. But lines of one request were billed the same input.
+        # Some hosts give every message the same id, but lines of one request have the same input tokens.
         if (
             last.parent != line.parent
             and self._by_line.get(line.parent) != key
@@ -329,7 +331,7 @@ class _ResponseKeys:
         self._by_line[line.uuid] = key
 
     def _inherit_key(self, line: LoggedLine) -> str:
-        """The name of the answer that a line without any id goes on with, or a new one."""
+        """The key of the response that a line without any id continues, or a new key."""
         self._nameless[line.uuid] = line
         above = self._nameless.get(line.parent)
         return (
@@ -340,25 +342,24 @@ class _ResponseKeys:
 
 
 def _are_different_requests(first: LoggedLine, second: LoggedLine) -> bool:
-    input_counts = {_input_tokens(first), _input_tokens(second)} - {0}  # none where it is told only in the end
+    input_counts = {_input_tokens(first), _input_tokens(second)} - {0}  # 0 if only the last line has the usage
     return len(input_counts) > 1
 
 
 def _input_tokens(line: LoggedLine) -> int:
-    """The input tokens that a line tells."""
     usage = formats.parse_usage(Format.ANTHROPIC, line.usage) if line.usage else None
     return usage.cache.input_tokens if usage is not None else 0
 
 
 class LogTree:
-    """The lines of a log, each hung on the one that it names."""
+    """The lines of a log, linked to their parents."""
 
     def __init__(self, lines: Iterable[LoggedLine]) -> None:
         self._by_id: dict[str, LoggedLine] = {}
         self._repeated: list[LoggedLine] = []
         self._keys = _ResponseKeys()
         self._preserved: dict[str, PreservedSegment] = {}  # by the line that they follow
-        last: dict[tuple[str, str], str] = {}  # the line said last, by session and agent
+        last: dict[tuple[str, str], str] = {}  # the last message line, by session and agent
         for line in lines:
             if line.follows_previous:
                 line = msgspec.structs.replace(line, parent=last.get((line.session, line.agent), ""))
@@ -375,7 +376,7 @@ class LogTree:
         self._results: dict[str, LoggedLine] = {}
 
     def responses(self) -> list[LoggedResponse]:
-        """Every answer with what was asked, in the order of the log."""
+        """All responses with their requests, in the order of the log."""
         for line in self._by_id.values():
             self._point_at(line)
             for block in line.blocks if line.role == "user" else ():
@@ -383,7 +384,7 @@ class LogTree:
                     self._results[block.tool_call_id] = line
             if line.role == "assistant" and not line.is_error:
                 self._add_line(line)
-        for line in self._repeated:  # the same line written again, with a later number of tokens
+        for line in self._repeated:  # the same line written again, with a later token count
             response = self._responses.get(self._keys.find(line)) if line.usage else None
             if response is not None and line.uuid == response.lines[-1].uuid:
                 response.lines[-1] = line
@@ -403,7 +404,7 @@ class LogTree:
             response.sent_at, response.turns = point.sent_at, point.turns
 
     def _point_at(self, line: LoggedLine) -> _ConversationPoint | None:
-        """The conversation up to `line`; None where nothing was said before."""
+        """The conversation up to `line`; None if there is nothing before it."""
         pending: list[LoggedLine] = []
         current: LoggedLine | None = line
         pending_ids: set[str] = set()
@@ -420,18 +421,18 @@ class LogTree:
         return point
 
     def _point_before(self, line: LoggedLine) -> _ConversationPoint | None:
-        """The conversation that `line` answers."""
+        """The conversation that `line` responds to."""
         above = self._by_id.get(line.parent)
         preserved = self._preserved.get(line.parent)
         if (
             preserved is not None and line.uuid in preserved.uuids[1:]
-        ):  # it was said before, and only hung up anew
+        ):  # an earlier line that was only attached again
             before = self._by_id.get(preserved.uuids[preserved.uuids.index(line.uuid) - 1])
             return self._point_at(before) if before is not None and before is not line else None
         return self._add_preserved(self._point_at(above), line) if above is not None else None
 
     def _add_preserved(self, point: _ConversationPoint | None, line: LoggedLine) -> _ConversationPoint | None:
-        """The conversation before `line`, with what a summary left standing where one stands before it."""
+        """The conversation before `line`, with the lines that a compaction preserved, if it follows one."""
         preserved = self._preserved.get(line.parent)
         if preserved is None or line.uuid == preserved.head:
             return point
@@ -442,7 +443,7 @@ class LogTree:
         return point
 
     def _preserved_lines(self, preserved: PreservedSegment) -> list[LoggedLine]:
-        """The lines that a summary left standing, in their order; none where the log does not hold them."""
+        """The lines that a compaction preserved, in order; empty if the log does not contain them."""
         if preserved.uuids:
             return [line for name in preserved.uuids if (line := self._by_id.get(name)) is not None]
         path: dict[LoggedLine, None] = {}
@@ -472,12 +473,14 @@ class LogTree:
         return _ConversationPoint(line, None, point, point.root)
 
     def _continues_response(self, point: _ConversationPoint, line: LoggedLine) -> bool:
-        """Whether `line` is of the answer before, of which a tool was run while it was still being written."""
+        """Whether `line` belongs to the previous response, of which a tool ran while it was still being
+        streamed.
+        """
         key = self._keys.find(line)
         return point.role == "assistant" and any(self._keys.find(one) == key for one in point.lines())
 
     def _build_message(self, point: _ConversationPoint) -> RecordedMessage:
-        """The message at `state` as it was sent, with all before it."""
+        """The message at `point` as it was sent, with all before it."""
         pending = []
         current: _ConversationPoint | None = point
         while current is not None and current.message is None:
@@ -507,19 +510,20 @@ class LogTree:
         )
 
     def _response_blocks(self, point: _ConversationPoint) -> list[LoggedBlock]:
-        """All that was logged of the answers that the message holds, also on side branches."""
+        """All logged blocks of the responses in a message, including those on side branches."""
         lines = point.lines()
         found: dict[str, LoggedLine] = {}
         for key in dict.fromkeys(map(self._keys.find, lines)):
             response = self._responses.get(key)
             found |= {line.uuid: line for line in (response.lines if response is not None else ())}
-        found |= {line.uuid: line for line in lines}  # those whose answer stands further down
+        found |= {line.uuid: line for line in lines}  # lines whose response comes later
         return remove_duplicates(block for line in found.values() for block in line.blocks)
 
     def _user_blocks(self, point: _ConversationPoint) -> tuple[list[LoggedBlock], int, float]:
-        """What the user says, results in the order of their calls, those from side branches among them.
+        """The blocks of a user message, tool results in the order of their calls, including those on side
+        branches.
 
-        Also which of it was logged last, and when.
+        Also returns the index of the block that was logged last, and its time.
         """
         lines = point.lines()
         calls: dict[str, int] = {}
@@ -536,7 +540,7 @@ class LogTree:
                 found[result.uuid] = result
         lines = [*found.values(), *lines]
         blocks = [block for line in lines for block in line.blocks]
-        if found:  # a line may hold several results, of which some are there
+        if found:  # a line may contain several results, some of which are already present
             blocks = remove_duplicates(blocks)
         at = max(line.at for line in lines)
         if not calls:
@@ -547,7 +551,7 @@ class LogTree:
 
 
 def remove_duplicates(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
-    """The blocks without those that stand there already: some lines are written more than once."""
+    """Remove repeated blocks: some lines are written more than once."""
     found: dict[bytes, LoggedBlock] = {}
     for block in blocks:
         found.setdefault(block.raw, block)
@@ -555,24 +559,11 @@ def remove_duplicates(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
 
 
 def encode_message(role: str, blocks: Iterable[LoggedBlock]) -> bytes:
-    """The message of these blocks, as JSON."""
     return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(block.raw for block in blocks))
 
 
-# What the agent itself says in the model's name.
-_SYNTHETIC_MODEL = "<synthetic>"
-# No tokenizer's tokens are so long, on the average of an answer: a smaller number is the one that a stream
-# begins with. Where the answer's end is said, the number is believed more readily.
-_MAX_BYTES_PER_TOKEN = 8
-_MAX_BYTES_PER_TOKEN_AT_END = 16
-_TOOL_CALL_OVERHEAD_BYTES = (
-    80  # of a block that calls a tool: its id and type, which are not written by the model
-)
-_EMPTY_MESSAGE = b'{"role":"user","content":""}'
-
-
 def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]:
-    """The sessions of a log, sub-agents in it with the session that sent them.
+    """Read the sessions of a log, with the sub-agents in it.
 
     Raises:
         UnreadableInput: the file cannot be opened.
@@ -600,7 +591,7 @@ def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]
 
 
 def _make_call(response: LoggedResponse, model: str | None) -> RecordedCall | None:
-    """The call that an answer shows; None where no model was asked."""
+    """The call of a response; None if no model was called."""
     first, last = response.lines[0], response.lines[-1]
     if first.model == _SYNTHETIC_MODEL:
         return None
@@ -609,7 +600,7 @@ def _make_call(response: LoggedResponse, model: str | None) -> RecordedCall | No
     if usage is not None and not usage.cache.input_tokens:
         if not usage.output_tokens:
             return None
-        usage = None  # some hosts count only what they write
+        usage = None  # some hosts report only output tokens
     last_message = response.last_message
     if last_message is None:
         last_message = RecordedMessage(previous=None, role="user", raw=_EMPTY_MESSAGE, depth=0)
@@ -633,7 +624,7 @@ def _read_usage(lines: list[LoggedLine]) -> Usage | None:
 
 
 def _is_output_complete(usage: Usage, blocks: Iterable[LoggedBlock], *, has_ended: bool) -> bool:
-    """Whether the output tokens of a bill can be those of the whole answer."""
+    """Whether the output tokens can be those of the whole response."""
     output_bytes = sum(
         max(len(block.raw) - _TOOL_CALL_OVERHEAD_BYTES, 0) for block in blocks if "thinking" not in block.kind
     )
@@ -651,7 +642,7 @@ def _conversation_name(response: LoggedResponse) -> str:
 def _distrust_output_counts(
     calls: list[tuple[LoggedResponse, RecordedCall]],
 ) -> list[tuple[LoggedResponse, RecordedCall]]:
-    """The same; where a log never has the last number of an answer, none is believed that may be the first."""
+    """Mark output counts as unknown if the log never contains final counts."""
     if all(call.output_is_known for _, call in calls) or any(
         _has_changing_usage(response) for response, _ in calls
     ):
@@ -663,12 +654,12 @@ def _distrust_output_counts(
 
 
 def _has_changing_usage(response: LoggedResponse) -> bool:
-    """Whether lines of an answer tell different numbers, as those of a stream do whose end was logged."""
+    """Whether the lines of a response have different usage, as in a stream whose end was logged."""
     return len({line.usage for line in response.lines}) > 1
 
 
 def _reported_dollars(responses: Iterable[LoggedResponse]) -> Decimal | None:
-    """What the agent itself says that the answers cost: old versions did."""
+    """The cost that old versions of the agent report per response."""
     costs_by_response = [
         [line.cost for line in response.lines if isinstance(line.cost, int | float)] for response in responses
     ]
@@ -680,27 +671,29 @@ def _reported_dollars(responses: Iterable[LoggedResponse]) -> Decimal | None:
 
 
 class _SessionTotals:
-    """What each session cost by the lines in which the agent says it, where it was printed as it went on."""
+    """The cost of each session, from the totals in streamed output."""
 
     def __init__(self) -> None:
         self._reported: dict[str, list[Decimal]] = {}
 
     def collect(self, lines: Iterable[LoggedLine]) -> Iterator[LoggedLine]:
-        """The same lines, their totals noted."""
+        """Pass on the lines, and collect their totals."""
         for line in lines:
             if isinstance(line.total_cost, int | float) and line.total_cost > 0:
                 self._reported.setdefault(line.session, []).append(Decimal(repr(line.total_cost)))
             yield line
 
     def total_dollars(self, session: str) -> Decimal | None:
-        """The sum of a session: a total grows with every question, and begins anew when the agent does."""
+        """The cost of a session. The total grows with every turn, and restarts when the agent does."""
         reported = self._reported.get(session, [])
         ends = [total for total, later in pairwise((*reported, Decimal(0))) if later < total]
         return sum(ends, Decimal(0)) if ends else None
 
 
 def _order_calls(calls: list[tuple[LoggedResponse, RecordedCall]]) -> tuple[RecordedCall, ...]:
-    """By time, each of them thinking if one of its turn does: not every answer shows that it could."""
+    """Sort by time, and set `has_thinking` on all calls of a turn if one has thinking: not every response
+    shows it.
+    """
     thinking = {(call.conversation, response.turns) for response, call in calls if call.has_thinking}
     adjusted = [
         call

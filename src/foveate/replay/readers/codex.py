@@ -1,10 +1,10 @@
-"""Session logs of Codex CLI (`~/.codex/sessions/**/rollout-*.jsonl`, versions 0.20 to 0.152).
+"""Reads session logs of Codex CLI (`~/.codex/sessions/**/rollout-*.jsonl`, versions 0.20 to 0.152).
 
-A line is `{"timestamp", "type", "payload"}`; logs from before September 2025 hold the bare items. A response
-item is one item of OpenAI's Responses API, as it is sent again. A `token_count` event tells what one response
-was charged, and the sum of the session so far; it is repeated whenever only the rate limits have changed. The
-results of tools can stand before the event of the response that called them. A forked session begins with a
-copy of the lines of the session that it was forked from.
+A line is `{"timestamp", "type", "payload"}`; logs from before September 2025 contain bare items. A response
+item is one item of OpenAI's Responses API, as it is sent again. A `token_count` event has the usage of one
+response and the total of the session; it is repeated if only the rate limits have changed. Tool results can
+precede the event of the response that called the tools. A forked session begins with a copy of the lines of
+its origin.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ from foveate.replay.recording import (
     find_missing_parts,
 )
 
-# Members of an item that the model reads. Sealed reasoning is left out: its length does not tell its tokens.
+# Members of an item that the model reads. Encrypted reasoning is left out: its length does not tell its
+# tokens.
 _SENT_MEMBERS = (
     "type", "role", "content", "call_id", "name", "arguments", "input", "output", "summary", "action", "tools",
 )  # fmt: skip
@@ -86,7 +87,7 @@ def read_codex(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _Response:
-    """Items of one response that have been read, and the history that it was requested with."""
+    """Items of a response read so far, and the history of its request."""
 
     def __init__(self, history: RecordedMessage, digest: bytes, sent_at: float, answered_at: float) -> None:
         self.history = history
@@ -112,7 +113,7 @@ class _CodexSession:
         self._total: _TokenUsage = (0,) * len(_USAGE_MEMBERS)
         self._response: _Response | None = None
         self._charged: list[RecordedCall] = []
-        # One call for each run of model items, for logs without any token count.
+        # One call for each run of model items, for logs without token counts.
         self._uncharged_run: _Response | None = None
         self._uncharged: list[RecordedCall] = []
 
@@ -145,7 +146,7 @@ class _CodexSession:
                 self._add_event(payload, at)
 
     def calls(self) -> tuple[RecordedCall, ...]:
-        """The calls in their order: those with a token count, or all of them if the log has no token count."""
+        """The calls in order: those with a token count, or all of them if the log has no token counts."""
         self._close_run()
         return tuple(self._charged or self._uncharged)
 
@@ -157,7 +158,7 @@ class _CodexSession:
             self._start(record)
 
     def _start(self, meta: Mapping[str, Any]) -> None:
-        """Note the session's id. In a fork, the metadata of its origin follows with the copied lines."""
+        """Set the session's id. In a fork, the metadata of its origin follows with the copied lines."""
         if not self.is_started:
             self.is_started = True
             self.name = as_text(meta.get("id")) or self.name
@@ -191,7 +192,7 @@ class _CodexSession:
         self._last = self._tree.append(self._last, to_json(sent))
 
     def _charge(self, info: Mapping[str, Any], at: float) -> None:
-        """Close the response that a token count is about; a repeated or estimated count is about none."""
+        """Close the response of a token count. Repeated and estimated counts belong to none."""
         total = _token_usage(info.get("total_token_usage"))
         if total is None or total == self._total:
             return
@@ -230,7 +231,7 @@ class _CodexSession:
         )
 
     def _compact(self, compacted: Mapping[str, Any], at: float) -> None:
-        """Replace the history. Old logs hold the summary alone: the user's messages stand before it."""
+        """Replace the history. Old logs contain only the summary, which follows the user's messages."""
         self._close_run()
         replacement = [as_dict(item) for item in as_list(compacted.get("replacement_history"))]
         if not replacement:
@@ -243,14 +244,14 @@ class _CodexSession:
         self._latest_input_at = at
 
     def _roll_back(self, turns: int) -> None:
-        """Drop the latest turns of the user."""
+        """Drop the latest user turns."""
         while turns and self._last is not None:
             turns -= _is_user_turn(self._last)
             self._last = self._last.previous
 
 
 def _is_user_turn(recorded: RecordedMessage) -> bool:
-    """Tell whether the user wrote a message; Codex's own context messages begin with a tag or a heading."""
+    """Whether the user wrote a message. Codex's own context messages begin with a tag or a heading."""
     if recorded.role != "user":
         return False
     message = as_dict(msgspec.json.decode(recorded.raw))
@@ -283,7 +284,7 @@ def _make_usage(counted: _TokenUsage) -> Usage | None:
 
 
 def _join_items(items: list[dict[str, Any]]) -> bytes:
-    """Join the items of a response into one message, from which an answer's length is counted."""
+    """Join the items of a response into one message, to count its size."""
     texts = []
     for item in items:
         texts += [as_text(as_dict(block).get("text")) for block in as_list(item.get("content"))]

@@ -1,4 +1,4 @@
-"""Which agent wrote a file, told by what stands in its first lines."""
+"""Detects the format of a recording from its first lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ _CODEX_TYPES = frozenset(
      "inter_agent_communication")
 )  # fmt: skip
 _MESSAGE_FIELDS = frozenset(("messages", "input", "contents", "generateContentRequest"))
-# What stands in a body beside its messages, and not in a list that somebody keeps.
+# Fields of a request body besides its messages, which a plain list of messages does not have.
 _PARAMETER_FIELDS = frozenset(
     ("model", "modelId", "max_tokens", "max_completion_tokens", "max_output_tokens", "stream", "temperature",
      "generationConfig", "inferenceConfig", "anthropic_version", "tool_choice", "instructions",
      "systemInstruction")
 )  # fmt: skip
-# Under which names logs of requests keep the body.
+# Fields under which request logs keep the body.
 BODY_FIELDS = (
     "request", "request_body", "requestBody", "request_data", "providerRequest", "reqPayload", "req", "body",
     "json", "kwargs", "input", "inputs", "params", "data", "converse", "proxy_server_request",
 )  # fmt: skip
-# Under which names what an observer's API or export gives has its rows.
+# Fields under which the APIs and exports of observability tools keep their rows.
 ROW_FIELDS = ("data", "observations", "requests", "logs", "rows", "runs", "items", "results")
 _MAX_DEPTH = 3
 _RESPONSE_FIELDS = frozenset(
@@ -48,9 +48,9 @@ _RESPONSE_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DetectedFormat:
-    """What the head of a file tells: who wrote it, and the session and agent that its first lines name.
+    """The format of a file, and the session and agent that its first lines name.
 
-    `unsupported` names a format that is recognised and cannot be replayed.
+    `unsupported` names a format that is recognized but cannot be replayed.
     """
 
     source: RecordingSource | None
@@ -60,17 +60,17 @@ class DetectedFormat:
 
 
 def detect_format(lines: Sequence[bytes]) -> DetectedFormat:
-    """What the first lines of a file tell, the first that tells something; no source where none does."""
+    """Detect the format from the first lines of a file, by the first one that identifies it."""
     sources = [source for line in lines if (source := detect_source(line)) is not None]
     if not sources:
         return DetectedFormat(None, unsupported=next(filter(None, map(detect_unsupported, lines)), ""))
     if sources[0] is RecordingSource.CLAUDE_CODE and RecordingSource.QWEN_CODE not in sources:
         return _detect_claude_session(lines)
-    if sources[0] is RecordingSource.CLAUDE_CODE:  # a record without a message looks the same in both
+    if sources[0] is RecordingSource.CLAUDE_CODE:  # a record without a message looks the same in both formats
         return DetectedFormat(RecordingSource.QWEN_CODE)
     if sources[0] is RecordingSource.OPENCODE:
         return _detect_opencode_session(lines)
-    # A body may end with the beginning of an answer, and then looks like a list that somebody keeps.
+    # A body may end with the start of a response, and then looks like a list of messages.
     return DetectedFormat(
         RecordingSource.REQUESTS
         if sources[0] is RecordingSource.MESSAGES and RecordingSource.REQUESTS in sources
@@ -79,7 +79,7 @@ def detect_format(lines: Sequence[bytes]) -> DetectedFormat:
 
 
 def detect_source(document: bytes) -> RecordingSource | None:
-    """Who writes such a line, or such a file; None where it cannot be told."""
+    """The program that writes such a line or file; None if unknown."""
     if document.lstrip().startswith(b"["):
         return _detect_list(read_items(document))
     fields = read_fields(document)
@@ -87,7 +87,7 @@ def detect_source(document: bytes) -> RecordingSource | None:
 
 
 def read_fields(document: bytes | msgspec.Raw) -> Fields:
-    """The members of a JSON object; none where it is something else, or broken."""
+    """The members of a JSON object; empty if it is something else, or malformed."""
     try:
         return decode_line(_OBJECT_DECODER, document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -95,7 +95,7 @@ def read_fields(document: bytes | msgspec.Raw) -> Fields:
 
 
 def read_items(document: bytes | msgspec.Raw) -> list[msgspec.Raw]:
-    """The items of a JSON list; none where it is something else, or broken."""
+    """The items of a JSON list; empty if it is something else, or malformed."""
     try:
         return decode_line(_LIST_DECODER, document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -103,7 +103,7 @@ def read_items(document: bytes | msgspec.Raw) -> list[msgspec.Raw]:
 
 
 def _detect_list(items: Sequence[msgspec.Raw]) -> RecordingSource | None:
-    """A list of messages, of such lists, of requests, or of an agent's lines."""
+    """Detect a list of messages, of such lists, of requests, or of an agent's lines."""
     for item in items[:8]:
         if bytes(memoryview(item)[:1]) == b"[":
             return RecordingSource.MESSAGES
@@ -157,7 +157,7 @@ def _detect_object(fields: Fields) -> RecordingSource | None:
 
 
 def _detect_agent(fields: Fields, kind: str) -> RecordingSource | None:
-    """Name the agent or benchmark whose own members an object has."""
+    """Detect an agent or benchmark by members that only it writes."""
     if (kind in _CODEX_TYPES and "payload" in fields) or "record_type" in fields:
         return RecordingSource.CODEX
     if fields.keys() >= {"id", "timestamp", "instructions"}:  # Codex before September 2025
@@ -173,7 +173,7 @@ def _detect_agent(fields: Fields, kind: str) -> RecordingSource | None:
         "llm_path",
     }:
         return RecordingSource.OPENHANDS
-    if fields.keys() >= {"error", "latency_sec", "cost"}:  # a request of OpenHands that failed
+    if fields.keys() >= {"error", "latency_sec", "cost"}:  # a failed request of OpenHands
         return RecordingSource.OPENHANDS
     if "traj" in fields and _is_list(fields["traj"]) and fields.keys() & {"task_id", "reward"}:
         return RecordingSource.TAU_BENCH
@@ -194,13 +194,13 @@ def _is_opencode(fields: Fields) -> bool:
 
 
 def list_rows(fields: Fields) -> Iterator[list[msgspec.Raw]]:
-    """Lists that an object holds under a name for rows."""
+    """The lists in an object under a name for rows."""
     yield from (read_items(fields[name]) for name in ROW_FIELDS if name in fields and _is_list(fields[name]))
 
 
 def _is_body(raw: msgspec.Raw, max_depth: int) -> bool:
     document = bytes(raw)
-    if document.startswith(b'"'):  # JSON inside of a string
+    if document.startswith(b'"'):  # JSON in a string
         document = as_text(parse_json(document)).encode("utf-8", "replace")
     inner = read_fields(document)
     if inner.keys() & _MESSAGE_FIELDS:
@@ -218,7 +218,7 @@ def _is_list(raw: msgspec.Raw) -> bool:
 
 
 def read_text(fields: Fields, name: str) -> str:
-    """A text among members that are otherwise not read."""
+    """A string member of an object whose other members are not decoded."""
     raw = fields.get(name)
     return as_text(parse_json(raw)) if raw is not None and bytes(memoryview(raw)[:1]) == b'"' else ""
 
@@ -244,7 +244,7 @@ def _detect_opencode_session(lines: Sequence[bytes]) -> DetectedFormat:
 
 
 def detect_prompt_history(fields: Fields) -> str:
-    """Name the program that keeps such an object in a history of prompts; empty if it is something else."""
+    """Name the program that writes such an object to a history of prompts; empty if it is something else."""
     if fields.keys() == {"session_id", "ts", "text"}:
         return "Codex"
     if fields.keys() >= {"sessionId", "messageId", "message", "timestamp"} and "uuid" not in fields:
@@ -253,7 +253,7 @@ def detect_prompt_history(fields: Fields) -> str:
 
 
 def detect_unsupported(document: bytes) -> str:
-    """Name the format of a line or file that is recognised but cannot be replayed; empty if it is unknown."""
+    """Name the format of a line or file that is recognized but cannot be replayed; empty if it is unknown."""
     fields = read_fields(document) or read_fields(next(iter(read_items(document)), b""))
     kind = read_text(fields, "type")
     if program := detect_prompt_history(fields):

@@ -1,4 +1,4 @@
-"""What Foveate itself has kept: whole requests where that was wanted, otherwise what the ledger knows."""
+"""Reads sessions from Foveate's own store: whole requests if archived, otherwise charges from the ledger."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,13 +20,13 @@ from foveate.replay.recording import (
 from foveate.session.request_archive import ArchivedRequest
 from foveate.store.store import StoredSession, read_sessions
 
-# In the place of messages that were not kept.
+# Stands for messages that were not archived.
 _UNKNOWN_MESSAGE = b'{"role":"%s","content":"(not kept)"}'
 _ANTHROPIC_PROVIDERS = ("anthropic", "vertex")
 
 
 def read_store(url: str, model: str | None = None) -> Iterator[Recording]:
-    """The sessions that a store knows, read one at a time; nothing in it is changed.
+    """Read the sessions in a store one at a time, without changing it.
 
     Raises:
         NothingKept: there is no store.
@@ -45,7 +45,7 @@ def read_store(url: str, model: str | None = None) -> Iterator[Recording]:
 
 
 def _read_requests(session: StoredSession, model: str | None) -> list[Recording]:
-    """The kept requests of a session that were answered, each with its bill."""
+    """The archived requests of a session that succeeded, each with its usage."""
     usage_by_call = {entry.call.id: entry.usage for entry in session.charges}
     conversations = LoggedConversations(RecordingSource.STORE, session.id)
     for request in session.requests:
@@ -58,7 +58,7 @@ def _read_requests(session: StoredSession, model: str | None) -> list[Recording]
         try:
             conversations.add(replace(row, usage=usage), request.id)
         except MalformedRequest:
-            continue  # it was sent as it came, and a message of it cannot be read
+            continue  # it was sent unchanged, but one of its messages cannot be parsed
     found = conversations.recordings()
     size_bytes = sum(len(request.request_body) for request in session.requests)
     return [replace(recording, size_bytes=size_bytes if at == 0 else 0) for at, recording in enumerate(found)]
@@ -80,7 +80,7 @@ def _make_row(request: ArchivedRequest, model: str | None) -> LoggedRequest | No
 
 
 def _read_charges(session: StoredSession) -> list[Recording]:
-    """A session of which only bills are known: it is taken to have grown from call to call."""
+    """A session of which only charges are known, assuming that it grew from call to call."""
     last: RecordedMessage | None = None
     calls = []
     for entry in session.charges:

@@ -1,9 +1,9 @@
-"""Chat recordings of Gemini CLI (`~/.gemini/tmp/*/chats/session-*`, versions 0.10 to 0.40).
+"""Reads chat recordings of Gemini CLI (`~/.gemini/tmp/*/chats/session-*`, versions 0.10 to 0.40).
 
-Until version 0.39 a recording is one JSON document; since then it is lines, of which one with a known id
-replaces the earlier one, `$rewindTo` drops a message and all behind it, and `$set` can replace all messages.
-A `gemini` message is one response: its text, its tool calls with their results, and its tokens. `input`
-includes the cached tokens; `output` does not include those of thoughts.
+Until version 0.39 a recording is one JSON document. Since then it is lines: one with a known id replaces the
+earlier one, `$rewindTo` drops a message and all after it, and `$set` can replace all messages. A `gemini`
+message is one response: its text, its tool calls with their results, and its tokens. `input` includes cached
+tokens; `output` does not include thinking.
 """
 
 from collections.abc import Iterable, Iterator
@@ -62,7 +62,7 @@ def read_gemini_cli(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _GeminiSession:
-    """The messages of a session, in their order by id, and the calls that they show."""
+    """The messages of a session by id, and their calls."""
 
     def __init__(self, name: str, default_model: str) -> None:
         self.name = name
@@ -91,7 +91,7 @@ class _GeminiSession:
             self._messages.update(_by_id([record]))
 
     def calls(self) -> tuple[RecordedCall, ...]:
-        """All calls by time, those of messages that were dropped later included."""
+        """All calls by time, including those of messages that were dropped later."""
         self._note_calls()
         return tuple(sorted(self._calls.values(), key=lambda call: call.at))
 
@@ -143,7 +143,7 @@ def _by_id(messages: Iterable[Any]) -> Iterator[tuple[str, _Record]]:
 
 
 def _content_parts(content: object) -> list[Any]:
-    """List the parts of a content: Gemini's API also takes one part alone, or a mere text."""
+    """The parts of a content. Gemini's API also accepts a single part, or a string."""
     if isinstance(content, str):
         return [{"text": content}] if content else []
     if isinstance(content, dict):
@@ -161,7 +161,7 @@ def _response_parts(message: _Record) -> list[Any]:
 
 
 def _tool_results(message: _Record) -> tuple[list[Any], float]:
-    """List what the tools returned, and when the last of them did."""
+    """What the tools returned, and when the last of them did."""
     called = [as_dict(call) for call in as_list(message.get("toolCalls"))]
     done_at = max((parse_time(call.get("timestamp")) for call in called), default=0.0)
     return [part for call in called for part in _content_parts(call.get("result"))], done_at

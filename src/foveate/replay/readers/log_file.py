@@ -1,6 +1,5 @@
-"""Files of recordings as lines and as a whole, gzipped or not; what cannot be read is noted, and is no end.
-
-Times as logs write them.
+"""Reads log files as lines, documents or a whole, optionally gzipped. Unreadable lines are reported and
+skipped.
 """
 
 import codecs
@@ -28,20 +27,22 @@ _VALUE_DECODER = msgspec.json.Decoder()
 _LIST_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
-# What PowerShell writes where a command's output goes into a file.
+# PowerShell redirects output in this encoding.
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _CHUNK_CHARACTERS = 1024 * 1024
 _WHITESPACE = b" \t\r\n"
 _OPENINGS = (b"{", b"[")
 _CLOSINGS = (b"}", b"]")
-# No agent writes such a line, and a file without line ends would fill the memory.
+# No agent writes longer lines, and a file without line breaks would fill the memory.
 _MAX_LINE_BYTES = 512 * 1024 * 1024
-# What a file's name says of how it is written.
+# Suffixes that only tell how a file is written.
 _SUFFIXES = (".gz", ".jsonl", ".json", ".traj", ".log", ".ndjson", ".sqlite", ".db")
+_MAX_SECONDS = 1e11  # in the year 5138
+_MAX_NUMBER = 1e20  # that year in nanoseconds; larger numbers are not times
 
 
 class LogFile:
-    """One file: its lines by their numbers, `broken` what could not be read of it so far."""
+    """One log file. `unreadable` lists the lines that could not be read so far."""
 
     def __init__(self, path: Path, *, max_line_bytes: int = _MAX_LINE_BYTES) -> None:
         self.path = path
@@ -51,17 +52,15 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """The file's name without what says only how it is written."""
+        """The file's name without suffixes."""
         return strip_suffixes(self.path)
 
     def report_unreadable(self, line: int, reason: str) -> None:
-        """Note a line that could not be read."""
         self.unreadable.append(UnreadableLine(line=line, reason=reason, file=str(self.path)))
 
     def lines(self) -> Generator[tuple[int, bytes], None, None]:
-        """Every line that may be JSON, with its number from 1; blank ones are passed over.
-
-        What is no text is noted.
+        """All lines that may be JSON, numbered from 1, without blank ones. Lines that are not text are
+        reported.
 
         Raises:
             UnreadableInput: the file cannot be opened.
@@ -81,9 +80,9 @@ class LogFile:
                 yield number, line
 
     def documents(self) -> Iterator[tuple[int, bytes]]:
-        """Every document in the file, by the number of its first line: one a line, or one in all.
+        """All documents in the file, by the number of their first line: one per line, or one in all.
 
-        A cut emoji (half a surrogate pair) is mended, and no fault.
+        Lone surrogates (cut emoji) are replaced, and not reported.
 
         Raises:
             UnreadableInput: the file cannot be opened.
@@ -102,7 +101,8 @@ class LogFile:
                 yield number, repair_text(document)
 
     def objects(self) -> Iterator[tuple[int, bytes]]:
-        """Every document in the file, and of each that is a list its items, by the number of its first line.
+        """All documents in the file, and the items of those that are lists, by the number of their first
+        line.
 
         Raises:
             UnreadableInput: the file cannot be opened.
@@ -119,22 +119,22 @@ class LogFile:
             yield from ((number, bytes(item)) for item in items)
 
     def _read_as_one_document(self) -> bytes:
-        """All of it, if that is one document over many lines; nothing otherwise."""
+        """The whole file if it is one document over many lines; empty otherwise."""
         before = self.unreadable, self.size_bytes
         try:
             if self.path.stat().st_size <= self._max_line_bytes and is_json(whole := self.read_all()):
                 self.unreadable = []
                 return whole
         except (UnreadableInput, OSError):
-            pass  # its lines are told one by one
+            pass  # its lines are reported one by one
         self.unreadable, self.size_bytes = before
         return b""
 
     def read_all(self) -> bytes:
-        """All of it, as one text.
+        """The whole file as text.
 
         Raises:
-            UnreadableInput: the file cannot be opened, or is no text.
+            UnreadableInput: the file cannot be opened, or is not text.
         """
         with _open(self.path) as file:
             try:
@@ -170,7 +170,6 @@ class LogFile:
 
 
 def strip_suffixes(path: Path) -> str:
-    """The name of a file without what says only how it is written."""
     name = path.name
     for _ in range(2):
         for suffix in _SUFFIXES:
@@ -186,7 +185,6 @@ def repair_text(text: bytes) -> bytes:
 
 
 def is_json(text: bytes) -> bool:
-    """Whether a text is one JSON document."""
     try:
         _RAW_DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -195,7 +193,7 @@ def is_json(text: bytes) -> bool:
 
 
 def decode_line(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -> T:
-    """What a line says, a cut emoji in it mended; that costs only where there is one.
+    """Decode a line; if that fails, once more with lone surrogates replaced.
 
     Raises:
         msgspec.DecodeError: it is not JSON, or not what the decoder reads.
@@ -214,7 +212,6 @@ def decode_line(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -
 
 
 def describe_decode_error(error: Exception) -> str:
-    """What to tell of a line that is no JSON."""
     if isinstance(error, RecursionError):
         return TOO_DEEP
     text = str(error)
@@ -222,7 +219,7 @@ def describe_decode_error(error: Exception) -> str:
 
 
 def describe_problem(document: bytes, default: str) -> str:
-    """What is wrong with a document: that it is no JSON, or `otherwise`."""
+    """What is wrong with a document: that it is not JSON, or `default`."""
     try:
         _VALUE_DECODER.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -231,10 +228,10 @@ def describe_problem(document: bytes, default: str) -> str:
 
 
 def _join_pretty_printed(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Documents that stand one behind another over many lines each, as jq prints them.
+    """Documents that span many lines each, one after another, as jq prints them.
 
-    So printed, a line whose last sign is an opening bracket opens something, and one that begins with a closing
-    one closes it: no text ends a line with anything but its quote.
+    In this format, a line that ends with an opening bracket opens a level, and one that begins with a closing
+    bracket closes it, since a string ends with a quote.
     """
     first, depth = 0, 0
     pending: list[bytes] = []
@@ -250,7 +247,7 @@ def _join_pretty_printed(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[i
 
 
 def _skip_line(file: IO[bytes], chunk_bytes: int) -> int:
-    """Read on to the end of the line; how many bytes that was."""
+    """Read to the end of the line, and return the number of bytes."""
     skipped = 0
     while chunk := file.readline(chunk_bytes):
         skipped += len(chunk)
@@ -268,12 +265,12 @@ def _open(path: Path) -> IO[bytes]:
         return cast("IO[bytes]", gzip.open(path)) if head == _GZIP else path.open("rb")
     except OSError as error:
         raise UnreadableInput(str(path), _describe_read_error(error)) from None
-    except ValueError as error:  # a name with a zero byte in it
+    except ValueError as error:  # a path with a null byte
         raise UnreadableInput(str(path), str(error)) from None
 
 
 def _convert_to_utf_8(path: Path) -> IO[bytes]:
-    """The same text in the encoding that all others have, in a file that is gone with its reader."""
+    """The file converted from UTF-16, as a temporary file that is deleted when closed."""
     converted = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - whoever reads it closes it
     with path.open(encoding="utf-16", errors="replace", newline="") as file:
         while chunk := file.read(_CHUNK_CHARACTERS):
@@ -298,14 +295,10 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-_MAX_SECONDS = 1e11  # in the year 5138
-_MAX_NUMBER = 1e20  # nanoseconds of that year; what is larger is no time
-
-
 def parse_time(value: object) -> float:
-    """A time as seconds since 1970, whatever way it is written; 0 where it cannot be one.
+    """A time in any notation as seconds since 1970; 0 if it is not a time.
 
-    A number may be seconds, or thousandths, millionths or billionths of one. A time without a zone is UTC.
+    A number may be in seconds, milliseconds, microseconds or nanoseconds. A time without a zone is UTC.
     """
     if isinstance(value, bool) or value is None:
         return 0.0

@@ -1,4 +1,6 @@
-"""Plain lists of messages: each answer was asked for with all that stands before it. No bill, no times."""
+"""Reads plain lists of messages, without usage or times: each response was requested with everything before
+it.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,17 +24,17 @@ from foveate.replay.recording import (
 )
 
 _LIST_FIELDS = ("messages", "contents", "input", "conversations", "conversation")
-# What is sent beside the messages.
+# Fields that are sent besides the messages.
 _ENVELOPE_FIELDS = ("model", "system", "tools", "functions", "tool_choice", "systemInstruction", "instructions")
 _MAX_DEPTH = 2
 _TOOL_CALLS = (b'"tool_calls"', b'"tool_use"', b'"function_call"', b'"functionCall"', b'"toolUse"')
-# In lists that are shared to train models on, speakers have other names.
+# Role names in training data sets.
 _ROLE_ALIASES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MessageList:
-    """One list of messages and what stands beside it; `line` is where it begins."""
+    """One list of messages and its envelope; `line` is where it begins."""
 
     line: int
     messages: tuple[bytes, ...]
@@ -42,7 +44,7 @@ class _MessageList:
 
 
 def read_message_lists(file: LogFile, model: str | None = None) -> list[Recording]:
-    """The conversations in a file, each a recording.
+    """Read the conversations in a file, each as a recording.
 
     Raises:
         UnreadableInput: the file cannot be opened.
@@ -66,7 +68,7 @@ def read_message_lists(file: LogFile, model: str | None = None) -> list[Recordin
 
 @dataclass(slots=True)
 class _ListConversation:
-    """A conversation: the list that began it, and each answer with what was asked."""
+    """A conversation: its first list, and each response with the last message before it."""
 
     first_list: _MessageList
     format: Format
@@ -74,7 +76,7 @@ class _ListConversation:
 
 
 class _ListConversations:
-    """The conversations of a file. A list that begins with all of an earlier one goes on with that."""
+    """The conversations of a file. A list that begins with all of an earlier one continues that."""
 
     def __init__(self) -> None:
         self.all: list[_ListConversation] = []
@@ -82,12 +84,12 @@ class _ListConversations:
         self._by_last_message: dict[RecordedMessage, _ListConversation] = {}
 
     def add(self, message_list: _MessageList, api_format: Format) -> None:
-        """Add a list, or what it has beyond one that is there already."""
+        """Add a list, or what it has beyond an earlier one."""
         tree = self._trees.setdefault(api_format, MessageTree())
         conversation = _ListConversation(message_list, api_format)
         last: RecordedMessage | None = None
         for raw in message_list.messages:
-            # The items of one answer of OpenAI's Responses stand in a row.
+            # Consecutive items of the Responses API are one response.
             continues_response = (
                 api_format is Format.RESPONSES and last is not None and last.role == "assistant"
             )
@@ -98,7 +100,7 @@ class _ListConversations:
                 conversation = self._by_last_message.pop(last)
         if last is None:
             return
-        if not conversation.calls and last.role != "assistant":  # it was still to be answered
+        if not conversation.calls and last.role != "assistant":  # the last message had no response yet
             conversation.calls.append((last, b""))
         if conversation.first_list is message_list:
             self.all.append(conversation)
@@ -106,7 +108,7 @@ class _ListConversations:
 
 
 def _find_lists(file: LogFile) -> Iterator[_MessageList]:
-    """Every list in a file; messages that stand one a line are one list together."""
+    """All lists in a file. Single messages on lines of their own form one list."""
     first, messages = 0, []
     for number, document in file.documents():
         if document.startswith(b"["):
@@ -150,7 +152,7 @@ def _find_in_object(fields: Fields, number: int) -> _MessageList | None:
         if raw is None:
             continue
         document = bytes(raw)
-        if document.startswith(b'"'):  # JSON inside of a string
+        if document.startswith(b'"'):  # JSON in a string
             document = as_text(parse_json(document)).encode("utf-8", "replace")
         items = [(bytes(item), read_fields(item)) for item in read_items(document)]
         messages = [
@@ -171,7 +173,7 @@ def _find_in_object(fields: Fields, number: int) -> _MessageList | None:
 
 
 def _normalize_message(raw: bytes, fields: Fields) -> bytes | None:
-    """A message as it is sent; None where it is none."""
+    """A message as it is sent; None if it is not a message."""
     if "role" in fields or ("type" in fields and fields.keys() & {"call_id", "summary"}):
         return raw
     if "from" in fields and "value" in fields:
@@ -218,7 +220,7 @@ def _make_recording(
 
 
 def find_missing_front(calls: Sequence[RecordedCall], envelope_fields: Iterable[str]) -> frozenset[MissingPart]:
-    """Whether system prompt and tools are missing, by what stands beside the messages and in them."""
+    """Whether system prompt and tools are missing, by the envelope and the messages."""
     missing, names = set(), set(envelope_fields)
     for call in calls:
         if not names & {"tools", "functions", "toolConfig"} and _calls_tools(call.response):

@@ -1,6 +1,5 @@
-"""Lists of messages hung into one tree: what two of them begin with alike is held once, and is the same.
-
-Marks for the cache that a recorded request bears, told from its text.
+"""Tree of recorded messages, in which lists with the same beginning share it, and helpers to normalize
+messages.
 """
 
 import re
@@ -14,16 +13,20 @@ from foveate.formats.layout import BREAKPOINT_FIELDS, CACHE_POINT_FIELD, is_cach
 from foveate.model import Ttl
 from foveate.replay.recording import RecordedMessage
 
+# In a string, the quotes would be escaped.
 _BREAKPOINT_NAMES = tuple(f'"{name}"'.encode() for name in (*BREAKPOINT_FIELDS, CACHE_POINT_FIELD))
 _SYSTEM_ROLES = frozenset(("system", "developer"))
-# What the parts of a conversation with OpenAI's Responses are, where they do not say who speaks.
+# Items of the Responses API without a role that come from the client.
 _USER_ITEMS = frozenset(
     ("function_call_output", "custom_tool_call_output", "computer_call_output", "local_shell_call_output",
      "mcp_approval_response")
 )  # fmt: skip
-# The head of a message whose content is blocks of which the first is a text.
+# Enough to see whether the content of a message is blocks that start with a text.
 _HEAD_BYTES = 96
 _ROLES = {"model": "assistant", "ai": "assistant", "human": "user", "function": "tool"}
+_LONG_TTL = re.compile(
+    rb'"(?:%s)"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"' % "|".join((*BREAKPOINT_FIELDS, CACHE_POINT_FIELD)).encode()
+)
 
 
 class _MessageHead(msgspec.Struct):
@@ -35,7 +38,7 @@ _HEAD_DECODER = msgspec.json.Decoder(_MessageHead)
 
 
 class MessageTree:
-    """A tree of messages of one format; each message hangs on the one before it."""
+    """A tree of messages in one format; each message follows its parent."""
 
     def __init__(self) -> None:
         self._children: dict[tuple[RecordedMessage | None, bytes], RecordedMessage] = {}
@@ -44,14 +47,14 @@ class MessageTree:
     def append_all(
         self, raws: Iterable[bytes], parent: RecordedMessage | None = None
     ) -> RecordedMessage | None:
-        """The last of these messages, hung on all before it; None where there are none."""
+        """Append messages after `parent`, and return the last one; None if there are none."""
         message = parent
         for raw in raws:
             message = self.append(message, raw)
         return message
 
     def append(self, parent: RecordedMessage | None, raw: bytes) -> RecordedMessage:
-        """A message behind the one before it: the same for who says the same behind the same."""
+        """Append a message after `parent`. The same message after the same parent gives the same object."""
         known = self._children.get((parent, raw))
         if known is not None:
             return known
@@ -68,17 +71,17 @@ class MessageTree:
             root = self._roots.get(parent) if parent is not None else None
             if root is not None or found.role not in _SYSTEM_ROLES:
                 self._roots[found] = root or found
-        if raw != normalized:  # the next body has it in the same spelling
+        if raw != normalized:  # the next body spells it the same way
             self._children[parent, raw] = found
         return found
 
     def find_root(self, last: RecordedMessage) -> RecordedMessage:
-        """With what the conversation of `last` begins, system prompts left out."""
+        """The first message of a conversation that is not a system prompt."""
         return self._roots.get(last, last)
 
 
 def normalize_message(raw: bytes) -> bytes:
-    """A message in one spelling and without its marks, which move on while it stays."""
+    """Normalize a message, without breakpoints, which move while the message stays."""
     has_breakpoints = any(name in raw for name in _BREAKPOINT_NAMES)
     head = raw[:_HEAD_BYTES]
     if not (has_breakpoints or b"\\u" in raw or b'": ' in head or b'"content":[{' in head):
@@ -92,7 +95,7 @@ def normalize_message(raw: bytes) -> bytes:
 
 
 def _flatten_single_text(message: Any) -> Any:
-    """A message whose content is one text, as the mere string that means the same."""
+    """Replace a content of one text block by the equivalent string."""
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         block = content[0]
@@ -102,7 +105,7 @@ def _flatten_single_text(message: Any) -> Any:
 
 
 def read_role(raw: bytes) -> str:
-    """Who says a message, in the words of chat completions."""
+    """The role of a message, in the terms of chat completions."""
     try:
         head = _HEAD_DECODER.decode(raw)
     except msgspec.DecodeError:
@@ -114,15 +117,8 @@ def read_role(raw: bytes) -> str:
     return "user" if not kind or kind in _USER_ITEMS else "assistant"
 
 
-# In a text, the quotes would be escaped.
-_QUOTED_NAMES = tuple(f'"{name}"'.encode() for name in (*BREAKPOINT_FIELDS, CACHE_POINT_FIELD))
-_LONG_TTL = re.compile(
-    rb'"(?:%s)"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"' % "|".join((*BREAKPOINT_FIELDS, CACHE_POINT_FIELD)).encode()
-)
-
-
 def find_breakpoint_ttl(text: bytes) -> Ttl | None:
-    """For how long the marks in a request's JSON ask to keep it; None where it bears none."""
-    if not any(name in text for name in _QUOTED_NAMES):
+    """The TTL of the breakpoints in a request's JSON; None if it has none."""
+    if not any(name in text for name in _BREAKPOINT_NAMES):
         return None
     return Ttl.ONE_HOUR if _LONG_TTL.search(text) else Ttl.FIVE_MINUTES

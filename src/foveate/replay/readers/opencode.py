@@ -1,8 +1,9 @@
-"""Sessions of opencode: exports (`opencode export`), its storage folder (until version 1.1) and its database.
+"""Reads sessions of opencode: exports (`opencode export`), its storage folder (until version 1.1), its
+database.
 
-A message is an object `info` and its `parts`. A part `step-finish` ends one response, with its tokens and its
-cost; `input` there is what no cache served. A tool part holds the call and its result. A summary stands for
-all before it. What was said is told in the format of Anthropic, whatever API it went to.
+A message is an object `info` with `parts`. A part `step-finish` ends one response, with its tokens and cost;
+its `input` does not include cached tokens. A tool part contains the call and its result. A summary replaces
+all before it. Messages are converted to the Anthropic format, whatever API they were sent to.
 """
 
 import sqlite3
@@ -43,8 +44,6 @@ _Record = dict[str, Any]
 
 
 class _OpencodeMessage(msgspec.Struct):
-    """A message and its parts, as opencode keeps them."""
-
     info: _Record
     parts: list[_Record]
 
@@ -88,7 +87,7 @@ def read_opencode(files: list[LogFile], model: str | None = None) -> list[Record
 
 
 def is_opencode_database(path: Path) -> bool:
-    """Tell whether a SQLite file has opencode's tables."""
+    """Whether a SQLite file has opencode's tables."""
     try:
         with closing(_connect(path)) as database:
             database.execute(_MESSAGES_QUERY + " LIMIT 0")
@@ -145,7 +144,7 @@ def _find_or_add_message(sessions: dict[str, dict[str, _OpencodeMessage]], info:
 
 def _add_parts(sessions: dict[str, dict[str, _OpencodeMessage]], parts: Iterable[_Record]) -> None:
     messages = {message_id: message for session in sessions.values() for message_id, message in session.items()}
-    for part in sorted(parts, key=lambda part: as_text(part.get("id"))):  # ids grow with time
+    for part in sorted(parts, key=lambda part: as_text(part.get("id"))):  # ids increase with time
         if (message := messages.get(as_text(part.get("messageID")))) is not None:
             message.parts.append(part)
 
@@ -189,7 +188,6 @@ class _OpencodeSession:
         self._last: RecordedMessage | None = None
 
     def add(self, message: _OpencodeMessage) -> None:
-        """Read the next message."""
         if message.info.get("role") == "user":
             self._append("user", _user_blocks(message.parts))
         elif message.info.get("role") == "assistant":
@@ -202,7 +200,7 @@ class _OpencodeSession:
             self._last = self._tree.append(self._last, to_json({"role": role, "content": blocks}))
 
     def _add_responses(self, message: _OpencodeMessage) -> None:
-        """Read a message of the model: old versions put all responses of a turn into one."""
+        """Read an assistant message: old versions put all responses of a turn into one."""
         steps = list(_split_responses(message.parts))
         sent_at = _created_at(message)
         for number, (parts, finish) in enumerate(steps):
@@ -216,7 +214,9 @@ class _OpencodeSession:
 
     def _note_call(self, message: _OpencodeMessage, blocks: list[_Record], counted: _Record, at: float) -> None:
         usage = _make_usage(counted)
-        if self._last is None or usage is None or usage.is_empty:  # nothing was asked, or nothing was charged
+        if (
+            self._last is None or usage is None or usage.is_empty
+        ):  # nothing was requested, or nothing was charged
             return
         model = as_text(message.info.get("modelID")) or self._default_model
         named = f"{model}:{at:.3f}:{usage.cache.input_tokens}:{usage.output_tokens}"  # the same in a fork
@@ -241,7 +241,7 @@ class _OpencodeSession:
 
 
 def _split_responses(parts: list[_Record]) -> Iterator[tuple[list[_Record], _Record]]:
-    """Divide the parts of a message by response; each comes with the part that ends it."""
+    """Split the parts of a message into responses, each with the part that ends it."""
     pending: list[_Record] = []
     for part in parts:
         if part.get("type") == "step-finish":

@@ -1,8 +1,8 @@
-"""LLM logs of OpenHands: one JSON file for each call, with the messages, the response, the usage and the cost.
+"""Reads LLM logs of OpenHands: one JSON file per call, with messages, response, usage and cost.
 
-OpenHands writes them into one folder (`log_completions_folder`), so that the files of a folder belong
-together. The model is the one that the response names. A failed request leaves a file with an `error` and
-without a response.
+OpenHands writes them into one folder (`log_completions_folder`), so the files of a folder belong together.
+The model is the one that the response names. A failed request leaves a file with an `error` and without a
+response.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from foveate.replay.readers.log_file import LogFile, describe_problem, parse_tim
 from foveate.replay.readers.request_logs import LoggedConversations, LoggedRequest, extract_message
 from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource
 
-# LiteLLM's name for a proxy of its own, before the model's name.
+# LiteLLM's prefix of model names behind its own proxy.
 _PROXY = "litellm_proxy/"
 _INSTRUCTIONS = "instructions"
-_MAX_NUMBER = 1e6  # of dollars, and of seconds: what is larger is a mistake
+_MAX_NUMBER = 1e6  # of dollars and of seconds: larger values are mistakes
 
 
 def read_openhands(files: Sequence[LogFile], model: str | None = None) -> list[Recording]:
@@ -58,7 +58,7 @@ def read_openhands(files: Sequence[LogFile], model: str | None = None) -> list[R
 
 
 def _make_row(fields: Fields, model: str | None) -> LoggedRequest:
-    # With tools described in the prompt, `response` is the translated one.
+    # If tools were described in the prompt, `response` is the translated one.
     response = fields.get("raw_response", fields["response"])
     response_fields = read_fields(response)
     named = (
@@ -84,7 +84,7 @@ def _make_row(fields: Fields, model: str | None) -> LoggedRequest:
 
 
 def _make_body(fields: Fields) -> Fields:
-    """Put together the request: messages, and tools unless they were described in the prompt instead."""
+    """Build the request: messages, and tools unless they were described in the prompt instead."""
     name = "input" if "input" in fields and "messages" not in fields else "messages"
     body = {name: fields[name]} if name in fields else {}
     if name == "input" and read_text(fields, _INSTRUCTIONS):
@@ -107,7 +107,7 @@ def _is_sent(tool: msgspec.Raw) -> bool:
 
 
 def _has_tools(fields: Fields, row: LoggedRequest) -> bool:
-    """Tell whether the log shows the tools that were sent, if any were."""
+    """Whether the log shows the tools that were sent, if any were."""
     return (
         not _logged_tools(fields)
         or "tools" in row.body

@@ -1,8 +1,8 @@
-"""Sessions of the coding agent pi: every answer was asked for with all that stands before it on its branch.
+"""Reads sessions of the coding agent pi.
 
-Lines name the one before them (`parentId`); in the first version of the format they did not, and each follows
-the last. A compaction stands for all before the first entry that it keeps. What was said is told in the format
-of Anthropic, whatever API it went to.
+Lines name their parent (`parentId`); in the first version of the format, each follows the previous line. A
+compaction replaces all before the first entry that it keeps. Messages are converted to the Anthropic format,
+whatever API they were sent to.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ from foveate.replay.recording import (
     find_missing_parts,
 )
 
-# An answer that was not to the end is left out of what is sent next.
+# Responses that did not finish are not sent again.
 _UNFINISHED_REASONS = ("aborted", "error")
 _SUMMARY_ROLES = frozenset(("branchSummary", "compactionSummary"))
 
@@ -47,9 +47,9 @@ _LINE_DECODER = msgspec.json.Decoder(_PiLine)
 
 
 class _PiEntry:
-    """What an entry says, behind all that stands before it; entries of one speaker in a row are one message.
+    """The content of an entry after the previous one. Consecutive entries of one role form one message.
 
-    `opens` says that the user speaks in it, and not a tool.
+    `starts_turn`: it comes from the user, not from a tool.
     """
 
     __slots__ = ("blocks", "entry_id", "message", "previous", "role", "starts_turn", "turns")
@@ -67,7 +67,7 @@ class _PiEntry:
 
 
 def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
-    """The session of a log.
+    """Read the session of a log.
 
     Raises:
         UnreadableInput: the file cannot be opened.
@@ -81,7 +81,7 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
             continue
         try:
             session.add(line)
-        except RecursionError:  # read, but too deep to be written
+        except RecursionError:  # could be decoded, but is too deep to encode
             file.report_unreadable(number, TOO_DEEP)
     if not session.calls and not session.is_started:
         return []
@@ -102,7 +102,7 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _PiSession:
-    """A session as far as it was read."""
+    """A session as far as it has been read."""
 
     def __init__(self, name: str, model: str | None) -> None:
         self.name = name
@@ -116,7 +116,6 @@ class _PiSession:
         self._index = -1
 
     def add(self, line: _PiLine) -> None:
-        """Read on by one line."""
         self._index += 1
         kind = as_text(line.type)
         if kind == "session":
@@ -143,18 +142,18 @@ class _PiSession:
         self._last = entry
 
     def ordered_calls(self) -> tuple[RecordedCall, ...]:
-        """The calls by time, each of them thinking if one of its turn does."""
+        """The calls by time, with `has_thinking` set on all calls of a turn if one has thinking."""
         thinking = {turns for call, turns in self.calls if call.has_thinking}
         adjusted = [replace(call, has_thinking=turns in thinking) for call, turns in self.calls]
         return tuple(sorted(adjusted, key=lambda call: call.at))
 
     def _add_compaction(self, previous: _PiEntry | None, entry_id: str, line: _PiLine) -> _PiEntry | None:
-        """A summary, and behind it all that it keeps; all is summed up where nothing is called so."""
+        """Add a summary, followed by all entries that it keeps; nothing is kept if the first one is unknown."""
         index = line.first_kept_entry_index
         first = as_text(line.first_kept_entry_id) or (str(index) if isinstance(index, int) else "")
         kept: list[_PiEntry] = []
         if first in self._entries:
-            end = self._entries[first]  # the last that was said up to there
+            end = self._entries[first]  # the last message up to there
             current = previous
             while current is not None and current is not end:
                 kept.append(current)
@@ -211,7 +210,7 @@ class _PiSession:
         message: Mapping[str, Any],
         blocks: list[dict[str, Any]],
     ) -> None:
-        """Note the call that an answer shows; it is none where nothing was read or written."""
+        """Add the call of a response, unless nothing was read or written."""
         usage = _make_usage(as_dict(message.get("usage")))
         if usage is not None and not usage.cache.input_tokens and not usage.output_tokens:
             return
@@ -238,7 +237,7 @@ class _PiSession:
 
 
 def _call_name(session: str, entry_id: str, model: str, at: float, usage: Usage | None) -> str:
-    """A call's name in every file that has it: a session that is forked copies what was said before."""
+    """An id for a call that is the same in every file: a forked session copies its history."""
     if not at or usage is None:
         return f"{session}:{entry_id}"
     return f"{model}:{at:.3f}:{usage.cache.input_tokens}:{usage.output_tokens}"
@@ -252,7 +251,7 @@ def _add_user_entry(previous: _PiEntry | None, entry_id: str, content: object) -
 
 
 def _build_message(entry: _PiEntry | None) -> RecordedMessage | None:
-    """The message that ends with `step`, with all before it."""
+    """The message that ends with `entry`, with all before it."""
     runs: list[list[_PiEntry]] = []
     current = entry
     while current is not None and current.message is None:
@@ -287,7 +286,7 @@ def _encode_blocks(blocks: Iterable[Mapping[str, Any]]) -> list[bytes]:
 
 
 def _convert_blocks(content: object) -> list[dict[str, Any]]:
-    """Blocks in the words of Anthropic."""
+    """Convert a content to Anthropic blocks."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return [_convert_block(as_dict(block)) for block in as_list(content) if isinstance(block, dict)]

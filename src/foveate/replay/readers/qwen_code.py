@@ -1,9 +1,9 @@
-"""Chat recordings of Qwen Code (`~/.qwen/**/chats/*.jsonl`, versions 0.5 to 0.20).
+"""Reads chat recordings of Qwen Code (`~/.qwen/**/chats/*.jsonl`, versions 0.5 to 0.20).
 
-A line is one record with the one before it (`parentUuid`), as Claude Code writes them; the message is one
-content of Gemini's API. An `assistant` record is one response with its `usageMetadata`. A record
-`chat_compression` holds the history that stands for all before it, and `agent_bootstrap` the one that a
-sub-agent starts with. A branch copies the records with their ids.
+A line is one record with its parent (`parentUuid`), as in Claude Code; the message is one content of Gemini's
+API. An `assistant` record is one response with its `usageMetadata`. A record `chat_compression` contains the
+history that replaces all before it, and `agent_bootstrap` the one that a sub-agent starts with. A branch
+copies the records with their ids.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ _LINE_DECODER = msgspec.json.Decoder(_QwenLine)
 
 
 class _RecordPosition(msgspec.Struct, frozen=True):
-    """The last message up to a record, and when that was written."""
+    """The last message up to a record, and its time."""
 
     last: RecordedMessage | None = None
     at: float = 0.0
@@ -94,7 +94,6 @@ class _QwenSession:
         self._positions: dict[str, _RecordPosition] = {}
 
     def add(self, line: _QwenLine) -> None:
-        """Read one record."""
         record_id = as_text(line.uuid)
         if not record_id:
             return

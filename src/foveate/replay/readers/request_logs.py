@@ -1,12 +1,10 @@
-"""One row of a log of requests: where the body stands in it, and what is told of answer, bill and time.
+"""Reads logs of requests: request bodies, alone or with their responses, usage and times.
 
-Gateways and observers name these things each in a way of its own; those of LiteLLM, Helicone, Langfuse, Portkey
-and OpenPipe are known (November 2026), and whatever is called like one of them.
+Gateways and observability tools name these fields differently. Those of LiteLLM, Helicone, Langfuse, Portkey
+and OpenPipe are known (November 2026), and any that use the same names.
 
-Logs of requests, one a line: bodies as they were sent, bare or with what came back for them.
-
-A body holds the whole conversation so far, so what one body has in common with an earlier one is held once. It
-takes time in proportion to the bytes of the log: each message is looked up behind the one before it.
+A body contains the whole conversation so far, so the common part of two bodies is stored once. Reading takes
+time in proportion to the size of the log.
 """
 
 import re
@@ -53,22 +51,40 @@ _SESSION_FIELDS = (
     "session_id", "sessionId", "session", "conversation_id", "conversationId", "thread_id", "threadId",
 )  # fmt: skip
 _ID_FIELDS = ("request_id", "requestId", "call_id", "litellm_call_id", "id")
-_DOLLARS = ("response_cost", "cost", "costUSD", "cost_usd", "total_cost", "totalCost", "calculatedTotalCost")
-# What is told of a request and was not sent with it.
+_COST_FIELDS = (
+    "response_cost",
+    "cost",
+    "costUSD",
+    "cost_usd",
+    "total_cost",
+    "totalCost",
+    "calculatedTotalCost",
+)
+# Fields of the log that are not part of the request.
 _LOG_FIELDS = frozenset(
-    (*_RESPONSE_FIELDS, *_USAGE_FIELDS, *_SENT_AT_FIELDS, *_RESPONSE_AT_FIELDS, *_SESSION_FIELDS, *_ID_FIELDS, *_DOLLARS, "metadata", "uri", "url",
-     "status", "latency", "provider", "traceId", "trace_id", "prompt_tokens", "completion_tokens")
+    (*_RESPONSE_FIELDS, *_USAGE_FIELDS, *_SENT_AT_FIELDS, *_RESPONSE_AT_FIELDS, *_SESSION_FIELDS, *_ID_FIELDS,
+     *_COST_FIELDS, "metadata", "uri", "url", "status", "latency", "provider", "traceId", "trace_id",
+     "prompt_tokens", "completion_tokens")
 )  # fmt: skip
-# Of requests that ask for no text.
+# Fields of requests that do not generate text.
 _EMBEDDING_FIELDS = frozenset(("encoding_format", "dimensions", "output_dimension", "input_type"))
 _MAX_DEPTH = 4
-# Up to a verb of the API, as in `gemini-2.5-pro:streamGenerateContent`; other colons are the name's own.
+# Up to a method of the API, as in `gemini-2.5-pro:streamGenerateContent`; other colons are part of the name.
 _MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/?](?:[^/?:]|:(?![a-z][A-Za-z]*(?:[/?]|$)))*+)")
+_GEMINI_WRAPPER = "generateContentRequest"
+# Types of rows that are not model calls, and further fields that name the model.
+_NON_CALL_TYPES = frozenset(("SPAN", "EVENT", "TOOL", "CHAIN", "AGENT", "RETRIEVER", "EVALUATOR", "GUARDRAIL"))
+_MODEL_FIELDS = ("provided_model_name", "providedModelName", "request_model", "model_name", "modelName")
+_STATUS_FIELDS = ("status", "status_code", "statusCode", "response_status", "responseStatus", "level")
+_FAILED_STATUSES = frozenset(("failure", "failed", "error"))
+_MIN_ERROR_STATUS = 400
+_RESPONSE_BODY_FIELDS = ("response", "response_body", "responseBody")
+_THINKING_FIELDS = ("thinking", "reasoning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """A request that was logged, and what was logged with it."""
+    """A logged request, and what was logged with it."""
 
     body: Fields
     format: Format
@@ -82,7 +98,7 @@ class LoggedRequest:
 
 
 def parse_row(fields: Fields) -> LoggedRequest | None:
-    """The request that a row holds; None where it holds none that asks a model for a text."""
+    """The request in a row; None if it contains none that generates text."""
     body = _find_body(fields, _MAX_DEPTH)
     if body is None:
         return None
@@ -115,7 +131,7 @@ def parse_row(fields: Fields) -> LoggedRequest | None:
 
 
 def _find_body(fields: Fields, max_depth: int) -> Fields | None:
-    """The body in a row: the row itself, or what stands under one of the names for it."""
+    """The body in a row: the row itself, or a field that contains it."""
     if any(_is_messages(fields, name) for name in ("messages", "contents", "generateContentRequest")):
         return _strip_log_fields(fields)
     if max_depth:
@@ -135,7 +151,7 @@ def _find_body(fields: Fields, max_depth: int) -> Fields | None:
 
 
 def _strip_log_fields(fields: Fields) -> Fields:
-    """A body that stands among what is told of it, without that."""
+    """A body without the log fields beside it."""
     is_log = fields.keys() & {
         *_RESPONSE_FIELDS,
         *_USAGE_FIELDS,
@@ -156,14 +172,14 @@ def _is_messages(fields: Fields, name: str) -> bool:
 
 
 def _read_object(raw: msgspec.Raw) -> Fields:
-    """An object, also where it is written as a string."""
+    """An object, possibly written as a string."""
     if bytes(memoryview(raw)[:1]) == b'"':
         return read_fields(as_text(parse_json(raw)).encode("utf-8", "replace"))
     return read_fields(raw)
 
 
 def _find_model_in_path(fields: Fields) -> str:
-    """The model where only the address names it: Gemini, Bedrock, Azure."""
+    """The model, if only the URL names it: Gemini, Bedrock, Azure."""
     found = _MODEL_IN_PATH.search(_first_text(fields, ("uri", "url", "path", "route")))
     return unquote(found[1].strip()) if found else ""
 
@@ -183,7 +199,7 @@ def _first_time(fields: Fields, names: Iterable[str]) -> float:
 
 
 def _find_response(fields: Fields) -> bytes:
-    """The provider's answer, as it came or as a log keeps it; nothing where it was not kept."""
+    """The provider's response, as received or as a log stores it; empty if it was not stored."""
     for name in _RESPONSE_FIELDS:
         raw = fields.get(name)
         if raw is None:
@@ -205,7 +221,7 @@ def _find_response(fields: Fields) -> bytes:
 
 
 def _find_usage(fields: Fields, reply: bytes, api_format: Format) -> Usage | None:
-    """The bill, from the answer or from what the log itself says of it."""
+    """The usage, from the response or from the log itself."""
     if reply.startswith((b"data:", b"event:")):
         reader = formats.StreamReader(api_format)
         reader.feed(reply)
@@ -232,7 +248,7 @@ def _find_usage(fields: Fields, reply: bytes, api_format: Format) -> Usage | Non
 
 
 def _parse_langfuse_usage(counts: dict[str, Any]) -> Usage | None:
-    """Langfuse's own numbers: what no cache served, and beside it what one did."""
+    """Langfuse's own format: uncached input, and cached input in separate fields."""
     if not counts.keys() & {"input", "promptTokens", "inputTokens"}:
         return None
     read = ("cache_read_input_tokens", "input_cached_tokens", "input_cache_read")
@@ -251,7 +267,7 @@ def _parse_langfuse_usage(counts: dict[str, Any]) -> Usage | None:
 
 
 def extract_message(api_format: Format, reply: bytes) -> bytes:
-    """What a model said in an answer, as the message that is sent again; nothing where it cannot be told."""
+    """The message in a response, as it is sent again; empty if it cannot be determined."""
     found = read_fields(reply)
     if "choices" in found:
         first = next(iter(read_items(found["choices"])), None)
@@ -272,7 +288,7 @@ def extract_message(api_format: Format, reply: bytes) -> bytes:
 
 
 def _join_items(items: Iterable[msgspec.Raw]) -> bytes:
-    """The items of an answer of OpenAI's Responses as one message."""
+    """Join the items of a Responses API response into one message."""
     texts = []
     for item in items:
         fields = read_fields(item)
@@ -282,20 +298,9 @@ def _join_items(items: Iterable[msgspec.Raw]) -> bytes:
     return to_json({"type": "message", "role": "assistant", "content": blocks})
 
 
-_GEMINI_WRAPPER = "generateContentRequest"
-# What observers call what is no call of a model, and the model where they do not simply call it that.
-_NON_CALL_TYPES = frozenset(("SPAN", "EVENT", "TOOL", "CHAIN", "AGENT", "RETRIEVER", "EVALUATOR", "GUARDRAIL"))
-_MODEL_FIELDS = ("provided_model_name", "providedModelName", "request_model", "model_name", "modelName")
-_STATUS_FIELDS = ("status", "status_code", "statusCode", "response_status", "responseStatus", "level")
-_FAILED_STATUSES = frozenset(("failure", "failed", "error"))
-_MIN_ERROR_STATUS = 400
-_RESPONSE_BODY_FIELDS = ("response", "response_body", "responseBody")
-_THINKING_FIELDS = ("thinking", "reasoning")
-
-
 @dataclass(slots=True)
 class LoggedConversations:
-    """Calls that are added one by one, put together by the conversation that they go on with."""
+    """Groups calls by the conversation that they continue."""
 
     source: RecordingSource
     name: str
@@ -306,10 +311,10 @@ class LoggedConversations:
     _roots: dict[RecordedMessage, str] = field(default_factory=dict)
 
     def add(self, row: LoggedRequest, default_id: str) -> None:
-        """Add a call under an id of its own, `called` where the row has none; none where nothing is said.
+        """Add a call under the row's id, or `default_id`. Requests without messages are ignored.
 
         Raises:
-            MalformedRequest: a message of it cannot be read.
+            MalformedRequest: one of its messages cannot be read.
         """
         tree = self._trees.setdefault(row.format, MessageTree())
         body = read_fields(row.body[_GEMINI_WRAPPER]) if _GEMINI_WRAPPER in row.body else row.body
@@ -331,7 +336,7 @@ class LoggedConversations:
             response=row.response,
             envelope=self._envelopes.setdefault(envelope, envelope),
             has_thinking=_requests_thinking(body),
-            # A bill tells it better.
+            # Usage tells it more reliably.
             breakpoint_ttl=find_breakpoint_ttl(bytes(body[messages_field])) or find_breakpoint_ttl(envelope)
             if row.usage is None
             else None,
@@ -341,7 +346,7 @@ class LoggedConversations:
         self._envelope_fields.setdefault((row.format, session), set()).update(envelope_fields)
 
     def recordings(self) -> list[Recording]:
-        """A recording for each conversation; those of one call alone are put together."""
+        """One recording per conversation; conversations of a single call are combined."""
         single_calls: dict[Format, list[RecordedCall]] = {}
         found = []
         for (api_format, session), calls in self._calls.items():
@@ -370,7 +375,7 @@ class LoggedConversations:
 
 
 def read_request_logs(file: LogFile, model: str | None = None) -> list[Recording]:
-    """The conversations in a log.
+    """Read the conversations in a log.
 
     Raises:
         UnreadableInput: the file cannot be opened.
@@ -396,7 +401,7 @@ def read_request_logs(file: LogFile, model: str | None = None) -> list[Recording
 
 
 def _list_rows(document: bytes) -> Iterator[Fields]:
-    """The rows of a document: itself, or each of a list, or of one that it holds."""
+    """The rows of a document: the document itself, the items of a list, or those of a list in it."""
     if document.startswith(b"["):
         yield from map(read_fields, read_items(document))
     elif fields := read_fields(document):
@@ -405,7 +410,7 @@ def _list_rows(document: bytes) -> Iterator[Fields]:
 
 
 def _read_row(fields: Fields, model: str | None) -> LoggedRequest | None:
-    """The call that a row shows; None where it asked for no text, is none of a model, or was refused."""
+    """The call in a row; None if it generates no text, is not a model call, or failed."""
     if read_text(fields, "type").upper() in _NON_CALL_TYPES and fields.keys() & {"traceId", "trace_id"}:
         return None
     row = parse_row(fields)
@@ -417,7 +422,7 @@ def _read_row(fields: Fields, model: str | None) -> LoggedRequest | None:
 
 
 def _has_failed(fields: Fields) -> bool:
-    """Whether a row says that its request failed, for which nobody is billed."""
+    """Whether a row says that its request failed, so that it was not charged."""
     for name in _STATUS_FIELDS:
         status = parse_json(fields[name]) if name in fields else None
         if (isinstance(status, int) and status >= _MIN_ERROR_STATUS) or as_text(
@@ -429,7 +434,7 @@ def _has_failed(fields: Fields) -> bool:
 
 
 def _response_time(fields: Fields) -> float:
-    """The time that an answer bears itself, where the row has none."""
+    """The time in the response itself, if the row has none."""
     for name in _RESPONSE_BODY_FIELDS:
         response = read_fields(fields[name]) if name in fields else {}
         for inner in (response, read_fields(response.get("body", b""))):
@@ -442,7 +447,7 @@ def _response_time(fields: Fields) -> float:
 
 
 def _requests_thinking(body: Fields) -> bool:
-    """Whether a body asks the model to think first."""
+    """Whether a body enables thinking."""
     thinking, reasoning = (as_dict(parse_json(body[name])) if name in body else {} for name in _THINKING_FIELDS)
     return thinking.get("type") in ("enabled", "adaptive") or reasoning.get("effort") not in (None, "none")
 
@@ -450,7 +455,7 @@ def _requests_thinking(body: Fields) -> bool:
 def _list_messages(raw: msgspec.Raw | None) -> Iterator[bytes]:
     if raw is None:
         return
-    if bytes(memoryview(raw)[:1]) == b'"':  # the input of OpenAI's Responses can be a mere string
+    if bytes(memoryview(raw)[:1]) == b'"':  # the input of the Responses API can be a string
         text = as_text(parse_json(raw))
         if text:
             yield to_json({"role": "user", "content": text})

@@ -1,7 +1,8 @@
-"""Trajectories of SWE-agent and of mini-swe-agent: every answer was asked for with all that stands before it.
+"""Reads trajectories of SWE-agent and mini-swe-agent.
 
-Newer ones keep with each step what was sent (`query`), older ones only the history. Demonstrations stand in the
-history as if they had been said. What a whole run cost is told, and by mini-swe-agent also each answer's usage.
+Newer ones contain what was sent with each step (`query`), older ones only the history. Demonstrations are
+part of the history. The cost of a whole run is recorded, and by mini-swe-agent also the usage of each
+response.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from foveate.replay.recording import (
     find_missing_parts,
 )
 
-# What of an entry was sent to the model.
+# Members of an entry that are sent to the model.
 _SENT_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content")
 _ITEM_FIELDS = ("type", "role", "content", "id", "call_id", "name", "arguments", "output", "summary")
 _ROLE_ALIASES = {"ai": "assistant", "model": "assistant", "human": "user"}
@@ -39,7 +40,7 @@ _Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunInfo:
-    """What is told of a whole run."""
+    """Data of a whole run."""
 
     name: str
     model: str
@@ -48,7 +49,7 @@ class _RunInfo:
 
 
 def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording]:
-    """The runs in a file, each a recording.
+    """Read the runs in a file, each as a recording.
 
     Raises:
         UnreadableInput: the file cannot be opened.
@@ -70,7 +71,7 @@ def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording
             name = name if at == 0 or name != file.name else f"{name}:{at + 1}"
             try:
                 found.append(_make_recording(run, name, model))
-            except (RecursionError, MalformedRequest):  # read, but too deep to be written
+            except (RecursionError, MalformedRequest):  # could be decoded, but is too deep to encode
                 file.report_unreadable(number, TOO_DEEP)
     return [
         replace(recording, unreadable=tuple(file.unreadable), size_bytes=file.size_bytes)
@@ -81,7 +82,7 @@ def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording
 
 
 def _as_run(document: object) -> dict[str, Any]:
-    """A bare history is a run of which nothing else is known."""
+    """Treat a bare history as a run without further data."""
     return {"history": document} if isinstance(document, list) else as_dict(document)
 
 
@@ -90,7 +91,7 @@ def _is_run(run: _Entry) -> bool:
 
 
 def _list_entries(found: object) -> list[dict[str, Any]]:
-    """A list of objects, also where it is written as a string."""
+    """A list of objects, possibly written as a string."""
     if isinstance(found, str) and found.lstrip().startswith("["):
         try:
             found = _DOCUMENT_DECODER.decode(found)
@@ -138,7 +139,7 @@ def _make_recording(run: _Entry, name: str, model: str | None) -> Recording:
 
 
 def _add_last_response(history: list[dict[str, Any]], steps: Iterable[_Entry]) -> list[dict[str, Any]]:
-    """A history, and the answer that ended the run: SWE-agent 1 has that only among its steps."""
+    """Add the response that ended the run, which SWE-agent 1 records only in its steps."""
     responses = [text for step in steps if (text := as_text(step.get("response")))]
     logged_responses = [
         entry for entry in history if _entry_role(entry) == "assistant" and entry.get("is_demo") is not True
@@ -151,7 +152,7 @@ def _add_last_response(history: list[dict[str, Any]], steps: Iterable[_Entry]) -
 def _calls_from_history(
     history: Iterable[_Entry], run: _RunInfo, *, observations: int | None
 ) -> Iterator[RecordedCall]:
-    """Each agent of a run sees only what is its own, and where it says so only the last `observations`."""
+    """Each agent of a run sees only its own messages, and only the last `observations` if that is set."""
     tree = MessageTree()
     sent: dict[str, list[bytes]] = {}
     observed: dict[str, list[int]] = {}
@@ -171,14 +172,14 @@ def _calls_from_history(
         if observations and message["role"] in ("user", "tool") and not is_demo:
             seen = observed.setdefault(agent, [])
             seen.append(len(said) - 1)
-            if len(seen) > observations + 1:  # the first is the task, and stays
+            if len(seen) > observations + 1:  # the first one is the task, and stays
                 old = seen.pop(1)
                 said[old] = _omit_observation(said[old])
                 last[agent] = tree.append_all(said)
 
 
 def _omit_observation(raw: bytes) -> bytes:
-    """An old observation, as it is sent once it is one of too many."""
+    """The text sent instead of an old observation."""
     message = as_dict(_DOCUMENT_DECODER.decode(raw))
     content = message.get("content")
     lines = (
@@ -190,7 +191,7 @@ def _omit_observation(raw: bytes) -> bytes:
 
 
 def _max_observations(run: _Entry) -> int | None:
-    """How many observations are sent, where the run says that it leaves out older ones."""
+    """The number of observations that are sent, if the run limits them."""
     processors = as_dict(_read_config(run).get("agent")).get("history_processors")
     for processor in _list_entries(processors):
         kept = processor.get("n")
@@ -219,12 +220,12 @@ def _calls_from_queries(steps: Iterable[_Entry], run: _RunInfo) -> Iterator[Reco
 
 
 def _history_from_steps(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A history as far as the steps alone tell it."""
+    """Build a history from the steps alone."""
     for number, step in enumerate(steps):
-        if "role" in step:  # a trajectory that is a history under another name
+        if "role" in step:  # the trajectory is in fact a history
             yield step
             continue
-        if number == 0:  # what was asked is not told
+        if number == 0:  # the task is not recorded
             yield {"role": "user", "content": ""}
         yield {"role": "assistant", "content": as_text(step.get("response")) or as_text(step.get("action"))}
         yield {"role": "user", "content": as_text(step.get("observation"))}
@@ -233,7 +234,7 @@ def _history_from_steps(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
 def _calls_from_messages(
     messages: Sequence[_Entry], run: _RunInfo, api_format: Format
 ) -> Iterator[RecordedCall]:
-    """Of mini-swe-agent: the answer of the provider stands beside each answer, with its usage."""
+    """Calls of mini-swe-agent, which records the provider's response and usage with each assistant message."""
     tree = MessageTree()
     last: RecordedMessage | None = None
     for number, entry in enumerate(messages):
@@ -276,7 +277,7 @@ def _model_and_time(extra: _Entry, response: _Entry) -> dict[str, Any]:
 
 
 def _sent_message(entry: _Entry) -> dict[str, Any] | None:
-    """What of an entry was sent; None where it is none."""
+    """The part of an entry that was sent; None if it is not a message."""
     role = _entry_role(entry)
     if role not in _KNOWN_ROLES:
         return None
@@ -315,7 +316,7 @@ def _make_call(
 
 
 def _read_config(run: _Entry) -> dict[str, Any]:
-    """The configuration of a run, which may be written as a string."""
+    """The configuration of a run, possibly written as a string."""
     config = run.get("replay_config")
     if isinstance(config, str):
         try:
@@ -326,7 +327,7 @@ def _read_config(run: _Entry) -> dict[str, Any]:
 
 
 def _find_model(run: _Entry) -> str:
-    """The model's name, wherever a version keeps it."""
+    """The model's name, wherever a version stores it."""
     info = as_dict(run.get("info"))
     for source in (_read_config(run), as_dict(info.get("config")), info, run):
         for inner in (as_dict(source.get("agent")), source):
@@ -340,7 +341,7 @@ def _find_model(run: _Entry) -> str:
 
 
 def _find_run_breakpoint_ttl(run: _Entry) -> Ttl | None:
-    """For how long the marks of a run ask, where it says that it puts some, or shows them in what it sent."""
+    """The TTL of a run's breakpoints, if its configuration or its messages show any."""
     agent = as_dict(_read_config(run).get("agent"))
     processors = {as_text(document.get("type")) for document in _list_entries(agent.get("history_processors"))}
     model = as_dict(as_dict(as_dict(run.get("info")).get("config")).get("model"))

@@ -1,7 +1,7 @@
-"""Result files of tau-bench: a list of runs, each with the messages of its agent (`traj`).
+"""Reads result files of tau-bench: a list of runs, each with the messages of its agent (`traj`).
 
-Every assistant message was requested with all messages before it. The file holds neither tools nor usage nor
-times; the model is part of the file name that tau-bench chooses.
+Every assistant message was requested with all messages before it. The file contains neither tools nor usage
+nor times; the model is part of the file name that tau-bench chooses.
 """
 
 import re
@@ -56,7 +56,7 @@ def read_tau_bench(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _RunReader:
-    """Reads the runs of one file. They share the system prompt."""
+    """Reads the runs of one file, which share the system prompt."""
 
     def __init__(self, file_name: str, model: str, *, is_named: bool) -> None:
         self._file_name = file_name

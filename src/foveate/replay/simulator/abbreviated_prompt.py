@@ -1,7 +1,7 @@
-"""Calls as a provider's cache sees them, told in short: a long history piece by piece at its end alone.
+"""Builds prompts of recorded calls in which only the end of a long history is given piece by piece.
 
-A call is told by going on from the one before: what both send is taken over, and only what is new is looked at.
-So what a call costs does not grow with its history, and what several policies send alike is made once for all.
+Each prompt extends that of the previous call, and only its new part is read. So the time per call does not
+grow with the history, and policies that send the same share the work.
 """
 
 from bisect import bisect_left
@@ -17,14 +17,15 @@ from foveate.prompt_cache.rules import CacheRules
 from foveate.replay.simulator.history import HistoryNode, PromptFront
 
 _GAP_KIND = "text"
-# How far back one looks where a provider has no bound: so far a session may be taken back and still be found.
+# Lookback for providers without a limit: a session may be rewound this far and still find its entry.
 _MIN_POSITIONS = 40
 
 
 class PromptTail(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The end of what is sent behind `front`: the messages that are told piece by piece.
+    """The end of a prompt after `front`: the messages that are given piece by piece.
 
-    `ahead` are the positions before each of `stretches`. `pieces`, `keys` and `ends` are as those of a prompt.
+    `positions_before` counts the lookback positions before each of `nodes`. `pieces`, `keys` and `ends` are
+    as in a `CachedPrompt`.
     """
 
     front: PromptFront
@@ -37,48 +38,44 @@ class PromptTail(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class SentHistory(Protocol):
-    """A call, as far as it is told here; `whole` are messages before its end that are told too."""
+    """A call with its history. `full_nodes` are earlier messages that must be given in full too."""
 
     @property
-    def front(self) -> PromptFront:
-        """What stands before its messages."""
+    def front(self) -> PromptFront: ...
 
     @property
-    def last_node(self) -> HistoryNode:
-        """The last of its messages."""
+    def last_node(self) -> HistoryNode: ...
 
     @property
-    def rules(self) -> CacheRules:
-        """Those of its provider's cache."""
+    def rules(self) -> CacheRules: ...
 
     @property
     def full_nodes(self) -> tuple[HistoryNode, ...]:
-        """Messages that somebody else has left in the cache."""
+        """Messages at which another client's cache entry ends."""
 
 
 class AbbreviatedPrompts:
-    """Tells calls in their order, each by going on from the one before; whoever asks again is told the same."""
+    """Builds the prompts of calls in order, each from the previous one. Asking again returns the same."""
 
     def __init__(self) -> None:
         self._sent: list[SentHistory] = []
-        # What tells messages that were sent, of the first so many calls: nobody may ask for the others.
+        # Keys of messages sent in the first `_seen_calls` calls; extended only when needed.
         self._seen: set[bytes] = set()
         self._seen_calls = 0
         self._latest: tuple[SentHistory, PromptTail] | None = None
 
     def fork(self) -> "AbbreviatedPrompts":
-        """The same from here on, for one whose way is another."""
+        """A copy for a policy whose history diverges from here on."""
         other = AbbreviatedPrompts()
         other._sent, other._latest = list(self._sent), self._latest
         other._seen, other._seen_calls = set(self._seen), self._seen_calls
         return other
 
     def build(self, call: SentHistory, full_nodes: Sequence[HistoryNode] = ()) -> CachedPrompt:
-        """The next call, with some more messages `whole`."""
+        """The prompt of the next call, with `full_nodes` given in full too."""
         return build_prompt(self._build_tail(call), (*full_nodes, *call.full_nodes))
 
     def record_sent(self, call: SentHistory) -> None:
-        """Take over that this was sent."""
         if not self._sent or self._sent[-1] is not call:
             self._sent.append(call)
 
@@ -96,7 +93,7 @@ class AbbreviatedPrompts:
         return tail
 
     def _seen_before(self, call: SentHistory) -> set[bytes]:
-        """What was sent before a call, also where that was told by somebody else already."""
+        """The keys sent before a call, which may itself be recorded already."""
         is_recorded = bool(self._sent) and self._sent[-1] is call
         calls = len(self._sent) - is_recorded
         for earlier in self._sent[self._seen_calls : calls]:
@@ -113,10 +110,10 @@ def build_tail(
     lookback_positions: int,
     previous: PromptTail | None = None,
 ) -> PromptTail:
-    """The end of what was sent with `last` as its last message.
+    """The end of the prompt whose last message is `last_node`.
 
-    It is what is new since a message that was `seen` behind this front, and so many positions before that as a
-    mark looks back. It is told by going on from the tail `before` it, where `last` stands behind that.
+    It contains everything since the last message that was `seen` after this front, and the positions before
+    it that a breakpoint looks back. It extends the `previous` tail if `last_node` follows that.
     """
     lookback = lookback_positions or _MIN_POSITIONS
     continues = (
@@ -150,7 +147,7 @@ def build_tail(
 
 
 def _extend_tail(previous: PromptTail, start: int, new: Sequence[HistoryNode]) -> PromptTail:
-    """A tail from its stretch number `start` on, with `new` ones behind it."""
+    """A tail without its first `start` nodes, followed by `new` ones."""
     front, dropped_pieces = previous.front, sum([len(node.pieces) for node in previous.nodes[:start]])
     key, ends = front.key, previous.ends[dropped_pieces:]
     pieces = [piece for node in new for piece in node.pieces]
@@ -172,9 +169,10 @@ def _extend_tail(previous: PromptTail, start: int, new: Sequence[HistoryNode]) -
 
 
 def build_prompt(tail: PromptTail, full_nodes: Iterable[HistoryNode] = ()) -> CachedPrompt:
-    """What was sent with that end: all before it is one piece, but for the first message and those in `whole`.
+    """The prompt with this tail. Everything before it is one piece, except the first message and
+    `full_nodes`.
 
-    Nothing is kept between them that a mark could find.
+    The cache has no entry in between that a breakpoint could find.
     """
     front, omitted = tail.front, tail.nodes[0].previous
     pieces, keys, ends = list(front.pieces), list(front.keys), front.token_ends()
@@ -214,7 +212,7 @@ def _add_gap(
     start: HistoryNode | None,
     end: HistoryNode | None,
 ) -> None:
-    """All messages behind one up to another, as one piece."""
+    """Add all messages between two nodes as one piece."""
     tokens = (end.end_tokens if end is not None else 0) - (start.end_tokens if start is not None else 0)
     if end is None or end is start or (start is not None and end.depth <= start.depth):
         return

@@ -1,9 +1,9 @@
-"""Calls billed on their way back: a few marks, each looking for what was kept at so many positions before it.
+"""Breakpoints of recorded calls: those that clients are known to place and fixed ones, and serving calls by
+them.
 
-The simulator does the same with a prompt of all pieces. Where marks depend on nothing but what is sent, no such
-prompt has to be made: the places that matter are a few steps from the end, whatever stands before them.
-
-Where marks stand in what was sent: those that clients are known to put, and fixed ones.
+If breakpoints depend only on what is sent, no prompt of all pieces is needed: only a few positions near the
+end matter. `serve_positions` gives the same result as `SimulatedCache.serve_with_breakpoints` on the whole
+prompt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +21,16 @@ from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
 from foveate.replay.simulator.history import HistoryNode, PromptFront
 
 _ASSISTANT, _USER = "assistant", "user"
-# So many messages are looked at for one that takes a mark: without an end, each call would cost its history.
+# Messages searched for one that accepts a breakpoint; without a limit, each call would take time in
+# proportion to its history.
 _MAX_MESSAGES = 64
+# Before this date, the documentation counted every block as one position; counting runs as one came later.
+_RUNS_ARE_ONE_SINCE = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+_MAX_CACHED_RULES = 256
 
 
 class BreakpointPosition(NamedTuple):
-    """A mark on a piece of a message, or of the front where there is no `stretch`."""
+    """A breakpoint on a piece of a message, or of the front if `node` is None."""
 
     node: HistoryNode | None
     piece: int
@@ -34,7 +38,7 @@ class BreakpointPosition(NamedTuple):
 
 
 def uses_breakpoint_lookback(rules: CacheRules) -> bool:
-    """Whether what is kept and found is told by the marks of a request, and a few positions before each."""
+    """Whether cache entries depend only on a request's breakpoints and a few positions before each."""
     return rules.caching is CachingMode.NONE or (
         rules.caching is CachingMode.BREAKPOINTS and rules.lookback_positions > 0
     )
@@ -43,9 +47,10 @@ def uses_breakpoint_lookback(rules: CacheRules) -> bool:
 def client_positions(
     front: PromptFront, last_node: HistoryNode, *, front_ttl: Ttl, tail_ttl: Ttl
 ) -> list[BreakpointPosition]:
-    """The marks that coding agents put: the ends of the system prompt, what the model and the user said last.
+    """The breakpoints of coding agents: the ends of the system prompt, and the last assistant and user
+    messages.
 
-    In a message it is the block that was logged last, or the last that takes a mark.
+    In a message it is on the block that was logged last, or on the last one that accepts a breakpoint.
     """
     found = [BreakpointPosition(None, at, front_ttl) for at in front.breakpoints]
     wanted = {_ASSISTANT, _USER}
@@ -62,7 +67,7 @@ def client_positions(
 
 
 def fixed_positions(front: PromptFront, last_node: HistoryNode, ttl: Ttl) -> list[BreakpointPosition]:
-    """Where one would mark by hand: the end of the tools, of the system prompt, and the last block."""
+    """Fixed breakpoints: the ends of the tools and of the system prompt, and the last block."""
     by_area: dict[Area, BreakpointPosition] = {}
     for at, piece in enumerate(front.pieces):
         if piece.accepts_breakpoint:
@@ -87,7 +92,7 @@ def _iterate_back(last_node: HistoryNode) -> Iterator[HistoryNode]:
 
 
 def client_breakpoint_piece(node: HistoryNode) -> int | None:
-    """The piece of a message that a client marks; None where it takes no mark."""
+    """The piece of a message on which a client places a breakpoint; None if no piece accepts one."""
     pieces = node.pieces
     last_logged = node.message.last_logged_block if node.message is not None else -1
     if 0 <= last_logged < len(pieces) and pieces[last_logged].accepts_breakpoint:
@@ -112,7 +117,7 @@ def serve_positions(
     at: float,
     response_at: float,
 ) -> ServedRequest:
-    """What `Cache.serve_marked` says of all that is sent up to `last`, with these marks."""
+    """Serve everything up to `last_node` with these breakpoints."""
     by_place = (
         {}
         if rules.caching is CachingMode.NONE
@@ -122,7 +127,7 @@ def serve_positions(
     requested = sorted([place for place, end in ends.items() if end >= rules.minimum_tokens])
     hit = _find_hit(cache, front, [by_place[place] for place in requested], rules, at)
     places = requested
-    # Also one at a mark that itself asks for nothing, since too little stands before it.
+    # The hit may also be at a breakpoint below the minimum size, which requests no entry itself.
     if hit is not None and (hit_place := _place_of_position(hit)) not in requested:
         by_place[hit_place], ends[hit_place] = hit, _end_tokens(front, hit)
         places = sorted((*requested, hit_place))
@@ -141,7 +146,7 @@ def serve_positions(
 def _find_hit(
     cache: SimulatedCache, front: PromptFront, requested: list[BreakpointPosition], rules: CacheRules, at: float
 ) -> BreakpointPosition | None:
-    """The farthest piece that something is found at, by a mark there or a few positions behind it."""
+    """The farthest position with a readable entry, at a breakpoint or within its lookback."""
     for number in range(len(requested) - 1, -1, -1):
         hit = _look_back(cache, front, requested[number], requested[number - 1] if number else None, rules, at)
         if hit is not None:
@@ -157,7 +162,7 @@ def _look_back(
     rules: CacheRules,
     at: float,
 ) -> BreakpointPosition | None:
-    """What a mark finds before the mark at `stop`, which looks from there on for itself."""
+    """What a breakpoint finds before the breakpoint at `stop`, which looks back from there itself."""
     find_entry, runs, positions_left = cache.entries.find, rules.runs_are_one_position, rules.lookback_positions
     node, number, ttl = position
     pieces = node.pieces if node is not None else front.pieces
@@ -191,7 +196,7 @@ def _key_at(front: PromptFront, position: BreakpointPosition) -> bytes:
 
 
 def _end_tokens(front: PromptFront, position: BreakpointPosition) -> int:
-    """How many tokens stand up to and with a piece."""
+    """The tokens up to and including a piece."""
     node, number, _ = position
     if node is None:
         return front.end_tokens(number)
@@ -200,14 +205,8 @@ def _end_tokens(front: PromptFront, position: BreakpointPosition) -> int:
     return end - sum([piece.tokens for piece in later_pieces]) if later_pieces else end
 
 
-# Before that the documentation counts every block as a position of its own; runs as one came later.
-_RUNS_ARE_ONE_SINCE = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-_MAX_CACHED_RULES = 256
-_ASSISTANT_ROLE, _USER_ROLE = "assistant", "user"
-
-
 def rules_at(model: str, at: float) -> CacheRules:
-    """The rules that a model's cache had at a time; where that is not known, those of today."""
+    """The cache rules of a model at a time; today's rules if the time is unknown."""
     return _dated_rules(model, 0 < at < _RUNS_ARE_ONE_SINCE)
 
 
@@ -220,14 +219,11 @@ def _dated_rules(model: str, is_early: bool) -> CacheRules:
 def client_breakpoints(
     prompt: CachedPrompt, front: PromptFront, last_node: HistoryNode, *, front_ttl: Ttl, tail_ttl: Ttl
 ) -> dict[int, Ttl]:
-    """The marks that coding agents put: the ends of the system prompt, what the model and the user said last.
-
-    In a message it is the block that was logged last, or the last that takes a mark.
-    """
+    """The same breakpoints as `client_positions`, by pieces of `prompt`."""
     breakpoints = dict.fromkeys(front.breakpoints, front_ttl)
-    wanted = {_ASSISTANT_ROLE, _USER_ROLE}
+    wanted = {_ASSISTANT, _USER}
     for start, node in iterate_full_nodes(prompt, last_node):
-        role = _ASSISTANT_ROLE if node.role == _ASSISTANT_ROLE else _USER_ROLE
+        role = _ASSISTANT if node.role == _ASSISTANT else _USER
         if role in wanted:
             wanted.remove(role)
             at = client_breakpoint_piece(node)
@@ -247,7 +243,7 @@ def with_breakpoints(prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]) -> Ca
 
 
 def fixed_breakpoint_pieces(prompt: CachedPrompt, front: PromptFront, *, minimum_tokens: int) -> list[int]:
-    """Where one would mark by hand: the end of the tools, of the system prompt, and the last block."""
+    """The same breakpoints as `fixed_positions`, by pieces of `prompt`."""
     pieces, ends = prompt.pieces, token_ends(prompt)
     last: dict[Area, int] = {}
     for at in range(len(front.pieces)):
@@ -261,7 +257,7 @@ def fixed_breakpoint_pieces(prompt: CachedPrompt, front: PromptFront, *, minimum
 
 
 def iterate_full_nodes(prompt: CachedPrompt, last_node: HistoryNode) -> Iterator[tuple[int, HistoryNode]]:
-    """The last messages of which `prompt` has every piece, the last one first, and where each begins."""
+    """The last messages that `prompt` contains in full, last one first, with the index of their first piece."""
     node: HistoryNode | None = last_node
     end = len(prompt.pieces)
     while node is not None:

@@ -1,6 +1,8 @@
-"""Folds of recorded histories: where a head would have been cut, and what stands in its place from there on.
+"""Simulated compactions of recorded histories: where the history would have been cut, and what replaces its
+head.
 
-The words of a summary cannot be known, since nobody asked for it; its size can: it is what a fold allows it.
+The text of the summary is unknown, since no model was asked for it. Its size is assumed to be the limit for
+summaries.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,20 +19,20 @@ from foveate.model import Area, Format, Message, Place, Text, ToolCall, ToolResu
 from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_digest
 from foveate.replay.simulator.history import THINKING_KINDS, HistoryNode, append_node, reattach_node
 
-# What goes around a summary when it is sent: its heading, and the model's word that it has read it.
+# Sent with a summary: its heading, and a confirmation in the assistant's role.
 _SUMMARY_HEADING_TOKENS, _SUMMARY_REPLY_TOKENS = 40, 12
-# What is said after a conversation to have it summed up, beside the facts that are to be named.
+# The instruction to write the summary, without the facts to include.
 _INSTRUCTION_TOKENS = 400
 _FACTS_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedCompaction:
-    """A head that was folded up to `cut`, and what stands in its place, `base`.
+    """A head of a history up to `last_compacted`, and its `replacement`.
 
-    `summary_tokens` are those of the summary. Of the head, `stays` are what is part of no turn, `question` that
-    of the turn which is under way at its end, and `ends_with` says with what it ends. `seen_depth` is how long
-    the history was then: on models that bind thoughts to what was before them, those up to there are left out.
+    Of the head, `kept_nodes` belong to no turn, `question_nodes` to the turn in progress at its end, and
+    `ends_with` tells what it ends with. `seen_depth` is the length of the history at that time: on models
+    that bind thinking to what precedes it, thinking up to there is dropped.
     """
 
     last_compacted: HistoryNode
@@ -44,7 +46,7 @@ class SimulatedCompaction:
     _reattached: dict[int, tuple[HistoryNode, HistoryNode]] = field(default_factory=dict)
 
     def apply(self, last_node: HistoryNode) -> HistoryNode | None:
-        """`last` behind the summary; None where the head that was folded does not stand before it."""
+        """`last_node` after the summary; None if the compacted head is not part of its history."""
         ancestor = last_node.ancestor_at(self.last_compacted.depth)
         if ancestor is None or ancestor is last_node or ancestor.message is not self.last_compacted.message:
             return None
@@ -64,24 +66,23 @@ class SimulatedCompaction:
             self._reattached[id(new_node)] = (
                 new_node,
                 previous,
-            )  # the first is held, so that no other has its id
+            )  # holds the original node, so that its id cannot be reused
         return previous
 
     @property
     def instruction_tokens(self) -> int:
-        """Those of what a model is told to have the summary written."""
+        """The tokens of the instruction to write the summary."""
         return _INSTRUCTION_TOKENS + int(self.summary_tokens * _FACTS_SHARE)
 
 
 class MessageReader:
-    """Messages of a recording, each read once, for those who cut between them."""
+    """Parses the messages of a recording, each one once."""
 
     def __init__(self, api_format: Format) -> None:
         self._spoken = api_format
         self._messages: dict[int, Message] = {}
 
     def read(self, node: HistoryNode) -> Message:
-        """What stands there."""
         recorded = node.message
         if recorded is None:
             return Message(role=node.role, parts=(Text(""),))
@@ -96,9 +97,9 @@ class MessageReader:
 
 
 class _CompactedHead(NamedTuple):
-    """A head that was folded, as far as the next fold looks at it: so its length does not matter.
+    """A compacted head as the next compaction sees it, independent of its length.
 
-    `before` are messages and their tokens in its place, `stretches` what stands there where something does.
+    `messages` with their tokens stand for it; `nodes` are their nodes, None for placeholders.
     """
 
     messages: tuple[tuple[Message, int], ...]
@@ -115,9 +116,9 @@ _RESULT_PLACEHOLDER = Message(role="tool", parts=(ToolResult(parts=(), name="wha
 def _make_head(
     earlier: SimulatedCompaction, last: HistoryNode, end: HistoryNode, messages: MessageReader
 ) -> _CompactedHead:
-    """The head of an `earlier` fold, which ends at `there` on the way to `last`.
+    """The head of an `earlier` compaction, which ends at `end` in the history of `last`.
 
-    Something that the model said stands in it, so that late results have something to answer.
+    It contains an assistant message, so that late tool results have something to refer to.
     """
     kept_nodes = tuple(_current_nodes(last, earlier.kept_nodes))
     question = tuple(_current_nodes(last, earlier.question_nodes))
@@ -136,7 +137,7 @@ def _make_head(
 
 
 def _has_all_tool_calls(messages: Iterable[Message]) -> bool:
-    """Whether all results in these messages are those of calls that stand there too."""
+    """Whether the messages contain the calls of all their tool results."""
     asked, answered = set(), set()
     for message in messages:
         for part in message.parts:
@@ -148,7 +149,7 @@ def _has_all_tool_calls(messages: Iterable[Message]) -> bool:
 
 
 def _current_nodes(last: HistoryNode, nodes: Sequence[HistoryNode]) -> Iterator[HistoryNode]:
-    """The same messages as they stand now: bills may have told that they weigh something else."""
+    """The same messages in the current history: their sizes may have been corrected by usage."""
     return (found for node in nodes if (found := last.ancestor_at(node.depth)) is not None)
 
 
@@ -161,9 +162,9 @@ def simulate_compaction(
     earlier: SimulatedCompaction | None,
     drops_thinking: bool,
 ) -> SimulatedCompaction | None:
-    """The fold of the history that ends with `last`; None where there is no place to cut.
+    """Compact the history that ends with `last_node`; None if there is no place to cut.
 
-    What an `earlier` fold of it has replaced is not looked at again, unless something there is answered late.
+    The part replaced by an `earlier` compaction is not read again, unless a later tool result refers to it.
     """
     earlier_end = last_node.ancestor_at(earlier.last_compacted.depth) if earlier is not None else None
     head, path = _NO_HEAD, last_node.path(after=earlier_end)
@@ -195,7 +196,7 @@ def simulate_compaction(
         was_compacted=earlier is not None,
     )
     last_compacted = nodes[place - 1]
-    assert last_compacted is not None  # only what stands behind the head is cut
+    assert last_compacted is not None  # the cut is always after the head
     question = tuple(node for at in asked if (node := nodes[at]) is not None)
     others = [at for at in range(place) if at not in compacted and at not in asked]
     kept_nodes = (*head.kept_nodes, *(node for at in others if (node := nodes[at]) is not None))
@@ -218,7 +219,7 @@ def _build_replacement(
     cut: HistoryNode,
     summary_tokens: int,
 ) -> HistoryNode:
-    """What stands for a head: the developer's words, the summary and a reply to it, the question that stays."""
+    """The replacement of a head: system messages, the summary with a reply, and the question that is kept."""
     previous: HistoryNode | None = None
     system_nodes = [node for node in kept_nodes if is_system_message(read_message(node))]
     for node in system_nodes:

@@ -1,8 +1,7 @@
-"""What was sent as a provider's cache sees it: each message once, behind all that stands before it.
+"""Histories as a provider's cache sees them: a tree of messages with their pieces and keys.
 
-A `Stretch` is a message in its place. It knows the one before it, so that two calls share what their histories
-share, and what a call costs does not grow with its history: of a long one, only the end and the few places that
-matter are looked at piece by piece, and all between them as one piece.
+A `HistoryNode` points to the previous one, so two calls share the common part of their histories, and the
+time per call does not grow with its history.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,14 +18,16 @@ THINKING_KINDS = frozenset(("thinking", "redacted_thinking", "reasoningContent")
 TOOL_RESULT_KINDS = frozenset(("tool_result", "toolResult"))
 
 
-# Made for every message, and a struct is made several times as fast as a dataclass.
+# A struct, since one is created for every message, and structs are created several times as fast as
+# dataclasses.
 class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A message where it stands: its pieces, and what the conversation up to and with it comes to.
+    """A message in its history: its pieces, and totals of the messages up to and including it.
 
-    `keys` are what tells the messages up to each piece from all others, `key` those up to the last one. `end`
-    is how many tokens the messages up to and with it have. `first` is the one that the way here begins with,
-    None where it is this. `thought` is the first one that holds a thought. `positions` are how many it takes at
-    the least, however runs are counted, and `ahead` those of all before it. `jump` leads far back at once.
+    `keys` are the message-prefix keys of its pieces, `key` the last one. `end_tokens` are the tokens of all
+    messages so far. `first` is the first node of the history (None for that itself), `first_thinking` the
+    first one with a thinking block. `positions` is the minimum number of lookback positions that it takes,
+    `positions_before` that of all before it. `skip_link` points far back, so that any ancestor is found in a
+    few steps.
     """
 
     previous: "HistoryNode | None"
@@ -45,16 +46,14 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def positions_through(self) -> int:
-        """The positions up to and with it."""
         return self.positions_before + self.positions
 
     @property
     def tokens(self) -> int:
-        """Those of its own pieces."""
         return self.end_tokens - (self.previous.end_tokens if self.previous is not None else 0)
 
     def ancestor_at(self, depth: int) -> "HistoryNode | None":
-        """The one so deep on the way here; None where the way is not so long."""
+        """The ancestor (or itself) at this depth; None if the history is shorter."""
         node: HistoryNode | None = self
         while node is not None and node.depth > depth:
             node = (
@@ -65,11 +64,11 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return node if node is not None and node.depth == depth else None
 
     def descends_from(self, other: "HistoryNode") -> bool:
-        """Whether `other` stands on the way here, or is this."""
+        """Whether `other` is an ancestor, or this node."""
         return self.ancestor_at(other.depth) is other
 
     def last_within(self, tokens: int) -> "HistoryNode | None":
-        """The last on the way here up to which the messages have at most so many tokens."""
+        """The last ancestor (or itself) up to which the messages have at most this many tokens."""
         node: HistoryNode | None = self
         while node is not None and node.end_tokens > tokens:
             node = (
@@ -80,7 +79,7 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return node
 
     def nearest(self, tokens: int) -> "HistoryNode | None":
-        """The one on the way here up to which the messages have so many tokens, as nearly as there is one."""
+        """The ancestor (or itself) up to which the number of tokens is nearest to `tokens`."""
         below = self.last_within(tokens)
         above = self.ancestor_at(below.depth + 1 if below is not None else 0)
         if below is None or above is None:
@@ -88,7 +87,7 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return above if above.end_tokens - tokens < tokens - below.end_tokens else below
 
     def unseen_keys(self, front: "PromptFront", seen: Collection[bytes]) -> list[bytes]:
-        """What tells those on the way here, behind `front`, that were not seen before."""
+        """The keys of the nodes after `front` that are not in `seen`."""
         found = []
         node: HistoryNode | None = self
         while node is not None and (key := front.key + node.key) not in seen:
@@ -97,7 +96,7 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return found
 
     def path(self, after: "HistoryNode | None" = None) -> "list[HistoryNode]":
-        """All from the one behind `after` up to this, the first one first."""
+        """The nodes from the one after `after` up to this one, in order."""
         found = []
         node: HistoryNode | None = self
         while node is not None and node is not after:
@@ -113,7 +112,7 @@ def append_node(
     message: RecordedMessage | None = None,
     role: str = "",
 ) -> HistoryNode:
-    """A message of these pieces behind `before`."""
+    """A message with these pieces after `previous`."""
     key = previous.key if previous is not None else b""
     keys = []
     for piece in pieces:
@@ -143,7 +142,9 @@ def append_node(
 
 
 def _skip_target(previous: HistoryNode | None) -> HistoryNode | None:
-    """Where a stretch behind `before` leads back to: so far that any place is a few such steps away."""
+    """The skip link of a node after `previous`: chosen so that any ancestor is a logarithmic number of steps
+    away.
+    """
     if previous is None or previous.skip_link is None or previous.skip_link.skip_link is None:
         return previous
     near, far = previous.skip_link, previous.skip_link.skip_link
@@ -153,13 +154,13 @@ def _skip_target(previous: HistoryNode | None) -> HistoryNode | None:
 def reattach_node(
     previous: HistoryNode | None, node: HistoryNode, pieces: Sequence[PromptPiece] | None = None
 ) -> HistoryNode:
-    """`stretch` behind something else, with other pieces where they are said."""
+    """`node` after another one, with other pieces if given."""
     own_pieces = node.pieces if pieces is None else pieces
     return append_node(previous, own_pieces, message=node.message, role=node.role)
 
 
 def drop_thinking(last: HistoryNode) -> HistoryNode:
-    """The same way without any thought on it: what is left of it once the user speaks again."""
+    """The history without thinking blocks, as the provider sees it after the next user turn."""
     first = last.first_thinking
     if first is None:
         return last
@@ -168,15 +169,15 @@ def drop_thinking(last: HistoryNode) -> HistoryNode:
         pieces = [piece for piece in node.pieces if piece.kind not in THINKING_KINDS]
         if pieces:
             previous = reattach_node(previous, node, pieces)
-    # All that was said may have been thoughts.
+    # The whole history may have been thinking.
     return previous if previous is not None else reattach_node(None, first, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PromptFront:
-    """What stands before the messages: tools and system prompt, as far as they are known.
+    """What precedes the messages: tools and system prompt, as far as known.
 
-    `marks` are the pieces that the client marks.
+    `breakpoints` are the pieces on which the client places breakpoints.
     """
 
     model: str
@@ -187,18 +188,18 @@ class PromptFront:
     breakpoints: tuple[int, ...]
 
     def token_ends(self) -> list[int]:
-        """How many tokens it has up to and with each piece."""
+        """Cumulative tokens of the pieces."""
         return list(accumulate([piece.tokens for piece in self.pieces]))
 
     def end_tokens(self, piece: int) -> int:
-        """How many tokens it has up to and with a piece."""
+        """The tokens up to and including a piece."""
         return sum(earlier.tokens for earlier in self.pieces[: piece + 1])
 
 
 def build_front(
     model: str, pieces: Sequence[PromptPiece], breakpoints: Iterable[int] = (), settings: bytes = b""
 ) -> PromptFront:
-    """A front of these pieces; `settings` are parameters with which all messages behind it are others."""
+    """Build a front; `settings` are parameters that change the keys of all messages after it."""
     keys, key = compute_front_keys(model, pieces, {Area.MESSAGES: settings})
     return PromptFront(
         model=model,

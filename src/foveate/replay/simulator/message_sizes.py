@@ -1,7 +1,4 @@
-"""What messages weigh: as the offline counter says, or where a bill says the sum, roughly, to divide it.
-
-The blocks of recorded messages, each read once, and only as far as a replay asks for them.
-"""
+"""Blocks and sizes of recorded messages: counted offline, or estimated in order to divide a known total."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,20 +27,22 @@ from foveate.tokens.tokenizers.claude import claude_family
 _OPAQUE_KIND = "opaque"
 _TEXT_KIND = "text"
 _TEXT_KINDS = frozenset((_TEXT_KIND, "input_text", "output_text"))
-# What a message has in it that may bear marks; a name may also be written in escapes.
+# Names that occur in a message with breakpoints, unless they are written with escapes.
 _BREAKPOINT_NAMES = tuple(f'"{name}"'.encode() for name in BREAKPOINT_FIELDS)
 _ESCAPE = b"\\u"
-# About how many bytes a token has, and how many tokens go around a block.
+# Approximate bytes per token, and overhead per block.
 _BYTES_PER_TOKEN = 4
 _BLOCK_OVERHEAD_TOKENS = 8
 _IMAGE_TOKENS = 1_500
 _IMAGE = b"image"
 _OPAQUE_FIELDS = ("signature", "data")
+_MAX_CACHED_NAMES = 256
 
 
-# One is made of every block that was ever said, and a struct is made several times as fast as a dataclass.
+# A struct, since one is created for every recorded block, and structs are created several times as fast as
+# dataclasses.
 class RecordedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A block of a message: what tells it from others, and about how many tokens it has."""
+    """A block of a message: its digest, and its approximate tokens."""
 
     digest: bytes
     kind: str
@@ -53,7 +52,7 @@ class RecordedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def read_blocks(api_format: Format, message: RecordedMessage) -> tuple[RecordedBlock, ...]:
-    """The blocks of a message; a message that cannot be read is one that takes no mark."""
+    """The blocks of a message; one opaque block if it cannot be read."""
     try:
         found = (
             _read_anthropic_blocks(message)
@@ -71,7 +70,7 @@ def _read_wire_blocks(api_format: Format, message: RecordedMessage) -> tuple[Rec
 
 
 def _read_anthropic_blocks(recorded: RecordedMessage) -> tuple[RecordedBlock, ...]:
-    """What `wire.message_blocks` says of such a message, without what only an edit asks of a block."""
+    """The blocks of an Anthropic message. Faster than the general parser, since replays never edit them."""
     raw = recorded.raw
     message = as_dict(parse_json(raw))
     role = as_text(message.get("role")).encode("utf-8", "replace") + b"\0"
@@ -115,7 +114,7 @@ def _convert_block(block: Block) -> RecordedBlock:
 
 
 def _estimate_tokens(kind: str, content: bytes, entry: Any) -> int:
-    """About how many tokens a block has. What it only carries (a picture's bytes, a seal) is not read."""
+    """Estimate the tokens of a block without encoded data (images, signatures)."""
     if _IMAGE in content and (images := count_images(entry)):
         return images * _IMAGE_TOKENS
     size = len(content)
@@ -126,7 +125,7 @@ def _estimate_tokens(kind: str, content: bytes, entry: Any) -> int:
 
 
 def _make_opaque_block(message: RecordedMessage) -> RecordedBlock:
-    """A message of which nothing is known but that it is there: no place for a mark."""
+    """One block for a message that cannot be read; it accepts no breakpoint."""
     content_digest = compute_digest(message.role.encode("utf-8", "replace") + b"\0" + message.raw)
     approximate_tokens = _BLOCK_OVERHEAD_TOKENS + len(message.raw) // _BYTES_PER_TOKEN
     return RecordedBlock(
@@ -134,28 +133,23 @@ def _make_opaque_block(message: RecordedMessage) -> RecordedBlock:
     )
 
 
-# Where nobody counts, so many bytes are a token.
-_FALLBACK_BYTES_PER_TOKEN = 4
-_MAX_CACHED_NAMES = 256
-
-
 class SizedMessage(msgspec.Struct, frozen=True, eq=False):
-    """One message: its blocks, and about how many tokens they have together."""
+    """One message: its blocks, and their approximate tokens together."""
 
     blocks: tuple[RecordedBlock, ...]
     tokens: int
 
     def opens_turn(self, role: str) -> bool:
-        """Whether the user speaks in it, and not tools alone."""
+        """Whether it is a user message with more than tool results."""
         return role == "user" and any(block.kind not in TOOL_RESULT_KINDS for block in self.blocks)
 
     def without_thinking(self) -> "SizedMessage":
-        """The same without its thoughts; one that holds nothing else stays."""
+        """The message without thinking blocks; unchanged if it has no other."""
         remaining = [block for block in self.blocks if block.kind not in THINKING_KINDS]
         return self if not remaining or len(remaining) == len(self.blocks) else _combine_blocks(remaining)
 
     def pieces(self, tokens: int, rules: CacheRules) -> tuple[PromptPiece, ...]:
-        """Its pieces, which have so many tokens together."""
+        """Its pieces, with `tokens` divided among them."""
         blocks, breakpoint_kinds = self.blocks, rules.breakpoint_kinds
         shares = (
             (tokens,)
@@ -183,7 +177,7 @@ def _combine_blocks(blocks: Sequence[RecordedBlock]) -> SizedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedFront:
-    """The tools and the system prompt of a request, which are marked, and how long its answer may be."""
+    """Tools and system prompt of a request with their breakpoints, and the output tokens that it reserves."""
 
     pieces: tuple[PromptPiece, ...]
     breakpoints: tuple[int, ...]
@@ -191,7 +185,7 @@ class SizedFront:
 
 
 class MessageSizer:
-    """Weighs the messages of recordings in one format, for one model."""
+    """Sizes the messages of recordings in one format, for one model."""
 
     def __init__(self, model: str, api_format: Format) -> None:
         self._counter = counter_for(model)
@@ -200,26 +194,26 @@ class MessageSizer:
         self._sized: dict[int, SizedMessage] = {}
 
     def size_message(self, message: RecordedMessage) -> SizedMessage:
-        """A message of the recording, weighed once and roughly: by how much there is to be read in it."""
+        """Estimate the size of a message from its readable bytes; cached."""
         found = self._sized.get(id(message))
         if found is None:
             found = self._sized[id(message)] = _combine_blocks(read_blocks(self._spoken, message))
         return found
 
     def count_message(self, raw: bytes) -> int:
-        """About how many tokens a message has; none where there is none."""
+        """Count the tokens of a message; 0 if it is empty."""
         if not raw:
             return 0
         try:
             return self._counter.count_message(formats.parse_message(self._spoken, raw)).tokens
         except MalformedRequest:
-            return len(raw) // _FALLBACK_BYTES_PER_TOKEN
+            return len(raw) // _BYTES_PER_TOKEN
 
     def size_front(self, envelope: bytes) -> SizedFront:
-        """What a request holds beside its messages.
+        """Size what a request contains besides its messages.
 
         Raises:
-            MalformedRequest: they cannot be read.
+            MalformedRequest: it cannot be read.
         """
         request = formats.parse_request(envelope, self._spoken)
         blocks = formats.preamble_blocks(request, formats.message_history(request))
@@ -245,12 +239,12 @@ class MessageSizer:
 
 @lru_cache(_MAX_CACHED_NAMES)
 def tokenizer_name(model: str) -> str:
-    """What tells whether two models count alike, as far as that is known."""
+    """A name that is the same for models known to use the same tokenizer."""
     return claude_family(model) if "claude" in model.lower() else normalize_model_name(model)
 
 
 def divide_tokens(tokens: int, weights: Sequence[int]) -> list[int]:
-    """`tokens` in whole numbers by `weights`; evenly where nothing weighs anything."""
+    """Divide `tokens` into whole numbers in proportion to `weights`; evenly if all weights are 0."""
     if not weights:
         return []
     weights = weights if any(weights) else [1] * len(weights)

@@ -1,4 +1,4 @@
-"""One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
+"""Runs of policies through a session: the usage of each call, and the state of the cache after it."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -50,15 +50,15 @@ from foveate.replay.simulator.reconstruct import (
 )
 
 DEFAULT_GATEWAY = AgentOptions()
-# So many places at which something long-lived was left are looked at again.
+# Number of positions with long-TTL entries that are considered again.
 _MAX_ANCHORS = 4
 _INSTRUCTION_PLACE = Place(Area.MESSAGES, -4, 0)
 
 
 class SimulatedCall(NamedTuple):
-    """What one call comes to: its own input, and of the summary that was made behind it, if one was.
+    """The usage of one call, and of the summary that was made after it, if any.
 
-    A tuple, since one is made for every call and policy.
+    A named tuple, since one is created for every call and policy.
     """
 
     usage: CacheUsage
@@ -68,15 +68,15 @@ class SimulatedCall(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How long its context is."""
+        """The size of its context."""
         return self.usage.input_tokens
 
 
 class PolicyRun(Protocol):
-    """A policy on its way through one session."""
+    """A policy running through one session."""
 
     def simulate(self, call: ReconstructedCall) -> SimulatedCall:
-        """What the next call comes to."""
+        """Simulate the next call."""
 
 
 def start_runs(
@@ -87,11 +87,12 @@ def start_runs(
     is_as_sent: bool = False,
     gateway: AgentOptions = DEFAULT_GATEWAY,
 ) -> dict[Policy, PolicyRun]:
-    """Policies at the beginning of a session; `window_tokens` is in the place of each model's own window.
+    """Start policies at the beginning of a session. `window_tokens` overrides the context window of all
+    models.
 
-    They share what is the same for several of them, and give what each would give alone, as long as all of them
-    take the same calls in turn. `is_as_sent`: they go to the models that they went to, so that what the client
-    did is known already. `gateway` is the configuration that the policies of the gateway follow.
+    The runs share work, and give the same results as each one alone if all of them receive the same calls in
+    turn. `is_as_sent`: calls go to their recorded models, so the client's own usage is already known.
+    `gateway` is the configuration of the gateway policies.
     """
     prompts = _SharedPrompts()
     adaptive = _AdaptiveRun(prompts.abbreviated)
@@ -121,7 +122,7 @@ def start_runs(
 
 
 def context_window_tokens(model: str, window_tokens: int | None) -> int | None:
-    """The window of a call: the one that was asked for, or its model's; None where nobody knows."""
+    """The context window of a call: `window_tokens` if given, else the model's; None if unknown."""
     if window_tokens is not None:
         return window_tokens
     window = find_context_window(model)
@@ -140,30 +141,29 @@ class _UncachedRun:
 
 class _ChooseBreakpoints(Protocol):
     def __call__(self, sent: ReconstructedCall, prompt: CachedPrompt, /) -> dict[int, Ttl]:
-        """The marks of a prompt."""
+        """The breakpoints of a prompt, by piece."""
 
 
 class _ChoosePositions(Protocol):
     def __call__(self, sent: ReconstructedCall, /) -> list[BreakpointPosition]:
-        """The same marks, where they are looked for on the way back."""
+        """The same breakpoints as positions in the history."""
 
 
 class _SharedPrompts:
-    """What was sent as caches see it, made once for all policies that send it as it is."""
+    """The prompts of calls, built once for all policies that send them unchanged."""
 
     def __init__(self) -> None:
         self.abbreviated = AbbreviatedPrompts()
         self._latest: tuple[ReconstructedCall, CachedPrompt] | None = None
 
     def build(self, sent: ReconstructedCall) -> CachedPrompt:
-        """The prompt of the call that is taken now."""
         if self._latest is None or self._latest[0] is not sent:
             self._latest = sent, self.abbreviated.build(sent)
         return self._latest[1]
 
 
 class _FixedRun:
-    """Marks that depend on nothing but what is sent."""
+    """Breakpoints that depend only on what is sent."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _FixedRun:
 
 
 def _make_fixed_run(prompts: _SharedPrompts, number: int) -> _FixedRun:
-    """The marks that one would put there by hand, for the time of that number."""
+    """A run with fixed breakpoints and the TTL at this index of the rules."""
 
     def marks(sent: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
         rules = sent.rules
@@ -204,17 +204,17 @@ def _make_fixed_run(prompts: _SharedPrompts, number: int) -> _FixedRun:
     return _FixedRun(prompts, marks, spots)
 
 
-# A call as it is billed, and what it was sent as, with the marks in it.
+# The served call, its prompt, and its breakpoints by piece.
 _ServedPrompt = tuple[ServedRequest, CachedPrompt, dict[int, Ttl]]
 
 
 def keeps_client_breakpoints(options: AgentOptions) -> bool:
-    """Tell whether the gateway adds its breakpoints to the client's, and does not replace them."""
+    """Whether the gateway adds its breakpoints to the client's instead of replacing them."""
     return not options.prompt_cache or not options.replace_breakpoints
 
 
 class _AdaptiveRun:
-    """Foveate's own layout, with the time to live that a conversation's rhythm makes worth its price.
+    """Foveate's own breakpoints, with the TTL that pays for the conversation's gaps.
 
     With `gateway` it follows that configuration, and keeps the client's breakpoints as the gateway does.
     """
@@ -224,14 +224,14 @@ class _AdaptiveRun:
         self._gateway = gateway
         self._options = gateway or DEFAULT_GATEWAY
         self._keeps_client_breakpoints = gateway is not None and keeps_client_breakpoints(gateway)
-        self._abbreviated = abbreviated  # shared with those who send the same
+        self._abbreviated = abbreviated  # shared by runs that send the same
         self._log = PrefixLog()
         self._gaps: dict[str, tuple[GapHistogram, float]] = {}
         self._anchors: dict[str, list[HistoryNode]] = {}
         self._latest: tuple[ReconstructedCall, _ServedPrompt] | None = None
 
     def fork(self) -> "_AdaptiveRun":
-        """The same from here on, for one whose way is another."""
+        """A copy for a policy whose history diverges from here on."""
         other = _AdaptiveRun(self._abbreviated.fork(), self._gateway)
         other.cache = self.cache
         other._log = PrefixLog(self._log.reuse)
@@ -242,7 +242,7 @@ class _AdaptiveRun:
         return SimulatedCall(usage=self.serve(call)[0].usage)
 
     def serve(self, sent: ReconstructedCall) -> _ServedPrompt:
-        """The call as it is billed, and the prompt with its marks; the same again for who asks again."""
+        """Serve a call. Asking again for the same call returns the same result."""
         if self._latest is None or self._latest[0] is not sent:
             self._latest = sent, self._serve(sent)
         return self._latest[1]
@@ -320,7 +320,7 @@ def _find_anchors(
     last_node: HistoryNode,
     rules: CacheRules,
 ) -> list[HistoryNode]:
-    """The messages at which something long-lived is left: a mark has to stand there again to keep it."""
+    """The messages with long-TTL entries: a breakpoint must be placed there again to keep them."""
     lasting = [at for at, ttl in breakpoints.items() if ttl is rules.ttls[-1] and len(rules.ttls) > 1]
     if not lasting:
         return known
@@ -335,9 +335,9 @@ def _find_anchors(
 
 
 class _CompactingRun:
-    """The same, with the head of a history folded once its request is long: behind the answer, for the next.
+    """The same with compaction: once a request is long, the history is compacted after the response.
 
-    Where a request would not fit at all, it waits for the fold.
+    A request that exceeds the context window waits for the compaction.
     """
 
     def __init__(
@@ -347,13 +347,13 @@ class _CompactingRun:
         window_tokens: int | None,
         options: CompactionOptions = DEFAULT_GATEWAY.compaction_options,
     ) -> None:
-        self._adaptive = adaptive  # shared until the first fold
+        self._adaptive = adaptive  # shared until the first compaction
         self._has_compacted = False
         self._messages = MessageReader(api_format)
         self._window_tokens = window_tokens
         self._options = options
         self._compactions: dict[str, list[SimulatedCompaction]] = {}
-        self._responses_since_compaction: dict[str, int] = {}  # since the last fold
+        self._responses_since_compaction: dict[str, int] = {}  # since the last compaction
 
     def simulate(self, call: ReconstructedCall) -> SimulatedCall:
         name = call.call.conversation
@@ -405,7 +405,7 @@ class _CompactingRun:
     def _apply_compaction(
         self, sent: ReconstructedCall
     ) -> tuple[SimulatedCompaction | None, ReconstructedCall]:
-        """The call with the farthest reaching fold of its history put in."""
+        """The call with the latest compaction that applies to its history."""
         for compaction in reversed(self._compactions.get(sent.call.conversation, [])):
             last_node = compaction.apply(sent.last_node)
             if last_node is not None:
@@ -437,7 +437,7 @@ class _CompactingRun:
         breakpoints: Mapping[int, Ttl],
         compaction: SimulatedCompaction,
     ) -> CacheUsage:
-        """What the summary costs: the request as it was sent, read from the cache, and an instruction."""
+        """The usage of the summary: the request as sent, read from the cache, and an instruction."""
         piece = PromptPiece(
             digest=compaction.replacement.key,
             tokens=compaction.instruction_tokens,
@@ -456,5 +456,5 @@ class _CompactingRun:
 
 
 def _front_entry_only(sent: ReconstructedCall) -> ExternalEntry | None:
-    """What somebody else had left, but for messages, which now stand behind a summary."""
+    """The external entry, unless it ends at a message, which now follows a summary."""
     return sent.external_entry if sent.external_entry is not None and sent.external_entry.node is None else None

@@ -1,14 +1,10 @@
-"""What each call of a recording sent: told from its messages, and from its bill where they are not all.
+"""Reconstructs what each call of a recording sent, from its messages and its usage.
 
-A bill says how many tokens were sent, so what each message weighs is told from how the sums grow, and the
-system prompt and the tools, which logs do not hold, are what the first bill has beyond its messages. It also
-says how much of that the provider's cache knew. Where this is less than what the calls before have left there,
-something was another than the recording shows: a time in the system prompt, a tool, a reminder. Where it is
-more, somebody else had sent the same. Both hold whatever the policy: both are taken from the bill, and counted.
-
-A conversation as its bills tell it: what stands before its messages, and where each of these stands.
-
-A recording as another model would have read it.
+Usage tells how many tokens were sent. The size of each message follows from how the totals grow, and the size
+of the unrecorded system prompt and tools is what the first total exceeds its messages by. Usage also tells
+how much was read from the cache. If that is less than the earlier calls left there, the prompt was different
+from the recording (a time in the system prompt, a tool, a reminder). If it is more, someone else had sent the
+same. Both hold under any policy, so both are taken from the usage, and counted.
 """
 
 import dataclasses
@@ -45,17 +41,25 @@ from foveate.replay.simulator.history import (
 )
 from foveate.replay.simulator.message_sizes import MessageSizer, divide_tokens, tokenizer_name
 
-# So many ends of a hidden system prompt are marked: with more of them, no marks were left for the messages.
+# Number of breakpoints in a hidden system prompt: more would leave none for the messages.
 _MAX_ENDS = 2
 _CONVERSATION_END = -1
+# A read within this share of the input, or this many tokens, counts as expected.
+_TOLERANCE = 0.005
+_TOLERANCE_TOKENS = 64
+# A total that falls by more than this share cannot be explained by estimation errors.
+_MIN_SHRINKAGE = 0.02
+_NO_USAGE = CacheUsage()
+# Agents that are known to place breakpoints.
+_SOURCES_WITH_BREAKPOINTS = (RecordingSource.CLAUDE_CODE, RecordingSource.PI)
 
 
 class ConversationState:
-    """What is known of one conversation.
+    """What is known about one conversation.
 
-    `hidden_tokens` is what it has before its messages and the recording does not show: a system prompt and
-    tools, and behind the last of `ends`, up to which a bill was seen to be read, what the first message holds
-    beyond what is shown of it. `links` are its messages in their places.
+    `hidden_tokens` are the tokens before its messages that are not recorded: system prompt and tools, and
+    after the last of `ends` (sizes up to which usage showed a cache read) the unrecorded start of the first
+    message. `nodes` are its messages by id.
     """
 
     def __init__(self, name: str, root: str) -> None:
@@ -70,42 +74,39 @@ class ConversationState:
         self._scale = 1.0
         self._name = name
         self._root = root
-        # How often what stands behind so many tokens of it became another one.
+        # By number of tokens: how often the front changed after that many tokens.
         self._changes: dict[int, int] = {}
         self._settings_version = 0
         self._fronts: dict[tuple[str, bool], PromptFront] = {}
 
     def copy_front_from(self, other: "ConversationState") -> None:
-        """Begin with the system prompt of another one, as far as that is known."""
+        """Start with the system prompt of another conversation, as far as known."""
         self._name, self.ends, self._changes = other._name, other.ends, dict(other._changes)
         self.ttls = other.ttls
 
     def set_recorded_front(
         self, envelope: bytes, pieces: Sequence[PromptPiece], breakpoints: Sequence[int]
     ) -> None:
-        """What stands before the messages, where it was recorded."""
+        """Set tools and system prompt, if recorded."""
         self.envelope, self._recorded_breakpoints = envelope, breakpoints
         self._recorded_pieces = _scale_pieces(pieces, self._scale)
         self._fronts = {}
 
     def scale_front(self, factor: float) -> None:
-        """Take what was counted of that so many times as long: a bill says how long it is with the messages."""
+        """Scale the counted tokens of the front, so that they match the usage."""
         self._recorded_pieces, self._scale = _scale_pieces(self._recorded_pieces, factor), self._scale * factor
         self._fronts = {}
 
     @property
     def is_front_recorded(self) -> bool:
-        """Whether what stands before the messages was recorded."""
         return bool(self._recorded_pieces)
 
     @property
     def has_recorded_breakpoints(self) -> bool:
-        """Whether what was recorded bears marks."""
         return bool(self._recorded_breakpoints)
 
     @property
     def front_tokens(self) -> int:
-        """How many tokens stand before the messages."""
         return (
             sum(piece.tokens for piece in self._recorded_pieces)
             if self._recorded_pieces
@@ -113,7 +114,6 @@ class ConversationState:
         )
 
     def current_front(self, model: str, *, has_thinking: bool) -> PromptFront:
-        """What stands before the messages now."""
         found = self._fronts.get((model, has_thinking))
         if found is None:
             settings = repr((has_thinking, self._settings_version)).encode()
@@ -126,7 +126,7 @@ class ConversationState:
         return found
 
     def record_change(self, *, after_tokens: int | None = None) -> None:
-        """From here on it is another one behind so many tokens; all of the messages, where it is not said."""
+        """Record that the front changed after this many tokens; without a number, that all messages did."""
         if after_tokens is None:
             self._settings_version += 1
         else:
@@ -134,13 +134,13 @@ class ConversationState:
         self._fronts = {}
 
     def replace_hidden_front(self, tokens: int) -> None:
-        """Replace what was not recorded before the messages by something else of so many tokens."""
+        """Replace the hidden front by another one of this size."""
         self.hidden_tokens = tokens
         self.ends = tuple(end for end in self.ends if end < tokens)
         self.record_change(after_tokens=0)
 
     def find_or_add_end(self, tokens: int, tolerance_tokens: int) -> int:
-        """The end nearest to so many tokens, and a new one there where none is near."""
+        """The end nearest to this many tokens; add one if none is within the tolerance."""
         ends = self._recorded_ends() if self._recorded_pieces else self.ends
         near = [end for end in ends if abs(end - tokens) <= tolerance_tokens]
         if near or self._recorded_pieces:
@@ -150,7 +150,7 @@ class ConversationState:
         return tokens
 
     def rewrite(self, last: HistoryNode, keep: HistoryNode | None, scale: float = 1.0) -> HistoryNode:
-        """`last` again, all behind `keep` being something else now, `scale` times as long."""
+        """Rebuild the history after `keep` with different content, scaled in size."""
         previous = keep
         for number, node in enumerate(last.path(after=keep)):
             pieces = [replace(piece, tokens=round(piece.tokens * scale)) for piece in node.pieces]
@@ -185,7 +185,7 @@ class ConversationState:
         return build_front(model, pieces, self._recorded_breakpoints, settings)
 
     def _build_hidden_front(self, model: str, settings: bytes) -> PromptFront:
-        """Pieces for what was not recorded; what tells each does not depend on where the others end."""
+        """Pieces for the hidden front. The key of each does not depend on the other ends."""
         whole = self.hidden_tokens or 0
         ends = [end for end in self.ends if end < whole]
         pieces, keys = [], []
@@ -214,7 +214,7 @@ class ConversationState:
         )
 
     def _front_key(self, model: str, end: int, start: int) -> bytes:
-        """What tells all up to an end from everything else; the very end is that of this conversation alone."""
+        """The key of the front up to an end; that of the conversation end is unique to this conversation."""
         changes = sorted((after, times) for after, times in self._changes.items() if after <= start)
         root = self._root if end == _CONVERSATION_END else ""
         return compute_digest(repr((model, self._name, end, root, changes)).encode("utf-8", "replace"))
@@ -224,46 +224,35 @@ def _scale_pieces(pieces: Sequence[PromptPiece], factor: float) -> Sequence[Prom
     return [replace(piece, tokens=round(piece.tokens * factor)) for piece in pieces]
 
 
-# A read that is off by no more than this share of the input, or these tokens, is the one that was expected.
-_TOLERANCE = 0.005
-_TOLERANCE_TOKENS = 64
-# A sum that falls by more than this share cannot come from how texts were weighed.
-_MIN_SHRINKAGE = 0.02
-
-_NO_USAGE = CacheUsage()
-# Agents that are known to put marks.
-_SOURCES_WITH_BREAKPOINTS = (RecordingSource.CLAUDE_CODE, RecordingSource.PI)
-
-
 class UsageFinding(StrEnum):
-    """What only the bill of a call tells."""
+    """What only the usage of a call shows."""
 
     NOTHING = "nothing"
-    PREFIX_CHANGED = "changed"  # less was read than had been left: from somewhere on, another prompt was sent
-    ALREADY_CACHED = "kept"  # more was read: somebody else had sent the same
+    PREFIX_CHANGED = "changed"  # less was read than expected: the prompt was different from some point on
+    ALREADY_CACHED = "kept"  # more was read: someone else had sent the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExternalEntry:
-    """What somebody else had left in the cache: up to a piece of the front, or up to a message."""
+    """A cache entry left by someone else: up to a piece of the front, or up to a message."""
 
     piece: int = -1
     node: HistoryNode | None = None
 
     @property
     def nodes(self) -> tuple[HistoryNode, ...]:
-        """The message at which it ends, where it is one."""
+        """The message at which it ends, if it is one."""
         return (self.node,) if self.node is not None else ()
 
 
-# Made for every call, and a struct is made several times as fast as a dataclass.
+# A struct, since one is created for every call, and structs are created several times as fast as dataclasses.
 class ReconstructedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One call as it was sent.
 
-    `ttls` are for how long the client asked to keep its system prompt and its messages; None where it put no
-    marks. `expected` is what its bill would have been by all that was known before, and `told` what the bill
-    then told beyond that; `recorded` is what the simulation makes of it with all of that. `reserve_tokens` is
-    how long the answer may be, where the request says it.
+    `ttls` are the TTLs of the client's breakpoints in the system prompt and in messages; None without
+    breakpoints. `expected` is the simulated usage before the recorded one was considered, `finding` what that
+    showed, and `recorded` the simulated usage with it. `reserve_tokens` is the maximum output, if the request
+    sets it.
     """
 
     call: RecordedCall
@@ -280,27 +269,26 @@ class ReconstructedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def full_nodes(self) -> tuple[HistoryNode, ...]:
-        """The message at which what somebody else had left ends, where it is one."""
+        """The message at which the external entry ends, if it is one."""
         return self.external_entry.nodes if self.external_entry is not None else ()
 
     @property
     def input_tokens(self) -> int:
-        """All that was sent."""
         return self.front.tokens + self.last_node.end_tokens
 
 
 def reconstruct_calls(recording: Recording) -> list[ReconstructedCall]:
-    """What the calls of a recording sent, in their order."""
+    """Reconstruct the calls of a recording, in order."""
     return list(_CallReconstructor(recording).reconstruct())
 
 
 def recorded_breakpoints(call: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
-    """The marks that the client itself had put into `prompt`, by the pieces that they stand on."""
+    """The client's own breakpoints in `prompt`, by piece."""
     if call.ttls is None or call.rules.caching is CachingMode.AUTOMATIC:
         return {}
     front_ttl, tail_ttl = call.ttls
     breakpoints = client_breakpoints(prompt, call.front, call.last_node, front_ttl=front_ttl, tail_ttl=tail_ttl)
-    if call.external_entry is not None:  # an entry that was read is one that a mark has found
+    if call.external_entry is not None:  # an entry that was read must have been found by a breakpoint
         breakpoints |= _external_entry_breakpoint(prompt, call.front, call.external_entry, call.ttls)
     return breakpoints
 
@@ -315,7 +303,7 @@ def _external_entry_breakpoint(
 
 
 def recorded_positions(call: ReconstructedCall) -> list[BreakpointPosition]:
-    """The same marks, where they are looked for on the way back."""
+    """The same breakpoints as positions in the history."""
     if call.ttls is None:
         return []
     front_ttl, tail_ttl = call.ttls
@@ -334,7 +322,7 @@ def recorded_positions(call: ReconstructedCall) -> list[BreakpointPosition]:
 
 
 def add_external_entry(cache: SimulatedCache, sent: ReconstructedCall) -> SimulatedCache:
-    """`cache` with what somebody else had left there: it would have been there whatever the policy."""
+    """Add the external entry to `cache`: it would exist under any policy."""
     external_entry = sent.external_entry
     if external_entry is None or not sent.rules.ttls:
         return cache
@@ -354,7 +342,7 @@ def add_external_entry(cache: SimulatedCache, sent: ReconstructedCall) -> Simula
 def serve_call(
     cache: SimulatedCache, sent: ReconstructedCall, prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]
 ) -> ServedRequest:
-    """A call as it is billed, sent as `prompt` with these marks."""
+    """Serve a call, sent as `prompt` with these breakpoints."""
     call = sent.call
     return add_external_entry(cache, sent).serve_with_breakpoints(
         prompt, breakpoints, sent.rules, at=call.at, response_at=call.response_at
@@ -364,7 +352,7 @@ def serve_call(
 def serve_call_by_lookback(
     cache: SimulatedCache, sent: ReconstructedCall, positions: Iterable[BreakpointPosition]
 ) -> ServedRequest:
-    """The same with marks that are looked for on the way back."""
+    """The same with breakpoints as positions in the history."""
     call, with_external = sent.call, add_external_entry(cache, sent)
     return serve_positions(
         with_external,
@@ -378,19 +366,18 @@ def serve_call_by_lookback(
 
 
 class _CallReconstructor:
-    """Goes through the calls of a recording, and keeps beside what they leave in the provider's cache."""
+    """Reconstructs the calls of a recording, and simulates the provider's cache alongside."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._cache = SimulatedCache()
         self._prompts = AbbreviatedPrompts()
         self._sizers: dict[str, MessageSizer] = {}
-        # By tokenizer and message, whose sizes are those of that tokenizer.
+        # By tokenizer and message, since sizes depend on the tokenizer.
         self._conversations: dict[tuple[str, int], ConversationState] = {}
         self._latest_conversations: dict[tuple[str, str], ConversationState] = {}
 
     def reconstruct(self) -> Iterator[ReconstructedCall]:
-        """Each call as it was sent."""
         return map(self._reconstruct_call, self._recording.calls)
 
     def _reconstruct_call(self, call: RecordedCall) -> ReconstructedCall:
@@ -419,7 +406,7 @@ class _CallReconstructor:
         if call.usage is not None and sent.ttls is not None and rules.caching is not CachingMode.NONE:
             sent, served = self._apply_usage(sent, served, conversation, call.usage.cache)
             finding = sent.finding
-            if is_first:  # what sessions before it have left is nobody's surprise
+            if is_first:  # what earlier sessions left is not unexpected
                 finding, expected = UsageFinding.NOTHING, served.usage
         self._cache = served.cache
         reconstructed = replace(sent, expected=expected, recorded=served.usage, finding=finding)
@@ -429,7 +416,7 @@ class _CallReconstructor:
     def _find_conversation(
         self, call: RecordedCall, tokenizer: str
     ) -> tuple[ConversationState, list[RecordedMessage]]:
-        """The conversation that a call goes on with, and its messages that are new."""
+        """The conversation that a call continues, and its new messages."""
         new: list[RecordedMessage] = []
         message: RecordedMessage | None = call.last_message
         while message is not None and (tokenizer, id(message)) not in self._conversations:
@@ -457,7 +444,7 @@ class _CallReconstructor:
     def _apply_usage(
         self, sent: ReconstructedCall, served: ServedRequest, conversation: ConversationState, usage: CacheUsage
     ) -> tuple[ReconstructedCall, ServedRequest]:
-        """The same, with what only the bill tells."""
+        """Correct a call by what only its usage shows."""
         difference = usage.read - served.usage.read
         tolerance = tolerance_tokens(usage, sent.rules)
         if abs(difference) <= tolerance:
@@ -475,14 +462,14 @@ class _CallReconstructor:
 
 
 def tolerance_tokens(usage: CacheUsage, rules: CacheRules) -> int:
-    """By how many tokens a read may be off and still be the one that was billed."""
+    """Maximum difference between the simulated and the recorded read."""
     return max(int(_TOLERANCE * usage.input_tokens), _TOLERANCE_TOKENS, rules.step_tokens)
 
 
 def _apply_prefix_change(
     sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
 ) -> ReconstructedCall:
-    """What was sent, if it was another prompt from where the bill stopped reading."""
+    """The call with a prompt that differs from where the recorded read ended."""
     last, front = sent.last_node, sent.front.tokens
     if read <= tolerance:
         conversation.record_change(after_tokens=0)
@@ -494,14 +481,14 @@ def _apply_prefix_change(
         last = conversation.rewrite(last, last.nearest(read - front))
     new_front = conversation.current_front(sent.call.model, has_thinking=sent.call.has_thinking)
     changed = replace(sent, front=new_front, last_node=last, finding=UsageFinding.PREFIX_CHANGED)
-    # It may be the first time that a bill shows this end of the system prompt.
+    # This may be the first call whose usage shows this end of the system prompt.
     return _apply_external_entry(changed, conversation, read, tolerance) if read > tolerance else changed
 
 
 def _apply_external_entry(
     sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
 ) -> ReconstructedCall:
-    """What was sent, with the entry that the bill read and no call before had left."""
+    """The call with the entry that was read although no earlier call had left it."""
     front = sent.front
     if read > front.tokens + tolerance:
         node = sent.last_node.nearest(read - front.tokens)
@@ -515,7 +502,7 @@ def _apply_external_entry(
 
 
 def _apply_envelope(conversation: ConversationState, call: RecordedCall, sizer: MessageSizer) -> None:
-    """Take over what was recorded of a call beside its messages."""
+    """Take over the recorded envelope of a call."""
     if not call.envelope or conversation.envelope == call.envelope:
         return
     try:
@@ -529,7 +516,7 @@ def _apply_envelope(conversation: ConversationState, call: RecordedCall, sizer: 
 def _client_ttls(
     call: RecordedCall, conversation: ConversationState, rules: CacheRules, source: RecordingSource
 ) -> tuple[Ttl, Ttl] | None:
-    """For how long a client asked to keep its system prompt and its messages; None where it did not."""
+    """The TTLs of the client's breakpoints in the system prompt and in messages; None without breakpoints."""
     default_ttl = rules.ttls[0] if rules.ttls else Ttl.FIVE_MINUTES
     usage = call.usage.cache if call.usage is not None else None
     if usage is not None and rules.caching is CachingMode.BREAKPOINTS:
@@ -546,7 +533,7 @@ def _client_ttls(
         and not conversation.has_recorded_breakpoints
         and call.breakpoint_ttl is None
     ):
-        return None  # nothing says that there were marks
+        return None  # nothing shows that there were breakpoints
     requested = (
         call.breakpoint_ttl
         if call.breakpoint_ttl is not None and call.breakpoint_ttl in rules.ttls
@@ -562,7 +549,7 @@ def _place_messages(
     sizer: MessageSizer,
     rules: CacheRules,
 ) -> HistoryNode:
-    """The last message of a call in its place, those before it that are new too."""
+    """Append the new messages of a call to its history, and return the last one."""
     first = new[0] if new else call.last_message
     previous = conversation.nodes.get(id(first.previous)) if new and first.previous is not None else None
     if not new:
@@ -578,7 +565,8 @@ def _place_messages(
     if call.usage is None:
         sizes = [sizer.count_message(recorded.raw) for recorded in new]
     else:
-        # What stands before the messages is told from what they weigh: so these are counted well, once.
+        # The size of the hidden front is inferred from that of the messages, so these are counted exactly,
+        # once.
         count_exactly = previous is None and conversation.hidden_tokens is None
         weights = [
             sizer.count_message(recorded.raw) if count_exactly else message.tokens
@@ -598,13 +586,13 @@ def _place_messages(
 def _measure_new_tokens(
     usage: CacheUsage, conversation: ConversationState, previous: HistoryNode | None, weights: Sequence[int]
 ) -> int:
-    """How many tokens the new messages have; of a first call, what stands before them is told too."""
+    """The tokens of the new messages; on the first call, also infer the size of the hidden front."""
     total = usage.input_tokens
     if not conversation.nodes and conversation.is_front_recorded:
         conversation.scale_front(total / max(conversation.front_tokens + sum(weights), 1))
     elif previous is None and not conversation.is_front_recorded and conversation.hidden_tokens is None:
         hidden_tokens = max(total - sum(weights), 0)
-        # What a first call reads is mostly the system prompt, and its sum is surer than a difference.
+        # The first call mostly reads the system prompt, and that number is more reliable than a difference.
         is_near = abs(usage.read - hidden_tokens) <= _MIN_SHRINKAGE * total or len(weights) == 1
         if (
             usage.read
@@ -620,9 +608,9 @@ def _measure_new_tokens(
 def _shrink_history(
     usage: CacheUsage, conversation: ConversationState, previous: HistoryNode, new_tokens: int
 ) -> tuple[HistoryNode, int]:
-    """The history behind which new messages stand, and how many tokens these have, where the sum has fallen.
+    """The history before the new messages, and the tokens of these, if the total has fallen.
 
-    Agents leave out old results of tools without a word in their logs. What the bill still read is what stayed.
+    Agents drop old tool results without logging it. What was still read is what stayed.
     """
     total, front = usage.input_tokens, conversation.front_tokens
     known = front + previous.end_tokens
@@ -642,10 +630,10 @@ def _shrink_history(
 def convert_to_model(
     calls: Sequence[ReconstructedCall], model: str, api_format: Format
 ) -> list[ReconstructedCall]:
-    """The same calls to `model`: each message as many times as long as its counter finds it.
+    """Convert calls to another model, with each message scaled by the ratio of both token counts.
 
-    What the recording does not show, and what was answered, grows as all messages together do. Where both
-    models count alike, all sizes stay.
+    The hidden front and responses are scaled by the overall ratio. If both models use the same tokenizer, all
+    sizes stay.
     """
     return list(map(_ModelConverter(calls, model, api_format).convert, calls))
 
@@ -661,7 +649,6 @@ class _ModelConverter:
         self._overall_ratio = self._compute_overall_ratio(calls)
 
     def convert(self, call: ReconstructedCall) -> ReconstructedCall:
-        """One call."""
         recorded_model = call.call.model
         external_entry = call.external_entry
         if external_entry is not None and external_entry.node is not None:
@@ -694,7 +681,7 @@ class _ModelConverter:
         return known
 
     def _compute_overall_ratio(self, calls: Sequence[ReconstructedCall]) -> float:
-        """How many times as long all messages are together."""
+        """The ratio of the total sizes of all messages."""
         seen: set[int] = set()
         before = after = 0.0
         for call in calls:
@@ -722,7 +709,7 @@ class _ModelConverter:
             self._converted_nodes[id(new_node)] = (
                 new_node,
                 previous,
-            )  # the first is held, so that no other has its id
+            )  # holds the original node, so that its id cannot be reused
         assert previous is not None
         return previous
 
