@@ -336,16 +336,16 @@ def test_nothing_heavy_is_loaded_before_a_price_of_the_tables_is_asked_for() -> 
     script = """
 import sys
 from decimal import Decimal
-from foveate.cost.own_prices import OwnPrice, PerMillion
-from foveate.cost.price_book import PriceBook
-from foveate.values import CacheUsage, Usage
+from foveate.cost.pricing.custom_prices import CustomPrice, DollarsPerMillion
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.model import CacheUsage, Usage
 
-cost = PerMillion(uncached=Decimal(1), output=Decimal(2))
-book = PriceBook([OwnPrice(model="mine", dollars_per_million=cost)])
+cost = DollarsPerMillion(uncached=Decimal(1), output=Decimal(2))
+book = PriceBook([CustomPrice(model="mine", dollars_per_million=cost)])
 assert book.price("mine", Usage(cache=CacheUsage(uncached=1)), provider="vllm", at=0).dollars
 heavy = {"genai_prices", "pydantic", "httpx2"} & set(sys.modules)
 assert not heavy, heavy
-book.warm()
+book.preload()
 assert "genai_prices" in sys.modules
 """
     done = run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3] / "src" / "foveate" / "cost"
-MODULES = sorted(path.name for path in (*ROOT.glob("*price*.py"), ROOT / "money.py"))
+ROOT = Path(__file__).parents[4] / "src" / "foveate" / "cost"
+MODULES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("pricing/*.py"), ROOT / "money.py"))
 # Moments are floats; a module may speak of them.
 MOMENTS = {"at", "second", "seconds", "day"}
 

@@ -16,7 +16,7 @@ from tests.support.oracles.edited_tree import EditedTree
 from tests.support.oracles.json_tree import compare, scan
 from tests.support.strategies.request_edits import edit_cases, request_bodies
 
-in_every_format = pytest.mark.parametrize("spoken", list(Format))
+in_every_format = pytest.mark.parametrize("api_format", list(Format))
 
 
 @in_every_format

@@ -192,7 +192,7 @@ def test_spans_that_are_not_of_this_body_are_not_believed() -> None:
     found = plainly(body([said(0, LONG), said(1)]))
     assert isinstance(found, Request)
     wrong = Request(
-        **{name: getattr(found, name) for name in Request.__dataclass_fields__ if name != "laid"},
+        **{name: getattr(found, name) for name in Request.__dataclass_fields__ if name != "message_offsets"},
         message_offsets=MessageOffsets(
             BodyPrefix(found.body[: found.body.index(b"[{") + 1], "messages"),
             PrefixList((ByteSpan(3, 9), ByteSpan(10, 20))),
