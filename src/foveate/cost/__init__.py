@@ -1,1 +1,1 @@
-"""What calls cost: prices of models, the ledger of what was billed, and caps that are held before a call."""
+"""Costs of calls: prices, the ledger, spending caps and savings."""

@@ -177,8 +177,6 @@ class LeaseRenewer:
             self._leases[call_id] = dataclasses.replace(lease, expires_at=expires_at)
 
 
-_LOG_ADMISSION = logging.getLogger(__name__)
-
 _MIN_RETRY_SECONDS = 1.0
 _MAX_RETRY_SECONDS = 30.0
 # Whoever gave up while it was being reserved for: by then it is.
@@ -488,7 +486,7 @@ class Admission:
         try:
             await self._outbox.put(_with_reserved_charge(pending.charge, pending.reserved))
         except UnwritableFile as error:
-            _LOG_ADMISSION.error("the bill of %s waits in memory alone: %s", pending.charge.call.id, error)
+            _LOG.error("the bill of %s waits in memory alone: %s", pending.charge.call.id, error)
 
     async def _catch_up(self) -> None:
         pause_seconds = _MIN_RETRY_SECONDS

@@ -1,4 +1,4 @@
-"""The one HTTP client: everything that Foveate says to another server goes through here."""
+"""HTTP client for all requests to other servers."""
 
 from foveate.http.client import JsonClient, JsonReply
 

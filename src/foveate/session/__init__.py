@@ -1,1 +1,1 @@
-"""Which session a request belongs to, and what is known of its turns."""
+"""Sessions: which one a request belongs to, and what is stored about it."""

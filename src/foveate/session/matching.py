@@ -261,7 +261,7 @@ def _digest(*parts: str | bytes) -> bytes:
 
 
 _MAX_SESSIONS = 8 * 1024
-_MAX_ANSWERS_RECENT_SESSIONS = 32 * 1024
+_MAX_RECENT_ANSWERS = 32 * 1024
 # How many sessions are remembered of one answer or one last message.
 _MAX_SESSIONS_PER_KEY = 8
 
@@ -278,7 +278,7 @@ class RecentSessions:
     def __init__(self) -> None:
         self._sessions: LruCache[Session] = LruCache(_MAX_SESSIONS)
         self._ends: LruCache[tuple[str, ...]] = LruCache(_MAX_SESSIONS)
-        self._answers: LruCache[tuple[AnswerRecord, ...]] = LruCache(_MAX_ANSWERS_RECENT_SESSIONS)
+        self._answers: LruCache[tuple[AnswerRecord, ...]] = LruCache(_MAX_RECENT_ANSWERS)
         self._answered: LruCache[bytes] = LruCache(_MAX_SESSIONS)
         self._in_flight: WeakValueDictionary[str, InFlightRequest] = WeakValueDictionary()
 

@@ -1,1 +1,1 @@
-""""""
+"""Edits of a request, planned and written into its bytes."""

@@ -1,1 +1,1 @@
-""""""
+"""JSON parsed and changed without touching the bytes that stay."""

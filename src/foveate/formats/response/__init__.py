@@ -1,1 +1,1 @@
-""""""
+"""Responses of providers: usage, streams, errors, rate limits and answers."""

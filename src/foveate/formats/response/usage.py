@@ -575,7 +575,7 @@ def _subtract_parts(usage: Usage, separate: tuple[UsagePart, ...]) -> Usage:
 
 
 _REGION = "inference_geo"
-_INPUT_DETAILS_BILLS = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
+_ALL_INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 _MEDIA = ("audio", "image", "video")
 _GEMINI_INPUT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails")
@@ -583,7 +583,7 @@ _GEMINI_OUTPUT_DETAILS = ("candidatesTokensDetails", "responseTokensDetails")
 # Where other units are told, and the rest of what is looked at here.
 _UNIT_FIELDS = frozenset(
     (
-        *_INPUT_DETAILS_BILLS,
+        *_ALL_INPUT_DETAILS,
         *_OUTPUT_DETAILS,
         *_GEMINI_INPUT_DETAILS,
         *_GEMINI_OUTPUT_DETAILS,
@@ -650,7 +650,7 @@ def _read_media_tokens(numbers: _NumbersBills) -> tuple[dict[str, int], dict[str
             _gemini_media(numbers, "cacheTokensDetails"),
         )
         return input_tokens, read, _gemini_media(numbers, *_GEMINI_OUTPUT_DETAILS)
-    details = next((as_dict(numbers[name]) for name in _INPUT_DETAILS_BILLS if numbers.get(name)), {})
+    details = next((as_dict(numbers[name]) for name in _ALL_INPUT_DETAILS if numbers.get(name)), {})
     output_details = next((as_dict(numbers[name]) for name in _OUTPUT_DETAILS if numbers.get(name)), {})
     return (
         _openai_media(details),

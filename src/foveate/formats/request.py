@@ -1,0 +1,363 @@
+"""Parse request bodies of any format and apply edits to them.
+
+`parse_request` detects the format and reads what every request needs. `parse_message` and `parse_tool` read one
+part when it is needed, `request_blocks` gives the whole request as a provider's cache sees it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+
+from foveate.errors import MalformedRequest
+from foveate.formats import anthropic, bedrock, gemini, openai_chat, openai_responses
+from foveate.formats.blocks import (
+    read_automatic_breakpoint,
+    read_history_blocks,
+    read_message_blocks,
+    read_preamble_blocks,
+    read_request_blocks,
+)
+from foveate.formats.edits.writer import write_edits
+from foveate.formats.incremental.body_cache import (
+    BODY_CACHE,
+    MAX_BODY_BYTES,
+    ContinuedBody,
+    MessageOffsets,
+    is_too_large_to_cache,
+)
+from foveate.formats.incremental.envelope import ENVELOPES, Envelope
+from foveate.formats.incremental.history import MessageHistory, UncachedHistory, find_history
+from foveate.formats.json_text.duplicate_keys import check_unique_keys
+from foveate.formats.json_text.large_json import contains
+from foveate.formats.json_text.parse import (
+    TOO_DEEP_MESSAGE,
+    Fields,
+    as_text,
+    parse_fields,
+    parse_inner_fields,
+    parse_items,
+    parse_json,
+    to_bytes,
+    to_json,
+)
+from foveate.formats.layout import BREAKPOINT_FIELDS, FormatLayout, remove_breakpoints
+from foveate.formats.request_limits import RequestLimits
+from foveate.model import Block, BreakpointStyle, Edit, Format, Message, Request, Tool, Ttl
+
+
+class FormatModule(Protocol):
+    """What a format's file offers."""
+
+    LAYOUT: FormatLayout
+
+    def parse_request(self, body: bytes, fields: Fields) -> Request:
+        """The whole body."""
+
+    def split_messages(self, fields: Fields) -> tuple[bytes, ...]:
+        """The JSON of each message."""
+
+    def parse_message(self, raw: bytes) -> Message:
+        """One message."""
+
+    def parse_tool(self, raw: bytes) -> Tool:
+        """One tool."""
+
+
+FORMATS: dict[Format, FormatModule] = {
+    Format.ANTHROPIC: anthropic,
+    Format.CHAT: openai_chat,
+    Format.RESPONSES: openai_responses,
+    Format.GEMINI: gemini,
+    Format.BEDROCK: bedrock,
+}
+
+_CHAT_FIELDS = frozenset(
+    ("response_format", "max_completion_tokens", "functions", "logit_bias", "n", "reasoning_effort",
+     "parallel_tool_calls", "stream_options", "frequency_penalty", "presence_penalty", "logprobs")
+)  # fmt: skip
+_ANTHROPIC_FIELDS = frozenset(
+    ("system", "anthropic_version", "anthropic_beta", "mcp_servers", "output_config", "output_format",
+     "context_management", "container")
+)  # fmt: skip
+_ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
+_CACHE_CONTROL_KEY, _BREAKPOINT_KEY = (f'"{name}"'.encode() for name in BREAKPOINT_FIELDS)
+_MAX_INSPECTED_MESSAGES = (
+    8  # of the first messages and of the last: a long talk in plain strings bears no sign at all
+)
+_MESSAGE_LIST_DEPTH = 2  # the request, and the list of messages
+_CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
+
+
+def parse_request(
+    body: Mapping[str, Any] | str | bytes,
+    api_format: Format | None = None,
+    *,
+    limits: RequestLimits | None = None,
+    model: str = "",
+) -> Request:
+    """A request body as a `Request`; its format is recognised unless it is said.
+
+    `model` takes the place of the model in the body, for APIs that name it in the path.
+
+    Raises:
+        DuplicateKey: one of its objects has the same key twice.
+        MalformedRequest: not JSON, not an object, or none of the known shapes.
+        RequestLimitExceeded: it has more of something than `limits` allow.
+    """
+    data = to_bytes(body)
+
+    def check_rest(start: int) -> None:
+        if limits is not None:
+            limits.check_rest(data, start, _MESSAGE_LIST_DEPTH)
+
+    continued = BODY_CACHE.read(api_format, data, check_rest) if api_format is not None else None
+    if continued is None and limits is not None:
+        limits.check(data)
+    request = _parse(data, api_format, continued, model)
+    if limits is not None:
+        limits.check_messages(len(request.messages))
+        limits.check_tools(len(request.tools))
+    if is_too_large_to_cache(data) if continued is None else len(data) > MAX_BODY_BYTES:
+        return replace(request, history=UncachedHistory.from_messages(request.messages))
+    if api_format is not None and continued is None and request.envelope is not None:
+        BODY_CACHE.put(request)
+    return request
+
+
+def _parse(data: bytes, api_format: Format | None, continued: ContinuedBody | None, model: str) -> Request:
+    if continued is not None and api_format is not None:
+        envelope = ENVELOPES.get(api_format, _replace_model(continued.fields, model))
+        if envelope is not None and envelope.request is not None:
+            return _replace_messages(
+                envelope.request, envelope, data, continued.messages, continued.message_offsets
+            )
+    top_fields: Fields = parse_fields(data)
+    check_unique_keys(data, top_fields)
+    api_format = api_format or detect_format(top_fields)
+    top_fields = _replace_model(top_fields, model)
+    try:
+        envelope = ENVELOPES.get(api_format, top_fields)
+        if envelope is None:
+            request = FORMATS[api_format].parse_request(data, top_fields)
+            return replace(request, model=model) if model else request
+        if envelope.request is not None:
+            return _replace_messages(
+                envelope.request, envelope, data, FORMATS[api_format].split_messages(top_fields)
+            )
+        request_with_body = FORMATS[api_format].parse_request(data, top_fields)
+        envelope.request = replace(request_with_body, body=b"", messages=())
+        return _replace_messages(envelope.request, envelope, data, request_with_body.messages)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def _replace_model(fields: Fields, model: str) -> Fields:
+    """The fields of a body as if it named `model`: all that is remembered of them is kept by model."""
+    return {**fields, "model": msgspec.Raw(to_json(model))} if model else fields
+
+
+def known_bytes(data: bytes, api_format: Format) -> int:
+    """How much of a body, from its beginning on, is that of one that was read before."""
+    return BODY_CACHE.known_bytes(api_format, data)
+
+
+def _replace_messages(
+    template: Request,
+    envelope: Envelope,
+    body: bytes,
+    messages: tuple[bytes, ...],
+    message_offsets: MessageOffsets | None = None,
+) -> Request:
+    """The same request with other messages; all fields by their names, at a third of what `replace` takes."""
+    return Request(
+        format=template.format,
+        model=template.model,
+        body=body,
+        system=template.system,
+        tools=template.tools,
+        messages=messages,
+        tool_choice=template.tool_choice,
+        thinking=template.thinking,
+        schema=template.schema,
+        extras=template.extras,
+        unexplained=template.unexplained,
+        envelope=envelope,
+        message_offsets=message_offsets,
+    )
+
+
+def message_history(request: Request) -> MessageHistory:
+    """The messages of a request, each with what is known of it from requests that have said the same so far.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    return find_history(request)
+
+
+def parse_message(api_format: Format, raw: bytes) -> Message:
+    """One message of a request, read.
+
+    Raises:
+        MalformedRequest: not UTF-8, or nested too deeply.
+    """
+    try:
+        return FORMATS[api_format].parse_message(raw)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def parse_tool(api_format: Format, raw: bytes) -> Tool:
+    """One tool of a request, read.
+
+    Raises:
+        MalformedRequest: not UTF-8, or nested too deeply.
+    """
+    try:
+        return FORMATS[api_format].parse_tool(raw)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def detect_format(fields: Fields) -> Format:
+    """The format whose marks a body bears.
+
+    Raises:
+        MalformedRequest: it has no messages under any of the known names.
+    """
+    names = fields.keys()
+    if "contents" in names or "generateContentRequest" in names:
+        return Format.GEMINI
+    if "input" in names and "messages" not in names:
+        return Format.RESPONSES
+    if "messages" not in names:
+        raise MalformedRequest(
+            "no messages in the request: expected `messages` (Anthropic, OpenAI chat, Bedrock), "
+            "`input` (OpenAI Responses) or `contents` (Gemini)"
+        )
+    if names & {"inferenceConfig", "toolConfig", "modelId", "additionalModelRequestFields"}:
+        return Format.BEDROCK
+    return _detect_by_content(fields)
+
+
+def _detect_by_content(fields: Fields) -> Format:
+    """Anthropic, chat and Bedrock all say `messages`: the surest sign that is there decides."""
+    system = map(parse_inner_fields, parse_items(fields.get("system")))
+    if any(map(_is_untyped, system)):
+        return Format.BEDROCK
+    if fields.keys() & _ANTHROPIC_FIELDS:
+        return Format.ANTHROPIC
+    if fields.keys() & _CHAT_FIELDS:
+        return Format.CHAT
+    for tool in map(parse_inner_fields, parse_items(fields.get("tools"))):
+        if "function" in tool:
+            return Format.CHAT
+        if "input_schema" in tool:
+            return Format.ANTHROPIC
+    messages = parse_items(fields["messages"])
+    for message in map(
+        parse_inner_fields,
+        (*messages[:_MAX_INSPECTED_MESSAGES], *messages[_MAX_INSPECTED_MESSAGES:][-_MAX_INSPECTED_MESSAGES:]),
+    ):
+        if _read_text(message, "role") in _CHAT_ROLES or "tool_calls" in message:
+            return Format.CHAT
+        for block in map(parse_inner_fields, parse_items(message.get("content"))):
+            if _is_untyped(block):
+                return Format.BEDROCK
+            if _read_text(block, "type") in _ANTHROPIC_BLOCKS:
+                return Format.ANTHROPIC
+    return Format.ANTHROPIC if _read_text(fields, "model").startswith("claude") else Format.CHAT
+
+
+def _is_untyped(block: Fields) -> bool:
+    """Whether it is a block of Converse, which names it by its key, where all others say a type."""
+    return bool(block) and "type" not in block
+
+
+def _read_text(fields: Fields, name: str) -> str:
+    """A text among fields that are otherwise not read: what a tool is called with need not be readable."""
+    raw = fields.get(name)
+    return as_text(parse_json(raw)) if raw is not None and bytes(raw).startswith(b'"') else ""
+
+
+def strip_breakpoints(raw: bytes) -> bytes:
+    """A message without its cache marks, which move from turn to turn and are never counted."""
+    if not contains(raw, _CACHE_CONTROL_KEY) and not contains(raw, _BREAKPOINT_KEY):
+        return raw
+    try:
+        return to_json(remove_breakpoints(parse_json(raw)))
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def request_blocks(request: Request) -> tuple[Block, ...]:
+    """Every block of a request in the order its provider reads them: tools, system prompt, messages.
+
+    Raises:
+        MalformedRequest: a part of it cannot be read, or is nested too deeply.
+    """
+    try:
+        return read_request_blocks(request, FORMATS[request.format].LAYOUT)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def preamble_blocks(request: Request, history: MessageHistory) -> tuple[Block, ...]:
+    """The blocks of all that stands before the messages of the request's trail.
+
+    Raises:
+        MalformedRequest: a part of it cannot be read, or is nested too deeply.
+    """
+    try:
+        return read_preamble_blocks(request, FORMATS[request.format].LAYOUT, history)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def blocks_at(request: Request, history: MessageHistory, position: int) -> tuple[Block, ...]:
+    """The blocks of the one message that stands at `position` of the request's trail.
+
+    Raises:
+        MalformedRequest: it cannot be read, or is nested too deeply.
+    """
+    try:
+        return read_history_blocks(request, FORMATS[request.format].LAYOUT, history, position)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def message_blocks(api_format: Format, raw: bytes, index: int = 0) -> tuple[Block, ...]:
+    """The blocks of one message alone, as if it stood at `index`.
+
+    Raises:
+        MalformedRequest: it cannot be read, or is nested too deeply.
+    """
+    try:
+        return read_message_blocks(api_format, FORMATS[api_format].LAYOUT, raw, index)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+def automatic_breakpoint(request: Request) -> Ttl | None:
+    """How long a client asks Anthropic to keep the whole request, by a mark on no block in particular."""
+    return read_automatic_breakpoint(request)
+
+
+def apply_edits(
+    request: Request, edits: Sequence[Edit], *, breakpoint_style: BreakpointStyle | None = None
+) -> bytes:
+    """The body of `request` with `edits` written into it; the very same bytes where there are none.
+
+    Every place that an edit names is one of the request as it came. `marks` says how cache marks are written
+    where a format knows several ways: in chat completions it is Anthropic's way unless said.
+
+    Raises:
+        BadEdit: an edit names what is not there, cannot be written in this format, or contradicts another.
+        MalformedRequest: the request is nested too deeply.
+    """
+    try:
+        return write_edits(request, edits, FORMATS[request.format].LAYOUT, breakpoint_style)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP_MESSAGE) from None
