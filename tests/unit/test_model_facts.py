@@ -238,14 +238,16 @@ def test_the_newest_models_are_found_as_clients_write_them(name: str, model: str
 
 
 @pytest.mark.parametrize(
-    "table", ["cost/pricing/prices.toml", "budget/windows.toml", "budget/answers.toml", "prompt_cache/rules.toml"]
+    "table",
+    ["cost/pricing/prices.toml", "budget/windows.toml", "budget/answers.toml", "prompt_cache/rules.toml"],
 )
 def test_every_entry_of_a_table_has_the_date_of_its_source(table: str) -> None:
     found = tomllib.loads((SOURCE / table).read_text(encoding="utf-8"))
     entries = [
         entry
         for name, section in found.items()
-        if isinstance(section, list) and not (table == "cost/pricing/prices.toml" and name in ("provider", "family"))
+        if isinstance(section, list)
+        and not (table == "cost/pricing/prices.toml" and name in ("provider", "family"))
         for entry in section
         if isinstance(entry, dict) and not entry.get("serves")
     ]

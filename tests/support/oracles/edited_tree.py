@@ -81,7 +81,9 @@ class EditedTree:
             inner = owner.get(name)
             if inner is None or (isinstance(inner, TreeNode) and inner.raw == b"null"):
                 found = [
-                    entry.current for entry in owner.entries if entry.key == name and isinstance(entry.current, dict)
+                    entry.current
+                    for entry in owner.entries
+                    if entry.key == name and isinstance(entry.current, dict)
                 ]
                 inner = found[0] if found else {}
                 owner.put(name, inner)

@@ -6,7 +6,14 @@ import pytest
 
 from foveate import count
 from foveate.cli.console import Display
-from foveate.cli.memory_output import node_lines, node_object, outline_lines, outline_object, view_object, view_summary
+from foveate.cli.memory_output import (
+    node_lines,
+    node_object,
+    outline_lines,
+    outline_object,
+    view_object,
+    view_summary,
+)
 from foveate.memory.library import Library
 from foveate.memory.nodes import Node
 from foveate.memory.privacy import Gate
