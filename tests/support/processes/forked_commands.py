@@ -12,7 +12,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 REAL_COMMAND = [sys.executable, "-m", "foveate"]
 _folder = tempfile.TemporaryDirectory(prefix="foveate-fork-", ignore_cleanup_errors=True)
 _SOCKET = f"{_folder.name}/socket"

@@ -32,7 +32,7 @@ def gateway_at_time(now: float, config: Path) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         cwd=config.parent,
-        env={**os.environ, "FOVEATE_HOME": str(config.parent), "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "FOVEATE_HOME": str(config.parent), "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert process.stdin is not None
     assert process.stdout is not None
