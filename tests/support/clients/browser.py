@@ -1,4 +1,4 @@
-"""A real browser, the machine's own Chromium, and pages in it that may reach the gateway alone."""
+"""The Chromium of this machine, with pages that may reach only the gateway."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-# As tests run it: by root in containers too, with little shared memory, and asking nobody for anything.
+# Tests may run as root in containers with little shared memory, and offline.
 _ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -21,22 +21,22 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-# Only a test that fails waits it out. What has changed is shown after ten times what a page takes to load.
+# Only failing tests wait this long. Live updates arrive after about ten page loads.
 _TIMEOUT_MS = 30_000
 
 
 class BrowserUnavailable(Exception):
-    """There is no browser; says what to install."""
+    """No browser is installed; the message says what to install."""
 
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    """A browser that nobody sees, until the end of the block.
+    """Start a headless browser until the end of the block.
 
-    While it runs, this thread has an event loop that runs: `asyncio.run` has to go to another.
+    While it runs, this thread has a running event loop: `asyncio.run` needs another thread.
 
     Raises:
-        CannotBrowse: there is none on this machine.
+        BrowserUnavailable: there is none on this machine.
     """
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
@@ -54,10 +54,10 @@ def running_browser() -> Iterator[Browser]:
 def open_page(
     browser: Browser, url: str, *, allowed_console_errors: str = r"(?!)", **options: Any
 ) -> Iterator[Page]:
-    """A new page, to which `url` is the beginning of every path, until the end of the block.
+    """Open a page with `url` as its base, until the end of the block.
 
-    There it fails if anything was asked of another host, if a script had an error, or if the console has one
-    that is not like what the pattern `forgives`.
+    Fails if the page requested another host, if a script failed, or if the console has an error that does not
+    match `allowed_console_errors`.
     """
     with open_context(browser, url, allowed_console_errors=allowed_console_errors, **options) as context:
         yield context.new_page()
@@ -67,7 +67,7 @@ def open_page(
 def open_context(
     browser: Browser, url: str, *, allowed_console_errors: str = r"(?!)", **options: Any
 ) -> Iterator[BrowserContext]:
-    """The same for several pages of one user."""
+    """Like `open_page`, for several pages of one user."""
     problems: list[str] = []
     own = urlsplit(url).netloc
 
@@ -93,9 +93,9 @@ def open_context(
 
 
 def find_accessibility_violations(page: Page, *rules: str) -> list[str]:
-    """What axe-core finds on a page that is serious or worse, by all of its rules or by some.
+    """Return serious violations that axe-core finds, by all rules or by some.
 
-    Of long tables it sees the first rows, which the others are like. The page's context must bypass its policy.
+    Only the first rows of long tables are checked. The page's context must bypass its content security policy.
     """
     only = list(rules) or ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     page.add_script_tag(content=resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())

@@ -1,4 +1,4 @@
-"""Conversations for tests: one in this process before a sandbox, and one at a real terminal."""
+"""Chats: one in this process with a sandbox, and one at a real terminal."""
 
 import json
 import os
@@ -34,7 +34,7 @@ _CURSOR_POSITION_QUERY = b"\x1b[6n"
 
 
 class Chat:
-    """A conversation in this process, as the command has it."""
+    """A chat in this process."""
 
     def __init__(self, talk: ChatConversation, setting: ChatConfig) -> None:
         self.talk = talk
@@ -42,7 +42,6 @@ class Chat:
         self.commands = CommandRunner(talk, setting, lambda: Display(columns=100), start_local=_no_local)
 
     async def command(self, line: str) -> str:
-        """What a command answers."""
         parsed = parse_line(line)
         assert isinstance(parsed, CommandLine)
         return "\n".join(await self.commands.run(parsed))
@@ -61,7 +60,7 @@ async def open_chat(
     model: str | None = None,
     agent: str = "default",
 ) -> AsyncIterator[Chat]:
-    """A conversation whose providers are a sandbox; `more` is what else is configured."""
+    """Open a chat with a sandbox as provider; `more` is additional configuration."""
     config = folder / "foveate.yaml"
     write_config(config, sandbox_url, more)
     environment = {**os.environ, **KEYS, "FOVEATE_STORE": ensure_store(folder / "store.sqlite")}
@@ -75,7 +74,7 @@ async def open_chat(
 
 
 class Terminal:
-    """A program at a terminal, and what its screen shows."""
+    """A program at a terminal, and its screen."""
 
     def __init__(self, process: pexpect.spawn, *, rows: int, columns: int) -> None:
         self.process = process
@@ -85,12 +84,11 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the screen that have something on them."""
+        """Lines of the screen that are not empty."""
         return [line.rstrip() for line in self.screen.display if line.strip()]
 
     @property
     def screen_text(self) -> str:
-        """All of the screen."""
         return "\n".join(self.lines)
 
     @property
@@ -99,16 +97,14 @@ class Terminal:
         return self.screen.display[-1].rstrip()
 
     def type(self, keys: str) -> None:
-        """Press keys."""
         self.process.send(keys)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Be another size from now on."""
         self.screen.resize(rows, columns)
         self.process.setwinsize(rows, columns)
 
     def wait_for(self, what: "Callable[[], object] | str") -> None:
-        """Read on until something is on the screen, or so."""
+        """Read output until a text is on the screen or a condition holds."""
         is_there = (lambda: what in self.screen_text) if isinstance(what, str) else what
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not is_there():
@@ -116,7 +112,7 @@ class Terminal:
             self._read()
 
     def wait_for_exit(self) -> int:
-        """With which code the program ended."""
+        """Return the exit code."""
         self.wait_for(lambda: self._has_exited())
         self.process.close()
         return self.process.exitstatus if self.process.exitstatus is not None else -1
@@ -131,10 +127,10 @@ class Terminal:
             return
         is_asked = (
             _CURSOR_POSITION_QUERY in self.raw[1 - len(_CURSOR_POSITION_QUERY) :] + data
-        )  # it may come in two pieces
+        )  # the query may be split
         self.raw += data
         self._stream.feed(data)
-        if is_asked:  # as a terminal answers where its cursor is
+        if is_asked:  # answer the query as a terminal does
             self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
 
 
@@ -142,7 +138,7 @@ class Terminal:
 def open_terminal(
     folder: Path, *arguments: str, rows: int = 24, columns: int = 80, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
-    """`foveate` at a terminal of its own until the end of the block; all that it keeps is in `folder`."""
+    """Run `foveate` at a terminal until the end of the block, with its data in `folder`."""
     program, *before = REAL_COMMAND
     inherited = {name: said for name, said in os.environ.items() if not name.endswith("_API_KEY")}
     own = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
@@ -163,13 +159,12 @@ def open_terminal(
 
 
 def parse_request_body(ask: SandboxRequest) -> dict[str, Any]:
-    """The body of a request that a sandbox heard."""
     found: dict[str, Any] = json.loads(ask.body)
     return found
 
 
 async def read_spending(folder: Path) -> dict[tuple[str, ...], Decimal]:
-    """What is booked for a conversation in a folder, by model and category."""
+    """Return the dollars of a chat by model and category."""
     async with await open_store(f"sqlite:///{folder / 'store.sqlite'}") as store:
         return {
             row.group: row.dollars for row in await store.ledger.sum_charges([GroupBy.MODEL, GroupBy.CATEGORY])

@@ -1,4 +1,4 @@
-"""HTTP by hand, over a socket: requests that no client would send, and what comes back to the last byte."""
+"""HTTP over a plain socket: requests that no client would send, and the exact bytes of responses."""
 
 import json
 import socket
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class RawResponse:
-    """What came back. `is_whole`: it came to the end that its own head announces."""
+    """A response. `is_complete`: it has the length that its head announces."""
 
     status: int
     headers: dict[str, str]
@@ -19,14 +19,13 @@ class RawResponse:
 
 
 def connect(url: str, *, timeout_seconds: float = 10) -> socket.socket:
-    """A connection to where a URL leads."""
     where = urlsplit(url)
     assert where.hostname is not None
     return socket.create_connection((where.hostname, where.port or 80), timeout=timeout_seconds)
 
 
 def build_post(path: str, body: bytes, **headers: str) -> bytes:
-    """A request whose connection is closed after its answer."""
+    """Build a request whose connection is closed after the response."""
     all_headers = {"host": "127.0.0.1", "content-length": str(len(body)), "connection": "close"}
     all_headers |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items() if value)
@@ -34,13 +33,13 @@ def build_post(path: str, body: bytes, **headers: str) -> bytes:
 
 
 def send_raw(url: str, request: bytes, *, timeout_seconds: float = 10, ends: bool = False) -> RawResponse:
-    """What comes back to some bytes, until the connection is closed; `ends`: no more bytes come from here.
+    """Send bytes and read until the connection is closed; with `ends`, close the sending side first.
 
     Raises:
-        TimeoutError: it stays open, and nothing comes.
+        TimeoutError: it stays open without data.
     """
     with connect(url, timeout_seconds=timeout_seconds) as connection:
-        with suppress(BrokenPipeError, ConnectionResetError):  # what was answered before may still be there
+        with suppress(BrokenPipeError, ConnectionResetError):  # an earlier response may still be readable
             connection.sendall(request)
             if ends:
                 connection.shutdown(socket.SHUT_WR)
@@ -48,7 +47,6 @@ def send_raw(url: str, request: bytes, *, timeout_seconds: float = 10, ends: boo
 
 
 def receive_all(connection: socket.socket) -> bytes:
-    """All that comes until a connection is closed."""
     pieces = []
     while True:
         try:
@@ -62,7 +60,7 @@ def receive_all(connection: socket.socket) -> bytes:
 
 
 def count_received_bytes(url: str, request: bytes, *, timeout_seconds: float = 30) -> int:
-    """How many bytes come back, none of which is kept."""
+    """Count the bytes of a response without keeping them."""
     size = 0
     with connect(url, timeout_seconds=timeout_seconds) as connection:
         connection.sendall(request)
@@ -72,7 +70,7 @@ def count_received_bytes(url: str, request: bytes, *, timeout_seconds: float = 3
 
 
 def parse_response(data: bytes) -> RawResponse:
-    """The first answer in some bytes; status 0 where there is none."""
+    """Parse the first response in some bytes; status 0 if there is none."""
     head, separator, body = data.partition(b"\r\n\r\n")
     if not separator:
         return RawResponse(0, {}, b"", False, data)
@@ -105,14 +103,12 @@ ANTHROPIC = {"content_type": "application/json", "anthropic_version": "2023-06-0
 
 
 def claude_request(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
-    """A request to Claude."""
     fields = {"model": "claude-opus-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
     body = json.dumps(fields | ({"stream": True} if stream else {})).encode()
     return build_post("/v1/messages", body, **ANTHROPIC, x_api_key=key, **headers)
 
 
 def chat_request(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
-    """A request to a model of OpenAI's."""
     fields = {"model": "gpt-4.1", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
     body = json.dumps(fields | ({"stream": True} if stream else {})).encode()
     return build_post(

@@ -1,13 +1,11 @@
-"""The examples in README.md and docs/: blocks of code, and what is said beside them for tests.
+"""Code examples in README.md and docs/, and directives for tests in HTML comments before them.
 
-What a block needs, and what is different about it, stands in comments before it, which no reader sees:
-
-    <!-- given: python        what is run before the block, up to the end of the comment
-    body = {"model": "gpt-4o", "messages": []}
-    -->
-    <!-- not run: needs Docker -->
-    <!-- exits: 2 -->
-    <!-- of another day -->   what is shown below a command is not what it prints now
+<!-- given: python        code to run before the block, up to the end of the comment
+body = {"model": "gpt-4o", "messages": []}
+-->
+<!-- not run: needs Docker -->
+<!-- exits: 2 -->
+<!-- of another day -->   the output shown is not compared
 """
 
 import re
@@ -29,7 +27,7 @@ _INDENTED = re.compile(r"(?<=\n\n)    \$ .*\n(?:    .*\n|\n(?=    ))*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeBlock:
-    """One block of a page: where it is, its language and text, and what the comments before it say."""
+    """A code block: its position, language and text, and the directives before it."""
 
     page: str
     line: int
@@ -47,19 +45,19 @@ class CodeBlock:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """What is typed, and what is shown below it."""
+    """A command and the output shown for it."""
 
     command: str
     output: str = ""
 
 
 def read_blocks(path: Path) -> list[CodeBlock]:
-    """All blocks of a page that a reader could run, in their order."""
+    """Return all runnable blocks of a page, in order."""
     return parse_blocks(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
 
 
 def parse_blocks(text: str, page: str) -> list[CodeBlock]:
-    """The same, of a page that has this text."""
+    """Like `read_blocks`, for the text of a page."""
     fences = list(_FENCE.finditer(text))
     found = [(fence.start(), fence[1], fence[2]) for fence in fences]
     found += [
@@ -86,7 +84,7 @@ def _make_block(text: str, page: str, start: int, language: str, code: str) -> C
 
 
 def _comments_before(text: str, start: int) -> list[re.Match[str]]:
-    """The comments that end right before a place, with nothing but blanks between."""
+    """Return the comments directly before a position."""
     found: list[re.Match[str]] = []
     for comment in reversed(list(_COMMENT.finditer(text, 0, start))):
         if text[comment.end() : start].strip():
@@ -97,7 +95,7 @@ def _comments_before(text: str, start: int) -> list[re.Match[str]]:
 
 
 def parse_commands(block: CodeBlock) -> Iterator[ShellCommand]:
-    """The commands of a block: of a session on a terminal, each with what it shows; else all of it in one."""
+    """Split a terminal session into commands with their output; any other block is one command."""
     if block.language == "bash":
         yield ShellCommand(block.text)
         return
@@ -108,7 +106,7 @@ def parse_commands(block: CodeBlock) -> Iterator[ShellCommand]:
 
 
 def matches_output(expected: str, printed: str) -> bool:
-    """Whether that was printed: … in a line stands for anything in it, a line of … for any lines."""
+    """Check printed output: `…` matches anything in a line, a line of `…` any lines."""
     pattern = "\n".join(
         r"(?:.*\n?)*?" if line.strip() == "…" else ".*".join(map(re.escape, line.rstrip().split("…")))
         for line in expected.splitlines()

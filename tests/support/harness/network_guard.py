@@ -1,4 +1,4 @@
-"""Keeps the tests on this machine: whatever reaches for another one raises, and fails its test."""
+"""Keep tests on loopback: connecting to another machine raises and fails the test."""
 
 import ipaddress
 import socket
@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 
 ATTEMPTS: list[str] = []
-"""What was reached for and refused, so that code which swallows the error is found out too."""
+"""Blocked attempts, so that code which swallows the error is noticed too."""
 
 
 class NotLoopback(AssertionError):
-    """A test reached for another machine."""
+    """A test tried to reach another machine."""
 
 
 def is_loopback(host: object) -> bool:
@@ -42,5 +42,5 @@ def _reject_other_hosts(event: str, arguments: Sequence[object]) -> None:
 
 
 def block_other_hosts() -> None:
-    """Refuse other machines from now on, in this process (an audit hook cannot be taken back)."""
+    """Block other machines in this process from now on (audit hooks cannot be removed)."""
     sys.addaudithook(_reject_other_hosts)

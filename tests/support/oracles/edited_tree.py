@@ -1,4 +1,4 @@
-"""What edits mean, done the obvious way on a tree of the request: the oracle of `wire.write`."""
+"""Oracle of request edits: apply them the obvious way to a JSON tree."""
 
 from collections import defaultdict
 from typing import Any
@@ -28,7 +28,7 @@ TEXTS = ("text", "input_text", "output_text")
 
 
 class EditedTree:
-    """The tree of a request, with edits."""
+    """The tree of a request, to which edits are applied."""
 
     def __init__(self, api_format: Format, body: bytes, style: BreakpointStyle | None) -> None:
         self.api_format = api_format
@@ -71,7 +71,7 @@ class EditedTree:
                 self.edit_message(index, row, bool(messages))
         self.edit_tools(rows[Area.TOOLS, None]["marks"], order)
         self.edit_messages(messages)
-        for parameter in parameters:  # new members come last
+        for parameter in parameters:  # new members are appended last
             self.set_parameter(parameter)
         return self.root
 
@@ -116,7 +116,7 @@ class EditedTree:
     def reorder_with_cache_points(
         self, listed: TreeNode, breakpoints: dict[int, CacheBreakpoint], order: tuple[int, ...]
     ) -> list[Any]:
-        """Bedrock's tools in another order, behind each the points that stood there."""
+        """Reorder Bedrock tools together with the cache points that follow them."""
         groups: list[list[Any]] = [[]]
         for entry in listed.items():
             if not is_cache_point(entry):
@@ -174,7 +174,7 @@ class EditedTree:
             self.edit_content(message, self.content, row, role)
 
     def edit_tool_result(self, message: TreeNode, name: str, row: dict[str, Any]) -> None:
-        """A message that is a tool's result."""
+        """Edit a message that is a tool result."""
         content = message.get(name)
         assert content is not None
         text, cache_breakpoint = row["texts"].get(0), row["marks"].get(0)
@@ -233,7 +233,7 @@ class EditedTree:
             self.edit_blocks(present, row, new)
 
     def add_message_breakpoint(self, message: TreeNode, content: TreeNode, row: dict[str, Any]) -> None:
-        """A mark on the last block, where the message bears one and the block none."""
+        """Put the breakpoint of the last block on the message if the message had one and the block none."""
         last = len(content.entries) - 1 if content.first_char == "[" else 0
         own = content.entries[last].current.value() if content.first_char == "[" and content.entries else {}
         if last in row["marks"] and all(own.get(name) is None for name in BREAKPOINT_KEYS):
@@ -339,5 +339,4 @@ class EditedTree:
 
 
 def is_cache_point(node: Any) -> bool:
-    """Whether it is Bedrock's mark."""
     return "cachePoint" in (node.value() if isinstance(node, TreeNode) and node.first_char == "{" else node)

@@ -1,9 +1,9 @@
-"""An oracle for edits: a slow, plain JSON scanner, and trees that know which of their bytes must have stayed.
+"""Oracle for byte edits: a slow, plain JSON scanner, and trees that know which bytes must be unchanged.
 
-It shares nothing with the product. A `Node` is a stretch of the original text. A test edits the tree: it puts
-plain Python (new text), or Python with nodes in it (old text in a new place), where an edit should. `compare`
-then scans what the product wrote and holds it against the tree: new parts by what they say, all others byte for
-byte, with the blanks, commas and keys between them.
+It shares no code with the product. A `TreeNode` is a slice of the original text. A test edits the tree by
+putting plain Python values (new text), or values that contain nodes (moved text), where an edit should.
+`compare` then scans the written bytes: new parts must have the same value, all others must be identical byte
+for byte, including the whitespace, commas and keys between them.
 """
 
 import json
@@ -17,7 +17,7 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass
 class TreeEntry:
-    """A member or item: what stood there (None, if it is new), what stands there now, and its key."""
+    """A member or item: its original (None if new), its current value, and its key."""
 
     original: "TreeNode | None"
     current: Any
@@ -26,7 +26,7 @@ class TreeEntry:
 
 @dataclass
 class TreeNode:
-    """A stretch of a JSON text; `entries` are its members or items."""
+    """A slice of a JSON text; `entries` are its members or items."""
 
     data: bytes
     start: int
@@ -52,7 +52,7 @@ class TreeNode:
         )
 
     def get(self, key: str) -> "TreeNode | None":
-        """The last member of that name, if it is text of the original."""
+        """Return the last member with that key if it is original text."""
         found = [entry.current for entry in self.entries if entry.key == key]
         return found[-1] if found and isinstance(found[-1], TreeNode) else None
 
@@ -60,7 +60,7 @@ class TreeNode:
         return json.loads(self.raw)
 
     def put(self, key: str, new: Any) -> None:
-        """Another value for the last member of that name, or one more member."""
+        """Replace the last member with that key, or append one."""
         for entry in reversed(self.entries):
             if entry.key == key:
                 entry.current = new
@@ -72,7 +72,7 @@ class TreeNode:
 
 
 def scan(data: bytes) -> TreeNode:
-    """The tree of a JSON text, which may stand behind a byte order mark; fails where it is no JSON."""
+    """Parse a JSON text, with or without a byte order mark. Fails if it is not JSON."""
     node, at = _scan(data, _skip_blanks(data, len(BOM) if data.startswith(BOM) else 0))
     assert _skip_blanks(data, at) == len(data)
     return node
@@ -124,7 +124,7 @@ def _string_end(data: bytes, at: int) -> int:
 
 
 def compare(expected: Any, written: TreeNode) -> None:
-    """Fails where `found` says something else than `expected`, or spells old text in a new way."""
+    """Fail if the written text differs in value, or spells original text differently."""
     if isinstance(expected, TreeNode):
         if expected.is_unchanged:
             assert written.raw == expected.raw
@@ -148,7 +148,7 @@ def _compare_entries(expected: TreeNode, found: TreeNode) -> None:
     assert [entry.key for entry in found.entries] == [entry.key for entry in expected.entries]
     for entry, wanted in zip(found.entries, expected.entries, strict=True):
         compare(wanted.current, entry.current)
-    before: TreeNode | None = None  # the last original, and where what stands for it now ends
+    before: TreeNode | None = None  # the last original entry
     at, between, new = found.start + 1, b"", 0
     originals = _originals(expected)
     for entry, wanted in zip(found.entries, expected.entries, strict=True):
@@ -176,14 +176,14 @@ def _compare_gap(
     new: int,
     originals: list[TreeNode],
 ) -> None:
-    """What lies between two that stayed: as it was, with a comma for each new one that stands there now."""
+    """Compare what is between two unchanged entries: as before, with a comma for each new entry."""
     starts = [node.start + one.start for one in originals]
     first = 0 if before is None else starts.index(before.start) + 1
     last = len(starts) if after is None else starts.index(after.start)
     start = node.start + 1 if before is None else before.end
     end = node.end - 1 if after is None else after.start
     found = between.replace(b",", b"")
-    if first == last:  # nothing was dropped in between
+    if first == last:  # nothing was removed in between
         original_gap = node.data[start:end]
         assert found == original_gap.replace(b",", b"")
         assert between.count(b",") == original_gap.count(b",") + (new if starts else max(0, new - 1))
@@ -194,7 +194,7 @@ def _compare_gap(
 
 
 def spell_oddly(value: Any, seed: int) -> bytes:
-    """`value` as JSON, spelled as oddly as JSON allows: blanks, escapes, numbers."""
+    """Serialize `value` with odd but valid whitespace, escapes and numbers."""
     return _spell(value, random.Random(seed)).encode()
 
 

@@ -1,4 +1,4 @@
-"""Every regular expression of the package, and by which of its methods the code runs it."""
+"""All regular expressions of the package, and the methods by which the code runs them."""
 
 import ast
 import dataclasses
@@ -19,13 +19,13 @@ import foveate
 
 METHODS = frozenset(("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "subn"))
 _MODULES = {"re": re, "regex": regex}
-# Attributes of an expression that do not run it.
+# Attributes that do not run the expression.
 _METADATA_ATTRIBUTES = frozenset(("pattern", "flags", "groups", "groupindex"))
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPattern:
-    """An expression, where it stands, and how it is run."""
+    """An expression, its location, and the methods by which it is run."""
 
     where: str
     pattern: Any
@@ -34,7 +34,7 @@ class FoundPattern:
 
 @dataclass(frozen=True, slots=True)
 class HiddenPattern:
-    """A call in a function that compiles or runs an expression that is only known when it runs."""
+    """A call that compiles or runs an expression which is only known at run time."""
 
     where: str
     line: int
@@ -42,13 +42,13 @@ class HiddenPattern:
 
 @cache
 def load_modules() -> Mapping[str, ModuleType]:
-    """All modules of the package by their names."""
+    """Return all modules of the package by name."""
     names = [found.name for found in pkgutil.walk_packages(foveate.__path__, "foveate.")]
     return {name: importlib.import_module(name) for name in ["foveate", *names]}
 
 
 def find_patterns() -> Iterator[FoundPattern]:
-    """Those that modules hold, and those that are written out in functions."""
+    """Return expressions in module variables, and those written inline in functions."""
     for name, module in load_modules().items():
         scan = _scan_module(name)
         for variable in scan.assigned:
@@ -58,13 +58,13 @@ def find_patterns() -> Iterator[FoundPattern]:
 
 
 def find_hidden_patterns() -> Iterator[HiddenPattern]:
-    """What `patterns` cannot see."""
+    """Return what `find_patterns` cannot see."""
     for name in load_modules():
         yield from _scan_module(name).hidden
 
 
 def find_methods_used(module: str, variable: str) -> frozenset[str]:
-    """The methods by which a module's expression is run, wherever; all if that cannot be told."""
+    """Return the methods by which a module's expression is run anywhere; all if unknown."""
     found: set[str] = set()
     for other in load_modules():
         scan = _scan_module(other)
@@ -75,14 +75,14 @@ def find_methods_used(module: str, variable: str) -> frozenset[str]:
 
 
 def find_field_methods_used(name: str, package: str) -> frozenset[str]:
-    """The methods by which a package runs an expression in a field of that name; all if that cannot be told."""
+    """Return the methods by which a package runs an expression in a field; all if unknown."""
     scans = [_scan_module(module) for module in load_modules() if module.startswith(f"{package}.")]
     found: set[str] = set().union(*(scan.field_uses.get(name, set()) for scan in scans))
     return frozenset(found) if found and found <= METHODS else METHODS
 
 
 def patterns_in(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The expressions that a value is or holds, each with the way to it."""
+    """Yield the expressions inside a value, each with its path."""
     if isinstance(value, re.Pattern | regex.Pattern):
         yield path, value
     elif isinstance(value, Mapping):
@@ -112,7 +112,7 @@ class _Scan:
 @cache
 def _scan_module(name: str) -> _Scan:
     tree = ast.parse(inspect.getsource(load_modules()[name]))
-    # One walk for all that is looked for: the package has half a million nodes.
+    # One walk for everything: the package has half a million nodes.
     parents: dict[ast.AST, ast.AST] = {}
     nodes: list[ast.AST] = [tree]
     for parent in nodes:
@@ -139,7 +139,7 @@ def _scan_module(name: str) -> _Scan:
 
 
 def _assigned_names(nodes: Iterable[ast.AST]) -> list[str]:
-    """The names that a module gives to values of its own, those in tuples too."""
+    """Return the names that a module assigns, in tuples too."""
     targets: list[ast.expr] = []
     for node in nodes:
         if isinstance(node, ast.Assign):
@@ -151,7 +151,7 @@ def _assigned_names(nodes: Iterable[ast.AST]) -> list[str]:
 
 
 def _methods(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> set[str]:
-    """What is called of a name, "" for any other use; nothing if it is only asked how it is written."""
+    """Yield the methods called on a name, "" for any other use; nothing for metadata attributes."""
     parent = parents.get(node)
     # `(_ONE if first else _OTHER).match(...)` and `_EACH[name].match(...)`
     while (isinstance(parent, ast.IfExp) and node is not parent.test) or (
@@ -164,7 +164,7 @@ def _methods(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> set[str]:
 
 
 def _call(node: ast.AST) -> tuple[ast.Call, str, str] | None:
-    """A call of a function of re or regex that compiles or runs something: its module and its name."""
+    """Return module and name of a call of re or regex that compiles or runs an expression."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=function)) if (
             module in _MODULES and function in METHODS | {"compile"}
@@ -174,7 +174,7 @@ def _call(node: ast.AST) -> tuple[ast.Call, str, str] | None:
 
 
 def _function(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> str | None:
-    """The function or class that a node stands in; None for one at the top of its module."""
+    """Return the function or class around a node; None at module level."""
     names: list[str] = []
     while (parent := parents.get(node)) is not None:
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""What is left after something went wrong: the ledger, what is still reserved, and where a key got to."""
+"""Inspect what a gateway leaves behind: ledger, reservations, files, sockets and memory."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ _RESERVED_DOLLARS = "SELECT coalesce(sum(reserved), 0) FROM accounts_v1"
 
 @dataclass(frozen=True)
 class LedgerCall:
-    """A call in the ledger. `is_unknown`: what it cost is not known."""
+    """A call in the ledger. `is_unknown`: its cost is unknown."""
 
     id: str
     model: str
@@ -33,26 +33,24 @@ class LedgerCall:
 
 @dataclass(frozen=True)
 class LedgerState:
-    """All calls that are booked, and how many reservations there still are."""
+    """All calls in a ledger, and the number of reservations."""
 
     calls: Sequence[LedgerCall]
     reservations: int
 
     @property
     def complete_calls(self) -> int:
-        """How many came to their end."""
         return sum(not call.is_partial for call in self.calls)
 
     @property
     def partial_calls(self) -> int:
-        """How many broke off."""
         return sum(call.is_partial for call in self.calls)
 
 
 def read_ledger_state(file: Path) -> LedgerState:
-    """What the ledger in a SQLite file says."""
+    """Read the ledger of a SQLite store."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=20)) as connection:
-        connection.execute("BEGIN")  # all of it as it is at one moment
+        connection.execute("BEGIN")  # a consistent snapshot
         calls = [LedgerCall(row[0], row[1], bool(row[2]), bool(row[3])) for row in connection.execute(_CALLS)]
         (reserved,) = connection.execute(_RESERVED).fetchone()
         (reserved_dollars,) = connection.execute(_RESERVED_DOLLARS).fetchone()
@@ -61,7 +59,7 @@ def read_ledger_state(file: Path) -> LedgerState:
 
 
 def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 10) -> LedgerState:
-    """The ledger once it has so many calls and nothing is reserved any more; else as it is at the end."""
+    """Wait for a number of calls and no reservations; return the last state in any case."""
     return wait_until(
         lambda: read_ledger_state(file),
         lambda found: len(found.calls) >= calls and not found.reservations,
@@ -70,7 +68,7 @@ def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 10) ->
 
 
 def wait_until(read: Callable[[], T], is_done: Callable[[T], bool], within_seconds: float = 10) -> T:
-    """What `look` gives as soon as it is right, or at the end of the time."""
+    """Call `read` until `is_done` accepts its result or the time is up; return the last result."""
     deadline = time.monotonic() + within_seconds
     while not is_done(found := read()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -78,8 +76,6 @@ def wait_until(read: Callable[[], T], is_done: Callable[[T], bool], within_secon
 
 
 def read_sums(url: str, *by: GroupBy) -> Sequence[ChargeTotal]:
-    """The sums of a ledger, wherever it is."""
-
     async def read() -> Sequence[ChargeTotal]:
         async with await open_store(url) as store:
             return await store.ledger.sum_charges(by)
@@ -88,7 +84,7 @@ def read_sums(url: str, *by: GroupBy) -> Sequence[ChargeTotal]:
 
 
 def wait_for_agent_sums(file: Path, agent: str, calls: int, *by: GroupBy) -> Sequence[ChargeTotal]:
-    """The sums of an agent's calls once so many are booked, which is soon after the answer."""
+    """Wait for a number of calls of an agent: charges are written shortly after the response."""
 
     def look() -> Sequence[ChargeTotal]:
         return [row for row in read_sums(f"sqlite:///{file}", GroupBy.AGENT, *by) if row.group[0] == agent]
@@ -97,7 +93,7 @@ def wait_for_agent_sums(file: Path, agent: str, calls: int, *by: GroupBy) -> Seq
 
 
 def files_containing(folder: Path, secret: str) -> list[Path]:
-    """The files below a folder that hold a secret, in any spelling that a careless writer would give it."""
+    """Find files that contain a secret, also in UTF-16 or reversed."""
     needles = {secret.encode(), secret.encode("utf-16-le"), secret[::-1].encode()}
     return [
         path
@@ -107,14 +103,13 @@ def files_containing(folder: Path, secret: str) -> list[Path]:
 
 
 def open_sockets(process: int | str = "self") -> int:
-    """How many sockets a process has open."""
     return _count_open_files(process)["socket"]
 
 
 def _count_open_files(process: int | str) -> Counter[str]:
     kinds: Counter[str] = Counter()
     folder = f"/proc/{process}/fd"
-    for name in os.listdir(folder):  # noqa: PTH208 - what is listed may be gone by the next line
+    for name in os.listdir(folder):  # noqa: PTH208 - entries may disappear at any time
         try:
             kinds[os.readlink(f"{folder}/{name}").partition(":")[0]] += 1  # noqa: PTH115
         except FileNotFoundError:
@@ -123,6 +118,5 @@ def _count_open_files(process: int | str) -> Counter[str]:
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """How much memory a process has in use."""
     pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")

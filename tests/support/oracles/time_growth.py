@@ -1,4 +1,4 @@
-"""How the time of a function grows with the size of its input, told by ratios of CPU time."""
+"""Measure how the CPU time of a function grows with its input, by ratios."""
 
 from collections.abc import Callable
 from time import thread_time
@@ -11,16 +11,16 @@ _GROWTH = 8
 _MAX_RATIO = 20
 # Less CPU time than this is not judged; from this on the next size is not tried.
 _FLOOR_SECONDS, _ENOUGH_SECONDS = 0.001, 0.005
-# By small steps at first, since what grows exponentially would not come back from a large one.
+# Small steps at first: exponential growth would never finish a large one.
 _FIRST_SIZES = (16, 22, 28, 40, 64)
 
 
 def superlinear_ratio(
     run: Callable[[Input], object], make: Callable[[int], Input], *, max_size: int
 ) -> float | None:
-    """By how much time grows when the input gets eight times as large; None if it grows linearly.
+    """Return the growth of time for eight times the input; None if it is linear.
 
-    `make` makes an input of a size. Sizes grow up to `max_size`, or until one takes long enough to be judged.
+    `make` builds an input of a size. Sizes grow up to `max_size`, or until one takes long enough to be judged.
     """
     sizes = [max_size]
     while sizes[0] // _GROWTH > _FIRST_SIZES[-1]:
@@ -32,7 +32,7 @@ def superlinear_ratio(
             break
     small = size // _GROWTH
     slow, fast = taken[size], taken.get(small, 0.0)
-    # What others do on the machine makes a run look longer, never shorter: what looks too long is repeated.
+    # Other load can only make a run longer, so a run that looks too long is repeated.
     for repeats in (1, 2, 4):
         if slow < _FLOOR_SECONDS or slow <= fast * _MAX_RATIO:
             return None

@@ -1,4 +1,4 @@
-"""What several processes and threads do to one ledger at once."""
+"""Processes and tasks that use one ledger concurrently."""
 
 import asyncio
 import itertools
@@ -24,8 +24,6 @@ LEASE_SECONDS = 90.0
 
 
 class CallEnd(StrEnum):
-    """How a call ends."""
-
     SETTLED = "settled"
     RELEASED = "released"
     ABANDONED = "abandoned"
@@ -33,7 +31,7 @@ class CallEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCall:
-    """A call to be made: what it may cost and what it does, in picodollars."""
+    """A call to make: its cost ceiling and its cost, in picodollars."""
 
     session_id: str
     ceiling: int
@@ -43,7 +41,7 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """A step, whether it was let through, and whether accounts that caps are near to were within them then."""
+    """Whether a planned call was admitted, and whether nearby caps held at that moment."""
 
     planned: PlannedCall
     is_admitted: bool
@@ -52,7 +50,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLoad:
-    """Who calls under which caps, in picodollars; `at_once` calls are under way at a time."""
+    """An agent with its caps in picodollars; `concurrency` calls are in flight at a time."""
 
     agent: str
     agent_limit: int
@@ -70,7 +68,7 @@ class CallLoad:
 async def make_calls(
     store: Store, load: CallLoad, worker: str, steps: Sequence[PlannedCall]
 ) -> list[CallResult]:
-    """What became of each step, some of them at once."""
+    """Make the calls concurrently and return the results."""
     admission = Admission(store.ledger, clock=time.time, options=AdmissionOptions(lifetime_seconds=3600.0))
     waiting = iter(enumerate(steps))
     made: list[CallResult] = []
@@ -98,10 +96,10 @@ async def make_calls(
 
 
 class LedgerWorkerPool:
-    """Processes that stay, to hammer a ledger together again and again."""
+    """Long-lived processes that use one ledger together."""
 
     def __init__(self, workers: int) -> None:
-        self._gate = SPAWN.Barrier(workers)  # gone with the last who knows it
+        self._gate = SPAWN.Barrier(workers)  # deleted with its last reference
         self._pipes = []
         self._processes = []
         for number in range(workers):
@@ -113,7 +111,7 @@ class LedgerWorkerPool:
             self._processes.append(process)
 
     def make_calls(self, url: str, load: CallLoad, steps: Sequence[Sequence[PlannedCall]]) -> list[CallResult]:
-        """What became of the steps of all of them, begun at the same moment."""
+        """Start the calls of all processes at the same moment and return the results."""
         for pipe, own in zip(self._pipes, steps, strict=True):
             pipe.send((url, load, own))
         made: list[CallResult] = []
@@ -141,9 +139,9 @@ def _run_worker(worker: str, pipe: Connection, gate: Barrier) -> None:
 
 
 def call_until_killed(url: str, reports: Connection, at_once: int) -> None:
-    """Make one call after the other, and say what is reserved and what is settled, until something ends this.
+    """Make calls in a row and report reservations and settlements until this process is killed.
 
-    The call number 20 is never settled: it goes on and on.
+    Call number 20 is never settled: it stays in flight.
     """
 
     async def work() -> None:
@@ -168,9 +166,9 @@ def call_until_killed(url: str, reports: Connection, at_once: int) -> None:
 
 
 def hold_long_call(url: str, control: Connection, lease_seconds: float) -> None:
-    """Make a call that goes on until it is asked to say whether there is room for another, and then end it.
+    """Hold a call until asked whether there is room for another, then settle it with an unknown price.
 
-    Its bill has no price. Says how often what was reserved for it had run out, and whether there was room.
+    Reports how often its reservation had lapsed, and whether there was room.
     """
 
     async def work() -> None:
@@ -197,9 +195,10 @@ def hold_long_call(url: str, control: Connection, lease_seconds: float) -> None:
 
 
 def settle_on_a_full_disk(url: str, reports: Connection) -> None:
-    """Make calls until nothing more can be written, go on for a while, and have room again.
+    """Make calls until the disk is full, continue for a while, and then free the disk.
 
-    Says what became of each bill, why a cap refused meanwhile, and what could not be booked in the end.
+    Reports the outcome of each charge, why a cap rejected a call meanwhile, and what could not be stored in the
+    end.
     """
     import resource
 
@@ -215,7 +214,7 @@ def settle_on_a_full_disk(url: str, reports: Connection) -> None:
                 outcomes.append(
                     (await admission.settle(make_charge(make_call(f"call {len(outcomes)}"), "0.25"))).outcome
                 )
-            # A file that was closed begins anew: room for what is looked at there, and for no bill.
+            # A reopened file starts over: this is enough room for reads, but not for a charge.
             resource.setrlimit(resource.RLIMIT_FSIZE, (34_000, unlimited))
             rejection = ""
             try:

@@ -1,4 +1,4 @@
-"""What several processes do to one store at once, and the way to have them do it."""
+"""Functions that use one store in several processes at once."""
 
 import asyncio
 import multiprocessing
@@ -15,8 +15,8 @@ from foveate.store import open_store
 from tests.support.stores.records import AGENT, make_session, make_turns, message_hashes
 
 T = TypeVar("T")
-# New processes that share nothing with this one. They are forked from a server that has loaded the modules: to
-# load them takes most of a second.
+# Processes that share nothing with this one, forked from a server that has loaded the modules: loading
+# them takes most of a second.
 SPAWN = multiprocessing.get_context("forkserver")
 SPAWN.set_forkserver_preload(
     ["tests.support.processes.store_workers", "tests.support.processes.ledger_workers", "alembic.command"]
@@ -27,7 +27,7 @@ _gate: Barrier
 
 
 def run_together(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-    """What `work` gives with each of `arguments`, in as many processes, which begin at the same moment."""
+    """Call `work` with each of `arguments` in as many processes, starting at the same moment."""
     barrier = SPAWN.Barrier(len(arguments))
     with ProcessPoolExecutor(len(arguments), SPAWN, _set_barrier, (barrier,)) as pool:
         return list(pool.map(_run_after_barrier, [work] * len(arguments), arguments, timeout=WAIT_SECONDS))
@@ -44,7 +44,7 @@ def _run_after_barrier(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
 
 
 def acquire_lease(url: str, holder: str) -> CompactionLease | None:
-    """Whether this process gets the right to fold."""
+    """Try to get the lease for compactions."""
 
     async def ask() -> CompactionLease | None:
         async with await open_store(url, wait_seconds=30.0) as store:
@@ -54,9 +54,9 @@ def acquire_lease(url: str, holder: str) -> CompactionLease | None:
 
 
 def extend_session(url: str, name: str, messages: int) -> int:
-    """Keep a session of half as many messages that all processes have, and lengthen it by one until it has all.
+    """Store half of a session, then extend it message by message together with other processes.
 
-    How often this process did so.
+    Returns how often this process extended it.
     """
 
     async def keep() -> int:
@@ -81,13 +81,13 @@ def extend_session(url: str, name: str, messages: int) -> int:
 
 
 def hold_lease(url: str, reports: Connection) -> None:
-    """Take the right to fold, say so, and never give it back."""
+    """Take the lease for compactions and never release it."""
     reports.send(acquire_lease(url, "holder"))
     time.sleep(WAIT_SECONDS)
 
 
 def write_until_killed(url: str, reports: Connection) -> None:
-    """Keep one session after the other, and say which are kept, until something ends this process."""
+    """Store sessions in a row and report each, until this process is killed."""
 
     async def write() -> None:
         async with await open_store(url) as store:
@@ -102,7 +102,7 @@ def write_until_killed(url: str, reports: Connection) -> None:
 
 
 async def missing_positions(url: str, name: str, messages: int) -> list[int]:
-    """The positions of a session's turns that are not kept."""
+    """Return the positions of a session's turns that are not stored."""
     async with await open_store(url) as store:
         known: dict[bytes, Turn] = dict(
             await store.sessions.find_turns(AGENT, message_hashes(name, 0, messages))

@@ -1,4 +1,4 @@
-"""Small logs in the formats of coding agents and benchmarks, written as their programs write them."""
+"""Small session logs of coding agents and benchmarks, as their programs write them."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def codex_result(second: int, call: str) -> Record:
 
 
 def codex_token_count(second: int, total: tuple[int, int, int], last: tuple[int, int, int] | None) -> Record:
-    """A token count: the sum and the last response, each as input, of that cached, and output."""
+    """A token count: the total and the last response, each as input, cached input and output."""
 
     def usage(numbers: tuple[int, int, int]) -> Record:
         read, cached, output = numbers
@@ -104,7 +104,7 @@ def gemini_user(number: int, text: str) -> Record:
 
 
 def gemini_answer(number: int, text: str, tokens: tuple[int, int, int, int] | None, *tools: str) -> Record:
-    """A response: its tokens are those of the input, of that cached, of the output and of thoughts."""
+    """A response with its tokens: input, cached input, output and thinking."""
     record: Record = {
         "id": f"g{number}",
         "timestamp": clock(10 * number + 5),

@@ -1,4 +1,4 @@
-"""Lines of session logs, written as agents write them."""
+"""Session logs as Claude Code writes them."""
 
 import gzip
 import json
@@ -50,7 +50,7 @@ def result(name: str) -> Line:
     return {"type": "tool_result", "tool_use_id": name, "content": f"the result of {name}"}
 
 
-# Two calls side by side, whose results come in the other order, the second of them on a side branch.
+# Two parallel calls whose results come in reverse order, the second on a side branch.
 SESSION = (
     line("user", "u1", None, 0, text("list the files")),
     answer("a1", "u1", 3, "r1", 0, 9_000, text("I look.")),

@@ -1,4 +1,4 @@
-"""Long conversations to be folded, and what a folder is told of them."""
+"""Long conversations to compact, in several API formats."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +20,14 @@ TOOL = {
     "description": "Reads a file.",
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
-# Small enough for a short conversation to be a long one.
+# So small that short conversations count as long.
 OPTIONS = CompactionOptions(tail_keep_tokens=400)
 
 Body = dict[str, Any]
 
 
 def claude_body(steps: int, *, model: str = MODEL, has_breakpoint: bool = True) -> Body:
-    """Two questions, so many calls each with its result and a word on it, and another question."""
+    """Two questions, `steps` tool calls with results and comments, and another question."""
     messages = _opening_messages()
     for step in range(steps):
         call = {
@@ -48,7 +48,7 @@ def claude_body(steps: int, *, model: str = MODEL, has_breakpoint: bool = True) 
 
 
 def chat_body(steps: int, *, model: str = "gpt-4o") -> Body:
-    """The same as a chat, streamed, as most clients ask for it."""
+    """The same conversation as a streamed chat request."""
     messages: list[Body] = [{"role": "system", "content": "Be brief."}, *_opening_messages()]
     for step in range(steps):
         arguments = f'{{"path": "{source_path(step)}"}}'
@@ -76,7 +76,7 @@ def chat_body(steps: int, *, model: str = "gpt-4o") -> Body:
 
 
 def responses_body(steps: int, *, model: str = "gpt-5.2") -> Body:
-    """The same as a Responses request, streamed, with reasoning items, as Codex sends it."""
+    """The same conversation as a streamed Responses request with reasoning items, as Codex sends it."""
     items: list[Body] = [{"role": "developer", "content": "Say which."}, *_opening_messages()]
     for step in range(steps):
         items += [
@@ -126,7 +126,7 @@ def _file_text(step: int) -> str:
 def make_subject(
     body: Body | bytes, compactions: Sequence[Compaction] = (), *, api_format: Format | None = None
 ) -> CompactionCandidate:
-    """What a folder is told of a request whose window is so small that it is to be folded."""
+    """Describe a request whose window is so small that it must be compacted."""
     request = formats.parse_request(body, api_format)
     chain = compute_chain(request)
     sent = apply_compactions(request, compactions)
@@ -145,7 +145,6 @@ def make_subject(
 
 
 def apply_compactions(request: Request, compactions: Sequence[Compaction]) -> Request:
-    """The request as it goes out."""
     return formats.parse_request(
         formats.apply_edits(request, build_compaction_edits(request, compute_chain(request), compactions)),
         request.format,

@@ -1,4 +1,4 @@
-"""Workers that find the sessions of requests and are told the answers, without a gateway around them."""
+"""Workers that match requests to sessions and process the responses, without a gateway."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,6 @@ def model(text: str) -> Message:
 
 
 def tool_call(call_id: str) -> Message:
-    """What a model says that calls a tool."""
     block = {"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "a"}}
     return {"role": "assistant", "content": [block]}
 
@@ -51,7 +50,7 @@ def request_body(messages: Sequence[Message], *, system: str = "", tools: Sequen
 
 @dataclass(eq=False)
 class SentRequest:
-    """A request that was sent and is not answered yet."""
+    """A request without a response yet."""
 
     worker: "Worker"
     session_match: SessionMatch
@@ -61,16 +60,16 @@ class SentRequest:
 
     @property
     def id(self) -> str:
-        """The id of its session."""
+        """Id of its session."""
         return self.session_match.session.id
 
     async def answer(self, text: str = "", *, calls: Sequence[str] = (), response: str = "") -> None:
-        """The upstream answers it."""
+        """Process a successful response."""
         parts = AnswerParts(id=response, tool_calls=tuple(calls), text="".join(text.split())[:MAX_TEXT_CHARS])
         await self._finish(parts)
 
     async def fail(self) -> None:
-        """The upstream answers it with an error."""
+        """Process an error response."""
         await self._finish(None)
 
     async def _finish(self, parts: AnswerParts | None) -> None:
@@ -113,7 +112,6 @@ class Worker:
         now: float | None = None,
         api_format: Format = Format.ANTHROPIC,
     ) -> SentRequest:
-        """Have a request sent."""
         request = formats.parse_request(body, api_format)
         conversation = observe_conversation(
             request,
@@ -128,7 +126,6 @@ class Worker:
         return SentRequest(self, found, self.sessions.begin(found), request.format, scope)
 
     async def send_and_answer(self, *messages: Message, answer: str = "Yes.", **more: Any) -> SentRequest:
-        """Have messages sent and answered."""
         sent = await self.send(request_body(messages), **more)
         await sent.answer(answer)
         return sent

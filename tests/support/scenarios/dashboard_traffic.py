@@ -1,4 +1,4 @@
-"""Work that pages have something to show of: agents with tools, folds, broken caches, caps and notes."""
+"""Traffic for the dashboard: agents with tools, compactions, cache misses, caps and notes."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from tests.support.scenarios.session_names import named_session_id
 from tests.support.servers.gateway_process import gateway_process, write_config
 from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 
-# A request of the review that is larger than three quarters of its window; it is folded behind it.
+# The first request larger than three quarters of its window; a compaction follows it.
 _COMPACTED_AFTER_TURN = 6
 CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
 REVIEWER, SUPPORT, GARDENER, INTERN = "reviewer", "support", "gardener", "intern"
@@ -34,7 +34,7 @@ TOOL: Any = {
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
 RULES = "You are a careful engineer. Read before you write, and run the tests after each change. " * 60
-# Whatever a browser would take for markup, or a template for its own.
+# Text that a browser would take for markup, or a template engine for its own.
 HOSTILE = "<script>window.harmed=1</script><img src=x onerror='window.harmed=2'>\"'</script>{{7*191}}{%raw%}"
 NOTES = """\
 * Beds
@@ -55,7 +55,7 @@ Found = TypeVar("Found")
 
 
 def configuration(folder: Path) -> str:
-    """What a configuration says beside its upstreams: small windows, so that short work is long."""
+    """Return the configuration without upstreams: small windows, so that short sessions are compacted."""
     notes = folder / "notes"
     notes.mkdir(exist_ok=True)
     (notes / "garden.org").write_text(NOTES, encoding="utf-8")
@@ -76,12 +76,10 @@ cost:
 
 
 def session_id_by_name(agent: str, name: str) -> str:
-    """The id of a session that its client calls by a name."""
     return named_session_id(agent, name, key=KEY)
 
 
 def request_headers(agent: str, name: str = "", step: ScriptStep | None = None) -> Mapping[str, str]:
-    """What a client says of a request."""
     fields = {"x-foveate-agent": quote(agent, safe=" ")}
     if name:
         fields["x-foveate-session"] = name
@@ -90,13 +88,12 @@ def request_headers(agent: str, name: str = "", step: ScriptStep | None = None) 
 
 @contextmanager
 def claude_client(url: str) -> Iterator[anthropic.Anthropic]:
-    """Anthropic's client, that asks once."""
+    """Anthropic's client without retries."""
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
         yield client
 
 
 def send_request(url: str, agent: str, name: str = "", text: str = "What is next?") -> None:
-    """One request of a session."""
     with claude_client(url) as client:
         client.messages.create(
             model=CLAUDE,
@@ -115,9 +112,9 @@ def send_review(
     turns: int = TURNS,
     extra_text: str = "",
 ) -> None:
-    """A session with a tool, long enough to be folded, whose system prompt changes once on the way.
+    """Send a session with a tool that is long enough to be compacted, and whose system prompt changes once.
 
-    `said` is in every result of its tool, and in what is asked. The store of the gateway is in `folder`.
+    `extra_text` is in every tool result and in the question. The store of the gateway is in `folder`.
     """
 
     async def is_folded(store: Store) -> bool:
@@ -159,7 +156,7 @@ def send_review(
 
 
 def send_support_chat(url: str, *, name: str = "", turns: int = 3) -> None:
-    """A chat by OpenAI's client, in which the provider fails once."""
+    """Send a chat with OpenAI's client in which the provider fails once."""
     messages: list[Any] = [{"role": "system", "content": "Answer within a paragraph."}]
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
         for turn in range(turns):
@@ -180,7 +177,7 @@ def send_support_chat(url: str, *, name: str = "", turns: int = 3) -> None:
 
 
 def send_gardener_session(url: str) -> None:
-    """Requests into which notes are put."""
+    """Send requests into which notes are injected."""
     with claude_client(url) as client:
         for question in ("When do the beans get water?", "And the tomatoes?"):
             client.messages.create(
@@ -192,7 +189,7 @@ def send_gardener_session(url: str) -> None:
 
 
 def send_until_capped(url: str) -> None:
-    """Requests of one who may spend little, until one is refused."""
+    """Send requests of an agent with a small cap until one is rejected."""
     for _ in range(20):
         try:
             send_request(url, INTERN, "first-day", text="Please explain everything. " * 40)
@@ -202,7 +199,7 @@ def send_until_capped(url: str) -> None:
 
 
 def read_store(folder: Path, query: Callable[[Store], Awaitable[Found]]) -> Found:
-    """What a store says; asked in a thread of its own, since the browser's has an event loop that runs."""
+    """Query a store in a thread of its own, since the thread of the browser has a running event loop."""
 
     async def read() -> Found:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
@@ -213,7 +210,7 @@ def read_store(folder: Path, query: Callable[[Store], Awaitable[Found]]) -> Foun
 
 
 def wait_until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> None:
-    """Wait until a store has something: traces and bills are written behind answers."""
+    """Wait until a store has something: traces and charges are written after responses."""
     deadline = time.monotonic() + 20
     while not read_store(folder, is_there):
         assert time.monotonic() < deadline, "it never came"
@@ -221,7 +218,7 @@ def wait_until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait until nothing was added to a store for a second: folds and their bills come behind all else."""
+    """Wait until nothing was added to a store for a second: compactions and their charges come last."""
     deadline, since, last = time.monotonic() + 20, time.monotonic(), ""
     while time.monotonic() < since + 1:
         assert time.monotonic() < deadline, "it never ended"
@@ -233,18 +230,16 @@ def wait_until_quiet(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class DashboardGateway:
-    """A gateway that has done some work, and the folder with its store."""
+    """A gateway with traffic, and the folder of its store."""
 
     url: str
     folder: Path
 
     def totals(self) -> Totals:
-        """All that its store has."""
         ((_, found),) = read_store(self.folder, lambda store: store.totals.sum_totals())
         return found
 
     def session(self, agent: str, name: str) -> SessionTotals:
-        """One session of it."""
         found = read_store(self.folder, lambda store: store.totals.get_session(session_id_by_name(agent, name)))
         assert found is not None
         return found
@@ -252,7 +247,7 @@ class DashboardGateway:
 
 @contextmanager
 def gateway_with_traffic(folder: Path) -> Iterator[DashboardGateway]:
-    """A gateway after all of this work, with `MANY` sessions beside it, until the end of the block."""
+    """Run a gateway after all this traffic and `CROWD_SESSIONS` more sessions, until the end of the block."""
     with running_sandbox() as sandbox:
         write_config(folder / "foveate.yaml", sandbox.url, configuration(folder))
         with gateway_process(folder) as served:
@@ -269,7 +264,7 @@ def gateway_with_traffic(folder: Path) -> Iterator[DashboardGateway]:
 
 
 async def _is_settled(store: Store) -> bool:
-    """Whether all was written that is behind the answers: the last of it are traces, and why a cache broke."""
+    """Check that all background work is stored; traces and causes of cache misses come last."""
     found = await store.totals.get_session(session_id_by_name(REVIEWER, REVIEW))
     if found is None or found.totals.requests != TURNS:
         return False

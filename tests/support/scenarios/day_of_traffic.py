@@ -1,4 +1,4 @@
-"""What a day's work leaves in a store: calls of two agents, a cache that broke, and two folds."""
+"""A day of traffic in a store: calls of two agents, a cache miss, and two compactions."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ COMPACTED_MESSAGES = (
     b'{"role": "assistant", "content": "It is small."}',
 )
 
-# The session that all calls of an agent belong to, since it says so.
+# The session that all requests name in a header.
 SESSION_NAME = "garden"
 KEY = "sandbox"
 NAMED_SESSION_ID = named_session_id("ana", SESSION_NAME, key=KEY)
 
-# The ids that pages show.
+# Ids that the documentation shows.
 COMPACTED_SESSION_ID = "5be01d2286c1b0f7b1d5a1f00c3e9a44"
 EARLIER_COMPACTION = replace(
     COMPACTION,
@@ -50,7 +50,7 @@ LATER_COMPACTION = replace(
 
 
 def send_day_of_traffic(gateway_url: str, home: Path) -> None:
-    """Have two agents work through a gateway whose data is in `home`, one with a clock in its system prompt."""
+    """Send requests of two agents through a gateway with data in `home`; one has a clock in its prompt."""
     for agent, system in (
         ("ana", RULES),
         ("ben", f"It is 10:02:41.\n{RULES}"),
@@ -68,7 +68,6 @@ def send_day_of_traffic(gateway_url: str, home: Path) -> None:
 
 
 def send_request(gateway_url: str, agent: str, system: str, messages: list[Any]) -> Any:
-    """What the gateway answers to one request of an agent."""
     body = {"model": MODEL, "max_tokens": 64, "system": system, "messages": messages}
     headers = {
         "content-type": "application/json",

@@ -1,4 +1,4 @@
-"""Pictures small enough to write down, and as large as a test needs."""
+"""Small PNG images of any dimensions."""
 
 import base64
 import struct
@@ -6,7 +6,7 @@ import zlib
 
 
 def png(width: int, height: int) -> str:
-    """A black PNG, in base64."""
+    """Return a black PNG in base64."""
     rows = b"".join(b"\0" + bytes(width) for _ in range(height))
     pieces = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),

@@ -1,4 +1,4 @@
-"""An agent with every section there is, and a look at what its requests become."""
+"""An agent with every kind of section, and the step that injects them."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ HEADING = "[Foveate: context for this turn, which the user has not said.]"
 
 
 def garden_sections(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
-    """All sections of an agent that keeps a garden, whose files are in `folder`."""
+    """Write the files of a gardening agent into `folder`, and return all its sections."""
     workspace, skills, notes = (folder / name for name in ("workspace", "skills", "notes"))
     for each in (workspace, skills, notes):
         each.mkdir(parents=True)
@@ -55,12 +55,12 @@ def garden_sections(folder: Path, *, memory_limit_tokens: int = 300) -> SectionO
 
 
 OPENED_SOURCES: list[SectionSources] = []
-"""The sources of every `Injecting`. Whoever makes one closes them: their watchers are threads."""
+"""Sources of every `SectionInjection`. Tests must close them: their watchers are threads."""
 
 
 @dataclass
 class SectionInjection:
-    """The step by itself, with the sources that it has."""
+    """The injection step by itself, with its sources."""
 
     sources: SectionSources = field(default_factory=SectionSources)
     problems: list[StepFailure] = field(default_factory=list)
@@ -81,7 +81,7 @@ class SectionInjection:
         provider: str = "",
         count: Callable[[RequestContext], None] | None = None,
     ) -> RequestContext:
-        """What becomes of a request."""
+        """Run the step on a request."""
         data = msgspec.json.encode(body)
         request = formats.parse_request(data, api_format)
         provider = provider or ("anthropic" if api_format is Format.ANTHROPIC else "openai")
@@ -109,12 +109,11 @@ class SectionInjection:
 
 
 def sent_body(context: RequestContext) -> dict[str, Any]:
-    """What would be sent."""
     found: dict[str, Any] = msgspec.json.decode(context.request.body)
     return found
 
 
 def only_sections(options: SectionOptions, **kept: Any) -> SectionOptions:
-    """No sections but those that are `kept`."""
+    """Return options with only the sections in `kept`."""
     bare = SectionOptions(privacy_tags=options.privacy_tags, workspace_cache=options.workspace_cache)
     return replace(bare, **kept)

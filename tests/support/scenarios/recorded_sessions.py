@@ -1,4 +1,4 @@
-"""Invented sessions with bills: each call is served by the simulated cache, with marks as agents put them."""
+"""Invented recordings with usage from the simulated cache, and breakpoints as agents place them."""
 
 import json
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ PREFIX_TOKENS = 14_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTurn:
-    """One call: what is new before it, and what comes back.
+    """A call: what is new before it, and its response.
 
-    `gap_seconds` is how long after the last one it is sent. `changes`: the system prompt is another one from
-    here on, which no log shows. `back` is how many of the last steps are taken back before it.
+    `gap_seconds` is the time since the previous call. With `changes_system`, the system prompt differs from
+    here on, which no log shows. `steps_back` is how many of the last steps are taken back before it.
     """
 
     result_chars: int = 4_000
@@ -46,7 +46,7 @@ def make_recording(
     ttl: Ttl = Ttl.FIVE_MINUTES,
     has_usage: bool = True,
 ) -> Recording:
-    """A session of these calls, as Claude Code would leave it."""
+    """Record a session of these calls, as Claude Code logs it."""
     rules, cache = rules_for(model), SimulatedCache()
     last = make_message(None, "user", f"{name}: find the fault, and say how you found it")
     at, changes, calls = STARTED_AT, 0, []
@@ -93,7 +93,7 @@ def make_recording(
 def _make_answer(
     last: RecordedMessage, name: str, turn: PlannedTurn
 ) -> tuple[RecordedMessage, RecordedMessage]:
-    """What the model says, and what it is sent next: a result, or a question of the user's."""
+    """Return the answer, and the next message: a tool result or a question."""
     if turn.is_question:
         answer = make_message(last, "assistant", [{"type": "text", "text": f"{name}: it is done. " * 20}])
         return answer, make_message(answer, "user", f"{name}: now the next one, please")
@@ -105,7 +105,7 @@ def _make_answer(
 
 
 def count_message_tokens(message: RecordedMessage) -> int:
-    """What a message really weighs: something that no counter says."""
+    """Return the true size of a message, which no counter predicts."""
     return 11 + len(message.raw) * 10 // 37
 
 

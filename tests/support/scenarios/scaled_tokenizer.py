@@ -1,4 +1,4 @@
-"""Tokenizers of models that Foveate does not know: as those of others, but finer or coarser."""
+"""Token counters of unknown models: like others, but finer or coarser."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from foveate.tokens import RequestCount, RequestCounter, counter_for
 
 
 class ScaledCounter:
-    """Counts `rate` times as many tokens as another counter does."""
+    """Counts `rate` times as many tokens as another counter."""
 
     def __init__(self, counter: RequestCounter, rate: float) -> None:
         self._counter = counter
@@ -29,7 +29,7 @@ class ScaledCounter:
 
 
 def scaled_block_tokens(rate: float) -> Callable[[str], BlockTokens]:
-    """What counts blocks so for each model."""
+    """Return a factory of scaled block counters for each model."""
     by_model: dict[str, BlockTokens] = {}
 
     def of(model: str) -> BlockTokens:

@@ -1,4 +1,4 @@
-"""A week of a small team's agents, made by real clients through a real gateway: what pictures of pages show."""
+"""A week of agent traffic, made by real clients through a real gateway, for screenshots."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +23,12 @@ from tests.support.servers.sandbox import KEY, ManualClock, running_sandbox
 
 NOW = datetime(2026, 11, 16, 16, 40, tzinfo=UTC).timestamp()
 DAYS = 7
-# Three quarters of the reviewer's window, less what is reserved for an answer.
+# Three quarters of the reviewer's window, minus the output reserve.
 _COMPACTED_ABOVE_TOKENS = 0.75 * (40_000 - 2_000)
 _DAY = 86_400.0
 _OPUS, _SONNET, _GPT = "claude-opus-4-5", "claude-sonnet-4-6", "gpt-4.1"
 REVIEW = session_id_by_name("reviewer", "make-the-parser-fast")
-# Of the sandbox, whose own words would sum up nothing.
+# The sandbox would make up a meaningless summary.
 _SUMMARY = """\
 The task is to make the parser fast without changing what it accepts. Decided: keep the grammar, replace the
 recursive descent by a table, and run the tests after each change. Read so far: src/parser_0.py up to
@@ -79,20 +79,18 @@ cost:
 
 @dataclass(frozen=True)
 class WeekGateway:
-    """Where the pages are that show it."""
-
     url: str
 
 
 @contextmanager
 def gateway_after_week(folder: Path) -> Iterator[WeekGateway]:
-    """A gateway after that week, for which it is `NOW`, until the end of the block."""
+    """Run a gateway after that week, at time `NOW`, until the end of the block."""
     notes = folder / "notes"
     notes.mkdir()
     (notes / "garden.org").write_text(_NOTES, encoding="utf-8")
     config = folder / "foveate.yaml"
     with running_sandbox(ScriptStep(text=_SUMMARY), repeat=True) as sandbox:
-        # This process is in another folder than the one whose pages are shown.
+        # This process has another working directory than the gateway that is shown.
         write_config(config, sandbox.url, _CONFIGURATION.replace("[notes]", f"['{notes}']"))
         config_now = (
             load_live_config(config, {"FOVEATE_STORE": f"sqlite:///{folder}/foveate.sqlite"}).current().value
@@ -125,7 +123,7 @@ def gateway_after_week(folder: Path) -> Iterator[WeekGateway]:
 
 
 def _send_day(url: str, clock: ManualClock, day: int) -> None:
-    """One day of all of them; some days are busier."""
+    """Send one day of all agents; some days are busier."""
     for number in range(1 + day % 3):
         _send_review(url, clock, f"review-{day}-{number}", turns=5 + 2 * day % 5)
         _send_support_chat(url, clock, f"parcel-{day}-{number}", turns=3, fails=day == 3)
@@ -144,9 +142,9 @@ def _send_review(
     turns: int,
     wait_for_compaction: Callable[[], None] = lambda: None,
 ) -> None:
-    """A session with tools; where it is long, its system prompt changes on the way, and there is a pause.
+    """Send a session with tools; a long one has a changing system prompt and a pause.
 
-    It goes on from where it is to be folded only once it is.
+    When a compaction is due, wait for it before continuing.
     """
     messages: list[Any] = [{"role": "user", "content": "Make the parser fast, and keep what it accepts."}]
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
@@ -194,7 +192,7 @@ def _read_file_step(path: str) -> ScriptStep:
 
 
 def _send_support_chat(url: str, clock: ManualClock, name: str, *, turns: int, fails: bool = False) -> None:
-    """A chat; on a bad day the provider fails at its end."""
+    """Send a chat; with `fails`, the provider fails at its end."""
     messages: list[Any] = [{"role": "system", "content": "You answer customers within a paragraph. " * 150}]
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
         for turn in range(turns):
@@ -218,7 +216,7 @@ def _send_support_chat(url: str, clock: ManualClock, name: str, *, turns: int, f
 
 
 def _send_gardener_session(url: str, clock: ManualClock, name: str, *, turns: int) -> None:
-    """Requests into which notes are put."""
+    """Send requests into which notes are injected."""
     messages: list[Any] = []
     questions: Sequence[str] = ("When do the beans get water?", "And the tomatoes?", "What is due this week?")
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:

@@ -1,4 +1,4 @@
-"""What AWS does at the other end: event streams with their checksums, and the check of a signature."""
+"""The AWS side of Bedrock: event streams with checksums, and validation of signatures."""
 
 import struct
 from base64 import b64encode
@@ -15,7 +15,6 @@ CREDENTIALS = Credentials(ACCESS_KEY, SECRET_KEY)
 
 
 def event_stream_frame(name: str, payload: Any, *, kind: str = "event") -> bytes:
-    """One message of an event stream."""
     headers = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
     encoded_headers = b"".join(
         struct.pack("!B", len(header))
@@ -32,12 +31,12 @@ def event_stream_frame(name: str, payload: Any, *, kind: str = "event") -> bytes
 
 
 def chunk_frame(event: Any) -> bytes:
-    """An event of a model's maker, as InvokeModelWithResponseStream sends it."""
+    """Wrap a provider event as InvokeModelWithResponseStream does."""
     return event_stream_frame("chunk", {"bytes": b64encode(msgspec.json.encode(event)).decode()})
 
 
 def is_signature_valid(request: bytes, *, service: str = "bedrock") -> bool:
-    """Whether AWS would accept the signature of a request as it came over the wire."""
+    """Check whether AWS would accept the signature of a raw request."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ")

@@ -1,7 +1,7 @@
-"""Small real servers on loopback, as strict as what they stand for: counting APIs, and servers that fail.
+"""Strict fake servers on loopback: token counting APIs, and servers that fail.
 
-Written after the providers' documentation of November 2026 and, for vLLM, its entrypoints' source. Each keeps
-the requests that it was sent.
+They follow the providers' documentation of November 2026 and, for vLLM, the source of its entrypoints. Each
+records the requests that it receives.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def count_words(text: str) -> int:
-    """The tokenizer of all fakes: a word is a token."""
+    """Tokenizer of all fake servers: a word is a token."""
     return len(text.split())
 
 
@@ -30,7 +30,7 @@ def count_content_words(content: object) -> int:
 
 @dataclass
 class FakeServer:
-    """A server's address and what it was sent."""
+    """Address of a server and the requests that it received."""
 
     url: str = ""
     sent: list[tuple[str, Json]] = field(default_factory=list)
@@ -118,7 +118,7 @@ async def _anthropic_count(request: web.Request, body: Json) -> web.Response:
 
 
 def anthropic_api() -> Any:
-    """Anthropic's `count_tokens`: refuses other fields, a missing version, an empty text, unknown models."""
+    """Anthropic's `count_tokens`: rejects unknown fields and models, a missing version and empty texts."""
     return _serve({"/v1/messages/count_tokens": _anthropic_count})
 
 
@@ -161,7 +161,7 @@ async def _vllm_tokenize(request: web.Request, body: Json) -> web.Response:
 
 
 def vllm() -> Any:
-    """vLLM's `/tokenize`, for texts and chats; it refuses other models than its own."""
+    """vLLM's `/tokenize` for texts and chats; rejects other models than its own."""
     return _serve({"/tokenize": _vllm_tokenize})
 
 
@@ -190,7 +190,7 @@ async def _openai_count(request: web.Request, body: Json) -> web.Response:
 
 
 def openai_api() -> Any:
-    """OpenAI's `/v1/responses/input_tokens`: refuses other parameters."""
+    """OpenAI's `/v1/responses/input_tokens`: rejects unknown parameters."""
     return _serve({"/v1/responses/input_tokens": _openai_count})
 
 
@@ -219,7 +219,7 @@ async def _gemini_count(request: web.Request, body: Json) -> web.Response:
 
 
 def gemini_api() -> Any:
-    """Gemini's `countTokens`: contents, or a whole request that names the model again."""
+    """Gemini's `countTokens`: contents, or a whole request that repeats the model."""
     return _serve({"/v1beta/models/*": _gemini_count})
 
 
@@ -228,7 +228,7 @@ Behaviour = Callable[[str, bytes], bytes | None]
 
 @asynccontextmanager
 async def raw_server(behave: Behaviour) -> AsyncIterator[FakeServer]:
-    """A server that sends the bytes that `behave` gives for a path and a body; None is never to answer."""
+    """Run a server that sends what `behave` returns for a path and a body; on None it never responds."""
     fake = FakeServer()
     open_connections: set[asyncio.StreamWriter] = set()
 
@@ -271,7 +271,6 @@ async def raw_server(behave: Behaviour) -> AsyncIterator[FakeServer]:
 def http_response(
     status: int, body: bytes = b"{}", media_type: str = "application/json", *headers: str
 ) -> bytes:
-    """A whole HTTP reply."""
     lines = [
         f"HTTP/1.1 {status} Whatever",
         f"content-type: {media_type}",
@@ -291,7 +290,7 @@ def ok_response(body: object) -> bytes:
 
 
 def llama_tokenize(path: str, body: bytes) -> bytes:
-    """A llama.cpp `/tokenize`, in which a word is a token."""
+    """Respond like llama.cpp's `/tokenize`, with a word as a token."""
     if path != "/tokenize":
         return http_response(404, b'{"error":{"message":"File Not Found","type":"not_found_error","code":404}}')
     content = json.loads(body).get("content", "")

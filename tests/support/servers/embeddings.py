@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class EmbeddingServer:
-    """Where it is, and what it was sent: path, authorization and body."""
+    """URL of the server, and its requests: path, authorization and body."""
 
     url: str
     requests: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
@@ -19,7 +19,7 @@ class EmbeddingServer:
 
 @contextmanager
 def embedding_server(vector: Callable[[str], list[float]]) -> Iterator[EmbeddingServer]:
-    """A server that gives each text its `vector`, until the end of the block."""
+    """Run a server that returns `vector` for each text, until the end of the block."""
     running = EmbeddingServer("")
 
     class Answers(BaseHTTPRequestHandler):

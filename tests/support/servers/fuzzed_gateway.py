@@ -54,9 +54,9 @@ class _FaultLog(logging.Handler):
 
 @dataclass
 class FuzzedGateway:
-    """A gateway before a scripted upstream. `faults` are what it logs as its own errors.
+    """A gateway in front of a scripted upstream. `faults` are errors that it logs.
 
-    `edits`: it may change requests beyond asking for usage.
+    With `edits`, it may change requests beyond asking for usage.
     """
 
     gateway: RunningGateway
@@ -89,7 +89,7 @@ class FuzzedGateway:
         return [LedgerRow(row[0], row[1], row[2:8]) for row in self._store().execute(_ROWS, (new,))]
 
     def check_idle(self) -> None:
-        """Check that no tasks and no connections are left behind but for the few that serve all requests."""
+        """Check that no tasks and connections are left except those that serve all requests."""
         loop = self.gateway.loop
         assert loop is not None
         wait_until(lambda: len(asyncio.all_tasks(loop)), lambda tasks: tasks <= _MAX_IDLE_TASKS)
@@ -125,7 +125,7 @@ def fuzzed_gateway(
     routes: Sequence[Route] = (),
     threads: ThreadMode = ThreadMode.HOLD,
 ) -> Iterator[FuzzedGateway]:
-    """A gateway whose agents have a cap that one call does not reach: each call is reserved and released."""
+    """Run a gateway whose agents have a cap that is never reached: each call is reserved and released."""
     log = _FaultLog()
     caps = [Cap(scope=CapScope.AGENT, dollars=Decimal("1e6"), unknown=UnknownPricePolicy.ALLOW)]
     logging.getLogger().addHandler(log)

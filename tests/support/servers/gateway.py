@@ -1,4 +1,4 @@
-"""A gateway in this process, on a loopback port, before a sandbox or any other upstream."""
+"""A gateway in this process, on a loopback port, in front of a sandbox or another upstream."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ from tests.support.stores.templates import ensure_store
 
 @dataclass
 class RunningGateway:
-    """Where a gateway is, which of its steps failed, and which breaks of the cache it saw."""
+    """URL of a gateway, the steps that failed, and the cache misses that it noticed."""
 
     url: str
     failed_steps: list[StepFailure] = field(default_factory=list)
@@ -37,7 +37,7 @@ class RunningGateway:
 
     @property
     def openai_url(self) -> str:
-        """The address as OpenAI's clients want it."""
+        """Base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
 
@@ -59,18 +59,18 @@ def running_gateway(
     folder: Path,
     *,
     clock: Callable[[], float] = time.time,
-    options: AgentOptions | Callable[[], AgentOptions] = AgentOptions(),  # noqa: B008 - it is frozen
+    options: AgentOptions | Callable[[], AgentOptions] = AgentOptions(),  # noqa: B008 - frozen
     caps: Sequence[Cap] = (),
-    server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
+    server: ServerSettings = ServerSettings(),  # noqa: B008 - frozen
     store_url: str | None = None,
     body: BodyLimits | None = None,
     upstreams: Sequence[Upstream] = (),
     routes: Sequence[Route] = (),
     config: ResolvedConfig | None = None,
 ) -> Iterator[RunningGateway]:
-    """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block.
+    """Run a gateway in front of `upstream_url` with its store in `folder`, until the end of the block.
 
-    What is `configured` takes the place of all else that is chosen. `options` may change while it runs.
+    `config` replaces all other options. `options` may change while it runs.
     """
     routing = Routing(
         upstreams={

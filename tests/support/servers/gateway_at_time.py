@@ -1,7 +1,7 @@
-"""A gateway in a process of its own for which it is another time, always the same when it starts.
+"""A gateway in a process of its own whose clock starts at a given time.
 
-Run as a module it reads the time and the path of a configuration from its arguments, serves until its standard
-input ends, and prints where.
+As a module, it takes the time and the path of a configuration as arguments, prints its URL, and serves until
+its standard input ends.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from foveate.sandbox.server import open_listening_socket, socket_url
 
 @contextmanager
 def gateway_at_time(now: float, config: Path) -> Iterator[str]:
-    """Where such a gateway is, until the end of the block; its store is beside its configuration."""
+    """Run such a gateway until the end of the block; yields its URL. Its store is next to its configuration."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.servers.gateway_at_time", str(now), config.name],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`foveate serve` in a process of its own, as a user starts it."""
+"""`foveate serve` in a process of its own, as users start it."""
 
 import json
 import os
@@ -19,18 +19,17 @@ SERVE_COMMAND = (*forked_commands.REAL_COMMAND, *SERVE_ARGUMENTS)
 
 @dataclass(frozen=True)
 class GatewayProcess:
-    """Where a gateway is, what it told when it was ready, and its process."""
+    """URL of a gateway, the JSON object that it printed when ready, and its process."""
 
     url: str
     ready_object: dict[str, Any]
     process: "subprocess.Popen[str]"
 
     def workers(self) -> list[int]:
-        """The processes that it has started, by their ids."""
         return child_pids(self.process.pid)
 
     def wait_for_exit(self, *, within_seconds: float = 30) -> tuple[int, str]:
-        """With which code it ended, and what it said on standard error."""
+        """Return the exit code and standard error."""
         _, errors = self.process.communicate(timeout=within_seconds)
         return self.process.returncode, errors
 
@@ -39,10 +38,10 @@ class GatewayProcess:
 def gateway_process(
     folder: Path, *options: str, forked: bool = True, **environment: str
 ) -> Iterator[GatewayProcess]:
-    """A gateway whose data and working folder is `folder`, until the end of the block.
+    """Run a gateway with `folder` as data and working folder, until the end of the block.
 
-    Its store is there already, unless `FOVEATE_STORE` is set. If it is not `forked`, it is started as users do,
-    for tests that need the id of the process or kill it.
+    Its store exists already unless `FOVEATE_STORE` is set. Without `forked`, it is started as users do, for
+    tests that need the process id or kill it.
     """
     if "FOVEATE_STORE" not in environment:
         ensure_store(folder / "foveate.sqlite")
@@ -68,7 +67,7 @@ def gateway_process(
 
 
 def write_config(path: Path, sandbox_url: str, more: str = "") -> None:
-    """Have a configuration in a file, replaced in one step, by which all goes to a sandbox."""
+    """Write a configuration that sends everything to a sandbox, atomically."""
     new_file = path.with_suffix(".new")
     upstreams = f"  anthropic: {{base_url: '{sandbox_url}'}}\n  openai: {{base_url: '{sandbox_url}/v1'}}\n"
     new_file.write_text(f"upstreams:\n{upstreams}{more}")
@@ -76,14 +75,12 @@ def write_config(path: Path, sandbox_url: str, more: str = "") -> None:
 
 
 def child_pids(pid: int) -> list[int]:
-    """The processes that one has started."""
     listed = subprocess.run(["ps", "-Ao", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
     rows = [line.split() for line in listed.stdout.splitlines()]
     return [int(row[0]) for row in rows if int(row[1]) == pid and not row[2].startswith("Z")]
 
 
 def wait_until_gone(pids: list[int], *, within_seconds: float) -> None:
-    """Wait until none of some processes is there."""
     deadline = time.monotonic() + within_seconds
     while left := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, f"still there: {left}"
@@ -91,6 +88,5 @@ def wait_until_gone(pids: list[int], *, within_seconds: float) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs."""
     listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return bool(listed.stdout.strip()) and not listed.stdout.strip().startswith("Z")

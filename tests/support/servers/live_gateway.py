@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, before a sandbox, whose configuration a test writes anew."""
+"""A gateway in a process of its own, in front of a sandbox, whose configuration tests rewrite."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 
 def wait_for(read: Callable[[], Found | None], *, within_seconds: float = 20) -> Found:
-    """What is looked for, as soon as it is there."""
+    """Call `read` until it returns something."""
     deadline = time.monotonic() + within_seconds
     while not (found := read()):
         assert time.monotonic() < deadline, "it never came"
@@ -32,7 +32,7 @@ def wait_for(read: Callable[[], Found | None], *, within_seconds: float = 20) ->
 
 @dataclass
 class LiveGateway:
-    """A gateway before a sandbox, whose configuration each test writes anew."""
+    """A gateway in front of a sandbox whose configuration each test rewrites."""
 
     folder: Path
     url: str
@@ -42,7 +42,7 @@ class LiveGateway:
     def configure(
         self, text: str = "", *, upstreams: str = "", openai: str = "/v1", anthropic: str = ""
     ) -> None:
-        """Write the configuration; it holds from the next request on."""
+        """Write the configuration; it applies from the next request on."""
         url = self.sandbox.url
         known = f"  anthropic: {{base_url: '{url}'{anthropic}}}\n  openai: {{base_url: '{url}{openai}'}}\n"
         fresh = self.folder / "fresh.yaml"
@@ -50,11 +50,10 @@ class LiveGateway:
         fresh.replace(self.folder / "foveate.yaml")
 
     def new_words(self) -> str:
-        """Words that no other conversation begins with."""
+        """Return text that no other conversation starts with."""
         return f"Question {next(self.numbers)}: when does bed 7 get water?"
 
     def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
-        """Send a request to the gateway."""
         shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "authorization": f"Bearer {KEY}"}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: value for name, value in {**shown, **named}.items() if value}
@@ -69,11 +68,11 @@ class LiveGateway:
         return self.sent()
 
     def new_agent(self) -> str:
-        """An agent that nothing is known of yet."""
+        """Return the name of a new agent."""
         return f"agent-{next(self.numbers)}"
 
     def charges(self, agent: str, count: int = 1) -> Sequence[Charge]:
-        """The charges of an agent, once there are so many."""
+        """Wait for a number of charges of an agent."""
 
         async def read() -> list[Charge]:
             async with await open_store(f"sqlite:///{self.folder}/foveate.sqlite") as store:
@@ -86,7 +85,7 @@ class LiveGateway:
         return wait_for(enough)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric over all series with these labels."""
+        """Return the sum of a metric over all series with these labels."""
         total = 0.0
         for line in httpx.get(f"{self.url}/metrics").text.splitlines():
             series, _, value = line.rpartition(" ")
@@ -104,20 +103,20 @@ class LiveGateway:
         return self.sent()
 
     def messages(self, *more: str) -> list[dict[str, Any]]:
-        """A conversation of the user's, with an answer between any two of `more`."""
+        """Build a conversation of user messages with answers in between."""
         said = [self.new_words(), *more]
         roles = ("user", "assistant")
         return [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
 
     def sent(self) -> dict[str, Any]:
-        """The body that arrived at the provider last."""
+        """Return the last body that the provider received."""
         found: dict[str, Any] = json.loads(self.sandbox.requests[-1].body)
         return found
 
 
 @contextmanager
 def live_gateway(folder: Path, **environment: str) -> Iterator[LiveGateway]:
-    """A gateway before a sandbox, until the end of the block."""
+    """Run a gateway in front of a sandbox until the end of the block."""
     with running_sandbox() as sandbox:
         LiveGateway(folder, "", sandbox).configure()
         with gateway_process(folder, forked=True, **environment) as gateway:
@@ -125,7 +124,7 @@ def live_gateway(folder: Path, **environment: str) -> Iterator[LiveGateway]:
 
 
 def find_breakpoints(sent: dict[str, Any]) -> list[dict[str, Any]]:
-    """All values of `cache_control` in a body."""
+    """Return all values of `cache_control` in a body."""
     found = []
     stack: list[Any] = [sent]
     while stack:

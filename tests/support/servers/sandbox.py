@@ -1,4 +1,4 @@
-"""A sandbox in this process, on a loopback port, whose clock a test can move and whose requests it can see."""
+"""A sandbox in this process, on a loopback port, with a clock that tests set and recorded requests."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ KEY = "sk-of-a-test"
 
 
 def step_headers(step: ScriptStep) -> dict[str, str]:
-    """Headers that have one request answered by a step of its own."""
+    """Return headers that make the sandbox respond to one request with this step."""
     return {STEP_HEADER: msgspec.json.encode(step).decode()}
 
 
 @dataclass
 class ManualClock:
-    """A clock that only a test moves."""
+    """A clock that only tests move."""
 
     now: float = 1_800_000_000.0
 
@@ -35,7 +35,7 @@ class ManualClock:
 
 @dataclass
 class RunningSandbox:
-    """Where a sandbox is, its clock, what it heard, and which requests' clients went away."""
+    """URL of a sandbox, its clock, its requests, and those whose clients went away."""
 
     url: str
     clock: ManualClock
@@ -44,11 +44,11 @@ class RunningSandbox:
 
     @property
     def openai_url(self) -> str:
-        """The address as OpenAI's clients want it."""
+        """Base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
     def wait_for_abandoned_request(self, *, within_seconds: float) -> SandboxRequest:
-        """The first request whose client went away, waited for."""
+        """Wait for a request whose client goes away."""
         deadline = time.monotonic() + within_seconds
         while not self.abandoned_requests:
             assert time.monotonic() < deadline, "no client has gone"
@@ -63,7 +63,7 @@ def running_sandbox(
     providers: frozenset[Provider] = frozenset(Provider),
     tokens: Callable[[str], BlockTokens] = block_tokens_for,
 ) -> Iterator[RunningSandbox]:
-    """A sandbox that answers by `steps` and counts by `tokens`, until the end of the block."""
+    """Run a sandbox that responds with `steps` and counts with `tokens`, until the end of the block."""
     clock = ManualClock()
     script = Script(steps=steps, repeat=repeat)
     sandbox = Sandbox(clock=clock, seed=b"of a test", script=script, providers=providers, tokens=tokens)

@@ -1,4 +1,4 @@
-"""A provider that misbehaves, on a real socket: a test says what it does with each connection."""
+"""A misbehaving provider on a real socket: tests decide what it does with each connection."""
 
 import json
 import socket
@@ -14,22 +14,22 @@ _COUNTER_LOCK = Lock()
 
 
 class ConnectionClosed(Exception):
-    """The other side has closed the connection."""
+    """The other side closed the connection."""
 
 
 @dataclass
 class UpstreamConnection:
-    """One connection, as the provider has it."""
+    """A connection from the provider's side."""
 
     socket: socket.socket
     requests: list[bytes]
     _buffer: bytes = b""
 
     def read_request(self) -> bytes:
-        """The next request, head and body.
+        """Read the next request, head and body.
 
         Raises:
-            Gone: none comes any more.
+            ConnectionClosed: no more requests come.
         """
         while b"\r\n\r\n" not in self._buffer:
             self._receive()
@@ -44,10 +44,10 @@ class UpstreamConnection:
         return self.requests[-1]
 
     def send(self, *pieces: bytes, pause_seconds: float = 0) -> None:
-        """Send pieces, each after a pause but the first.
+        """Send pieces with pauses between them.
 
         Raises:
-            Gone: nobody wants them.
+            ConnectionClosed: the client is gone.
         """
         for number, piece in enumerate(pieces):
             if number and pause_seconds and self.is_closed_by_peer(within_seconds=pause_seconds):
@@ -58,7 +58,7 @@ class UpstreamConnection:
                 raise ConnectionClosed from None
 
     def is_closed_by_peer(self, *, within_seconds: float) -> bool:
-        """Whether the other side closes the connection in that time."""
+        """Wait for the other side to close the connection."""
         self.socket.settimeout(within_seconds)
         try:
             found = self.socket.recv(1, socket.MSG_PEEK)
@@ -71,7 +71,7 @@ class UpstreamConnection:
         return not found
 
     def reset(self) -> None:
-        """Close it so that the other side gets a reset."""
+        """Close the connection with a reset."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
@@ -90,7 +90,7 @@ Behaviour = Callable[[UpstreamConnection], None]
 
 @dataclass
 class ScriptedUpstream:
-    """Where it is, what it does with the next connection, all requests that it heard, and who left early."""
+    """URL, behaviour for the next connection, recorded requests, and clients that left early."""
 
     url: str
     behave: Behaviour
@@ -100,14 +100,14 @@ class ScriptedUpstream:
     open_connections: int = 0
 
     def wait_until_idle(self, *, within_seconds: float = 10) -> bool:
-        """Whether all connections are closed, waited for: none can then be taken for one that is kept."""
+        """Wait until all connections are closed, so that none is reused."""
         deadline = time.monotonic() + within_seconds
         while self.open_connections and time.monotonic() < deadline:
             time.sleep(0.002)
         return not self.open_connections
 
     def wait_for_lost_client(self, *, within_seconds: float = 10) -> bool:
-        """Whether a client leaves before its answer is whole, waited for."""
+        """Wait for a client that leaves before its response is complete."""
         deadline = time.monotonic() + within_seconds
         while not self.lost_clients and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -116,7 +116,7 @@ class ScriptedUpstream:
 
 @contextmanager
 def running_upstream(behave: Behaviour) -> Iterator[ScriptedUpstream]:
-    """A provider that behaves so, until the end of the block; a test may have it behave otherwise meanwhile."""
+    """Run a provider until the end of the block. Tests may change `behave` meanwhile."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as server:
         upstream = ScriptedUpstream(f"http://127.0.0.1:{server.getsockname()[1]}", behave)
         Thread(target=_accept_connections, args=(server, upstream), daemon=True).start()
@@ -133,7 +133,7 @@ def _accept_connections(server: socket.socket, upstream: ScriptedUpstream) -> No
             found, _ = server.accept()
         except OSError:
             return
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small pieces wait for each other
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise small pieces are delayed
         upstream.connections += 1
         with _COUNTER_LOCK:
             upstream.open_connections += 1
@@ -151,7 +151,7 @@ def _handle_connection(found: socket.socket, upstream: ScriptedUpstream) -> None
 
 
 def respond_always(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
-    """Gives every request on a connection the same answer."""
+    """Send the same response to every request on a connection."""
 
     def behave(connection: UpstreamConnection) -> None:
         while True:
@@ -165,7 +165,7 @@ def respond_always(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
 
 
 def respond_once(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
-    """Answers one request, whose connection then closes."""
+    """Respond to one request, then close the connection."""
 
     def behave(connection: UpstreamConnection) -> None:
         connection.read_request()
@@ -175,7 +175,6 @@ def respond_once(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
 
 
 def http_response(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
-    """An answer with a length."""
     all_headers = {"content-type": "application/json", "content-length": str(len(body))}
     all_headers |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items() if value)
@@ -189,12 +188,11 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 def http_chunk(data: bytes) -> bytes:
-    """A chunk of a body without a length."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def claude_events(*texts: str) -> Sequence[bytes]:
-    """The events in which Claude says something."""
+    """Return the events of a streamed Claude response."""
     start: dict[str, object] = {
         "id": "msg_1",
         "type": "message",
@@ -222,7 +220,6 @@ def claude_events(*texts: str) -> Sequence[bytes]:
 
 
 def claude_response(text: str) -> bytes:
-    """What Claude says, whole."""
     fields = {
         "id": "msg_1",
         "type": "message",

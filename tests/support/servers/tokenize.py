@@ -1,4 +1,4 @@
-"""A llama.cpp-like server that tokenises by words, and counts whole chats if it is told to."""
+"""A server like llama.cpp that tokenizes by words, and can count whole chats."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def tokenize_server(*, chat_tokens: int | None = None) -> Iterator[tuple[str, list[str]]]:
-    """Where it is, and the paths that it was asked; without `chat_tokens` it has only `/tokenize`."""
+    """Run the server; yields its URL and the requested paths. Without `chat_tokens` it has only `/tokenize`."""
     paths: list[str] = []
 
     class Answers(BaseHTTPRequestHandler):

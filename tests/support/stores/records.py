@@ -1,4 +1,4 @@
-"""Sessions, turns and folds to be kept, as short as a test can say them."""
+"""Short sample records of sessions, turns, compactions, requests and traces."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ def hash_word(word: object) -> bytes:
 
 
 def message_hashes(name: str, first: int, end: int) -> list[bytes]:
-    """The hashes of the messages `first` to `end` of the conversation `name`."""
+    """Return the hashes of messages `first` to `end` of the conversation `name`."""
     return [hash_word((name, position)) for position in range(first, end)]
 
 

@@ -1,4 +1,4 @@
-"""Empty stores that are up to date, made from a template: to migrate each one takes most of a second."""
+"""Empty stores with current tables, copied from a template: migrating each one takes most of a second."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Workloads of one agent for property tests: regimes one after the other, each with a pace of its own."""
+"""Workloads of one agent for property tests: several regimes in a row, each with its own pace."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from benchmarks.cache_workloads import Builder, Workload
 
-# A client that starts several conversations at once sends their first requests so far apart.
+# Seconds between the first requests of conversations that start together.
 _BURST_SECONDS = 1.0
 
 _Texts = list[list[int]]
@@ -14,11 +14,12 @@ _Texts = list[list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """How an agent behaves for a while. Sizes are in tokens, `gap` and `between` are mean seconds.
+    """Behaviour of an agent for a while. Sizes are in tokens, `gap` and `between` are mean seconds.
 
-    `parallel` lanes run conversations of up to `turns` requests, or of one with the probability `single_share`.
-    `is_in_step`: the lanes start their conversations together. `has_clock`: the system prompt differs in every
-    request. `changes_tools`: so do the tools in every third. `is_return`: an earlier regime's prompts are used.
+    `parallel` lanes run conversations of up to `turns` requests, or of one with probability `single_share`.
+    With `is_in_step`, the lanes start their conversations together. With `has_clock`, the system prompt differs
+    in every request; with `changes_tools`, the tools differ in every third. With `is_return`, prompts of an
+    earlier regime are used.
     """
 
     calls: int
@@ -59,7 +60,10 @@ regimes = st.builds(
 
 
 def generate_workload(planned_regimes: list[Regime], seed: int) -> Workload:
-    """The requests of these regimes. More than three lanes of a new regime start one after the other."""
+    """Generate the requests of these regimes.
+
+    More than three lanes of a new regime start one after the other.
+    """
     build, at = Builder(seed), 0.0
     earlier: list[tuple[_Texts, _Texts, _Texts]] = []
     for regime in planned_regimes:

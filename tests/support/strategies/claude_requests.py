@@ -1,4 +1,4 @@
-"""Random requests to Claude that its provider takes, with marks of the client's own or without."""
+"""Random valid requests to Claude, with client breakpoints or without."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhg
 
 Block = dict[str, Any]
 Body = dict[str, Any]
-# Makes a thinking block that stands after `body` believable to who checks its signature.
+# Signs a thinking block that follows `body`.
 Sign = Callable[[Body, str], str]
 
 # Most texts are short; some are long enough to be cached alone.
@@ -26,7 +26,7 @@ _TEXTS = st.one_of(
 
 
 def sign_as_sandbox(body: Body, thinking: str) -> str:
-    """A signature as the sandbox gives it for a thought that stands after `body`."""
+    """Sign a thinking block after `body` as the sandbox does."""
     return thinking_signatures.sign_thinking(
         body["model"], thinking_signatures.hash_prefix(body).digest(), thinking
     )
@@ -53,7 +53,7 @@ def claude_requests(
     max_calls: int = 30,
     sign: Sign | None = sign_as_sandbox,
 ) -> Body:
-    """A request whose last message is the user's; `sign` is None for one without thinking."""
+    """Requests that end with a user message; `sign` is None for requests without thinking."""
     thinks = sign is not None and draw(st.booleans())
     body: Body = {"model": draw(st.sampled_from(MODELS)), "max_tokens": 4096, "messages": []}
     if draw(st.booleans()):
@@ -82,7 +82,7 @@ def claude_requests(
 
 
 def cacheable_blocks(body: Body) -> Iterator[Block]:
-    """The blocks that may bear a mark, in the provider's order; a content that is a string is none."""
+    """Yield the blocks that can have a cache breakpoint, in the provider's order."""
     yield from body.get("tools", ())
     system = body.get("system", ())
     yield from (block for block in system if isinstance(block, dict))
@@ -139,7 +139,7 @@ def _optional_thinking(draw: st.DrawFn, body: Body, thinks: bool, sign: Sign | N
 
 
 def _add_breakpoints(draw: st.DrawFn, body: Body) -> None:
-    """Up to four marks that the provider takes: long-lived ones first, perhaps one on the whole request."""
+    """Add up to four valid breakpoints: long-lived ones first, perhaps one on the whole request."""
     blocks = list(cacheable_blocks(body))
     wanted = draw(st.integers(0, min(MAX_BREAKPOINTS, len(blocks))))
     places = sorted(

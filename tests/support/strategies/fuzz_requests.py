@@ -1,4 +1,4 @@
-"""Requests in every API format with something wrong in them, from recorded requests and from built-in ones."""
+"""Malformed requests in every API format, from recorded and built-in requests."""
 
 import gzip
 import json
@@ -79,7 +79,7 @@ _MAX_RECORDED = 400
 
 @cache
 def recorded_seeds(folder: Path) -> Sequence[Seed]:
-    """Requests that real clients sent, if such data is there: short ones, spread over all of it."""
+    """Return short requests of real clients, spread over all recordings, if there are any."""
     found: list[Seed] = []
     for name in ("usage_pairs.jsonl.gz", "usage_pairs_more.jsonl.gz", "count_tokens.jsonl.gz"):
         path = folder / name
@@ -97,7 +97,7 @@ def _seed(row: Mapping[str, Any]) -> Seed | None:
 
 
 def _path(path: str) -> str:
-    """The path at the gateway: some hosts have the APIs below a path of their own."""
+    """Return the path at the gateway: some hosts serve the APIs below a prefix."""
     for known in ("/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"):
         if path.endswith((known, known.removeprefix("/v1"))) and not path.startswith("/openai/deployments"):
             return known
@@ -107,7 +107,6 @@ def _path(path: str) -> str:
 def multipart_form(
     fields: Sequence[tuple[str, bytes]], boundary: bytes, *, line: bytes, is_closed: bool
 ) -> bytes:
-    """A multipart body."""
     parts = [
         b"--" + boundary + line + b'content-disposition: form-data; name="' + name.encode() + b'"'
         + (b'; filename="a.wav"' if name == "file" else b"") + line + line + value + line
@@ -163,9 +162,9 @@ _ENCODINGS = (
 
 @dataclass(frozen=True)
 class FuzzedRequest:
-    """A request; `body` is what its client means, and `wire` the bytes that it sends.
+    """A request; `body` is what its client means, `wire` the bytes that it sends.
 
-    `body` is None if nobody can tell: it is packed in a wrong way, or the request is cut off.
+    `body` is None if it is undefined: wrongly compressed, or cut off.
     """
 
     path: str
@@ -208,7 +207,7 @@ def _frame_body(packed: bytes, framing: str, cuts: Sequence[int]) -> tuple[list[
 
 @st.composite
 def fuzzed_requests(draw: st.DrawFn, seeds: Sequence[Seed], agent: Callable[[], str]) -> FuzzedRequest:
-    """A request of any format, with up to a few things wrong."""
+    """Requests of any format with up to a few errors."""
     types = st.sampled_from(("application/json", "application/json", "", "text/plain", "application/x-ndjson"))
     path, body, kind = draw(
         st.builds(_json_request, st.sampled_from(seeds), mutations, corruptions, types) | _forms

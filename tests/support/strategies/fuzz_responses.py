@@ -1,4 +1,4 @@
-"""Responses of providers with something wrong: in their JSON, their events, or their HTTP."""
+"""Malformed responses of providers: errors in their JSON, their events or their HTTP."""
 
 import gzip
 import json
@@ -69,10 +69,10 @@ _HEADERS = (
 
 @dataclass(frozen=True)
 class FuzzedResponse:
-    """What an upstream sends on a connection, in pieces, and what a correct client reads of it.
+    """Bytes that an upstream sends in pieces, and what a correct client reads.
 
-    `body` is None if the framing is wrong, so that no client can know the body. `closes`: the upstream closes
-    the connection after it.
+    `body` is None if the framing is wrong, so that no client can know the body. With `closes`, the upstream
+    closes the connection after it.
     """
 
     pieces: Sequence[bytes]
@@ -83,7 +83,7 @@ class FuzzedResponse:
 
 
 def _event(data: bytes, name: str, end: bytes, style: int) -> bytes:
-    """One server-sent event in one of the spellings that the format allows."""
+    """Write a server-sent event in one of the spellings that the format allows."""
     lines = [b"event: " + name.encode()] if name else []
     if style % 5 == 1:
         lines.append(b"data:" + data)
@@ -98,7 +98,7 @@ def _event(data: bytes, name: str, end: bytes, style: int) -> bytes:
 
 
 def event_stream_frame(name: str, payload: bytes) -> bytes:
-    """One frame of an AWS event stream."""
+    """Write one frame of an AWS event stream."""
     headers = b""
     for key, said in ((":event-type", name), (":content-type", "application/json"), (":message-type", "event")):
         value = said.encode("utf-8", "replace")
@@ -109,7 +109,7 @@ def event_stream_frame(name: str, payload: bytes) -> bytes:
 
 
 def stream_body(name: str, documents: Sequence[Any], *, end: bytes = b"\n", style: int = 0) -> bytes:
-    """The bytes of a stream in the format of a provider."""
+    """Write a stream in the format of a provider."""
     if name == "bedrock":
         return b"".join(map(_frame_document, documents))
     if name == "gemini" and style % 7 == 6:
@@ -154,7 +154,7 @@ _Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class _ResponsePlan:
-    """How a response is made; drawn, and small."""
+    """How to build a response; small, so that failures shrink."""
 
     api_format: str
     streams: bool
@@ -262,7 +262,7 @@ def build_response(plan: _ResponsePlan) -> FuzzedResponse:
             read = b"" if is_bodiless else None
     if any("transfer-encoding" in line for line in plan.headers):
         read, closes = None, True
-    if closes:  # else the next request may be sent on it in the same moment
+    if closes:  # otherwise the next request may be sent on it at the same moment
         lines.append("connection: close")
     head = "\r\n".join(lines).encode("latin-1") + _HEAD_END
     sent = [head, *([] if is_bodiless else pieces)]
@@ -300,7 +300,7 @@ _FRAMINGS = (
 
 @st.composite
 def response_plans(draw: st.DrawFn, api_format: str, *, streams: bool) -> _ResponsePlan:
-    """Ways to make a response; most have one thing wrong, so that the rest of it is reached."""
+    """Plans of responses; most have one error, so that the rest is processed."""
     pairs = st.tuples(_NUMBERS, _NUMBERS)
     wrong = draw(st.sets(st.sampled_from(("json", "absurd", "events", "bytes", "status", "http")), max_size=3))
     is_http = "http" in wrong

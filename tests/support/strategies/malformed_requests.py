@@ -1,4 +1,4 @@
-"""Requests that are nearly right: a good one of each format with something odd in one place of it."""
+"""Nearly valid requests: a valid one of each API format with up to three odd changes."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -101,7 +101,7 @@ def _nested_list(depth: int) -> Any:
     return found
 
 
-# The smallest first: what fails is told with the first of them that does.
+# The smallest first: failures are reported with the first that fails.
 ODD_VALUES: Sequence[Any] = (
     None, True, 0, -1, 1.5, "", "x", [], {}, [None], [[]], [{}], {"": None}, {"type": None}, {"type": "text"},
     2**31, 2**63, 2**64, -(2**63), 10**30, 10**400, 1e308, float("inf"), float("nan"), "\0", "\ud800",
@@ -122,7 +122,6 @@ def _paths(node: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _replace_at(node: Any, path: Path, value: Any) -> Any:
-    """A copy of `node` with another value in one place."""
     if not path:
         return value
     first, *rest = path
@@ -138,7 +137,6 @@ def _replace_at(node: Any, path: Path, value: Any) -> Any:
 
 
 def _remove_at(node: Any, path: Path) -> Any:
-    """A copy of `node` with one place left out."""
     first, *rest = path
     if isinstance(node, dict):
         kept = {name: inner for name, inner in node.items() if rest or name != first}
@@ -154,7 +152,7 @@ def _remove_at(node: Any, path: Path) -> Any:
 
 @st.composite
 def malformed_requests(draw: st.DrawFn) -> tuple[str, bytes]:
-    """A path, and a body with up to three odd things in it."""
+    """Paths and bodies with up to three odd changes."""
     path = draw(st.sampled_from(sorted(VALID_REQUESTS)))
     body: Any = VALID_REQUESTS[path]
     for _ in range(draw(st.integers(1, 3))):

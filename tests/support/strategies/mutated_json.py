@@ -1,6 +1,6 @@
-"""JSON documents with something wrong in them: odd values, duplicate and escaped keys, broken bytes.
+"""JSON documents with errors: odd values, duplicate and escaped keys, broken bytes.
 
-A document is mutated by small numbers that a test draws, so that a failure shrinks to few mutations.
+Mutations are small numbers that a test draws, so that a failure shrinks to few of them.
 """
 
 import json
@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes that are written as they are, JSON or not."""
+    """Bytes that are written unchanged, JSON or not."""
 
     data: bytes
 
 
 class Members(list[tuple[bytes, Any]]):
-    """The members of an object, in their order: the quoted bytes of each key, and its value."""
+    """Members of an object in order: the quoted bytes of each key, and its value."""
 
 
 Mutation = tuple[str, int, int]
-"""What is done, where (any number, taken modulo the places that there are), and which variant of it."""
+"""Kind, place (modulo the number of places), and variant."""
 
 _DEEP = 900
 ODD_VALUES: Sequence[bytes] = (
     b"null", b"true", b"0", b"-1", b"1.5", b'""', b'"x"', b"[]", b"{}", b"[null]", b"[[]]", b"[{}]",
     b'{"type":null}', b'{"type":"text"}', b'{"type":"tool_use"}', b'{"type":"tool_result"}', b'{"":{}}',
-    # Numbers that not every reader keeps, or that are no JSON.
+    # Numbers that parsers may round, or that are not JSON.
     b"2147483648", b"9223372036854775808", b"18446744073709551616", b"-9223372036854775809", b"9" * 400,
     b"1e400", b"-1e400", b"1e-400", b"1e308", b"-0", b"-0.0", b"1E+2", b"0.1e1", b"NaN", b"Infinity",
     b"-Infinity", b"01", b"+1", b"1.", b".5", b"0x10", b"1_000", b"1e", b"--1", b"1000000000000",
@@ -62,12 +62,10 @@ def parse(text: bytes | str) -> Any:
 
 
 def quote(text: str) -> bytes:
-    """Return a JSON string."""
     return json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def write(node: Any) -> bytes:
-    """Return the bytes of a document."""
     if isinstance(node, Raw):
         return node.data
     if isinstance(node, Members):
@@ -219,7 +217,6 @@ mutations: st.SearchStrategy[list[Mutation]] = st.lists(
 
 
 def mutate(root: Any, todo: Sequence[Mutation]) -> Any:
-    """Return a document after some mutations."""
     for name, where, variant in todo:
         places = list(_places(root))
         root = _MUTATIONS[name](root, places[where % len(places)], variant)
@@ -260,7 +257,7 @@ corruptions: st.SearchStrategy[tuple[int, int] | None] = st.none() | st.tuples(
 
 
 def corrupt(data: bytes, how: tuple[int, int] | None) -> bytes:
-    """Return bytes that were cut, or changed in one place; None leaves them as they are."""
+    """Truncate bytes or change them in one place; None leaves them unchanged."""
     if how is None:
         return data
     kind, at = how

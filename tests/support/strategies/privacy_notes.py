@@ -1,7 +1,7 @@
-"""Notes made by the documented grammar of privacy tags (`docs/memory.md`, "What is private").
+"""Notes that follow the documented grammar of privacy tags (`docs/memory.md`, "What is private").
 
-A note has three headings. A tag of the grammar stands in one of the documented positions, and hides the file,
-one heading or one block. Each word of a note is unique, so it is known which of them may be seen.
+A note has three headings. A tag in one of the documented positions hides the file, one heading or one block.
+Each word is unique, so it is known which of them may be shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ _PLAIN = ("{w} {w}\n", "{w}\n{w}\n", "- {w}\n  - {w}\n", "| {w} | {w} |\n")
 
 @dataclass(frozen=True)
 class Language:
-    """The templates of one kind of notes: by what they hide, and those that hide nothing."""
+    """Templates of one kind of notes: by what they hide, and those that hide nothing."""
 
     suffix: str
     star: str
@@ -98,7 +98,7 @@ MARKDOWN = Language(
 
 @dataclass(frozen=True)
 class Note:
-    """A note, the words that may not be seen, and those of other headings, which may."""
+    """A note, its hidden words, and the words of other headings, which may be shown."""
 
     suffix: str
     text: str
@@ -127,7 +127,7 @@ _INVISIBLE = ("\u00ad", "\u200b")
 
 @st.composite
 def spellings(draw: st.DrawFn) -> str:
-    """A privacy tag in one of its spellings: any case, wide letters, unseen characters, or a part of it."""
+    """Privacy tags in any spelling: case, wide letters, invisible characters, or as part of a tag."""
     tag = draw(st.sampled_from(("private", "Private", "PRIVATE", "private/bank", "ｐｒｉｖａｔｅ")))
     at = draw(st.none() | st.integers(1, 6))
     return tag if at is None else tag[:at] + draw(st.sampled_from(_INVISIBLE)) + tag[at:]
@@ -160,7 +160,7 @@ def tagged_notes(draw: st.DrawFn) -> Note:
         if is_tagged and scope == BLOCK:
             block, inner = words.fill(template, tag)
             after, _ = _blocks(draw, words, _PLAIN, tag)
-            # Not in the first paragraph, where it would be a tag of the heading.
+            # Not in the first paragraph, where it would tag the heading.
             first, _ = words.fill("\n{w}\n", tag)
             text += f"{first}\n{block}\n{after}"
             hidden |= inner
@@ -174,7 +174,7 @@ def tagged_notes(draw: st.DrawFn) -> Note:
 
 @st.composite
 def prose_notes(draw: st.DrawFn) -> Note:
-    """A note that only speaks of what is private."""
+    """Notes that only mention private things."""
     language, words = draw(st.sampled_from((ORG, MARKDOWN))), _Words()
     text, _ = words.fill(draw(st.sampled_from(language.prose_heads)), "private")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Texts that make a regular expression slow, made from its own parse tree."""
+"""Texts that make a regular expression slow, derived from its parse tree."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 Node = tuple[Any, Any]
 Kind = TypeVar("Kind")
 
-# One character at least of every kind that a class can mean; those that texts are full of come first.
+# At least one character of every class, common ones first.
 _ALPHABET = "a0 \nA_-./:\\\"'`#*@,;=()[]{}<>|+~!?$%&^\t\r\f\0éß中。：＃\u0301\u200d\ufeffфзf9zZ"
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 _CATEGORIES = {
@@ -23,7 +23,7 @@ _CATEGORIES = {
     op.CATEGORY_WORD: r"\w",
     op.CATEGORY_NOT_WORD: r"\W",
 }
-# What is slow for many expressions, whatever they look for.
+# Units that are slow for many expressions.
 _NASTY = (
     *(
         "a",
@@ -83,26 +83,26 @@ _NASTY = (
         "#a",
     ),
 )
-# What hardly any expression goes on with.
+# A suffix that hardly any expression matches.
 _END = "\0\n!"
 _MAX_OF_EACH = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A text of any size: something once, something again and again, and something once more."""
+    """A text of any size: a prefix, a repeated unit, and a suffix."""
 
     before: str
     unit: str
     after: str
 
     def text(self, size: int) -> str:
-        """The text with about so many characters."""
+        """Return the text with about `size` characters."""
         return self.before + self.unit * (size // len(self.unit)) + self.after
 
 
 def attacks(pattern: "re.Pattern[Any] | None" = None) -> list[Attack]:
-    """Texts to try an expression with: those made for it, and those that are bad for many."""
+    """Generate texts to attack an expression: derived from it, and bad for many expressions."""
     found = [Attack("", unit, _END) for unit in _NASTY]
     if pattern is not None:
         found += _generate(pattern)
@@ -124,7 +124,7 @@ def _generate(pattern: "re.Pattern[Any]") -> list[Attack]:
     if pieces:
         once += [("", "".join(random.choices(mixed, k=2))) for _ in range(_MAX_OF_EACH // 2)]
         once += [(random.choice(pieces), random.choice(mixed)) for _ in range(_MAX_OF_EACH // 4)]
-        # All but the end of it: every start looks far, and finds nothing.
+        # All but the last part: every start scans far and fails.
         once += [("", piece[:-1]) for piece in _sample(pieces, random)[:10] if len(piece) > 1]
     return [
         *(Attack(before, unit, after) for before, unit in repeated for after in ("", _END)),
@@ -137,18 +137,18 @@ def _sample(found: list[Kind], random: Random) -> list[Kind]:
 
 
 class _Writer:
-    """Writes texts that parts of an expression match, or nearly match."""
+    """Writes texts that parts of an expression match or nearly match."""
 
     def __init__(self, flags: int) -> None:
         self._flags = flags
         self._groups: dict[int, str] = {}
 
     def text(self, nodes: Iterable[Node], *, times: int = 1) -> str:
-        """One that a sequence matches, its repeats as often as `times`, if they may be."""
+        """Write a text that a sequence matches, with repeats `times` times if possible."""
         return "".join(self._node(kind, said, times) for kind, said in nodes)
 
     def repeats(self, nodes: Sequence[Node], before: str) -> Iterator[tuple[str, str]]:
-        """What stands before each thing that may be repeated, and what is repeated."""
+        """Yield the prefix of each repeat, and what it repeats."""
         for at, (kind, said) in enumerate(nodes):
             ahead = before + self.text(list(nodes)[:at])
             if kind in _REPEATS:
@@ -160,7 +160,7 @@ class _Writer:
                 yield from self.repeats(inner, ahead)
 
     def pieces(self, nodes: Sequence[Node]) -> Iterator[str]:
-        """What each stretch of the expression matches, the inner ones too."""
+        """Yield what each part of the expression matches, nested parts too."""
         for times in (1, 2, 0):
             for at in range(len(nodes)):
                 yield self.text(list(nodes)[: at + 1], times=times)
@@ -172,7 +172,7 @@ class _Writer:
                 yield from self.pieces(inner)
 
     def chars(self, nodes: Sequence[Node]) -> Iterator[str]:
-        """Some characters that the expression has something to do with, alone and on lines of their own."""
+        """Yield characters that are relevant to the expression, alone and on lines of their own."""
         for kind, said in nodes:
             if (accepts := self._accepts(kind, said)) is not None:
                 for char in islice(filter(accepts, _ALPHABET), 3):
@@ -213,10 +213,10 @@ class _Writer:
             return self._groups.get(said, "")
         if kind is op.GROUPREF_EXISTS:
             return self.text(said[1], times=times)
-        return ""  # what is only looked at
+        return ""  # lookarounds
 
     def _accepts(self, kind: Any, said: Any) -> Callable[[str], bool] | None:
-        """Whether a node that matches one character matches this one; None for other nodes."""
+        """Return a predicate for nodes that match one character; None for other nodes."""
         if kind is op.LITERAL:
             return lambda char: char == chr(said)
         if kind is op.NOT_LITERAL:
@@ -239,7 +239,7 @@ class _Writer:
 
 
 def _inner_sequences(kind: Any, said: Any) -> Sequence[Sequence[Node]]:
-    """The sequences that a node holds, unless it repeats one."""
+    """Yield the sequences inside a node, unless it repeats one."""
     if kind is op.BRANCH:
         return list(said[1])
     if kind is op.SUBPATTERN:

@@ -1,4 +1,4 @@
-"""Requests of all five formats, and edits that make sense of each, for Hypothesis."""
+"""Requests in all five API formats, and valid edits for each."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +40,7 @@ STYLES = {
     Format.GEMINI: [],
     Format.BEDROCK: [BreakpointStyle.CACHE_POINT],
 }
-# Blocks whose text can be another, and those that no edit can be for.
+# Blocks whose text can be replaced, and those that cannot be edited.
 TEXT_KINDS = frozenset(
     ("text", "input_text", "output_text", "tool_result", "toolResult", "functionResponse",
      "function_call_output")
@@ -49,7 +49,7 @@ UNEDITABLE_KINDS = frozenset(("tool_call", "function_call"))
 
 
 def objects(required: dict[str, Any], **optional: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object with some members, and perhaps with others."""
+    """Objects with the required members, and perhaps the optional ones."""
     required_strategies = {
         name: inner if isinstance(inner, st.SearchStrategy) else st.just(inner)
         for name, inner in required.items()
@@ -58,7 +58,6 @@ def objects(required: dict[str, Any], **optional: st.SearchStrategy[Any]) -> st.
 
 
 def short_lists(*inner: st.SearchStrategy[Any], max_items: int = 3) -> st.SearchStrategy[list[Any]]:
-    """A short list."""
     return st.lists(st.one_of(*inner), max_size=max_items)
 
 
@@ -168,7 +167,7 @@ BODIES = {
 
 @dataclass(frozen=True)
 class EditCase:
-    """A body as it was handed in, read, what is to be done to it, and how its marks are written."""
+    """A body, the parsed request, the edits, and how its breakpoints are written."""
 
     body: bytes
     request: Request
@@ -178,13 +177,12 @@ class EditCase:
 
 @st.composite
 def request_bodies(draw: st.DrawFn, api_format: Format) -> bytes:
-    """A body in a format and an odd spelling, perhaps behind a byte order mark."""
+    """Bodies in a format with odd spelling, perhaps with a byte order mark."""
     byte_order_mark = BOM if draw(st.integers(0, 9)) == 0 else b""
     return byte_order_mark + spell_oddly(draw(BODIES[api_format]), draw(st.integers(0, 2**32)))
 
 
 def requests() -> st.SearchStrategy[Request]:
-    """A request in some format."""
     return st.sampled_from(Format).flatmap(
         lambda api_format: request_bodies(api_format).map(lambda body: formats.parse_request(body, api_format))
     )
@@ -192,7 +190,7 @@ def requests() -> st.SearchStrategy[Request]:
 
 @st.composite
 def edit_cases(draw: st.DrawFn, api_format: Format) -> EditCase:
-    """A body in a format and a set of edits that do not contradict each other."""
+    """Bodies in a format with edits that do not contradict each other."""
     body = draw(request_bodies(api_format))
     request = formats.parse_request(body, api_format)
     style = draw(st.sampled_from(STYLES[request.format])) if STYLES[request.format] else None

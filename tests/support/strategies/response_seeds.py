@@ -1,4 +1,4 @@
-"""Responses of providers in every API format, whole and streamed."""
+"""Responses of providers in every API format, complete and streamed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

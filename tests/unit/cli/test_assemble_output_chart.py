@@ -87,7 +87,7 @@ def prompts(draw: st.DrawFn) -> Prompt:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80))
 @given(shown=prompts(), columns=st.integers(NARROWEST_COLUMNS, 200), colours=st.booleans())
-def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: bool) -> None:
+def test_no_line_is_wider_than_the_display(shown: Prompt, columns: int, colours: bool) -> None:
     look = Display(columns=columns, colours=colours)
     lines = draw_prompt(shown, model="gpt-4o 模型 " + "m" * 50, display=look, explain=True).splitlines()
 
@@ -101,7 +101,7 @@ def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: 
 
 @settings(max_examples=limit_examples(80))
 @given(sizes=st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)), max_size=8))
-def test_a_bar_shows_whatever_is_kept_and_whatever_is_cut(sizes: list[tuple[int, int]]) -> None:
+def test_a_bar_shows_every_nonempty_part(sizes: list[tuple[int, int]]) -> None:
     shown = prompt(*(report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))
 
     for section, row in zip(shown.sections, rows(shown, columns=120), strict=True):
@@ -112,7 +112,7 @@ def test_a_bar_shows_whatever_is_kept_and_whatever_is_cut(sizes: list[tuple[int,
         assert cut > 0 or section.after == section.before or kept == 1
 
 
-def test_bars_are_as_long_as_the_sections_were_and_filled_as_far_as_they_are_kept() -> None:
+def test_bars_show_the_original_size_filled_up_to_the_kept_size() -> None:
     shown = prompt(
         report("a", 400), report("b", 200, 100, Action.TRUNCATED), report("c", 100, 0, Action.DROPPED)
     )
@@ -120,7 +120,7 @@ def test_bars_are_as_long_as_the_sections_were_and_filled_as_far_as_they_are_kep
     assert [cells(row) for row in rows(shown, columns=200)] == [(40, 0), (10, 10), (0, 10)]
 
 
-def test_the_numbers_stand_below_each_other() -> None:
+def test_numbers_are_aligned() -> None:
     first, second = rows(prompt(report("a", 12_345), report("longer", 7)))
 
     assert first.endswith("12,345 of 12,345")
@@ -141,9 +141,7 @@ def test_the_numbers_stand_below_each_other() -> None:
         (0, 0, ""),
     ],
 )
-def test_from_95_percent_of_its_cap_a_section_is_near_it(
-    tokens: int, cap_tokens: int | None, note: str
-) -> None:
+def test_a_section_is_near_its_cap_from_95_percent_on(tokens: int, cap_tokens: int | None, note: str) -> None:
     (row,) = rows(prompt(report("a", tokens, cap_tokens=cap_tokens)))
 
     assert row.endswith(f"{tokens} of {tokens}" + (f"  {note}" if note else ""))
@@ -159,7 +157,7 @@ def test_a_number_of_hundreds_of_digits_can_be_drawn() -> None:
     assert rows(huge)[0].endswith("760 of 760")
 
 
-def test_what_was_only_cut_to_its_cap_is_told_from_what_the_ladder_cut() -> None:
+def test_sections_cut_to_their_cap_are_distinguished_from_sections_cut_by_the_ladder() -> None:
     def cut(section: str, rung: str) -> Cut:
         return Cut(section=section, rung=rung, before=9, after=5, reason="")
 
@@ -175,7 +173,7 @@ def test_what_was_only_cut_to_its_cap_is_told_from_what_the_ladder_cut() -> None
     ]
 
 
-def test_an_estimate_says_how_high_it_can_be() -> None:
+def test_an_estimate_shows_its_upper_bound() -> None:
     shown = prompt(report("a", 10), count=TokenCount(8, False, 10))
     heading, row = draw_prompt(shown, model="some-model", display=Display(), explain=False).splitlines()
 
@@ -183,7 +181,7 @@ def test_an_estimate_says_how_high_it_can_be() -> None:
     assert row.endswith("~10 of ~10")
 
 
-def test_an_estimate_is_near_its_cap_by_its_bound() -> None:
+def test_an_estimate_is_near_its_cap_by_its_upper_bound() -> None:
     """Its tokens are what it probably takes, and its cap is kept by what it can take at most."""
     estimates = report("a", 600, cap_tokens=800, upper=760), report("b", 600, cap_tokens=800, upper=759)
     shown = prompt(*estimates, count=TokenCount(1200, False, 1519))
@@ -191,7 +189,7 @@ def test_an_estimate_is_near_its_cap_by_its_bound() -> None:
     assert [row.partition("~600 of ~600")[2] for row in rows(shown)] == ["  near cap", ""]
 
 
-def test_a_cap_that_an_estimate_is_well_below_says_why() -> None:
+def test_a_cut_below_the_cap_of_an_estimate_is_explained() -> None:
     cut = Cut(section="a", rung="cap", before=900, after=600, reason="its own cap is 800 tokens")
     estimated = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,), count=TokenCount(600, False, 790))
     exact = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,))
@@ -206,13 +204,13 @@ def test_a_cap_that_an_estimate_is_well_below_says_why() -> None:
     assert lines[1] == ["a  900 → 600  cap: its own cap is 800 tokens"]
 
 
-def test_nothing_is_nothing_whoever_counts() -> None:
+def test_zero_tokens_are_exact_in_an_estimate() -> None:
     shown = prompt(report("a", 9, 0, Action.DROPPED), count=TokenCount(0, False, 1))
 
     assert rows(shown)[0].endswith("  0 of ~9  dropped")
 
 
-def test_names_are_cut_between_characters_and_the_bar_stays_in_line() -> None:
+def test_names_are_truncated_between_characters_and_bars_stay_aligned() -> None:
     long = "日本語" * 6
     shown = prompt(report(long, 10), report("ascii", 10), report("e\u0301" * 30, 10))
     bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in rows(shown)]
@@ -222,7 +220,7 @@ def test_names_are_cut_between_characters_and_the_bar_stays_in_line() -> None:
     assert unicodedata.normalize("NFC", rows(shown)[2]).startswith("é" * 27 + "…")
 
 
-def test_a_narrow_screen_loses_the_bar_before_the_numbers() -> None:
+def test_a_narrow_display_drops_the_bar_before_the_numbers() -> None:
     shown = prompt(report("a_rather_long_name", 99_999, 1_000, Action.TRUNCATED))
 
     assert rows(shown, columns=40) == ["a_rather_lo…  1,000 of 99,999  truncated"]
@@ -230,7 +228,7 @@ def test_a_narrow_screen_loses_the_bar_before_the_numbers() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_where_there_are_no_blocks_bars_are_drawn_with_what_there_is(encoding: str) -> None:
+def test_bars_use_ascii_if_the_encoding_has_no_block_characters(encoding: str) -> None:
     shown = prompt(
         report("naïve 📚" + "x" * 30, 10, 5, Action.TRUNCATED),
         cuts=(Cut(section="naïve 📚", rung="cap", before=10, after=5, reason="why"),),
@@ -244,7 +242,7 @@ def test_where_there_are_no_blocks_bars_are_drawn_with_what_there_is(encoding: s
     assert "\\U0001f4da" in picture
 
 
-def test_with_nothing_cut_there_is_nothing_to_explain() -> None:
+def test_explain_says_that_nothing_was_cut() -> None:
     assert draw_prompt(prompt(), model="gpt-4o", display=Display(), explain=True) == (
         "0 of 1 tokens (0%), gpt-4o, exact\n\nnothing was cut"
     )

@@ -31,7 +31,7 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
 
 
-def test_an_unknown_window_is_said_whole_also_where_some_of_it_is_reserved() -> None:
+def test_an_unknown_window_is_reported_with_the_assumed_size() -> None:
     expected = [
         f"the window of '{UNKNOWN_MODEL}' is not known: 16,384 tokens are assumed; say total_tokens in a budget"
     ]
@@ -40,18 +40,18 @@ def test_an_unknown_window_is_said_whole_also_where_some_of_it_is_reserved() -> 
     assert said(of("task"), Budget(output_reserve=1000), model=UNKNOWN_MODEL) == expected
 
 
-def test_a_window_of_which_nothing_is_reserved_is_said() -> None:
+def test_a_missing_output_reserve_is_reported() -> None:
     assert said(of("task"), Budget()) == [NOT_RESERVED]
     assert said(of("task"), Budget(output_reserve=1)) == []
 
 
-def test_a_number_of_ones_own_is_not_questioned() -> None:
+def test_an_explicit_limit_is_not_reported() -> None:
     assert said(of("task"), Budget(100)) == []
     assert said(of("task"), Budget(100), model=UNKNOWN_MODEL) == []
 
 
 @pytest.mark.parametrize("name", ["Task_List", "task_lst", "TASKLIST", "tasks_list"])
-def test_a_rule_with_a_typo_in_its_name_is_said_with_what_was_meant(name: str) -> None:
+def test_a_misspelt_rule_is_reported_with_a_suggestion(name: str) -> None:
     budget = Budget(100, sections={name: RULE})
 
     assert said(of("rules", "task_list"), budget) == [
@@ -59,7 +59,7 @@ def test_a_rule_with_a_typo_in_its_name_is_said_with_what_was_meant(name: str) -
     ]
 
 
-def test_a_rung_with_a_typo_in_its_name_is_said_also_where_the_section_has_a_rule() -> None:
+def test_a_misspelt_rung_is_reported_even_if_the_section_has_a_rule() -> None:
     budget = Budget(100, ladder=[{"drop": ["tsak"]}, {"truncate": "lowest"}], sections={"task": RULE})
 
     assert said(of("rules", "task"), budget) == [
@@ -67,13 +67,13 @@ def test_a_rung_with_a_typo_in_its_name_is_said_also_where_the_section_has_a_rul
     ]
 
 
-def test_a_section_that_has_a_rule_is_not_what_another_rule_was_meant_for() -> None:
+def test_a_section_with_a_rule_is_not_suggested_for_another_rule() -> None:
     budget = Budget(100, sections={"history_1": RULE, "history_2": RULE})
 
     assert said(of("history_1"), budget) == []
 
 
-def test_a_name_like_no_other_is_only_listed_where_all_is_explained() -> None:
+def test_an_unmatched_name_without_a_suggestion_is_listed_only_with_explain() -> None:
     one = Budget(100, sections={"mandates": RULE})
     two = Budget(100, sections={"mandates": RULE, "Rules": RULE, "weather": RULE})
 
@@ -87,7 +87,7 @@ def test_a_name_like_no_other_is_only_listed_where_all_is_explained() -> None:
     ]
 
 
-def test_thousands_of_names_are_compared_but_for_case_alone_and_so_in_no_time() -> None:
+def test_thousands_of_names_are_compared_only_by_case() -> None:
     """All with all once took minutes."""
     sections = [Section(f"a section with the number {i}", "") for i in range(2000)]
     rules = {f"no section with the number {i}": RULE for i in range(1000)}
@@ -103,7 +103,7 @@ def test_thousands_of_names_are_compared_but_for_case_alone_and_so_in_no_time() 
 
 @pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", [{"truncate": "lowest"}]])
 @pytest.mark.parametrize("show", [False, True])
-def test_what_was_cut_only_for_its_place_is_said(ladder: str, show: bool) -> None:
+def test_a_cut_by_position_is_reported(ladder: str, show: bool) -> None:
     tight = Budget(60 if show else 20, ladder=ladder)
 
     assert said(of("a", "b", "c", "d", "e", "f"), tight, show=show) == [ALL_THE_SAME]
@@ -122,13 +122,13 @@ def test_what_was_cut_only_for_its_place_is_said(ladder: str, show: bool) -> Non
     ],
     ids=["priorities", "rules", "by name", "own cap", "no cut", "one section", "one that is enabled"],
 )
-def test_where_priorities_would_change_nothing_they_are_not_asked_for(
+def test_priorities_are_not_suggested_if_they_would_change_nothing(
     sections: list[Section], budget: Budget
 ) -> None:
     assert said(sections, budget) == []
 
 
-def test_a_disabled_section_of_another_priority_changes_nothing_either() -> None:
+def test_a_disabled_section_does_not_count_as_another_priority() -> None:
     sections = [*of("a", "b"), Section("c", "", priority="low", enabled=False)]
 
     assert said(sections, Budget(12)) == [ALL_THE_SAME]

@@ -27,7 +27,7 @@ class SlowTerminal(io.StringIO):
 
 
 @pytest.mark.slow
-def test_it_goes_away_by_what_every_terminal_knows_though_the_end_comes_while_it_is_written() -> None:
+def test_the_progress_line_is_erased_even_if_the_end_comes_while_it_is_written() -> None:
     """Defect: it stayed there, in the line of what came next."""
     terminal = SlowTerminal()
     with redirect_stderr(terminal), show_progress("counting"):
@@ -37,7 +37,7 @@ def test_it_goes_away_by_what_every_terminal_knows_though_the_end_comes_while_it
     assert terminal.getvalue() == f"{line}\r{' ' * len(line)}\r"
 
 
-def test_who_need_not_wait_sees_nothing_of_it() -> None:
+def test_a_short_action_shows_no_progress() -> None:
     terminal = SlowTerminal()
     with redirect_stderr(terminal), show_progress("counting"):
         pass

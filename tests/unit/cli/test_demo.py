@@ -65,7 +65,7 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_answer_was_asked_for_with_all_that_stood_before_it(recording: Path) -> None:
+def test_each_request_has_the_full_history(recording: Path) -> None:
     session = load_session(recording)
     requests = [formats.parse_request(step.body) for step in session.requests]
 
@@ -75,7 +75,7 @@ def test_each_answer_was_asked_for_with_all_that_stood_before_it(recording: Path
     assert not session.has_times
 
 
-def test_what_only_its_provider_can_read_is_left_out_and_tools_that_were_used_are_named(
+def test_thinking_is_removed_and_used_tools_are_declared(
     recording: Path,
 ) -> None:
     session = load_session(recording)
@@ -89,7 +89,7 @@ def test_what_only_its_provider_can_read_is_left_out_and_tools_that_were_used_ar
     assert "tools" not in json.loads(session.requests[0].body)
 
 
-def test_results_stand_first_behind_their_calls_and_those_that_were_broken_off_are_made_up(
+def test_tool_results_follow_their_calls_and_missing_ones_are_replaced(
     tmp_path: Path,
 ) -> None:
     """A log has reminders between results, and lacks those of calls that somebody has stopped."""
@@ -117,7 +117,7 @@ def test_results_stand_first_behind_their_calls_and_those_that_were_broken_off_a
     assert [one["type"] for one in sent[-1]["content"]] == ["text"]
 
 
-def test_a_model_that_the_sandbox_has_not_is_replaced(tmp_path: Path) -> None:
+def test_a_model_unknown_to_the_sandbox_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     chat = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
     path.write_text(json.dumps({"model": "llama-9", "messages": chat}))
@@ -125,14 +125,14 @@ def test_a_model_that_the_sandbox_has_not_is_replaced(tmp_path: Path) -> None:
     assert load_session(path).model in ("gpt-5", "claude-sonnet-4-5")
 
 
-def test_of_a_long_session_the_first_requests_are_sent(recording: Path) -> None:
+def test_only_the_first_requests_of_a_long_session_are_sent(recording: Path) -> None:
     session = load_session(recording, max_steps=3)
 
     assert (len(session.requests), session.left_out) == (3, 1)
 
 
 @pytest.mark.parametrize("text", ["", "nothing of the kind", "{}", "[]"])
-def test_what_is_no_recording_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_recording_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
 
@@ -141,7 +141,7 @@ def test_what_is_no_recording_is_told(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.slow
-async def test_the_provider_refuses_what_foveate_makes_fit(recording: Path) -> None:
+async def test_the_provider_rejects_requests_that_foveate_makes_fit(recording: Path) -> None:
     """Through real gateways to a real sandbox, as short as can be."""
     session, done = load_session(recording), list[int]()
     off = await run_session(session, is_on=False, window_tokens=6_000, report_progress=done.append)
@@ -156,14 +156,14 @@ async def test_the_provider_refuses_what_foveate_makes_fit(recording: Path) -> N
     assert on.largest_context <= 6_000
 
 
-def test_off_is_off() -> None:
+def test_all_features_are_off_in_the_baseline() -> None:
     options = make_agent_options(is_on=False, window_tokens=9)
 
     assert (options.prompt_cache, options.compaction, options.token_counter) == (False, False, False)
     assert make_agent_options(is_on=True, window_tokens=8_000).compaction_options.tail_keep_tokens == 2_000
 
 
-def test_a_clock_that_is_moved_goes_on_from_there() -> None:
+def test_a_moved_clock_keeps_running() -> None:
     clock = MovableClock()
     before = clock()
     clock.advance(900.0)
@@ -171,7 +171,7 @@ def test_a_clock_that_is_moved_goes_on_from_there() -> None:
     assert 900.0 <= clock() - before < 960.0
 
 
-def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
+def test_variants_are_shown_side_by_side_with_conclusions() -> None:
     text = "\n".join(
         demo_lines(SESSION, tallies(OFF, ON), Display(columns=200), window_tokens=400, is_bundled=False)
     )
@@ -190,7 +190,7 @@ def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
     assert "not answered otherwise" not in text
 
 
-def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_unreadable_lines_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"role": "user", "content": "hi"}\nbroken\n{"role": "assistant", "content": "yo"}\n')
     session = load_session(path)
@@ -202,7 +202,7 @@ def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     assert "1 line of the recording could not be read" in shown
 
 
-def test_where_it_ends_without_foveate_is_told_by_the_first_that_was_refused() -> None:
+def test_the_first_rejected_request_marks_the_end_without_foveate() -> None:
     off, on = replace(OFF, answered=4, failed=1, refused_at=3), replace(ON, answered=8, refused=1)
     shown = " ".join(
         demo_lines(SESSION, tallies(off, on), Display(columns=200), window_tokens=None, is_bundled=False)
@@ -211,7 +211,7 @@ def test_where_it_ends_without_foveate_is_told_by_the_first_that_was_refused() -
     assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in shown
 
 
-def test_what_went_wrong_or_is_not_known_is_said() -> None:
+def test_failures_and_unknown_prices_are_shown() -> None:
     on = replace(ON, failed=2, failure="max_tokens: too many", dollars=None)
     session = replace(SESSION, left_out=7, is_thinking_removed=True)
     text = "\n".join(
@@ -226,7 +226,7 @@ def test_what_went_wrong_or_is_not_known_is_said() -> None:
 
 
 @pytest.mark.parametrize("columns", [20, 60, 80])
-def test_all_but_the_table_fits_and_colours_are_only_where_they_are_wanted(columns: int) -> None:
+def test_text_is_wrapped_and_colours_are_optional(columns: int) -> None:
     printed = list(
         demo_lines(SESSION, tallies(OFF, ON), Display(columns=columns), window_tokens=400, is_bundled=True)
     )
@@ -238,7 +238,7 @@ def test_all_but_the_table_fits_and_colours_are_only_where_they_are_wanted(colum
     )
 
 
-def test_json_says_both_and_money_as_text() -> None:
+def test_the_demo_object_has_all_variants_and_money_as_strings() -> None:
     shown = demo_object(SESSION, tallies(OFF, ON), window_tokens=400, is_bundled=True)
 
     assert shown["overflows_prevented"] == 4
@@ -252,13 +252,13 @@ def test_json_says_both_and_money_as_text() -> None:
     assert json.loads(json.dumps(shown)) == shown
 
 
-def test_a_machine_without_a_temporary_folder_is_told_so(tmp_path: Path) -> None:
+def test_a_missing_temporary_folder_is_reported(tmp_path: Path) -> None:
     """Defect: standard output was blamed."""
     with pytest.raises(UnwritableFile, match=r"none.*TMPDIR"):
         temporary_folder(tmp_path / "none")
 
 
-def test_usual_breakpoints_stand_on_the_system_prompt_and_the_last_two_messages_of_the_user(
+def test_client_breakpoints_are_on_the_system_prompt_and_the_last_two_user_messages(
     recording: Path,
 ) -> None:
     usual = add_client_breakpoints(load_session(recording))
@@ -270,7 +270,7 @@ def test_usual_breakpoints_stand_on_the_system_prompt_and_the_last_two_messages_
     assert all(json.dumps(body).count("cache_control") <= 4 for body in bodies)
 
 
-def test_without_a_system_prompt_the_tools_are_marked_and_an_empty_text_is_not() -> None:
+def test_without_a_system_prompt_the_tools_get_a_breakpoint_and_empty_texts_do_not() -> None:
     content = [{"type": "text", "text": "hi"}, {"type": "text", "text": " "}]
     body = {"tools": [{"name": "a"}, {"name": "b"}], "messages": [{"role": "user", "content": content}]}
     session = replace(SESSION, requests=[DemoRequest(json.dumps(body).encode(), 0.0)])
@@ -281,7 +281,7 @@ def test_without_a_system_prompt_the_tools_are_marked_and_an_empty_text_is_not()
     assert ["cache_control" in block for block in marked["messages"][0]["content"]] == [True, False]
 
 
-def test_a_provider_that_caches_unasked_gets_no_breakpoints() -> None:
+def test_a_provider_with_automatic_caching_gets_no_breakpoints() -> None:
     session = replace(SESSION, format=Format.CHAT, requests=[DemoRequest(b'{"messages": []}', 0.0)])
 
     assert add_client_breakpoints(session) is session

@@ -60,7 +60,7 @@ def settings(text: str) -> Settings:
     return parse_settings(text.encode(), "foveate.yaml")
 
 
-async def test_one_check_that_breaks_or_hangs_hides_no_other() -> None:
+async def test_a_check_that_fails_or_hangs_does_not_hide_the_others() -> None:
     async def fine() -> Sequence[Finding]:
         return [ok_finding("fine", "is")]
 
@@ -82,7 +82,7 @@ async def test_one_check_that_breaks_or_hangs_hides_no_other() -> None:
     assert "RuntimeError: oh" in found[1].message
 
 
-def test_each_finding_is_a_line_with_what_to_do_below_it() -> None:
+def test_each_finding_has_a_line_and_its_advice_below() -> None:
     assert list(findings_lines(FOUND, Display(columns=80))) == [
         "ok       store   there",
         "warning  port    taken",
@@ -94,7 +94,7 @@ def test_each_finding_is_a_line_with_what_to_do_below_it() -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 24, 30, 80])
-def test_lines_fit_and_nothing_in_them_is_obeyed(columns: int) -> None:
+def test_lines_are_wrapped_and_control_characters_escaped(columns: int) -> None:
     odd = [*FOUND, failed_finding("vocabularies", "模型 " * 40 + "\x1b[31m", "do this and that " * 9)]
     printed = list(findings_lines(odd, Display(columns=columns, encoding="utf-8")))
 
@@ -102,14 +102,14 @@ def test_lines_fit_and_nothing_in_them_is_obeyed(columns: int) -> None:
     assert "\x1b[33mwarning" in "\n".join(findings_lines(FOUND, Display(colours=True)))
 
 
-def test_json_says_all_of_it() -> None:
+def test_the_findings_object_has_all_findings() -> None:
     shown = findings_object(FOUND)
 
     assert (shown["ok"], shown["counts"]) == (False, {"ok": 1, "warning": 1, "failed": 1})
     assert findings_object(FOUND[:2])["ok"] is True
 
 
-def test_models_are_those_that_routes_name_and_that_were_called() -> None:
+def test_models_come_from_routes_and_recent_calls() -> None:
     found = collect_models(
         settings(
             "routes:\n"
@@ -145,7 +145,7 @@ def test_a_model_without_a_price_is_a_warning() -> None:
         (0.0, None, [], Level.WARNING),
     ],
 )
-def test_a_clock_is_held_against_what_others_say(
+def test_the_clock_is_compared_with_upstreams(
     now: float, newest: float | None, others: list[float], level: Level
 ) -> None:
     (found,) = check_clock(now=now, newest_at=newest, upstream_times=others)
@@ -153,7 +153,7 @@ def test_a_clock_is_held_against_what_others_say(
     assert found.level is level
 
 
-def test_upstreams_are_looked_at_that_somebody_named_or_else_the_usual_ones() -> None:
+def test_named_upstreams_are_checked_or_else_the_default_ones() -> None:
     def names(text: str, **environment: str) -> dict[str, bool]:
         said = settings(text)
         upstreams = build_gateway_options(said, environment).routing.upstreams
@@ -177,7 +177,7 @@ def test_upstreams_are_looked_at_that_somebody_named_or_else_the_usual_ones() ->
         (503, "sk-1", Level.WARNING, "answers 503"),
     ],
 )
-def test_what_an_upstream_answers_says_how_it_stands(
+def test_the_status_of_an_upstream_decides_the_finding(
     status: int, key: str | None, level: Level, words: str
 ) -> None:
     from dataclasses import replace
@@ -188,7 +188,7 @@ def test_what_an_upstream_answers_says_how_it_stands(
     assert "sk-1" not in found.message
 
 
-def test_one_that_is_not_reached_has_failed_only_where_somebody_wants_it() -> None:
+def test_an_unreachable_upstream_fails_only_if_it_is_configured() -> None:
     openai = KNOWN_UPSTREAMS["openai"]
 
     assert _unreachable_finding(openai, "no connection", is_named=True).level is Level.FAILED
@@ -196,7 +196,7 @@ def test_one_that_is_not_reached_has_failed_only_where_somebody_wants_it() -> No
     assert "authority" in _unreachable_finding(openai, "its certificate is not trusted", is_named=True).advice
 
 
-def test_files_that_others_may_change_or_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_open_permissions_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "foveate.yaml"
     config.write_text("")
@@ -209,7 +209,7 @@ def test_files_that_others_may_change_or_read_are_told(tmp_path: Path, monkeypat
     assert [one.advice for one in check_file_modes(config)] == [f"chmod go-w {config}", "chmod 600 .env"]
 
 
-def test_a_change_is_seen_and_a_workspace_that_is_not_there_has_failed(tmp_path: Path) -> None:
+def test_a_file_change_is_noticed_and_a_missing_workspace_fails(tmp_path: Path) -> None:
     found = check_watchers(
         settings(
             "agents:\n"
@@ -224,12 +224,12 @@ def test_a_change_is_seen_and_a_workspace_that_is_not_there_has_failed(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def test_that_nothing_is_counted_is_told() -> None:
+def test_a_disabled_token_counter_is_reported() -> None:
     assert [one.level for one in check_vocabularies([])] == [Level.OK, Level.OK]
     assert check_vocabularies([], is_counted=False)[0].level is Level.WARNING
 
 
-def test_a_gateway_that_is_not_well_says_why_and_somebody_else_is_none() -> None:
+def test_a_degraded_gateway_says_why_and_other_servers_are_not_gateways() -> None:
     config = {"valid": False, "problem": "foveate.yaml:3: no"}
     said = {"version": "1", "status": "degraded", "config": config, "store": {"problem": None}}
     found = check_gateway_health(said, "127.0.0.1:8090", "http://127.0.0.1:8090/health")
@@ -243,7 +243,7 @@ def test_a_gateway_that_is_not_well_says_why_and_somebody_else_is_none() -> None
     assert check_gateway_health({"hello": 1}, "", "") is check_gateway_health([], "", "") is None
 
 
-def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_notes_are_reported(tmp_path: Path) -> None:
     (tmp_path / "notes.org").write_text("* A note")
     found = check_watchers(
         settings(
@@ -261,7 +261,7 @@ def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_every_upstream_says_whether_it_counts_and_a_busy_one_that_it_did_not_say() -> None:
+async def test_counting_support_of_every_upstream_is_reported() -> None:
     with open_listening_socket("127.0.0.1", 0) as silent:
         busy = replace(KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert "did not say within 1 s whether it tokenises" in await _describe_abilities(busy, [])
@@ -271,7 +271,7 @@ async def test_every_upstream_says_whether_it_counts_and_a_busy_one_that_it_did_
         assert "count" in (await _describe_abilities(one, []))[0]
 
 
-def test_a_port_is_free_taken_or_impossible() -> None:
+def test_a_port_is_free_in_use_or_invalid() -> None:
     with open_listening_socket("127.0.0.1", 0) as taken:
         assert not is_port_free("127.0.0.1", taken.getsockname()[1])
     assert is_port_free("127.0.0.1", 0)

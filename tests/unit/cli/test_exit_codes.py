@@ -16,14 +16,14 @@ def told(sections: int, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_of_many_sections_the_largest_are_told_by_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_many_sections_only_the_largest_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Was: they were looked for in the error's own words, and all were listed where those were others."""
     largest = ", ".join(f"part {i} (high) {1000 + i:,}" for i in range(1999, 1987, -1))
 
     assert told(2000, capsys) == (f"foveate: too much: {largest} and 1,988 more; cut it\n")
 
 
-def test_of_a_few_sections_the_error_tells_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_few_sections_all_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     listed = ", ".join(f"part {i} (high) {1000 + i:,}" for i in range(12))
 
     assert told(12, capsys) == f"foveate: too much: {listed}; cut it\n"

@@ -70,11 +70,11 @@ def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[Detail
     ],
     ids=["exact", "estimated", "no limit"],
 )
-def test_a_summary_says_how_long_a_view_is_and_how_much_it_shows(shown: View, said: str) -> None:
+def test_a_summary_has_the_length_and_the_shown_nodes(shown: View, said: str) -> None:
     assert view_summary(shown, model="gpt-4o", nodes=1234) == said
 
 
-def test_a_view_as_an_object_has_its_numbers_first() -> None:
+def test_a_view_object_has_its_numbers_first() -> None:
     shown = view_object(view(TokenCount(90, False, 99), None, (DetailLevel.FULL,)), model="m", focus="0")
 
     assert shown == {
@@ -89,7 +89,7 @@ def test_a_view_as_an_object_has_its_numbers_first() -> None:
     assert list(shown)[:4] == ["tokens", "limit_tokens", "text", "nodes"]
 
 
-def test_nodes_are_a_line_each_with_ids_and_states_below_each_other(nodes: list[Node]) -> None:
+def test_nodes_have_a_line_each_with_aligned_ids_and_states(nodes: list[Node]) -> None:
     file, door, paint, sand = nodes
 
     assert list(node_lines([door, paint, sand], PLAIN)) == [
@@ -101,7 +101,7 @@ def test_nodes_are_a_line_each_with_ids_and_states_below_each_other(nodes: list[
     assert list(node_lines([], PLAIN)) == []
 
 
-def test_a_node_as_an_object_tells_dates_with_a_time_only_where_they_have_one(nodes: list[Node]) -> None:
+def test_a_node_object_has_times_only_for_stamps_with_a_time(nodes: list[Node]) -> None:
     door = node_object(nodes[1])
 
     assert (door["scheduled"], door["deadline"]) == ("2026-11-20T09:30", "2026-11-27")
@@ -112,7 +112,7 @@ def test_a_node_as_an_object_tells_dates_with_a_time_only_where_they_have_one(no
     assert node_object(nodes[0])["parent"] is None
 
 
-def test_an_outline_is_indented_and_tells_what_a_file_holds(nodes: list[Node]) -> None:
+def test_an_outline_is_indented_and_has_the_size_of_each_file(nodes: list[Node]) -> None:
     assert list(outline_lines(nodes, None, PLAIN)) == [
         f"house  <<{nodes[0].id}>>  :home:  house.org  4 nodes, {count(NOTES).tokens} tokens",
         "  TODO [#B] Paint the door  <<door>>  :project:",
@@ -130,14 +130,14 @@ def test_an_outline_ends_at_its_depth(nodes: list[Node], depth: int | None, line
     assert [node["depth"] for node in listed] == [0, 1, 2, 2][:lines]
 
 
-def test_what_is_counted_of_a_file_is_what_may_be_seen(tmp_path: Path) -> None:
+def test_private_text_is_not_counted(tmp_path: Path) -> None:
     public = next(outline_lines(read(tmp_path, "* Open\n"), None, PLAIN))
     with_private = next(outline_lines(read(tmp_path, "* Open\n* Closed :private:\nMuch text.\n"), None, PLAIN))
 
     assert public == with_private
 
 
-def test_a_long_title_is_cut_and_blanks_in_it_are_one(tmp_path: Path) -> None:
+def test_a_long_title_is_truncated_and_its_whitespace_collapsed(tmp_path: Path) -> None:
     nodes = read(tmp_path, f"* {'x' * 121}\n* a \t b\n")
 
     first, second = node_lines(nodes[1:], PLAIN)
@@ -146,7 +146,7 @@ def test_a_long_title_is_cut_and_blanks_in_it_are_one(tmp_path: Path) -> None:
     assert not any("x" * 120 in line for line in outline_lines(nodes, None, PLAIN))
 
 
-def test_colours_are_put_around_what_was_made_plain(tmp_path: Path) -> None:
+def test_colours_are_added_after_escaping(tmp_path: Path) -> None:
     _, node = read(tmp_path, "* Odd\x1b[31m\n:PROPERTIES:\n:ID: i\x1bd\n:END:\n")
     coloured = next(node_lines([node], Display(colours=True)))
 
@@ -155,7 +155,7 @@ def test_colours_are_put_around_what_was_made_plain(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_chain_of_thousands_of_headings_is_listed_quickly_and_without_recursion(tmp_path: Path) -> None:
+def test_thousands_of_nested_headings_are_listed_without_recursion(tmp_path: Path) -> None:
     nodes = read(tmp_path, "".join(f"{'*' * level} {level}\n" for level in range(1, 3001)))
 
     assert sum(1 for _ in outline_lines(nodes, None, PLAIN)) == 3001

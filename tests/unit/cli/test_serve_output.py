@@ -34,7 +34,7 @@ def text(shown: GatewayStatus, look: Display = Display()) -> str:  # noqa: B008 
     return "\n".join(started_screen(shown, look))
 
 
-def test_it_says_where_it_is_how_to_point_a_client_what_is_on_and_where_the_data_lies() -> None:
+def test_the_start_screen_shows_url_exports_features_and_data() -> None:
     screen = text(SHOWN)
 
     assert "Foveate is at http://127.0.0.1:8090. Ctrl-C ends it." in screen
@@ -48,7 +48,7 @@ def test_it_says_where_it_is_how_to_point_a_client_what_is_on_and_where_the_data
     assert "curl" not in screen
 
 
-def test_it_says_where_the_page_is_unless_that_is_switched_off() -> None:
+def test_the_page_is_shown_unless_it_is_off() -> None:
     for said, page in ((b"server: {port: 1}", "http://h:1/"), (b"server: {page: false}", None)):
         found = Configuration(parse_settings(said, "foveate.yaml"), CostOptions())
         shown = describe_gateway("http://h:1", resolve_config(found, {}), config=None, local=None)
@@ -57,28 +57,28 @@ def test_it_says_where_the_page_is_unless_that_is_switched_off() -> None:
         assert bool(re.search("^page +http://h:1/$", text(shown), re.MULTILINE)) == (page is not None)
 
 
-def test_colours_are_only_for_who_can_show_them() -> None:
+def test_colours_are_used_only_if_the_display_has_them() -> None:
     assert "\x1b" not in text(SHOWN)
     coloured = text(SHOWN, Display(colours=True))
     assert "\x1b[1mhttp://127.0.0.1:8090\x1b[0m" in coloured
     assert re.sub(r"\x1b\[\d*m", "", coloured) == text(SHOWN)
 
 
-def test_keys_are_told_by_whose_they_are() -> None:
+def test_keys_are_listed_by_owner() -> None:
     assert "clients bring their own; none is in this environment" in text(SHOWN)
     assert "a gateway key (`foveate config key` makes one) for openai" in text(replace(SHOWN, keys=["openai"]))
     told = text(replace(SHOWN, keys=["anthropic", "openai"], agents=["ana", "ben"]))
     assert "a gateway key of ana, ben for anthropic, openai" in told
 
 
-def test_who_opens_it_to_others_is_told_so() -> None:
+def test_a_gateway_open_to_other_machines_is_reported() -> None:
     assert "open to" not in text(SHOWN)
     assert re.search(
         r"^open to +other machines \(0\.0\.0\.0\)", text(replace(SHOWN, host="0.0.0.0")), re.MULTILINE
     )
 
 
-def test_who_pays_and_who_can_be_named_by_anybody_is_told() -> None:
+def test_paid_upstreams_and_unkeyed_agents_are_reported() -> None:
     """Defect: clients were said to bring their own keys where all of them spent that of `key_variable`."""
     paid = replace(SHOWN, keys=["openai"], paid=["openai"], unkeyed=["ben"])
 
@@ -89,7 +89,7 @@ def test_who_pays_and_who_can_be_named_by_anybody_is_told() -> None:
     assert re.search("^careful +whoever names the agent ben has its notes", opened, re.MULTILINE)
 
 
-def test_workers_and_a_model_on_this_machine_are_told() -> None:
+def test_workers_and_the_local_model_are_shown() -> None:
     screen = text(replace(SHOWN, workers=4, local="SmolLM2", certificate="my cert.pem"))
 
     assert ", 4 workers. Ctrl-C ends it." in screen
@@ -97,7 +97,7 @@ def test_workers_and_a_model_on_this_machine_are_told() -> None:
     assert '"model": "local"' in screen
 
 
-def test_what_is_told_is_what_holds_and_never_a_key() -> None:
+def test_the_status_has_the_effective_settings_and_never_a_key() -> None:
     said = (
         b"context_optimization: {compaction: {enabled: true}, prompt_cache: {enabled: false}}\n"
         b"server: {host: '::', tls: {certificate: a.pem, key: b.pem}}\n"
@@ -119,7 +119,7 @@ def test_what_is_told_is_what_holds_and_never_a_key() -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://a:b@h/x", "postgresql://h/x?password=b&a=1"])
-def test_no_password_of_a_store_is_shown(url: str) -> None:
+def test_the_password_of_a_store_is_never_shown(url: str) -> None:
     found = Configuration(parse_settings(f"store: {{url: '{url}'}}".encode(), "f.yaml"), CostOptions())
 
     shown = describe_gateway("http://h", resolve_config(found, {}), config=None, local=None)

@@ -68,7 +68,7 @@ def told(undone: UndoResult, look: Display = WIDE) -> list[str]:
     return list(CompactionFormatter(look).undo_lines(undone))
 
 
-def test_a_list_has_a_line_for_each_fold_with_all_that_is_asked_of_it() -> None:
+def test_a_list_has_a_line_for_each_compaction() -> None:
     made = replace(COMPACTION, id="0123456789abcdef", model="m")
 
     assert listed(made, replace(FAILED, model="m")) == [
@@ -78,7 +78,7 @@ def test_a_list_has_a_line_for_each_fold_with_all_that_is_asked_of_it() -> None:
     ]
 
 
-def test_a_list_says_why_a_fold_failed() -> None:
+def test_a_list_says_why_a_compaction_failed() -> None:
     failed = replace(FAILED, model="m", reason="529:\n overloaded\x1b[31m")
     long = replace(FAILED, model="m", reason="no " * 100)
 
@@ -90,14 +90,14 @@ def test_a_list_says_why_a_fold_failed() -> None:
     assert len(narrow[-1]) <= NARROW.columns
 
 
-def test_where_lines_are_narrow_a_fold_takes_two() -> None:
+def test_a_compaction_takes_two_lines_on_a_narrow_display() -> None:
     assert listed(COMPACTION, look=NARROW) == [
         "fold-1  1970-01-01 00:03  messages 1–4  9,000 → 700 tokens, 92% saved",
         "          ok  ana  session s  claude-opus-5-5  $0.012",
     ]
 
 
-def test_nothing_is_a_list_without_a_heading() -> None:
+def test_an_empty_list_has_no_heading() -> None:
     assert listed() == []
 
 
@@ -111,13 +111,11 @@ def test_nothing_is_a_list_without_a_heading() -> None:
         (Decimal("1234.5"), "$1,234.50"),
     ],
 )
-def test_what_a_fold_cost_is_unknown_or_a_number_and_never_zero_by_chance(
-    cost: Decimal | None, said: str
-) -> None:
+def test_the_cost_of_a_compaction_is_unknown_or_a_nonzero_number(cost: Decimal | None, said: str) -> None:
     assert f" {said}  claude" in listed(replace(COMPACTION, cost=cost))[1]
 
 
-def test_an_undone_fold_says_so_and_one_without_a_place_has_no_span() -> None:
+def test_an_undone_compaction_is_marked_and_one_without_a_boundary_has_no_span() -> None:
     undone, without = listed(replace(COMPACTION, undone_at=1.0), NO_PLACE)[1:]
 
     assert undone.endswith("  ok, undone")
@@ -133,14 +131,14 @@ def test_an_undone_fold_says_so_and_one_without_a_place_has_no_span() -> None:
     ]
 
 
-def test_of_a_cut_the_message_is_named_that_it_is_in() -> None:
+def test_a_truncated_tool_result_names_its_message() -> None:
     assert " s        4         9,000 → 700 " in listed(CUT)[1]
     assert "limit     700 tokens of each result in that message" in shown(
         CompactionContents(compaction=CUT, messages=(), api_format=None)
     )
 
 
-def test_what_a_terminal_would_obey_is_escaped_wherever_it_stands() -> None:
+def test_control_characters_are_escaped_everywhere() -> None:
     evil = "\x1b]0;x\x07"
     nasty = replace(
         COMPACTION,
@@ -166,7 +164,7 @@ def test_what_a_terminal_would_obey_is_escaped_wherever_it_stands() -> None:
     assert r"\x1b]0;x\x07" in shown(unfolded, full=True)
 
 
-def test_colours_are_only_for_who_can_show_them() -> None:
+def test_colours_are_used_only_if_the_display_has_them() -> None:
     plain, coloured = (
         listed(COMPACTION, FAILED),
         listed(COMPACTION, FAILED, look=Display(columns=200, colours=True)),
@@ -177,19 +175,19 @@ def test_colours_are_only_for_who_can_show_them() -> None:
     assert not any("\x1b" in line for line in plain)
 
 
-def test_an_encoding_without_arrows_gets_others() -> None:
+def test_an_encoding_without_arrows_gets_ascii() -> None:
     assert " 1-4       9,000 -> 700 " in listed(COMPACTION, look=Display(columns=200, encoding="ascii"))[1]
 
 
-def test_a_time_that_no_calendar_has_is_shown_all_the_same() -> None:
+def test_a_time_out_of_range_is_shown_in_seconds() -> None:
     assert "  1e+30  " in listed(replace(COMPACTION, compacted_at=1e30))[1]
 
 
-def test_long_names_are_cut() -> None:
+def test_long_names_are_truncated() -> None:
     assert f"  {'a' * 23}…  " in listed(replace(COMPACTION, agent="a" * 200))[1]
 
 
-def test_ids_are_as_long_as_it_takes_to_tell_them_apart() -> None:
+def test_ids_are_shortened_to_distinct_prefixes() -> None:
     assert shorten_ids(["0123456789a", "0123456789b", "x"]) == {
         "0123456789a": "0123456789a",
         "0123456789b": "0123456789b",
@@ -199,7 +197,7 @@ def test_ids_are_as_long_as_it_takes_to_tell_them_apart() -> None:
     assert shorten_ids([]) == {}
 
 
-def test_why_a_fold_failed_is_shown_in_one_line() -> None:
+def test_the_reason_of_a_failed_compaction_is_shown_in_one_line() -> None:
     failed = replace(COMPACTION, outcome=CompactionOutcome.FAILED, reason="529:\n overloaded\x1b[31m")
 
     lines = shown(replace(SAID, compaction=failed)).splitlines()
@@ -207,7 +205,7 @@ def test_why_a_fold_failed_is_shown_in_one_line() -> None:
     assert [line for line in lines if line.startswith("reason")] == ["reason    529: overloaded\\x1b[31m"]
 
 
-def test_a_fold_is_shown_with_all_that_is_known_of_it() -> None:
+def test_a_compaction_is_shown_with_all_details() -> None:
     made = replace(COMPACTION, earlier_id="before")
 
     assert shown(replace(SAID, compaction=made)).splitlines() == [
@@ -234,7 +232,7 @@ def test_a_fold_is_shown_with_all_that_is_known_of_it() -> None:
     ]
 
 
-def test_the_folded_messages_are_shown_where_they_are_asked_for() -> None:
+def test_compacted_messages_are_shown_on_request() -> None:
     text = shown(SAID, full=True)
 
     assert "\nmessage 1 user\n  Find the slow parser." in text
@@ -261,18 +259,18 @@ def test_the_folded_messages_are_shown_where_they_are_asked_for() -> None:
         (replace(CUT, undone_at=0.0), "undone    1970-01-01 00:00:00 +0000: the tool result is sent whole"),
     ],
 )
-def test_what_became_of_a_fold_is_said_in_words(made: Compaction, said: str) -> None:
+def test_the_outcome_of_a_compaction_is_described(made: Compaction, said: str) -> None:
     assert said in shown(CompactionContents(compaction=made, messages=(), api_format=None)).splitlines()
 
 
 @pytest.mark.parametrize("outcome", CompactionOutcome)
-def test_every_outcome_has_its_meaning(outcome: CompactionOutcome) -> None:
+def test_every_outcome_has_a_description(outcome: CompactionOutcome) -> None:
     text = shown(CompactionContents(compaction=replace(FAILED, outcome=outcome), messages=(), api_format=None))
 
     assert f"outcome   {outcome}: " in text
 
 
-def test_an_undone_fold_says_what_the_next_request_will_be() -> None:
+def test_undoing_describes_the_next_request() -> None:
     assert told(UndoResult(compaction=COMPACTION, was_undone_before=False)) == [
         "fold fold-1 is undone",
         "the next request of session s sends messages 1–4 again: about 8,300 tokens more",
@@ -280,7 +278,7 @@ def test_an_undone_fold_says_what_the_next_request_will_be() -> None:
     ]
 
 
-def test_what_stays_folded_by_an_earlier_one_is_not_counted() -> None:
+def test_messages_covered_by_an_earlier_compaction_are_not_counted() -> None:
     beneath = replace(make_compaction("earlier"), messages=2, tokens_before=5_000, tokens_after=400)
     undone = UndoResult(compaction=COMPACTION, was_undone_before=False, restored=beneath)
 
@@ -291,7 +289,7 @@ def test_what_stays_folded_by_an_earlier_one_is_not_counted() -> None:
     ]
 
 
-def test_where_another_fold_reaches_farther_nothing_changes() -> None:
+def test_undoing_below_a_longer_compaction_says_that_nothing_changes() -> None:
     undone = UndoResult(
         compaction=COMPACTION,
         was_undone_before=False,
@@ -305,21 +303,21 @@ def test_where_another_fold_reaches_farther_nothing_changes() -> None:
     )
 
 
-def test_a_cut_that_is_undone_is_sent_whole() -> None:
+def test_an_undone_truncation_sends_the_whole_result() -> None:
     assert told(UndoResult(compaction=CUT, was_undone_before=False)) == [
         "the cut cut is undone",
         "the next request of session s sends the tool results in message 4 whole: about 8,300 tokens more",
     ]
 
 
-def test_what_was_undone_before_says_when() -> None:
+def test_undoing_again_says_when_it_was_undone() -> None:
     undone = UndoResult(compaction=replace(COMPACTION, undone_at=60.0), was_undone_before=True)
 
     assert told(undone) == ["fold fold-1 was undone already (1970-01-01 00:01:00 +0000): nothing has changed"]
     assert (undone.first_message, undone.more_tokens) == (0, 0)
 
 
-def test_a_fold_as_an_object_has_every_field_and_can_be_read_back() -> None:
+def test_a_compaction_object_has_every_field_without_loss() -> None:
     made = replace(COMPACTION, summary="a \ud83d", carried=("\x00", "ü"))
 
     read = json.loads(json.dumps(compaction_object(made)))
@@ -339,14 +337,14 @@ def test_a_fold_as_an_object_has_every_field_and_can_be_read_back() -> None:
     )
 
 
-def test_a_list_leaves_out_the_texts() -> None:
+def test_a_row_object_leaves_out_the_texts() -> None:
     assert compaction_object(COMPACTION).keys() - compaction_row_object(COMPACTION).keys() == {
         "summary",
         "carried",
     }
 
 
-def test_a_shown_fold_has_its_messages_as_an_object_where_they_are_asked_for() -> None:
+def test_a_details_object_has_messages_on_request() -> None:
     raw = CompactionContents(compaction=COMPACTION, messages=COMPACTED_MESSAGES, api_format=None)
     full = json.loads(json.dumps(compaction_details_object(raw, full=True)))
 
@@ -365,7 +363,7 @@ def test_a_shown_fold_has_its_messages_as_an_object_where_they_are_asked_for() -
     )
 
 
-def test_an_undone_fold_as_an_object_names_what_is_in_force_now() -> None:
+def test_an_undo_object_names_the_compaction_in_force() -> None:
     farther = replace(make_compaction("farther"), messages=9)
 
     assert undo_object(UndoResult(compaction=replace(COMPACTION, undone_at=9.0), was_undone_before=False)) == {

@@ -88,7 +88,7 @@ BOUNDS = st.none() | st.integers(-1, 4)
        until=BOUNDS)  # fmt: skip
 @example(kinds=[(0, "ana", "s", CompactionOutcome.OK), (1, "ana", "s", CompactionOutcome.OK)], copies=90, agent=None, session=None,
          outcome=None, since=None, until=None)  # fmt: skip
-def test_all_that_is_asked_for_is_always_listed_and_nothing_twice(
+def test_every_matching_compaction_is_listed_exactly_once(
     tmp_path: Path,
     kinds: list[Kind],
     copies: int,
@@ -137,7 +137,7 @@ async def test_a_list_ends_at_its_limit_and_says_that_there_are_more(store: Stor
     assert (len(everything), no_more) == (5, False)
 
 
-async def test_a_fold_is_named_by_as_much_of_its_id_as_only_it_has(store: Store) -> None:
+async def test_a_compaction_is_found_by_a_unique_prefix_of_its_id(store: Store) -> None:
     await keep(
         store,
         make_compaction("abcdef0123"),
@@ -157,7 +157,7 @@ async def test_a_fold_is_named_by_as_much_of_its_id_as_only_it_has(store: Store)
         await find_compaction(store, "")
 
 
-async def test_of_very_many_that_begin_so_some_are_listed(store: Store) -> None:
+async def test_an_ambiguous_prefix_lists_some_of_its_matches(store: Store) -> None:
     await keep(store, *(make_compaction(f"a{number:02}") for number in range(40)))
 
     with pytest.raises(BadOption, match=r"a00, a01, .*, a09, …; say more") as refused:
@@ -165,7 +165,7 @@ async def test_of_very_many_that_begin_so_some_are_listed(store: Store) -> None:
     assert "a10" not in str(refused.value)
 
 
-async def test_a_session_is_named_in_the_same_way(store: Store) -> None:
+async def test_a_session_is_found_by_a_unique_prefix_of_its_id(store: Store) -> None:
     await keep(
         store,
         make_compaction("1", session_id="abc"),
@@ -186,7 +186,7 @@ async def test_a_session_is_named_in_the_same_way(store: Store) -> None:
     [(claude_body(12), Format.ANTHROPIC), (chat_body(12), Format.CHAT)],
     ids=["claude", "chat"],
 )
-async def test_the_format_of_what_was_folded_is_found_again(
+async def test_the_api_format_of_compacted_messages_is_detected(
     store: Store, body: Any, api_format: Format
 ) -> None:
     fold = await made(store, body, api_format=api_format)
@@ -198,7 +198,7 @@ async def test_the_format_of_what_was_folded_is_found_again(
     assert shown.hashes[-1] == fold.boundary
 
 
-async def test_what_cannot_be_read_any_more_is_shown_as_it_is(store: Store) -> None:
+async def test_messages_that_cannot_be_parsed_are_shown_unchanged(store: Store) -> None:
     await keep(store, COMPACTION)
 
     shown = await load_contents(store.compactions, COMPACTION)
@@ -215,7 +215,7 @@ async def next_request(store: Store, body: Any) -> tuple[bytes, int]:
     return sent.body, counter_for(MODEL).count_request(sent).total.tokens
 
 
-async def test_the_next_request_is_as_much_longer_as_is_said(store: Store) -> None:
+async def test_the_next_request_grows_by_the_reported_tokens(store: Store) -> None:
     body = claude_body(24)
     fold = await made(store, body)
     _, before = await next_request(store, body)
@@ -229,7 +229,7 @@ async def test_the_next_request_is_as_much_longer_as_is_said(store: Store) -> No
     assert await store.compactions.get_compaction(fold.id) == undone.compaction
 
 
-async def test_an_earlier_fold_is_in_force_again_and_what_it_saves_is_not_counted(store: Store) -> None:
+async def test_an_earlier_compaction_is_in_force_again_and_its_saving_is_not_counted(store: Store) -> None:
     first = await made(store, claude_body(12))
     second = await made(store, claude_body(30), first)
     _, before = await next_request(store, claude_body(30))
@@ -242,7 +242,7 @@ async def test_an_earlier_fold_is_in_force_again_and_what_it_saves_is_not_counte
     assert undone.more_tokens == pytest.approx(after - before, rel=0.05)
 
 
-async def test_a_fold_that_another_reaches_beyond_changes_nothing_when_it_is_undone(store: Store) -> None:
+async def test_undoing_a_compaction_covered_by_a_longer_one_changes_nothing(store: Store) -> None:
     first = await made(store, claude_body(12))
     second = await made(store, claude_body(30), first)
     before = await next_request(store, claude_body(30))
@@ -254,7 +254,7 @@ async def test_a_fold_that_another_reaches_beyond_changes_nothing_when_it_is_und
     assert await next_request(store, claude_body(30)) == before
 
 
-async def test_another_conversation_of_the_same_session_is_not_mixed_in(store: Store) -> None:
+async def test_another_conversation_of_the_same_session_is_ignored(store: Store) -> None:
     """A session that a header names may hold conversations that have nothing to do with each other."""
     longer = claude_body(30)
     longer["messages"][0] = {"role": "user", "content": "Something else."}
@@ -267,7 +267,7 @@ async def test_another_conversation_of_the_same_session_is_not_mixed_in(store: S
     assert undone.more_tokens > 0
 
 
-async def test_of_two_folds_of_the_same_messages_the_later_one_stays_in_force(store: Store) -> None:
+async def test_of_two_compactions_of_the_same_messages_the_later_one_stays_in_force(store: Store) -> None:
     first = await made(store, claude_body(12))
     later = replace(first, id="later", summary="Shorter.", compacted_at=first.compacted_at + 1)
     await store.compactions.record(later, await store.compactions.load_messages(first.id), lease=None)
@@ -277,7 +277,7 @@ async def test_of_two_folds_of_the_same_messages_the_later_one_stays_in_force(st
     assert (undone.still_in_force, undone.restored) == (None, None)
 
 
-async def test_undoing_twice_is_undoing_once(store: Store) -> None:
+async def test_undoing_twice_is_the_same_as_undoing_once(store: Store) -> None:
     fold = await made(store, claude_body(12))
     await undo_compaction(store, fold.id, now=50.0)
 
@@ -291,7 +291,9 @@ async def test_undoing_twice_is_undoing_once(store: Store) -> None:
 @pytest.mark.parametrize(
     "outcome", [CompactionOutcome.FAILED, CompactionOutcome.LOCK_HELD, CompactionOutcome.NO_BOUNDARY]
 )
-async def test_what_changed_nothing_cannot_be_undone(store: Store, outcome: CompactionOutcome) -> None:
+async def test_a_compaction_that_changed_nothing_cannot_be_undone(
+    store: Store, outcome: CompactionOutcome
+) -> None:
     await keep(store, replace(COMPACTION, outcome=outcome))
 
     with pytest.raises(BadOption, match=f"nothing to undo: fold fold-1 ended with {outcome}"):
@@ -299,7 +301,7 @@ async def test_what_changed_nothing_cannot_be_undone(store: Store, outcome: Comp
     assert await store.compactions.get_compaction(COMPACTION.id) == replace(COMPACTION, outcome=outcome)
 
 
-async def test_a_cut_tool_result_can_be_undone(store: Store) -> None:
+async def test_a_truncated_tool_result_can_be_undone(store: Store) -> None:
     await keep(store, replace(COMPACTION, outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED, limit_tokens=700))
 
     undone = await undo_compaction(store, COMPACTION.id, now=50.0)
@@ -313,7 +315,7 @@ async def exported(store: Store, *given: str, session: str | None = None, as_lis
     return file.getvalue()
 
 
-async def test_what_is_exported_gives_every_byte_back(store: Store) -> None:
+async def test_an_export_preserves_every_byte(store: Store) -> None:
     await keep(
         store,
         replace(COMPACTION, summary="half \ud83d and \0", carried=("a\nb",)),
@@ -329,7 +331,7 @@ async def test_what_is_exported_gives_every_byte_back(store: Store) -> None:
     assert rows[0]["cost"] == str(COMPACTION.cost)
 
 
-async def test_as_one_list_the_same_is_exported(store: Store) -> None:
+async def test_an_export_as_a_list_has_the_same_content(store: Store) -> None:
     assert json.loads(await exported(store, as_list=True)) == []
     await keep(store, COMPACTION, make_compaction("second", at=100.0))
 
@@ -338,7 +340,7 @@ async def test_as_one_list_the_same_is_exported(store: Store) -> None:
     assert json.loads(await exported(store, as_list=True)) == lines
 
 
-async def test_a_fold_on_a_fold_is_exported_with_all_that_it_stands_for(store: Store) -> None:
+async def test_a_compaction_of_a_compaction_is_exported_with_all_its_messages(store: Store) -> None:
     first = await made(store, claude_body(12))
     second = await made(store, claude_body(30), first)
 
@@ -349,7 +351,7 @@ async def test_a_fold_on_a_fold_is_exported_with_all_that_it_stands_for(store: S
     assert row["earlier_id"] == first.id
 
 
-async def test_what_is_named_is_exported_once_and_all_of_it_has_to_be_there(store: Store) -> None:
+async def test_named_compactions_are_exported_once_and_must_exist(store: Store) -> None:
     await keep(
         store, COMPACTION, make_compaction("second", session_id="t"), make_compaction("third", session_id="t")
     )

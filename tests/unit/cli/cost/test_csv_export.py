@@ -34,7 +34,7 @@ def rows(data: bytes) -> list[list[str]]:
     return list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
 
 
-async def test_every_call_is_a_line_with_exact_dollars_and_a_time_in_utc() -> None:
+async def test_every_call_is_a_line_with_exact_dollars_and_a_utc_time() -> None:
     data = await exported(CHARGE, make_charge(make_call("call-2", at=1.5), None))
 
     heading, first, second = rows(data)
@@ -60,7 +60,7 @@ async def test_every_call_is_a_line_with_exact_dollars_and_a_time_in_utc() -> No
     assert data.count(b"\r\n") == 3
 
 
-async def test_a_time_that_no_calendar_has_is_told_in_seconds() -> None:
+async def test_a_time_out_of_range_is_written_in_seconds() -> None:
     _, row = rows(await exported(replace(CHARGE, call=replace(CALL, at=1e18))))
 
     assert row[0] == "1000000000000000000"
@@ -81,7 +81,7 @@ async def test_a_call_just_before_midnight_is_exported_on_its_day() -> None:
 
 @pytest.mark.parametrize("first", "=+-@\t\r\n＝＋－＠")
 @pytest.mark.parametrize("before", ["", "  "])
-async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str) -> None:
+async def test_names_are_never_formulas(first: str, before: str) -> None:
     name = f'{before}{first}HYPERLINK("http://example.com","x")'
 
     _, row = rows(await exported(replace(CHARGE, call=replace(CALL, agent=name))))
@@ -101,7 +101,7 @@ async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str
         ("a\r\nb", "a\r\nb"),
     ],
 )
-def test_no_spreadsheet_that_splits_elsewhere_takes_the_rest_for_a_formula(name: str, written: str) -> None:
+def test_names_are_never_formulas_after_other_cell_separators(name: str, written: str) -> None:
     """Was one in countries that split at `;`."""
     ((_, found),) = rows(csv_line(["first", name]))
 
@@ -112,7 +112,7 @@ def test_no_spreadsheet_that_splits_elsewhere_takes_the_rest_for_a_formula(name:
 @given(st.lists(st.text(max_size=12).filter(lambda text: text.isprintable() or text.isascii()), min_size=2))
 @example(["\t=", "';'", ";; =", "\r\n'"])
 @example(["'=1", '"', "a,b", "\r\n", " '", "-1"])
-def test_taking_an_apostrophe_away_always_gives_the_texts_back(texts: Sequence[str]) -> None:
+def test_removing_the_apostrophe_restores_the_text(texts: Sequence[str]) -> None:
     (found,) = rows(csv_line(texts))
 
     assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", cell) for cell in found] == list(texts)
@@ -121,14 +121,14 @@ def test_taking_an_apostrophe_away_always_gives_the_texts_back(texts: Sequence[s
     assert not any(cell.lstrip(" ").startswith(("\t", "\r", "\n")) for cell in found)
 
 
-def test_numbers_stay_numbers_below_zero_too() -> None:
+def test_negative_numbers_stay_numbers() -> None:
     assert (
         csv_line([-1, Decimal("-0.000000000001"), Decimal("1E+3"), None, True])
         == b"-1,-0.000000000001,1000,,true\r\n"
     )
 
 
-def test_a_report_is_its_rows_without_the_total() -> None:
+def test_a_csv_report_has_no_total() -> None:
     row = CostReportRow(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(breakpoints=Decimal("-1.5")))
     report = CostReport(by=(GroupBy.AGENT,), rows=(row,), total=row)
 

@@ -72,7 +72,7 @@ def test_a_table_has_a_row_for_each_group_and_a_total() -> None:
     assert total.startswith("total ")
 
 
-def test_where_a_line_is_too_narrow_a_row_takes_a_few() -> None:
+def test_a_row_takes_several_lines_on_a_narrow_display() -> None:
     assert lines(REPORT, NARROW) == [
         "claude-opus-5-5  main  41 calls",
         "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
@@ -92,7 +92,7 @@ def test_where_a_line_is_too_narrow_a_row_takes_a_few() -> None:
     ]
 
 
-def test_a_loss_is_said_in_words() -> None:
+def test_a_negative_saving_is_described_as_a_cost() -> None:
     lost = replace(MAIN, saved=Savings(without=Decimal(0), keep_alive=Decimal("-0.2")))
 
     shown = lines(replace(REPORT, rows=(lost,)), NARROW)
@@ -103,12 +103,12 @@ def test_a_loss_is_said_in_words() -> None:
     ]
 
 
-def test_of_one_row_there_is_no_total_and_of_none_no_heading() -> None:
+def test_one_row_has_no_total_and_no_rows_have_no_heading() -> None:
     assert len(lines(replace(REPORT, rows=(MAIN,)))) == 2
     assert lines(replace(REPORT, rows=())) == []
 
 
-def test_a_column_of_which_nothing_is_known_is_left_out_but_never_a_name() -> None:
+def test_unknown_number_columns_are_left_out() -> None:
     unknown = replace(LOCAL, group=("unknown", "main"))
 
     heading, row = lines(replace(REPORT, rows=(unknown,)))
@@ -117,7 +117,7 @@ def test_a_column_of_which_nothing_is_known_is_left_out_but_never_a_name() -> No
     assert cells(row)[0] == "unknown"
 
 
-def test_a_summary_of_unknown_price_is_told_beside_what_compaction_saved() -> None:
+def test_a_summary_of_unknown_price_is_shown_with_the_compaction_saving() -> None:
     row = replace(MAIN, unknown_compactions=2)
 
     _, line = lines(replace(REPORT, rows=(row,)))
@@ -129,7 +129,7 @@ def test_a_summary_of_unknown_price_is_told_beside_what_compaction_saved() -> No
     assert lines(replace(REPORT, rows=(not_fitting,)), Display(columns=300))[1].endswith("  2 calls, $0.50")
 
 
-def test_what_a_name_holds_cannot_disturb_a_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     row = replace(MAIN, group=("a\x1b[31m\nb" + "x" * 100, ""))
 
     shown = "\n".join(lines(replace(REPORT, rows=(row,)), replace(WIDE, encoding="ascii")))
@@ -140,7 +140,7 @@ def test_what_a_name_holds_cannot_disturb_a_terminal() -> None:
     assert '  ""  ' in shown
 
 
-def test_ids_of_sessions_are_as_short_as_they_can_be() -> None:
+def test_session_ids_are_shortened() -> None:
     rows = tuple(replace(MAIN, group=(id_,)) for id_ in ("0123456789abc", "0123456789abd", "f" * 32))
 
     _, *shown, _ = lines(CostReport(by=(GroupBy.SESSION,), rows=rows, total=TOTAL))
@@ -148,7 +148,7 @@ def test_ids_of_sessions_are_as_short_as_they_can_be() -> None:
     assert [cells(line)[0] for line in shown] == ["0123456789abc", "0123456789abd", "f" * 13]
 
 
-def test_colours_are_for_who_can_see_them() -> None:
+def test_reports_use_colours_only_if_the_display_has_them() -> None:
     heading, *_, total = lines(REPORT, replace(WIDE, colours=True))
 
     assert heading.startswith("\x1b[2m")
@@ -156,7 +156,7 @@ def test_colours_are_for_who_can_see_them() -> None:
     assert not any("\x1b" in line for line in lines(REPORT))
 
 
-def test_an_object_has_every_number_and_money_as_a_string() -> None:
+def test_a_report_object_has_every_number_and_money_as_strings() -> None:
     shown = json.loads(json.dumps(report_object(REPORT)))
 
     first, second = shown["rows"]
@@ -199,7 +199,7 @@ def held() -> list[CapStatus]:
     return compute_cap_status(CAPS, now=NOON, callers=SPENDING, balances=STANDINGS)
 
 
-def test_every_cap_is_told_for_whom_it_is_on_now() -> None:
+def test_every_cap_is_listed_with_its_uses() -> None:
     heading, *shown = CapFormatter(WIDE).lines(held())
 
     assert cells(heading) == ["cap", "limit", "spent", "reserved", "left"]
@@ -217,7 +217,7 @@ def test_every_cap_is_told_for_whom_it_is_on_now() -> None:
     ]
 
 
-def test_narrow_lines_tell_the_same_of_caps() -> None:
+def test_caps_take_two_lines_on_a_narrow_display() -> None:
     shown = list(CapFormatter(NARROW).lines(held()))
 
     assert shown[:3] == [
@@ -227,7 +227,7 @@ def test_narrow_lines_tell_the_same_of_caps() -> None:
     ]
 
 
-def test_where_nobody_has_called_caps_are_told_all_the_same() -> None:
+def test_caps_are_listed_when_no_calls_exist() -> None:
     shown = [cells(line) for line in CapFormatter(WIDE).lines(compute_cap_status(CAPS, now=NOON))]
 
     assert ["each session", "$5.00", "nobody has called of late"] in shown
@@ -236,7 +236,7 @@ def test_where_nobody_has_called_caps_are_told_all_the_same() -> None:
     assert ["all", "$50.00", "$0.00", "$0.00", "$50.00", "0% used"] in shown
 
 
-def test_of_many_sessions_those_nearest_to_their_cap_are_told() -> None:
+def test_only_the_sessions_nearest_to_their_cap_are_listed() -> None:
     uses = CallerSummary(sessions=[("ana", f"s{number:02}") for number in range(25)])
     spent = {f"session s{number:02}": make_standing(number) for number in range(25)}
 
@@ -261,14 +261,14 @@ def test_a_cap_is_fine_near_or_full(spent: str, reserved: str, level: CapLevel) 
     assert CapUse(cap=make_cap(CapScope.TOTAL, 10), balance=make_standing(spent, reserved)).level is level
 
 
-def test_a_cap_of_nothing_is_full() -> None:
+def test_a_cap_of_zero_dollars_is_full() -> None:
     use = CapUse(cap=make_cap(CapScope.TOTAL, 0))
 
     assert use.level is CapLevel.FULL
     assert list(CapFormatter(WIDE).lines([CapStatus(cap=use.cap, uses=(use,))]))[1].endswith("nothing left")
 
 
-def test_calls_of_unknown_price_are_told_with_what_is_spent_since_it_holds_what_they_were_charged() -> None:
+def test_calls_of_unknown_price_are_shown_with_the_spent_amount() -> None:
     use = CapUse(cap=make_cap(CapScope.TOTAL, 10), balance=make_standing("1.24"), unknown_calls=3)
 
     line = list(CapFormatter(WIDE).lines([CapStatus(cap=use.cap, uses=(use,))]))[1]
@@ -276,7 +276,7 @@ def test_calls_of_unknown_price_are_told_with_what_is_spent_since_it_holds_what_
     assert "$1.24 with 3 calls of unknown price" in line
 
 
-def test_a_cap_as_an_object_has_all_of_it() -> None:
+def test_a_cap_object_has_all_fields() -> None:
     shown = json.loads(json.dumps([cap_object(one) for one in held()]))
 
     assert shown[0] == {
@@ -308,7 +308,7 @@ def far_from_greenwich() -> Iterator[None]:
         ("2026-11-15T13:00+01:00", None, (NOON, None)),
     ],
 )
-def test_times_are_those_of_utc_as_days_of_bills_are(
+def test_times_are_parsed_in_utc(
     since: str | None, until: str | None, expected: tuple[float | None, float | None]
 ) -> None:
     asked = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
@@ -317,7 +317,7 @@ def test_times_are_those_of_utc_as_days_of_bills_are(
     assert asked.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
 
 
-def test_until_takes_in_what_was_made_just_then() -> None:
+def test_until_includes_its_own_moment() -> None:
     asked = CallSelection.from_options(agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON)
 
     assert asked.until is not None
@@ -325,7 +325,7 @@ def test_until_takes_in_what_was_made_just_then() -> None:
 
 
 @pytest.mark.parametrize("day", ["2026-11-01", "2026-11-14", "2000-02-29"])
-def test_until_a_day_and_since_the_next_hold_every_moment_between_them(day: str) -> None:
+def test_until_a_day_and_since_the_next_leave_no_gap(day: str) -> None:
     """Was a quarter of a microsecond before midnight that nobody could ask for."""
     asked = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
 
@@ -333,13 +333,13 @@ def test_until_a_day_and_since_the_next_hold_every_moment_between_them(day: str)
     assert asked.until == midnight
 
 
-def test_until_the_last_day_of_the_calendar_is_for_ever() -> None:
+def test_until_the_last_day_of_the_calendar_is_accepted() -> None:
     asked = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
 
     assert asked.until == 253_402_300_800.0
 
 
-def test_what_sums_are_by_is_read_in_its_order() -> None:
+def test_group_by_keeps_the_given_order() -> None:
     assert parse_group_by("Day, agent") == (GroupBy.DAY, GroupBy.AGENT)
 
 
@@ -347,12 +347,12 @@ def test_what_sums_are_by_is_read_in_its_order() -> None:
     ("said", "words"),
     [("", "not ''"), ("agent,", "not ''"), ("week", "not 'week'"), ("day,day", "--by has day twice")],
 )
-def test_what_sums_cannot_be_by_is_refused(said: str, words: str) -> None:
+def test_an_unknown_or_repeated_group_is_rejected(said: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         parse_group_by(said)
 
 
-def test_calls_of_no_session_have_a_row_that_says_so() -> None:
+def test_calls_without_a_session_have_a_row_of_their_own() -> None:
     report = CostReport(by=(GroupBy.SESSION,), rows=(replace(LOCAL, group=("",)),), total=TOTAL)
 
     assert cells(lines(report)[1])[0] == "(no session)"

@@ -52,11 +52,11 @@ def plain(**look: object) -> TraceFormatter:
     return TraceFormatter(Display(**look))  # type: ignore[arg-type]
 
 
-def test_the_steps_that_are_told_by_their_names_have_these_names() -> None:
+def test_step_names_match_those_of_the_engine() -> None:
     assert (ApplyCompactions.name, FitWindow.name) == (_COMPACTION_STEP, _OVERFLOW_STEP)
 
 
-def test_what_edits_of_a_kind_saved_is_shared_among_them_by_their_tokens() -> None:
+def test_the_saving_of_a_kind_is_split_among_its_edits_by_tokens() -> None:
     found = price_edits(
         traced(
             edit("cache", "mark 1h", 3_000),
@@ -83,7 +83,7 @@ def test_what_edits_of_a_kind_saved_is_shared_among_them_by_their_tokens() -> No
 
 
 @pytest.mark.parametrize("bill", [None, with_(BILL, savings=Savings())])
-def test_what_nobody_knows_is_not_made_up(bill: TracedCharge | None) -> None:
+def test_unknown_savings_stay_unknown(bill: TracedCharge | None) -> None:
     (found,) = price_edits(traced(edit("cache", "mark", 100), bill=bill))
 
     assert found.dollars is None
@@ -95,7 +95,7 @@ def story(*traces: Trace) -> SessionHistory:
     )
 
 
-def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
+def test_a_session_has_a_line_for_each_request_and_the_last_window() -> None:
     first = replace(TRACE, id="a", fold_id=None, broke=None, problems=())
     second = replace(TRACE, id="b", fold_id="f", broke=None, problems=())
     third = replace(second, id="c", status=529, tokens=None, sections=())
@@ -112,7 +112,7 @@ def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
     assert "window: unknown (not counted, or the provider stores earlier messages)" in lines
 
 
-def test_what_is_noted_of_a_request_stands_below_it_where_there_is_no_room_beside() -> None:
+def test_notes_of_a_request_go_below_it_on_a_narrow_display() -> None:
     lines = list(plain(columns=80).session_lines(story(TRACE), last=9))
 
     row = next(at for at, line in enumerate(lines) if line.startswith("1 "))
@@ -120,7 +120,7 @@ def test_what_is_noted_of_a_request_stands_below_it_where_there_is_no_room_besid
     assert lines[row + 1] == "    folded; broke: timestamp; without memory"
 
 
-def test_of_a_long_session_the_last_requests_are_shown_with_their_numbers() -> None:
+def test_only_the_last_requests_of_a_long_session_are_shown() -> None:
     traces = [replace(TRACE, id=f"{at}") for at in range(30)]
     lines = list(plain(columns=120).session_lines(story(*traces), last=2))
 
@@ -144,7 +144,7 @@ def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None
     assert "without memory: ☃: gone" in text
 
 
-def test_a_request_that_nothing_was_done_to_says_so() -> None:
+def test_a_request_without_edits_says_so() -> None:
     bare = ChargedTrace(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), broke=None))
     text = "\n".join(plain().request_lines(TracedRequest(number=1, traced=bare)))
 
@@ -154,7 +154,7 @@ def test_a_request_that_nothing_was_done_to_says_so() -> None:
 
 @pytest.mark.parametrize("columns", [1, 20, 40, 80, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_tables_and_bars_fit_whatever_there_is_room_for(columns: int, encoding: str) -> None:
+def test_tables_and_bars_fit_any_width(columns: int, encoding: str) -> None:
     odd = replace(TRACE, model="模型\x1b[31m" * 9, agent="🙂" * 30)
     writing = plain(columns=columns, encoding=encoding)
     told = ChargedTrace(trace=odd, charge=BILL)
@@ -172,7 +172,7 @@ def test_tables_and_bars_fit_whatever_there_is_room_for(columns: int, encoding: 
     assert all(len(line) <= max(columns, 20) for line in rows)
 
 
-def test_on_a_narrow_terminal_every_row_fits_with_its_edits_and_nothing_stands_between() -> None:
+def test_every_row_fits_a_narrow_terminal() -> None:
     quiet = replace(TRACE, fold_id=None, broke=None, problems=())
     writing = plain(columns=40)
     told = ChargedTrace(trace=quiet, charge=BILL)
@@ -187,7 +187,7 @@ def test_on_a_narrow_terminal_every_row_fits_with_its_edits_and_nothing_stands_b
     assert [(row[0], row[-1]) for row in rows] == [("1", "5"), ("2", "5")]
 
 
-def test_what_summaries_cost_stands_beside_the_requests() -> None:
+def test_the_cost_of_summaries_is_shown() -> None:
     told = with_(
         story(TRACE),
         background_calls=[BackgroundCalls(category="compaction", calls=2, dollars=Decimal("0.0233"))],
@@ -199,7 +199,7 @@ def test_what_summaries_cost_stands_beside_the_requests() -> None:
     ]
 
 
-def test_what_has_no_known_price_is_not_counted_as_nothing() -> None:
+def test_calls_of_unknown_price_are_not_counted_as_free() -> None:
     unknown = with_(BILL, dollars=None)
     requests = [
         ChargedTrace(trace=TRACE, charge=BILL),
@@ -214,7 +214,7 @@ def test_what_has_no_known_price_is_not_counted_as_nothing() -> None:
     assert "1 request, dollars unknown," in "\n".join(plain(columns=200).session_lines(none, last=9))
 
 
-def test_times_of_a_session_of_several_days_have_the_day() -> None:
+def test_times_of_a_session_over_several_days_have_dates() -> None:
     one_day = "\n".join(plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 1)), last=9))
     two_days = "\n".join(
         plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 86_400)), last=9)
@@ -224,14 +224,14 @@ def test_times_of_a_session_of_several_days_have_the_day() -> None:
     assert len(re.findall(r"\d{4}-\d\d-\d\d \d\d:", two_days)) == 2
 
 
-def test_colours_are_only_where_they_are_wanted() -> None:
+def test_traces_use_colours_only_if_the_display_has_them() -> None:
     told = story(TRACE)
 
     assert "\x1b[" in "\n".join(plain(colours=True).session_lines(told, last=9))
     assert "\x1b" not in "\n".join(plain().session_lines(told, last=9))
 
 
-def test_json_says_all_of_it_and_money_as_text() -> None:
+def test_the_session_object_has_all_fields_and_money_as_strings() -> None:
     told = ChargedTrace(trace=TRACE, charge=BILL)
     shown = request_object(2, told, price_edits(told))
 
@@ -268,7 +268,7 @@ def test_json_says_all_of_it_and_money_as_text() -> None:
     }
 
 
-def test_a_bar_is_as_long_as_the_window_and_every_part_can_be_seen() -> None:
+def test_a_bar_spans_the_window_and_shows_every_part() -> None:
     window = WindowUsage(
         sections=[("system", 10), ("tool results", 900)],
         tokens=910,
@@ -287,7 +287,7 @@ def test_a_bar_is_as_long_as_the_window_and_every_part_can_be_seen() -> None:
     ]
 
 
-def test_a_window_that_is_too_full_or_that_nobody_knows_is_drawn_all_the_same() -> None:
+def test_an_overfull_or_unknown_window_is_drawn() -> None:
     over = WindowUsage(sections=[("user", 3_000)], tokens=3_000, exact=False, window_tokens=2_000)
     heading, bar, _ = draw_window(over, Display(columns=80))
     assert "~3,000 of 2,000 tokens (150%)" in heading
