@@ -35,7 +35,7 @@ from foveate.model import (
     ToolResult,
 )
 
-# Fields by which the provider adds to the input; the last two are OpenRouter's.
+# Fields that make the provider add to the input; the last two are OpenRouter's.
 _SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management", "preset", "plugins")
 
 
@@ -51,7 +51,6 @@ LAYOUT = FormatLayout(
 
 
 def parse_request(body: bytes, fields: Fields) -> Request:
-    """A Messages body as a `Request`."""
     config = parse_object(fields.get("output_config"))
     output = config.get("format") or parse_json(fields.get("output_format"))
     return Request(
@@ -71,18 +70,16 @@ def parse_request(body: bytes, fields: Fields) -> Request:
 
 
 def split_messages(fields: Fields) -> tuple[bytes, ...]:
-    """The JSON of each message."""
     return parse_entries(fields.get("messages"), "messages")
 
 
 def parse_message(raw: bytes) -> Message:
-    """One entry of `messages`."""
     fields = parse_message_object(raw)
     return Message(role=as_text(fields.get("role")), parts=parse_content(fields.get("content")))
 
 
 def parse_tool(raw: bytes) -> Tool:
-    """One entry of `tools`; what has no schema of its own is the provider's."""
+    """Parse one entry of `tools`. A tool without `input_schema` is one of Anthropic's own."""
     fields = parse_object(raw)
     kind = as_text(fields.get("type")) or "custom"
     return Tool(
@@ -95,7 +92,7 @@ def parse_tool(raw: bytes) -> Tool:
 
 
 def parse_content(content: object) -> tuple[Part, ...]:
-    """The blocks of a content field, a string being one text block."""
+    """Parse a content field. A string is one text block."""
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, list):
@@ -135,7 +132,6 @@ def _parse_block(block: object) -> Part:
 
 
 def parse_image(source: dict[str, Any]) -> Image:
-    """An image block's source."""
     if source.get("type") == "base64":
         size = media.image_size(as_text(source.get("data"))) or (None, None)
         return Image(source=MediaSource.INLINE, width=size[0], height=size[1])

@@ -1,4 +1,4 @@
-"""Amazon Bedrock Converse (read November 2026). The model stands in the route, not in the body."""
+"""Amazon Bedrock Converse (read November 2026). The model is in the URL, not in the body."""
 
 from typing import Any
 
@@ -47,7 +47,6 @@ LAYOUT = FormatLayout(
 
 
 def parse_request(body: bytes, fields: Fields) -> Request:
-    """A Converse body as a `Request`."""
     config = parse_inner_fields(fields.get("toolConfig"))
     added = parse_object(fields.get("additionalModelRequestFields"))
     thinking = as_text(as_dict(added.get("thinking")).get("type"))
@@ -67,18 +66,15 @@ def parse_request(body: bytes, fields: Fields) -> Request:
 
 
 def split_messages(fields: Fields) -> tuple[bytes, ...]:
-    """The JSON of each message."""
     return parse_entries(fields.get("messages"), "messages")
 
 
 def parse_message(raw: bytes) -> Message:
-    """One entry of `messages`."""
     fields = parse_message_object(raw)
     return Message(role=as_text(fields.get("role")), parts=parse_content(fields.get("content")))
 
 
 def parse_tool(raw: bytes) -> Tool:
-    """One entry of `toolConfig.tools`."""
     fields = parse_object(raw)
     spec = as_dict(fields.get("toolSpec"))
     if not spec:
@@ -94,7 +90,7 @@ def parse_tool(raw: bytes) -> Tool:
 
 
 def parse_content(content: object) -> tuple[Part, ...]:
-    """The blocks of a content or system field, without cache points; a string is one text."""
+    """Parse a content or system field, without cache points. A string is one text block."""
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, list):
@@ -153,7 +149,7 @@ def _parse_schema(output: dict[str, Any]) -> ResponseSchema | None:
 
 
 def _schema_json(schema: str) -> bytes:
-    """The JSON that a string holds; the string itself, as JSON, where it holds something else."""
+    """Return the JSON inside a string, or the string itself as JSON if it does not contain any."""
     raw = schema.encode("utf-8", "surrogatepass")
     try:
         return to_json(parse_json(raw))

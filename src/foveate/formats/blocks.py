@@ -1,7 +1,7 @@
-"""The blocks of a request, as far as a provider's cache looks at them.
+"""Blocks of a request, as a provider's cache compares them.
 
-What was made of a message is noted on its link in the tree of conversations, what was made of a tool is
-remembered by its bytes: so a long session costs only its new turns.
+Blocks of a message are cached on its node in the history tree, blocks of a tool by the bytes of the tool. A
+long session therefore costs only its new turns.
 """
 
 from collections import OrderedDict
@@ -35,17 +35,17 @@ from foveate.formats.layout import (
 )
 from foveate.model import Area, Block, Format, Place, Request, Ttl
 
-# Bytes of tools and system messages, and of what was made of them: those of some hundred agents.
+# Enough for the tools and system messages of some hundred agents, and their blocks.
 _MAX_CACHE_BYTES = 16 * 1024 * 1024
 _BLOCKS_KEY = object()
-# Of a chat message that says nothing beside its content.
+# Fields of a chat message that has nothing but its content.
 _CONTENT_FIELDS = frozenset(("role", "content"))
 
 BlockCacheKey = tuple[Format, Area, int, Ttl, bytes]
 
 
 class BlockCache:
-    """The blocks of tools and system messages seen before, the least recently used forgotten first."""
+    """LRU cache for the blocks of tools and leading system messages, bounded by bytes."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -55,11 +55,10 @@ class BlockCache:
 
     @property
     def held_bytes(self) -> int:
-        """How much is held, about."""
+        """Approximate size."""
         return self._held_bytes
 
     def get(self, key: BlockCacheKey) -> tuple[Block, ...] | None:
-        """What was kept under `key`, which is now the most recently used."""
         with self._lock:
             found = self._blocks.get(key)
             if found is not None:
@@ -67,7 +66,6 @@ class BlockCache:
             return found
 
     def put(self, key: BlockCacheKey, blocks: tuple[Block, ...]) -> None:
-        """Keep `blocks`, and forget the oldest where they would be too many bytes."""
         with self._lock:
             if key not in self._blocks:
                 self._held_bytes += _estimate_size(key, blocks)
@@ -76,7 +74,6 @@ class BlockCache:
                 self._held_bytes -= _estimate_size(*self._blocks.popitem(last=False))
 
     def clear(self) -> None:
-        """Forget all of them."""
         with self._lock:
             self._blocks.clear()
             self._held_bytes = 0
@@ -89,14 +86,14 @@ def _estimate_size(key: BlockCacheKey, blocks: tuple[Block, ...]) -> int:
 BLOCK_CACHE = BlockCache(_MAX_CACHE_BYTES)
 register(BLOCK_CACHE)
 INSTRUCTIONS = "instructions"
-"""The kind of a system prompt that can only be a plain string. It bears no cache breakpoint."""
+"""Kind of a system prompt that can only be a plain string, without cache breakpoints."""
 
 
 def read_request_blocks(request: Request, layout: FormatLayout) -> tuple[Block, ...]:
-    """Every block: the tools, the system prompt, the messages.
+    """Return all blocks: tools, system prompt, messages.
 
     Raises:
-        MalformedRequest: a part of it cannot be read.
+        MalformedRequest: a part cannot be parsed.
     """
     history = find_history(request)
     reader = _BlockReader(request.format, layout, _read_breakpoint_ttl(_root_fields(request, layout)))
@@ -108,10 +105,10 @@ def read_request_blocks(request: Request, layout: FormatLayout) -> tuple[Block, 
 
 
 def read_preamble_blocks(request: Request, layout: FormatLayout, history: MessageHistory) -> tuple[Block, ...]:
-    """The blocks of all that stands before the messages of a trail.
+    """Return the blocks before the messages of `history`: tools, system prompt, leading system messages.
 
     Raises:
-        MalformedRequest: a part of it cannot be read.
+        MalformedRequest: a part cannot be parsed.
     """
     fields = _root_fields(request, layout)
     reader = _BlockReader(request.format, layout, _read_breakpoint_ttl(fields))
@@ -126,32 +123,32 @@ def read_preamble_blocks(request: Request, layout: FormatLayout, history: Messag
 def read_history_blocks(
     request: Request, layout: FormatLayout, history: MessageHistory, position: int
 ) -> tuple[Block, ...]:
-    """The blocks of one message of a trail.
+    """Return the blocks of the message at `position` in `history`.
 
     Raises:
-        MalformedRequest: it cannot be read.
+        MalformedRequest: it cannot be parsed.
     """
     reader = _BlockReader(request.format, layout, _read_breakpoint_ttl(_root_fields(request, layout)))
     return reader.read_node(history.leading_system_messages + position, history.nodes[position])
 
 
 def read_message_blocks(api_format: Format, layout: FormatLayout, raw: bytes, index: int) -> tuple[Block, ...]:
-    """The blocks of one message that stands in no request.
+    """Return the blocks of one message outside of a request.
 
     Raises:
-        MalformedRequest: it cannot be read.
+        MalformedRequest: it cannot be parsed.
     """
     return tuple(_BlockReader(api_format, layout, Ttl.THIRTY_MINUTES)._parse_message(index, parse_json(raw)))
 
 
 def get_cached_blocks(node: MessageNode) -> tuple[Block, ...] | None:
-    """The blocks of a message as they were last read; None where nobody has."""
+    """Return the blocks of a message if they have been read before."""
     cached = node.memo.get(_BLOCKS_KEY)
     return None if cached is None else cached[2]
 
 
 def _root_fields(request: Request, layout: FormatLayout) -> Fields:
-    """The fields of a request, also where it stands inside another object; its messages may be missing."""
+    """Return the fields of a request, unwrapped if needed. Messages may be missing."""
     fields = get_parameters(request)
     return parse_inner_fields(fields[layout.wrapper_field]) if layout.wrapper_field in fields else fields
 
@@ -162,22 +159,18 @@ def _read_breakpoint_ttl(fields: Fields) -> Ttl:
 
 
 class _BlockReader:
-    """Reads the blocks of one request."""
-
     def __init__(self, api_format: Format, layout: FormatLayout, breakpoint_ttl: Ttl) -> None:
         self._api_format = api_format
         self._layout = layout
         self._breakpoint_ttl = breakpoint_ttl
 
     def read_tools(self, request: Request, fields: Fields) -> Iterable[Block]:
-        """One block a tool."""
         breakpoints = self._find_tool_breakpoints(fields)
         for index, raw in enumerate(request.tools):
             (block,) = self._read_cached(Area.TOOLS, index, raw)
             yield replace(block, breakpoint_ttl=breakpoints[index]) if index in breakpoints else block
 
     def read_system(self, fields: Fields) -> list[Block]:
-        """The blocks of the system prompt."""
         content = parse_json(
             next((fields[name] for name in self._layout.system_fields if name in fields), None)
         )
@@ -190,11 +183,10 @@ class _BlockReader:
         ]
 
     def read_message(self, index: int, raw: bytes) -> tuple[Block, ...]:
-        """The blocks of one message."""
         return self._read_cached(Area.MESSAGES, index, raw)
 
     def read_node(self, index: int, node: MessageNode) -> tuple[Block, ...]:
-        """The blocks of a message whose place in the conversation is known."""
+        """Return the blocks of a message in the history tree, and cache them on its node."""
         cached = node.memo.get(_BLOCKS_KEY)
         if cached is not None and cached[0] == index and cached[1] is self._breakpoint_ttl:
             blocks: tuple[Block, ...] = cached[2]
@@ -222,14 +214,14 @@ class _BlockReader:
             return [self._make_result_block(Place(Area.MESSAGES, index, 0), kind, message, role)]
         blocks = self._parse_content(message.get(self._layout.content_field), role, Area.MESSAGES, index)
         message_breakpoint = read_breakpoint(message, self._breakpoint_ttl)
-        if message_breakpoint and blocks:  # some clients mark the message, and mean its last block
+        if message_breakpoint and blocks:  # some clients mark the message and mean its last block
             blocks[-1] = replace(blocks[-1], breakpoint_ttl=blocks[-1].breakpoint_ttl or message_breakpoint)
         if self._layout.tool_calls_field and not message.keys() <= _CONTENT_FIELDS:
             blocks += self._parse_other_fields(message, role, index, len(blocks))
         return blocks
 
     def _parse_content(self, content: Any, role: str, area: Area, index: int) -> list[Block]:
-        """The blocks of a content field; a string is the one text block that means the same."""
+        """Parse a content field. A string becomes the equivalent text block."""
         if content is None:
             return []
         if isinstance(content, str):
@@ -245,7 +237,7 @@ class _BlockReader:
         return blocks
 
     def _parse_other_fields(self, message: dict[str, Any], role: str, index: int, first: int) -> list[Block]:
-        """What a chat message says outside of its content: calls of tools, reasoning, a refusal, a name."""
+        """Parse what a chat message has besides its content: tool calls, reasoning, a refusal, a name."""
         entries = [("tool_call", call) for call in as_list(message.get(self._layout.tool_calls_field))]
         for name, inner in message.items():
             is_list_of_calls = name == self._layout.tool_calls_field and isinstance(inner, list)
@@ -261,7 +253,9 @@ class _BlockReader:
         ]
 
     def _make_result_block(self, place: Place, kind: str, message: dict[str, Any], role: str) -> Block:
-        """A message that is one block; a mark on a part of what it holds is its own."""
+        """Make the block of a message that is a single block. A breakpoint on any of its parts counts as its
+        own.
+        """
         path = self._layout.result_paths.get(kind, ())
         if not path:
             return self._make_block(place, kind, message, role)
@@ -290,12 +284,12 @@ class _BlockReader:
         )
 
     def _is_blank(self, entry: object) -> bool:
-        """Whether it is a text block that says nothing, which providers refuse to mark."""
+        """Tell whether a text block is blank. Providers reject a breakpoint on it."""
         text = as_text(as_dict(entry).get("text"))
         return (not text or text.isspace()) and self._layout.is_text(entry)
 
     def _find_tool_breakpoints(self, fields: Fields) -> dict[int, Ttl]:
-        """Bedrock's marks, which stand between the tools."""
+        """Find Bedrock's cache points, which are entries between the tools."""
         breakpoints: dict[int, Ttl] = {}
         if self._api_format is not Format.BEDROCK:
             return breakpoints
@@ -309,7 +303,7 @@ class _BlockReader:
 
 
 def read_automatic_breakpoint(request: Request) -> Ttl | None:
-    """The time to live that a top-level `cache_control` asks for: Anthropic marks the last block by itself."""
+    """Return the TTL of a top-level `cache_control`, with which Anthropic marks the last block itself."""
     if request.format is not Format.ANTHROPIC:
         return None
     return read_breakpoint(

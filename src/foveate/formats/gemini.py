@@ -1,6 +1,6 @@
 """Gemini generateContent: https://ai.google.dev/api/generate-content (read November 2026).
 
-Names come in camelCase and in snake_case; both are accepted by the service, so both are read.
+The service accepts names in camelCase and in snake_case, so both are read.
 """
 
 from collections.abc import Iterable
@@ -60,10 +60,10 @@ LAYOUT = FormatLayout(
 
 
 def unwrap_fields(fields: Fields) -> Fields:
-    """The fields of a generateContent request, which countTokens may have inside of another object.
+    """Return the fields of a generateContent request, which countTokens may wrap in another object.
 
     Raises:
-        MalformedRequest: what should hold them is not an object.
+        MalformedRequest: the wrapper is not an object.
     """
     wrapped = fields.get("generateContentRequest")
     if wrapped is None:
@@ -74,7 +74,6 @@ def unwrap_fields(fields: Fields) -> Fields:
 
 
 def parse_request(body: bytes, fields: Fields) -> Request:
-    """A generateContent or countTokens body as a `Request`."""
     fields = unwrap_fields(fields)
     _check_spellings(fields)
     system = parse_json(fields.get("systemInstruction") or fields.get("system_instruction"))
@@ -100,10 +99,10 @@ def parse_request(body: bytes, fields: Fields) -> Request:
 
 
 def _check_spellings(names: Iterable[str], *path: str) -> None:
-    """Refuse an object that has a name in both spellings: Google reads one of them, and says not which.
+    """Reject an object that has a name in both spellings. Google does not document which one it reads.
 
     Raises:
-        DuplicateKey: it has.
+        DuplicateKey: a name occurs in both.
     """
     seen = set()
     for name in names:
@@ -114,18 +113,16 @@ def _check_spellings(names: Iterable[str], *path: str) -> None:
 
 
 def split_messages(fields: Fields) -> tuple[bytes, ...]:
-    """The JSON of each content."""
     return _split_contents(fields.get("contents"), "contents")
 
 
 def parse_message(raw: bytes) -> Message:
-    """One entry of `contents`."""
     fields = parse_message_object(raw)
     return Message(role=as_text(fields.get("role")) or "user", parts=_parse_content(fields))
 
 
 def parse_tool(raw: bytes) -> Tool:
-    """One function declaration, or one of Google's own tools under its name."""
+    """Parse a function declaration, or one of Google's built-in tools."""
     fields = parse_object(raw)
     if "name" not in fields:
         kind = next(iter(fields), "tool")
@@ -154,7 +151,7 @@ def _split_tools(fields: Fields) -> tuple[bytes, ...]:
 
 
 def _split_contents(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
-    """The contents, of which a single one may stand there without a list."""
+    """Return the contents. A single one may stand without a list."""
     if raw is not None and bytes(raw).startswith(b"{"):
         return (bytes(raw),)
     return parse_entries(raw, name)
@@ -175,7 +172,7 @@ def _parse_content(content: object) -> tuple[Part, ...]:
 
 
 def _parse_parts(part: object) -> tuple[Part, ...]:
-    """One entry of `parts`, and the thoughts that are sealed in its signature."""
+    """Parse one entry of `parts`, and the encrypted thinking in its signature."""
     if not isinstance(part, dict):
         return (make_opaque(part),)
     signature = as_text(_first_present(part, "thoughtSignature", "thought_signature"))
@@ -235,7 +232,7 @@ def _parse_inline_data(data: dict[str, Any], part: dict[str, Any]) -> Part:
 
 
 def _parse_schema(config: dict[str, Any]) -> ResponseSchema | None:
-    """The answer's schema, named after its field: the service counts one kind and not the other."""
+    """Return the response schema, named after its field: the service counts one kind and not the other."""
     plain = _first_present(config, "responseSchema", "response_schema")
     if plain:
         return ResponseSchema(name="responseSchema", description="", schema=to_json(plain))

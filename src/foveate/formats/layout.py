@@ -1,7 +1,4 @@
-"""How a wire format is laid out, as far as blocks and edits need to know; each format's file says its own.
-
-Cache marks as the formats write them: found on a block, taken off it, and the JSON of a new one.
-"""
+"""Layout of a wire format: names of fields, kinds of blocks, and the JSON of cache breakpoints."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +11,7 @@ FieldPath = tuple[str, ...]
 
 _TEXT_KINDS = frozenset(("text", "input_text", "output_text"))
 
-# What stands beside the one name that says what a block is, where blocks have no `type`.
+# Fields besides the one that names the kind of a block without `type`.
 _METADATA_FIELDS = frozenset(
     ("thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata",
      "mediaResolution", "media_resolution", "partMetadata", "part_metadata")
@@ -23,49 +20,48 @@ _METADATA_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatLayout:
-    """Where a format keeps what, and how it writes a text and a mark.
+    """Names of the fields of a format, and its JSON for texts and breakpoints.
 
-    `messages` and `system` are the names a field goes by, the first of them the one to write; `tools` are the
-    paths of the lists of tools, `wrapper` the field that may hold the whole request. `text_kind` is the `type`
-    of a text block (by role where they differ), none where blocks have no type. `results` are the kinds of
-    block that hold a tool's result, and where in them its content is; `whole_kind` gives the kind of a message
-    that is one block, nothing for others.
+    `message_fields` and `system_fields` are accepted names; the first is the one to write. `tool_paths` lead to
+    the lists of tools, `wrapper_field` may contain the whole request. `text_kind` is the `type` of a text
+    block, empty if blocks have no type. `result_paths` maps kinds of tool-result blocks to the path of their
+    content; `single_block_kind` returns the kind of a message that is one block, otherwise an empty string.
     """
 
     message_fields: FieldPath
     content_field: str
     tool_paths: tuple[FieldPath, ...]
     system_fields: FieldPath = ()
-    system_blocks_field: str = ""  # where the system prompt is an object, the name of its list of blocks
-    system_is_text: bool = False  # one string, never blocks
+    system_blocks_field: str = ""  # list of blocks in a system prompt that is an object
+    system_is_text: bool = False  # a string, never a list of blocks
     wrapper_field: str = ""
-    declaration_fields: FieldPath = ()  # where tools are lists inside of the list of tools, the names of these
-    allows_single: bool = False  # one message or block may stand without a list around it
+    declaration_fields: FieldPath = ()  # nested lists of tools
+    allows_single: bool = False  # one message or block may be given without a list
     text_kind: str = ""
     text_kind_by_role: Mapping[str, str] = field(default_factory=dict)
     result_paths: Mapping[str, FieldPath] = field(default_factory=dict)
     result_is_object: bool = False
-    breakpoints_inside_results: bool = False  # a mark on a result stands on the last part of its content
+    breakpoints_inside_results: bool = False  # a breakpoint on a result is on its last part
     single_block_kind: Callable[[Mapping[str, Any]], str] = lambda _: ""
-    tool_calls_field: str = ""  # the field beside the content that lists a message's calls of tools
+    tool_calls_field: str = ""  # field of a message that lists its tool calls
     breakpoint_styles: tuple[BreakpointStyle, ...] = ()
 
     def text_kind_for(self, role: str) -> str:
-        """The `type` of a text block that `role` says; none where blocks have no type."""
+        """Return the `type` of a text block by `role`; empty if blocks have no type."""
         return self.text_kind_by_role.get(role, self.text_kind)
 
     def text_block_prefix(self, role: str) -> bytes:
-        """What stands before the string of a text block; a brace closes it."""
+        """Return the JSON before the string of a text block. A brace closes the block."""
         kind = self.text_kind_for(role)
         return b'{"type":"' + kind.encode() + b'","text":' if kind else b'{"text":'
 
     def make_text_block(self, text: str, role: str) -> dict[str, Any]:
-        """The block that means the same as the plain string `text`."""
+        """Make the block that is equivalent to the plain string `text`."""
         kind = self.text_kind_for(role)
         return {"type": kind, "text": text} if kind else {"text": text}
 
     def make_plain_text_block(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The one text block that a message is which says a plain string and nothing else; None for others."""
+        """Make the block of a message that has only a role and a plain string; None for other messages."""
         text = message.get(self.content_field)
         if (
             not isinstance(text, str)
@@ -77,7 +73,7 @@ class FormatLayout:
         return self.make_text_block(text, as_text(message["role"]))
 
     def block_kind(self, block: object) -> str:
-        """What a block calls itself; what JSON calls it where it does not say."""
+        """Return the kind of a block, or its JSON type if it has none."""
         fields = as_dict(block)
         if self.text_kind:
             return as_text(fields.get("type")) or json_type_name(block)
@@ -88,36 +84,35 @@ class FormatLayout:
         )
 
     def is_text(self, block: object) -> bool:
-        """Whether a block is plain text."""
         return self.block_kind(block) in _TEXT_KINDS
 
 
-# Those that are members of what they mark.
+# Breakpoints that are members of the marked object.
 BREAKPOINT_FIELDS = (BreakpointStyle.CACHE_CONTROL.value, BreakpointStyle.PROMPT_CACHE_BREAKPOINT.value)
 _TTLS = {ttl.value: ttl for ttl in Ttl}
 CACHE_POINT_FIELD = BreakpointStyle.CACHE_POINT.value
 
 
 def read_breakpoint(fields: dict[str, Any], breakpoint_ttl: Ttl) -> Ttl | None:
-    """The mark that an object bears; `breakpoint_ttl` is that of all breakpoints of its request."""
+    """Return the TTL of an object's breakpoint. OpenAI's have the `breakpoint_ttl` of the request."""
     if fields.get("cache_control") is not None:
         return read_ttl(fields["cache_control"])
     return None if fields.get("prompt_cache_breakpoint") is None else breakpoint_ttl
 
 
 def read_ttl(value: object, default: Ttl = Ttl.FIVE_MINUTES) -> Ttl:
-    """How long a mark asks for: the usual time where it does not say, or says what nobody knows."""
+    """Return the TTL of a breakpoint; `default` if it is missing or unknown."""
     ttl = value.get("ttl") if isinstance(value, dict) else None
     return _TTLS.get(ttl, default) if isinstance(ttl, str) else default
 
 
 def is_cache_point(block: object) -> bool:
-    """Whether it is no block but Bedrock's mark on the one before it."""
+    """Tell whether an entry is Bedrock's breakpoint for the block before it."""
     return CACHE_POINT_FIELD in as_dict(block)
 
 
 def remove_breakpoints(entry: Any) -> Any:
-    """A message or block without its marks; the same word in a tool's arguments is a word like any other."""
+    """Return a message or block without breakpoints. The same names in tool arguments are left alone."""
     if not isinstance(entry, dict):
         return entry
     kept = {name: inner for name, inner in entry.items() if name not in BREAKPOINT_FIELDS}
@@ -127,7 +122,7 @@ def remove_breakpoints(entry: Any) -> Any:
 
 
 def breakpoint_json(cache_breakpoint: CacheBreakpoint | RemoveBreakpoint, style: BreakpointStyle) -> bytes:
-    """The JSON of a mark: a member's value, or for Bedrock a whole block; `null` for one that is removed."""
+    """Return the JSON of a breakpoint: a member's value, for Bedrock a whole block, `null` to remove one."""
     if isinstance(cache_breakpoint, RemoveBreakpoint):
         return b"null"
     if style is BreakpointStyle.PROMPT_CACHE_BREAKPOINT:

@@ -1,4 +1,4 @@
-"""What the first bytes of an inline image or document tell: its size in pixels, its pages."""
+"""Sizes of inline images and page counts of inline PDFs, from base64 data."""
 
 import base64
 import binascii
@@ -7,20 +7,20 @@ import struct
 from collections.abc import Iterator
 from itertools import islice
 
-# A JPEG's size stands behind its metadata, which is rarely longer than this.
+# A JPEG's size follows its metadata, which is rarely longer than this.
 _HEADER_BYTES = 256 * 1024
 _PAGE = re.compile(rb"/Type\s{0,32}/Page(?![a-zA-Z])")
 _PAGE_TREE = re.compile(rb"/Type\s{0,32}/Pages\b")
 _PAGE_COUNT = re.compile(rb"/Count\s{1,32}(\d{1,6})(?!\d)")
-# How far the count of a page tree stands from its type, and how long a match of any of these can be.
+# Maximum distance between type and count of a page tree, and maximum length of a match.
 _TREE_BYTES, _MATCH_BYTES = 250, 64
 _MAX_PAGES = 10_000
-# A call into C holds the interpreter's lock for as long as it takes: so much at once, and nobody waits long.
+# A call into C holds the interpreter lock, so large data is processed in slices.
 _SLICE_BYTES = 256 * 1024
 
 
 def decode_base64(data: str, limit_bytes: int | None = None) -> bytes:
-    """The bytes behind base64 text, up to `limit_bytes`; none where it is not base64."""
+    """Decode base64 text up to `limit_bytes`; empty if it is not base64."""
     if limit_bytes is not None:
         data = data[: (limit_bytes + 2) // 3 * 4]
     step = _SLICE_BYTES // 3 * 4
@@ -44,7 +44,7 @@ def _decode_piece(data: str) -> bytes:
 
 
 def image_size(data: str) -> tuple[int, int] | None:
-    """Width and height of a base64 PNG, JPEG, GIF or WebP; None where they cannot be seen."""
+    """Return width and height of a base64 PNG, JPEG, GIF or WebP; None if they cannot be determined."""
     head = decode_base64(data, 64)
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
         return struct.unpack(">II", head[16:24])
@@ -87,7 +87,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def count_pdf_pages(data: str) -> int | None:
-    """How many pages a base64 PDF has, up to 10,000; None where its index is compressed out of sight."""
+    """Count the pages of a base64 PDF, up to 10,000; None if its page tree is compressed."""
     pdf = decode_base64(data)
     pages = sum(1 for _ in islice(_find_matches(_PAGE, pdf), _MAX_PAGES))
     if pages:
@@ -98,7 +98,7 @@ def count_pdf_pages(data: str) -> int | None:
 
 
 def _find_matches(pattern: re.Pattern[bytes], pdf: bytes) -> Iterator[re.Match[bytes]]:
-    """Every match, in slices; one that begins in a slice may end behind it."""
+    """Yield every match, in slices. A match that starts in a slice may end after it."""
     for start in range(0, len(pdf), _SLICE_BYTES):
         end = start + _SLICE_BYTES
         for match in pattern.finditer(pdf, start, end + _MATCH_BYTES):

@@ -1,9 +1,9 @@
-"""Anthropic's message threads: requests that carry only new messages, made whole again.
+"""Anthropic's message threads: expand requests that contain only new messages.
 
-After the official Python SDK 2.8 (`lib/threads/_thread_state.py` and the types of `thread`, November 2026). A
-request with `thread: {"type": "create"}` carries the whole conversation. One with `{"type": "continue",
-"previous_message_id": …}` carries only the messages after that response; `system` and `tools` are those of the
-thread. Breakpoints in messages belong to the request that carries them: the SDK removes them from messages that
+Follows the official Python SDK 2.8 (`lib/threads/_thread_state.py` and the types of `thread`, November 2026). A
+request with `thread: {"type": "create"}` contains the whole conversation. One with `{"type": "continue",
+"previous_message_id": …}` contains only the messages after that response; `system` and `tools` are those of the
+thread. Breakpoints in messages apply to the request that contains them: the SDK removes them from messages that
 it sends again, and so does this module.
 """
 
@@ -29,7 +29,7 @@ from foveate.formats.json_text.parse import as_dict, as_text, is_set, parse_json
 from foveate.formats.response.event_streams import SseSplitter
 
 BETA_PREFIX = "message-threads-"
-"""Beta values that begin so turn threads on (`message-threads-2026-08-12`)."""
+"""Prefix of the beta values that enable threads (`message-threads-2026-08-12`)."""
 FIXED_FIELDS = ("system", "tools")
 """Fields that a thread keeps from the request that created it."""
 
@@ -42,14 +42,14 @@ UNSUPPORTED_REQUEST = "thread_unsupported_request"
 
 _THREAD_FIELD = "thread"
 _QUOTED_THREAD_FIELD = b'"thread"'
-# A key may be written with escapes, and then has at least one of these in it.
+# A key with escapes contains at least one of these.
 _ESCAPE = b"\\u00"
 _ESCAPED_LETTERS = tuple(b"\\u00%02x" % letter for letter in sorted(set(b"thread")))
 _BREAKPOINT_FIELD = "cache_control"
 _QUOTED_BREAKPOINT = b'"cache_control"'
-# The keys below a message that hold blocks; the same name in a tool's input is data like any other.
+# Keys below a message that contain blocks; the same names in a tool's input are data.
 _BLOCK_KEYS = ("content", "source", "tool", "definition", "tool_references")
-# What each kind of delta adds to its block. All but these make an answer that cannot be rebuilt.
+# Fields that each kind of delta changes. A response with other kinds cannot be rebuilt.
 _APPENDED_FIELDS = {"text_delta": "text", "thinking_delta": "thinking"}
 _REPLACED_FIELDS = {"signature_delta": ("signature",), "compaction_delta": ("content", "encrypted_content")}
 
@@ -64,13 +64,13 @@ class ThreadRequest:
 
     @property
     def fixed_bytes(self) -> int:
-        """The size of the fixed fields that it has."""
+        """Size of its fixed fields."""
         spans = (self.root.values.get(name) for name in FIXED_FIELDS)
         return sum(len(span.read(self.body)) for span in spans if span is not None)
 
     @property
     def is_compaction(self) -> bool:
-        """Whether the response replaces the conversation, so that nothing can continue from it."""
+        """Tell whether the response replaces the conversation, so that no request can continue from it."""
         span = self.root.values.get("compaction")
         return span is not None and is_set(span.read(self.body))
 
@@ -79,7 +79,7 @@ class ThreadRequest:
 class ThreadHistory:
     """A conversation up to a response: the JSON of `system` and `tools`, empty if there are none.
 
-    `messages` is the inside of a JSON list. It only ever grows at its end.
+    `messages` is the inside of a JSON list. It only grows at its end.
     """
 
     system: bytes
@@ -88,24 +88,22 @@ class ThreadHistory:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all three."""
         return len(self.system) + len(self.tools) + len(self.messages)
 
 
 def may_use_thread(body: bytes) -> bool:
-    """Tell quickly whether a request may have a `thread` field; one that may not does not have to be parsed."""
+    """Tell quickly whether a request may have a `thread` field, without parsing it."""
     return contains(body, _QUOTED_THREAD_FIELD) or (
         contains(body, _ESCAPE) and any(contains(body, letter) for letter in _ESCAPED_LETTERS)
     )
 
 
 def read_thread_request(body: bytes) -> ThreadRequest | None:
-    """Return a request that uses a thread; None for any other, and for one that is not a JSON object.
+    """Parse a request that uses a thread; None for other requests and for anything but a JSON object.
 
     Raises:
-        DuplicateKey: an object in it has the same key twice.
-        MalformedRequest: its `thread` is not one of the two known shapes, or it continues one without a list of
-            messages.
+        DuplicateKey: an object has the same key twice.
+        MalformedRequest: `thread` has neither known form, or a continuation has no list of messages.
     """
     if not may_use_thread(body):
         return None
@@ -133,9 +131,9 @@ def read_thread_request(body: bytes) -> ThreadRequest | None:
 
 
 def find_changed_fields(request: ThreadRequest, history: ThreadHistory) -> list[str]:
-    """Return the fixed fields that a request repeats with another value than its thread has.
+    """Return the fixed fields that a request repeats with a different value.
 
-    A field that says nothing, as `null` or an empty list does, is one that the request leaves out.
+    An empty value, such as `null` or an empty list, counts as omitted.
     """
     thread_fields = {"system": history.system, "tools": history.tools}
     return [
@@ -153,7 +151,7 @@ def _is_same_json(left: bytes, right: bytes) -> bool:
 def expand_body(request: ThreadRequest, history: ThreadHistory | None) -> bytes:
     """Return the body of the same request for a server without threads.
 
-    `history` is the conversation that it continues. What the client has written stays as it is.
+    `history` is the conversation that it continues. Bytes written by the client stay the same.
     """
     patch = Patch()
     patch.replace(*_member_range(request.body, request.root, _THREAD_FIELD), b"")
@@ -172,7 +170,7 @@ def expand_body(request: ThreadRequest, history: ThreadHistory | None) -> bytes:
 def extend_history(
     request: ThreadRequest, history: ThreadHistory | None, response_message: bytes
 ) -> ThreadHistory:
-    """Return the conversation after a request and its answer, the message that `answer_message` gives."""
+    """Return the conversation after a request and the message of its response."""
     if history is None:
         system, tools = (_read_fixed_field(request, name) for name in FIXED_FIELDS)
         history = ThreadHistory(system, tools, b"")
@@ -212,7 +210,7 @@ def _read_plain_message(response: bytes) -> tuple[str, bytes] | None:
 
 
 def _is_blank(block: object) -> bool:
-    """Whether a block is a text without anything but whitespace, which the provider refuses in a request."""
+    """Tell whether a block is blank text, which the provider rejects in a request."""
     found = as_dict(block)
     return found.get("type") == "text" and not as_text(found.get("text")).strip()
 
@@ -243,7 +241,7 @@ def _read_streamed_message(response: bytes) -> tuple[str, bytes] | None:
 
 
 def _add_delta(block: dict[str, Any], delta: dict[str, Any], input_pieces: list[str]) -> bool:
-    """Add a delta to its block; False if its kind is not known."""
+    """Add a delta to its block; return False if its kind is unknown."""
     kind = as_text(delta.get("type"))
     if kind in _APPENDED_FIELDS:
         name = _APPENDED_FIELDS[kind]
@@ -267,7 +265,6 @@ def _parse_events(response: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _validate_json(text: str) -> bytes:
-    """Return the bytes of a JSON text, which must be whole."""
     raw = text.encode()
     msgspec.json.decode(raw)
     return raw
@@ -283,14 +280,14 @@ def _has_message_list(body: bytes, root: ObjectMembers) -> bool:
 
 
 def _locate_new_messages(request: ThreadRequest) -> tuple[int, int, bytes]:
-    """Return where the inside of the list of messages begins and ends, and what stands there."""
+    """Return start and end of the inside of the message list, and its content."""
     span = request.root.values["messages"]
     start, end = span.start + 1, span.end - 1
     return start, end, request.body[start:end].strip()
 
 
 def _member_range(data: bytes, owner: ObjectMembers, name: str) -> tuple[int, int]:
-    """Return the range of bytes without which an object no longer has a member."""
+    """Return the bytes to cut so that an object no longer has a member."""
     span = owner.values[name]
     ordered = sorted(owner.values.values())
     at = ordered.index(span)
@@ -302,12 +299,11 @@ def _member_range(data: bytes, owner: ObjectMembers, name: str) -> tuple[int, in
 
 
 def _drop_member(owner: ObjectMembers, name: str) -> ObjectMembers:
-    """Return an object as it is once a member is cut out, for members that are added at its end."""
+    """Return an object without a member, for members that are then added at its end."""
     return owner._replace(values={key: span for key, span in owner.values.items() if key != name})
 
 
 def _remove_breakpoints(request: ThreadRequest) -> bytes:
-    """Return the new messages without their breakpoints."""
     _, _, new = _locate_new_messages(request)
     if not contains(new, _QUOTED_BREAKPOINT):
         return new
@@ -338,5 +334,5 @@ def remove_threads_beta(header: str) -> str:
 
 
 def continues_thread(thread: object) -> bool:
-    """Return whether the value of `thread` leaves out messages that the provider keeps."""
+    """Tell whether the value of `thread` omits messages that the provider has."""
     return thread is not None and as_dict(thread).get("type") != "create"

@@ -1,4 +1,4 @@
-"""OpenAI chat completions, and the many servers that speak it (read November 2026)."""
+"""OpenAI chat completions, and the many servers with the same API (read November 2026)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,8 +37,8 @@ from foveate.model import (
 )
 
 _PLAIN_FIELDS = frozenset(("role", "content"))
-# What OpenRouter and xAI search for by these is added too, what Azure OpenAI finds in data sources, and what an
-# OpenRouter preset holds.
+# Fields that make the provider add to the input: searches (OpenRouter, xAI), data sources (Azure OpenAI),
+# presets (OpenRouter).
 _SERVER_SIDE_FIELDS = ("web_search_options", "audio", "plugins", "search_parameters", "data_sources", "preset")
 
 
@@ -60,7 +60,7 @@ LAYOUT = FormatLayout(
 
 
 def parse_request(body: bytes, fields: Fields) -> Request:
-    """A chat completions body as a `Request`; system and developer messages stay where they stand."""
+    """Parse a body. System and developer messages stay among the messages."""
     return Request(
         format=Format.CHAT,
         model=as_text(parse_json(fields.get("model"))),
@@ -76,12 +76,10 @@ def parse_request(body: bytes, fields: Fields) -> Request:
 
 
 def split_messages(fields: Fields) -> tuple[bytes, ...]:
-    """The JSON of each message."""
     return parse_entries(fields.get("messages"), "messages")
 
 
 def parse_message(raw: bytes) -> Message:
-    """One entry of `messages`."""
     fields = parse_message_object(raw)
     role = as_text(fields.get("role"))
     inner = parse_content(fields.get("content"))
@@ -90,7 +88,7 @@ def parse_message(raw: bytes) -> Message:
             parts=inner, id=as_text(fields.get("tool_call_id")), name=as_text(fields.get("name"))
         )
         return Message(role=role, parts=(result,))
-    if fields.keys() <= _PLAIN_FIELDS:  # most messages, and the quickest way
+    if fields.keys() <= _PLAIN_FIELDS:  # fast path for most messages
         return Message(role=role, parts=inner)
     reasoning = as_text(fields.get("reasoning_content")) or as_text(fields.get("reasoning"))
     thinking = (Thinking(reasoning),) if reasoning else ()
@@ -102,7 +100,7 @@ def parse_message(raw: bytes) -> Message:
 
 
 def parse_tool(raw: bytes) -> Tool:
-    """One entry of `tools`, or of the older `functions`."""
+    """Parse one entry of `tools`, or of the older `functions`."""
     fields = parse_object(raw)
     kind = as_text(fields.get("type")) or "function"
     inner = as_dict(fields.get(kind)) or fields
@@ -116,7 +114,7 @@ def parse_tool(raw: bytes) -> Tool:
 
 
 def _read_thinking(fields: Fields) -> str:
-    """How much to reason: OpenAI's field, OpenRouter's, or the one of Z.ai and DeepSeek."""
+    """Return the reasoning effort: OpenAI's field, OpenRouter's, or that of Z.ai and DeepSeek."""
     reasoning = parse_object(fields.get("reasoning"))
     is_enabled = reasoning.get("enabled") is True or reasoning.get("max_tokens")
     return (
@@ -128,7 +126,7 @@ def _read_thinking(fields: Fields) -> str:
 
 
 def parse_tool_choice(value: object) -> str:
-    """How free the model is: `auto`, `none`, `required`, the name of a tool, or nothing said."""
+    """Return `auto`, `none`, `required`, the name of a tool, or an empty string."""
     if isinstance(value, str):
         return value
     fields = as_dict(value)
@@ -137,7 +135,6 @@ def parse_tool_choice(value: object) -> str:
 
 
 def parse_response_schema(response_format: dict[str, Any]) -> ResponseSchema | None:
-    """The JSON schema that the answer is held to."""
     if response_format.get("type") != "json_schema":
         return None
     inner = as_dict(response_format.get("json_schema")) or response_format
@@ -149,7 +146,7 @@ def parse_response_schema(response_format: dict[str, Any]) -> ResponseSchema | N
 
 
 def parse_content(content: object) -> tuple[Part, ...]:
-    """The parts of a content field, a string being one text part."""
+    """Parse a content field. A string is one text part."""
     if isinstance(content, str):
         return (Text(content),) if content else ()
     if isinstance(content, list):
@@ -158,7 +155,7 @@ def parse_content(content: object) -> tuple[Part, ...]:
 
 
 def parse_part(entry: object) -> Part:
-    """One content part; the Responses format uses the same shapes under `input_…` and `output_…`."""
+    """Parse one content part. The Responses format has the same parts under `input_…` and `output_…`."""
     if isinstance(entry, str):
         return Text(entry)
     fields = as_dict(entry)

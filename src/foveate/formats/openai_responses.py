@@ -32,7 +32,7 @@ from foveate.model import (
     ToolResult,
 )
 
-# Fields through which the provider adds what it has stored; the last two are OpenRouter's.
+# Fields that make the provider add stored content; the last two are OpenRouter's.
 _STORED_FIELDS = (
     "previous_response_id", "conversation", "prompt", "context_management", "preset", "plugins"
 )  # fmt: skip
@@ -59,7 +59,7 @@ LAYOUT = FormatLayout(
 
 
 def parse_request(body: bytes, fields: Fields) -> Request:
-    """A Responses body as a `Request`; a plain string for `input` is one user message."""
+    """Parse a body. A plain string for `input` is one user message."""
     reasoning = parse_object(fields.get("reasoning"))
     hidden = [name for name in _STORED_FIELDS if is_set(fields.get(name))]
     if reasoning.get("mode") == "pro":
@@ -79,7 +79,7 @@ def parse_request(body: bytes, fields: Fields) -> Request:
 
 
 def split_messages(fields: Fields) -> tuple[bytes, ...]:
-    """The JSON of each item; a plain string is one message of the user's."""
+    """Return the JSON of each item. A plain string is one user message."""
     raw_input = fields.get("input")
     if raw_input is not None and bytes(memoryview(raw_input)[:1]) == b'"':
         return (b'{"role":"user","content":' + bytes(raw_input) + b"}",)
@@ -87,7 +87,7 @@ def split_messages(fields: Fields) -> tuple[bytes, ...]:
 
 
 def parse_message(raw: bytes) -> Message:
-    """One entry of `input`: a message, or an item that stands beside the messages."""
+    """Parse one entry of `input`: a message, or another item."""
     fields = parse_message_object(raw)
     kind = as_text(fields.get("type")) or "message"
     match kind:
@@ -117,7 +117,7 @@ def parse_message(raw: bytes) -> Message:
 
 
 def parse_tool(raw: bytes) -> Tool:
-    """One entry of `tools`: flat, where chat nests."""
+    """Parse one entry of `tools`, which is flat instead of nested as in chat."""
     return openai_chat.parse_tool(raw)
 
 

@@ -48,21 +48,18 @@ from foveate.model import Block, BreakpointStyle, Edit, Format, Message, Request
 
 
 class FormatModule(Protocol):
-    """What a format's file offers."""
+    """Interface of the modules that implement a format."""
 
     LAYOUT: FormatLayout
 
-    def parse_request(self, body: bytes, fields: Fields) -> Request:
-        """The whole body."""
+    def parse_request(self, body: bytes, fields: Fields) -> Request: ...
 
     def split_messages(self, fields: Fields) -> tuple[bytes, ...]:
-        """The JSON of each message."""
+        """Return the JSON of each message."""
 
-    def parse_message(self, raw: bytes) -> Message:
-        """One message."""
+    def parse_message(self, raw: bytes) -> Message: ...
 
-    def parse_tool(self, raw: bytes) -> Tool:
-        """One tool."""
+    def parse_tool(self, raw: bytes) -> Tool: ...
 
 
 FORMATS: dict[Format, FormatModule] = {
@@ -83,9 +80,7 @@ _ANTHROPIC_FIELDS = frozenset(
 )  # fmt: skip
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
 _CACHE_CONTROL_KEY, _BREAKPOINT_KEY = (f'"{name}"'.encode() for name in BREAKPOINT_FIELDS)
-_MAX_INSPECTED_MESSAGES = (
-    8  # of the first messages and of the last: a long talk in plain strings bears no sign at all
-)
+_MAX_INSPECTED_MESSAGES = 8  # at the start and at the end: a long chat in plain strings has no sign at all
 _MESSAGE_LIST_DEPTH = 2  # the request, and the list of messages
 _CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
 
@@ -97,14 +92,14 @@ def parse_request(
     limits: RequestLimits | None = None,
     model: str = "",
 ) -> Request:
-    """A request body as a `Request`; its format is recognised unless it is said.
+    """Parse a request body. The format is detected unless it is given.
 
-    `model` takes the place of the model in the body, for APIs that name it in the path.
+    `model` replaces the model in the body, for APIs that have it in the path.
 
     Raises:
-        DuplicateKey: one of its objects has the same key twice.
-        MalformedRequest: not JSON, not an object, or none of the known shapes.
-        RequestLimitExceeded: it has more of something than `limits` allow.
+        DuplicateKey: an object has the same key twice.
+        MalformedRequest: not JSON, not an object, or none of the known formats.
+        RequestLimitExceeded: it exceeds one of `limits`.
     """
     data = to_bytes(body)
 
@@ -154,12 +149,12 @@ def _parse(data: bytes, api_format: Format | None, continued: ContinuedBody | No
 
 
 def _replace_model(fields: Fields, model: str) -> Fields:
-    """The fields of a body as if it named `model`: all that is remembered of them is kept by model."""
+    """Return the fields as if the body named `model`, because caches are keyed by them."""
     return {**fields, "model": msgspec.Raw(to_json(model))} if model else fields
 
 
 def known_bytes(data: bytes, api_format: Format) -> int:
-    """How much of a body, from its beginning on, is that of one that was read before."""
+    """Return how many bytes at the start of a body were parsed before."""
     return BODY_CACHE.known_bytes(api_format, data)
 
 
@@ -170,7 +165,7 @@ def _replace_messages(
     messages: tuple[bytes, ...],
     message_offsets: MessageOffsets | None = None,
 ) -> Request:
-    """The same request with other messages; all fields by their names, at a third of what `replace` takes."""
+    """Copy a request with other messages, in a third of the time of `dataclasses.replace`."""
     return Request(
         format=template.format,
         model=template.model,
@@ -189,16 +184,16 @@ def _replace_messages(
 
 
 def message_history(request: Request) -> MessageHistory:
-    """The messages of a request, each with what is known of it from requests that have said the same so far.
+    """Return the messages of a request as nodes of the history tree.
 
     Raises:
-        MalformedRequest: a message cannot be read.
+        MalformedRequest: a message cannot be parsed.
     """
     return find_history(request)
 
 
 def parse_message(api_format: Format, raw: bytes) -> Message:
-    """One message of a request, read.
+    """Parse one message of a request.
 
     Raises:
         MalformedRequest: not UTF-8, or nested too deeply.
@@ -210,7 +205,7 @@ def parse_message(api_format: Format, raw: bytes) -> Message:
 
 
 def parse_tool(api_format: Format, raw: bytes) -> Tool:
-    """One tool of a request, read.
+    """Parse one tool of a request.
 
     Raises:
         MalformedRequest: not UTF-8, or nested too deeply.
@@ -222,7 +217,7 @@ def parse_tool(api_format: Format, raw: bytes) -> Tool:
 
 
 def detect_format(fields: Fields) -> Format:
-    """The format whose marks a body bears.
+    """Detect the format of a body by its fields.
 
     Raises:
         MalformedRequest: it has no messages under any of the known names.
@@ -243,7 +238,7 @@ def detect_format(fields: Fields) -> Format:
 
 
 def _detect_by_content(fields: Fields) -> Format:
-    """Anthropic, chat and Bedrock all say `messages`: the surest sign that is there decides."""
+    """Tell Anthropic, chat and Bedrock apart, which all have `messages`: the strongest sign decides."""
     system = map(parse_inner_fields, parse_items(fields.get("system")))
     if any(map(_is_untyped, system)):
         return Format.BEDROCK
@@ -272,18 +267,18 @@ def _detect_by_content(fields: Fields) -> Format:
 
 
 def _is_untyped(block: Fields) -> bool:
-    """Whether it is a block of Converse, which names it by its key, where all others say a type."""
+    """Tell whether it is a Converse block, which is named by its key instead of a `type`."""
     return bool(block) and "type" not in block
 
 
 def _read_text(fields: Fields, name: str) -> str:
-    """A text among fields that are otherwise not read: what a tool is called with need not be readable."""
+    """Return a string field. Other fields are not parsed, because tool arguments need not be valid."""
     raw = fields.get(name)
     return as_text(parse_json(raw)) if raw is not None and bytes(raw).startswith(b'"') else ""
 
 
 def strip_breakpoints(raw: bytes) -> bytes:
-    """A message without its cache marks, which move from turn to turn and are never counted."""
+    """Return a message without cache breakpoints, which move from turn to turn and are never counted."""
     if not contains(raw, _CACHE_CONTROL_KEY) and not contains(raw, _BREAKPOINT_KEY):
         return raw
     try:
@@ -293,10 +288,10 @@ def strip_breakpoints(raw: bytes) -> bytes:
 
 
 def request_blocks(request: Request) -> tuple[Block, ...]:
-    """Every block of a request in the order its provider reads them: tools, system prompt, messages.
+    """Return all blocks in the order in which the provider reads them: tools, system prompt, messages.
 
     Raises:
-        MalformedRequest: a part of it cannot be read, or is nested too deeply.
+        MalformedRequest: a part cannot be parsed, or is nested too deeply.
     """
     try:
         return read_request_blocks(request, FORMATS[request.format].LAYOUT)
@@ -305,10 +300,10 @@ def request_blocks(request: Request) -> tuple[Block, ...]:
 
 
 def preamble_blocks(request: Request, history: MessageHistory) -> tuple[Block, ...]:
-    """The blocks of all that stands before the messages of the request's trail.
+    """Return the blocks before the messages of `history`: tools, system prompt, leading system messages.
 
     Raises:
-        MalformedRequest: a part of it cannot be read, or is nested too deeply.
+        MalformedRequest: a part cannot be parsed, or is nested too deeply.
     """
     try:
         return read_preamble_blocks(request, FORMATS[request.format].LAYOUT, history)
@@ -317,10 +312,10 @@ def preamble_blocks(request: Request, history: MessageHistory) -> tuple[Block, .
 
 
 def blocks_at(request: Request, history: MessageHistory, position: int) -> tuple[Block, ...]:
-    """The blocks of the one message that stands at `position` of the request's trail.
+    """Return the blocks of the message at `position` in `history`.
 
     Raises:
-        MalformedRequest: it cannot be read, or is nested too deeply.
+        MalformedRequest: it cannot be parsed, or is nested too deeply.
     """
     try:
         return read_history_blocks(request, FORMATS[request.format].LAYOUT, history, position)
@@ -329,10 +324,10 @@ def blocks_at(request: Request, history: MessageHistory, position: int) -> tuple
 
 
 def message_blocks(api_format: Format, raw: bytes, index: int = 0) -> tuple[Block, ...]:
-    """The blocks of one message alone, as if it stood at `index`.
+    """Return the blocks of one message, as if it were at `index`.
 
     Raises:
-        MalformedRequest: it cannot be read, or is nested too deeply.
+        MalformedRequest: it cannot be parsed, or is nested too deeply.
     """
     try:
         return read_message_blocks(api_format, FORMATS[api_format].LAYOUT, raw, index)
@@ -341,20 +336,20 @@ def message_blocks(api_format: Format, raw: bytes, index: int = 0) -> tuple[Bloc
 
 
 def automatic_breakpoint(request: Request) -> Ttl | None:
-    """How long a client asks Anthropic to keep the whole request, by a mark on no block in particular."""
+    """Return the TTL of a breakpoint on the request as a whole, which only Anthropic has."""
     return read_automatic_breakpoint(request)
 
 
 def apply_edits(
     request: Request, edits: Sequence[Edit], *, breakpoint_style: BreakpointStyle | None = None
 ) -> bytes:
-    """The body of `request` with `edits` written into it; the very same bytes where there are none.
+    """Return the body with `edits`, or the same bytes if there are none.
 
-    Every place that an edit names is one of the request as it came. `marks` says how cache marks are written
-    where a format knows several ways: in chat completions it is Anthropic's way unless said.
+    Places in edits refer to the original request. `breakpoint_style` selects how breakpoints are written if the
+    format allows several styles; chat completions use Anthropic's by default.
 
     Raises:
-        BadEdit: an edit names what is not there, cannot be written in this format, or contradicts another.
+        BadEdit: an edit names something missing, cannot be written in this format, or contradicts another.
         MalformedRequest: the request is nested too deeply.
     """
     try:

@@ -1,6 +1,6 @@
-"""Limits for requests that are read: how many messages, tools and values they have, and how deeply they nest.
+"""Limits on the messages, tools, values and nesting of a request.
 
-They are checked before a request is read, in time proportional to its size.
+They are checked before the request is parsed, in time proportional to its size.
 """
 
 import re
@@ -20,11 +20,11 @@ from foveate.formats.json_text.large_json import (
 )
 
 MAX_VALUES = 320_000
-"""The most lists, objects, texts and numbers in a request. Each takes Python up to a hundred bytes.
+"""Maximum number of lists, objects, strings and numbers; each takes up to a hundred bytes in Python.
 
-No request with so many fits a model's window."""
+No request with more fits a context window."""
 
-# A list of numbers is none of messages, but of token ids to embed.
+# A list of numbers contains token ids to embed, not messages.
 _NAMED_LIST = re.compile(
     rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:[ \t\r\n]*+\[[ \t\r\n]*+[^-0-9]', re.DOTALL
 )
@@ -35,17 +35,15 @@ _DEPTH_CHANGES = [{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(sign), 0) for sign 
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that a request may have of each."""
-
     max_messages: int = 20_000
     max_tools: int = 2_000
     max_depth: int = 100
 
     def check(self, data: bytes) -> None:
-        """See that a request body is within limits; what is not JSON is left to whoever reads it.
+        """Check a request body. Invalid JSON is left to the parser.
 
         Raises:
-            RequestLimitExceeded: it is not.
+            RequestLimitExceeded: a limit is exceeded.
         """
         if len(data) < LARGE_BYTES and data.count(b",") < self.max_messages:
             self.check_depth(data)
@@ -70,10 +68,10 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestLimitExceeded("JSON values", values, MAX_VALUES)
 
     def check_rest(self, data: bytes, start: int, depth_before: int) -> None:
-        """See that a body of which the beginning was checked before is within limits.
+        """Check a body whose bytes before `start` were checked before.
 
         Raises:
-            RequestLimitExceeded: it is not.
+            RequestLimitExceeded: a limit is exceeded.
         """
         rest = data[start:]
         if len(rest) < LARGE_BYTES and rest.count(b",") < self.max_messages:
@@ -82,29 +80,29 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
             self.check(data)
 
     def check_messages(self, number: int, name: str = "messages") -> None:
-        """See that a request may have so many messages, or inputs.
+        """Check the number of messages, or of input items.
 
         Raises:
-            RequestLimitExceeded: it may not.
+            RequestLimitExceeded: there are too many.
         """
         if number > self.max_messages:
             what = "input items" if name == "input" else name
             raise RequestLimitExceeded(what, number, self.max_messages, setting="max_messages")
 
     def check_tools(self, number: int) -> None:
-        """See that a request may have so many tools.
+        """Check the number of tools.
 
         Raises:
-            RequestLimitExceeded: it may not.
+            RequestLimitExceeded: there are too many.
         """
         if number > self.max_tools:
             raise RequestLimitExceeded("tools", number, self.max_tools, setting="max_tools")
 
     def check_depth(self, data: bytes, depth_before: int = 0) -> None:
-        """See that a part of a request that is not large is not nested too deeply.
+        """Check the nesting of a small part of a request.
 
         Raises:
-            RequestLimitExceeded: it is.
+            RequestLimitExceeded: it is nested too deeply.
         """
         if depth_before + data.count(b"{") + data.count(b"[") > self.max_depth:
             depth = nesting_depth(data, depth_before)
@@ -113,7 +111,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nesting_depth(data: bytes, depth_before: int = 0) -> int:
-    """How deeply a JSON text is nested that begins within so many lists and objects."""
+    """Return how deeply a JSON text is nested, given the depth at which it starts."""
     # Without escaped quotes, every other part between two quotes is outside strings.
     outside = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     brackets = b"".join(outside).translate(None, _NOT_BRACKETS)
@@ -121,15 +119,14 @@ def nesting_depth(data: bytes, depth_before: int = 0) -> int:
 
 
 class _ListCounter:
-    """Counts the items of lists at the top of a request, and keeps those with at least `least` items."""
+    """Counts the items of top-level lists, and keeps those with at least `min_items`."""
 
     def __init__(self, min_items: int) -> None:
         self._min_items = min_items
-        self._found: list[tuple[int, int]] = []  # where a member begins, and how many items it has
-        self._start, self._commas = 0, 0  # of the member that has not ended
+        self._found: list[tuple[int, int]] = []  # start of a member, number of items
+        self._start, self._commas = 0, 0  # of the open member
 
     def add(self, token_slice: TokenSlice) -> None:
-        """Count what is in a slice."""
         import numpy as np
 
         self._start = self._start or int(token_slice.positions[0]) + 1
@@ -147,7 +144,7 @@ class _ListCounter:
         self._start, self._commas = int(ends[-1]) + 1, len(commas) - int(before[-1])
 
     def name_lists(self, data: bytes) -> list[tuple[str, int]]:
-        """The names of lists, and how many items they have."""
+        """Return the names of lists and their numbers of items."""
         names: list[tuple[str, int]] = []
         for start, number in (*self._found, (self._start, self._commas + 1)):
             found = _NAMED_LIST.match(data, start, start + _MAX_NAME_BYTES)
@@ -155,5 +152,5 @@ class _ListCounter:
                 try:
                     names.append((_STRING_DECODER.decode(found[1]), number))
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue  # no name that anybody reads
+                    continue  # not a valid name
         return names

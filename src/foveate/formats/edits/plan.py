@@ -1,7 +1,4 @@
-"""Edits sorted by what they are for, and found out where they contradict each other.
-
-New blocks and messages as the JSON of a format.
-"""
+"""Plan edits: group them by the part of the request that they change, and reject contradictions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,10 +27,10 @@ BLANK_LINE = "\n\n"
 
 
 def block_json(part: Part, role: str, layout: FormatLayout) -> bytes:
-    """A part as a block.
+    """Serialize a part as a block.
 
     Raises:
-        BadEdit: it is neither a text nor a block as it came.
+        BadEdit: it is neither text nor an opaque block.
     """
     match part:
         case Text():
@@ -45,10 +42,10 @@ def block_json(part: Part, role: str, layout: FormatLayout) -> bytes:
 
 
 def message_json(message: Message, layout: FormatLayout) -> bytes:
-    """A message; where it is one text, in the short way if the format has one.
+    """Serialize a message. Its content is a plain string if it is one text and the format allows that.
 
     Raises:
-        BadEdit: a part of it cannot be written.
+        BadEdit: a part cannot be serialized.
     """
     named = b',"name":' + to_json(message.name) if message.name else b""
     opening = b'{"role":' + to_json(message.role) + named + b"," + to_json(layout.content_field) + b":"
@@ -59,10 +56,10 @@ def message_json(message: Message, layout: FormatLayout) -> bytes:
 
 
 def join_texts(parts: Sequence[Part]) -> str:
-    """Parts that go into a plain string, a blank line between them.
+    """Join text parts by blank lines.
 
     Raises:
-        BadEdit: one of them is no text.
+        BadEdit: a part is not text.
     """
     texts = [part.text for part in parts if isinstance(part, Text)]
     if len(texts) < len(parts):
@@ -83,10 +80,10 @@ ParameterTree = dict[str, "ParameterTree | str | int | bool | None"]
 
 @dataclass(slots=True)
 class BlockListEdits:
-    """What is asked of a row of blocks: texts and marks by block, and what comes before which.
+    """Edits of one list of blocks: new texts, breakpoints and insertions by block number.
 
-    `path` is where the row is, as an error names it. `joins`: what comes behind a plain string becomes part of
-    it.
+    `path` locates the list in error messages. If `join_texts` is set, texts inserted after a plain string
+    become part of it.
     """
 
     path: tuple[str | int, ...]
@@ -96,14 +93,13 @@ class BlockListEdits:
     join_texts: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything is asked of it."""
         return bool(self.texts or self.breakpoints or self.inserts)
 
     def check(self, size: int) -> None:
-        """Whether all that is edited is there, in a row of `size` blocks.
+        """Check that every edited block exists in a list of `size` blocks.
 
         Raises:
-            BadEdit: it is not.
+            BadEdit: one does not.
         """
         for block in (*self.texts, *self.breakpoints):
             if not 0 <= block < size:
@@ -115,7 +111,7 @@ class BlockListEdits:
 
 @dataclass(slots=True)
 class EditPlan:
-    """All edits of a request. `inserted` are new messages by the one that they come before."""
+    """All edits of a request. `inserted_messages` maps an index to the messages inserted before it."""
 
     tools: BlockListEdits = field(default_factory=lambda: BlockListEdits(("tools",)))
     tool_order: tuple[int, ...] | None = None
@@ -127,11 +123,10 @@ class EditPlan:
 
     @property
     def has_breakpoints(self) -> bool:
-        """Whether anything is to be marked."""
         return any(block_list.breakpoints for block_list in (self.tools, self.system, *self.messages.values()))
 
     def find_list(self, place: Place) -> tuple[BlockListEdits, int]:
-        """The row that a place is in, and its number there."""
+        """Return the list that a place belongs to, and its index there."""
         if place.area is Area.MESSAGES:
             if place.block is None:
                 raise BadEdit("names a message, where a block of it is meant", path=error_path(place))
@@ -143,16 +138,16 @@ class EditPlan:
 
 
 def error_path(place: Place) -> tuple[str | int, ...]:
-    """A place as an error names it."""
+    """Return a place in the form that errors use."""
     path = (place.area.value, place.index)
     return path if place.block is None else (*path, place.block)
 
 
 def plan_edits(edits: Iterable[Edit], message_count: int) -> EditPlan:
-    """All `edits` of a request with so many messages, by what they are for.
+    """Group `edits` of a request with `message_count` messages.
 
     Raises:
-        BadEdit: two of them contradict each other, or name messages that are not there.
+        BadEdit: two edits contradict each other, or one names a message that does not exist.
     """
     plan = EditPlan()
     replacements: list[ReplaceMessages] = []

@@ -1,12 +1,7 @@
-"""Edits written into the bytes of a request: what no edit means stays as it came, byte for byte.
+"""Write edits into the bytes of a request. Bytes that no edit touches stay the same.
 
-Every place is one of the request as it came, whatever the other edits do.
-
-Edits of the blocks in one row: the system prompt, or what a message says.
-
-Where the rows of a request lie in its bytes: its messages, its system prompt, a message's blocks, its tools.
-
-Only what is asked for is looked into.
+Places in edits always refer to the original request. `RequestOutline` finds the lists of blocks in the body,
+`BlockListWriter` edits one list, and `_EditWriter` the whole request.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,20 +30,20 @@ from foveate.model import BreakpointStyle, CacheBreakpoint, Edit, Message, Part,
 
 
 class ListForm(Enum):
-    """How a row of blocks or messages is written."""
+    """JSON form of a list of blocks or messages."""
 
     LIST = auto()
-    STRING = auto()  # one text
-    SINGLE = auto()  # one, without a list around it
-    ABSENT = auto()  # null, or not there
+    STRING = auto()  # one text block
+    SINGLE = auto()  # one entry without a list
+    ABSENT = auto()  # null or missing
     OTHER = auto()
 
 
 class BlockList(NamedTuple):
-    """A row of blocks or messages, under `name` of `owner`; `span` is None where it is not there at all.
+    """A list of blocks or messages in the body, under `name` of `owner`. `span` is None if it is missing.
 
-    `entries` are all that stand in it, `blocks` the numbers of those that are no marks of Bedrock's. Between
-    `opening` and `closing` it would stand as a list; `text_opening` and a brace make a block of a string.
+    `blocks` are the indexes of those `entries` that are not cache points of Bedrock. `opening` and `closing`
+    enclose the entries if the list is written anew; `text_block_prefix` and a brace turn a string into a block.
     """
 
     owner: ObjectMembers
@@ -63,19 +58,18 @@ class BlockList(NamedTuple):
 
 
 class ToolSlot(NamedTuple):
-    """The place of a tool: its number in the list that it stands in."""
+    """Position of a tool in its list."""
 
     tools: Sequence[ByteSpan]
     tool_index: int
 
     @property
     def span(self) -> ByteSpan:
-        """Where the tool lies."""
         return self.tools[self.tool_index]
 
 
 class RequestOutline:
-    """Finds the rows of one request."""
+    """Locates the lists of blocks in a request body, on demand."""
 
     def __init__(self, request: Request, layout: FormatLayout) -> None:
         self.data = request.body
@@ -98,7 +92,6 @@ class RequestOutline:
             )
 
     def members(self, span: ByteSpan) -> ObjectMembers:
-        """The members of the object that lies there."""
         prefix = self._prefix
         return (
             prefix.members(span)
@@ -107,22 +100,21 @@ class RequestOutline:
         )
 
     def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
-        """The items of the list that lies there."""
         prefix = self._prefix
         return (
             prefix.items(span) if prefix is not None and prefix.contains(span) else find_items(self.data, span)
         )
 
     def messages(self) -> BlockList:
-        """The messages; a plain string is one that the user says."""
+        """Locate the messages. A plain string is one user message."""
         opening = b'{"role":"user","' + self.layout.content_field.encode() + b'":'
         return self._find_list(self.root, self.layout.message_fields[0], opening)
 
     def system(self) -> BlockList:
-        """The system prompt.
+        """Locate the system prompt.
 
         Raises:
-            BadEdit: this format has no field for it.
+            BadEdit: the format has no field for it.
         """
         layout = self.layout
         if not layout.system_fields:
@@ -141,20 +133,18 @@ class RequestOutline:
         return block_list._replace(opening=opening, closing=b"]}")
 
     def content(self, message: ObjectMembers, role: str) -> BlockList:
-        """The blocks of a message."""
         return self._find_list(message, self.layout.content_field, self.layout.text_block_prefix(role))
 
     def content_of_string(self, messages: BlockList) -> BlockList:
-        """The one block of the one message, where the messages are written as a string."""
+        """Locate the single block of messages that are a plain string."""
         return messages._replace(text_block_prefix=self.layout.text_block_prefix("user"))
 
     def role_and_type(self, message: ObjectMembers) -> dict[str, Any]:
-        """What a message says of itself: who speaks, and what it is."""
         names = [name for name in ("role", "type") if name in message.values]
         return {name: parse_json(message.values[name].read(self.data)) for name in names}
 
     def tools(self) -> list[ToolSlot]:
-        """The places of all tools, in the order of `Request.tools`."""
+        """Locate all tools, in the order of `Request.tools`."""
         slots: list[ToolSlot] = []
         for path in self.layout.tool_paths:
             list_span = self._find_path(path)
@@ -169,11 +159,10 @@ class RequestOutline:
         return slots
 
     def is_cache_point(self, span: ByteSpan) -> bool:
-        """Whether what lies there is Bedrock's mark on what stands before it."""
         return self._has_cache_points and is_cache_point(parse_json(span.read(self.data)))
 
     def span_with_cache_points(self, slot: ToolSlot) -> ByteSpan:
-        """Where a tool lies, and Bedrock's marks on it."""
+        """Return the span of a tool and of the cache points after it."""
         end = slot.span.end
         for span in slot.tools[slot.tool_index + 1 :]:
             if not self.is_cache_point(span):
@@ -182,7 +171,9 @@ class RequestOutline:
         return ByteSpan(slot.span.start, end)
 
     def _find_declarations(self, list_span: ByteSpan) -> Iterator[Sequence[ByteSpan]]:
-        """Gemini's tools: lists of functions, and tools of Google's that are members of an entry."""
+        """Find Gemini's tools: lists of function declarations, and built-in tools, which are members of an
+        entry.
+        """
         is_list = self.data.startswith(b"[", list_span.start)
         for entry in self.items(list_span) if is_list else (list_span,):
             if not self.data.startswith(b"{", entry.start):
@@ -196,7 +187,7 @@ class RequestOutline:
         return self._known_items.get(span) or self.items(span)
 
     def _block_numbers(self, entries: Sequence[ByteSpan]) -> Sequence[int]:
-        """The numbers of those that are no marks of Bedrock's."""
+        """Return the indexes of entries that are not cache points."""
         numbers = range(len(entries))
         return (
             [at for at in numbers if not self.is_cache_point(entries[at])]
@@ -242,8 +233,6 @@ AddedEntries = Mapping[int, Sequence[bytes]]
 
 
 class BlockListWriter:
-    """Writes what is asked of rows and blocks into a patch."""
-
     def __init__(self, outline: RequestOutline, patch: Patch, style: BreakpointStyle) -> None:
         self._outline = outline
         self._data = outline.data
@@ -252,10 +241,10 @@ class BlockListWriter:
         self._style = style
 
     def write_blocks(self, block_list: BlockList, edits: BlockListEdits, role: str) -> None:
-        """All that is asked of a row of blocks.
+        """Write all edits of a list of blocks.
 
         Raises:
-            BadEdit: a block is not there, or cannot be edited so.
+            BadEdit: a block does not exist or cannot be edited this way.
         """
         edits.check(len(block_list.blocks))
         added = {
@@ -286,10 +275,10 @@ class BlockListWriter:
     def write_entries(
         self, block_list: BlockList, added: AddedEntries, dropped: AbstractSet[int] = frozenset()
     ) -> None:
-        """New entries in a row, each before the one whose number it has, and others dropped from it.
+        """Insert entries before the given indexes, and remove those in `dropped`.
 
         Raises:
-            BadEdit: there is something else where a list should be.
+            BadEdit: the value is not a list.
         """
         if not added and not dropped:
             return
@@ -306,7 +295,7 @@ class BlockListWriter:
             )
 
     def wrap_in_list(self, block_list: BlockList, added: AddedEntries, before: bytes, after: bytes) -> None:
-        """A list around the one entry that stood without, with others beside it."""
+        """Put a single entry into a list, together with `added`."""
         (entry,) = block_list.entries
         first = b"".join(item + b"," for item in added.get(0, ()))
         last = b"".join(b"," + item for item in added.get(1, ()))
@@ -320,10 +309,10 @@ class BlockListWriter:
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint,
         path: ErrorPath,
     ) -> None:
-        """A mark on one of `entries`, in the place of the one that it bears.
+        """Set or remove a breakpoint on one of `entries`.
 
         Raises:
-            BadEdit: it is something that bears no marks.
+            BadEdit: the entry cannot have a breakpoint.
         """
         span = entries[number]
         if self._style is BreakpointStyle.CACHE_POINT:
@@ -338,7 +327,6 @@ class BlockListWriter:
     def set_breakpoint(
         self, owner: ObjectMembers, cache_breakpoint: CacheBreakpoint | RemoveBreakpoint
     ) -> None:
-        """A mark as a member of what it marks."""
         self._patch.set_member(owner, self._style.value, layout.breakpoint_json(cache_breakpoint, self._style))
 
     def write_result(
@@ -349,10 +337,10 @@ class BlockListWriter:
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None,
         path: ErrorPath,
     ) -> None:
-        """For a message that is a tool's result: another text, a mark on the last of what it holds, or both.
+        """Replace the text of a tool-result message, set a breakpoint on its last part, or both.
 
         Raises:
-            BadEdit: it holds nothing that could be marked.
+            BadEdit: it has no part that could have a breakpoint.
         """
         span = message.values.get(name)
         if text is not None:
@@ -369,7 +357,7 @@ class BlockListWriter:
             raise BadEdit("holds nothing that could bear a mark", path=path)
 
     def _write_string(self, block_list: BlockList, edits: BlockListEdits, added: AddedEntries) -> None:
-        """One text, which becomes a block where a string cannot say what it should."""
+        """Edit a plain string, turning it into a list of blocks only if needed."""
         (literal,) = block_list.entries
         text = edits.texts.get(0)
         if added and not edits.breakpoints and self._is_blank(literal, text):
@@ -389,7 +377,6 @@ class BlockListWriter:
             )
 
     def _append_to_string(self, literal: ByteSpan, text: str | None, parts: Sequence[Part]) -> None:
-        """A string with texts behind it, each after a blank line."""
         more = plan.join_texts(parts)
         if text is not None or self._is_blank(literal, None):
             joined = plan.BLANK_LINE.join(filter(None, (text, more)))
@@ -399,7 +386,7 @@ class BlockListWriter:
             self._patch.replace(end, end, to_json(plan.BLANK_LINE + more)[1:-1])
 
     def _is_blank(self, literal: ByteSpan, text: str | None) -> bool:
-        """Whether a string says nothing, with which it is taken, where a block is refused."""
+        """Tell whether a string is blank. Providers accept that as a string, but not as a block."""
         effective_text = as_text(parse_json(literal.read(self._data))) if text is None else text
         return not effective_text.strip()
 
@@ -408,7 +395,7 @@ class BlockListWriter:
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None,
         kept: Mapping[str, bytes] | None = None,
     ) -> bytes:
-        """What stands behind the string of a text block that bears `mark` and the client's own in `kept`."""
+        """Return what follows the string of a text block: the new breakpoint and the client's own in `kept`."""
         if cache_breakpoint is not None and self._style is BreakpointStyle.CACHE_POINT:
             return b"}," + layout.breakpoint_json(cache_breakpoint, self._style)
         members = dict(kept or {})
@@ -422,7 +409,6 @@ class BlockListWriter:
         following: Sequence[ByteSpan],
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint,
     ) -> None:
-        """Bedrock's mark, a block behind the one that it marks."""
         new = layout.breakpoint_json(cache_breakpoint, self._style)
         if following and self._outline.is_cache_point(following[0]):
             self._patch.replace(following[0].start, following[0].end, new)
@@ -455,7 +441,7 @@ class BlockListWriter:
         text: str,
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None = None,
     ) -> None:
-        """A text for all that a tool's result holds, in the shape that this had, with the last mark in it."""
+        """Replace the whole content of a tool result, keeping its JSON form and its last breakpoint."""
         new = to_json(text)
         span = owner.values.get(name)
         is_list = span is not None and self._data.startswith(b"[", span.start)
@@ -473,7 +459,7 @@ class BlockListWriter:
         self._patch.set_member(owner, name, new)
 
     def _find_last_breakpoints(self, span: ByteSpan) -> dict[str, bytes]:
-        """The marks on the last part of a result that bears any, as they came."""
+        """Return the breakpoints on the last part of a result that has any, as sent."""
         if not self._layout.breakpoints_inside_results:
             return {}
         for part in reversed(find_items(self._data, span)):
@@ -485,7 +471,6 @@ class BlockListWriter:
         return {}
 
     def has_breakpoint(self, span: ByteSpan) -> bool:
-        """Whether a block bears a mark of its own."""
         block = as_dict(parse_json(span.read(self._data)))
         return any(block.get(name) is not None for name in layout.BREAKPOINT_FIELDS)
 
@@ -493,10 +478,10 @@ class BlockListWriter:
 def write_edits(
     request: Request, edits: Sequence[Edit], layout: FormatLayout, style: BreakpointStyle | None
 ) -> bytes:
-    """The body of `request` with all `edits`; the same object where there are none.
+    """Return the body with all `edits`, or the same object if there are none.
 
     Raises:
-        BadEdit: an edit names what is not there, cannot be written in this format, or contradicts another.
+        BadEdit: an edit names something missing, cannot be written in this format, or contradicts another.
     """
     if not edits:
         return request.body
@@ -513,7 +498,6 @@ def write_edits(
 
 
 def _choose_style(plan: EditPlan, layout: FormatLayout, style: BreakpointStyle | None) -> BreakpointStyle:
-    """How marks are to be written, if there are any."""
     if not layout.breakpoint_styles and plan.has_breakpoints:
         raise BadEdit("this format has no cache marks")
     if style is not None and style not in layout.breakpoint_styles and plan.has_breakpoints:
@@ -522,8 +506,6 @@ def _choose_style(plan: EditPlan, layout: FormatLayout, style: BreakpointStyle |
 
 
 class _EditWriter:
-    """Gathers the splices of one request."""
-
     def __init__(self, outline: RequestOutline, style: BreakpointStyle) -> None:
         self.outline = outline
         self.patch = Patch()
@@ -533,7 +515,6 @@ class _EditWriter:
         self._blocks = BlockListWriter(outline, self.patch, style)
 
     def write_parameters(self, owner: ObjectMembers, tree: ParameterTree, path: FieldPath = ()) -> None:
-        """Sets parameters, and those inside of them."""
         layout = self._layout
         reserved_paths = {
             (name,) for name in (*layout.message_fields, *layout.system_fields, layout.wrapper_field)
@@ -555,7 +536,7 @@ class _EditWriter:
                 raise BadEdit("is no object, so that nothing can be set in it", path=parameter_path)
 
     def write_tools(self, plan: EditPlan) -> None:
-        """Marks tools, and puts them in another order; a mark travels with its tool."""
+        """Set breakpoints on tools and reorder them. A breakpoint moves with its tool."""
         if plan.tools.texts or plan.tools.inserts:
             raise BadEdit("tools are only marked and put in another order", path=("tools",))
         if not plan.tools.breakpoints and plan.tool_order is None:
@@ -596,7 +577,6 @@ class _EditWriter:
                 self.patch.replace(target.start, target.end, tool_patch.apply(self._data, source))
 
     def write_system(self, edits: BlockListEdits) -> None:
-        """Edits the system prompt."""
         block_list = self.outline.system()
         if self._layout.system_is_text and block_list.form in (ListForm.STRING, ListForm.ABSENT):
             self._write_plain_system_prompt(block_list, edits)
@@ -604,7 +584,6 @@ class _EditWriter:
             self._blocks.write_blocks(block_list, edits, "")
 
     def write_messages(self, plan: EditPlan) -> None:
-        """Edits, replaces, drops and inserts messages."""
         block_list = self.outline.messages()
         added = {index: self._new_messages_json(new) for index, new in plan.inserted_messages.items() if new}
         if block_list.form is ListForm.STRING and not plan.dropped_messages:
@@ -652,9 +631,11 @@ class _EditWriter:
     def _write_breakpoints_in_compact_message(
         self, span: ByteSpan, breakpoints: Mapping[int, CacheBreakpoint | RemoveBreakpoint]
     ) -> bool:
-        """Marks blocks of a message that is spelled as it would be here: so it is known where they lie.
+        """Set breakpoints in a message that is serialized compactly, so that block offsets follow from their
+        sizes.
 
-        False, and nothing done, where one bears a mark or cannot, and where it has to be looked at otherwise.
+        Return False without any change if a block has a breakpoint already or cannot have one, or if the
+        message has another form.
         """
         raw, name = span.read(self._data), self._style.value
         message = as_dict(parse_json(raw))
@@ -676,14 +657,14 @@ class _EditWriter:
         return True
 
     def _has_breakpoint(self, message: ObjectMembers) -> bool:
-        """Whether a message bears a mark itself, which counts as long as its last block bears none."""
+        """Tell whether the message itself has a breakpoint, which counts unless its last block has one."""
         span = message.values.get(self._style.value)
         return span is not None and span.read(self._data) != b"null"
 
     def _write_string_message(
         self, block_list: BlockList, edits: BlockListEdits, added: dict[int, list[bytes]]
     ) -> None:
-        """The one message of the user that a plain string is; a list around it only where there must be."""
+        """Edit messages that are a plain string, turning it into a list only if needed."""
         content = self.outline.content_of_string(block_list)
         (literal,) = block_list.entries
         if not added and not edits.breakpoints and (edits.join_texts or not edits.inserts):
@@ -696,7 +677,7 @@ class _EditWriter:
         self.patch.replace(literal.end, literal.end, b"}" + last + b"]")
 
     def _write_plain_system_prompt(self, block_list: BlockList, edits: BlockListEdits) -> None:
-        """A system prompt that is one string: what is inserted stands before or behind, after a blank line."""
+        """Edit a system prompt that can only be a string. Insertions are separated by blank lines."""
         edits.check(len(block_list.blocks))
         if edits.breakpoints:
             raise BadEdit("a plain string bears no mark in this format", path=("system", 0))

@@ -1,13 +1,8 @@
-"""Requests that go on from one that was read before: only what is new in them is read.
+"""Parse requests that continue an earlier one: only the new bytes are parsed.
 
-A client sends its whole past with every request, and mostly spells it as it did before. So a body begins with
-the same bytes as that of the turn before, up to the end of some message: comparing these takes a hundredth of
-the time that reading them would. What stands behind the messages may be another from turn to turn, as may the
-last messages themselves, on which clients like to move their cache marks.
-
-What the requests of a session begin with, up to their first message: the same bytes from turn to turn.
-
-Where things lie in it is found out once, and holds for every body that begins with it.
+A client sends its whole history with every request, usually spelled as before, so a body starts with the same
+bytes as that of the previous turn. Comparing them takes a hundredth of the time of parsing. The last messages
+may differ, because clients move their cache breakpoints, and so may the fields after the messages.
 """
 
 from bisect import bisect_right
@@ -39,18 +34,17 @@ from foveate.model import Format, Request
 
 
 class BodyPrefix:
-    """The bytes of a body before its first message, and where in them what lies.
-
-    `fields` are those that stand in it, as they came.
+    """The bytes of a body before its first message, with the offsets of its parts. `fields` are the fields in
+    it.
     """
 
     __slots__ = ("_items", "_members", "_message_field", "_values", "data", "fields")
 
     def __init__(self, data: bytes, message_field: str) -> None:
-        """`messages` is the name that these go by.
+        """Parse a prefix. `message_field` is the name of the list of messages.
 
         Raises:
-            MalformedRequest: a body cannot begin so.
+            MalformedRequest: no body can start with it.
         """
         self.data = data
         closed = data + b"0]}"
@@ -61,26 +55,23 @@ class BodyPrefix:
         self._items: dict[ByteSpan, tuple[ByteSpan, ...]] = {}
 
     def find_root(self, data: bytes, last: ByteSpan) -> ObjectMembers:
-        """The members of a body that begins with it, and whose last message lies there.
+        """Return the members of a body with this prefix whose last message is at `last`.
 
         Raises:
-            MalformedRequest: what stands behind that is not the rest of an object.
+            MalformedRequest: what follows is not the rest of an object.
         """
         return find_members_after(data, self._values, self._message_field, last.end)
 
     def contains(self, span: ByteSpan) -> bool:
-        """Whether something lies in it."""
         return span.end <= len(self.data)
 
     def members(self, span: ByteSpan) -> ObjectMembers:
-        """Those of an object that lies in it."""
         found = self._members.get(span)
         if found is None:
             found = self._members[span] = find_members(self.data, span)
         return found
 
     def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
-        """Those of a list that lies in it."""
         found = self._items.get(span)
         if found is None:
             found = self._items[span] = find_items(self.data, span)
@@ -88,37 +79,36 @@ class BodyPrefix:
 
 
 class MessageOffsets(NamedTuple):
-    """Where the messages of a body lie, behind its head."""
+    """Offsets of the messages in a body with this prefix."""
 
     prefix: BodyPrefix
     spans: PrefixList[ByteSpan]
 
     def matches(self, data: bytes, messages: Sequence[bytes]) -> bool:
-        """Whether it is `data` that these messages lie in so."""
         has_same_shape = len(messages) == len(self.spans) and data.startswith(self.prefix.data)
         return has_same_shape and data.startswith(messages[-1], self.spans[-1].start)
 
 
-# Larger ones, and those of more objects, are not remembered: they would take the place of many others.
+# Bodies that are larger or have more objects are not cached: they would displace many others.
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MAX_OBJECTS = 25_000
 _MIN_COUNTED_BYTES = 256 * 1024
-# Shorter ones are read as quickly.
+# Shorter bodies are parsed as quickly.
 MIN_BODY_BYTES = 16 * 1024
 _MAX_CACHE_BYTES = 32 * 1024 * 1024
 _MAX_PREFIXES = 64
-# So much of the first message tells most sessions of one agent apart.
+# These bytes of the first message distinguish most sessions of one agent.
 _FIRST_MESSAGE_BYTES = 1024
-# Of sessions that begin alike the last ones are tried.
+# Of sessions with the same start, the latest are tried.
 _MAX_CANDIDATES = 4
-# So much is compared at once, and where it differs, message by message.
+# Compared at once; a chunk that differs is compared message by message.
 _COMPARED_CHUNK_BYTES = 64 * 1024
 
 _span_end = attrgetter("end")
 
 
 class ContinuedBody(NamedTuple):
-    """A body as it was read: its fields but the messages, and these, with where they lie."""
+    """A body that continues a cached one: its messages with their offsets, and all other fields."""
 
     fields: Fields
     messages: tuple[bytes, ...]
@@ -126,20 +116,17 @@ class ContinuedBody(NamedTuple):
 
 
 class _CachedBody(NamedTuple):
-    """A body, with its messages and where they lie."""
-
     body: bytes
     messages: tuple[bytes, ...]
     message_offsets: MessageOffsets
 
 
 def is_too_large_to_cache(data: bytes) -> bool:
-    """Whether a body is too large for anything of it to be remembered for the next request."""
     return len(data) > MAX_BODY_BYTES or (len(data) > _MIN_COUNTED_BYTES and data.count(b"{") > _MAX_OBJECTS)
 
 
 class BodyCache:
-    """The last body of each session, by which its next one is read. Threads may share it."""
+    """The last body of each session, from which its next one is parsed. Thread-safe."""
 
     def __init__(self, max_bytes: int = _MAX_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -147,7 +134,6 @@ class BodyCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all of them."""
         self._bodies_by_prefix: OrderedDict[tuple[Format, bytes], dict[bytes, list[_CachedBody]]] = (
             OrderedDict()
         )
@@ -157,10 +143,10 @@ class BodyCache:
     def read(
         self, api_format: Format, data: bytes, check_rest: Callable[[int], None] | None = None
     ) -> ContinuedBody | None:
-        """What a body says that goes on from one that was seen; None where it does not.
+        """Parse a body that continues a cached one; return None if it does not.
 
-        `check_rest` is called with the place behind which the body is new, before that is read. A body that it
-        refuses is not remembered: sent again, it would be taken for one that was accepted.
+        `check_rest` is called with the offset of the first new byte before anything is parsed. A body that it
+        rejects is not cached, because it would then pass when it is sent again.
         """
         if len(data) < MIN_BODY_BYTES:
             return None
@@ -178,7 +164,7 @@ class BodyCache:
         return None
 
     def known_bytes(self, api_format: Format, data: bytes) -> int:
-        """How much of a body, from its beginning on, is that of one that was seen."""
+        """Return how many bytes at the start of a body are those of a cached one."""
         candidates = (
             (cached, _count_common_messages(cached, data)) for cached in self._find_candidates(api_format, data)
         )
@@ -187,7 +173,7 @@ class BodyCache:
         )
 
     def put(self, request: Request) -> None:
-        """Remember a body that was read whole."""
+        """Cache a body that was parsed completely."""
         name = MESSAGE_FIELDS.get(request.format)
         if name is None or len(request.body) < MIN_BODY_BYTES or not request.messages:
             return
@@ -205,7 +191,7 @@ class BodyCache:
             self._put(request.format, request.body, request.messages, MessageOffsets(prefix, PrefixList(spans)))
 
     def _find_candidates(self, api_format: Format, data: bytes) -> list[_CachedBody]:
-        """Those that begin with the same head and the same words, the last one first."""
+        """Return cached bodies with the same prefix and the same first bytes, latest first."""
         with self._lock:
             for key in reversed(self._bodies_by_prefix):
                 if key[0] is api_format and data.startswith(key[1]):
@@ -249,7 +235,6 @@ class BodyCache:
 
 
 def _count_common_messages(cached: _CachedBody, data: bytes) -> int:
-    """How many messages `data` begins with, of those seen."""
     body, spans = memoryview(cached.body), cached.message_offsets.spans
     same, end = spans[0].start, spans[-1].end
     while same < end and data.startswith(body[same : min(same + _COMPARED_CHUNK_BYTES, end)], same):
@@ -266,7 +251,7 @@ def _count_common_messages(cached: _CachedBody, data: bytes) -> int:
 
 
 def _read_rest(api_format: Format, cached: _CachedBody, known: int, data: bytes) -> ContinuedBody | None:
-    """What a body says of which the first `known` messages are those seen; None where that is not certain."""
+    """Parse a body whose first `known` messages are cached; return None if that is not certain."""
     name = MESSAGE_FIELDS[api_format]
     prefix, cached_spans = cached.message_offsets
     at = cached_spans[known - 1].end
@@ -279,20 +264,20 @@ def _read_rest(api_format: Format, cached: _CachedBody, known: int, data: bytes)
         return None
     at = len(data) - len(rest)
     try:
-        shortened = b'{"%s":[%s' % (name.encode(), rest)  # the body without what was read before
+        shortened = b'{"%s":[%s' % (name.encode(), rest)  # the body without the known messages
         rest_fields = parse_fields(shortened)
         check_unique_keys(shortened, [*prefix.fields, *rest_fields])
         listed = bytes(rest_fields[name])
         new = parse_items(listed)
         trailing = rest[len(listed) - 1 :].lstrip(b" \t\r\n")
         if not rest.startswith(listed[1:]) or not trailing.startswith((b",", b"}")):
-            return None  # that name stands twice in it, or half an emoji does
+            return None  # a duplicate key, or a lone surrogate
         trailing_fields = parse_fields(b"{" + (trailing[1:] if trailing.startswith(b",") else trailing))
         spans = [
             ByteSpan(start + at - 1, end + at - 1) for start, end in item_spans(listed, value_span(listed), new)
         ]
     except (MalformedRequest, msgspec.MsgspecError):
-        return None  # whoever reads it whole says why
+        return None  # parsing the whole body reports the problem
     if (
         name in trailing_fields
         or len(spans) != len(new)

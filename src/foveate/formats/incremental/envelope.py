@@ -1,4 +1,4 @@
-"""What stands around the messages of a request: the same from turn to turn, and so read once."""
+"""The envelope of a request: all fields but its messages. It stays the same in a session and is parsed once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,23 +7,23 @@ from foveate.caching import register
 from foveate.formats.json_text.parse import Fields, parse_fields
 from foveate.model import Format, Request
 
-# Of each of two generations: the tools and system prompts of a few hundred agents.
+# Per generation: the tools and system prompts of a few hundred agents.
 _MAX_GENERATION_BYTES = 16 * 1024 * 1024
 _MEMO_BYTES = 4 * 1024
-# What is larger is read anew each time.
+# Larger envelopes are parsed anew each time.
 _MAX_ENVELOPE_BYTES = 4 * 1024 * 1024
 
-# Where the messages stand, in the formats whose other fields say nothing about them.
+# The field with the messages, in formats whose other fields do not depend on them.
 MESSAGE_FIELDS = {Format.ANTHROPIC: "messages", Format.CHAT: "messages", Format.RESPONSES: "input"}
 
 _Key = tuple[tuple[str, bytes], ...]
 
 
 class Envelope:
-    """Every field of a request but its messages, each with its own bytes, and what rooms have noted of them.
+    """Fields of a request other than its messages, with values that other packages memoize for them.
 
-    `request` is what they say. Neither it nor a note may lead back here: what is forgotten has to be gone at
-    once, and not when garbage is looked for.
+    `request` is the parsed request without messages. Neither it nor a memo may refer back to the envelope: a
+    dropped envelope must be freed at once, without waiting for the garbage collector.
     """
 
     __slots__ = ("__weakref__", "fields", "memo", "request")
@@ -35,20 +35,19 @@ class Envelope:
 
 
 class EnvelopeCache:
-    """Those seen before, held in two generations: when the younger one is full, the older one is forgotten."""
+    """Envelopes in two generations: when the younger one is full, the older one is dropped."""
 
     def __init__(self, max_bytes: int = _MAX_GENERATION_BYTES) -> None:
         self._max_bytes = max_bytes
         self.clear()
 
     def clear(self) -> None:
-        """Forget all of them."""
         self._young: dict[tuple[Format, _Key], Envelope] = {}
         self._old: dict[tuple[Format, _Key], Envelope] = {}
         self._young_bytes = 0
 
     def get(self, api_format: Format, fields: Fields) -> Envelope | None:
-        """What stands around the messages of a request with these fields; None where that is not told apart."""
+        """Return the envelope for these fields; None for formats without one."""
         messages = MESSAGE_FIELDS.get(api_format)
         if messages is None:
             return None
@@ -74,15 +73,15 @@ register(ENVELOPES)
 
 
 def get_envelope(request: Request) -> Envelope | None:
-    """What stands around the messages of a request; None where that is not told apart."""
+    """Return the envelope of a request; None for formats without one."""
     return request.envelope if isinstance(request.envelope, Envelope) else None
 
 
 def get_parameters(request: Request) -> Fields | Mapping[str, bytes]:
-    """The fields of a request at its top; its messages may be missing.
+    """Return the top-level fields of a request. Messages may be missing.
 
     Raises:
-        MalformedRequest: its body is no JSON object.
+        MalformedRequest: the body is not a JSON object.
     """
     envelope = get_envelope(request)
     return parse_fields(request.body) if envelope is None else envelope.fields

@@ -1,7 +1,7 @@
-"""Conversations seen before, as a tree: each message a link that hangs on what was said before it.
+"""Tree of the conversations seen before: a node is a message together with all messages before it.
 
-A client sends its whole past with every request. A past that was seen before is found here by its bytes, one
-look a message, and with it whatever was found out about it: nothing of it is read, hashed or counted again.
+A client sends its whole history with every request. The tree finds each known message by its bytes, with
+everything that was memoized for it, so nothing is parsed, hashed or counted twice.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from foveate.caching import register
 from foveate.formats.json_text.parse import read_role
 from foveate.model import Format, Request
 
-# Of each of two generations: a few hundred sessions of a coding agent.
+# Per generation: a few hundred sessions of a coding agent.
 _MAX_GENERATION_BYTES = 48 * 1024 * 1024
-# What a link takes beside its bytes and its blocks, and what a note does, about.
+# Approximate memory of a node without its bytes and blocks, and of a memo.
 _NODE_BYTES = 512
 _MEMO_BYTES = 384
-# Each block is kept as several objects.
+# Each block is stored as several objects.
 _OBJECT_BYTES = 1024
-# Its blocks, hash and role, and what a few counters and caches have made of it.
+# Blocks, hash and role of a message, and the values of a few counters and caches.
 _MAX_INHERITED_MEMOS = 24
-# Conversations of which something is held whole, and how many messages a turn may bring.
+# Conversations in a cache of whole histories, and the messages that a turn may add.
 _MAX_HISTORIES = 128
 _MAX_LOOKBACK = 16
-# So many are walked through as quickly as they are compared with those that were.
+# Walking this many nodes is as quick as comparing them with a recent path.
 _SHORT_HISTORY_MESSAGES = 16
 
 Value = TypeVar("Value")
@@ -37,7 +37,9 @@ _SYSTEM_ROLES = frozenset(("system", "developer"))
 
 
 class _MemoCounter:
-    """How many notes were made. No attribute of their class: changing one costs all that looks anything up."""
+    """Number of memoized values. Not a class attribute of `NodeMemo`: changing one invalidates Python's
+    attribute caches.
+    """
 
     __slots__ = ("count",)
 
@@ -49,21 +51,20 @@ _MEMO_COUNTER = _MemoCounter()
 
 
 class NodeMemo(dict[object, Any]):
-    """What was found out about a message, each thing under a key of its own; how many there are is known."""
+    """Values derived from a message, by key. Counts how many are stored."""
 
     __slots__ = ()
 
     def __setitem__(self, key: object, value: Any) -> None:
-        """Note something."""
         _MEMO_COUNTER.count += 1
         super().__setitem__(key, value)
 
 
 class MessageNode:
-    """A message with all that stands before it; `raw` are its bytes.
+    """A message and all messages before it; `raw` are its bytes.
 
-    Under keys of their own, rooms note in `known` what they have found out about it. A note may depend on the
-    messages before it, never on those after it.
+    Other packages store derived values in `memo`, each under its own key. Such a value may depend on earlier
+    messages, never on later ones.
     """
 
     __slots__ = ("_role", "can_inherit", "children", "is_cached", "memo", "raw")
@@ -71,9 +72,9 @@ class MessageNode:
     def __init__(
         self, raw: bytes, memo: dict[object, Any], *, can_inherit: bool = True, is_cached: bool = True
     ) -> None:
-        """Where it `carries`, what follows it may bring notes along from an older generation.
+        """If `can_inherit`, its children may take over memos from the older generation.
 
-        One that is not remembered is gone with its request: nothing may hold it for the next.
+        A node that is not cached ends with its request: nothing may refer to it afterwards.
         """
         self.raw = raw
         self.memo = memo
@@ -84,16 +85,15 @@ class MessageNode:
 
     @property
     def role(self) -> str:
-        """Who speaks; nobody where the message does not say."""
         if self._role is None:
             self._role = read_role(self.raw)
         return self._role
 
 
 class MessageHistory(msgspec.Struct, frozen=True):
-    """The messages of one request as links, without the `head` system messages with which it begins.
+    """Messages of one request as nodes, without the system messages at its start.
 
-    Those hold the time of day, and would make every conversation a new one.
+    Those contain the time of day, and would make every conversation a new one.
     """
 
     leading_system_messages: int
@@ -101,14 +101,13 @@ class MessageHistory(msgspec.Struct, frozen=True):
 
 
 class UncachedHistory(NamedTuple):
-    """The trail of a request that is too large to be remembered."""
+    """History of a request that is too large to cache."""
 
     raws: tuple[bytes, ...]
     history: MessageHistory
 
     @classmethod
     def from_messages(cls, raws: tuple[bytes, ...]) -> "UncachedHistory":
-        """The trail of these messages, which nobody else finds."""
         leading = next((at for at, raw in enumerate(raws) if read_role(raw) not in _SYSTEM_ROLES), len(raws))
         return cls(
             raws, MessageHistory(leading, [MessageNode(raw, {}, is_cached=False) for raw in raws[leading:]])
@@ -116,17 +115,15 @@ class UncachedHistory(NamedTuple):
 
 
 class _Lookup(NamedTuple):
-    """A trail that was asked for, with its messages."""
-
     api_format: Format | None
     raws: Sequence[bytes]
     history: MessageHistory
 
 
 class HistoryTree:
-    """The tree, held in two generations: when the younger one is full, the older one is forgotten.
+    """The tree in two generations: when the younger one is full, the older one is dropped.
 
-    Safe to share between threads: at worst something is found out twice.
+    Thread-safe: in the worst case a value is computed twice.
     """
 
     def __init__(self, max_bytes: int = _MAX_GENERATION_BYTES) -> None:
@@ -134,23 +131,21 @@ class HistoryTree:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all of it."""
         self._young: dict[Format, MessageNode] = {}
         self._old: dict[Format, MessageNode] = {}
         self._young_bytes = 0
         self._memos_before = _MEMO_COUNTER.count
-        # The last two: a request is asked for by turns as it came and as it goes out.
+        # The last two, because the original request and the one sent are looked up in turn.
         self._last = self._before_last = _Lookup(None, (), MessageHistory(0, ()))
-        # Under the first message of a long conversation, how it was last walked through.
+        # For long conversations: the latest path by first message.
         self._recent_paths: dict[MessageNode, tuple[tuple[bytes, ...], list[MessageNode]]] = {}
 
     @property
     def held_bytes(self) -> int:
-        """How much the younger generation holds, about."""
+        """Approximate size of the younger generation."""
         return self._young_bytes + _MEMO_BYTES * (_MEMO_COUNTER.count - self._memos_before)
 
     def find(self, api_format: Format, raws: tuple[bytes, ...]) -> MessageHistory:
-        """The trail of these messages."""
         for lookup in (self._last, self._before_last):
             if raws is lookup.raws and api_format is lookup.api_format:
                 return lookup.history
@@ -168,9 +163,9 @@ class HistoryTree:
         return history
 
     def find_twin(self, history: MessageHistory, position: int) -> MessageNode | None:
-        """The same message in the other of the last two trails, if that ends as this one does.
+        """Return the same message in the other of the last two histories, if both end alike.
 
-        So a request that came with a long history and goes out with a short one has its new messages read once.
+        A request that arrives with a long history and is sent with a short one has its new messages read once.
         """
         last, before = self._last, self._before_last
         if last.history is not history:
@@ -184,21 +179,21 @@ class HistoryTree:
     def _find_nodes(
         self, node: MessageNode, old: MessageNode | None, raws: tuple[bytes, ...]
     ) -> list[MessageNode]:
-        """The links of these messages, from the first ones on; `old` are those of the older generation."""
+        """Return the nodes of these messages; `old` is the matching node of the older generation."""
         nodes: list[MessageNode] = []
         known: tuple[bytes, ...] = ()
         is_long = len(raws) > _SHORT_HISTORY_MESSAGES
         if is_long and (recent := self._recent_paths.get(node.children.get(raws[0], node))) is not None:
             size = _count_common_messages(recent[0], raws)
-            # What the older generation knows of the rest is not looked for, so nothing may come from there.
+            # The rest is not looked up in the older generation, so its nodes must not inherit from it.
             known, nodes, node, old = recent[0][:size], recent[1][:size], recent[1][size - 1], None
         can_inherit = not nodes
         for raw in raws[len(nodes) :]:
             child = node.children.get(raw)
             old = old.children.get(raw) if old is not None else None
             if child is None:
-                # Notes come with models and agents that clients name, and there is no end of these. What hangs
-                # on a link without its notes has none either, so that nothing is noted after what is not.
+                # Memos depend on models and agents named by clients, so their number must be limited. The
+                # children of a node that lost its memos must not inherit either.
                 if old is not None and node.can_inherit and len(old.memo) <= _MAX_INHERITED_MEMOS:
                     child = MessageNode(old.raw, old.memo)
                 else:
@@ -210,14 +205,14 @@ class HistoryTree:
             nodes.append(child)
             node = child
         if is_long:
-            # With the bytes that the links hold already: those that came may be others that say the same.
+            # Keep the bytes that the nodes hold already, not equal ones of this request.
             own = known + tuple([node.raw for node in nodes[len(known) :]])
             _put_bounded(self._recent_paths, nodes[0], (own, nodes), _MAX_HISTORIES)
         return nodes
 
 
 def _count_leading_system_messages(root: MessageNode, raws: tuple[bytes, ...]) -> int:
-    """How many system messages stand first. Later ones are part of the conversation."""
+    """Count the system messages at the start. Later ones are part of the conversation."""
     for number, raw in enumerate(raws):
         if raw in root.children or read_role(raw) not in _SYSTEM_ROLES:
             return number
@@ -225,7 +220,7 @@ def _count_leading_system_messages(root: MessageNode, raws: tuple[bytes, ...]) -
 
 
 def _count_common_messages(left: tuple[bytes, ...], right: tuple[bytes, ...]) -> int:
-    """How many messages two conversations that begin with the same one have in common."""
+    """Count the messages that two conversations share, given that their first one is the same."""
     low, high = 1, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high
@@ -239,17 +234,16 @@ def _count_common_messages(left: tuple[bytes, ...], right: tuple[bytes, ...]) ->
 
 
 def _put_bounded(cache: dict[CacheKey, Cached], key: CacheKey, value: Cached, max_size: int) -> None:
-    """Hold one more, and forget the one that has been held the longest where they are too many."""
     cache[key] = value
     if len(cache) > max_size:
-        with suppress(StopIteration, KeyError, RuntimeError):  # another thread was quicker
+        with suppress(StopIteration, KeyError, RuntimeError):  # another thread removed it first
             del cache[next(iter(cache))]
 
 
 class HistoryCache(Generic[Value]):
-    """What was made of whole conversations, under their last messages; of those that were last asked for.
+    """Values derived from whole conversations, by last message, for the most recent conversations.
 
-    The next request of a conversation is a turn longer, so that all there is to do is to go on from there.
+    The next request of a conversation is one turn longer, so its value is extended from the cached one.
     """
 
     def __init__(self, max_size: int = _MAX_HISTORIES) -> None:
@@ -257,11 +251,10 @@ class HistoryCache(Generic[Value]):
         self.clear()
 
     def clear(self) -> None:
-        """Forget all of it."""
         self._values: dict[tuple[MessageNode, object], Value] = {}
 
     def find_prefix(self, nodes: Sequence[MessageNode], key: object = None) -> tuple[int, Value] | None:
-        """What was made of a beginning of these, and of how many; None where that is too long ago."""
+        """Return the value of the longest recent prefix, and its length."""
         for size in range(len(nodes), max(0, len(nodes) - _MAX_LOOKBACK), -1):
             found = self._values.get((nodes[size - 1], key))
             if found is not None:
@@ -269,7 +262,7 @@ class HistoryCache(Generic[Value]):
         return None
 
     def put(self, nodes: Sequence[MessageNode], value: Value, key: object = None, *, replaces: int = 0) -> None:
-        """Hold what was made of these, in the place of what was made of the first `instead_of`."""
+        """Cache a value, replacing that of the first `replaces` nodes."""
         if replaces:
             self._values.pop((nodes[replaces - 1], key), None)
         if not nodes or not nodes[-1].is_cached:
@@ -278,7 +271,7 @@ class HistoryCache(Generic[Value]):
 
 
 def count_memoized(nodes: Sequence[MessageNode], key: object) -> int:
-    """How many of these have a note under `key`; notes are made from the first on."""
+    """Count the nodes that have a memo under `key`. Memos are made from the first node on."""
     for size in range(len(nodes), 0, -1):
         if key in nodes[size - 1].memo:
             return size
@@ -290,10 +283,10 @@ register(HISTORY_TREE)
 
 
 def find_history(request: Request) -> MessageHistory:
-    """The messages of a request, each with what is known of it.
+    """Return the messages of a request as nodes.
 
     Raises:
-        MalformedRequest: a message cannot be read.
+        MalformedRequest: a message cannot be parsed.
     """
     uncached = request.history
     if isinstance(uncached, UncachedHistory) and uncached.raws is request.messages:

@@ -1,4 +1,4 @@
-"""Rows of a session that grow with each turn, at the price of what is new."""
+"""Immutable lists that share memory with their longer successors."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -8,7 +8,7 @@ Item = TypeVar("Item")
 
 
 class TupleLike(Sequence[Item], Generic[Item]):
-    """Items in a row that are compared as a tuple is."""
+    """A sequence that compares like a tuple."""
 
     __slots__ = ()
 
@@ -23,10 +23,10 @@ class TupleLike(Sequence[Item], Generic[Item]):
 
 
 class PrefixList(TupleLike[Item]):
-    """The first items of a list that others may have made longer since: to whoever has it, it stays the same.
+    """The first items of a list that may have been extended since; its own length never changes.
 
-    A tuple would be copied with each turn of a long session, and all that it holds be touched. `items` is the
-    list, for who looks at single ones of the first often.
+    A tuple would be copied on every turn of a long session. `items` is the shared list, for fast access to
+    single items.
     """
 
     __slots__ = ("_extend_token", "_size", "items")
@@ -37,10 +37,10 @@ class PrefixList(TupleLike[Item]):
         self._extend_token = [True]
 
     def with_more(self, new: Iterable[Item]) -> "PrefixList[Item]":
-        """The same with `new` items behind them."""
+        """Return a list with `new` items appended."""
         items = self.items
         try:
-            self._extend_token.pop()  # the first to go on from here, of all threads, takes the list over
+            self._extend_token.pop()  # the first thread that extends this list takes it over
         except IndexError:
             items = items[: self._size]
         items.extend(new)

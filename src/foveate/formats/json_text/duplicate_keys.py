@@ -1,7 +1,7 @@
 """Detection of duplicate keys in the JSON objects of a request.
 
-JSON parsers differ in which of two equal keys they read. Foveate forwards the bytes that came, so an upstream
-could read other values than those that Foveate has counted, priced and routed by.
+JSON parsers differ in which of two equal keys they use. Foveate forwards the original bytes, so an upstream
+could use other values than those that Foveate has counted, priced and routed by.
 """
 
 import codecs
@@ -23,12 +23,10 @@ _Pairs = list[tuple[str, Any]]
 
 
 class _DuplicateFound(Exception):
-    """An object has a duplicate key."""
+    pass
 
 
 class _Path(tuple[str | int, ...]):
-    """The keys and indexes that lead to a duplicate key."""
-
     __slots__ = ()
 
 
@@ -53,7 +51,7 @@ def check_unique_keys(data: bytes, names: Collection[str]) -> None:
 
 
 def has_unique_keys(text: str) -> bool:
-    """Whether `text` is JSON without duplicate keys: only then a parser reads all of it."""
+    """Tell whether `text` is JSON without duplicate keys."""
     try:
         if len(text) >= large_json.LARGE_BYTES:
             check_large(text.encode("utf-8", "surrogatepass"))
@@ -65,7 +63,7 @@ def has_unique_keys(text: str) -> bool:
 
 
 def check_large(data: bytes, sizes: large_json.SliceSizes = large_json.DEFAULT_SIZES) -> None:
-    """Check the same in pieces, so that other threads do not wait long."""
+    """Check a large text in pieces, so that other threads do not wait long."""
     try:
         large_json.parse_json(data, sizes, _READERS)
     except DuplicateKey as error:
@@ -78,7 +76,7 @@ def check_large(data: bytes, sizes: large_json.SliceSizes = large_json.DEFAULT_S
 
 
 def _check_items(piece: bytes) -> list[None]:
-    """As many items as a list has, which are checked, and of which nothing else is kept."""
+    """Check the items of a list piece. Only their number is kept."""
     text = _decode_text(piece)
     try:
         return [None] * len(_KEYS_DECODER.decode(text))
@@ -87,7 +85,7 @@ def _check_items(piece: bytes) -> list[None]:
 
 
 def _check_members(piece: bytes) -> dict[str, None]:
-    """The keys of an object whose values are checked."""
+    """Check the values of an object piece. Only its keys are kept."""
     text = _decode_text(piece)
     try:
         return dict.fromkeys(_KEYS_DECODER.decode(text))
@@ -140,7 +138,7 @@ def _read_unique_keys(pairs: _Pairs) -> list[str]:
 
 
 def _find_path_in_object(pairs: _Pairs) -> _Path | None:
-    """The path to a duplicate key of this object or else of one inside, whose paths are among the values."""
+    """Return the path to a duplicate key in this object or below. Paths from below are among the values."""
     seen: set[str] = set()
     for raw_key, _ in pairs:
         key = _replace_surrogates(raw_key)
@@ -172,7 +170,7 @@ def _shorten(key: str) -> str:
 
 
 def _make_decoder(read_object: Callable[[_Pairs], object]) -> json.JSONDecoder:
-    """A decoder that keeps nothing of an object but what `read_object` returns, and reads no numbers."""
+    """Make a decoder that keeps only what `read_object` returns, and skips numbers."""
     return json.JSONDecoder(
         object_pairs_hook=read_object, parse_int=bool, parse_float=bool, parse_constant=bool, strict=False
     )

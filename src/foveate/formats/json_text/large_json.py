@@ -1,11 +1,8 @@
-"""Reads and writes JSON texts of many megabytes in pieces.
+"""Parse and write large JSON texts in pieces, so that other threads can run.
 
-While msgspec reads or writes, no other thread runs. For up to 30 ms a megabyte the event loop would stand
-still, even if a thread reads. Piece by piece it waits a few milliseconds only. The results are the same.
-
-Where the brackets and commas of a large JSON text are, found slice by slice.
-
-numpy does the work, and lets other threads run meanwhile.
+msgspec holds the interpreter lock for up to 30 ms per megabyte, which would stop the event loop. In pieces it
+holds the lock for a few milliseconds. Brackets and commas are located with numpy, which releases the lock.
+Results are the same as those of msgspec.
 """
 
 from collections.abc import Iterator
@@ -31,7 +28,7 @@ from foveate.formats.json_text.surrogates import repair_surrogates
 OPEN, CLOSE, COMMA = 1, 2, 3
 
 MAX_DEPTH = 1000
-"""As many levels as msgspec follows."""
+"""Maximum nesting that msgspec supports."""
 
 _QUOTE_BYTE, _BACKSLASH = b'"'[0], b"\\"[0]
 _TOKEN_KINDS = bytes(
@@ -41,7 +38,7 @@ _TOKEN_KINDS = bytes(
 
 
 class TokenSlice(NamedTuple):
-    """The brackets and commas of one slice, outside strings: positions, kinds, and the depth after each."""
+    """Brackets and commas of one slice, outside strings: positions, kinds, and the depth after each."""
 
     positions: "NDArray[int64]"
     kinds: "NDArray[uint8]"
@@ -49,12 +46,12 @@ class TokenSlice(NamedTuple):
 
 
 def scan_tokens(data: bytes, start: int, end: int, slice_bytes: int) -> Iterator[TokenSlice]:
-    """The tokens of a JSON text in `data`; slices without any are left out.
+    """Yield the tokens of a JSON text slice by slice. Slices without tokens are skipped.
 
     Raises:
-        RecursionError: it is nested so deeply that nobody could follow.
+        RecursionError: the text is nested too deeply.
     """
-    import numpy as np  # a quarter of a second where nothing else needs it
+    import numpy as np  # importing it takes a quarter of a second
 
     depth_changes = np.array([0, 1, -1, 0], np.int64)
     depth, in_string, is_escaped, at = 0, False, False, start
@@ -63,7 +60,7 @@ def scan_tokens(data: bytes, start: int, end: int, slice_bytes: int) -> Iterator
         if in_string and not is_escaped:
             quote = data.find(_QUOTE_BYTE, at, stop)
             backslash = data.find(_BACKSLASH, at, stop if quote < 0 else quote)
-            if backslash < 0:  # long strings are mostly of this kind, and skipped at the speed of memory
+            if backslash < 0:  # most long strings: skipped at the speed of memory
                 in_string, at = quote < 0, stop if quote < 0 else quote + 1
                 continue
         piece = np.frombuffer(data, np.uint8, stop - at, at)
@@ -87,7 +84,7 @@ def scan_tokens(data: bytes, start: int, end: int, slice_bytes: int) -> Iterator
 
 
 def _find_escaped(piece: "NDArray[uint8]", *, is_escaped: bool) -> "NDArray[int64]":
-    """The places behind an odd number of backslashes; the last one may be behind the end."""
+    """Return the positions after an odd number of backslashes; the last one may be past the end."""
     import numpy as np
 
     backslashes = np.flatnonzero(piece == _BACKSLASH)
@@ -104,11 +101,11 @@ def _find_escaped(piece: "NDArray[uint8]", *, is_escaped: bool) -> "NDArray[int6
 
 
 LARGE_BYTES = 1024 * 1024
-"""Texts of at least this size are worth reading in pieces."""
+"""Texts of at least this size are parsed in pieces."""
 
 
 class SliceSizes(NamedTuple):
-    """How much is looked at in one go, and from where on a part is large: more than twice that."""
+    """Bytes processed at once, and the size from which a part is large (more than twice that)."""
 
     slice_bytes: int = 256 * 1024
     large_bytes: int = LARGE_BYTES
@@ -135,11 +132,11 @@ _VALUE_DECODER = msgspec.json.Decoder()
 
 
 def parse_fields(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> dict[str, msgspec.Raw]:
-    """The members of an object, each with its own bytes. A large one is not looked into.
+    """Return the members of an object as bytes. Large ones are not checked.
 
     Raises:
-        msgspec.DecodeError: it is not JSON.
-        msgspec.ValidationError: it is not an object.
+        msgspec.DecodeError: not JSON.
+        msgspec.ValidationError: not an object.
     """
     start, end = _trim(data)
     if not data.startswith(b"{", start):
@@ -160,11 +157,11 @@ def parse_fields(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> dict[str, ms
 
 
 def parse_items(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> list[bytes]:
-    """The items of a list, each with its own bytes. A large one is not looked into.
+    """Return the items of a list as bytes. Large ones are not checked.
 
     Raises:
-        msgspec.DecodeError: it is not JSON.
-        msgspec.ValidationError: it is not a list.
+        msgspec.DecodeError: not JSON.
+        msgspec.ValidationError: not a list.
     """
     start, end = _trim(data)
     if not data.startswith(b"[", start):
@@ -181,7 +178,7 @@ def parse_items(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> list[bytes]:
 
 
 def copy_bytes(data: msgspec.Raw | bytes | memoryview, sizes: SliceSizes = DEFAULT_SIZES) -> bytes:
-    """The bytes of a part of a text. `bytes` would copy it in one go, at 2 GB a second."""
+    """Copy a part of a text. `bytes` would copy it at once, at 2 GB a second."""
     view, buffer = memoryview(data), BytesIO()
     for at in range(0, len(view), sizes.large_bytes):
         buffer.write(view[at : at + sizes.large_bytes])
@@ -189,7 +186,6 @@ def copy_bytes(data: msgspec.Raw | bytes | memoryview, sizes: SliceSizes = DEFAU
 
 
 def contains(data: bytes, word: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> bool:
-    """Whether a word occurs in a text."""
     overlap = len(word) - 1
     return any(
         data.find(word, at, at + sizes.large_bytes + overlap) >= 0
@@ -200,7 +196,7 @@ def contains(data: bytes, word: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> boo
 def contains_match(
     data: bytes, pattern: re.Pattern[bytes], max_bytes: int, sizes: SliceSizes = DEFAULT_SIZES
 ) -> bool:
-    """Tell whether a pattern whose matches have at most so many bytes occurs in a text."""
+    """Search for a pattern whose matches have at most `max_bytes`."""
     return any(
         pattern.search(data, at, at + sizes.large_bytes + max_bytes - 1) is not None
         for at in range(0, len(data), sizes.large_bytes)
@@ -208,7 +204,7 @@ def contains_match(
 
 
 def _split_members(data: bytes, start: int, end: int, sizes: SliceSizes) -> Iterator[tuple[int, int]]:
-    """The inside of a list or an object in pieces: each a few members, or one that is large."""
+    """Split the inside of a list or an object: several small members together, each large one alone."""
     at, depth, closed = start + 1, 0, -1
     for token_slice in scan_tokens(data, start, end, sizes.slice_bytes):
         commas = token_slice.positions[(token_slice.kinds == COMMA) & (token_slice.depths == 1)]
@@ -231,7 +227,7 @@ def _split_members(data: bytes, start: int, end: int, sizes: SliceSizes) -> Iter
 
 
 class PieceReaders(NamedTuple):
-    """How short pieces are read: some items of a list, and some members of an object."""
+    """Functions that parse a few items of a list, or a few members of an object."""
 
     items: Callable[[bytes], list[Any]]
     members: Callable[[bytes], dict[str, Any]]
@@ -239,10 +235,10 @@ class PieceReaders(NamedTuple):
 
 
 def loads(text: str | bytes) -> Any:
-    """What `json.loads` gives, in pieces if the text is large.
+    """Parse like `json.loads`, in pieces if the text is large.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: not JSON.
     """
     if len(text) < LARGE_BYTES:
         return json.loads(text)
@@ -253,11 +249,11 @@ def loads(text: str | bytes) -> Any:
 
 
 def parse_json(data: bytes, sizes: SliceSizes = DEFAULT_SIZES, readers: PieceReaders | None = None) -> Any:
-    """What a text says, as plain Python; `readers` read its pieces if not msgspec.
+    """Parse a text into Python values. `readers` parse its pieces; msgspec by default.
 
     Raises:
-        msgspec.DecodeError: it is not JSON.
-        DuplicateKey: an object has a key twice, and the readers do not allow it.
+        msgspec.DecodeError: not JSON.
+        DuplicateKey: an object has a key twice, and `readers` do not allow it.
     """
     start, end = _trim(data)
     if data[start : start + 1] not in (b"[", b"{"):
@@ -276,15 +272,15 @@ def parse_json(data: bytes, sizes: SliceSizes = DEFAULT_SIZES, readers: PieceRea
     return builder.finish(end)
 
 
-# An edge behind a value that is complete, besides those that are tokens.
+# An edge after a complete value, besides the kinds of tokens.
 _VALUE_END = 4
 
 
 def _find_edges(token_slice: TokenSlice, depth_before: int) -> list[tuple[int, int]]:
-    """The tokens of a slice between which there are only values that begin and end there.
+    """Return those tokens of a slice between which all values are complete.
 
-    These are brackets whose other half is in another slice, and commas before them; and the first and the last
-    token, since between two slices there may be a long string.
+    These are brackets whose counterpart is in another slice, commas before them, and the first and last token,
+    because a long string may lie between two slices.
     """
     import numpy as np
 
@@ -304,7 +300,7 @@ def _find_edges(token_slice: TokenSlice, depth_before: int) -> list[tuple[int, i
 
 
 class _ValueBuilder:
-    """A value as it is put together, from one edge to the next."""
+    """Builds a value from one edge to the next."""
 
     def __init__(self, data: bytes, start: int, sizes: SliceSizes, readers: PieceReaders) -> None:
         self._data = data
@@ -312,14 +308,11 @@ class _ValueBuilder:
         self._readers = readers
         self._position = start + 1
         self._open: list[list[Any] | dict[str, Any]] = [self._new_container(start)]
-        self._keys: list[str | None] = [None]  # under which each will stand in the one around it
+        self._keys: list[str | None] = [None]  # of each open container in its parent
         self._result: Any = None
-        self._previous_edge = (
-            OPEN  # what stands before the next text: an opening, a comma, or the end of a value
-        )
+        self._previous_edge = OPEN  # OPEN, COMMA or _VALUE_END
 
     def add_until(self, position: int, edge: int) -> None:
-        """Add what stands before the next edge."""
         begin, self._position = self._position, position + 1
         if not self._open:
             raise _malformed_at(position)
@@ -332,13 +325,11 @@ class _ValueBuilder:
         self._previous_edge = _VALUE_END if edge == CLOSE else edge
 
     def finish(self, end: int) -> Any:
-        """The whole value."""
         if self._open or self._position != end:
             raise _malformed_at(self._position)
         return self._result
 
     def _open_container(self, begin: int, position: int) -> None:
-        """Begin a list or an object; in an object its key stands before it."""
         key = None
         if isinstance(self._open[-1], dict):
             found = _match_key(self._data, begin, position)
@@ -354,7 +345,6 @@ class _ValueBuilder:
         return [] if self._data.startswith(b"[", position) else {}
 
     def _close_container(self, position: int) -> None:
-        """End the last one that began."""
         ended, key = self._open.pop(), self._keys.pop()
         if self._data[position] != (b"]" if isinstance(ended, list) else b"}")[0]:
             raise _malformed_at(position)
@@ -366,7 +356,6 @@ class _ValueBuilder:
             self._add_members(container, {str(key): ended})
 
     def _add_complete_members(self, begin: int, position: int, edge: int) -> None:
-        """Add members that are complete."""
         begin, position = _trim(self._data, begin, position)
         if self._previous_edge == _VALUE_END and begin < position:
             if not self._data.startswith(b",", begin):
@@ -410,7 +399,7 @@ class _ValueBuilder:
 
     @contextmanager
     def _with_whole_path(self) -> Iterator[None]:
-        """Say where in the whole text a duplicate key is that was found in a piece."""
+        """Complete the path of a duplicate key that was found within a piece."""
         try:
             yield
         except DuplicateKey as error:
@@ -420,17 +409,15 @@ class _ValueBuilder:
             raise DuplicateKey((*self._path(), first, *rest)) from None
 
     def _path(self) -> tuple[str | int, ...]:
-        """The keys and indexes that lead to the last list or object that began."""
         steps = zip(self._open, self._keys[1:], strict=False)
         return tuple([len(container) if isinstance(container, list) else str(key) for container, key in steps])
 
     def _is_long_string(self, begin: int, position: int) -> bool:
-        """Whether a text is one string: between two slices that have no other tokens, nothing else is long."""
+        """Tell whether a piece is one string. Only a string can be long without containing tokens."""
         return position - begin >= self._sizes.large_bytes and self._data.startswith(b'"', begin)
 
 
 def _parse_long_string(data: bytes, start: int, end: int, sizes: SliceSizes) -> str:
-    """A string with its quotes."""
     if data[end - 1] != _QUOTE:
         raise _malformed_at(end)
     pieces: list[str] = []
@@ -444,7 +431,7 @@ def _parse_long_string(data: bytes, start: int, end: int, sizes: SliceSizes) -> 
 
 
 def _find_piece_end(data: bytes, at: int, stop: int, end: int) -> int:
-    """Where a piece of a string can end, at the latest at `stop`: not within a character or an escape."""
+    """Return where a piece of a string can end, at most at `stop`: not within a character or an escape."""
     if stop == end:
         return end
     backslash = data.rfind(b"\\", max(at, stop - _ESCAPE_BYTES + 1), stop)
@@ -456,17 +443,16 @@ def _find_piece_end(data: bytes, at: int, stop: int, end: int) -> int:
     half = stop - _ESCAPE_BYTES
     if half > at and _HIGH_SURROGATE.match(data, half, stop) and _starts_escape(data, half, at):
         stop = half
-    return stop if stop > at else end  # it is no text, and msgspec says why
+    return stop if stop > at else end  # it is not valid, and msgspec reports why
 
 
 def _starts_escape(data: bytes, backslash: int, floor: int) -> bool:
-    """Whether a backslash is not itself escaped; nothing before `floor` matters."""
+    """Tell whether a backslash is not itself escaped. Bytes before `floor` do not matter."""
     before = data[floor:backslash]
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 0
 
 
 def _trim(data: bytes, start: int = 0, end: int | None = None) -> tuple[int, int]:
-    """Where a text begins and ends, without the blanks around it."""
     end = len(data) if end is None else end
     start = _skip_whitespace(data, start, end)
     while start < end and data[end - 1] in _WHITESPACE:
@@ -476,7 +462,6 @@ def _trim(data: bytes, start: int = 0, end: int | None = None) -> tuple[int, int
 
 
 def _skip_whitespace(data: bytes, start: int, end: int) -> int:
-    """Where the first sign is that is no blank; `end` if there is none."""
     for at in range(start, end, DEFAULT_SIZES.slice_bytes):
         found = _NOT_WHITESPACE.search(data, at, min(at + DEFAULT_SIZES.slice_bytes, end))
         if found is not None:
@@ -485,13 +470,13 @@ def _skip_whitespace(data: bytes, start: int, end: int) -> int:
 
 
 def _match_key(data: bytes, start: int, end: int) -> re.Match[bytes] | None:
-    """A key and its colon. No server reads a longer one than is looked for."""
+    """Match a key and its colon. Longer keys than the limit are not read by any server."""
     start = _skip_whitespace(data, start, end)
     return _KEY.match(data, start, min(start + _MAX_KEY_BYTES, end))
 
 
 def _decode_piece(decoder: "msgspec.json.Decoder[Decoded]", data: bytes) -> "Decoded":
-    """What a piece says; half a character in it is mended, as in texts that are not large."""
+    """Decode a piece. Lone surrogates are repaired, as in small texts."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -514,7 +499,7 @@ _WRITES_IN_PIECES = ContextVar("writes_in_pieces", default=False)
 
 @contextmanager
 def writing_in_pieces() -> Iterator[None]:
-    """Have what is written within the block written in pieces if it is large."""
+    """Within this block, `parse.to_json` writes large values in pieces."""
     before = _WRITES_IN_PIECES.set(True)
     try:
         yield
@@ -523,14 +508,13 @@ def writing_in_pieces() -> Iterator[None]:
 
 
 def is_writing_in_pieces() -> bool:
-    """Whether a value that is to be written may be large."""
     return _WRITES_IN_PIECES.get()
 
 
 def to_json(
     value: object, *, order: Literal["sorted"] | None = None, sizes: SliceSizes = DEFAULT_SIZES
 ) -> bytes:
-    """A value as JSON without spaces."""
+    """Serialize a value without spaces."""
     written = BytesIO()
     for piece in _encode_pieces(value, order, sizes.slice_bytes):
         written.write(piece)
@@ -564,7 +548,7 @@ def _encode_pieces(value: object, order: Literal["sorted"] | None, max_chars: in
 
 
 def _batches(items: list[Any], max_chars: int) -> Iterator[tuple[list[Any], bool]]:
-    """The items of a list, several small ones together, and each large one alone."""
+    """Group the items of a list: several small ones together, each large one alone."""
     batch: list[Any] = []
     size = 0
     for item in items:
@@ -585,7 +569,7 @@ def _join_with_commas(members: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
 
 
 def _estimate_size(value: object, max_chars: int) -> int:
-    """About how many characters a value has, counted no further than a little over `most`."""
+    """Estimate the characters of a value, stopping soon after `max_chars`."""
     if isinstance(value, str):
         return len(value)
     size = 1

@@ -1,7 +1,8 @@
-"""JSON out of a provider's reply, more forgiving than out of a request: the bill in it must not be lost.
+"""Lenient JSON parsing for responses of providers, so that usage is never lost.
 
-Some hosts write what is no JSON (`NaN`, `-Infinity` as a log probability) or no number that fits (`1e999`).
-Such a reply is scanned for its parts, and only what is looked at is read, as Python's own reader does.
+Some hosts send values that are not JSON (`NaN`, `-Infinity` as a log probability) or numbers out of range
+(`1e999`). Such a response is scanned for its parts, and only the parts that are needed are parsed, with
+Python's own parser.
 """
 
 import codecs
@@ -18,10 +19,10 @@ _Raw = msgspec.Raw | bytes
 
 
 def parse_fields_leniently(data: bytes) -> Fields:
-    """The top-level fields of a reply, each with its own bytes.
+    """Return the top-level fields of a response as bytes.
 
     Raises:
-        MalformedRequest: no object can be found in it.
+        MalformedRequest: it contains no object.
     """
     try:
         return parse.parse_fields(data)
@@ -31,13 +32,13 @@ def parse_fields_leniently(data: bytes) -> Fields:
 
 
 def parse_inner_fields_leniently(raw: _Raw | None) -> Fields:
-    """The fields of an object inside a reply; none where it is something else."""
+    """Return the fields of a nested object as bytes; empty for any other value."""
     data = b"" if raw is None else bytes(raw)
     return parse_fields_leniently(data) if data.startswith(b"{") else {}
 
 
 def parse_items_leniently(raw: _Raw | None) -> tuple[bytes, ...]:
-    """The bytes of each item of a list in a reply; nothing where there is no list."""
+    """Return the items of a list as bytes; empty for any other value."""
     try:
         return parse.parse_items(raw)
     except MalformedRequest:
@@ -46,10 +47,10 @@ def parse_items_leniently(raw: _Raw | None) -> tuple[bytes, ...]:
 
 
 def parse_json_leniently(raw: _Raw | None) -> Any:
-    """What a piece of a reply says; a number that is none comes as Python's infinity or nan.
+    """Parse a value. Invalid numbers become Python's infinity or NaN.
 
     Raises:
-        MalformedRequest: it cannot be read at all.
+        MalformedRequest: it cannot be parsed at all.
     """
     try:
         return parse.parse_json(raw)
@@ -61,12 +62,12 @@ def parse_json_leniently(raw: _Raw | None) -> Any:
 
 
 def parse_object_leniently(raw: _Raw | None) -> dict[str, Any]:
-    """An object in a reply as a dict; an empty one where it is something else."""
+    """Parse an object; empty for any other value."""
     return as_dict(parse_json_leniently(raw))
 
 
 def parse_objects_leniently(data: bytes) -> list[Fields]:
-    """The fields of a reply, or of each object in one that is a list."""
+    """Return the fields of a response, or of each object in a response that is a list."""
     text = data.removeprefix(codecs.BOM_UTF8)
     if text.startswith(b"{") or not is_list(text):
         return [parse_fields_leniently(text)]

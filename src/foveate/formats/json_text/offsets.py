@@ -1,10 +1,8 @@
-"""Where the parts of a JSON text lie in its bytes: the members of an object, the items of a list.
+"""Byte offsets of the parts of a JSON text, and patches that replace some of them.
 
-msgspec says quickly how long each part is, but not where. The places follow by walking: over blanks, a key, a
-part of known length. Where what was said does not stand there (a repeated key, a lone surrogate that msgspec
-does not read), a plain scanner finds the end.
-
-Bytes put in the place of others, everything else staying as it is.
+msgspec quickly gives the bytes of each part, but not their position. Positions follow from walking over
+whitespace, keys and parts of known length. If the bytes are not found at the expected position (a repeated key,
+a lone surrogate that msgspec rejects), a plain scanner finds the end of the value.
 """
 
 import codecs
@@ -37,21 +35,20 @@ _AFTER_VALUE = frozenset(b" \t\r\n,]}")
 
 class ByteSpan(
     NamedTuple
-):  # made for every message of every request that is edited, and made quicker than a dataclass
-    """A stretch of bytes, from `start` up to, not with, `end`."""
+):  # created for every message of an edited request, and faster to create than a dataclass
+    """Range of bytes from `start` to `end`, exclusive."""
 
     start: int
     end: int
 
     def read(self, data: bytes) -> bytes:
-        """The bytes themselves."""
         return data[self.start : self.end]
 
 
 class ObjectMembers(NamedTuple):
-    """An object: where it lies, where the value under each name lies, and where its last member ends.
+    """Span of an object, the spans of its values by name, and the end of its last member.
 
-    Of a repeated name it is the last one, which is the one that counts.
+    For a repeated name, the last value counts.
     """
 
     span: ByteSpan
@@ -60,16 +57,16 @@ class ObjectMembers(NamedTuple):
 
 
 def value_span(data: bytes) -> ByteSpan:
-    """Where the one value of a JSON text lies in it, without the blanks and the byte order mark around."""
+    """Return the span of the JSON value in `data`, without surrounding whitespace and byte order mark."""
     start = _skip_whitespace(data, len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0)
     return ByteSpan(start, len(data.rstrip(b" \t\r\n")))
 
 
 def find_members(data: bytes, span: ByteSpan) -> ObjectMembers:
-    """The members of the object at `span`.
+    """Return the members of the object at `span`.
 
     Raises:
-        MalformedRequest: what lies there is no JSON object.
+        MalformedRequest: it is not a JSON object.
     """
     raws: dict[str, Any] = _try_decode(_FIELDS_DECODER, span.read(data)) or {}
     return _walk_members(data, span, lambda name, at: _skip_known_value(data, at, raws.get(name)))
@@ -78,10 +75,12 @@ def find_members(data: bytes, span: ByteSpan) -> ObjectMembers:
 def find_members_and_lists(
     data: bytes, span: ByteSpan, lists: Mapping[str, Sequence[bytes]]
 ) -> tuple[ObjectMembers, dict[ByteSpan, tuple[ByteSpan, ...]]]:
-    """The same without decoding it, for an object that is mostly `lists` of known items; and where these lie.
+    """Return the members of the object at `span`, and the spans of the items of `lists`, whose bytes are known.
+
+    The object is not decoded, which is faster if it consists mostly of these lists.
 
     Raises:
-        MalformedRequest: what lies there is no JSON object.
+        MalformedRequest: it is not a JSON object.
     """
     list_items: dict[ByteSpan, tuple[ByteSpan, ...]] = {}
 
@@ -99,10 +98,11 @@ def find_members_and_lists(
 
 
 def find_members_after(data: bytes, before: Mapping[str, ByteSpan], name: str, end: int) -> ObjectMembers:
-    """The members of a whole body that begins with those `before`; the last item of the list `name` ends there.
+    """Return the members of a body that starts with `before`, given that the last item of list `name` ends at
+    `end`.
 
     Raises:
-        MalformedRequest: what stands behind it is not the rest of an object.
+        MalformedRequest: what follows is not the rest of an object.
     """
     closed = _expect(data, _skip_whitespace(data, end), b"]")
     values = {**before, name: ByteSpan(before[name].start, closed)}
@@ -116,7 +116,6 @@ def _walk_members(data: bytes, span: ByteSpan, find_end: Callable[[str, int], in
 def _walk_more_members(
     data: bytes, span: ByteSpan, values: dict[str, ByteSpan], last_end: int, find_end: Callable[[str, int], int]
 ) -> ObjectMembers:
-    """An object whose first members are `values`, of which the last ends there."""
     key = (_NEXT_KEY if values else _KEY).match(data, last_end)
     while key is not None:
         at = key.end()
@@ -129,10 +128,10 @@ def _walk_more_members(
 
 
 def find_items(data: bytes, span: ByteSpan, known: Sequence[bytes] = ()) -> tuple[ByteSpan, ...]:
-    """The items of the list at `span`; `known` are their bytes, where somebody has them already.
+    """Return the items of the list at `span`; `known` are their bytes, if they are known already.
 
     Raises:
-        MalformedRequest: what lies there is no JSON list.
+        MalformedRequest: it is not a JSON list.
     """
     raws: Sequence[Any] = known or _try_decode(_ITEMS_DECODER, span.read(data)) or ()
     at = _skip_whitespace(data, _expect(data, span.start, b"["))
@@ -149,7 +148,7 @@ def find_items(data: bytes, span: ByteSpan, known: Sequence[bytes] = ()) -> tupl
 
 
 def _walk_items(data: bytes, start: int, raws: Sequence[Any]) -> list[ByteSpan]:
-    """The items of the list at `start`, as far as they are `raws`; a lone surrogate is mended in these."""
+    """Return the spans of items as long as they match `raws`, in which lone surrogates may be repaired."""
     at = _skip_whitespace(data, start + 1)
     if len(raws) > 1 and (evenly_spaced := _match_evenly_spaced(data, at, raws)):
         return evenly_spaced
@@ -170,10 +169,10 @@ def _walk_items(data: bytes, start: int, raws: Sequence[Any]) -> list[ByteSpan]:
 
 
 def _match_evenly_spaced(data: bytes, at: int, raws: Sequence[Any]) -> list[ByteSpan]:
-    """The same where all of them stand there in the same distance, as most clients write them; else none."""
+    """Return the spans if all separators are the same, as most clients write them; otherwise an empty list."""
     comma = _COMMA.match(data, at + len(raws[0]))
     separator = comma[0] if comma is not None else b""
-    # One long gap, written between all of them, could take more memory than there is.
+    # Repeating one very long separator could exhaust the memory.
     if not separator or len(separator) * (len(raws) - 1) > len(data):
         return []
     if not data.startswith(separator.join(raws), at):
@@ -187,10 +186,10 @@ def _match_evenly_spaced(data: bytes, at: int, raws: Sequence[Any]) -> list[Byte
 
 
 def find_value_end(data: bytes, at: int) -> int:
-    """Where the value that begins at `at` ends, found without knowing anything of it.
+    """Return the end of the value that starts at `at`, by scanning.
 
     Raises:
-        MalformedRequest: no value begins there, or it does not end.
+        MalformedRequest: no value starts there, or it does not end.
     """
     first = data[at : at + 1]
     if first == b'"':
@@ -217,7 +216,6 @@ def find_value_end(data: bytes, at: int) -> int:
 
 
 def _find_string_end(data: bytes, at: int) -> int:
-    """Where the string that begins at `at` ends: mostly at the next quote, otherwise escapes are skipped."""
     if not data.startswith(b'"', at):
         raise _malformed_at(at)
     end = data.find(b'"', at + 1)
@@ -230,7 +228,7 @@ def _find_string_end(data: bytes, at: int) -> int:
 
 
 def _skip_known_value(data: bytes, at: int, raw: Any) -> int:
-    """The end of the value at `at`, which is `raw` if it stands there whole."""
+    """Return the end of the value at `at`, which is `raw` if its bytes are found there."""
     if raw is not None:
         expected = bytes(raw)
         end = at + len(expected)
@@ -240,7 +238,6 @@ def _skip_known_value(data: bytes, at: int, raw: Any) -> int:
 
 
 def _skip_whitespace(data: bytes, at: int) -> int:
-    """The next byte that is not blank."""
     if at < len(data) and data[at] not in _WHITESPACE_BYTES:
         return at
     match = _WHITESPACE.match(data, at)
@@ -258,12 +255,12 @@ def _decode_key(literal: bytes, at: int) -> str:
         return literal[1:-1].decode("utf-8", "replace")
     try:
         return str(json.loads(literal.decode("utf-8", "replace"), strict=False))
-    except ValueError:  # an escape that is none
+    except ValueError:  # an invalid escape
         raise _malformed_at(at) from None
 
 
 def _try_decode(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
-    """What msgspec makes of it; nothing where it is stricter than a provider, and the scanner has to do."""
+    """Decode with msgspec; return None if it is stricter than providers are."""
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -275,7 +272,7 @@ def _malformed_at(at: int) -> MalformedRequest:
 
 
 class Splice(NamedTuple):
-    """`put` in the place of what lies from `start` up to `end`."""
+    """Replacement of the bytes from `start` to `end` by `new`."""
 
     start: int
     end: int
@@ -283,18 +280,19 @@ class Splice(NamedTuple):
 
 
 class Patch:
-    """Splices that are being gathered; those for the same place are written in the order they came in."""
+    """Replacements to apply to a text. Those at the same position are written in the order in which they were
+    added.
+    """
 
     def __init__(self) -> None:
         self._splices: list[Splice] = []
         self._added_members: dict[int, tuple[ObjectMembers, list[bytes]]] = {}
 
     def replace(self, start: int, end: int, new: bytes) -> None:
-        """`new` in the place of what lies from `start` up to `end`."""
         self._splices.append(Splice(start, end, new))
 
     def set_member(self, owner: ObjectMembers, name: str, new: bytes) -> None:
-        """`new` as the value under `name`, in the place of the present one or behind the last member."""
+        """Replace the value of a member, or add the member at the end."""
         present = owner.values.get(name)
         if present is not None:
             self.replace(present.start, present.end, new)
@@ -309,7 +307,7 @@ class Patch:
         dropped: Set[int],
         added: Mapping[int, Sequence[bytes]],
     ) -> None:
-        """A list at `span` without the items in `dropped`, and with `added` before those it names."""
+        """Remove the items in `dropped` from a list, and insert `added` before the given indexes."""
         kept = [position for position in range(len(items)) if position not in dropped]
         for before, after in zip([-1, *kept], [*kept, len(items)], strict=True):
             removed = items[before + 1 : after]
@@ -328,14 +326,13 @@ class Patch:
                 self.replace(span.start + 1, span.start + 1, new)
 
     def include(self, other: "Patch") -> None:
-        """The splices of `other` too."""
         self._splices.extend(other._all_splices())
 
     def apply(self, data: bytes, span: ByteSpan | None = None) -> bytes:
-        """`data`, or what lies at `span` of it, with all splices.
+        """Return `data`, or its part at `span`, with all replacements.
 
         Raises:
-            BadEdit: two of them are for the same bytes.
+            BadEdit: two of them overlap.
         """
         at, end = (span.start, span.end) if span else (0, len(data))
         pieces: list[bytes | memoryview] = []

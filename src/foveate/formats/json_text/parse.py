@@ -1,4 +1,4 @@
-"""JSON in and out of a request body, keeping the bytes of every part that is only passed on."""
+"""Parse and write the JSON of a request body, keeping the bytes of every part that is only forwarded."""
 
 import codecs
 import json
@@ -12,7 +12,7 @@ from foveate.formats.json_text import large_json
 from foveate.formats.json_text.surrogates import repair_surrogates
 from foveate.model import Opaque
 
-# A field is a piece of the body that it came in, or its bytes.
+# A field refers to the body, or has its own bytes.
 Fields = Mapping[str, msgspec.Raw | bytes]
 
 Decoded = TypeVar("Decoded")
@@ -27,8 +27,6 @@ _VALUE_DECODER = msgspec.json.Decoder()
 
 
 class _RoleOnly(msgspec.Struct):
-    """Of a message, who speaks."""
-
     role: Any = None
 
 
@@ -49,16 +47,16 @@ _JSON_TYPE_NAMES: dict[type, str] = {
 
 
 def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
-    """The JSON of `body`, whatever it was handed in as; a byte order mark before it stays.
+    """Return the JSON of `body`, whatever its type. A byte order mark is kept.
 
     Raises:
-        MalformedRequest: `body` holds something that JSON cannot say.
+        MalformedRequest: `body` contains a value that JSON cannot represent.
     """
     if isinstance(body, (bytes, bytearray)):
         return bytes(body)
     try:
         return body.encode() if isinstance(body, str) else _encode(body)
-    except UnicodeEncodeError:  # a string with a lone surrogate, which no bytes can carry
+    except UnicodeEncodeError:  # a lone surrogate cannot be encoded
         return str(body).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedRequest(f"the request cannot be written as JSON: {error}") from None
@@ -67,12 +65,12 @@ def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
 def _encode(value: object, order: Literal["sorted"] | None = None) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=_dump_sdk_object, order=order)
-    except UnicodeEncodeError:  # a lone surrogate: the escapes of the standard library can say it
+    except UnicodeEncodeError:  # a lone surrogate, which the standard library escapes
         return json.dumps(value, default=_dump_sdk_object, sort_keys=order is not None).encode("ascii")
 
 
 def _dump_sdk_object(value: object) -> object:
-    """An SDK's own message objects as the JSON that they are sent as."""
+    """Convert a message object of a provider's SDK to what the SDK would send."""
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json", exclude_none=True)
@@ -80,7 +78,7 @@ def _dump_sdk_object(value: object) -> object:
 
 
 def parse_fields(data: bytes) -> dict[str, msgspec.Raw]:
-    """The top-level fields of a request body, each with its own bytes.
+    """Return the top-level fields of a request body as bytes.
 
     Raises:
         MalformedRequest: not a JSON object in UTF-8.
@@ -89,7 +87,7 @@ def parse_fields(data: bytes) -> dict[str, msgspec.Raw]:
 
 
 def parse_inner_fields(raw: msgspec.Raw | bytes | None) -> dict[str, msgspec.Raw]:
-    """The fields of an object inside a body, each with its own bytes; none where it is something else."""
+    """Return the fields of a nested object as bytes; empty for any other value."""
     return _parse_fields(raw) if raw is not None and _starts_with(raw, b"{") else {}
 
 
@@ -99,7 +97,7 @@ def _parse_fields(raw: msgspec.Raw | bytes) -> dict[str, msgspec.Raw]:
 
 
 def parse_items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
-    """The bytes of each item of a JSON list; nothing where there is no list."""
+    """Return the items of a JSON list as bytes; empty for any other value."""
     if raw is None:
         return ()
     if len(raw) >= large_json.LARGE_BYTES:
@@ -114,10 +112,10 @@ def parse_items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
 
 
 def parse_entries(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
-    """The bytes of each message in the list that stands under `name`.
+    """Return the objects in the list of field `name` as bytes.
 
     Raises:
-        MalformedRequest: it is no list, or holds something else than objects.
+        MalformedRequest: not a list, or an item is not an object.
     """
     if raw is None:
         return ()
@@ -132,10 +130,10 @@ def parse_entries(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ..
 
 
 def parse_message_object(raw: bytes) -> dict[str, Any]:
-    """One message as a dict.
+    """Parse a message.
 
     Raises:
-        MalformedRequest: it is no object.
+        MalformedRequest: it is not an object.
     """
     message = parse_json(raw)
     if not isinstance(message, dict):
@@ -144,7 +142,7 @@ def parse_message_object(raw: bytes) -> dict[str, Any]:
 
 
 def parse_json(raw: msgspec.Raw | bytes | None) -> Any:
-    """What a piece of JSON says, as plain Python; None where there is none."""
+    """Parse a JSON value; None if there is none."""
     if raw is None:
         return None
     is_large = len(raw) >= large_json.LARGE_BYTES
@@ -152,10 +150,10 @@ def parse_json(raw: msgspec.Raw | bytes | None) -> Any:
 
 
 def read_role(message: bytes) -> str:
-    """Who speaks; nobody where the message does not say.
+    """Return the role of a message; empty if it has none.
 
     Raises:
-        MalformedRequest: it cannot be read, or is no object.
+        MalformedRequest: it cannot be parsed, or is not an object.
     """
     if len(message) >= large_json.LARGE_BYTES:
         return as_text(parse_json(parse_fields(message).get("role")))
@@ -163,53 +161,49 @@ def read_role(message: bytes) -> str:
 
 
 def is_set(raw: msgspec.Raw | bytes | None) -> bool:
-    """Whether a field says anything. An empty object does: it asks for what it is named after."""
+    """Tell whether a field has a value. An empty object counts, because it enables the feature of that name."""
     return parse_json(raw) not in (None, False, "", [])
 
 
 def parse_object(raw: msgspec.Raw | bytes | None) -> dict[str, Any]:
-    """A JSON object as a dict; an empty one where it is something else."""
+    """Parse a JSON object; empty for any other value."""
     return as_dict(parse_json(raw))
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """`found` if it is a dict, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """`found` if it is a list, otherwise an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: object) -> str:
-    """`found` if it is a string, otherwise an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def json_type_name(value: object) -> str:
-    """What JSON calls a value, with its article."""
+    """Return the JSON type of a value, with its article."""
     return next(name for kind, name in _JSON_TYPE_NAMES.items() if isinstance(value, kind))
 
 
 def make_opaque(block: object) -> Opaque:
-    """A block that is not read, under the name it gives itself or, without one, what JSON calls it."""
+    """Wrap a block that is not parsed, named by its type or its JSON type."""
     return Opaque(as_text(as_dict(block).get("type")) or json_type_name(block), to_json(block))
 
 
 def is_list(raw: msgspec.Raw | bytes) -> bool:
-    """Whether a piece of JSON is a list."""
     return _starts_with(raw, b"[")
 
 
 def _starts_with(raw: msgspec.Raw | bytes, prefix: bytes) -> bool:
-    """Whether a piece of JSON begins with `sign`; a copy is made of its head alone, for it can be long."""
+    """Tell whether a JSON value starts with `prefix`. Only its first bytes are copied, as it can be long."""
     head = bytes(memoryview(raw)[:_HEAD_BYTES]).lstrip(_WHITESPACE)
     return (head or bytes(raw).lstrip(_WHITESPACE)).startswith(prefix)
 
 
 def to_json(value: object, *, order: Literal["sorted"] | None = None) -> bytes:
-    """`found` as JSON without spaces, with its keys in an `order` of their own or as they are."""
+    """Serialize a value without spaces, with keys as they are or sorted."""
     return (
         large_json.to_json(value, order=order) if large_json.is_writing_in_pieces() else _encode(value, order)
     )
@@ -223,7 +217,7 @@ def _decode(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | bytes)
 
 
 def _decode_repaired(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | bytes) -> Decoded:
-    """The same of what cannot be read as it is: mended where half a character is all that is wrong with it."""
+    """Decode data after repairing lone surrogates."""
     try:
         return decoder.decode(repair_surrogates(bytes(data)))
     except _DECODE_ERRORS as error:
@@ -231,7 +225,6 @@ def _decode_repaired(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw
 
 
 def _parse_large(parse: Callable[[bytes], Decoded], data: msgspec.Raw | bytes) -> Decoded:
-    """The same of what is large."""
     try:
         return parse(data if type(data) is bytes else large_json.copy_bytes(data))
     except _DECODE_ERRORS as error:
@@ -251,6 +244,6 @@ def _malformed(error: Exception) -> MalformedRequest:
 
 
 def select_fields(body: bytes, names: frozenset[str], **added: object) -> bytes:
-    """A body with only the top-level fields in `names`, each as it came, and with `added` in front."""
+    """Return a body with only the top-level fields in `names`, unchanged, after the fields in `added`."""
     selected = {name: raw for name, raw in parse_fields(body).items() if name in names and name not in added}
     return _encode({**added, **selected})

@@ -1,9 +1,9 @@
-"""Lone surrogates in JSON texts: escapes of half a character, which no decoder takes."""
+"""Repair of lone surrogate escapes in JSON, which no decoder accepts."""
 
 import re
 
 _BACKSLASH = ord("\\")
-# Where an escaped surrogate may begin, and the second half of a pair.
+# Any escaped surrogate, and the second half of a pair.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _HIGH_SURROGATE_DIGITS = b"89abAB"

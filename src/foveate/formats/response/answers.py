@@ -1,7 +1,4 @@
-"""Parts of a model's answer by which the same answer is recognised when a client sends it back as history.
-
-What a model has said in an answer of Anthropic's, where that is text alone and it ended by itself.
-"""
+"""Content of a model's answer: the parts that identify it when a client sends it back, and its texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -29,8 +26,8 @@ from foveate.formats.response.event_streams import (
 from foveate.model import Format
 
 MAX_TEXT_CHARS = 300
-"""Only this much of an answer's text is compared, without blanks: some clients trim what they send back."""
-# A text may have millions of words, of which only the first are needed.
+"""Compared start of an answer's text, without whitespace, because some clients trim it."""
+# A text may have millions of words; only the first are needed.
 _SLICE_CHARS = 4 * MAX_TEXT_CHARS
 _MAX_TOOL_CALLS = 16
 _MAX_SIGNATURE_CHARS = 64
@@ -42,8 +39,8 @@ _MODEL_ITEMS = (
 )
 
 
-# What stands in the events that tell a part of an answer: in those of tool calls, and in those of text and ids.
-# Others are skipped, since a long answer has thousands.
+# Bytes in the events with tool calls, and in those with text and ids. Other events are skipped, because a long
+# answer has thousands.
 _TOOL_CALL_MARKERS: dict[Format, tuple[bytes, ...]] = {
     Format.ANTHROPIC: (b"content_block_start",),
     Format.CHAT: (b'"tool_calls"',),
@@ -52,20 +49,20 @@ _TOOL_CALL_MARKERS: dict[Format, tuple[bytes, ...]] = {
 }
 _TEXT_MARKERS: dict[Format, tuple[bytes, ...]] = {
     Format.ANTHROPIC: (b"text_delta", b"message_start"),
-    # It is null in events of reasoning.
+    # It is null in reasoning events.
     Format.CHAT: (b'"content":"', b'"content": "', b'"content":[', b'"content": ['),
     Format.RESPONSES: (b"output_text.delta", b"response.created"),
     Format.GEMINI: (b'"candidates"',),
 }
 _DECODER = msgspec.json.Decoder()
-# Many small chunks are read together: that takes less time.
+# Small chunks are parsed together, which is faster.
 _BATCH_BYTES = 4 * 1024
-# A larger event is not read: decoding it would block the event loop.
+# Larger events are skipped, because decoding would block the event loop.
 _MAX_EVENT_BYTES = 1024 * 1024
 
 
 class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider's id of an answer, the ids of its tool calls, and its text without blanks, cut off."""
+    """The id of an answer, the ids of its tool calls, and the start of its text without whitespace."""
 
     id: str = ""
     tool_calls: tuple[str, ...] = ()
@@ -100,18 +97,16 @@ def read_message_parts(api_format: Format, messages: Sequence[bytes]) -> AnswerP
 
 
 def is_from_model(raw: bytes) -> bool:
-    """Return whether a model wrote this message of a request.
+    """Tell whether a model wrote this message of a request.
 
     Raises:
-        MalformedRequest: it cannot be read.
+        MalformedRequest: it cannot be parsed.
     """
     role = read_role(raw)
     return role in _MODEL_ROLES if role else parse_json(parse_fields(raw).get("type")) in _MODEL_ITEMS
 
 
 class _PartCollector:
-    """Parts as they are found."""
-
     def __init__(self) -> None:
         self._id = ""
         self._tool_calls: list[str] = []
@@ -124,7 +119,7 @@ class _PartCollector:
 
     @property
     def has_all_text(self) -> bool:
-        """Whether more text would not be used."""
+        """Tell whether more text would be ignored."""
         return self._chars >= MAX_TEXT_CHARS
 
     def add_id(self, value: object) -> None:
@@ -159,7 +154,7 @@ class _PartCollector:
     def _add_untyped(self, block: dict[str, Any]) -> None:
         """Add a block of Bedrock or a part of Gemini.
 
-        Older models of Gemini give their calls no ids, but a signature, which clients send back too.
+        Older Gemini models give tool calls a signature instead of an id. Clients send it back too.
         """
         if block.get("thought") is not True:
             self.add_text(block.get("text"))
@@ -175,10 +170,10 @@ class _PartCollector:
 
 
 class StreamPartCollector:
-    """Collects the parts of an answer while it streams; of its tool calls, only the first.
+    """Collects the parts of an answer while it streams, but only the first tool call.
 
-    Thinking of any length may come before the text, so nothing is kept of an event but its parts. Gemini also
-    streams a JSON list, and AWS binary frames, which begin with their length.
+    Thinking of any length may precede the text, so only the parts of an event are kept. Gemini also streams a
+    JSON list, and AWS binary frames, which start with their length.
     """
 
     def __init__(self, api_format: Format) -> None:
@@ -193,7 +188,6 @@ class StreamPartCollector:
         self._open_line = b""
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream."""
         if self._collect is None:
             return
         self._unread.append(chunk)
@@ -202,7 +196,7 @@ class StreamPartCollector:
             self._read()
 
     def end(self) -> AnswerParts:
-        """Return the parts of the stream, which may have been cut off."""
+        """Return the parts of the stream, which may be truncated."""
         self._unread.append(b"\n")
         self._read()
         return self._parts.parts()
@@ -231,7 +225,7 @@ class StreamPartCollector:
                 self._collect = None
 
     def _data_lines(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the data of the server-sent events that may tell something new."""
+        """Yield the data of those server-sent events that may contain new parts."""
         lines, newline, self._open_line = (self._open_line + chunk).rpartition(b"\n")
         if len(self._open_line) > _MAX_EVENT_BYTES:
             self._open_line = b""
@@ -326,7 +320,10 @@ _COMPLETE_STOP_REASONS = frozenset(("end_turn", "stop_sequence"))
 
 
 def read_complete_texts(response: bytes, *, streams: bool) -> tuple[str, ...]:
-    """The texts of an answer, as a client sends them back; none where it holds other things, or was cut off."""
+    """Return the texts of an Anthropic response as a client sends them back.
+
+    Empty if the response contains anything else, or did not end by itself.
+    """
     try:
         texts, stop = _read_streamed_response(response) if streams else _read_whole_response(response)
     except MalformedRequest:
@@ -358,7 +355,7 @@ def _read_streamed_response(response: bytes) -> tuple[list[str], str]:
     return ["" if text == _NOT_TEXT else text for _, text in sorted(texts.items())], stop
 
 
-# No text that a model writes is this.
+# Placeholder that no model writes.
 _NOT_TEXT = "\0"
 
 

@@ -1,4 +1,4 @@
-"""What a provider says no with: its status, its words, and the JSON that it wraps them in."""
+"""Error responses in the format of each provider."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,10 @@ from foveate.model import Format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorResponse:
-    """A request that the provider does not take.
+    """An error response of a provider.
 
-    `kind` is the error's type in the provider's own words; `param` and `code` are OpenAI's, who names the
-    parameter that is wrong and, for some errors, a code. `details` are Anthropic's, with
-    its `error_code`. `retry_after_seconds` says when to come back.
+    `kind` is the provider's error type; `param` and `code` are OpenAI's. `details` are Anthropic's, and contain
+    its `error_code`.
     """
 
     message: str
@@ -25,7 +24,7 @@ class ErrorResponse:
     retry_after_seconds: float | None = None
 
 
-# The type that each provider gives an error of a status: https://platform.claude.com/docs/en/api/errors and
+# Error types by status: https://platform.claude.com/docs/en/api/errors and
 # https://platform.openai.com/docs/guides/error-codes (read November 2026).
 _ANTHROPIC_ERROR_TYPES = {
     400: "invalid_request_error",
@@ -38,8 +37,8 @@ _ANTHROPIC_ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-# https://ai.google.dev/gemini-api/docs/troubleshooting (November 2026). Google has no status for money that has
-# run out; a project without billing gets this one, which clients do not retry.
+# https://ai.google.dev/gemini-api/docs/troubleshooting (November 2026). Google has no status for an
+# exhausted budget; a project without billing gets this one, which clients do not retry.
 _GEMINI_ERROR_TYPES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -52,7 +51,7 @@ _GEMINI_ERROR_TYPES = {
     503: "UNAVAILABLE",
 }
 # https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html (November 2026). AWS has
-# none for money that has run out; clients do not retry the one for a quota.
+# no status for an exhausted budget; clients do not retry the one for a quota.
 _BEDROCK_ERROR_TYPES = {
     401: "AccessDeniedException",
     402: "ServiceQuotaExceededException",
@@ -72,7 +71,7 @@ _OPENAI_ERROR_TYPES = {
 
 
 def make_status_error(api_format: Format, status: int, message: str = "") -> ErrorResponse:
-    """A status that has nothing to do with what the request says, with the type that the provider gives it."""
+    """Make the error that the provider has for a status, independent of the request."""
     if api_format is Format.ANTHROPIC:
         kind = _ANTHROPIC_ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return ErrorResponse(message=message or _default_message(kind), status=status, kind=kind)
@@ -89,7 +88,6 @@ def make_status_error(api_format: Format, status: int, message: str = "") -> Err
 
 
 def make_overloaded_error(api_format: Format) -> ErrorResponse:
-    """More requests than the provider can serve."""
     if api_format is Format.ANTHROPIC:
         return make_status_error(api_format, 529, "Overloaded")
     if api_format is Format.GEMINI:
@@ -98,7 +96,6 @@ def make_overloaded_error(api_format: Format) -> ErrorResponse:
 
 
 def make_invalid_json_error(api_format: Format, reason: str) -> ErrorResponse:
-    """A body that is not JSON, or no object."""
     if api_format is Format.ANTHROPIC:
         return ErrorResponse(message=f"The request body is not valid JSON: {reason}")
     if api_format is Format.GEMINI:
@@ -110,12 +107,10 @@ def make_invalid_json_error(api_format: Format, reason: str) -> ErrorResponse:
 
 
 def make_body_too_large_error(api_format: Format, limit_bytes: int) -> ErrorResponse:
-    """A body of more bytes than are read."""
     return make_status_error(api_format, 413, f"Request exceeds the maximum size of {limit_bytes} bytes")
 
 
 def error_body(api_format: Format, error_response: ErrorResponse, request_id: str) -> bytes:
-    """The JSON that a provider answers with when it refuses."""
     if api_format is Format.ANTHROPIC:
         inner: dict[str, object] = {"type": error_response.kind, "message": error_response.message}
         if error_response.details is not None:
@@ -129,7 +124,7 @@ def error_body(api_format: Format, error_response: ErrorResponse, request_id: st
 
 
 def gemini_error_object(error_response: ErrorResponse) -> dict[str, str | int]:
-    """An error as Google's APIs have it inside of others; a plain refusal is an invalid argument."""
+    """Return the error object of Google's APIs. An error without a Google type is an invalid argument."""
     kind = (
         error_response.kind
         if error_response.kind.isupper()
@@ -139,7 +134,6 @@ def gemini_error_object(error_response: ErrorResponse) -> dict[str, str | int]:
 
 
 def openai_error_object(error_response: ErrorResponse) -> dict[str, str | None]:
-    """An error as OpenAI has it inside of others."""
     return {
         "message": error_response.message,
         "type": error_response.kind,

@@ -1,12 +1,8 @@
-"""A stream cut into its events as it comes, each with its own bytes.
+"""Split streamed responses into events, each with its own bytes, however the network chunks them.
 
-The bytes of all events, and the rest that is no whole event yet, are the stream; where the network cuts it
-changes nothing. (Server-sent events: html.spec.whatwg.org, read November 2026.)
-
-The binary frames in which Bedrock streams (application/vnd.amazon.eventstream, read November 2026).
-
-A frame: its length and that of its headers (4 bytes each), a checksum, headers, a JSON payload, a checksum. The
-checksums are the client's to look at.
+Server-sent events (html.spec.whatwg.org, read November 2026), JSON lists (Gemini), and AWS binary frames
+(application/vnd.amazon.eventstream, read November 2026). A frame has its length and that of its headers (4
+bytes each), a checksum, headers, a JSON payload and a checksum. Checksums are left to the client.
 """
 
 import codecs
@@ -20,7 +16,7 @@ from foveate.errors import MalformedRequest
 from foveate.formats.json_text.lenient import parse_object_leniently
 from foveate.formats.json_text.parse import as_text
 
-MAX_EVENT_BYTES = 16 * 1024 * 1024  # of one event; a larger one is passed on, and not read
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # larger events are forwarded without being parsed
 
 _LINE_END = rb"(?>\r\n|\n|\r)"
 _EVENT_END = re.compile(_LINE_END + _LINE_END)
@@ -32,48 +28,43 @@ _STRUCTURE = re.compile(rb'["{}\[\]]')
 
 
 class StreamEvent(Protocol):
-    """One event, in whatever way a stream is cut."""
-
     @property
     def raw(self) -> bytes:
-        """Its bytes in the stream."""
+        """Bytes of the event in the stream."""
 
     @property
     def data(self) -> bytes:
-        """What it says; nothing where it says nothing, or was too large to be kept."""
+        """Payload; empty if there is none, or if it was too large to keep."""
 
 
 class StreamSplitter(Protocol):
-    """What finds the events of a stream."""
-
     def feed(self, chunk: bytes) -> Sequence[StreamEvent]:
-        """The events that end in `chunk`."""
+        """Return the events that end in `chunk`."""
 
     def end(self) -> Sequence[StreamEvent]:
-        """The last one, where the stream ended without saying so."""
+        """Return the last event if the stream ended without closing it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """A server-sent event. Its lines begin at `lines_at`; what stands before that is not read."""
+    """A server-sent event. Bytes before `lines_start` are not parsed."""
 
     raw: bytes
     lines_start: int = 0
 
     @property
     def name(self) -> str:
-        """What the event calls itself; often nothing."""
+        """Name of the event; often empty."""
         found = self._read_field(b"event")
         return found[-1].decode(errors="replace") if found else ""
 
     @property
     def data(self) -> bytes:
-        """Its data, the lines of it joined."""
         return b"\n".join(self._read_field(b"data"))
 
     @property
     def is_done(self) -> bool:
-        """Whether it is the last word of a chat stream, which is no JSON."""
+        """Tell whether it is the final `[DONE]` of a chat stream."""
         return self.data == b"[DONE]"
 
     def _read_field(self, field: bytes) -> list[bytes]:
@@ -86,9 +77,9 @@ class ServerSentEvent:
 
 
 class SseSplitter:
-    """Server-sent events out of chunks. Comments and empty events are events too, without data.
+    """Splits server-sent events. Comments and empty events count as events without data.
 
-    One that ends in a CR is held until it is known whether an LF belongs to it.
+    An event that ends in CR is held back until it is known whether an LF follows.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -100,16 +91,14 @@ class SseSplitter:
 
     @property
     def rest(self) -> bytes:
-        """What came and is no whole event yet."""
+        """Bytes of the incomplete event."""
         return bytes(self._buffer)
 
     @property
     def is_open(self) -> bool:
-        """Whether there is such a rest."""
         return bool(self._buffer)
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that end in `chunk`."""
         self._has_cr = self._has_cr or b"\r" in chunk
         searched = max(len(self._buffer) - _MAX_EVENT_END_BYTES + 1, 0)
         data: bytes | bytearray = chunk
@@ -130,13 +119,11 @@ class SseSplitter:
         return events
 
     def end(self) -> list[ServerSentEvent]:
-        """The last event, where no empty line came after it."""
         rest = self.rest
         self._buffer.clear()
         return [self._make_event(rest)] if rest else []
 
     def _find_end(self, data: bytes | bytearray, start: int) -> int | None:
-        """Where the first event that ends after `start` does."""
         if not self._has_cr:
             at = data.find(_BLANK_LINE, start)
             return at + len(_BLANK_LINE) if at >= 0 else None
@@ -151,7 +138,7 @@ class SseSplitter:
         return ServerSentEvent(raw, len(raw) if is_too_large else lines_start)
 
     def _take_partial_event(self) -> ServerSentEvent:
-        """All of an event that is too large but the bytes in which its end may begin."""
+        """Take all of an oversized event except the bytes in which its end may start."""
         self._is_too_large = True
         cut = len(self._buffer) - _MAX_EVENT_END_BYTES + 1
         raw = bytes(self._buffer[:cut])
@@ -160,9 +147,9 @@ class SseSplitter:
 
 
 class SseFinder:
-    """Those of the events out of chunks that have certain bytes in them: what `matters`, or the `last` word.
+    """Finds the server-sent events that match `relevant` or contain `last`.
 
-    Most of a stream are deltas of text that nobody reads: they are not even cut apart.
+    Most of a stream are text deltas that nobody reads: they are not even split.
     """
 
     def __init__(self, relevant: re.Pattern[bytes], last: bytes | None = None) -> None:
@@ -172,11 +159,10 @@ class SseFinder:
         self._is_first = True
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that matter and end in `chunk`."""
         events, start = [], 0
         has_cr = b"\r" in chunk
         if self._is_first or has_cr or self._splitter.is_open:
-            self._is_first = self._is_first and not chunk  # a chunk without a byte is not where a stream begins
+            self._is_first = self._is_first and not chunk  # an empty chunk is not the start
             blank = -1 if has_cr else chunk.find(_BLANK_LINE)
             start = len(chunk) if blank < 0 else blank + len(_BLANK_LINE)
             events = self._keep_relevant(self._splitter.feed(chunk[:start]))
@@ -189,16 +175,15 @@ class SseFinder:
         return events
 
     def end(self) -> list[ServerSentEvent]:
-        """The last event, where no empty line came after it."""
         return self._keep_relevant(self._splitter.end())
 
     def _keep_relevant(self, events: Sequence[ServerSentEvent]) -> list[ServerSentEvent]:
         return [event for event in events if self._relevant.search(event.raw) or self._is_last(event.raw)]
 
     def _find_relevant(self, chunk: bytes, start: int, last: int) -> list[ServerSentEvent]:
-        """The events that matter from `start`, where one begins, to the blank line at `last`."""
+        """Return the relevant events from `start`, where one begins, to the blank line at `last`."""
         events: list[ServerSentEvent] = []
-        # Each is looked for when it is passed, and not with the other: a text may be full of one of them alone.
+        # Each is searched only when passed, because a text may contain many of one and none of the other.
         match_start = last_start = -1
         while True:
             if match_start < start:
@@ -222,29 +207,27 @@ class SseFinder:
 
 @dataclass(frozen=True, slots=True)
 class JsonListItem:
-    """One object of a list that is streamed as JSON."""
+    """One object of a streamed JSON list."""
 
     raw: bytes
 
     @property
     def data(self) -> bytes:
-        """The object."""
         return self.raw
 
 
 class JsonListSplitter:
-    """The objects of a JSON list out of chunks, as Gemini streams them where no events are asked for."""
+    """Splits a JSON list into its objects, as Gemini streams without server-sent events."""
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._buffer = bytearray()  # of the object that is still open
+        self._buffer = bytearray()  # the open object
         self._depth = 0
         self._in_string = False
         self._is_escaped = False
         self._is_too_large = False
 
     def feed(self, chunk: bytes) -> list[JsonListItem]:
-        """The objects that end in `chunk`."""
         items = []
         start = 0 if self._depth > 1 else None
         at = 1 if chunk and self._is_escaped else 0
@@ -269,7 +252,7 @@ class JsonListSplitter:
         return items
 
     def end(self) -> list[JsonListItem]:
-        """Nothing: an object that is not closed says nothing."""
+        """Return nothing: an object that is not closed is ignored."""
         return []
 
     def _close_item(self, last: bytes) -> list[JsonListItem]:
@@ -289,20 +272,18 @@ class JsonListSplitter:
 
 _PRELUDE_BYTES = 12
 _CHECKSUM_BYTES = 4
-_STRING_TYPE = b"\x07"  # the type of a header's value; all of Bedrock's are strings
+_STRING_TYPE = b"\x07"  # type of a header value; all of Bedrock's are strings
 _NAME_HEADERS = (b":event-type", b":exception-type")
 _CHUNK_NAME = b"chunk"
 
 
 @dataclass(frozen=True, slots=True)
 class AwsFrame:
-    """One frame of a stream."""
-
     raw: bytes
 
     @property
     def data(self) -> bytes:
-        """Its payload under the name in its headers, as the documentation writes it: `{"messageStop": {…}}`."""
+        """Payload under the name in its headers, as AWS documents it: `{"messageStop": {…}}`."""
         payload_start = _PRELUDE_BYTES + int.from_bytes(self.raw[4:8])
         payload = self.raw[payload_start:-_CHECKSUM_BYTES]
         name = next((said for header, said in self._headers(payload_start) if header in _NAME_HEADERS), b"")
@@ -323,7 +304,7 @@ class AwsFrame:
 
 
 def _unpack_chunk(payload: bytes) -> bytes:
-    """The event of a model's maker that InvokeModel has in base64; nothing where there is none."""
+    """Return the provider's event that InvokeModel wraps in base64; empty if there is none."""
     try:
         return b64decode(as_text(parse_object_leniently(payload).get("bytes")), validate=True)
     except (MalformedRequest, ValueError):
@@ -331,16 +312,15 @@ def _unpack_chunk(payload: bytes) -> bytes:
 
 
 class AwsFrameSplitter:
-    """Frames out of chunks. After what is no frame none comes any more: nothing tells where one begins."""
+    """Splits frames. After an invalid frame it yields none, because nothing marks the start of the next."""
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._buffer = bytearray()
-        self._bytes_to_skip = 0  # of a frame that is too large
+        self._bytes_to_skip = 0  # rest of an oversized frame
         self._is_out_of_sync = False
 
     def feed(self, chunk: bytes) -> list[AwsFrame]:
-        """The frames that end in `chunk`."""
         skipped = min(self._bytes_to_skip, len(chunk))
         self._bytes_to_skip -= skipped
         self._buffer += b"" if self._is_out_of_sync else chunk[skipped:]
@@ -363,5 +343,5 @@ class AwsFrameSplitter:
         return frames
 
     def end(self) -> list[AwsFrame]:
-        """Nothing: a frame that is cut says nothing."""
+        """Return nothing: a truncated frame is ignored."""
         return []

@@ -1,8 +1,8 @@
-"""How much of a subscription is used, as providers say it in the headers of a response.
+"""Rate limits of subscriptions, read from response headers.
 
 Anthropic (Claude subscriptions): `anthropic-ratelimit-unified-{5h,7d,…}-{utilization,reset,status}`, a share
 from 0 to 1 and seconds since 1970. OpenAI (Codex with ChatGPT): `x-codex-{primary,secondary}-{used-percent,
-window-minutes,reset-at,reset-after-seconds}`. As their clients read them, November 2026.
+window-minutes,reset-at,reset-after-seconds}`. As read by their clients, November 2026.
 """
 
 import math
@@ -18,14 +18,14 @@ _PREFIXES = (b"anthropic-ratelimit-unified-", b"x-codex-")
 _MAX_LIMITS = 8
 _MAX_VALUE_CHARS = 40
 _MAX_USED = 100.0
-# Nobody's limit is reset later than that; milliseconds would be.
+# Later times are impossible; milliseconds would be later.
 _MAX_TIME = 4e9
 _WINDOW_UNITS = ((7 * 24 * 60, "w"), (24 * 60, "d"), (60, "h"))
 _STATUS = re.compile(r"[a-z_]{1,30}")
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of a subscription: its name (`5h`, `7d`), the share that is used, and when it is reset."""
+    """One limit of a subscription: its name (`5h`, `7d`), the share used, and when it resets."""
 
     name: str
     used: float | None = None
@@ -34,7 +34,7 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rate_limits(headers: Iterable[tuple[bytes, bytes]], *, now: float) -> tuple[RateLimit, ...]:
-    """The limits that a response tells of, none if the call is billed; what cannot be right is left out."""
+    """Return the limits in response headers. Impossible values are ignored."""
     fields_by_limit: dict[str, dict[str, str]] = {}
     for name, value in headers:
         lowered = name.lower()
@@ -89,7 +89,7 @@ def _parse_time(text: str | None) -> float | None:
 
 
 def _format_window(minutes: float) -> str:
-    """A length of time in the largest unit that it is a whole number of: 300 minutes are 5h, a week is 7d."""
+    """Format minutes in the largest whole unit: 300 is `5h`, a week is `7d`."""
     for size, unit in _WINDOW_UNITS:
         if minutes >= size and minutes % size == 0:
             return f"{round(minutes * 7 / size)}d" if unit == "w" else f"{round(minutes / size)}{unit}"

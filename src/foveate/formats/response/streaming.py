@@ -1,7 +1,7 @@
-"""What a streamed reply tells, read from its events as they pass; nothing is changed or held back.
+"""Read usage, model, stop reason and errors from a streamed response while it passes through unchanged.
 
-Each format is a function that takes what was seen so far and one event's data, and answers with what is seen
-now. Deltas of text, which are nearly all of a stream, are told by a few bytes and not parsed further.
+For each format, a function takes the state so far and the data of one event, and returns the new state. Text
+deltas, which are most of a stream, are recognized by a few bytes and not parsed.
 """
 
 import math
@@ -38,17 +38,17 @@ from foveate.model import Format, Usage
 
 @dataclass(frozen=True, slots=True)
 class StreamError:
-    """An error that came in the middle of a stream: the provider's word for it, and what it says."""
+    """An error event in a stream: the provider's error type, and its message."""
 
     kind: str
     message: str
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream told so far.
+    """State of a stream so far.
 
-    `stop_reason` is the provider's own word. `is_complete` says that the answer came to its end: it was not
-    broken off, and did not fail. `has_ended` says that it is over by its own account, however it ended.
+    `is_complete`: the answer reached its end without being truncated or failing. `has_ended`: the stream says
+    that it is over, however it ended.
     """
 
     usage: Usage | None = None
@@ -58,19 +58,21 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     error: StreamError | None = None
     is_complete: bool = False
     has_ended: bool = False
-    numbers: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of Anthropic, which come in two events
+    numbers: Mapping[str, Any] = msgspec.field(
+        default_factory=dict
+    )  # Anthropic's usage, which comes in two events
 
 
 _EMPTY_STATE = StreamState()
-# A stream has many small chunks, and reading two takes hardly longer than reading one.
+# Small chunks are parsed together, which is faster.
 _MAX_UNREAD_BYTES = 16 * 1024
 
 
 class StreamReader:
-    """Looks at the chunks of one reply, however they are cut; it can be asked at any time, best after `end`.
+    """Reads the chunks of one response. Its properties are valid at any time, and final after `end`.
 
-    They are read together once they are some, or somebody asks for what only they can tell. `is_framed`: its
-    events come in the frames of AWS, whatever their format.
+    Chunks are parsed in batches, or when a property is read. `is_framed`: events come in AWS frames, whatever
+    their format.
     """
 
     def __init__(self, api_format: Format, *, is_framed: bool = False) -> None:
@@ -88,7 +90,6 @@ class StreamReader:
         self._may_have_ended = False
 
     def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes of the reply."""
         self._unread.append(chunk)
         self._unread_bytes += len(chunk)
         if not self._may_have_ended:
@@ -101,7 +102,7 @@ class StreamReader:
             self._read_all()
 
     def end(self) -> None:
-        """Takes note that no more bytes come: a last event may lack its empty line."""
+        """Process the end of the stream; the last event may lack its blank line."""
         self._read_all()
         self._process_events(self._splitter.end())
 
@@ -127,71 +128,68 @@ class StreamReader:
             return
         try:
             self._state = self._read_event(self._state, data)
-        except MalformedRequest:  # what is not JSON tells nothing
+        except MalformedRequest:  # not JSON
             return
 
     @property
     def usage(self) -> Usage | None:
-        """The bill, once it came."""
         numbers = self._current_state.numbers
         if not numbers:
             return self._current_state.usage
-        if self._usage_numbers is not numbers:  # not for every event: there may be any number of them
+        if self._usage_numbers is not numbers:  # not for every event, because there may be many
             self._usage_numbers, self._usage = numbers, parse_usage(Format.ANTHROPIC, to_json(numbers))
         return self._usage
 
     @property
     def model(self) -> str:
-        """The model that answers, by its own name."""
+        """Name of the model, as the response gives it."""
         return self._current_state.model
 
     @property
     def id(self) -> str:
-        """The provider's name for the reply."""
         return self._current_state.id
 
     @property
     def stop_reason(self) -> str:
-        """Why the model stopped, in the provider's word; nothing before it did."""
+        """The provider's stop reason; empty until the model stops."""
         return self._current_state.stop_reason
 
     @property
     def error(self) -> StreamError | None:
-        """The error that the provider sent in the stream."""
         return self._current_state.error
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer came to its end: it was not broken off, and did not fail."""
+        """Tell whether the answer reached its end without being truncated or failing."""
         return self._current_state.is_complete and self._current_state.error is None
 
     @property
     def has_ended(self) -> bool:
-        """Whether the event has come with which a stream of its format ends; Gemini's have none."""
+        """Tell whether the final event of the format has come. Gemini has none."""
         return self._may_have_ended and self._current_state.has_ended
 
 
 class UsageChunkFilter:
-    """A chat stream without the extra chunk of usage, for a client that did not ask for it.
+    """Removes the extra usage chunk from a chat stream, for a client that did not request it.
 
-    Every other byte passes as soon as its event is whole.
+    All other bytes pass as soon as their event is complete.
     """
 
     def __init__(self) -> None:
         self._splitter = SseSplitter()
 
     def feed(self, chunk: bytes) -> bytes:
-        """What can be passed on by now."""
+        """Return the bytes that can be forwarded."""
         if not self._splitter.is_open and chunk.endswith(b"\n\n") and not _USAGE.search(chunk):
             return chunk
         return _drop_usage_chunks(self._splitter.feed(chunk))
 
     def end(self) -> bytes:
-        """What is left when no more bytes come."""
+        """Return the remaining bytes."""
         return _drop_usage_chunks(self._splitter.end())
 
 
-# Many hosts say in every chunk that there is none yet.
+# Many hosts send a null in every chunk.
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
@@ -200,7 +198,7 @@ def _drop_usage_chunks(events: Sequence[ServerSentEvent]) -> bytes:
 
 
 def is_usage_chunk(event: ServerSentEvent) -> bool:
-    """Whether it is the event that `stream_options.include_usage` adds to a stream: usage, and no choice."""
+    """Tell whether an event is the one that `stream_options.include_usage` adds: usage without choices."""
     if not _USAGE.search(event.raw):
         return False
     try:
@@ -213,7 +211,7 @@ def is_usage_chunk(event: ServerSentEvent) -> bool:
 
 
 def _read_anthropic_event(state: StreamState, data: bytes) -> StreamState:
-    """message_start, then deltas, then message_delta and message_stop (platform.claude.com, November 2026)."""
+    """Read message_start, message_delta and message_stop (platform.claude.com, November 2026)."""
     event = parse_object_leniently(data)
     match event.get("type"):
         case "message_start":
@@ -231,10 +229,10 @@ def _read_anthropic_event(state: StreamState, data: bytes) -> StreamState:
 
 
 def _merge_usage(state: StreamState, usage: object) -> StreamState:
-    """With the numbers of one more event. They grow as the stream goes, so the later ones win.
+    """Merge the usage numbers of one more event. They grow during the stream, so later ones win.
 
-    But some hosts say the input at the start and end with zeros: those unsay nothing. Where the later ones say
-    another sum of what was written and not for how long, the earlier split of it goes.
+    Some hosts send the input at the start and zeros at the end: zeros do not overwrite. If a later event has a
+    different sum of written tokens without a split by TTL, the earlier split is dropped.
     """
     later = {
         name: value
@@ -254,33 +252,33 @@ def _merge_usage(state: StreamState, usage: object) -> StreamState:
 
 
 _WRITTEN_FIELD, _WRITTEN_BY_TTL_FIELD = "cache_creation_input_tokens", "cache_creation"
-# Anthropic has about 15. With any number of them, each event would take longer than the one before.
+# Anthropic has about 15. Without a limit, each event could take longer than the one before.
 _MAX_USAGE_FIELDS = 64
 
 
 def _has_tokens(value: object) -> bool:
-    """Whether it is a number other than 0, or holds one."""
+    """Tell whether a value is a number other than 0, or contains one."""
     if isinstance(value, dict):
         return any(map(tokens_or_zero, value.values()))
     return bool(value) if isinstance(value, list) else tokens_or_zero(value) > 0
 
 
 def _is_unreadable(name: str, value: object) -> bool:
-    """Whether it should be a number of tokens, and cannot be one: then an earlier one does not count either."""
+    """Tell whether a value should be a token count and cannot be one. It then replaces an earlier number."""
     if isinstance(value, dict):
         return any(_is_unreadable(inner, part) for inner, part in value.items())
     return name.endswith(("_tokens", "_requests")) and value is not None and not is_token_count(value)
 
 
 def _replace_nonfinite(value: object) -> object:
-    """Return a value that JSON has: for NaN and infinities, their names."""
+    """Replace NaN and infinities by their names, because JSON does not have them."""
     if isinstance(value, dict):
         return {name: _replace_nonfinite(part) for name, part in value.items()}
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _read_chat_event(state: StreamState, data: bytes) -> StreamState:
-    """Chunks of choices, the last ones with a finish_reason and usage, then [DONE]; hosts differ in it all."""
+    """Read a chunk of choices. The last ones have a finish_reason and usage, before [DONE]; hosts differ."""
     if data == b"[DONE]":
         return replace(state, is_complete=True, has_ended=True)
     chunk = parse_fields_leniently(data)
@@ -307,7 +305,7 @@ _FINISH_REASON = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
 def _read_responses_event(state: StreamState, data: bytes) -> StreamState:
-    """response.created, then deltas, then the whole response once more, with how it ended."""
+    """Read response.created and the final event, which contains the whole response."""
     event = parse_fields_leniently(data)
     kind = _read_text(event, "type")
     if kind == "error":
@@ -337,7 +335,7 @@ _STATUSES = frozenset(("created", "completed", "incomplete", "failed", "cancelle
 
 
 def _read_gemini_event(state: StreamState, data: bytes) -> StreamState:
-    """Whole replies, each with a piece of the text and the usage so far; the last has a finishReason."""
+    """Read a partial response with the usage so far. The last one has a finishReason."""
     chunk = parse_fields_leniently(data)
     stops = [as_text(parse_object_leniently(chunk.get("promptFeedback")).get("blockReason"))]
     if b'"finishReason"' in bytes(chunk.get("candidates", b"")):
@@ -358,14 +356,13 @@ def _read_gemini_event(state: StreamState, data: bytes) -> StreamState:
 
 
 class _GeminiSplitter:
-    """Events where they were asked for, otherwise one long JSON list: its first byte tells."""
+    """Splits server-sent events or one JSON list, depending on the first byte."""
 
     def __init__(self, relevant: re.Pattern[bytes]) -> None:
         self._relevant = relevant
         self._splitter: StreamSplitter | None = None
 
     def feed(self, chunk: bytes) -> Sequence[StreamEvent]:
-        """The events or objects that end in `chunk`."""
         if self._splitter is None and chunk.strip():
             self._splitter = (
                 JsonListSplitter() if chunk.lstrip().startswith(b"[") else SseFinder(self._relevant)
@@ -373,12 +370,11 @@ class _GeminiSplitter:
         return self._splitter.feed(chunk) if self._splitter else ()
 
     def end(self) -> Sequence[StreamEvent]:
-        """The last event, where it lacks its empty line."""
         return self._splitter.end() if self._splitter else ()
 
 
 def _read_bedrock_event(state: StreamState, data: bytes) -> StreamState:
-    """messageStart, deltas, messageStop, metadata, or an exception. The model stands in the route."""
+    """Read messageStop, metadata, or an exception. The model is in the URL."""
     name, payload = next(iter(parse_object_leniently(data).items()), ("", None))
     found = as_dict(payload)
     if name == "messageStop":
@@ -394,7 +390,7 @@ def _read_bedrock_event(state: StreamState, data: bytes) -> StreamState:
 def _read_framed_event(
     read_event: Callable[[StreamState, bytes], StreamState], state: StreamState, data: bytes
 ) -> StreamState:
-    """What is seen in the event of a frame; an exception is one of AWS's, whatever the format."""
+    """Read the event in an AWS frame. Exceptions are those of AWS, whatever the format."""
     name, payload = next(iter(parse_object_leniently(data).items()), ("", None))
     if name.endswith("Exception"):
         return replace(state, error=StreamError(name, as_text(as_dict(payload).get("message"))))
@@ -402,7 +398,7 @@ def _read_framed_event(
 
 
 def _parse_error(value: object) -> StreamError | None:
-    """An error as most providers write it; some only as a string."""
+    """Parse an error object; some providers send only a string."""
     if not value:
         return None
     found = as_dict(value)
@@ -423,8 +419,8 @@ def _read_text(found: Fields, name: str) -> str:
     return as_text(parse_json_leniently(found.get(name)))
 
 
-# Per format: how it is cut, the bytes without which an event tells nothing (but that it is the last), those of
-# which the last has some, and what is seen in one.
+# By format: the splitter, a pattern for relevant events, bytes that mark the last event, and the function that
+# reads an event.
 _STREAM_FORMATS: dict[
     Format,
     tuple[
@@ -441,9 +437,9 @@ _STREAM_FORMATS: dict[
         _read_anthropic_event,
     ),
     Format.CHAT: (
-        # Apart from the others, which begin all alike: so they are found in a third of the time.
+        # Searched separately from the pattern, whose alternatives start alike: a third of the time.
         partial(SseFinder, last=b"[DONE]"),
-        # The first chunk of an answer says its role, and by which model it is.
+        # The first chunk contains the role and the model.
         re.compile(rb'"(?:role"|error"|x_groq"|timings"|finish_reason"\s*:\s*"|usage"\s*:\s*\{)'),
         (b"[DONE]",),
         _read_chat_event,

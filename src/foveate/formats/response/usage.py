@@ -1,17 +1,12 @@
-"""What a provider billed, whatever it calls its numbers (read November 2026).
+"""Usage as providers report it, whatever they call their numbers (read November 2026).
 
-Two families: those whose input number is only what no cache served (Anthropic, Bedrock Converse), and those
-whose input number holds the cached tokens too (all others). A number that is null counts as missing. If any
-other is not a possible number of tokens (negative, a string, half a token, more than any call has), the whole
-usage is unreadable: it has no tokens and keeps its raw block, so that the call is recorded as one of unknown
-cost.
+There are two families: the input number excludes cached tokens (Anthropic, Bedrock Converse), or includes them
+(all others). A number that is null counts as missing. If any other is not a possible number of tokens
+(negative, a string, a fraction, more than any call has), the whole usage is unreadable: it has no tokens and
+keeps its raw block, so that the call is recorded with unknown cost.
 
-What a bill says beside its tokens: pictures and sound among them, searches, and calls of other models.
-
-A usage adds up all tokens of a call; what they cost needs to know a little more, and finds it in the block of
-numbers that came (read November 2026).
-
-A count as providers answer it.
+`split_usage` adds what prices depend on besides tokens: images and audio, searches, and calls of other models
+within a call.
 """
 
 import re
@@ -35,25 +30,23 @@ from foveate.formats.json_text.lenient import (
 from foveate.formats.json_text.parse import Fields, as_dict, as_list, as_text, to_json
 from foveate.model import CacheUsage, Format, Usage
 
-_MAX_JSON_INTEGER = 2**53 - 1  # the largest whole number that every reader of JSON keeps
-_MAX_CALL_TOKENS = 10**9  # hundreds of times the largest context window that is sold (November 2026)
+_MAX_JSON_INTEGER = 2**53 - 1  # the largest integer that every JSON parser preserves
+_MAX_CALL_TOKENS = 10**9  # hundreds of times the largest context window (November 2026)
 _MAX_UNREADABLE_BYTES = 4096
-_MAX_THINKING_TOKENS = 400_000  # no model that is sold writes more in one answer (November 2026)
+_MAX_THINKING_TOKENS = 400_000  # no model writes more in one answer (November 2026)
 
-# Calls within a Messages call that its totals leave out; they hold all others (`message`, `fallback_message`).
+# Calls within a Messages call that its totals exclude; others (`message`, `fallback_message`) are included.
 _EXCLUDED_FROM_TOTALS = frozenset(("compaction", "advisor_message"))
 
 _Numbers = Mapping[str, Any]
 _TokenCounts = tuple[CacheUsage, int, int]
-"""The input tokens, those of the output, and of these the ones of reasoning."""
+"""Input tokens, output tokens, and reasoning tokens among the output."""
 
 
 def read_response_usage(api_format: Format, response: bytes) -> Usage | None:
-    """The usage in a whole reply body, or in one chunk of a streamed one; None where it says nothing of it."""
+    """Return the usage in a response body or in one chunk of a stream; None if it has none."""
     try:
-        for fields in reversed(
-            parse_objects_leniently(response)
-        ):  # a Gemini stream may be a list, and no events
+        for fields in reversed(parse_objects_leniently(response)):  # a Gemini stream may be a list
             if usage := find_usage(api_format, fields):
                 return usage
     except MalformedRequest:
@@ -62,13 +55,13 @@ def read_response_usage(api_format: Format, response: bytes) -> Usage | None:
 
 
 def find_usage(api_format: Format, response: Fields) -> Usage | None:
-    """The usage among the fields of a reply.
+    """Return the usage among the fields of a response.
 
     Raises:
-        MalformedRequest: the field that should hold it cannot be read.
+        MalformedRequest: the field that should contain it cannot be parsed.
     """
     timings = parse_object_leniently(response.get("timings"))
-    tier = as_text(parse_json_leniently(response.get("service_tier")))  # OpenAI says it beside its numbers
+    tier = as_text(parse_json_leniently(response.get("service_tier")))  # OpenAI has it outside of the usage
     for block in _usage_candidates(response):
         usage = _parse_block(api_format, block, timings, tier)
         if usage:
@@ -81,7 +74,7 @@ def _make_unreadable_usage(block: msgspec.Raw | bytes) -> Usage:
 
 
 def parse_usage(api_format: Format, block: bytes) -> Usage | None:
-    """The usage that a provider's own block of numbers tells; None where it has no number that is known."""
+    """Parse a provider's usage block; None if it has no known number."""
     try:
         return _parse_block(api_format, block, {})
     except MalformedRequest:
@@ -89,11 +82,11 @@ def parse_usage(api_format: Format, block: bytes) -> Usage | None:
 
 
 def _usage_candidates(response: Fields) -> Iterator[msgspec.Raw | bytes | None]:
-    """Where usage may stand, the usual places first."""
+    """Yield the values that may be usage blocks, most common place first."""
     yield response.get("usage")
     yield response.get("usageMetadata")  # Gemini
     yield parse_inner_fields_leniently(response.get("x_groq")).get("usage")  # Groq, in a stream
-    yield response.get("meta")  # Cohere, beside a vector
+    yield response.get("meta")  # Cohere, for embeddings
     yield response.get("timings")  # llama.cpp
     for choice in parse_items_leniently(response.get("choices")):  # Moonshot, in a stream
         yield parse_inner_fields_leniently(choice).get("usage")
@@ -126,9 +119,9 @@ def _parse_block(
 
 
 def _choose_parser(api_format: Format, numbers: _Numbers) -> Callable[[_Numbers], _TokenCounts] | None:
-    """How to read a block, told by its own names: hosts answer in other dialects than their route's.
+    """Choose a parser by the names in the block, because hosts use other dialects than those of their endpoint.
 
-    Only `input_tokens` is ambiguous: Anthropic and Responses share it, and mean different things.
+    Only `input_tokens` is ambiguous: Anthropic and Responses use it with different meanings.
     """
     for names, parse in _PARSERS:
         if not names.isdisjoint(numbers):
@@ -140,7 +133,7 @@ def _choose_parser(api_format: Format, numbers: _Numbers) -> Callable[[_Numbers]
 
 
 def _parse_anthropic(numbers: _Numbers) -> _TokenCounts:
-    """`input_tokens` is what no cache served. What server-side compaction took stands in `iterations` alone."""
+    """`input_tokens` excludes cached tokens. Usage of server-side compaction is in `iterations` only."""
     calls = [numbers]
     if "iterations" in numbers:
         calls += [
@@ -159,12 +152,12 @@ def _parse_anthropic(numbers: _Numbers) -> _TokenCounts:
 
 
 def is_excluded_from_totals(call: _Numbers) -> bool:
-    """Whether a call within a Messages call is not in its totals."""
+    """Tell whether the totals of a Messages call exclude this inner call."""
     return as_text(call.get("type")) in _EXCLUDED_FROM_TOTALS
 
 
 def _parse_bedrock(numbers: _Numbers) -> _TokenCounts:
-    """`inputTokens` is what no cache served; an older spelling of the cached ones ends in `Count`."""
+    """`inputTokens` excludes cached tokens. Older names of the cached ones end in `Count`."""
     read = _max_count(numbers, "cacheReadInputTokens", "cacheReadInputTokenCount")
     details = [as_dict(entry) for entry in as_list(numbers.get("cacheDetails"))]
     long = sum(_token_count(entry.get("inputTokens")) for entry in details if entry.get("ttl") == "1h")
@@ -177,8 +170,8 @@ def _parse_bedrock(numbers: _Numbers) -> _TokenCounts:
     return cache, output, 0
 
 
-# DeepSeek; Moonshot and Hugging Face; LiteLLM; xAI. Not Mistral's `num_cached_tokens`, what its servers had at
-# hand: it bills less only for those in the details (https://docs.mistral.ai, prompt caching, November 2026).
+# DeepSeek; Moonshot and Hugging Face; LiteLLM; xAI. Not Mistral's `num_cached_tokens`: only those in
+# the details are cheaper (https://docs.mistral.ai, prompt caching, November 2026).
 _CACHE_READ_FIELDS = (
     "prompt_cache_hit_tokens",
     "cached_tokens",
@@ -188,7 +181,7 @@ _CACHE_READ_FIELDS = (
 
 
 def _parse_chat(numbers: _Numbers) -> _TokenCounts:
-    """`prompt_tokens` holds the cached ones, for which each host has a name of its own."""
+    """`prompt_tokens` includes cached tokens, for which each host has its own name."""
     details = as_dict(numbers.get("prompt_tokens_details")) or as_dict(numbers.get("prompt_token_details"))
     read = max(
         _token_count(details.get("cached_tokens")),
@@ -214,7 +207,7 @@ def _parse_chat(numbers: _Numbers) -> _TokenCounts:
         prompt = read + _token_count(numbers.get("prompt_cache_miss_tokens"))
     if (
         completion is not None and "citation_tokens" in numbers
-    ):  # Perplexity's research thinks beside its answer
+    ):  # Perplexity's research counts thinking separately
         completion += reasoning
     return _split_inclusive_prompt(
         prompt,
@@ -230,7 +223,7 @@ _INPUT_DETAILS = ("input_tokens_details", "input_token_details")  # the second f
 
 
 def _parse_responses(numbers: _Numbers) -> _TokenCounts:
-    """As chat, with names of its own."""
+    """Like chat, with other names."""
     details = next((as_dict(numbers[name]) for name in _INPUT_DETAILS if numbers.get(name)), {})
     return _split_inclusive_prompt(
         _optional_token_count(numbers.get("input_tokens")),
@@ -243,7 +236,7 @@ def _parse_responses(numbers: _Numbers) -> _TokenCounts:
 
 
 def _parse_gemini(numbers: _Numbers) -> _TokenCounts:
-    """Thoughts stand beside the candidates, what tools brought in beside the prompt."""
+    """Thinking is not part of the candidates, and tool results are not part of the prompt."""
     thinking = _token_count(numbers.get("thoughtsTokenCount"))
     names = ("candidatesTokenCount", "responseTokenCount")  # the live API says response
     output = _max_count(numbers, *names) + thinking
@@ -252,7 +245,7 @@ def _parse_gemini(numbers: _Numbers) -> _TokenCounts:
         _token_count(numbers.get("cachedContentTokenCount")),
     )
     prompt = _optional_token_count(numbers.get("promptTokenCount"))
-    if prompt is None:  # a prefix that is only stored has just a total
+    if prompt is None:  # a request that only stores a prefix has just a total
         input_tokens = max(total - output, read)
     else:
         input_tokens = prompt + _token_count(numbers.get("toolUsePromptTokenCount"))
@@ -262,7 +255,7 @@ def _parse_gemini(numbers: _Numbers) -> _TokenCounts:
 
 
 def _parse_cohere(numbers: _Numbers) -> _TokenCounts:
-    """`tokens` is what the model read and wrote, `cached_tokens` a part of it; `billed_units` is less."""
+    """`tokens` is what the model read and wrote, including `cached_tokens`; `billed_units` is less."""
     units = as_dict(numbers.get("tokens")) or as_dict(numbers.get("billed_units"))
     cache = _make_cache_usage(
         _token_count(units.get("input_tokens")), _token_count(numbers.get("cached_tokens"))
@@ -271,7 +264,7 @@ def _parse_cohere(numbers: _Numbers) -> _TokenCounts:
 
 
 def _parse_llama(numbers: _Numbers) -> _TokenCounts:
-    """The timings of llama.cpp, where they come without usage; `prompt_n` is what its cache did not hold."""
+    """Timings of llama.cpp without usage. `prompt_n` excludes cached tokens."""
     cache = CacheUsage(
         uncached=_token_count(numbers.get("prompt_n")), read=_token_count(numbers.get("cache_n"))
     )
@@ -299,10 +292,10 @@ def _split_inclusive_prompt(
     written: tuple[int, int],
     reasoning: int,
 ) -> _TokenCounts:
-    """Usage whose input number holds the cached tokens; where a number is missing, the total helps.
+    """Split a prompt number that includes cached tokens. If a number is missing, it follows from the total.
 
-    xAI, and Gemini behind its OpenAI route, count reasoning in the total alone, and only the first says how
-    much it was. What both numbers leave open is never more than a model can have thought.
+    xAI, and Gemini behind its OpenAI endpoint, count reasoning in the total only, and only xAI says how much it
+    was. The difference is limited to what a model can think.
     """
     if prompt is None:
         prompt = max(total - (completion or 0), read)
@@ -315,9 +308,9 @@ def _split_inclusive_prompt(
 
 
 def _make_cache_usage(input_tokens: int, read: int, short: int = 0, long: int = 0) -> CacheUsage:
-    """`input_tokens`, of which some were read and some written: never more than there are.
+    """Split `input_tokens` into read, written and uncached tokens; parts never exceed the whole.
 
-    OpenRouter bills some prefixes of Gemini as read and as written at once; they are taken as read.
+    OpenRouter reports some prefixes of Gemini as both read and written; they count as read.
     """
     read = min(read, input_tokens)
     long = min(long, input_tokens - read)
@@ -326,19 +319,19 @@ def _make_cache_usage(input_tokens: int, read: int, short: int = 0, long: int = 
     return CacheUsage(uncached=rest, read=read, written_5m=short, written_1h=long)
 
 
-# What a split of the written tokens calls the provider's short time, and its long one.
+# Names of the short and the long TTL in a split of the written tokens.
 _SHORT_TTL_FIELDS = ("ephemeral_5m_input_tokens", "ttl_30m_tokens")
 _LONG_TTL_FIELDS = ("ephemeral_1h_input_tokens", "ttl_12h_tokens")
 
 
 def _find_ttl_split(details: _Numbers) -> object:
-    """What was written by how long it lives: OpenRouter; LiteLLM; OpenAI's Responses."""
+    """Find the split of written tokens by TTL: OpenRouter; LiteLLM; OpenAI's Responses."""
     names = ("cache_creation", "cache_creation_token_details", "cache_write_tokens_details")
     return next((details[name] for name in names if details.get(name)), None)
 
 
 def _split_written(total: object, by_ttl: object) -> tuple[int, int]:
-    """What was written for the short time and for the long one; a mere sum is all for the short one."""
+    """Return the tokens written with the short and with the long TTL. An unsplit sum has the short one."""
     if not by_ttl:
         return _token_count(total), 0
     split = as_dict(by_ttl)
@@ -347,19 +340,19 @@ def _split_written(total: object, by_ttl: object) -> tuple[int, int]:
 
 
 def _max_count(numbers: _Numbers, *names: str) -> int:
-    """The largest of several names for one number: a host may fill only one of them."""
+    """Return the largest of several names for one number, because a host may fill only one of them."""
     return max([_token_count(numbers[name]) for name in names if name in numbers], default=0)
 
 
 class _UnreadableNumber(Exception):
-    """A number is not a possible number of tokens."""
+    pass
 
 
 def _check_fees(numbers: _Numbers) -> None:
-    """Check what is billed beside tokens: searches and citations.
+    """Check the numbers of searches and citations.
 
     Raises:
-        _Unreadable: a number of them is not a possible one.
+        _UnreadableNumber: one of them is impossible.
     """
     server = as_dict(numbers.get("server_tool_use")) or as_dict(numbers.get("server_tool_use_details"))
     for value in (
@@ -371,19 +364,19 @@ def _check_fees(numbers: _Numbers) -> None:
 
 
 def _token_count(value: object) -> int:
-    """Return a number of tokens; 0 if it is missing.
+    """Return a token count; 0 if it is missing.
 
     Raises:
-        _Unreadable: it is not a possible one.
+        _UnreadableNumber: it is impossible.
     """
     return _optional_token_count(value) or 0
 
 
 def _optional_token_count(value: object) -> int | None:
-    """Return a number of tokens; None if it is missing.
+    """Return a token count; None if it is missing.
 
     Raises:
-        _Unreadable: it is not a possible one.
+        _UnreadableNumber: it is impossible.
     """
     if value is None:
         return None
@@ -394,25 +387,24 @@ def _optional_token_count(value: object) -> int | None:
 
 
 def is_token_count(value: object) -> bool:
-    """Whether it is a possible number of tokens of one call."""
     number = _whole_number(value)
     return number is not None and number <= _MAX_CALL_TOKENS
 
 
 def tokens_or_zero(value: object) -> int:
-    """A number of tokens; 0 where `said` cannot be one."""
+    """Return a token count; 0 if it is not one."""
     return (_whole_number(value) or 0) if value else 0
 
 
 def _whole_number(value: object) -> int | None:
-    """Return a whole number; None if `said` is not one, or less than nothing."""
-    if isinstance(value, float) and value.is_integer():  # some hosts write every number with a point
+    """Return a whole number that is not negative; None for any other value."""
+    if isinstance(value, float) and value.is_integer():  # some hosts write all numbers as floats
         value = int(value)
     return value if type(value) is int and 0 <= value <= _MAX_JSON_INTEGER else None
 
 
 def _read_tier(numbers: _Numbers) -> str:
-    """How a call was served: Anthropic's fast mode; Anthropic and Groq; Gemini; Vertex."""
+    """Return the service tier: Anthropic's fast mode; Anthropic and Groq; Gemini; Vertex."""
     if numbers.get("speed") == "fast":
         return "fast"
     tier = as_text(numbers.get("service_tier")) or as_text(numbers.get("serviceTier"))
@@ -421,14 +413,14 @@ def _read_tier(numbers: _Numbers) -> str:
 
 _EXACT = Context(prec=200)
 _NUMBER = re.compile(rb"[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,9})?")
-_MAX_DIGITS = 40  # what has more is no money, and sums of it would take for ever
+_MAX_DIGITS = 40  # more digits are not an amount, and sums would take too long
 _TICK = Decimal("1e-10")  # of a dollar: https://docs.x.ai/developers/cost-tracking, November 2026
 
 
 def _read_dollars(numbers: _Numbers, block: msgspec.Raw | bytes) -> Decimal | None:
-    """What a provider itself says a call cost: OpenRouter, Perplexity, xAI (in ticks), as it is written.
+    """Return the cost that a provider states: OpenRouter, Perplexity, xAI (in ticks).
 
-    With a key of one's own at OpenRouter it is its fee and the provider's price together.
+    With one's own provider key at OpenRouter, it is the sum of its fee and the provider's price.
     """
     ticks = _whole_number(numbers.get("cost_in_usd_ticks"))
     if ticks is not None:
@@ -455,7 +447,7 @@ def _read_dollars(numbers: _Numbers, block: msgspec.Raw | bytes) -> Decimal | No
 
 
 def _parse_amount(raw: msgspec.Raw | bytes | None) -> Decimal | None:
-    """A number of dollars to the last digit that is written; None where it cannot be one."""
+    """Parse dollars exactly; None if it is not an amount."""
     text = b"" if raw is None else bytes(raw).strip()
     if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
         return None
@@ -464,7 +456,7 @@ def _parse_amount(raw: msgspec.Raw | bytes | None) -> Decimal | None:
 
 
 def count_response_body(api_format: Format, tokens: int) -> bytes:
-    """The answer of a format's counting route: Anthropic's, OpenAI's, llama.cpp's for chats, or Google's."""
+    """Return the response of a token-counting endpoint: Anthropic, OpenAI, llama.cpp (chat), or Google."""
     if api_format is Format.GEMINI:
         return to_json({"totalTokens": tokens})
     if api_format is Format.RESPONSES:
@@ -476,9 +468,10 @@ _NumbersBills = Mapping[str, Any]
 
 
 class BillableUnit(StrEnum):
-    """What can have a price of its own beside the kinds of tokens.
+    """Units that can have their own price besides the kinds of tokens.
 
-    Sound, pictures and video are tokens that a usage holds, as uncached, read or output; the others are not.
+    Tokens of audio, images and video are included in the usage as uncached, read or output tokens; other units
+    are not.
     """
 
     INPUT_AUDIO = "input_audio"
@@ -492,15 +485,15 @@ class BillableUnit(StrEnum):
     OUTPUT_VIDEO = "output_video"
     CITATIONS = "citations"  # tokens
     WEB_SEARCHES = "web_searches"
-    SEARCH_QUERIES = "search_queries"  # Perplexity bills them for some models, and names them for all
+    SEARCH_QUERIES = "search_queries"  # Perplexity reports them for all models, and charges for some
     RERANKS = "reranks"
     REQUESTS = "requests"
 
 
 class UsagePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that has a price by itself; `model` is the one that it went to, where the bill names it.
+    """Usage of one call with its own price. `model` is set if it differs from the requested one.
 
-    `units` come in one order whatever the bill's; `region` is the provider's word for where it was served.
+    `units` have a fixed order; `region` is the provider's name for where the call was served.
     """
 
     usage: Usage
@@ -510,9 +503,9 @@ class UsagePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_usage(usage: Usage) -> tuple[UsagePart, ...]:
-    """The calls that a usage is the bill of: mostly one.
+    """Split a usage into calls with their own prices, usually one.
 
-    Anthropic's server calls models while it answers, each at its own price; together they are all of the usage.
+    Anthropic's server may call other models while it responds. All parts add up to the usage.
     """
     numbers = _parse_numbers(usage.raw)
     if _RELEVANT_FIELDS.isdisjoint(numbers):
@@ -524,7 +517,7 @@ def split_usage(usage: Usage) -> tuple[UsagePart, ...]:
         else ()
     )
     rest = _subtract_parts(usage, separate) if separate else usage
-    billed = as_dict(numbers.get("billed_units"))  # Cohere: what it bills is less than what its model read
+    billed = as_dict(numbers.get("billed_units"))  # Cohere charges for less than its model read
     if billed:
         cache = CacheUsage(uncached=tokens_or_zero(billed.get("input_tokens")))
         rest = replace(
@@ -541,13 +534,13 @@ def _parse_numbers(raw: bytes) -> _NumbersBills:
 
 
 def _is_anthropic(usage: Usage) -> bool:
-    """Whether a usage was read as Anthropic's, and so holds the calls within it."""
+    """Tell whether a usage was parsed as Anthropic's, and so includes the calls within it."""
     as_anthropic = parse_usage(Format.ANTHROPIC, usage.raw)
     return as_anthropic is not None and as_anthropic.cache == usage.cache
 
 
 def _find_separate_calls(numbers: _NumbersBills, tier: str, region: str) -> Iterator[UsagePart]:
-    """The calls within a Messages call that its totals leave out, or that went to another model."""
+    """Yield the inner calls that the totals exclude, or that went to another model."""
     for call in map(as_dict, as_list(numbers.get("iterations"))):
         model = as_text(call.get("model"))
         if model or is_excluded_from_totals(call):
@@ -557,8 +550,6 @@ def _find_separate_calls(numbers: _NumbersBills, tier: str, region: str) -> Iter
 
 
 def _subtract_parts(usage: Usage, separate: tuple[UsagePart, ...]) -> Usage:
-    """What is left of a usage without some of its calls."""
-
     def left(whole: int, *parts: int) -> int:
         return max(whole - sum(parts), 0)
 
@@ -580,7 +571,7 @@ _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output
 _MEDIA = ("audio", "image", "video")
 _GEMINI_INPUT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails")
 _GEMINI_OUTPUT_DETAILS = ("candidatesTokensDetails", "responseTokensDetails")
-# Where other units are told, and the rest of what is looked at here.
+# Fields with other units, and all fields that matter here.
 _UNIT_FIELDS = frozenset(
     (
         *_ALL_INPUT_DETAILS,
@@ -618,9 +609,9 @@ def _count_units(
 
 
 def _count_media(numbers: _NumbersBills, usage: Usage) -> dict[BillableUnit, int]:
-    """The tokens of each medium, never more than the usage has of their kind.
+    """Count the tokens of each medium, at most those of their kind in the usage.
 
-    Where the bill does not say which of them the cache served, it is taken to have served text first.
+    If it is unknown which of them were cached, text is assumed to be cached first.
     """
     input_tokens, read, written = _read_media_tokens(numbers)
     counts: dict[BillableUnit, int] = {}
@@ -643,7 +634,7 @@ def _count_media(numbers: _NumbersBills, usage: Usage) -> dict[BillableUnit, int
 
 
 def _read_media_tokens(numbers: _NumbersBills) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """The tokens of each medium that came in, that of them the cache served, and that came out."""
+    """Return the tokens of each medium: input, cached input, and output."""
     if "promptTokensDetails" in numbers or "candidatesTokensDetails" in numbers:
         input_tokens, read = (
             _gemini_media(numbers, *_GEMINI_INPUT_DETAILS),
@@ -672,7 +663,7 @@ def _gemini_media(numbers: _NumbersBills, *names: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for entry in (as_dict(entry) for name in names for entry in as_list(numbers.get(name))):
         medium = as_text(entry.get("modality")).lower()
-        medium = "image" if medium == "document" else medium  # a page is read as a picture, and billed as one
+        medium = "image" if medium == "document" else medium  # a page is read and charged as an image
         count = tokens_or_zero(entry.get("tokenCount"))
         if medium in _MEDIA and count:
             counts[medium] = counts.get(medium, 0) + count
