@@ -1,6 +1,6 @@
 """Foveate decides what goes into a language model's context window, and what that costs.
 
-This is the front door: what stands here is the library's public face, and importing it loads nothing heavy.
+This is the public API of the library. Importing it loads nothing heavy.
 
     >>> import foveate
     >>> foveate.count("How many tokens is this?", model="gpt-4o").tokens
@@ -50,7 +50,7 @@ def count(text: str, model: str = "gpt-4o") -> "TokenCount":
     global _counter_for
     if not isinstance(text, str):
         raise TypeError(f"a text to be counted is a str, not {type(text).__name__}")
-    if _counter_for is None:  # looked up once: an import statement would cost a short text a fifth of its time
+    if _counter_for is None:  # cached: an import statement would take a fifth of the time of a short text
         from foveate.tokens.families import counter_for
 
         _counter_for = counter_for

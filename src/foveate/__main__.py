@@ -1,4 +1,4 @@
-"""`foveate`, and `python -m foveate`: reads the vocabulary while the command line itself is loading."""
+"""Entry point of `foveate` and `python -m foveate`. Loads a vocabulary while the command line is imported."""
 
 import sys
 from collections.abc import Callable
@@ -7,24 +7,24 @@ from itertools import pairwise
 from threading import Thread
 
 _COUNTING_COMMANDS = frozenset(("count", "assemble"))
-# With one of these, no vocabulary that comes with Foveate is needed.
+# With one of these, no bundled vocabulary is needed.
 _OPTIONS_WITHOUT_VOCABULARY = frozenset(("-h", "--help", "--tokenizer", "estimate", "--backend=estimate"))
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it with the code that shells expect, a lack of memory with a line."""
+    """Run the command line. Ctrl-C exits with the code that shells expect, lack of memory with a message."""
     try:
         _main()
     except KeyboardInterrupt:
         sys.exit(130)
     except MemoryError:
-        sys.exit("foveate: not enough memory")  # with code 1, and nothing that would have to be loaded first
+        sys.exit("foveate: not enough memory")  # exits with code 1, and needs no further imports
 
 
 def _main() -> None:
     command, *options = sys.argv[1:] or [""]
     if command in _COUNTING_COMMANDS and _OPTIONS_WITHOUT_VOCABULARY.isdisjoint(options):
-        # Imported here, since the thread would have to wait for its turns while the command line is loading.
+        # Imported in the main thread: the other one would compete with the imports of the command line.
         from foveate.tokens.tokenizers import vocabularies
 
         Thread(
@@ -38,7 +38,7 @@ def _main() -> None:
 
 
 def _guess_model(options: list[str]) -> str:
-    """The model that is asked for, as far as a glance can tell; a wrong guess costs nothing but itself."""
+    """Guess the model from the options. A wrong guess only wastes time."""
     for option, value in pairwise((*options, "")):
         if option in ("-m", "--model"):
             return value
@@ -48,7 +48,7 @@ def _guess_model(options: list[str]) -> str:
 
 
 def _preload_vocabulary(model: str, bundled: Callable[[str], object]) -> None:
-    with suppress(ImportError):  # whoever then counts falls back to an estimate
+    with suppress(ImportError):  # counting then falls back to an estimate
         if model:
             from foveate.tokens.families import counter_for
 

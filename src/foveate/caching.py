@@ -1,9 +1,4 @@
-"""Values that were built before, by what they were built from; the least recently used is forgotten first.
-
-Counts that were made before, the least recently used forgotten first.
-
-All that is remembered of texts in this process, so that one call can forget it.
-"""
+"""Bounded, thread-safe caches, and one call that clears them all."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -19,7 +14,7 @@ DEFAULT_CAPACITY = 1024
 
 
 class LruCache(Generic[Value]):
-    """A bounded memory from key to value, safe to share between threads; what is long is kept by its digest."""
+    """LRU cache. Callers use a digest as the key for long values."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity
@@ -27,25 +22,21 @@ class LruCache(Generic[Value]):
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many values are kept now."""
         return len(self._entries)
 
     def get(self, key: Hashable) -> Value | None:
-        """What was kept under `key`, which is now the most recently used."""
         value = self._entries.get(key)
-        if value is not None:  # what is new is asked for in vain, and waits for nobody
+        if value is not None:  # a miss does not wait for the lock
             with self._lock:
                 if key in self._entries:
                     self._entries.move_to_end(key)
         return value
 
     def remove(self, key: Hashable) -> None:
-        """Keep nothing under `key`."""
         with self._lock:
             self._entries.pop(key, None)
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Keep `value`, and forget the oldest where there is no more room."""
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
@@ -54,7 +45,7 @@ class LruCache(Generic[Value]):
 
 
 def hash_bytes(*parts: bytes) -> bytes:
-    """The key of a payload. Lengths are part of it, so that two payloads never share one by their seams."""
+    """Hash byte strings, including their lengths, so that different splits never collide."""
     hasher = blake3()
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little"))
@@ -63,10 +54,9 @@ def hash_bytes(*parts: bytes) -> bytes:
 
 
 class Cache(Protocol):
-    """Something that remembers, and can forget while others use it."""
+    """A cache that can be cleared while others use it."""
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self) -> None: ...
 
 
 _caches: WeakSet[Cache] = WeakSet()
@@ -74,16 +64,16 @@ _lock = Lock()
 
 
 def register(cache: Cache) -> None:
-    """Have `cache` dropped with all others, as long as somebody holds it."""
+    """Register a cache with `drop_caches`, for as long as it is referenced elsewhere."""
     with _lock:
         _caches.add(cache)
 
 
 def drop_caches() -> None:
-    """Forget every text, and every count of one, that this process remembers.
+    """Clear all texts and counts that this process has cached.
 
-    That is what counters, their vocabularies, the blocks of requests and the parts of prompts keep, whoever
-    holds them. Other threads are not disturbed; some of what they are counting then may be kept afterwards.
+    These are the caches of counters, vocabularies, request blocks and prompt parts. Other threads may continue;
+    what they are counting may be cached afterwards.
     """
     with _lock:
         caches = list(_caches)
@@ -96,21 +86,19 @@ BuiltValue = TypeVar("BuiltValue")
 
 
 class BuildCache(Generic[BuildKey, BuiltValue]):
-    """A bounded memory, safe to share between threads. Its lock is never held while something is built."""
+    """LRU cache for values that are expensive to build. Its lock is not held while a value is built."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.generation = 0
-        """How often all was dropped. Who builds notes it first, and hands it to `keep`."""
+        """Number of clears. Builders read it first, and pass it to `put_if_absent`."""
         self._entries: OrderedDict[BuildKey, BuiltValue] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many values are kept now."""
         return len(self._entries)
 
     def get(self, key: BuildKey) -> BuiltValue | None:
-        """What is kept under `key`, which is now the most recently used."""
         with self._lock:
             value = self._entries.get(key)
             if value is not None:
@@ -118,9 +106,9 @@ class BuildCache(Generic[BuildKey, BuiltValue]):
             return value
 
     def put_if_absent(self, key: BuildKey, value: BuiltValue, generation: int) -> BuiltValue:
-        """What holds for `key` from now on: `value`, or what another thread has kept in the meantime.
+        """Return the value for `key`: `value`, or the one that another thread stored first.
 
-        A value whose building began before the last drop is not kept, since a drop is about what is older.
+        A value whose build started before the last clear is not stored.
         """
         with self._lock:
             if generation != self.generation:
@@ -132,7 +120,6 @@ class BuildCache(Generic[BuildKey, BuiltValue]):
             return current
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
             self.generation += 1
             self._entries.clear()

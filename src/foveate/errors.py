@@ -1,41 +1,41 @@
 """Every error that Foveate raises, in one tree.
 
     FoveateError
-    ├── InputError             what was handed in cannot be used as it is
-    │   ├── UnreadableInput    a file that is not there, not text, or not UTF-8
-    │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
-    │   │   └── DuplicateKey   a JSON object in it that has the same key twice
-    │   ├── RequestLimitExceeded  a request that has more messages, tools or levels than are read
+    ├── InputError             input that cannot be used
+    │   ├── UnreadableInput    a file that is missing, not text, or not UTF-8
+    │   ├── MalformedRequest   a request body that is not JSON or has none of the known formats
+    │   │   └── DuplicateKey   a JSON object in it has the same key twice
+    │   ├── RequestLimitExceeded  a request with too many messages, tools or levels of nesting
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
-    │   ├── ThreadRefused      a request that uses a message thread which cannot be continued, or not here
-    │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
-    │   ├── NoUpstream         a request in an API that no configured upstream speaks
-    │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
+    │   ├── ThreadRefused      a message thread that cannot be continued, or not here
+    │   ├── WrongApi           a model whose upstream does not have the API of the request
+    │   ├── NoUpstream         an API that no configured upstream has
+    │   ├── KeyRefused         a gateway key that is unknown or missing
     │   ├── WebSocketRefused   a client opens a WebSocket
-    │   ├── MethodRefused      a method that no provider's API uses
-    │   ├── BadPath            a path that could lead out of a base URL
-    │   ├── OperationRefused   an operation that the gateway's credentials are not for
+    │   ├── MethodRefused      an HTTP method that no provider's API uses
+    │   ├── BadPath            a path that could leave a base URL
+    │   ├── OperationRefused   an operation that the gateway's credentials must not be used for
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
-    │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
-    │   └── BadSetting         a file of settings with something in it that cannot be; names file, line and key
-    ├── BudgetExceeded         what may not be cut does not fit; carries every section's size
-    ├── DoesNotFit             a request that is larger than the window, and may not be made smaller
-    ├── CallRefused            a call that a cap keeps from being made; nothing is reserved for it
-    │   ├── CapExceeded        it may cost more than there is left; carries all the dollars
-    │   └── CapUncheckable     its price is not known, or what was spent so far
-    ├── WorkersFailed          processes of a gateway that die as soon as they are started
-    ├── UnwritableOutput       standard output that is closed, or takes no more
-    ├── UnwritableFile         a file that cannot be written; what it held before is untouched
-    ├── StoreUnavailable       a database that cannot be reached, read or written; nothing of it is half done
-    │   ├── StoreTooNew        a database that a newer Foveate has changed
-    │   └── NothingKept        there is no such database yet, and nobody asked to have it made
-    └── UpstreamError          somebody else's server did not give an answer that can be used
-        ├── UpstreamUnreachable  no connection, or none that gave an answer
-        │   └── UpstreamBroken   one that broke off in its answer, or long after it was asked
-        ├── UpstreamTimeout      no answer in time
-        ├── UpstreamStatus       an HTTP status that is not a success; carries it
-        └── UpstreamGarbled      a success whose body is not what the route promises
+    │   ├── CannotListen       an address that a server cannot listen on
+    │   └── BadSetting         an invalid setting in a file; has file, line and key
+    ├── BudgetExceeded         required sections do not fit; has the size of every section
+    ├── DoesNotFit             a request that exceeds the context window and must not be shortened
+    ├── CallRefused            a call that a cap prevents; nothing is reserved for it
+    │   ├── CapExceeded        it may cost more than is left; has all amounts
+    │   └── CapUncheckable     its price, or the amount spent so far, is unknown
+    ├── WorkersFailed          gateway processes that exit right after their start
+    ├── UnwritableOutput       standard output that is closed or full
+    ├── UnwritableFile         a file that cannot be written; its previous content is untouched
+    ├── StoreUnavailable       a database that cannot be reached, read or written; nothing is half done
+    │   ├── StoreTooNew        a database that a newer Foveate has migrated
+    │   └── NothingKept        a database that does not exist yet
+    └── UpstreamError          a response of another server that cannot be used
+        ├── UpstreamUnreachable  no connection, or closed without a response
+        │   └── UpstreamBroken   closed during the response, or long after the request
+        ├── UpstreamTimeout      no response in time
+        ├── UpstreamStatus       an HTTP status other than success
+        └── UpstreamGarbled      a success with an unexpected body
 
 Each class has a stable `code`, for logs and `--json`; the numbers that explain an error are its attributes.
 """
@@ -50,12 +50,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/]*@")
 
 
 class FoveateError(Exception):
-    """Anything that Foveate itself raises; its text is one line that says what to do."""
+    """Base class of all errors that Foveate raises. The message is one line that says what to do."""
 
     code = "error"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How it comes through to another process, which must not wait for it in vain."""
+        """Pickle an error with its attributes, so that it reaches the parent process."""
         return _rebuild_error, (type(self), self.args, self.__dict__)
 
 
@@ -68,13 +68,13 @@ def _rebuild_error(
 
 
 class InputError(FoveateError):
-    """What was handed in cannot be used as it is."""
+    """Input that cannot be used."""
 
     code = "bad_input"
 
 
 class UnreadableInput(InputError):
-    """A file that is not there, not text, or not UTF-8."""
+    """A file that is missing, not text, or not UTF-8."""
 
     code = "unreadable_input"
 
@@ -85,15 +85,15 @@ class UnreadableInput(InputError):
 
 
 class MalformedRequest(InputError):
-    """A request body that is not JSON or has none of the known shapes."""
+    """A request body that is not JSON or has none of the known formats."""
 
     code = "malformed_request"
 
 
 class DuplicateKey(MalformedRequest):
-    """A request body with a JSON object that has the same key twice; `path` leads to the second one.
+    """A JSON object in a request has the same key twice; `path` leads to the second one.
 
-    `other` is the first one, if it is written otherwise.
+    `other` is the first one if it is spelled differently.
     """
 
     code = "duplicate_key"
@@ -112,7 +112,7 @@ class DuplicateKey(MalformedRequest):
 
 
 class RequestLimitExceeded(InputError):
-    """A request that has more of something than is read; `setting` is the limit's name under `server`."""
+    """A request exceeds a limit; `setting` is the name of the limit under `server`."""
 
     code = "request_limit"
 
@@ -124,7 +124,7 @@ class RequestLimitExceeded(InputError):
 
 
 class BadEdit(InputError):
-    """An edit that cannot be written into a request, or contradicts another; `path` is the place it names."""
+    """An edit that cannot be written into a request, or contradicts another; `path` is the place."""
 
     code = "bad_edit"
 
@@ -134,7 +134,7 @@ class BadEdit(InputError):
 
 
 class ThreadRefused(InputError):
-    """A request that uses a message thread; `thread_code` is the provider's code for the reason.
+    """A request with a message thread that is rejected; `thread_code` is the provider's error code.
 
     Clients react to `thread_code`: the official SDKs send the whole conversation again.
     """
@@ -147,7 +147,7 @@ class ThreadRefused(InputError):
 
 
 class WrongApi(InputError):
-    """A request for a `model` whose route leads to an `upstream` that does not speak the `api` it came in."""
+    """A request for a `model` whose route leads to an `upstream` without the `api` of the request."""
 
     code = "wrong_api"
 
@@ -163,7 +163,7 @@ class WrongApi(InputError):
 
 
 class NoUpstream(InputError):
-    """A request in an `api` that no configured upstream speaks."""
+    """A request in an `api` that no configured upstream has."""
 
     code = "no_upstream"
 
@@ -176,9 +176,9 @@ class NoUpstream(InputError):
 
 
 class KeyRefused(InputError):
-    """A request that shows a key of the gateway that is not known, or none where one is needed.
+    """A request with an unknown gateway key, or without a required one.
 
-    `public` is what a caller without a key is told, if the message names something of the configuration.
+    `public` is the message for callers without a key, if the full one reveals configuration.
     """
 
     code = "bad_key"
@@ -189,7 +189,7 @@ class KeyRefused(InputError):
 
 
 class WebSocketRefused(InputError):
-    """A request for a WebSocket, which the gateway does not proxy."""
+    """A WebSocket request, which the gateway does not proxy."""
 
     code = "websocket"
 
@@ -212,7 +212,7 @@ class MethodRefused(InputError):
 
 
 class BadPath(InputError):
-    """A request for a `path` that could lead out of an upstream's base URL."""
+    """A request for a `path` that could leave an upstream's base URL."""
 
     code = "bad_path"
 
@@ -250,7 +250,7 @@ class BadVocabulary(InputError):
 
 
 class BadOption(InputError):
-    """An option or setting with an impossible value; `path` leads to it where it stands inside another."""
+    """An option or setting with an impossible value; `path` leads to it inside a nested value."""
 
     code = "bad_option"
 
@@ -260,7 +260,7 @@ class BadOption(InputError):
 
 
 class CannotListen(InputError):
-    """An address that no server can be had at: in use, not allowed, or not of this machine."""
+    """An address that a server cannot listen on: in use, not permitted, or not on this machine."""
 
     code = "cannot_listen"
 
@@ -272,7 +272,7 @@ class CannotListen(InputError):
 
 
 class BadSetting(InputError):
-    """A file of settings with something in it that cannot be: `line` counts from 1, `key` is `a.b.c`."""
+    """An invalid setting in a file: `line` counts from 1, `key` is `a.b.c`."""
 
     code = "bad_setting"
 
@@ -287,7 +287,7 @@ class BadSetting(InputError):
 
 @dataclass(frozen=True, slots=True)
 class SectionSize:
-    """A section and its tokens: before any cut, and after all that was allowed."""
+    """Tokens of a section: before any cut, and after all permitted cuts."""
 
     name: str
     priority: str
@@ -296,9 +296,9 @@ class SectionSize:
 
 
 class BudgetExceeded(FoveateError):
-    """What may not be cut does not fit; carries the numbers of every section.
+    """Required sections do not fit the budget; has the size of every section.
 
-    `problem` and `remedy` are what its message says before and after these.
+    The message consists of `problem`, the sizes and `remedy`.
     """
 
     code = "budget_exceeded"
@@ -316,7 +316,7 @@ class BudgetExceeded(FoveateError):
 
 
 class DoesNotFit(FoveateError):
-    """A request that has more `tokens`, at the least, than its model's window takes beside the answer."""
+    """A request with at least `tokens`, more than the context window leaves for input."""
 
     code = "does_not_fit"
 
@@ -328,9 +328,9 @@ class DoesNotFit(FoveateError):
 
 
 class CallRefused(FoveateError):
-    """A call that a cap keeps from being made: `cap` says which, `limit` how many dollars it allows.
+    """A call that a cap prevents: `cap` describes it, `limit` is its dollars.
 
-    `problem` and `remedy` are what its message says. `is_shared`: all agents spend what the cap allows.
+    The message consists of `problem` and `remedy`. `is_shared`: all agents share the cap.
     """
 
     code = "call_refused"
@@ -345,9 +345,9 @@ class CallRefused(FoveateError):
 
 
 class CapExceeded(CallRefused):
-    """A call that may cost more than is left: `ceiling` beside what is `spent` and `reserved`, in dollars.
+    """A call that may cost more than is left: its `ceiling`, and the dollars `spent` and `reserved`.
 
-    `ceiling` is None where nobody knows, and nothing is left.
+    `ceiling` is None if it is unknown and nothing is left.
     """
 
     code = "cap_exceeded"
@@ -371,14 +371,14 @@ class CapExceeded(CallRefused):
 
     @property
     def room(self) -> Decimal:
-        """What the cap has left, in dollars."""
+        """Dollars left under the cap."""
         return self.limit - self.spent - self.reserved
 
 
 class CapUncheckable(CallRefused):
-    """A call of which nobody can say whether there is room for it; `reason` says why.
+    """A call that cannot be checked against a cap; `reason` says why.
 
-    `is_outage`: not because of the call, but because the ledger cannot be reached, or something failed here.
+    `is_outage`: the ledger cannot be reached or failed, so the call itself is not the reason.
     """
 
     code = "cap_uncheckable"
@@ -400,7 +400,7 @@ class CapUncheckable(CallRefused):
 
 
 class WorkersFailed(FoveateError):
-    """Processes of a gateway that die when they are started, so many in a row, the last with `exit_code`."""
+    """Gateway processes that exited right after their start, the last with `exit_code`."""
 
     code = "workers_failed"
 
@@ -415,7 +415,7 @@ class WorkersFailed(FoveateError):
 
 
 class UnwritableOutput(FoveateError):
-    """Standard output that is closed, or takes no more."""
+    """Standard output that is closed or full."""
 
     code = "unwritable_output"
 
@@ -425,7 +425,7 @@ class UnwritableOutput(FoveateError):
 
 
 class UnwritableFile(FoveateError):
-    """A file that cannot be written; what it held before is untouched."""
+    """A file that cannot be written; its previous content is untouched."""
 
     code = "unwritable_file"
 
@@ -436,7 +436,7 @@ class UnwritableFile(FoveateError):
 
 
 class StoreUnavailable(FoveateError):
-    """A database that cannot be reached, read or written; what was asked of it is not half done."""
+    """A database that cannot be reached, read or written; the operation is not half done."""
 
     code = "store_unavailable"
 
@@ -447,7 +447,7 @@ class StoreUnavailable(FoveateError):
 
 
 class StoreTooNew(StoreUnavailable):
-    """A database that a newer Foveate has changed; its tables are of `version`, the newest known is `known`."""
+    """A database that a newer Foveate has migrated to `version`; the newest known version is `known`."""
 
     code = "store_too_new"
 
@@ -460,7 +460,7 @@ class StoreTooNew(StoreUnavailable):
 
 
 class NothingKept(StoreUnavailable):
-    """There is no such database yet, and nobody asked to have it made."""
+    """A database that does not exist yet, opened for reading."""
 
     code = "nothing_kept"
 
@@ -469,9 +469,9 @@ class NothingKept(StoreUnavailable):
 
 
 class UpstreamError(FoveateError):
-    """Somebody else's server did not give an answer that can be used.
+    """A response of another server that cannot be used.
 
-    `url` has no query and no password: keys can be in both, and errors are logged and stored.
+    `url` has no query and no password: both can contain keys, and errors are logged and stored.
     """
 
     code = "upstream"
@@ -483,19 +483,19 @@ class UpstreamError(FoveateError):
 
 
 class UpstreamUnreachable(UpstreamError):
-    """No connection, or none that gave an answer."""
+    """No connection, or one that was closed without a response."""
 
     code = "upstream_unreachable"
 
 
 class UpstreamBroken(UpstreamUnreachable):
-    """A response that broke off, is not valid HTTP, or never began: the provider may charge for it."""
+    """A response that was cut off, is not valid HTTP, or never started: the provider may charge for it."""
 
     code = "upstream_broken"
 
 
 class UpstreamTimeout(UpstreamError):
-    """No answer in time."""
+    """No response in time."""
 
     code = "upstream_timeout"
 
@@ -505,7 +505,7 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamStatus(UpstreamError):
-    """An HTTP status that is not a success."""
+    """An HTTP status other than success."""
 
     code = "upstream_status"
 
@@ -516,6 +516,6 @@ class UpstreamStatus(UpstreamError):
 
 
 class UpstreamGarbled(UpstreamError):
-    """A success whose body is not what the route promises."""
+    """A success with an unexpected body."""
 
     code = "upstream_garbled"

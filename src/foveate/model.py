@@ -1,8 +1,8 @@
-"""The values that the rooms hand to each other, all of them frozen.
+"""Frozen values that packages exchange: requests, messages, blocks, edits, usage and token counts.
 
-A request stays in the bytes it came in: `Request` holds each message and tool as its own JSON, and only the
-ones that somebody looks at are read into a `Message` or a `Tool`. What every message makes a few of, its parts
-and blocks, and every bill, are msgspec's structs, which are made ten times as fast as dataclasses.
+A request keeps its original bytes: `Request` has the JSON of each message and tool, which is parsed into a
+`Message` or `Tool` on demand. Values that are created for every message are msgspec structs, which are created
+ten times as fast as dataclasses.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Format(StrEnum):
-    """The wire formats that Foveate reads."""
+    """Wire formats that Foveate supports."""
 
     ANTHROPIC = "anthropic"
     CHAT = "openai-chat"
@@ -24,9 +24,9 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """A number of tokens and how far it can be trusted.
+    """A number of tokens, and how far it can be trusted.
 
-    `exact` says that the model's own tokenizer gave it; `upper` is a bound that a hard limit may rely on.
+    `exact`: counted with the model's own tokenizer. `upper`: a bound that hard limits can rely on.
     """
 
     tokens: int
@@ -34,18 +34,18 @@ class TokenCount:
     upper: int
 
     def __add__(self, other: "TokenCount") -> "TokenCount":
-        """The count of two things side by side, exact only if both are."""
+        """Add two counts; the sum is exact only if both are."""
         return TokenCount(self.tokens + other.tokens, self.exact and other.exact, self.upper + other.upper)
 
 
 ZERO_TOKENS = TokenCount(0, True, 0)
 
 STORED_HISTORY = frozenset(("thread", "previous_response_id", "conversation"))
-"""Fields with which a request continues a conversation that the provider stores."""
+"""Fields by which a request continues a conversation that the provider stores."""
 
 
 class MediaSource(StrEnum):
-    """Where the bytes of an image or a document are."""
+    """Location of the bytes of an image or document."""
 
     INLINE = "inline"
     URL = "url"
@@ -53,20 +53,18 @@ class MediaSource(StrEnum):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Plain text."""
-
     text: str
 
 
 class Thinking(msgspec.Struct, frozen=True):
-    """A model's reasoning, sent back. `sealed` is the length of what only the provider can read."""
+    """Reasoning of a model, sent back by the client. `encrypted_chars` is the length of its encrypted part."""
 
     text: str
     encrypted_chars: int = 0
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture; its size in pixels is None where the request does not show it."""
+    """An image; its size in pixels is None if the request does not contain it."""
 
     source: MediaSource
     width: int | None = None
@@ -75,7 +73,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in the conversation: its text where that can be read, its pages where they can be counted."""
+    """A document: its text if it can be read, its pages if they can be counted."""
 
     source: MediaSource
     media_type: str
@@ -85,7 +83,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's call of a tool. `arguments` is JSON, as it came; `item_id` names a stored Responses item."""
+    """A tool call of the model. `arguments` is the original JSON; `item_id` names a stored Responses item."""
 
     name: str
     arguments: str
@@ -95,8 +93,6 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool answered."""
-
     parts: tuple["Part", ...]
     id: str = ""
     name: str = ""
@@ -104,7 +100,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opaque(msgspec.Struct, frozen=True):
-    """A block that Foveate does not know, kept as it is."""
+    """A block of an unknown kind."""
 
     kind: str
     raw: bytes
@@ -114,8 +110,6 @@ Part = Text | Thinking | Image | Document | ToolCall | ToolResult | Opaque
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn's worth of parts, by one speaker."""
-
     role: str
     parts: tuple[Part, ...]
     name: str = ""
@@ -123,9 +117,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool that the model may call. `kind` is `function`, or the provider's name for one of its own.
+    """A tool that the model may call. `kind` is `function`, or the provider's name of a built-in tool.
 
-    `parameters` is the JSON schema as it came, `raw` the whole definition.
+    `parameters` is the original JSON schema, `raw` the whole definition.
     """
 
     kind: str
@@ -137,7 +131,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseSchema:
-    """The form that the request asks the answer to have."""
+    """JSON schema that the request requires of the response."""
 
     name: str
     description: str
@@ -146,13 +140,11 @@ class ResponseSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request body, read as far as every request needs.
+    """A request body, parsed as far as every request needs.
 
-    `body` is the whole of it, `messages` and `tools` the JSON of each, byte for byte. `extras` names parameters
-    that add a text of the provider's, `unexplained` what it will add that the body does not show (a stored
-    conversation, a server-side tool's results, …). `around` is what `wire` knows of all but its messages, and
-    `laid` is where these lie in the body, where it knows that. `trail` is what it knows of the messages of a
-    request that is too large to be remembered.
+    `messages` and `tools` are the original JSON of each. `extras` names parameters that make the provider add
+    text, `unexplained` what it will add that the body does not contain (a stored conversation, results of a
+    server-side tool, …). `envelope`, `message_offsets` and `history` are caches of `foveate.formats`.
     """
 
     format: Format
@@ -172,12 +164,12 @@ class Request:
 
     @property
     def continues_stored_conversation(self) -> bool:
-        """Whether earlier messages of its conversation are only stored by the provider."""
+        """Tell whether only the provider has earlier messages of the conversation."""
         return not STORED_HISTORY.isdisjoint(self.unexplained)
 
 
 class Area(StrEnum):
-    """The three stretches of a request, in the order in which a provider reads them."""
+    """Parts of a request, in the order in which a provider reads them."""
 
     TOOLS = "tools"
     SYSTEM = "system"
@@ -185,9 +177,9 @@ class Area(StrEnum):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where something stands in a request: a tool, a block of the system prompt, a message or a block of it.
+    """Position in a request: a tool, a block of the system prompt, a message, or a block of a message.
 
-    A content that is a plain string is one block, number 0.
+    Content that is a plain string is one block with index 0.
     """
 
     area: Area
@@ -196,7 +188,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Ttl(StrEnum):
-    """How long a provider is asked to keep a prefix."""
+    """Lifetime of a cached prefix."""
 
     FIVE_MINUTES = "5m"
     THIRTY_MINUTES = "30m"
@@ -205,16 +197,15 @@ class Ttl(StrEnum):
 
     @property
     def seconds(self) -> int:
-        """The same in seconds."""
         return int(self[:-1]) * (60 if self.endswith("m") else 3600)
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """One block of a request, as far as a cache looks at it.
+    """One block of a request, as a provider's cache compares it.
 
-    `kind` is the provider's own word (`tool`, `text`, `tool_use`, `thinking`, …), `said` the JSON of the block
-    in one spelling and without its mark: equal for a string and for the one text block that means the same.
-    `role` is who says it, in a message. `mark` is the client's own.
+    `kind` is the provider's name (`tool`, `text`, `tool_use`, `thinking`, …). `canonical_json` is normalized
+    and has no breakpoint: it is equal for a string and the equivalent text block. `breakpoint_ttl` is that of
+    the client's breakpoint.
     """
 
     place: Place
@@ -226,10 +217,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The input tokens of a bill, by what the cache did for them.
+    """Input tokens of a call, by how the cache was used.
 
-    `written_5m` is what was written for the provider's short time (5 minutes at Anthropic, 30 at OpenAI), and
-    `written_1h` for its long one.
+    `written_5m` has the provider's short TTL (5 minutes at Anthropic, 30 at OpenAI), `written_1h` its long one.
     """
 
     uncached: int = 0
@@ -239,15 +229,14 @@ class CacheUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input_tokens(self) -> int:
-        """All of them."""
         return self.uncached + self.read + self.written_5m + self.written_1h
 
 
 class SimulatedState(StrEnum):
-    """A request with some of what Foveate does, from the client's own request to the one that is sent.
+    """Stages of a request, from the client's own to the one that is sent.
 
-    Each state adds a mechanism to the one before and is named after it, so that the difference between two
-    neighbours is what the second one's mechanism saves.
+    Each stage adds one mechanism to the previous one and is named after it. The difference between two stages
+    is what the mechanism of the second one saves.
     """
 
     CLIENT = "client"
@@ -258,10 +247,10 @@ class SimulatedState(StrEnum):
 
 
 class Comparison(StrEnum):
-    """How the cost of a call compares with what it would have been without Foveate.
+    """Result of comparing the cost of a call with its cost without Foveate.
 
-    `EARLIER`: it was recorded by a version that did not compare. `WOULD_NOT_FIT`: without Foveate its session
-    would have outgrown the model's window before. `UNKNOWN`: the price is not known, or it was not simulated.
+    `EARLIER`: recorded by a version that did not compare. `WOULD_NOT_FIT`: without Foveate, the session would
+    have exceeded the context window before. `UNKNOWN`: the price is unknown, or nothing was simulated.
     """
 
     SIMULATED = "simulated"
@@ -271,10 +260,10 @@ class Comparison(StrEnum):
 
 
 class Savings(msgspec.Struct, frozen=True, kw_only=True):
-    """The simulated cost of a call without Foveate, and what each mechanism saved of it; a loss is negative.
+    """Simulated cost of a call without Foveate, and the savings of each mechanism; losses are negative.
 
-    `without` less the savings is the simulated cost with Foveate, and `simulation_error` is what was charged
-    less that. All are None unless `comparison` is `SIMULATED`.
+    `without` minus the savings is the simulated cost with Foveate; `simulation_error` is the charge minus that.
+    All are None unless `comparison` is `SIMULATED`.
     """
 
     comparison: Comparison = Comparison.UNKNOWN
@@ -287,18 +276,17 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> Decimal | None:
-        """What all mechanisms saved together."""
         parts = (self.compaction, self.context, self.breakpoints, self.keep_alive)
         known = [part for part in parts if part is not None]
         return sum(known, Decimal(0)) if known else None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider billed for one call; `raw` is its own block of numbers, as it came.
+    """Usage of one call as the provider reported it; `raw` is its original block.
 
-    `reasoning_tokens` are part of `output_tokens`; `said_dollars` is the price, where the provider says one;
-    `tier` is its word for how the call was served (`batch`, `flex`, `priority`, …). `is_unreadable`: its
-    block has a number that cannot be, so it has none here, and the cost of the call is unknown.
+    `reasoning_tokens` are part of `output_tokens`. `said_dollars` is the price, if the provider states one.
+    `tier` is its service tier (`batch`, `flex`, `priority`, …). `is_unreadable`: a number is impossible, so
+    none is used, and the cost is unknown.
     """
 
     cache: CacheUsage
@@ -311,22 +299,20 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing: no call reads nothing, and what is not known is not free."""
+        """Tell whether it has no numbers. A call always has some, so this means unknown, not free."""
         return not self.output_tokens and self.said_dollars is None and not self.cache.input_tokens
 
 
 class BreakpointStyle(StrEnum):
-    """The ways in which providers want a mark written."""
+    """JSON styles of cache breakpoints."""
 
-    CACHE_CONTROL = "cache_control"  # Anthropic, and who passes its marks on
-    PROMPT_CACHE_BREAKPOINT = (
-        "prompt_cache_breakpoint"  # OpenAI; the time to live is said once for the whole request
-    )
-    CACHE_POINT = "cachePoint"  # Bedrock: a block of its own behind the marked one
+    CACHE_CONTROL = "cache_control"  # Anthropic, and hosts that forward its breakpoints
+    PROMPT_CACHE_BREAKPOINT = "prompt_cache_breakpoint"  # OpenAI; the TTL is set once for the whole request
+    CACHE_POINT = "cachePoint"  # Bedrock: a separate block after the marked one
 
 
 class CacheBreakpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep what stands up to here: a cache mark on a block. Without a `ttl` it is the provider's usual one."""
+    """Cache everything up to this block. Without `ttl`, the provider's default applies."""
 
     place: Place
     reason: str
@@ -345,7 +331,7 @@ class RemoveBreakpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceText:
-    """Another text for a block; for a tool result, in the place of all that it holds."""
+    """Replace the text of a block, or the whole content of a tool result."""
 
     place: Place
     text: str
@@ -355,7 +341,7 @@ class ReplaceText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceMessages:
-    """Other messages for those from `start` up to, not with, `end`; none to drop them."""
+    """Replace the messages from `start` to `end`, exclusive, or drop them."""
 
     start: int
     end: int
@@ -366,11 +352,11 @@ class ReplaceMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertParts:
-    """Parts put before `place`: as a message of their own, by `role`, where it names a message.
+    """Insert parts before `place`; if that is a message, as a new message by `role`.
 
-    An index or block that is one more than the last puts them at the end. With `joins`, texts that are put
-    behind a plain string become part of it, and those of a message of their own become part of the one that
-    such an edit has put there before, each after a blank line: no list comes about where there was none.
+    An index or block after the last one appends. With `join_texts`, texts appended to a plain string become
+    part of it, and those of a new message become part of the message that such an edit has inserted there
+    before, each after a blank line, so that no list is created where there was none.
     """
 
     place: Place
@@ -383,7 +369,7 @@ class InsertParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReorderTools:
-    """The tools in another order: `order[i]` is the present index of the one that comes i-th."""
+    """Reorder the tools: `order[i]` is the present index of the i-th one."""
 
     order: tuple[int, ...]
     reason: str
@@ -392,7 +378,7 @@ class ReorderTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetParameter:
-    """A parameter of the whole request, by its path (`prompt_cache_key`, `stream_options.include_usage`)."""
+    """Set a parameter of the request by path (`prompt_cache_key`, `stream_options.include_usage`)."""
 
     path: tuple[str, ...]
     value: str | int | bool | None

@@ -1,4 +1,4 @@
-"""JSON over HTTP with one time-out, and every failure translated into the tree of `errors`."""
+"""JSON over HTTP with one timeout. Every failure becomes an error of `foveate.errors`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
 
 DEFAULT_TIMEOUT_SECONDS = 2.0
 
-# A reply is read no further than this: the token ids of a megabyte of text are two.
+# Longer replies are rejected. The token ids of a megabyte of text take two megabytes.
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _DETAIL_CHARS = 200
 
@@ -20,20 +20,19 @@ _REPLY_DECODER = msgspec.json.Decoder(JsonReply)
 
 
 class JsonClient:
-    """A pool of connections, opened at the first call and closed with `async with` or `close`."""
+    """JSON client with a connection pool. Close it with `async with` or `close`."""
 
     def __init__(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, reuse: bool = True) -> None:
-        """Without `reuse`, each call has a connection of its own, which is closed after it."""
+        """Create a client. Without `reuse`, each call has its own connection, which is closed afterwards."""
         self.timeout_seconds = timeout_seconds
         self._reuse = reuse
         self._pool = ConnectionPool()
 
     def with_reuse(self, reuse: bool) -> "JsonClient":
-        """Return this client, or one with the same time-out that never reuses a connection."""
+        """Return this client, or one with the same timeout that never reuses a connection."""
         return self if reuse else JsonClient(timeout_seconds=self.timeout_seconds, reuse=False)
 
     async def __aenter__(self) -> "JsonClient":
-        """The client itself."""
         return self
 
     async def __aexit__(
@@ -42,23 +41,22 @@ class JsonClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close all connections."""
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; the next call opens new ones."""
+        """Close all connections. The next call opens new ones."""
         await self._pool.close()
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
-        """What `url` answers to `body`, both JSON: the fields of an object, each still in its bytes.
+        """Post JSON and return the fields of the response, each as bytes.
 
-        A list of a million token ids is read faster than it is made into a million numbers.
+        Callers parse only the fields they need: a list can have a million token ids.
 
         Raises:
             UpstreamUnreachable: no connection.
-            UpstreamTimeout: no whole answer within `timeout_seconds`.
+            UpstreamTimeout: no complete response within `timeout_seconds`.
             UpstreamStatus: any status but 200 to 299; redirects are not followed.
-            UpstreamGarbled: the answer is no JSON object, or longer than anything that could be meant.
+            UpstreamGarbled: the response is not a JSON object, or too long.
         """
         seconds = self.timeout_seconds
         timeouts = Timeouts(connect_seconds=seconds, idle_seconds=seconds, total_seconds=seconds)

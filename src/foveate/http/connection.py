@@ -1,7 +1,7 @@
-"""One connection to a server, HTTP/1.1: a request at a time, its answer piece by piece as it comes.
+"""One HTTP/1.1 connection: one request at a time, with a streamed response.
 
-Written on httptools, as servers are: with a general client a small request costs more time than all else that
-is done with it.
+Built on httptools like servers are, because a general client would take more time for a small request than
+everything else.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from foveate.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, Upstr
 
 Headers = list[tuple[bytes, bytes]]
 
-# Who reads slowly keeps the server waiting, rather than us its answer.
+# A slow reader makes the server wait, instead of filling our memory.
 _MAX_BUFFERED_BYTES = 256 * 1024
 _MAX_HEADER_BYTES = 256 * 1024
 _STATUSES_WITHOUT_BODY = frozenset((204, 304))
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is open. Whoever has it asks, reads the answer to its end, and may then ask again."""
+    """An open connection. Its owner sends a request, reads the whole response, and may then send another."""
 
     def __init__(self, url: str) -> None:
-        """`url` is what errors call the other side."""
+        """Create a connection; `url` names the server in errors."""
         self._url = url
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -35,7 +35,7 @@ class Connection(asyncio.Protocol):
         self._response_start: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._chunks: list[bytes] = []
-        self.on_body = self._chunks.append  # a stream has many small ones, and several come at once
+        self.on_body = self._chunks.append  # streams have many small chunks, of which several arrive at once
         self._buffered_bytes = 0
         self._header_bytes = 0
         self._is_complete = False
@@ -63,15 +63,16 @@ class Connection(asyncio.Protocol):
         work_seconds: float,
         no_body: bool = False,
     ) -> "asyncio.Future[None]":
-        """Send a request, whose head ends with its empty line. What it gives is done once the answer begins.
+        """Send a request and return a future that completes when the response starts.
 
-        There are `status` and `headers` then. It fails after `idle_seconds` in which nothing came, and after
-        `total_seconds` in all. `no_body`: the answer has none, whatever its head says.
+        `status` and `headers` are set then. The response fails after `idle_seconds` without data, and after
+        `total_seconds` in all. `no_body`: the response has no body, whatever its headers say. `head` ends with
+        a blank line.
 
-        Raises, to whoever waits for it:
-            UpstreamUnreachable: the other side closed the connection without a word.
-            UpstreamBroken: it did so after `work_seconds`, or what it sent is not valid HTTP.
-            UpstreamTimeout: nothing came in time.
+        The future raises:
+            UpstreamUnreachable: the server closed the connection without a response.
+            UpstreamBroken: it did so after `work_seconds`, or its response is not valid HTTP.
+            UpstreamTimeout: no data in time.
         """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
@@ -89,11 +90,11 @@ class Connection(asyncio.Protocol):
         return response_start
 
     async def read_chunk(self) -> bytes:
-        """All of the answer's body that has come since; nothing at its end.
+        """Return the body received since the last call; empty at its end.
 
         Raises:
-            UpstreamTimeout: nothing came in time.
-            UpstreamBroken: it broke off.
+            UpstreamTimeout: no data in time.
+            UpstreamBroken: the response was cut off.
         """
         while not self._chunks:
             if self._error is not None:
@@ -112,26 +113,25 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether the last answer is whole, read, and not the last one."""
+        """Tell whether the response was read completely and the server keeps the connection open."""
         return self._is_complete and not self._chunks and self.keeps_alive and self._error is None
 
     @property
     def is_stale(self) -> bool:
-        """Whether the other side has closed it meanwhile, or said something unasked: then nothing is sent."""
+        """Tell whether the server has closed the connection or sent unexpected data."""
         transport = self._transport
         return transport is None or transport.is_closing() or bool(self._poll_readable())
 
     def close(self) -> None:
-        """Let go of it, whatever it is doing; nobody may wait for it any more.
+        """Abort the connection. Nobody may be waiting for it.
 
-        What it has failed with is forgotten: an error knows who was told of it, and they know this connection.
-        All that they hold, with the request, would be there until garbage is looked for.
+        Its error is dropped: a traceback would keep the request in memory until the next garbage collection.
         """
         self._abort()
         self._error = self._response_start = None
         self._chunks.clear()
 
-    # What the event loop says.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -139,9 +139,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_data_at = self._loop.time()
-        if (
-            not self._is_awaiting_response
-        ):  # unasked: nothing that comes from now on can be trusted to be an answer
+        if not self._is_awaiting_response:  # unexpected data: later data could not be trusted to be a response
             self.close()
             return
         self._has_begun = True
@@ -150,7 +148,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail(UpstreamBroken(self._url, "it wants another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
-            if self._is_complete:  # what comes behind an answer is none of it
+            if self._is_complete:  # data after the response is not part of it
                 self.keeps_alive = False
             else:
                 self._fail(self._error or UpstreamBroken(self._url, f"the answer is no HTTP ({error})"))
@@ -158,7 +156,7 @@ class Connection(asyncio.Protocol):
             self._buffer_body(len(data))
 
     def _buffer_body(self, new_bytes: int) -> None:
-        """Have somebody take what has come of the body; while they do not, no more is read than a little."""
+        """Wake the reader, and pause reading while the buffer is full."""
         self._buffered_bytes += new_bytes
         if self._buffered_bytes > _MAX_BUFFERED_BYTES and not self._is_paused and self._transport is not None:
             self._is_paused = True
@@ -168,7 +166,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._is_awaiting_response and not self._is_complete and self.status and not self._has_length():
             self.keeps_alive = False
-            self.on_message_complete()  # an answer may end with its connection
+            self.on_message_complete()  # a response may end with its connection
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -182,7 +180,7 @@ class Connection(asyncio.Protocol):
             kind = UpstreamBroken if has_worked else UpstreamUnreachable
             self._fail(kind(self._url, "the connection was closed before an answer came"))
 
-    # What the parser says.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if self._is_complete:
@@ -200,7 +198,7 @@ class Connection(asyncio.Protocol):
         if not 100 <= status <= 599:
             self._error = UpstreamBroken(self._url, f"the status {status} does not exist")
             raise httptools.HttpParserCallbackError("no such status")
-        if status < 200:  # 100 Continue and the like: the answer comes after it
+        if status < 200:  # 100 Continue and the like: the response follows
             self.headers = []
             return
         self.status = status
@@ -209,7 +207,7 @@ class Connection(asyncio.Protocol):
         if self._response_start is not None and not self._response_start.done():
             self._response_start.set_result(None)
         if self._no_body:
-            self.keeps_alive = False  # the parser waits for one
+            self.keeps_alive = False  # the parser expects one
             self.on_message_complete()
 
     def on_message_complete(self) -> None:
@@ -225,7 +223,7 @@ class Connection(asyncio.Protocol):
         return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
     def _set_timer(self, at: float) -> None:
-        """Look at the time by then; a timer that rings before, if only one of an earlier call, sees to it."""
+        """Make sure that the timer fires by `at`. An earlier one, even of a previous call, is left running."""
         if self._timer is None or at < self._timer_at:
             self._stop_timer()
             self._timer_at = at
@@ -236,7 +234,7 @@ class Connection(asyncio.Protocol):
         if not self._is_awaiting_response:
             return
         now = self._loop.time()
-        if self._is_paused:  # it is we who let it wait
+        if self._is_paused:  # we made the server wait
             self._last_data_at = now
         total_end = self._sent_at + self._total_seconds
         end = min(self._last_data_at + self._idle_seconds, total_end)
@@ -270,7 +268,7 @@ class Connection(asyncio.Protocol):
 
 
 def _read_keep_alive_seconds(headers: Headers) -> float | None:
-    """For how long the other side says that it keeps a connection that nobody uses."""
+    """Return the timeout of a `keep-alive` header."""
     for name, value in headers:
         if name.lower() == b"keep-alive":
             for part in value.lower().split(b","):
@@ -281,7 +279,7 @@ def _read_keep_alive_seconds(headers: Headers) -> float | None:
 
 
 def _make_poller(descriptor: int) -> Callable[[], object]:
-    """What says, whenever it is asked, whether something is to be read there: nothing where there is not."""
+    """Return a function that tells whether data can be read from a socket."""
     if not hasattr(select, "poll"):  # on Windows
         return lambda: select.select((descriptor,), (), (), 0)[0]
     poll = select.poll()

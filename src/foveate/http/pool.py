@@ -1,7 +1,7 @@
-"""Connections to servers: opened when they are needed, kept for the next request, never used when stale.
+"""Connection pool: connections are opened on demand, kept for later requests, and never used when stale.
 
-A request is sent once. Where a kept connection turns out to be closed, that is seen before a byte is sent, and
-another one is opened; a connection that closes later is an error, since nobody can know what the server did.
+A request is sent once. A kept connection that was closed is detected before any byte is sent, and replaced. If
+a connection closes later, that is an error, because the server may have processed the request.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ from foveate.errors import UpstreamGarbled, UpstreamTimeout, UpstreamUnreachable
 from foveate.http.connection import Connection, Headers
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Servers close what nobody uses, many after a minute. One that says when is believed, less a moment.
+# Many servers close idle connections after a minute. A timeout that they announce is used, minus a margin.
 _KEEP_ALIVE_SECONDS = 50.0
 _KEEP_ALIVE_MARGIN_SECONDS = 1.0
 _MAX_IDLE_CONNECTIONS = 256
 _CLOSE_HEADER = (b"connection", b"close")
 _FORBIDDEN_BYTES = frozenset(b"\r\n\0")
 _METHODS_WITHOUT_BODY = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
-# A URL that comes again and again is no longer.
+# URLs that are used repeatedly are not longer.
 _MAX_CACHED_URL_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait: for a connection, for the next piece of an answer, and for all of it.
+    """Timeouts for connecting, for the next chunk of a response, and for the whole response.
 
-    A server that closes a connection without a word has done nothing for `work_seconds`. After these it may
-    have: a network that drops what is silent does so while a model thinks.
+    If a server closes a connection silently within `work_seconds`, it has not processed the request. Later it
+    may have: some networks drop idle connections while a model is thinking.
     """
 
     connect_seconds: float = 10.0
@@ -46,29 +46,28 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server is, and what is asked of it there."""
+    """Address of a server, and the path of the request."""
 
     scheme: str
     host: str
     port: int
     path: bytes
     authority: bytes
-    """The host as requests name it."""
+    """Value of the host header."""
     url: str
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What a connection is to."""
         return self.scheme, self.host, self.port
 
 
 def parse_url(url: str) -> Target:
-    """What a URL means.
+    """Parse a URL.
 
     Raises:
-        UpstreamUnreachable: it is none of http or https, or has no host.
+        UpstreamUnreachable: not http or https, or without a host.
     """
-    # A query is seldom the same, and may hold a key.
+    # A query is rarely repeated, and may contain a key.
     return _parse_url(url) if "?" in url or len(url) > _MAX_CACHED_URL_CHARS else _parse_url_cached(url)
 
 
@@ -95,7 +94,7 @@ _parse_url_cached = lru_cache(maxsize=1024)(_parse_url)
 
 
 class HttpResponse:
-    """The head of an answer, and its body piece by piece."""
+    """Status and headers of a response. `read_chunk` streams its body."""
 
     def __init__(self, connection: Connection) -> None:
         self.status = connection.status
@@ -103,7 +102,7 @@ class HttpResponse:
         self.read_chunk = connection.read_chunk
 
     def header(self, name: bytes) -> bytes | None:
-        """The first header of that name, which is in small letters."""
+        """Return the first header with this lowercase name."""
         for key, value in self.headers:
             if key.lower() == name:
                 return value
@@ -111,10 +110,10 @@ class HttpResponse:
 
 
 class ConnectionPool:
-    """Opens connections and keeps them. It belongs to the event loop that first uses it."""
+    """Connection pool for the event loop that first uses it."""
 
     def __init__(self, *, timeouts: Timeouts | None = None, tls_context: ssl.SSLContext | None = None) -> None:
-        """`trust` says which certificates are good; by default those that the system trusts."""
+        """Create a pool. `tls_context` defines the trusted certificates; by default those of the system."""
         self.timeouts = timeouts or Timeouts()
         self._tls_context = tls_context
         self._idle: dict[tuple[str, str, int], deque[tuple[Connection, float]]] = {}
@@ -131,21 +130,19 @@ class ConnectionPool:
         timeouts: Timeouts | None = None,
         reuse: bool = True,
     ) -> "PendingResponse":
-        """The answer to a request that is sent once; left early, its connection is closed.
+        """Send a request once, and stream its response. If the block is left early, the connection is closed.
 
-        Without `reuse` it has a connection of its own, which is closed after it.
-
-        Host, content-length and connection are written here and must not be among `headers`.
+        Without `reuse`, the request has its own connection, which is closed afterwards. The pool writes the
+        headers host, content-length and connection, which must not be in `headers`.
 
         Raises:
-            UpstreamUnreachable: no connection, one that was closed or broke off, or what came is no HTTP.
-            UpstreamTimeout: no connection, no answer, or no more of it in time.
+            UpstreamUnreachable: no connection, a connection that was closed, or an invalid response.
+            UpstreamTimeout: no connection, no response, or no more of it in time.
         """
         head = _format_head(method, target, headers if reuse else [*headers, _CLOSE_HEADER], len(body))
         return PendingResponse(self, method, target, head, body, timeouts, reuse=reuse)
 
     async def __aenter__(self) -> "ConnectionPool":
-        """The pool itself."""
         return self
 
     async def __aexit__(
@@ -154,20 +151,19 @@ class ConnectionPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close all connections."""
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; the next request opens new ones."""
+        """Close all connections. The next request opens new ones."""
         for connection in self._open:
             connection.close()
         self._open.clear()
         self._idle.clear()
 
     def take_idle(self, target: Target) -> Connection | None:
-        """One of the open connections that nobody uses; it is nobody else's until it is given back."""
+        """Take an idle connection, which belongs to the caller until it is released."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # connections of another loop are of no use here
+        if loop is not self._loop:  # connections of another loop cannot be used
             self._idle, self._open, self._loop = {}, set(), loop
         idle = self._idle.get(target.origin)
         while idle:
@@ -178,7 +174,7 @@ class ConnectionPool:
         return None
 
     async def open_connection(self, target: Target, timeouts: Timeouts) -> Connection:
-        """A new connection; it is nobody else's until it is given back."""
+        """Open a connection, which belongs to the caller until it is released."""
         loop = asyncio.get_running_loop()
         tls_context = None
         if target.scheme == "https":
@@ -203,7 +199,7 @@ class ConnectionPool:
         return connection
 
     def release(self, target: Target, connection: Connection, *, reuse: bool = True) -> None:
-        """Keep a connection for others, where it may be used again."""
+        """Return a connection to the pool, or close it if it cannot be reused."""
         if not reuse or not connection.is_reusable:
             self._close_connection(connection)
             return
@@ -226,7 +222,7 @@ class ConnectionPool:
 
 
 class PendingResponse:
-    """A request that is sent as its block begins; its connection goes back as it ends."""
+    """Sends a request when its block starts, and releases the connection when it ends."""
 
     __slots__ = ("_body", "_connection", "_head", "_method", "_pool", "_reuse", "_target", "_timeouts")
 
@@ -251,7 +247,6 @@ class PendingResponse:
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> HttpResponse:
-        """Send it, and wait for the head of its answer."""
         timeouts = self._timeouts
         idle = self._pool.take_idle(self._target) if self._reuse else None
         connection = idle or await self._pool.open_connection(self._target, timeouts)
@@ -276,14 +271,13 @@ class PendingResponse:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of its connection."""
         assert self._connection is not None
         self._pool.release(self._target, self._connection, reuse=self._reuse)
 
 
 @cache
 def _default_tls_context() -> ssl.SSLContext:
-    """Whom to trust; made once, since reading all certificates takes some milliseconds."""
+    """Create the default TLS context once, because loading all certificates takes milliseconds."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -309,7 +303,7 @@ def _format_head(method: str, target: Target, headers: Sequence[tuple[bytes, byt
 
 
 def _describe_error(error: Exception) -> str:
-    """Why there was no connection, in the system's words where they are to be had."""
+    """Describe why there is no connection, in the words of the system if possible."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
@@ -321,12 +315,12 @@ def _describe_error(error: Exception) -> str:
 
 
 async def read_body(response: HttpResponse, *, max_bytes: int, url: str) -> bytes:
-    """All of an answer's body.
+    """Read the whole body of a response.
 
     Raises:
-        UpstreamGarbled: it is longer than `most_bytes`.
-        UpstreamBroken: it broke off.
-        UpstreamTimeout: nothing came in time.
+        UpstreamGarbled: it is longer than `max_bytes`.
+        UpstreamBroken: it was cut off.
+        UpstreamTimeout: no data in time.
     """
     content_length = response.header(b"content-length") or b""
     if content_length.isdigit() and int(content_length) > max_bytes:

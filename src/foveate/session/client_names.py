@@ -1,4 +1,4 @@
-"""Names that clients give their conversations, in the headers and fields that agents send (November 2026).
+"""Names that clients give their conversations, and the session ids derived from them (November 2026).
 
 | client | what it sends |
 | --- | --- |
@@ -9,8 +9,6 @@
 | litellm | `x-litellm-session-id` |
 | Cline 3 | `x-task-id` |
 | the Conversations API of OpenAI | `conversation` |
-
-Ids of sessions.
 """
 
 import re
@@ -25,7 +23,7 @@ from foveate.formats.json_text.parse import Fields, as_dict, as_text, parse_json
 from foveate.session.hash_chain import HASH_BYTES
 
 NAME_CHARS = 16
-"""Ids of sessions that callers of one agent name alike end with so many characters that are the same."""
+"""Sessions with the same name have ids that share this many characters at the end."""
 
 # A UUID, or 20 letters and digits with three groups of digits: dates and numbered words have fewer.
 _UNIQUE = re.compile(
@@ -36,38 +34,37 @@ _UNIQUE = re.compile(
 
 
 def derive_session_id(*identity: str | bytes) -> str:
-    """Return the id of the session that all of these identify: the same in every process."""
+    """Derive a session id that is the same in every process."""
     parts = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in identity]
     return hash_bytes(b"session", *parts)[:HASH_BYTES].hex()
 
 
 def derive_named_session_id(agent: str, name: str, scope: str = "") -> str:
-    """Return the id of an agent's session that the header `x-foveate-session` names so.
+    """Derive the id of the session that the header `x-foveate-session` names.
 
-    `scope` separates callers, whose names may be the same unless they are unique.
+    `scope` separates callers, whose names may be equal unless they are unique.
     """
     return scope_session_id(derive_session_id("named", agent, name), name, scope)
 
 
 def scope_session_id(unscoped: str, name: str, scope: str) -> str:
-    """Return the id of a session with this name: in every scope the last `NAME_CHARS` are the same."""
+    """Derive the id within a scope. Its last `NAME_CHARS` are the same in every scope."""
     if not scope or is_unique_name(name):
         return unscoped
     return derive_session_id("scope", unscoped, scope)[:-NAME_CHARS] + unscoped[-NAME_CHARS:]
 
 
 def is_unique_name(name: str) -> bool:
-    """Return whether nobody else chooses the same name by chance: it holds a UUID or another random id."""
+    """Tell whether a name contains a UUID or another random id, so that nobody else has it by chance."""
     return _UNIQUE.search(name) is not None
 
 
 def new_session_id() -> str:
-    """Return an id for a session that nobody names: no two processes ever choose the same."""
     return uuid.uuid4().hex
 
 
 MAX_ID_CHARS = 256
-"""A longer id is ignored: agents send UUIDs."""
+"""Longer ids are ignored: agents send UUIDs."""
 _MAX_METADATA_CHARS = 64 * 1024
 _MAX_FAMILY_CHARS = 128
 
@@ -77,9 +74,9 @@ _CLAUDE_PARENT = "x-claude-code-parent-agent-id"
 _CODEX_METADATA = "x-codex-turn-metadata"
 _CODEX_PARENT = "x-codex-parent-thread-id"
 _PARENT = "x-parent-session-id"
-# The SDKs of Anthropic and OpenAI say so with each request.
+# Sent with each request by the SDKs of Anthropic and OpenAI.
 _RETRY = "x-stainless-retry-count"
-# Other headers that name a conversation. A client may send one of them to one provider and another to the next.
+# Other headers that name a conversation. A client may use different ones for different providers.
 _PLAIN_HEADERS = (
     *("x-session-id", "x-opencode-session", "x-session-affinity", "session_id", "x-litellm-session-id"),
     "x-task-id",
@@ -90,44 +87,43 @@ NAMING_HEADERS = frozenset(
         *(_CODEX_PARENT, _PARENT, *_PLAIN_HEADERS, _RETRY),
     )
 )
-"""The headers that are read here."""
+"""All headers that are read here."""
 NAME_SOURCES = ("claude-code", "codex", "session", "conversation")
-"""Who gives names; the same name from another source is another session."""
+"""Sources of names; the same name from another source is another session."""
 
-# How Claude Code named its sessions before it sent JSON.
+# Claude Code's format before it sent JSON.
 _OLD_CLAUDE_USER = re.compile(r"_session_([0-9A-Za-z-]{8,64})$")
 
 
 class ClientName(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as its client names it, and the one that started it, if the client says so."""
+    """A client's name for a conversation, and for the conversation that started it."""
 
     source: str
     name: tuple[str, ...]
     parent: tuple[str, ...] | None = None
 
     def session_id(self, agent: str, scope: str = "") -> str:
-        """Return the id of the session: an agent cannot reach a session of another one."""
+        """Derive the session id. Sessions of different agents never share one."""
         return derive_client_session_id(agent, self.source, self.name, scope)
 
     def parent_session_id(self, agent: str, scope: str = "") -> str | None:
-        """Return the id of the session that started this one."""
         if self.parent is None or self.parent == self.name:
             return None
         return derive_client_session_id(agent, self.source, self.parent, scope)
 
 
 def derive_client_session_id(agent: str, source: str, name: tuple[str, ...], scope: str = "") -> str:
-    """Return the id of an agent's session that its client names so.
+    """Derive the id of an agent's session from the client's name for it.
 
-    `scope` separates callers, whose names may be the same unless they are unique.
+    `scope` separates callers, whose names may be equal unless they are unique.
     """
     return scope_session_id(derive_session_id("client", agent, source, *name), name[0], scope)
 
 
 def read_client_name(headers: Mapping[str, str], fields: Fields | Mapping[str, bytes]) -> ClientName | None:
-    """Return the name that a client gives the conversation of a request, by its headers or its body.
+    """Return the client's name for the conversation, from headers or body fields.
 
-    `fields` are the fields of the body. Ids that are empty or too long are ignored.
+    Ids that are empty or too long are ignored.
     """
     return (
         _read_claude_code_name(headers, lambda: _read_claude_user(fields))
@@ -202,7 +198,7 @@ def _read_object(fields: Fields | Mapping[str, bytes], name: str) -> dict[str, o
 
 
 def _parse_text(text: str) -> dict[str, object]:
-    """Return a JSON object that a client sends as text; empty if it is something else or too long."""
+    """Parse a JSON object that a client sends as a string; empty for anything else or if too long."""
     if not text.startswith("{") or len(text) > _MAX_METADATA_CHARS:
         return {}
     try:
@@ -212,12 +208,12 @@ def _parse_text(text: str) -> dict[str, object]:
 
 
 def is_retry(headers: Mapping[str, str]) -> bool:
-    """Return whether a client says that it repeats a request that failed."""
+    """Tell whether a client declares that it repeats a failed request."""
     return headers.get(_RETRY, "0").strip() not in ("", "0")
 
 
 def user_agent_family(user_agent: str) -> str:
-    """Return the program that a `user-agent` names, without its version: `openai/python`, `claude-cli`."""
+    """Return the program in a `user-agent`, without its version: `openai/python`, `claude-cli`."""
     program, *_ = user_agent[:_MAX_FAMILY_CHARS].lower().split() or [""]
     name, _, rest = program.partition("/")
     return f"{name}/{rest}" if rest.isalpha() else name

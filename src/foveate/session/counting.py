@@ -1,8 +1,8 @@
-"""A session's requests counted, each turn of them once by each counter.
+"""Count the requests of a session, each turn once per counter.
 
-What a counter says of a turn is kept raw, under the turn's hash: calibration is applied by who reads it. It is
-taken only for a message that is spelled as it was when it was counted, so that a recount gives the same number.
-Of conversations that this process has counted itself the sum is noted too, so that nothing is read for them.
+Raw counts are stored by the hash of the turn; calibration is applied by readers. A stored count is used only if
+the message is spelled as it was when counted, so that a recount gives the same number. For conversations
+counted by this process, sums are cached too, and nothing is read from the store.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ from foveate.tokens.threads import run_in_thread
 
 Result = TypeVar("Result")
 
-# A few long sessions, for messages whose marks have moved.
+# A few long sessions, for messages whose breakpoints have moved.
 _MAX_CACHED_TURNS = 32 * 1024
 _MAX_CACHED_COUNTERS = 64
 _MAX_SAVED_MARKERS = 4
-# Messages that are longer are counted beside the event loop.
+# Longer messages are counted in a thread.
 _THREAD_BYTES = 8 * 1024
-# Noting a count takes about as long as counting so much.
+# Storing a count takes about as long as counting this many bytes.
 _TURN_OVERHEAD_BYTES = 64
 _SAVED_BATCH_TURNS = 1000
 
-# What is kept was counted by these rules: raised with each change by which a message comes to something else.
+# Version of the counting rules: raise it with each change that changes the count of a message.
 COUNTING_RULES_VERSION = 8
 
 _ROW_DECODER = msgspec.msgpack.Decoder(tuple[bytes, MeasuredRendering])
@@ -57,7 +57,7 @@ _EMPTY_MEASUREMENT = astuple(MeasuredRendering())
 
 _SAMPLE_TEXT = "Never push; the 42 tests in src/näve.py take 3.5 s.\n"
 _SAMPLE_CODE = 'def f(x: int) -> str:\n    return f"{x:>8}" if x else "名前を入力"\n'
-# Something of all that a message can hold, by which two counters of one model are told apart.
+# All kinds of content, to distinguish two counters of one model.
 _SAMPLE_MESSAGES = (
     Message(
         role="user",
@@ -81,7 +81,7 @@ _SAMPLE_MESSAGES = (
 
 
 class TurnCounter:
-    """Counts requests, and keeps in `turns` what each of their turns came to."""
+    """Counts requests, and stores the counts of their turns."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
@@ -89,7 +89,6 @@ class TurnCounter:
         register(self)
 
     def clear(self) -> None:
-        """Forget what is remembered of it beside."""
         self._measured_messages: LruCache[MeasuredRendering] = LruCache(_MAX_CACHED_TURNS)
 
     async def count(
@@ -101,12 +100,12 @@ class TurnCounter:
         *,
         known: int | None = None,
     ) -> RequestCount:
-        """The count of a request with that chain, without its parts.
+        """Count a request, without its parts.
 
-        Of turns behind the `known` ones, which were new with this request, nothing is asked for.
+        Turns after the `known` ones are new with this request, so the store is not asked for them.
 
         Raises:
-            MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
+            MalformedRequest: a part cannot be parsed, or is nested too deeply to be rendered.
         """
         counted = await self.count_without_saving(agent, request, chain, counter, known=known)
         await self.save(agent, counted)
@@ -121,10 +120,10 @@ class TurnCounter:
         *,
         known: int | None = None,
     ) -> "CountResult":
-        """The same, for who keeps what is new about it in time.
+        """Count a request, and leave storing the new counts to the caller.
 
         Raises:
-            MalformedRequest: as `count`.
+            MalformedRequest: as in `count`.
         """
         history = formats.message_history(request)
         start, tally = counter.cached_tally(history)
@@ -148,18 +147,17 @@ class TurnCounter:
         )
 
     async def save(self, agent: str, counted: "CountResult") -> None:
-        """Keep what was counted and is not kept yet."""
         if not counted.new:
             return
         rows = await run_in_thread_if_large(counted.rows, _TURN_OVERHEAD_BYTES * len(counted.new))
         await self._store.save_counts(agent, rows, counted.counter)
         for start in range(0, len(counted.new), _SAVED_BATCH_TURNS):
             if start:
-                await asyncio.sleep(0)  # others are served meanwhile
+                await asyncio.sleep(0)  # let other requests run
             self._mark_turns_saved(agent, counted.counter, counted.new[start : start + _SAVED_BATCH_TURNS])
 
     def make_pending_write(self, agent: str, counted: "CountResult") -> PendingWrite:
-        """The same, for who keeps it together with others; what is long is kept alone."""
+        """Return a write that can be batched with others; a long one is written alone."""
         alone = partial(self.save, agent, counted)
         if _TURN_OVERHEAD_BYTES * len(counted.new) >= _THREAD_BYTES:
             return PendingWrite(alone)
@@ -178,7 +176,7 @@ class TurnCounter:
     def _find_unsaved(
         self, agent: str, chain: HashChain, history: formats.MessageHistory, counter: RequestCounter
     ) -> list["UnsavedTurn"]:
-        """The turns of which nothing was kept for the agent, the last one first."""
+        """Return the turns without a stored count for the agent, last one first."""
         marker = agent, get_counter_name(counter)
         unsaved: list[UnsavedTurn] = []
         for at in range(len(history.nodes) - 1, -1, -1):
@@ -191,7 +189,7 @@ class TurnCounter:
         return unsaved
 
     def _mark_saved(self, node: formats.MessageNode, marker: tuple[str, str]) -> None:
-        """Remember that a turn's count is kept; for the agents and counters that were last."""
+        """Remember that the count of a turn is stored, for the latest agents and counters."""
         markers = node.memo.get(self, ())
         if marker not in markers:
             node.memo[self] = (*markers, marker)[-_MAX_SAVED_MARKERS:]
@@ -206,7 +204,7 @@ class TurnCounter:
         counter: RequestCounter,
         known_turns: int | None,
     ) -> dict[int, MeasuredRendering]:
-        """What of the messages at `places` of the chain is remembered, or kept."""
+        """Return the counts at `places` that are cached or stored."""
         key = _counter_key(counter, request.format)
         known = {
             at: found
@@ -235,7 +233,7 @@ class TurnCounter:
         counter: RequestCounter,
         known: Mapping[int, MeasuredRendering],
     ) -> list[MeasuredRendering]:
-        """What the messages at `places` of the chain come to: as it is known, or counted now."""
+        """Return the measurements at `places`, counting those that are not known."""
         key = _counter_key(counter, request.format)
         new = [at for at in places if at not in known]
         raws = [formats.strip_breakpoints(history.nodes[at].raw) for at in new]
@@ -249,7 +247,7 @@ class TurnCounter:
 
 
 class UnsavedTurn(msgspec.Struct, frozen=True):
-    """What one turn came to, and what it is told by."""
+    """Measurement of one turn that is not stored yet."""
 
     node: formats.MessageNode
     hash: bytes
@@ -258,28 +256,27 @@ class UnsavedTurn(msgspec.Struct, frozen=True):
 
 
 class CountResult(msgspec.Struct, frozen=True):
-    """A count, and the turns of which `counter` has something new to write down."""
+    """A count, and the turns that are not stored yet."""
 
     count: RequestCount
     counter: str
     new: Sequence[UnsavedTurn] = ()
 
     def rows(self) -> dict[bytes, bytes]:
-        """That of each turn, by its hash."""
         return {turn.hash: _encode_row(turn.measured, turn.spelling) for turn in self.new}
 
 
 @lru_cache(_MAX_CACHED_COUNTERS)
 def _counter_key(counter: RequestCounter, api_format: Format) -> bytes:
-    """What a counter's counts of messages in one format are remembered under."""
     return hash_bytes(get_counter_name(counter).encode(), api_format.encode())
 
 
 @lru_cache(_MAX_CACHED_COUNTERS)
 def get_counter_name(counter: RequestCounter) -> str:
-    """The name under which a counter's counts are kept; another rule or vocabulary makes it another one.
+    """Return the name under which a counter's counts are stored; it depends on rules and vocabulary.
 
-    A sample tells vocabularies and families apart. It meets not every rule, so their version is in it too.
+    Counts of sample messages distinguish vocabularies and families. They do not cover every rule, so the
+    version of the rules is part of the name.
     """
     tally = counter.extend_tally(EMPTY_TALLY, *_SAMPLE_MESSAGES)
     encoded = msgspec.msgpack.encode(astuple(replace(tally, previous=None)))
@@ -287,12 +284,10 @@ def get_counter_name(counter: RequestCounter) -> str:
 
 
 async def count_in_thread(request: Request, counter: RequestCounter) -> RequestCount:
-    """The count of a request of which nothing is kept, without its parts.
-
-    It is made beside the event loop where much of it is new.
+    """Count a request without stored counts and without its parts, in a thread if much of it is new.
 
     Raises:
-        MalformedRequest: as `RequestCounter.request`.
+        MalformedRequest: as in `RequestCounter.count_request`.
     """
     history = formats.message_history(request)
     new = (
@@ -306,7 +301,7 @@ async def count_in_thread(request: Request, counter: RequestCounter) -> RequestC
 async def run_in_thread_if_large(
     function: Callable[[], Result], size_bytes: int, *, min_bytes: int = _THREAD_BYTES
 ) -> Result:
-    """What `work` gives; beside the event loop where it takes long."""
+    """Call `function`, in a thread if `size_bytes` reaches `min_bytes`."""
     try:
         return await run_in_thread(function, size_bytes) if size_bytes >= min_bytes else function()
     except RecursionError:
@@ -320,9 +315,9 @@ def _encode_row(measured: MeasuredRendering, spelling: bytes) -> bytes:
 
 
 def _decode_row(row: bytes, spelling: bytes) -> MeasuredRendering | None:
-    """What was counted of a message that is spelled so; None where that is not what was counted."""
+    """Decode a stored count; None if the message was spelled differently or the row is not readable."""
     try:
         row_spelling, measured = _ROW_DECODER.decode(row)
-    except msgspec.DecodeError:  # by a version that wrote something else down
+    except msgspec.DecodeError:  # written by another version
         return None
     return measured if row_spelling == spelling else None

@@ -1,13 +1,12 @@
-"""A conversation as a chain of hashes, one a message, by which it is recognised whenever it is sent again.
+"""Conversations as chains of hashes, one per message, which identify them when they are sent again.
 
-Two messages are the same where role and blocks are: a string is the one text block that means the same, cache
-marks are left out, and neither spacing and escapes nor the order of keys, at any depth, make a difference
-(databases and some languages hand a conversation back with its keys in another order). All else that a block
-says does, with these exceptions: half a character is the same as any other half, and as U+FFFD; a number is
-as exact as a double; a role that is no string is `user`; and fields of a message that are no part of its blocks
-are not looked at, such as those that nobody knows in Anthropic's format, or the `phase` of Responses.
-System prompt and tools are no part of it, since they hold the time of day; nor are the system messages with
-which a conversation begins. The format is part of it.
+Two messages are equal if their role and blocks are. A string equals the equivalent text block; cache
+breakpoints, whitespace, escapes and the order of keys at any depth are ignored (databases and some languages
+change the order of keys). Everything else in a block counts, with these exceptions: lone surrogates all equal
+U+FFFD; numbers are compared as doubles; a role that is not a string is `user`; fields of a message outside of
+its blocks are ignored, such as unknown ones in Anthropic's format, or `phase` in Responses. System prompt,
+tools and system messages at the start are not part of the chain, because they contain the time of day. The
+format is part of it.
 """
 
 import asyncio
@@ -27,23 +26,23 @@ from foveate.tokens.threads import run_in_thread
 
 HASH_BYTES = 16
 
-# Messages that are longer, and new, are read beside the event loop.
+# New messages that are longer are parsed in a thread.
 _THREAD_BYTES = 64 * 1024
-# A message takes as long as so many bytes of a long one, however short it is.
+# Fixed cost of a message, in bytes of a long one.
 _MESSAGE_OVERHEAD_BYTES = 512
 _SHORT_CHAIN_MESSAGES = 16
 
-# Hashes that are kept must never mean something else: what is said here changes with what is hashed.
+# Stored hashes must keep their meaning: change this whenever the hashed content changes.
 _SEED = b"foveate chain 1"
 
-# Under which a link has its hash and its spelling.
+# Key of the hash and the spelling in the memo of a node.
 _HASH_KEY = object()
 
 
 class HashChain(msgspec.Struct, frozen=True, kw_only=True):
-    """The hash of each message with all before it, without the `head` system messages that stand first.
+    """The hash of each message with all before it, without the system messages at the start.
 
-    `spellings` are, in a row, the digests of each message alone as it is counted: with the order of its keys.
+    `spellings` concatenates the digests of each message as it is counted: with the order of its keys.
     """
 
     leading_system_messages: int
@@ -51,11 +50,9 @@ class HashChain(msgspec.Struct, frozen=True, kw_only=True):
     spellings: bytes
 
     def __len__(self) -> int:
-        """How many messages it has."""
         return len(self.hashes)
 
     def spelling(self, position: int) -> bytes:
-        """The digest of one message alone."""
         return self.spellings[position * HASH_BYTES : (position + 1) * HASH_BYTES]
 
 
@@ -65,20 +62,20 @@ register(_CHAINS)
 
 
 def compute_chain(request: Request) -> HashChain:
-    """The chain of a request's messages; a long conversation costs a look at each, and reading what is new.
+    """Return the chain of a request. Only new messages are parsed.
 
     Raises:
-        MalformedRequest: a message cannot be read, or is nested too deeply.
+        MalformedRequest: a message cannot be parsed, or is nested too deeply.
     """
     history = formats.message_history(request)
     return _extend_chain(request, history, count_memoized(history.nodes, _HASH_KEY))
 
 
 async def compute_chain_in_thread(request: Request) -> HashChain:
-    """The chain of a request's messages, made beside the event loop where much of it is new.
+    """Return the chain of a request, computed in a thread if much of it is new.
 
     Raises:
-        MalformedRequest: as `chain_of`.
+        MalformedRequest: as in `compute_chain`.
     """
     size_bytes = len(request.body) + _MESSAGE_OVERHEAD_BYTES * len(request.messages)
     if size_bytes >= LARGE_BYTES:
@@ -98,7 +95,7 @@ def _extend_chain(request: Request, history: formats.MessageHistory, known: int)
             message = parse_message_object(nodes[at].raw)
             chain_hash = hash_bytes(chain_hash, *_canonical_message(request, history, at, message))[:HASH_BYTES]
             nodes[at].memo[_HASH_KEY] = chain_hash, _hash_spelling(nodes[at].raw, message)
-    # A short one is put together sooner than it is found.
+    # A short chain is built faster than it is looked up.
     is_long = len(nodes) > _SHORT_CHAIN_MESSAGES
     size, before = (_CHAINS.find_prefix(nodes) if is_long else None) or (0, _EMPTY_CHAIN)
     found = [node.memo[_HASH_KEY] for node in nodes[size:]]
@@ -118,7 +115,7 @@ def _initial_hash(api_format: Format) -> bytes:
 
 
 def _hash_spelling(raw: bytes, message: dict[str, Any]) -> bytes:
-    """A digest of one message as it is counted: without marks and spacing, with the order of its keys."""
+    """Hash one message as it is counted: without breakpoints and whitespace, with the order of its keys."""
     stripped = formats.strip_breakpoints(raw)
     return _hash(to_json(message) if stripped is raw else stripped)
 
@@ -126,15 +123,15 @@ def _hash_spelling(raw: bytes, message: dict[str, Any]) -> bytes:
 def _canonical_message(
     request: Request, history: formats.MessageHistory, at: int, message: dict[str, Any]
 ) -> list[bytes]:
-    """Who speaks, and what is said."""
+    """Return the role and the canonical blocks of a message."""
     api_format = request.format
     plain_block = formats.FORMATS[api_format].LAYOUT.make_plain_text_block(message)
-    if plain_block is not None:  # its block is made when somebody looks at it
+    if plain_block is not None:  # its block need not be created
         return [_encode_role(message.get("role")), to_json(plain_block, order="sorted")]
     blocks = formats.blocks_at(request, history, at)
     role = blocks[0].role if blocks else formats.parse_message(api_format, history.nodes[at].raw).role
     content: list[bytes] = []
-    # What stands beside the content of a chat message, where blocks come in the order of the keys.
+    # Fields of a chat message besides its content, whose blocks have the order of the keys.
     other_fields: list[bytes] = []
     for block in blocks:
         inner = parse_json(block.canonical_json)

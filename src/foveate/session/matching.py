@@ -1,25 +1,19 @@
 """Find the session that a request belongs to.
 
-A client may name its conversation (`naming.py`): then the name alone decides. Without a name, a request goes
-on with the session
+A client may name its conversation (`client_names.py`): then the name alone decides. Without a name, a request
+continues the session
 
 1. whose answer it sends back: the response that it names as previous, or the last of its messages that a model
-   wrote, by the ids of its tool calls or by its text;
+   wrote, identified by the ids of its tool calls or by its text;
 2. whose last request it continues word for word, if there is only one such session.
 
-Both hold within one caller only (agent, key and program); a response that is named, within one agent. A request
-without any answer in it begins a session, unless its client says that it retries one that failed. A request
-that goes on from an earlier answer of a session is a fork, a child of its own. If in doubt a conversation is
-split rather than merged.
+Both apply within one caller only (agent, key and program); a named previous response, within one agent. A
+request without any answer starts a session, unless its client declares that it retries a failed one. A request
+that continues from an earlier answer of a session is a fork, a child session. In doubt, a conversation is split
+rather than merged.
 
-A process decides by what it remembers, then by what is stored. The decision is final: what is stored later only
-follows it.
-
-What a request shows of the conversation that it belongs to.
-
-Digests that identify a model's answer, when it passes and when a client sends it back.
-
-The sessions that a process has served last, by their ends and their answers.
+A process decides by its own memory first (`RecentSessions`), then by the store. The decision is final: later
+writes only follow it.
 """
 
 import asyncio
@@ -49,19 +43,19 @@ from foveate.session.hash_chain import HASH_BYTES, HashChain
 from foveate.session.store import AnswerRecord, Session, SessionStore, Turn
 from foveate.tokens.threads import run_in_thread
 
-# The fields that hold a system prompt or tools, in all formats.
+# Fields with a system prompt or tools, in all formats.
 _SETTING_FIELDS = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
 _DIGEST_KEY = object()
 
 
 class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request shows of its conversation.
+    """What one request shows about its conversation.
 
-    `messages` are those of `chain`. `named` is the id of its session if the client names it, and `parent_id` of
-    the one that started it. `scope` separates names and response ids of different callers. `previous` is the id
-    of the response that the provider is to continue from, and `is_partial` says that the provider has earlier
-    messages that the request does not show. `is_retry`: the client says that it repeats a request. `setting`
-    computes the digest of its system prompt and its tools.
+    `messages` are those of `chain`. `named_session_id` is set if the client names the session, and `parent_id`
+    is the session that started it. `scope` separates names and response ids of different callers.
+    `previous_response_id` is the response that the provider continues from; `is_partial`: the provider has
+    earlier messages that the request does not contain. `is_retry`: the client declares that it repeats a
+    request. `compute_setting` computes the digest of system prompt and tools.
     """
 
     agent: str
@@ -79,7 +73,7 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tip(self) -> bytes:
-        """The hash of its last message, with all that came before."""
+        """Hash of the last message with all before it."""
         last = self.chain.hashes[-1] if self.chain else b""
         return (
             hash_bytes(self.previous_response_id.encode("utf-8", "replace"), last)[:HASH_BYTES]
@@ -88,12 +82,12 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def continues(self, session: Session) -> bool:
-        """Return whether it says all that a session has said, and more."""
+        """Tell whether it contains all messages of a session, and more."""
         at = session.messages
         return not self.is_partial and 0 < at < len(self.chain) and self.chain.hashes[at - 1] == session.tip
 
     def has_answer_before(self, end: int) -> bool:
-        """Return whether a model wrote one of its first messages."""
+        """Tell whether a model wrote one of the first `end` messages."""
         return any(is_from_model(raw) for raw in reversed(self.messages[:end]))
 
 
@@ -109,8 +103,8 @@ def observe_conversation(
 ) -> ObservedConversation:
     """Describe the conversation of a request.
 
-    `caller` identifies who sends it, and `scope` separates names and response ids of different callers.
-    `header` is what `x-foveate-session` says, and `headers` are those in which clients name conversations.
+    `caller` identifies the sender, and `scope` separates names and response ids of different callers. `header`
+    is the value of `x-foveate-session`, and `headers` are those in which clients name conversations.
     """
     parameters = get_parameters(request)
     name = read_client_name(headers or {}, parameters) if header is None else None
@@ -140,7 +134,6 @@ def observe_conversation(
 
 
 def _digest_setting(request: Request, leading_system_messages: int) -> bytes:
-    """Return a digest of the system prompt and tools of a request."""
     envelope = get_envelope(request)
     setting: bytes | None = envelope.memo.get(_DIGEST_KEY) if envelope is not None else None
     if setting is None:
@@ -155,23 +148,22 @@ def _digest_setting(request: Request, leading_system_messages: int) -> bytes:
     )
 
 
-# Some clients put texts of their own behind the last answer, each with an "Ok." that no model wrote.
+# Some clients append their own texts after the last answer, each with an "Ok." that no model wrote.
 _MAX_ANSWERS = 8
 MAX_MESSAGES = 64
 # Shorter texts ("I am sorry, but …") may be answers in several sessions.
 _MIN_TEXT_CHARS = 120
-# Ids of some hosts only number the calls of one answer: `functions.read:0`.
+# Some hosts only number the calls within an answer: `functions.read:0`.
 _RANDOM_ID = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{0,64}[A-Za-z0-9]{16,128}")
 
 
 class AnswerDigests(msgspec.Struct, frozen=True):
     """Digests of one answer.
 
-    An `exact` one covers all that was said before, the most telling one first. A `loose` one covers the answer
-    alone: it is found in a history that its client has rearranged, and others may have got the same answer. A
-    `short` one covers a text alone that is too short to say anything by itself. `is_cut`: they do not cover the
-    end of a long text, in which answers may differ. `is_unique`: no other session got the same answer, since it
-    has a random id.
+    `exact` ones cover all previous messages, most specific first. `loose` ones cover the answer alone: they
+    match a history that the client has rearranged, but another session may have the same answer. `short` ones
+    cover a text that is too short to identify anything by itself. `is_cut`: the digests do not cover the end of
+    a long text. `is_unique`: the answer has a random id, so no other session has it.
     """
 
     exact: tuple[bytes, ...] = ()
@@ -182,7 +174,6 @@ class AnswerDigests(msgspec.Struct, frozen=True):
 
     @property
     def all(self) -> tuple[bytes, ...]:
-        """Return all of them."""
         return self.exact + self.loose + self.short
 
 
@@ -195,10 +186,10 @@ def make_answer_records(
     scope: str = "",
     is_stored: bool = False,
 ) -> list[AnswerRecord]:
-    """Return what is stored of an answer that a session has just got.
+    """Return the records to store for a new answer of a session.
 
-    `scope` separates callers, who may get responses with the same ids. `is_stored`: the provider stores the
-    answer, so that it can be continued by its id. It stores all responses of the Responses API.
+    `scope` separates callers, who may get responses with equal ids. `is_stored`: the provider stores the
+    answer, so that it can be continued by its id. The Responses API stores all of them.
     """
     digests: tuple[bytes, ...] = ()
     if session.caller:
@@ -212,7 +203,7 @@ def make_answer_records(
 
 
 def digest_response_id(agent: str, response_id: str, scope: str) -> bytes:
-    """Return the digest of a provider's id of a response; some servers just number their responses."""
+    """Digest a provider's response id. Ids that are just numbers are scoped to the caller."""
     key = "response", agent, response_id
     return _digest(*key) if is_unique_name(response_id) else _digest(*key, scope)
 
@@ -220,10 +211,10 @@ def digest_response_id(agent: str, response_id: str, scope: str) -> bytes:
 def digest_sent_back_answers(
     agent: str, caller: str, api_format: Format, chain: HashChain, messages: Sequence[bytes]
 ) -> Iterator[AnswerDigests]:
-    """Yield digests of the last answers in a request, the latest first.
+    """Yield digests of the last answers in a request, latest first.
 
     Raises:
-        MalformedRequest: a message cannot be read.
+        MalformedRequest: a message cannot be parsed.
     """
     end = len(messages)
     lowest, count = max(0, end - MAX_MESSAGES), 0
@@ -262,18 +253,18 @@ def _digest(*parts: str | bytes) -> bytes:
 
 _MAX_SESSIONS = 8 * 1024
 _MAX_RECENT_ANSWERS = 32 * 1024
-# How many sessions are remembered of one answer or one last message.
+# Sessions remembered for one answer or one last message.
 _MAX_SESSIONS_PER_KEY = 8
 
 
 class InFlightRequest:
-    """A request of a session that is not answered yet. It ends with `over`, or when nobody holds it."""
+    """A request without a response yet. It ends with `RecentSessions.end`, or when nothing refers to it."""
 
     __slots__ = ("__weakref__",)
 
 
 class RecentSessions:
-    """The sessions that this process has served last. For one event loop."""
+    """The latest sessions of this process, by their last messages and answers. For one event loop."""
 
     def __init__(self) -> None:
         self._sessions: LruCache[Session] = LruCache(_MAX_SESSIONS)
@@ -283,17 +274,16 @@ class RecentSessions:
         self._in_flight: WeakValueDictionary[str, InFlightRequest] = WeakValueDictionary()
 
     def get_session(self, session_id: str) -> Session | None:
-        """Return a session as it was last."""
         return self._sessions.get(session_id)
 
     def newer_state(self, stored: Session) -> Session:
-        """Return a session as it is remembered, or as it is stored if that is newer."""
+        """Return the newer of the remembered and the stored state of a session."""
         known = self._sessions.get(stored.id) or stored
         # If the clocks of two hosts differ, a later state may have the same time.
         return max(known, stored, key=lambda state: (state.seen_at, state.messages))
 
     def begin(self, session: Session) -> InFlightRequest:
-        """Remember a session with its request that is being sent."""
+        """Remember a session whose request is being sent."""
         self._sessions.put(session.id, session)
         if session.caller:
             key = session.caller, session.tip
@@ -306,7 +296,7 @@ class RecentSessions:
     def end(
         self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
     ) -> None:
-        """Remember what came of a request."""
+        """Remember the outcome of a request."""
         if self._in_flight.get(session.id) is in_flight:
             del self._in_flight[session.id]
         if is_answered:
@@ -318,41 +308,38 @@ class RecentSessions:
             self._answers.put(row.digest, (*others[1 - _MAX_SESSIONS_PER_KEY :], row))
 
     def is_waiting(self, session: Session) -> bool:
-        """Return whether a request of a session is being answered."""
+        """Tell whether a session has a request in flight."""
         return session.id in self._in_flight
 
     def is_answered(self, session: Session) -> bool:
-        """Return whether the last request of a session was answered here."""
+        """Tell whether the last request of a session was answered by this process."""
         return self._answered.get(session.id) == session.tip
 
     def find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
-        """Return remembered answers with these digests, and their sessions."""
         rows = [row for digest in digests for row in self._answers.get(digest) or ()]
         found = [(row, self._sessions.get(row.session_id)) for row in rows]
         return [(row, session) for row, session in found if session is not None]
 
     def find_ending_at(self, caller: str, tip: bytes) -> list[Session]:
-        """Return remembered sessions of a caller that end so."""
         found = [self._sessions.get(one) for one in self._ends.get((caller, tip)) or ()]
         return [one for one in found if one is not None and one.tip == tip]
 
 
 _MAX_WAITED_FOR = 8 * 1024
-# A session may end so many messages before a request does: an answer and the results of its calls follow.
+# A request may have this many messages after the end of its session: an answer and results of its calls.
 _MAX_NEW_MESSAGES = 32
-# A session is stored again without news after this time.
+# After this time, an unchanged session is stored again.
 _SAVE_AGAIN_SECONDS = 60.0
-# By then another worker has stored the answer that it has just passed on; later if the store is busy.
+# By then another worker has stored the answer that it has just forwarded; later if the store is busy.
 _RETRY_DELAYS_SECONDS = (0.05, 0.2)
 
 
 class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The session of a request as it is with it.
+    """The session of a request, with the request included.
 
-    `known` is how many of its messages may have been seen before; if it is new, in the session `known_from`.
-    `turns` are those that may be new, and `is_changed` says whether there is anything to store. A request that
-    `is_aside` has another system prompt and history than its session: agents ask for titles and the like under
-    the name of the conversation.
+    `known_messages` may have been seen before; for a new session, in `known_from_session_id`. `turns` may be
+    new, and `is_changed` tells whether there is anything to store. An `is_side_request` has another system
+    prompt and history than its session: agents request titles and the like under the name of the conversation.
     """
 
     session: Session
@@ -366,9 +353,9 @@ class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _SessionChoice(msgspec.Struct, frozen=True):
-    """The session that a request goes on with or forks from; None if it begins one.
+    """The session that a request continues or forks from; None if it starts one.
 
-    `known` is how many messages of a new session have been said before, in the session `known_from`.
+    `known_messages` of a new session have been seen before, in `known_from_session_id`.
     """
 
     session: Session | None
@@ -381,9 +368,9 @@ _NEW_SESSION = _SessionChoice(None)
 
 
 class SessionMatcher:
-    """Finds the sessions of requests, and remembers them for the next ones.
+    """Finds the sessions of requests, and remembers them.
 
-    `has_others`: other processes serve requests with the same store.
+    `has_other_workers`: other processes serve requests with the same store.
     """
 
     def __init__(
@@ -402,11 +389,11 @@ class SessionMatcher:
         self._waited_for: LruCache[bool] = LruCache(_MAX_WAITED_FOR)
 
     async def find(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
-        """Return the session of a request. Nothing is remembered of it before `begin`.
+        """Return the session of a request. Nothing is remembered before `begin`.
 
         Raises:
-            MalformedRequest: a message cannot be read.
-            StoreUnavailable: the store has to be asked, and cannot be reached.
+            MalformedRequest: a message cannot be parsed.
+            StoreUnavailable: the store is needed and cannot be reached.
         """
         if conversation.named_session_id is not None:
             existing = self._recent.get_session(conversation.named_session_id) or await self._store.get_session(
@@ -444,7 +431,7 @@ class SessionMatcher:
         return self._match_existing(conversation, choice.session, now)
 
     def find_named(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
-        """Return the session that a client names, without the store."""
+        """Return the session that a client names, without using the store."""
         assert conversation.named_session_id is not None
         return self._match_named(
             conversation,
@@ -504,9 +491,9 @@ class SessionMatcher:
         return replace(match, is_changed=session is not existing, is_side_request=is_side_request)
 
     def _is_side_request(self, conversation: ObservedConversation, existing: Session) -> bool:
-        """Return whether a request has another prompt than the rest of its named session, and no more messages.
+        """Tell whether a request has another prompt than its named session, and no more messages.
 
-        The first request of a session may be one aside: a longer conversation takes its place.
+        The first request of a session may be a side request: a longer conversation takes its place.
         """
         is_longer = len(conversation.chain) > existing.messages
         return (
@@ -597,7 +584,7 @@ class SessionMatcher:
         return self._choose_among(conversation, rows) if rows else _NEW_SESSION
 
     def _take_retry_delays(self, digests: Sequence[bytes]) -> Sequence[float]:
-        """Return how long to wait for an answer that another worker may be about to store; once for each."""
+        """Return how long to wait for an answer that another worker may be storing; once per answer."""
         if not self._has_other_workers or not digests or self._waited_for.get(digests[0]):
             return ()
         self._waited_for.put(digests[0], True)
@@ -606,9 +593,9 @@ class SessionMatcher:
     def _is_certain(
         self, conversation: ObservedConversation, latest: AnswerDigests, choice: _SessionChoice
     ) -> bool:
-        """Return whether the store need not be asked: the request goes on with the one session that it can be.
+        """Tell whether the store is not needed, because only one session is possible.
 
-        Sessions with the same words may have got the same text from other processes.
+        Sessions with the same messages may have got the same text from other processes.
         """
         session = choice.session
         if not self._has_other_workers or session is None:
@@ -619,7 +606,7 @@ class SessionMatcher:
     async def _choose_from_store(
         self, conversation: ObservedConversation, answers: Sequence[AnswerDigests], *, is_last: bool
     ) -> _SessionChoice:
-        """Choose by what is stored; a session that got another answer only if this `is_last` to be tried."""
+        """Choose by stored data; a session with a different answer only if this is the last attempt."""
         rows = await self._find_answers([digest for answer in answers for digest in answer.all])
         for answer in answers:
             choice = self._choose_by_answer(conversation, answer, rows)
@@ -641,11 +628,10 @@ class SessionMatcher:
                 # The client has changed the answer, or another process is about to store a better session.
                 if not is_last:
                     return _NEW_SESSION
-                choice = choice if id_ in was_answered else None  # otherwise it went on in another process
+                choice = choice if id_ in was_answered else None  # otherwise another process continued it
         return choice or await self._choose_fork(conversation)
 
     async def _find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
-        """Return answers as they are stored or remembered."""
         remembered = self._recent.find_answers(digests)
         seen = {(row.digest, row.session_id) for row, _ in remembered}
         stored = await self._store.find_answers(digests)
@@ -679,10 +665,10 @@ class SessionMatcher:
         *,
         is_cut: bool = False,
     ) -> _SessionChoice:
-        """Choose among sessions that got an answer which the request sends back.
+        """Choose among sessions with an answer that the request sends back.
 
-        Several such sessions are the same word for word so far, unless the answer `is_cut`. Other processes may
-        be about to choose one of them too.
+        Such sessions are equal so far, unless the answer `is_cut`. Other processes may be choosing one of them
+        too.
         """
         if len(rows) > 1:
             setting = conversation.compute_setting()
@@ -703,7 +689,7 @@ class SessionMatcher:
         return _SessionChoice(latest, forked_at=row.tip)
 
     def _choose_retried(self, conversation: ObservedConversation) -> _SessionChoice:
-        """Choose the session that began with the same request and failed, if the client retries it."""
+        """Choose the session that started with the same request and failed, if the client retries."""
         failed = [
             session
             for session in self._recent.find_ending_at(conversation.caller, conversation.tip)
@@ -714,7 +700,7 @@ class SessionMatcher:
         return _NEW_SESSION
 
     def _begin_like_another(self, conversation: ObservedConversation) -> _SessionChoice | None:
-        """Begin a session if another one began with the same request: then the store knows nothing of it."""
+        """Start a session if another one started with the same request: the store has nothing about it."""
         alike = self._recent.find_ending_at(conversation.caller, conversation.tip)
         began = [
             session
@@ -728,7 +714,7 @@ class SessionMatcher:
         )
 
     def _find_remembered_ends(self, conversation: ObservedConversation) -> list[Session]:
-        """Return those remembered sessions of which the request has all messages that end last in it."""
+        """Return the remembered sessions contained in the request that end last."""
         ends = (
             self._recent.find_ending_at(conversation.caller, tip) for tip in _last_hashes(conversation.chain)
         )
@@ -737,7 +723,7 @@ class SessionMatcher:
     def _choose_by_end(
         self, conversation: ObservedConversation, sessions: Sequence[Session]
     ) -> _SessionChoice | None:
-        """Choose the session that the request continues word for word, if there is one only."""
+        """Choose the session that the request continues word for word, if there is only one."""
         repeated = [session for session in sessions if session.tip == conversation.tip]
         if repeated:
             is_retried = conversation.is_retry and len(repeated) == 1 and self._has_failed(repeated[0])
@@ -754,11 +740,11 @@ class SessionMatcher:
         return _SessionChoice(session) if is_alike else None
 
     def _has_failed(self, session: Session) -> bool:
-        """Return whether the last request of a session is known to have had no answer."""
+        """Tell whether the last request of a session is known to have no response."""
         return not self._recent.is_waiting(session) and not self._recent.is_answered(session)
 
     async def _choose_fork(self, conversation: ObservedConversation) -> _SessionChoice:
-        """Choose the session that the request forks from: they share an answer that it got after it began."""
+        """Choose the session that the request forks from: they share an answer after its first request."""
         turn = await self._find_last_known_turn(conversation)
         if turn is None:
             return _NEW_SESSION
@@ -772,7 +758,6 @@ class SessionMatcher:
         return _SessionChoice(None, known_messages=known, known_from_session_id=turn.session_id)
 
     async def _find_last_known_turn(self, conversation: ObservedConversation) -> Turn | None:
-        """Return the last of the request's last messages that is stored."""
         known = await self._store.find_turns(conversation.agent, _last_hashes(conversation.chain))
         return max(known.values(), key=lambda turn: turn.position, default=None)
 
@@ -780,7 +765,7 @@ class SessionMatcher:
 def _choose_by_short_answer(
     answers: Sequence[AnswerDigests], rows: Sequence[tuple[AnswerRecord, Session]]
 ) -> _SessionChoice | None:
-    """Choose the session whose last answer was this short text, if the request has an earlier one of it too."""
+    """Choose the session that ends with this short text, if the request contains an earlier answer of it."""
     latest, *earlier = answers
     ending = {
         session.id: session for row, session in rows if row.digest in latest.short and session.tip == row.tip
@@ -797,10 +782,10 @@ def _choose_by_short_answer(
 
 
 def _session_caller(conversation: ObservedConversation) -> str:
-    """Return the caller of a session; none if it has a name, which alone leads to it."""
+    """Return the caller of a session; empty for a named one, which is found by its name alone."""
     return conversation.caller if conversation.named_session_id is None else ""
 
 
 def _last_hashes(chain: HashChain) -> tuple[bytes, ...]:
-    """Return the hashes at which a session may end that the chain goes on from, the last one first."""
+    """Return the hashes at which a session may end that the chain continues, last one first."""
     return chain.hashes[: -_MAX_NEW_MESSAGES - 1 : -1]

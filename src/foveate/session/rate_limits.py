@@ -1,4 +1,4 @@
-"""How much of each subscription is used, as its provider last said, and the interface of who keeps it."""
+"""Rate limits of subscriptions as last reported, and the interface of their store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Protocol
 from foveate.formats.response.rate_limits import RateLimit
 
 RECENT_SECONDS = 8 * 86_400.0
-"""Limits that were told of longer ago are not shown: the longest is reset every week."""
+"""Older reports are not shown: the longest limit resets every week."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLimit:
-    """A limit of the subscription that an agent's calls use, as it was at a time."""
+    """A limit of the subscription that an agent uses, at a point in time."""
 
     agent: str
     provider: str
@@ -20,20 +20,20 @@ class ObservedLimit:
     at: float
 
     def used_at(self, now: float) -> float | None:
-        """The share that is used: nothing once the limit was reset; None where nobody said."""
+        """Return the share used: 0 after the limit was reset, None if it is unknown."""
         resets_at = self.limit.resets_at
         return 0.0 if resets_at is not None and resets_at <= now else self.limit.used
 
 
 class RateLimitStore(Protocol):
-    """Keeps the newest state of every limit.
+    """Stores the newest state of every limit.
 
     Raises:
         StoreUnavailable: it cannot be reached.
     """
 
     async def save(self, limits: Sequence[ObservedLimit]) -> None:
-        """Keep these, unless what is there is newer."""
+        """Store these, unless the stored state is newer."""
 
     async def find_recent(self, *, since: float) -> Sequence[ObservedLimit]:
-        """The limits that were told of since then, by agent, provider and name."""
+        """Return the limits reported since then, by agent, provider and name."""

@@ -1,4 +1,4 @@
-"""Whole requests as they went out, kept where that is wanted, and the small interface of who keeps them."""
+"""Archive of complete requests, which is optional, and the interface of its store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from foveate.model import Format, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedRequest:
-    """A request with its bill, as far as one came: `sent` went out, and `came` is what the client sent.
+    """A request as sent, with its usage if there was one.
 
-    `came` is None where nothing was changed. There are no headers, and so no keys.
+    `original_body` is what the client sent, None if nothing was changed. Headers, and so keys, are not stored.
     """
 
     id: str
@@ -28,22 +28,21 @@ class ArchivedRequest:
 
 
 class RequestArchive(Protocol):
-    """Keeps whole requests.
+    """Stores complete requests.
 
     Raises:
         StoreUnavailable: it cannot be reached.
     """
 
     async def save(self, request: ArchivedRequest) -> int:
-        """Keep a request; how many bytes that takes. One that is kept already stays as it is."""
+        """Store a request and return its size in bytes. One that exists already is not changed."""
 
     async def trim(self, *, before: float, max_bytes: int) -> int:
-        """Drop those from before that time, and the oldest of more than `most_bytes`; how many were dropped."""
+        """Delete requests before that time, and the oldest beyond `max_bytes`; return how many."""
 
-    async def get(self, request_id: str) -> ArchivedRequest | None:
-        """One by its id; None where it is not kept, or no longer."""
+    async def get(self, request_id: str) -> ArchivedRequest | None: ...
 
     async def find_by_session(
         self, session_id: str, *, limit: int = 2, before: float | None = None
     ) -> Sequence[ArchivedRequest]:
-        """The last ones of a session, the newest first; with `before`, the last ones before that time."""
+        """Return the latest requests of a session, newest first; with `before`, those before that time."""

@@ -1,7 +1,7 @@
-"""What was asked, what it cost and what became of it, added up by the hour and by the session.
+"""Totals of requests, costs and outcomes by hour and by session, and the interface of their store.
 
-It is added to as requests are traced and bills are booked, so that a page over a million of them reads a few
-hundred rows. Where requests and bills are forgotten, what they add up to stays.
+They are updated as requests are traced and charges recorded, so that a page over a million requests reads a few
+hundred rows. They remain when requests and charges are deleted.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from foveate.model import CacheUsage
 
 
 class TotalsGroup(StrEnum):
-    """What totals are parted by; hours and days are those of UTC, as `2026-11-16T09` and `2026-11-16`."""
+    """Dimensions of totals; hours and days are UTC: `2026-11-16T09`, `2026-11-16`."""
 
     HOUR = "hour"
     DAY = "day"
@@ -24,22 +24,20 @@ class TotalsGroup(StrEnum):
 
 
 class SessionOrder(StrEnum):
-    """Which sessions come first."""
-
     NEWEST = "newest"
     DEAREST = "dearest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Requests and bills, added up.
+    """Requests and charges, added up.
 
-    Of `requests` that were sent, so many `failed` (with an error of the provider), and `added_seconds` is what
-    Foveate took before all of them; so many had cache `breaks`, which lost tokens and dollars. Of `calls` that
-    were billed, those of folds and pings too, so many are `unpriced`, and so many `compared`: `without` is what
-    those would have cost without Foveate. Calls that `would_not_fit` without it are not among them.
-    `planned_rewrites` of histories by Foveate are no breaks. `inherited` calls are priced by their family, and
-    `subscription` calls at list prices, which nobody is billed. `possibly_charged` calls were under way when
+    `failed` requests got an error from the provider; `added_seconds` is the time that Foveate took before
+    sending them; `breaks` are cache misses, which lost tokens and dollars. `calls` are charged calls, including
+    compactions and keep-alive requests. `unpriced` ones have no known price; `compared` ones would have cost
+    `without` dollars without Foveate. Calls that `would_not_fit` without it are not compared.
+    `planned_rewrites` of histories are not cache misses. `inherited` calls have the price of their family,
+    `subscription` calls the list price, which nobody is charged. `possibly_charged` calls were in flight when
     their process ended; they are among the `unpriced`, and cost at most `possibly_charged_dollars`.
     """
 
@@ -74,26 +72,27 @@ class Totals:
 
     @property
     def hit_ratio(self) -> float | None:
-        """The part of the input that was read from a cache; None where there was no input."""
+        """Share of the input read from a cache; None without input."""
         return self.cache.read / self.cache.input_tokens if self.cache.input_tokens else None
 
     @property
     def paid(self) -> Decimal | None:
-        """What the calls cost, as far as prices are known; None where that of none is."""
+        """Dollars of calls with a known price; None if no price is known."""
         return None if self.calls and self.unpriced >= self.calls else self.dollars
 
     @property
     def saved(self) -> Decimal:
-        """What all mechanisms saved on the calls that were compared; a loss is negative."""
+        """Savings of all mechanisms on compared calls; a loss is negative."""
         edits = self.saved_by_compaction + self.saved_by_context
         return edits + self.saved_by_breakpoints + self.saved_by_keep_alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTotals:
-    """A session: its last model, how full its window last was (None: not known), and all of it added up.
+    """Totals of a session, with its last model and window fill (None: unknown).
 
-    It was first asked or billed at `first_at`, last at `last_at`. Its model is not that of a fold's summary.
+    `first_at` and `last_at` are the times of its first and last request or charge. The model is never that of a
+    summary.
     """
 
     session_id: str
@@ -107,7 +106,7 @@ class SessionTotals:
 
 
 class RollupStore(Protocol):
-    """Reads what was added up.
+    """Reads totals.
 
     Raises:
         StoreUnavailable: it cannot be reached.
@@ -121,10 +120,10 @@ class RollupStore(Protocol):
         until: float | None = None,
         agent: str | None = None,
     ) -> Sequence[tuple[tuple[str, ...], Totals]]:
-        """Totals by their groups, in the order of these; whole hours, from that of `since` to that of `until`.
+        """Return totals by group, in the order of the groups, for whole hours from `since` to `until`.
 
-        An `until` on the hour ends with the one before. Without `per` it is one group, `()`, also where nothing
-        was asked.
+        An `until` on the hour excludes that hour. Without `group_by` there is one group, `()`, even if it is
+        empty.
         """
 
     async def list_sessions(
@@ -138,24 +137,22 @@ class RollupStore(Protocol):
         agent: str | None = None,
         id_prefix: str = "",
     ) -> Sequence[SessionTotals]:
-        """A page of sessions asked `since`, of an agent, by an id.
+        """Return a page of sessions, filtered by time, agent and id.
 
-        The next page is `after` the last of it, the one that comes first is `before` the first of it.
+        The next page is `after` its last session, the previous one `before` its first.
         """
 
     async def count_sessions(
         self, *, since: float | None = None, agent: str | None = None, id_prefix: str = ""
     ) -> int:
-        """How many sessions those pages have in all."""
+        """Count the sessions on all pages."""
 
-    async def get_session(self, session_id: str) -> SessionTotals | None:
-        """One session."""
+    async def get_session(self, session_id: str) -> SessionTotals | None: ...
 
-    async def list_agents(self) -> Sequence[str]:
-        """The agents that have asked anything, by their names."""
+    async def list_agents(self) -> Sequence[str]: ...
 
     async def get_change_token(self, session_id: str | None = None, *, agent: str | None = None) -> str:
-        """What is another as soon as anything was added, or of one session: also a fold or its undo.
+        """Return a token that changes with every addition, for one session also with a compaction or its undo.
 
-        Without a session, `agent` is whose additions count; None: those of all.
+        Without a session, only additions of `agent` count, or all if it is None.
         """

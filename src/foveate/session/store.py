@@ -1,7 +1,4 @@
-"""Sessions and their turns as they are stored, and the interface of the store that keeps them.
-
-What requests make known of their sessions, for who keeps that of many of them together.
-"""
+"""Stored sessions, turns and answers, and the interface of their store."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -13,11 +10,11 @@ import msgspec
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation of one agent, up to `tip`, the hash of its last message.
 
-    `parent_id` is the session that started a sub-agent's session, or that a fork goes on from; of a fork,
-    `forked_at` is the hash of the last message that both have. `caller` identifies who sends a session that no
-    client names: empty for one that has a name, None for one that was stored before callers were told apart.
-    `setting` is a digest of the system prompt and tools of its first request, which had `first_messages`.
-    `folder` is the working directory of its client, and `opening` its first words, if they may be stored.
+    `parent_id` is the session that started a sub-agent's session, or that a fork continues from; `forked_at` is
+    the hash of the last shared message. `caller` identifies the sender of a session without a name: it is empty
+    for a named session, and None for one stored before callers were recorded. `setting` is a digest of the
+    system prompt and tools of the first request, which had `first_messages`. `folder` is the client's working
+    directory, and `opening` the first words, if they may be stored.
     """
 
     id: str
@@ -36,7 +33,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, told by the hash of the chain up to and with it, and where it stands: the first is 0."""
+    """One message, identified by the hash of the chain up to it; `position` starts at 0."""
 
     hash: bytes
     position: int
@@ -44,7 +41,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that a session got to the request that ends at `tip`, by a digest that identifies it."""
+    """An answer to the request that ends at `tip`, identified by a digest."""
 
     digest: bytes
     session_id: str
@@ -53,20 +50,18 @@ class AnswerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as it is now, and those of its turns that may not be stored yet."""
+    """Current state of a session, and turns that may not be stored yet."""
 
     session: Session
     turns: Sequence[Turn] = ()
 
 
 class AnswerUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """Digests of one answer."""
-
     rows: Sequence[AnswerRecord]
 
 
 class CountUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What `counter` wrote down of an agent's turns, by their hashes."""
+    """Counts of an agent's turns by `counter`, by hash."""
 
     agent: str
     counter: str
@@ -74,7 +69,7 @@ class CountUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SessionWrite = SessionUpdate | AnswerUpdate | CountUpdate
-"""What requests have stored."""
+"""Anything that a request writes to the session store."""
 
 
 class SessionStore(Protocol):
@@ -83,38 +78,37 @@ class SessionStore(Protocol):
     async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
         """Return those of `hashes` that are stored for `agent`."""
 
-    async def get_session(self, session_id: str) -> Session | None:
-        """Return a session by its id."""
+    async def get_session(self, session_id: str) -> Session | None: ...
 
     async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
-        """Return the answers with these digests, and their sessions; some of them if there are very many."""
+        """Return the answers with these digests, and their sessions; only some if there are very many."""
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, tips: Sequence[bytes]
     ) -> Sequence[tuple[Session, bool]]:
-        """Return sessions of a caller (or of nobody known) that end at one of `tips`; some of very many.
+        """Return sessions of a caller (or without one) that end at one of `tips`; only some of very many.
 
         Each comes with whether its last request was answered.
         """
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
-        """Store all of them in one transaction.
+        """Store everything in one transaction.
 
         The later of two states of a session wins. A turn stays with the session that had it first; the other
-        session then depends on that one, which is stored for as long as it is.
+        session then depends on that one, which is kept as long as it is.
         """
 
     async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
-        """What `counter` wrote down of each of those turns, as far as that is kept."""
+        """Return the stored counts of these turns by `counter`."""
 
     async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
-        """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
+        """Store counts of turns by `counter`, replacing earlier ones."""
 
 
 class PendingWrite(msgspec.Struct, frozen=True):
-    """Something to be stored: `alone`, or if there are `rows` of it by then, with those of others.
+    """A write that is executed alone, or batched with others if `make_rows` returns rows.
 
-    Then `kept` is told whether they are stored. If one of them cannot be, none is, and each is stored alone.
+    `on_saved` is called with whether a batch was stored. If a batch fails, each write is executed alone.
     """
 
     write_alone: Callable[[], Awaitable[object]]
@@ -123,5 +117,4 @@ class PendingWrite(msgspec.Struct, frozen=True):
 
 
 def make_pending_write(rows: SessionWrite, store: SessionStore) -> PendingWrite:
-    """Return the news that stores `rows` in `turns`."""
     return PendingWrite(partial(store.save, (rows,)), lambda: rows)

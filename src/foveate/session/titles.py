@@ -1,4 +1,4 @@
-"""Readable titles of sessions: the agent, its working directory or the first words, and the time."""
+"""Readable titles of sessions: agent, working directory or first words, and time."""
 
 import re
 from collections.abc import Sequence
@@ -13,20 +13,17 @@ _MAX_FOLDER_CHARS = 400
 _MAX_OPENING_CHARS = 60
 _MAX_MESSAGES = 8
 _MAX_MESSAGE_BYTES = 256 * 1024
-# What agents tell of their working directory (Claude Code 2.1, Codex 0.166, opencode 1.18, Gemini CLI, Qwen),
-# as JSON has it: up to the end of the line or the tag.
+# How agents state their working directory (Claude Code 2.1, Codex 0.166, opencode 1.18, Gemini CLI, Qwen), as
+# JSON: up to the end of the line or the tag.
 _FOLDER = re.compile(
     rb"(?:[Ww]orking directory: |working in the directory: |<cwd>)((?:[^\"\\<\n]|\\\\){1,400})"
 )
-# One of these stands in whatever the pattern finds. They are found in a sixth of the time.
+# Every match of the pattern contains one of these, which are found in a sixth of the time.
 _FOLDER_MARKERS = (b"orking directory: ", b"working in the directory: ", b"<cwd>")
 
 
 def find_working_folder(request: Request, leading_system_messages: int) -> str | None:
-    """Return the working directory that a client tells its model, if it does.
-
-    `head` is how many of the messages are system messages at the beginning.
-    """
+    """Return the working directory that a client tells its model, if any."""
     fields = get_parameters(request)
     system = (fields.get("system"), fields.get("instructions"))
     for raw in (*system, *request.messages[: leading_system_messages + _MAX_MESSAGES]):
@@ -38,7 +35,7 @@ def find_working_folder(request: Request, leading_system_messages: int) -> str |
 
 
 def find_opening_words(messages: Sequence[bytes]) -> str | None:
-    """Return the first words of a user, without what a client puts in tags before them."""
+    """Return the first words of the user, without tagged text that clients add before them."""
     for raw in messages[:_MAX_MESSAGES]:
         try:
             words = _read_user_words(raw) if len(raw) < _MAX_MESSAGE_BYTES else ""
@@ -53,13 +50,12 @@ def find_opening_words(messages: Sequence[bytes]) -> str | None:
 def make_session_title(
     agent: str, started_at: float, folder: str | None = None, opening: str | None = None
 ) -> str:
-    """Return a title for a session, such as `claude-code in garden, 17 Nov 09:12`; times are UTC."""
+    """Return a title such as `claude-code in garden, 17 Nov 09:12`; times are UTC."""
     what = f"{agent} in {folder_name(folder)}" if folder else f"{agent}: {opening}" if opening else agent
     return f"{what}, {datetime.fromtimestamp(started_at, UTC):%-d %b %H:%M}"
 
 
 def folder_name(folder: str) -> str:
-    """Return the last part of a path."""
     return re.split(r"[/\\]", folder.rstrip("/\\"))[-1] or folder
 
 

@@ -1,9 +1,7 @@
-"""What a request's window held and what was done to it, and the small interface of who keeps that.
+"""Traces: what filled the window of a request and how it was edited, and the interface of their store.
 
-There are no words of the conversation in it: numbers, places, and the reasons that Foveate itself gives. One is
-made for every request, so it is of msgspec's structs, which are made ten times as fast as dataclasses.
-
-What a trace says, in words: the same in a terminal and on a page.
+A trace contains no text of the conversation: only numbers, places, and reasons that Foveate gives. One is
+created for every request, so most are msgspec structs, which are created ten times as fast as dataclasses.
 """
 
 from collections.abc import Sequence
@@ -17,14 +15,14 @@ from foveate.model import CacheUsage, Savings
 
 
 class WindowSection(msgspec.Struct, frozen=True):
-    """A part of a request as it went out, by its kind (`system`, `tools`, `user`, …), and its tokens."""
+    """Tokens of one kind of content in a sent request (`system`, `tools`, `user`, …)."""
 
     name: str
     tokens: int
 
 
 class TracedEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """One edit: the step that made it, what it does, where, why, and the tokens it saves; below 0, adds."""
+    """One edit: its step, action, place, reason, and saved tokens (negative if it adds some)."""
 
     step: str
     does: str
@@ -35,9 +33,9 @@ class TracedEdit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheMiss:
-    """Why a request could not read what the one before it left in the cache, in words, and what that cost.
+    """Cause and cost of a cache miss.
 
-    `is_planned`: Foveate rewrote the history, and savings include what that cost.
+    `is_planned`: Foveate rewrote the history, and savings include the cost.
     """
 
     cause: str
@@ -48,12 +46,12 @@ class CacheMiss:
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it was sent: what filled its window, its edits, and its `problems`: steps that failed, why.
+    """A request as sent: what filled its window, its edits, and its `problems`: steps that failed, and why.
 
-    `tokens` is what it was counted at (None: nobody did), `exact` whether by the model's own tokenizer, and the
-    sections add up to it. `window_tokens` is None where nobody knows the model's; `reserved_tokens` of it are
-    for the answer. `edits` are the first ones, and `edits_left_out` how many more there were. `fold_id` is the
-    fold that stands for the head of its history.
+    `tokens` is its count (None: not counted), `exact` if by the model's own tokenizer; the sections add up to
+    it. `window_tokens` is None for an unknown model; `reserved_tokens` of it are for the response. `edits` are
+    the first ones, `edits_left_out` how many more there were. `fold_id` is the compaction that replaces the
+    start of its history.
     """
 
     id: str
@@ -78,9 +76,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCharge:
-    """What a request was charged, and how that compares with its cost without Foveate.
+    """Charge of a request, and its comparison with the cost without Foveate.
 
-    `is_inherited`: at the price of its model's family. `is_subscription`: a list-price equivalent.
+    `is_inherited`: at the price of the model's family. `is_subscription`: a list-price equivalent.
     """
 
     cache: CacheUsage
@@ -93,7 +91,7 @@ class TracedCharge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargedTrace:
-    """A trace with its bill; None where none was booked."""
+    """A trace with its charge; None if none was recorded."""
 
     trace: Trace
     charge: TracedCharge | None = None
@@ -101,7 +99,7 @@ class ChargedTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedSession:
-    """A session with traces: how many, and when its first and its last request went out."""
+    """A session with traces: how many, and the times of its first and last request."""
 
     session_id: str
     agent: str
@@ -113,17 +111,16 @@ class TracedSession:
 
 
 class TraceStore(Protocol):
-    """Keeps traces. All that is read comes in pages, the newest first: the next one is `before` the last row.
+    """Stores traces. Results come in pages, newest first: the next page is `before` the last row.
 
     Raises:
         StoreUnavailable: it cannot be reached.
     """
 
     async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
-        """Keep these; and to requests that are kept, by their ids, that their cache broke."""
+        """Store traces, and add cache misses to stored traces by request id."""
 
-    async def get(self, request_id: str) -> ChargedTrace | None:
-        """That of one request."""
+    async def get(self, request_id: str) -> ChargedTrace | None: ...
 
     async def list_traces(
         self,
@@ -135,19 +132,19 @@ class TraceStore(Protocol):
         agent: str | None = None,
         session_id: str | None = None,
     ) -> Sequence[ChargedTrace]:
-        """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
+        """Return traces from `since` to `until`, exclusive, of an agent and a session; `before`: (at, id)."""
 
     async def list_sessions(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> Sequence[TracedSession]:
-        """The sessions with traces, those first that were asked last."""
+        """Return sessions with traces, the latest first."""
 
     async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
-        """The ids, of those that begin so, of sessions and of requests with traces."""
+        """Return ids of sessions and of requests that start with `prefix`."""
 
 
 def describe_cache_break(cache_miss: CacheMiss, why: str, lost: str = "") -> str:
-    """Why and where a cache broke, and what that cost; `lost` are the dollars, as they are written there."""
+    """Describe a cache miss for the terminal and the web UI; `lost` are its formatted dollars."""
     where = f", at {cache_miss.where}" if cache_miss.where else ""
     if cache_miss.is_planned:
         tokens = f"{cache_miss.lost_tokens:,} tokens written again, counted in savings"
