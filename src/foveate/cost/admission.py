@@ -1,18 +1,13 @@
-"""Lets calls through under their caps, and books what they cost.
+"""Admit calls under their caps, and record what they cost.
 
-What a call may cost at most is reserved before it is made, and settled by its bill. A reservation is a short
-lease that is renewed while the call goes on, so that a process that dies stands in nobody's way for long. A
-call that takes longer than any may is booked all the same when its bill comes.
+The cost ceiling of a call is reserved before it is made, and settled when its usage is known. A reservation is
+a short lease that is renewed while the call is in flight, so that the reservations of a process that dies
+expire soon. A process that stalls longer than its leases may find that other calls were admitted instead. It
+then reserves again, whether or not there is room, because its calls may be charged, and admits nothing until
+that is done. A call that outlives its reservation is still recorded.
 
-A bill that has come is not lost where the ledger cannot be reached: it waits here, and on the disk where there
-is a spool, and is written when the ledger is back.
-
-What is reserved for the calls under way of one process, held for them by short leases that are renewed.
-
-A lease is short so that a process that dies stands in nobody's way for long. One that stalls for longer than
-that may find, when it goes on, that others were let through in its place: then what its calls may cost is
-reserved once more, whether or not there is room, since they may be billed. So caps are found full until those
-calls are booked, and nothing more is let through here before it is known how they stand.
+If the ledger cannot be reached, charges wait in memory and in the outbox, if there is one, and are written when
+it is back.
 """
 
 import asyncio
@@ -54,13 +49,13 @@ from foveate.model import CacheUsage, Savings, Usage
 
 _LOG = logging.getLogger(__name__)
 
-# So often in the time of a lease it is renewed, so that it lives through a try or two that fail.
+# A lease survives one or two failed renewals.
 _RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A reservation, until when it is held for its call, and until when it can be."""
+    """A reservation, when it expires, and until when it can be renewed."""
 
     reservation: Reservation
     expires_at: float
@@ -68,9 +63,9 @@ class Lease:
 
 
 class LeaseRenewer:
-    """The reservations of the calls under way, for one process and one event loop. Closed by `close`.
+    """Renews the reservations of calls in flight, for one process and one event loop. Close with `close`.
 
-    A lease is renewed for `lifetime_seconds` at most: for so long a call may take.
+    A lease is renewed for at most `lifetime_seconds`, the longest time a call may take.
     """
 
     def __init__(
@@ -95,15 +90,14 @@ class LeaseRenewer:
 
     @property
     def lapsed(self) -> int:
-        """How many reservations had run out while their calls went on, and were made once more."""
+        """Number of reservations that expired while their calls were in flight, and were made again."""
         return self._lapsed
 
     def lease_end(self, now: float) -> float:
-        """When a lease ends that is taken now."""
         return now + min(self._lease_seconds, self._lifetime_seconds)
 
     def add(self, reservation: Reservation, *, now: float) -> None:
-        """Renew a reservation from now on."""
+        """Start renewing a reservation."""
         expires_at = reservation.expires_at
         self._leases[reservation.call_id] = Lease(reservation, expires_at, now + self._lifetime_seconds)
         self._next_expiry = min(self._next_expiry, expires_at)
@@ -111,24 +105,22 @@ class LeaseRenewer:
             self._renewal_task = asyncio.create_task(self._renew_until_empty())
 
     def remove(self, call_id: str) -> Lease | None:
-        """What was held for a call, which is over; None where nothing was."""
+        """Stop renewing the reservation of a call, and return its lease."""
         return self._leases.pop(call_id, None)
 
     def get(self, call_id: str) -> Lease | None:
-        """What is held for a call that goes on; None where nothing is."""
         return self._leases.get(call_id)
 
     async def ensure_current(self, now: float) -> None:
-        """See that nothing has run out that is held here, so that a cap can be checked.
+        """Renew leases if one has expired, so that caps can be checked.
 
         Raises:
-            StoreUnavailable: nobody can say.
+            StoreUnavailable: the ledger cannot be reached.
         """
         if self._next_expiry <= now:
             await self._renew(now)
 
     async def close(self) -> None:
-        """Renew nothing any longer."""
         if self._renewal_task is not None:
             self._renewal_task.cancel()
             await asyncio.wait([self._renewal_task])
@@ -153,7 +145,7 @@ class LeaseRenewer:
             self._next_expiry = min((lease.expires_at for lease in self._leases.values()), default=math.inf)
 
     def _take_due(self, now: float) -> list[str]:
-        """The calls whose lease has had a good part of its time; those that take too long are let go."""
+        """Return the calls whose lease is due for renewal, and drop those that take too long."""
         for call_id in [call_id for call_id, lease in self._leases.items() if lease.final_expiry <= now]:
             del self._leases[call_id]
             _LOG.warning("%s takes too long: nothing is held for it any longer", call_id)
@@ -162,13 +154,13 @@ class LeaseRenewer:
 
     async def _apply_renewal(self, call_id: str, expires_at: float, *, is_there: bool) -> None:
         lease = self._leases.get(call_id)
-        if lease is None:  # it is over since
+        if lease is None:  # the call has ended
             return
         if not is_there:
-            # Whatever is left of the caps by now: what it may cost is to be found there.
+            # Without limits: the reservation must exist even if the caps have no room.
             renewed = dataclasses.replace(lease.reservation, limits={}, expires_at=expires_at)
             await self._ledger.reserve(renewed, now=self._clock())
-            if call_id not in self._leases:  # it was over before that, and is not to be found there
+            if call_id not in self._leases:  # the call ended meanwhile, so nothing must stay reserved
                 await self._ledger.release(call_id)
                 return
             self._lapsed += 1
@@ -179,20 +171,19 @@ class LeaseRenewer:
 
 _MIN_RETRY_SECONDS = 1.0
 _MAX_RETRY_SECONDS = 30.0
-# Whoever gave up while it was being reserved for: by then it is.
+# A cancelled caller's reservation completes within this time and can then be released.
 _CANCELLED_RELEASE_SECONDS = 1.0
-# So many bills that waited are booked in one go.
+# Waiting charges that are recorded in one transaction.
 _MAX_BATCH_CHARGES = 256
 _RESTORE_STORE_REMEDY = "bring the store back, or take the cap away"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionOptions:
-    """How long something is reserved for a call, and how many bills can wait for the ledger to be back.
+    """Durations of reservations, and the number of charges that can wait for the ledger.
 
-    Something is reserved for `lease_seconds` at a time, so soon a process that dies stands in nobody's way, and
-    for `lifetime_seconds` in all: longer than any call may take. Bills beyond `most_waiting` are lost, and
-    told.
+    A reservation lasts `lease_seconds` unless it is renewed, and `lifetime_seconds` in all, longer than any
+    call may take. Charges beyond `max_waiting` are lost and reported.
     """
 
     lease_seconds: float = 90.0
@@ -201,7 +192,7 @@ class AdmissionOptions:
 
 
 class _PendingCharge(msgspec.Struct, frozen=True):
-    """A bill, and what its call had reserved, where that may have run out before it is booked."""
+    """A charge, and the amount reserved for its call if the reservation may have expired."""
 
     charge: Charge
     reserved: Decimal | None = None
@@ -209,7 +200,7 @@ class _PendingCharge(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedCall:
-    """A call that may be made, at `ceiling` dollars at most. It is settled by its bill, or else released."""
+    """A call that may be made, for at most `ceiling` dollars. It must be settled or released."""
 
     call: Call
     ceiling: Decimal | None = None
@@ -218,8 +209,6 @@ class AdmittedCall:
 
 
 class SettlementOutcome(StrEnum):
-    """What became of a bill."""
-
     BOOKED = "booked"
     KNOWN = "known"
     WAITING = "waiting"
@@ -228,7 +217,7 @@ class SettlementOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What became of a bill: booked, known from before, waiting for the ledger, or lost; `problem` says why."""
+    """Outcome of a charge: recorded, known already, waiting for the ledger, or lost; `problem` says why."""
 
     outcome: SettlementOutcome
     problem: str = ""
@@ -241,7 +230,7 @@ _RECORDED, _ALREADY_RECORDED = (
 
 
 class Admission:
-    """Lets calls through, and books them, for one process and one event loop. Closed by `close`."""
+    """Admits calls and records their charges, for one process and one event loop. Close with `close`."""
 
     def __init__(
         self,
@@ -253,9 +242,9 @@ class Admission:
         outbox: Outbox | None = None,
         write_ahead_log: WriteAheadLog | None = None,
     ) -> None:
-        """With a `spool`, bills that wait here outlive the process.
+        """With an `outbox`, waiting charges survive the process.
 
-        With `notes`, so do calls that are under way, and bills that are about to be booked.
+        With a `write_ahead_log`, so do calls in flight, and charges that are about to be recorded.
         """
         self._ledger = ledger
         self._clock = clock
@@ -281,31 +270,31 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many bills wait for the ledger to be back."""
+        """Number of charges that wait for the ledger."""
         return len(self._waiting)
 
     @property
     def lost(self) -> int:
-        """How many bills could not be kept at all."""
+        """Number of charges that could not be stored at all."""
         return self._lost
 
     @property
     def lapsed(self) -> int:
-        """How many reservations had run out while their calls went on: this process stalled, or its store."""
+        """Number of reservations that expired during their calls, because this process or its store stalled."""
         return self._leases.lapsed
 
     @property
     def problem(self) -> str:
-        """What was last wrong with the ledger, or with a bill; empty where all is well again."""
+        """Latest problem of the ledger or of a charge; empty once it is resolved."""
         return self._problem
 
     async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> AdmittedCall:
-        """A call that costs at most `ceiling` dollars (None: nobody knows), let through under `caps`.
+        """Admit a call that costs at most `ceiling` dollars (None: unknown) under `caps`.
 
         Raises:
             CapExceeded: a cap has no room for it.
-            CapUncheckable: its price is not known, or the ledger cannot be reached.
-            BadOption: `ceiling` is no number of dollars.
+            CapUncheckable: its price is unknown, or the ledger cannot be reached.
+            BadOption: `ceiling` is not an amount of dollars.
         """
         reservation_claim = claim_reservation(caps, call, ceiling)
         if reservation_claim is None:
@@ -319,7 +308,7 @@ class Admission:
     def announce(
         self, call: Call, *, ceiling: Decimal | None = None, estimated_input_tokens: int | None = None
     ) -> None:
-        """Note a call that is about to be sent.
+        """Log a call that is about to be sent.
 
         If this process ends before the call does, the next one records it as possibly charged.
         """
@@ -341,13 +330,13 @@ class Admission:
         )
 
     def announce_ceiling(self, call_id: str, ceiling: Decimal | None) -> None:
-        """Add the most that a call can cost to its note, if that is known only after it was sent."""
+        """Add the cost ceiling to a logged call, if it became known after sending."""
         charge = self._announced.get(call_id)
         if charge is not None and charge.estimated_dollars is None and ceiling is not None:
             self.announce(charge.call, ceiling=ceiling, estimated_input_tokens=charge.estimated_input_tokens)
 
     def log_charge(self, charge: Charge) -> None:
-        """Have a bill outlive this process until it is settled."""
+        """Log a charge, so that it survives this process until it is settled."""
         self._announced.pop(charge.call.id, None)
         if self._write_ahead_log is not None:
             lease = self._leases.get(charge.call.id)
@@ -356,25 +345,22 @@ class Admission:
             )
 
     def withdraw(self, call_id: str) -> None:
-        """Remove the note of a call that was not sent, or that the provider does not bill."""
+        """Remove the log entry of a call that was not sent, or that the provider does not charge."""
         if self._announced.pop(call_id, None) is not None and self._write_ahead_log is not None:
             self._write_ahead_log.discard(call_id)
 
     async def settle(self, charge: Charge) -> Settlement:
-        """The same as `settle_all` of one bill."""
         (settled,) = await self.settle_all((charge,))
         return settled
 
     async def settle_all(self, charges: Sequence[Charge]) -> Sequence[Settlement]:
-        """Book what calls cost, and free what was reserved for them. Whoever gives up waiting loses nothing.
+        """Record charges, and free the reservations of their calls. A cancelled caller loses nothing.
 
-        A bill whose dollars cannot be kept is booked as one of unknown price, with a `problem`.
+        A charge whose dollars cannot be stored is recorded with unknown price and a `problem`.
         """
         now = self._clock()
         pending_charges: list[_PendingCharge] = []
-        late_charges: dict[
-            int, _PendingCharge
-        ] = {}  # as they are booked once their reservations may have run out
+        late_charges: dict[int, _PendingCharge] = {}  # for recording after their reservations may have expired
         for charge in charges:
             lease = self._leases.remove(charge.call.id)
             pending = _PendingCharge(charge)
@@ -389,7 +375,7 @@ class Admission:
             self._problem = str(error)
             return await self._enqueue_all(late_charges)
         except asyncio.CancelledError:
-            # They may have been booked, and may not: once more is no harm.
+            # They may have been recorded or not; recording is idempotent.
             for number, pending in late_charges.items():
                 if self._enqueue(number, pending).outcome is SettlementOutcome.WAITING:
                     self._start_in_background(self._put_in_outbox(pending))
@@ -400,19 +386,19 @@ class Admission:
         return settled
 
     def lose(self, charge: Charge, problem: str) -> Settlement:
-        """Count a bill that cannot be kept, now or after it has waited."""
+        """Count a charge that cannot be stored."""
         self._lost += 1
         return Settlement(outcome=SettlementOutcome.LOST, problem=problem)
 
     async def release(self, admitted: AdmittedCall) -> None:
-        """Free what was reserved for a call that is not billed. Where that cannot be told, it runs out."""
+        """Free the reservation of a call that is not charged. If the ledger cannot be reached, it expires."""
         self.withdraw(admitted.call.id)
         if admitted.is_reserved:
             self._leases.remove(admitted.call.id)
             await asyncio.shield(self._start_in_background(self._release(admitted.call.id)))
 
     async def close(self) -> tuple[Charge, ...]:
-        """The bills that could not be booked even now, in the order that they came."""
+        """Stop, and return the charges that could not be recorded, oldest first."""
         if self._catch_up_task is not None:
             self._catch_up_task.cancel()
             await asyncio.wait([self._catch_up_task])
@@ -425,7 +411,7 @@ class Admission:
     async def _reserve(
         self, call: Call, claimed: ReservationClaim
     ) -> Mapping[str, AccountBalance] | AccountOverLimit:
-        """How the accounts with a cap stand then, or which has no room."""
+        """Reserve, and return the balances of capped accounts, or the account without room."""
         now = self._clock()
         reservation = Reservation(
             call_id=call.id,
@@ -434,7 +420,7 @@ class Admission:
             limits={account: cap.dollars for account, cap in claimed.caps.items()},
             expires_at=self._leases.lease_end(now),
         )
-        # What waits here is not in the accounts, and its reservation may have run out.
+        # Waiting charges are not in the accounts, and their reservations may have expired.
         if self._waiting and not await self._write_waiting():
             raise self._uncheckable(claimed, self._problem)
         try:
@@ -454,7 +440,7 @@ class Admission:
         return make_cap_uncheckable(tightest, reason, _RESTORE_STORE_REMEDY, is_outage=True)
 
     def _enqueue(self, number: int, pending: _PendingCharge) -> Settlement:
-        """Have a bill wait for the ledger, if there is room."""
+        """Let a charge wait for the ledger, if there is room."""
         if len(self._waiting) >= self._options.max_waiting:
             return self.lose(pending.charge, self._problem)
         self._waiting[number] = pending
@@ -463,7 +449,7 @@ class Admission:
         return Settlement(outcome=SettlementOutcome.WAITING, problem=self._problem)
 
     async def _enqueue_all(self, pending_charges: Mapping[int, _PendingCharge]) -> Sequence[Settlement]:
-        """Have bills wait for the ledger, and on the disk where there is a spool."""
+        """Let charges wait for the ledger, in memory and in the outbox."""
         settled = {number: self._enqueue(number, pending) for number, pending in pending_charges.items()}
         if self._outbox is not None:
             waiting = [
@@ -496,7 +482,7 @@ class Admission:
             pause_seconds = min(2 * pause_seconds, _MAX_RETRY_SECONDS)
 
     async def _write_waiting(self) -> bool:
-        """Book what waits, what came first before the rest; whether nothing waits any longer."""
+        """Record waiting charges, oldest first; return whether none is left."""
         async with self._writing:
             while self._waiting:
                 first = sorted(self._waiting)[:_MAX_BATCH_CHARGES]
@@ -511,10 +497,10 @@ class Admission:
             return True
 
     async def _record(self, pending_charges: Sequence[_PendingCharge]) -> Sequence[Settlement]:
-        """What becomes of bills where the ledger can be reached.
+        """Record charges.
 
         Raises:
-            StoreUnavailable: it cannot be.
+            StoreUnavailable: the ledger cannot be reached.
         """
         settled: list[Settlement] = []
         tried = await self._try_settle(
@@ -529,7 +515,7 @@ class Admission:
         return settled
 
     async def _record_unpriced(self, pending: _PendingCharge, problem: str) -> Settlement:
-        """What becomes of a bill that cannot be kept as it is."""
+        """Record a charge that cannot be stored as it is, without its dollars."""
         (is_new,) = await self._try_settle(
             [_with_reserved_charge(_without_price(pending.charge), pending.reserved)]
         )
@@ -561,7 +547,7 @@ class Admission:
         await self._release(call_id)
 
     def _start_in_background(self, coroutine: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        """Do something whether or not anybody waits for it."""
+        """Start a task that runs even if nobody waits for it."""
         task = asyncio.create_task(coroutine)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
@@ -569,12 +555,12 @@ class Admission:
 
 
 def _without_price(charge: Charge) -> Charge:
-    """The same bill without any dollars: it is then charged as what was reserved for it."""
+    """Return the charge without dollars: the ledger then charges what was reserved."""
     return replace(charge, dollars=None, charge=None, estimated_dollars=None, savings=Savings())
 
 
 def _with_reserved_charge(charge: Charge, reserved: Decimal | None) -> Charge:
-    """A bill that is charged what was reserved for its call, where the ledger may no longer know how much."""
+    """Charge what was reserved, if the ledger may no longer know the reservation."""
     if reserved is None or charge.dollars is not None or charge.charge is not None:
         return charge
     return replace(

@@ -1,4 +1,4 @@
-"""How caps stand now, for the sessions, agents and days that they are on."""
+"""Current status of caps, for the sessions, agents and days that they apply to."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -10,14 +10,14 @@ from foveate.cost.ledger import AccountBalance, Call, Category, ChargeTotal, Gro
 from foveate.cost.money import format_dollars
 
 RECENT_SECONDS = 1.0 * DAY_SECONDS
-"""A session is shown that had a call no longer ago."""
+"""Sessions without a call in this time are not shown."""
 
 _BATCH_ACCOUNTS = 500
 _EMPTY_BALANCE = AccountBalance(spent=Decimal(0), reserved=Decimal(0))
 
 
 class CapLevel(StrEnum):
-    """How near a cap is: it is fine, to be warned of, or refuses every call."""
+    """How close a cap is: fine, near (warned), or full (every call is rejected)."""
 
     FINE = "fine"
     NEAR = "near"
@@ -26,9 +26,9 @@ class CapLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapUse:
-    """What is used of a cap by whom it is on; what is not said of them is None.
+    """Use of a cap by one session, agent or day; dimensions that do not apply are None.
 
-    Calls of unknown price are in `standing` as what they were charged, and counted apart.
+    Calls of unknown price are in `balance` with what they were charged, and are also counted.
     """
 
     cap: Cap
@@ -40,12 +40,11 @@ class CapUse:
 
     @property
     def remaining(self) -> Decimal:
-        """What may still be spent; less than nothing where more was."""
+        """Dollars left; negative if more was spent."""
         return self.cap.dollars - self.balance.spent - self.balance.reserved
 
     @property
     def level(self) -> CapLevel:
-        """How near the cap is."""
         if self.remaining <= 0:
             return CapLevel.FULL
         used = self.balance.spent + self.balance.reserved
@@ -54,7 +53,7 @@ class CapUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapStatus:
-    """A cap, and by whom how much of it is used, the most first; one on a call is used by nobody."""
+    """A cap and its uses, the fullest first. A cap on single calls has none."""
 
     cap: Cap
     uses: tuple[CapUse, ...] = ()
@@ -62,9 +61,9 @@ class CapStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerSummary:
-    """Who calls: agents with their sessions of late, and how many of their calls have no known price.
+    """Agents and their recent sessions, with the number of calls of unknown price.
 
-    `unknown_today` is by agent too.
+    `unknown_today` is by agent.
     """
 
     agents: Sequence[str] = ()
@@ -77,7 +76,7 @@ class CallerSummary:
 async def read_cap_status(
     ledger: Ledger, caps: Sequence[Cap], *, now: float, callers: CallerSummary | None = None
 ) -> list[CapStatus]:
-    """How caps stand, by what the ledger says; who calls too, where `spending` does not."""
+    """Read the status of caps from the ledger, and also the callers unless they are given."""
     if callers is None:
         callers = await _read_callers(ledger, {cap.scope for cap in caps}, now)
     uses = [use for cap in caps for use in _list_uses(cap, callers, now)]
@@ -89,7 +88,7 @@ async def read_cap_status(
 
 
 async def _read_callers(ledger: Ledger, scopes: Set[CapScope], now: float) -> CallerSummary:
-    """Who calls, as far as caps of these scopes need to know it."""
+    """Read the callers, as far as caps of these scopes need them."""
     midnight = now - now % DAY_SECONDS
     all_time = await ledger.sum_charges([GroupBy.AGENT]) if scopes & {CapScope.AGENT, CapScope.TOTAL} else ()
     today = (
@@ -120,7 +119,7 @@ def compute_cap_status(
     callers: CallerSummary = CallerSummary(),  # noqa: B008 - it is frozen
     balances: Mapping[str, AccountBalance] | None = None,
 ) -> list[CapStatus]:
-    """How caps stand where this is known of who calls, and of accounts."""
+    """Compute the status of caps from callers and account balances."""
     return [
         CapStatus(
             cap=cap,
@@ -131,9 +130,9 @@ def compute_cap_status(
 
 
 def describe_cap(cap: Cap, agent: str | None = None, session: str | None = None, day: str | None = None) -> str:
-    """On what a cap is, and on whose account, as far as that is said; `agent` and `session` as they are shown.
+    """Describe what a cap applies to, and whose account it is, if given.
 
-    Without either it is on each of them; a cap on one agent names it.
+    Without agent and session it applies to each of them.
     """
     agent_suffix = f" of {agent}" if agent is not None else ""
     match cap.scope:
@@ -150,7 +149,7 @@ def describe_cap(cap: Cap, agent: str | None = None, session: str | None = None,
 
 
 def describe_cap_use(use: CapUse, write: Callable[[Decimal], str] = format_dollars) -> str:
-    """How near a cap is, in words; `write` writes dollars."""
+    """Describe how close a cap is; `write` formats dollars."""
     if use.remaining < 0:
         return f"over by {write(-use.remaining)}"
     if use.level is CapLevel.FULL:
@@ -162,7 +161,7 @@ def describe_cap_use(use: CapUse, write: Callable[[Decimal], str] = format_dolla
 
 
 def _list_uses(cap: Cap, callers: CallerSummary, now: float) -> list[CapUse]:
-    """By whom a cap may be used, with nothing known of how much."""
+    """List the possible uses of a cap, without balances."""
     match cap.scope, cap.agent:
         case CapScope.CALL, _:
             return []
@@ -194,7 +193,7 @@ def _count_unknown_by_group(sums: Iterable[ChargeTotal]) -> dict[str, int]:
 
 
 def _count_unknown(unknown: Mapping[str, int], only: str | None) -> int:
-    """Of one agent, or of all."""
+    """Count the calls of unknown price of one agent, or of all."""
     return sum(unknown.values()) if only is None else unknown.get(only, 0)
 
 
@@ -207,7 +206,7 @@ def _sort_by_remaining(uses: Iterable[CapUse]) -> list[CapUse]:
 
 
 def _find_account(use: CapUse, now: float) -> str | None:
-    """The account that a call would be booked on."""
+    """Return the account that a call would be recorded on."""
     call = Call(
         id="",
         agent=use.agent or "",

@@ -1,4 +1,4 @@
-"""Caps: how much may be spent on a call, in a session, by an agent, in a day and in all."""
+"""Spending caps per call, session, agent and day, and in total."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
 DEFAULT_WARN_AT = Decimal("0.8")
 DEFAULT_MIN_OUTPUT_TOKENS = 4_000
-"""Default of `cost.min_output_tokens`: the lowest output limit that is set to fit a call under a cap."""
+"""Default of `cost.min_output_tokens`: the lowest output limit set to fit a call under a cap."""
 
 DAY_SECONDS = 86_400
 _FIRST_DAY = date(1970, 1, 1)
@@ -22,8 +22,6 @@ _EMPTY_BALANCE = AccountBalance(spent=Decimal(0), reserved=Decimal(0))
 
 
 class CapScope(StrEnum):
-    """What a cap is on."""
-
     CALL = "call"
     SESSION = "session"
     AGENT = "agent"
@@ -32,7 +30,7 @@ class CapScope(StrEnum):
 
 
 class UnknownPricePolicy(StrEnum):
-    """What becomes of a call to a model whose price is not known."""
+    """Whether calls to models of unknown price are allowed."""
 
     REFUSE = "refuse"
     ALLOW = "allow"
@@ -40,13 +38,13 @@ class UnknownPricePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
-    """At most so many dollars; from `warn_at` of them on, there is a warning.
+    """A spending limit in dollars, with a warning from the share `warn_at` on.
 
-    With an `agent` it is on that agent alone: a day is then that agent's day. Otherwise each session and each
-    agent has it by itself, and a day and the total are those of all agents together. Days are those of UTC.
+    With an `agent`, it applies to that agent only, and a day is that agent's day. Otherwise each session and
+    each agent has its own limit, and day and total are shared by all agents. Days are UTC.
 
     Raises:
-        BadOption: less than nothing, or more than can be kept; a warning below nothing or above the cap.
+        BadOption: a negative or too large amount, or a warning share outside 0 to 1.
     """
 
     scope: CapScope
@@ -82,22 +80,21 @@ class Cap:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all agents spend what it allows, and not each its own."""
+        """Tell whether all agents share the limit."""
         return self.agent is None and self.scope in (CapScope.DAY, CapScope.TOTAL)
 
     def applies_to(self, call: Call) -> bool:
-        """Whether a call is under it."""
         return self.agent in (None, call.agent)
 
     def find_account(self, call: Call) -> str | None:
-        """The account of a call that it is on; None for one on the call alone."""
+        """Return the account of a call that the cap limits; None if it limits single calls."""
         name = (_ACCOUNTS_BY_SCOPE if self.agent is None else _SINGLE_AGENT_ACCOUNTS).get(self.scope)
         return None if name is None else name(call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapWarning:
-    """A cap that a call was let through under, and that is not far from refusing the next one."""
+    """A cap that admitted a call and is close to rejecting the next one."""
 
     cap: Cap
     balance: AccountBalance
@@ -108,21 +105,21 @@ class CapWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationClaim:
-    """What has to be reserved for a call: so many dollars, under the tightest cap of each account."""
+    """Dollars to reserve for a call, and the tightest cap of each account."""
 
     dollars: Decimal
     caps: Mapping[str, Cap]
 
 
 def claim_reservation(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> ReservationClaim | None:
-    """What has to be reserved for a call that costs at most `ceiling`, None where that is not known.
+    """Return what must be reserved for a call that costs at most `ceiling` (None: unknown).
 
-    None where nothing has to: no cap is on an account of it, or it costs nothing.
+    None if nothing must be: no cap limits an account of the call, or it is free.
 
     Raises:
-        CapExceeded: it alone costs more than a cap allows.
-        CapUncheckable: its price is not known, and a cap does not allow that.
-        BadOption: `ceiling` is no number of dollars.
+        CapExceeded: the call alone costs more than a cap allows.
+        CapUncheckable: its price is unknown, and a cap does not allow that.
+        BadOption: `ceiling` is not an amount of dollars.
     """
     if ceiling is not None and not (ceiling.is_finite() and ceiling >= 0):
         raise BadOption(f"a call costs some dollars at most, or nothing, and not {ceiling}")
@@ -138,7 +135,7 @@ def claim_reservation(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) 
             tightest[account] = cap
     if not tightest or ceiling == 0:
         return None
-    # More than can be kept is more than any cap.
+    # An amount too large to store exceeds every cap.
     return ReservationClaim(
         dollars=MIN_DOLLARS if ceiling is None else min(ceiling, MAX_DOLLARS), caps=tightest
     )
@@ -147,7 +144,7 @@ def claim_reservation(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) 
 def find_cap_warnings(
     caps: Sequence[Cap], call: Call, ceiling: Decimal | None, balances: Mapping[str, AccountBalance]
 ) -> tuple[CapWarning, ...]:
-    """The caps to be warned of, as the accounts of a call stand with what is reserved for it."""
+    """Return warnings, given the balances that include the call's own reservation."""
     warnings = []
     for cap in caps:
         if not cap.applies_to(call):
@@ -167,9 +164,9 @@ def find_cap_warnings(
 def make_cap_exceeded(
     cap: Cap, balance: AccountBalance, ceiling: Decimal | None, *, output_tokens: int | None = None
 ) -> CapExceeded:
-    """What is told of a call that a cap has no room for; `standing` is without it.
+    """Make the error for a call that a cap has no room for; `balance` excludes the call.
 
-    `output_tokens` is the shortest output that the call could have been limited to, at `ceiling` dollars.
+    `output_tokens` is the lowest output limit that was tried, at `ceiling` dollars.
     """
     costs = "costs nobody knows how much" if ceiling is None else f"may cost {format_dollars(ceiling)}"
     if output_tokens is not None:
@@ -188,7 +185,7 @@ def make_cap_exceeded(
 
 
 def make_cap_uncheckable(cap: Cap, reason: str, remedy: str, *, is_outage: bool = False) -> CapUncheckable:
-    """What is told of a call of which nobody can say whether a cap has room for it."""
+    """Make the error for a call that cannot be checked against a cap."""
     return CapUncheckable(
         f"{cap} ({format_dollars(cap.dollars)}) cannot be checked: {reason}",
         remedy,
@@ -201,7 +198,7 @@ def make_cap_uncheckable(cap: Cap, reason: str, remedy: str, *, is_outage: bool 
 
 
 def list_accounts(call: Call) -> Sequence[str]:
-    """Every account that a call is booked on, in the order of their names."""
+    """Return all accounts of a call, sorted by name."""
     return (
         _agent_account(call),
         _day_account(call),
@@ -212,7 +209,7 @@ def list_accounts(call: Call) -> Sequence[str]:
 
 
 def account_name(*, agent: str | None = None, session_id: str | None = None, day: str | None = None) -> str:
-    """Return the name of the account of a session, an agent, a day, a day of an agent, or of all calls."""
+    """Return the name of the account of a session, an agent, a day, an agent's day, or of all calls."""
     if session_id is not None:
         return f"session {session_id}"
     if day is not None:
@@ -221,10 +218,10 @@ def account_name(*, agent: str | None = None, session_id: str | None = None, day
 
 
 def utc_day(at: float) -> str:
-    """The day of UTC that a time is on, as 2026-11-15.
+    """Return the UTC day of a time, as 2026-11-15.
 
     Raises:
-        BadOption: no calendar has it.
+        BadOption: it is outside of the calendar.
     """
     try:
         return _day_name(int(at // DAY_SECONDS))
@@ -241,7 +238,6 @@ _SET_PRICE_REMEDY = "say its price in the configuration, or `unknown: allow` wit
 
 
 def _suggest_remedy(cap: Cap, balance: AccountBalance, ceiling: Decimal | None) -> str:
-    """What to do about a call that a cap has no room for."""
     smaller = "send less, ask for fewer output tokens"
     if balance.reserved and (ceiling or 0) + balance.spent <= cap.dollars:
         return "try again when calls under way are done, or raise the cap"
@@ -283,7 +279,7 @@ def _total_account(_: Call) -> str:
     return "total"
 
 
-# The account of a call that a cap is on, by its scope: of all agents, or of each; and where it is on one alone.
+# The account that a cap limits, by scope: for all agents, or for a single one.
 _ACCOUNTS_BY_SCOPE: Mapping[CapScope, Callable[[Call], str]] = {
     CapScope.SESSION: _session_account,
     CapScope.AGENT: _agent_account,

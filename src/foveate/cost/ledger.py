@@ -1,7 +1,4 @@
-"""What is kept of calls and what they cost, and the small interface of who keeps it.
-
-Corrections of the ledger and of cap accounts, made by hand and recorded.
-"""
+"""Charges, reservations and corrections, and the interfaces of the ledger, outbox and write-ahead log."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -16,11 +13,11 @@ from foveate.model import Savings, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """A change of what one call cost, or of what one cap account has spent.
+    """A manual correction of the cost of a call, or of the amount spent from an account.
 
     `call_id` is empty if an account was corrected, `account` if a call was. `before` is None for a call of
-    unknown cost. `charged` is what the accounts of a call had been charged; None if that is not known, and then
-    they are left as they are.
+    unknown cost. `charged` is what the accounts of a call had been charged; if it is None, they are not
+    changed.
     """
 
     id: str
@@ -36,7 +33,7 @@ class Correction:
 
 
 class Category(StrEnum):
-    """What a call was for."""
+    """Purpose of a call."""
 
     MAIN = "main"
     COMPACTION = "compaction"
@@ -45,11 +42,10 @@ class Category(StrEnum):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is about to be made, or was: by whom, to which model, and when. No two have the same `id`.
+    """A call that is being made or was made. Its `id` is unique.
 
-    `region` is where the model is served, if that is known before the bill. It is not stored.
-    `is_subscription`: it is made with the credentials of a subscription, so that its dollars are what it would
-    cost at list prices, and nobody is billed for them.
+    `region` is where the model is served, if known before the usage is; it is not stored. `is_subscription`:
+    the call uses a subscription, so its dollars are list-price equivalents that nobody is charged.
     """
 
     id: str
@@ -64,13 +60,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the ledger: a call, what was billed, and what was expected before.
+    """One row of the ledger: a call, its usage and cost, and the estimates before.
 
-    `dollars` is None where the price is not known. Then `charge` is what its accounts are charged all the same:
-    what was reserved for it, or so many dollars, which may be none. `is_partial`:
-    it broke off before its bill was whole. `is_inherited`: its model has no price of its own, and its dollars
-    are an upper bound by its family. `is_possibly_charged`: its process ended while it was under way, so nobody
-    knows whether it was billed. Dollars are kept to the picodollar.
+    `dollars` is None if the price is unknown. Then `charge` is what its accounts are charged: an amount, or
+    None for what was reserved. `is_partial`: the response was cut off before its usage was complete.
+    `is_inherited`: the model has no price, and its dollars are an upper bound by its family.
+    `is_possibly_charged`: the process ended while the call was in flight. Dollars are stored in picodollars.
     """
 
     call: Call
@@ -87,7 +82,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountBalance:
-    """What was spent of an account, and what calls that are under way may spend of it, in dollars."""
+    """Dollars spent from an account, and reserved for calls in flight."""
 
     spent: Decimal
     reserved: Decimal
@@ -95,10 +90,10 @@ class AccountBalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """So many dollars at most that a call will cost, taken from each of its accounts until it is settled.
+    """The cost ceiling of a call, reserved on each of its accounts until the call is settled.
 
-    It runs out at `expires_at`, for a process that died. `limits` are what accounts may hold, by their names;
-    accounts without a limit are only added to.
+    It expires at `expires_at`, in case the process dies. `limits` are the maximum balances by account; accounts
+    without one are not limited.
     """
 
     call_id: str
@@ -110,7 +105,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOverLimit:
-    """An account that has no room for a call, as it stands without it."""
+    """An account without room for a call; its balance excludes the call."""
 
     account: str
     limit: Decimal
@@ -118,8 +113,6 @@ class AccountOverLimit:
 
 
 class GroupBy(StrEnum):
-    """What a sum can be told by."""
-
     AGENT = "agent"
     SESSION = "session"
     MODEL = "model"
@@ -129,13 +122,13 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeTotal:
-    """All calls of a group added up; `group` has one value for each of what it was asked by.
+    """Total of a group of calls; `group` has one value per dimension.
 
-    `dollars` are those of calls with a known price, and `unknown_calls` says how many have none. `savings` are
-    those of `compared_calls`. Without Foveate `would_not_fit_calls` would not have fitted into the window.
-    `inherited_dollars` are at prices of families, and `subscription_dollars` are list-price equivalents of
-    calls that subscriptions pay for; both are part of `dollars`. `possibly_charged_calls` were under way when
-    their process ended: they are among the `unknown_calls`, and cost at most `possibly_charged_dollars`.
+    `dollars` are those of calls with a known price; `unknown_calls` have none. `savings` are those of
+    `compared_calls`. Without Foveate, `would_not_fit_calls` would have exceeded the window. `inherited_dollars`
+    are at prices of families, and `subscription_dollars` are list-price equivalents; both are part of
+    `dollars`. `possibly_charged_calls` were in flight when their process ended: they are among the
+    `unknown_calls`, and cost at most `possibly_charged_dollars`.
     """
 
     group: tuple[str, ...]
@@ -163,54 +156,53 @@ class ChargeTotal:
 
 
 class Outbox(Protocol):
-    """Keeps bills that wait for the ledger to be back, so that they outlive their process.
+    """Stores charges on disk while the ledger cannot be reached.
 
     Raises:
-        UnwritableFile: it cannot.
+        UnwritableFile: it cannot be written.
     """
 
     async def put(self, charge: Charge) -> None:
-        """Have a bill kept when this returns."""
+        """Store a charge durably before returning."""
 
     async def remove(self, call_id: str) -> None:
-        """Have a bill there no longer, at the latest when none waits."""
+        """Remove a charge, at the latest when none is waiting."""
 
 
 class Ledger(Protocol):
-    """Keeps what calls cost, and what is reserved for those that are under way.
+    """Stores charges, and reservations of calls in flight.
 
     Raises:
-        StoreUnavailable: it cannot be reached, or did not say whether it has done what it was asked for. All of
-            it can be asked for again: what was done is not done twice.
-        BadOption: dollars that are no number, less than nothing, or more than can be kept.
+        StoreUnavailable: it cannot be reached, or the outcome of an operation is unknown. Operations can be
+            repeated: they take effect once.
+        BadOption: an amount that is not a number, negative, or too large.
     """
 
     async def reserve(
         self, reservation: Reservation, *, now: float
     ) -> Mapping[str, AccountBalance] | AccountOverLimit:
-        """Take the dollars from all accounts or from none: then the first that has no room is told.
+        """Reserve on all accounts or on none; return the first one without room.
 
-        How each account with a limit stands then is given back. What was reserved and has run out stands in
-        nobody's way. Where something is reserved for the call already, it stays at that.
+        Returns the balances of limited accounts. Expired reservations are ignored. An existing reservation of
+        the call is kept unchanged.
         """
 
     async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
-        """Keep what calls cost, book each on its accounts and free what was reserved for it, all in one.
+        """Record charges on their accounts, and free the reservations, in one transaction.
 
-        False, and nothing booked, of a call that was settled before; what is reserved for it is freed too.
-        A call that was never reserved, or whose reservation has run out, is booked all the same. One of unknown
-        price is charged to its accounts as its entry says. What is wrong with a bill that cannot be kept stands
-        in its place, and all others are.
+        Returns False for a call that was settled before; its reservation is freed too. Calls without a
+        reservation are recorded all the same. A call of unknown price is charged as its entry says. A charge
+        that cannot be stored yields its error, and all others are recorded.
         """
 
     async def release(self, call_id: str) -> bool:
-        """Free what was reserved for a call that is not billed; False where nothing is."""
+        """Free the reservation of a call that is not charged; False if there is none."""
 
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
-        """Those of the calls that something is reserved for; it now runs out at `expires_at`."""
+        """Extend reservations to `expires_at`, and return the calls that still have one."""
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
-        """How accounts stand; one that nothing was ever booked on is at zero."""
+        """Return the balances of accounts; zero for unknown ones."""
 
     async def sum_charges(
         self,
@@ -221,7 +213,7 @@ class Ledger(Protocol):
         agent: str | None = None,
         session_id: str | None = None,
     ) -> Sequence[ChargeTotal]:
-        """What calls cost, from `since` up to, not with, `until`; days are those of UTC. The dearest first."""
+        """Return totals from `since` to `until`, exclusive, most expensive first. Days are UTC."""
 
     def list_charges(
         self,
@@ -231,17 +223,17 @@ class Ledger(Protocol):
         agent: str | None = None,
         session_id: str | None = None,
     ) -> AsyncIterator[Charge]:
-        """Every call, the oldest first, read a few at a time."""
+        """Yield all charges, oldest first, reading a few at a time."""
 
 
 class WriteAheadLog(Protocol):
-    """Holds bills from when they are known until they are booked, beyond the life of the process."""
+    """Logs charges until they are recorded, so that they survive the process."""
 
     def append(self, charge: Charge) -> None:
-        """Hold a bill, if that can be. It replaces what was held for the same call."""
+        """Log a charge if possible, replacing an earlier one of the same call."""
 
     def mark_recorded(self, call_id: str) -> None:
-        """It need not be held any longer: the ledger has it."""
+        """Drop a charge that the ledger has."""
 
     def discard(self, call_id: str) -> None:
-        """Nothing may be held for the call any longer: it is not billed, so the ledger never has it."""
+        """Drop a charge that must never reach the ledger, because the call is not charged."""

@@ -1,47 +1,46 @@
-"""Money, exact: dollars as decimals, and whole picodollars (1e-12 of one) where sums are kept."""
+"""Exact amounts: dollars as decimals, and integer picodollars (1e-12 dollars) for stored sums."""
 
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, ROUND_UP, Context, Decimal
 
-# A dollar for a million tokens is a million of these for one: prices have six more digits before one is lost.
+# A dollar per million tokens is a million picodollars per token, so prices have six spare digits.
 _DIGITS = 12
 MAX_PICODOLLARS = 2**62 - 1
-"""So that a database can add two of them: over four million dollars."""
+"""A database can add two of these: over four million dollars."""
 
-# Not the caller's, who may have set another precision.
+# Independent of the precision that a caller has set.
 _EXACT = Context(prec=100)
 MAX_DOLLARS = _EXACT.scaleb(Decimal(MAX_PICODOLLARS), -_DIGITS)
 MIN_DOLLARS = _EXACT.scaleb(Decimal(1), -_DIGITS)
-"""What is reserved where nobody knows how much: a spent cap refuses even that, and nobody is charged it."""
+"""Reserved for calls of unknown price: a spent cap rejects even that, and nobody is charged for it."""
 _MILLIONTH = Decimal("0.000001")
 
 
 def to_picodollars(dollars: Decimal) -> int:
-    """As many picodollars as that is; what is less than one is rounded to the nearest.
+    """Convert dollars, rounding to the nearest picodollar.
 
     Raises:
-        OverflowError: more than a database can add up, or no number at all.
+        OverflowError: too large for a database, or not a number.
     """
     return _scale(dollars, ROUND_HALF_EVEN)
 
 
 def to_picodollars_rounded_up(dollars: Decimal) -> int:
-    """As many picodollars as that may be: what is less than one is one.
+    """Convert dollars, rounding up.
 
     Raises:
-        OverflowError: more than a database can add up, or no number at all.
+        OverflowError: too large for a database, or not a number.
     """
     return _scale(dollars, ROUND_CEILING)
 
 
 def to_dollars(picodollars: int) -> Decimal:
-    """The same in dollars."""
     return _EXACT.scaleb(Decimal(picodollars), -_DIGITS)
 
 
 def format_dollars(dollars: Decimal) -> str:
-    """Dollars as people write them: to the cent, or as far as it takes up to the millionth of one.
+    """Format dollars to the cent, or with up to six decimals if needed.
 
-    Half a millionth is a whole one: what is not nothing never looks like it.
+    Rounds up, so that an amount above zero never looks like zero.
     """
     rounded = abs(dollars).quantize(_MILLIONTH, ROUND_UP, _EXACT)
     sign = "-" if dollars < 0 else ""

@@ -1,4 +1,4 @@
-"""Reports on what calls cost, with and without Foveate, by agent, session, model, category or day."""
+"""Cost reports, with and without Foveate, by agent, session, model, category or day."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from foveate.model import Savings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReportRow:
-    """All calls of a group added up: tokens, dollars, and what was saved.
+    """Total of a group of calls: tokens, dollars and savings.
 
-    `dollars` and `estimated_dollars` are those of calls that have any, and None where none does:
-    `unknown_calls` have no known price. `compared_calls` are those that were simulated without Foveate, were
-    charged `compared_dollars`, and have the savings in `saved`: `saved.without` is what they would have cost.
-    `compaction_dollars` is what calls for summaries cost, of which `unknown_compactions` have no known price.
-    Of `dollars`, `inherited_dollars` are at the price of a model's family, and `subscription_dollars` are
-    list-price equivalents of calls that a subscription pays for. `possibly_charged_calls` are among the
-    `unknown_calls`: they were under way when their process ended, and cost at most `possibly_charged_dollars`.
+    `dollars` and `estimated_dollars` are None if no call has any: `unknown_calls` have no known price.
+    `compared_calls` were simulated without Foveate, were charged `compared_dollars`, and have the savings in
+    `saved`: `saved.without` is what they would have cost. `compaction_dollars` is the cost of summaries, of
+    which `unknown_compactions` have no known price. Of `dollars`, `inherited_dollars` are at the price of a
+    model's family, and `subscription_dollars` are list-price equivalents of calls that a subscription covers.
+    `possibly_charged_calls` are among the `unknown_calls`: they were in flight when their process ended, and
+    cost at most `possibly_charged_dollars`.
     """
 
     group: tuple[str, ...] = ()
@@ -52,20 +52,21 @@ class CostReportRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    """Rows by what was asked for, and the total of them all."""
-
     by: tuple[GroupBy, ...]
     rows: tuple[CostReportRow, ...]
     total: CostReportRow
 
 
 def required_groups(group_by: Sequence[GroupBy]) -> tuple[GroupBy, ...]:
-    """What to ask a ledger for: categories too, since calls for summaries count against folds."""
+    """Return the dimensions to query: also the category, because summaries count against compaction."""
     return (*group_by, GroupBy.CATEGORY) if GroupBy.CATEGORY not in group_by else tuple(group_by)
 
 
 def build_report(sums: Iterable[ChargeTotal], group_by: Sequence[GroupBy]) -> CostReport:
-    """The report by `by`, of sums by `asked_of(by)`: days in their order, all else the dearest first."""
+    """Build a report from totals by `required_groups(group_by)`.
+
+    Days come in order, other groups by cost.
+    """
     category_index = required_groups(group_by).index(GroupBy.CATEGORY)
     rows: dict[tuple[str, ...], CostReportRow] = {}
     total = CostReportRow()
@@ -102,7 +103,7 @@ def _make_row(total: ChargeTotal, *, group: tuple[str, ...], category: str) -> C
         output_tokens=total.output_tokens,
         reasoning_tokens=total.reasoning_tokens,
         dollars=total.dollars if has_price else None,
-        # A sum does not tell none from nothing, and nobody expects a call to be free.
+        # A sum of 0 means that no call had an estimate: none is estimated to be free.
         estimated_dollars=total.estimated_dollars or None,
         compared_calls=total.compared_calls,
         compared_dollars=_compute_charged_dollars(total.savings),
@@ -151,7 +152,6 @@ def _add_rows(left: CostReportRow, right: CostReportRow) -> CostReportRow:
 
 
 def _compute_charged_dollars(savings: Savings) -> Decimal | None:
-    """What the compared calls were charged."""
     without, saved, error = savings.without, savings.total, savings.simulation_error
     if without is None or saved is None or error is None:
         return None
@@ -159,7 +159,7 @@ def _compute_charged_dollars(savings: Savings) -> Decimal | None:
 
 
 def _add_known(left: Decimal | None, right: Decimal | None) -> Decimal | None:
-    """What is known of two amounts together; None where neither is known."""
+    """Add two amounts, of which either may be unknown."""
     if left is None or right is None:
         return right if left is None else left
     return EXACT.add(left, right)

@@ -1,8 +1,8 @@
-"""The cost of a call without Foveate, and what each of its mechanisms saved on it.
+"""Cost of a call without Foveate, and the savings of each mechanism.
 
 Both sides are simulated. Every state of a call (see `SimulatedState`) is a usage with the same output, priced
-as the call was, tiers included. What a mechanism saved is the price of the state without it less the price of
-the next one. Summaries and keep-alive requests are calls of their own, which would not be made without Foveate.
+like the call, including tiers. The saving of a mechanism is the price of the state without it minus the price
+of the next state. Summaries and keep-alive requests are separate calls, which would not exist without Foveate.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from foveate.formats.response.usage import split_usage
 from foveate.model import CacheUsage, Comparison, Savings, SimulatedState, Usage
 
 PriceUsage = Callable[[Usage], Decimal | None]
-"""The dollars of a usage; None if its price is not known."""
+"""Returns the dollars of a usage; None if its price is unknown."""
 
 _SENT_STATE = SimulatedState.KEEP_ALIVE
 _ONE = Decimal(1)
@@ -28,11 +28,10 @@ _ONE = Decimal(1)
 def compare_costs(
     usage: Usage, charged: Decimal | None, price: PriceUsage, simulated: Mapping[SimulatedState, CacheUsage]
 ) -> Savings:
-    """Compare the states of a call that was charged so much.
+    """Compare the states of a call that was charged `charged` dollars.
 
-    `simulated` has the input of every state in tokens as they were estimated. They are scaled so that the input
-    that was sent has as many tokens as the provider reports. An empty mapping: nothing was simulated, because
-    nothing that Foveate did could have changed the price.
+    `simulated` has the estimated input tokens of every state. They are scaled so that those of the sent request
+    match the reported usage. An empty mapping means that nothing Foveate did could have changed the price.
     """
     if charged is None:
         return Savings()
@@ -60,14 +59,14 @@ def compare_costs(
 
 
 def make_unchanged_savings(charged: Decimal | None) -> Savings:
-    """The comparison of a call that Foveate does not make cheaper or dearer."""
+    """Return the savings of a call whose cost Foveate does not change."""
     if charged is None:
         return Savings()
     return replace(_NO_DIFFERENCE, without=_round_to_picodollars(charged))
 
 
 def make_own_call_savings(call: Call, charged: Decimal | None) -> Savings:
-    """The comparison of a call that Foveate makes by itself: its price counts against what it was made for."""
+    """Return the savings of a call that Foveate makes itself: its cost counts against its purpose."""
     if charged is None:
         return Savings()
     charged = _round_to_picodollars(charged)
@@ -92,7 +91,7 @@ _NO_DIFFERENCE = Savings(
 
 
 def add_savings(savings: Iterable[Savings]) -> Savings:
-    """Add up the savings of several calls; what is not known of a call is left out."""
+    """Add up savings; unknown amounts are ignored."""
     added: dict[str, Decimal | None] = dict.fromkeys(_AMOUNTS)
     for each in savings:
         for name in _AMOUNTS:
@@ -103,7 +102,7 @@ def add_savings(savings: Iterable[Savings]) -> Savings:
 
 
 def make_price_function(book: PriceBook, call: Call) -> PriceUsage:
-    """The dollars of a usage, had it been that of `call`; more than can be kept are not known."""
+    """Return a function that prices a usage as if it were that of `call`; None if it is too large to store."""
 
     def price(usage: Usage) -> Decimal | None:
         dollars = book.dollars(call.model, usage, provider=call.provider, at=call.at, region=call.region)
@@ -113,10 +112,10 @@ def make_price_function(book: PriceBook, call: Call) -> PriceUsage:
 
 
 class _UsagePrices:
-    """The prices of a usage with other input tokens, each computed once.
+    """Prices of a usage with other input tokens, each computed once.
 
-    They are prices of tokens alone, so that the same holds for all of them: a price that the provider states,
-    calls within the call and billed units are of what was really sent. The region holds for all of it.
+    They include tokens only: a price stated by the provider, inner calls and other units belong to the request
+    that was really sent. The region applies to all of them.
     """
 
     def __init__(self, usage: Usage, price: PriceUsage, charged: Decimal) -> None:
@@ -129,7 +128,7 @@ class _UsagePrices:
             self._prices[usage.cache] = charged
 
     def discount(self, charged: Decimal) -> Decimal:
-        """The share of the token prices that a call was charged, if its provider states a lower price.
+        """Return the charged share of the token prices, if the provider states a lower price.
 
         A call that was free saves nothing.
         """
@@ -137,7 +136,6 @@ class _UsagePrices:
         return charged / listed if listed and charged < listed else _ONE
 
     def difference(self, one: CacheUsage, other: CacheUsage) -> Decimal | None:
-        """The price of one less that of the other."""
         if one == other:
             return ZERO
         high, low = self._price_input(one), self._price_input(other)
@@ -168,5 +166,5 @@ def _scale_usage(usage: CacheUsage, scale: float) -> CacheUsage:
 
 
 def _round_to_picodollars(amount: Decimal) -> Decimal:
-    """The amount as it is kept, so that parts add up to the whole."""
+    """Round an amount as the ledger stores it, so that parts add up to the whole."""
     return to_dollars(to_picodollars(amount))

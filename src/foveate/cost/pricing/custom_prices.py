@@ -1,4 +1,4 @@
-"""Prices of one's own, over those of the tables: for what one serves oneself, and for discounts."""
+"""Custom prices, which override the tables: for self-hosted models and for discounts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ _MAX_DECIMALS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DollarsPerMillion:
-    """Dollars for a million tokens of each kind; a kind that is not given costs as its like does."""
+    """Dollars per million tokens of each kind; kinds that are not given cost as much as a similar one."""
 
     uncached: Decimal | None = None
     read: Decimal | None = None
@@ -28,25 +28,22 @@ class DollarsPerMillion:
     reasoning: Decimal | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be a price."""
         for kind in TokenKind:
             _check_amount(getattr(self, kind), kind)
 
     def given_kinds(self) -> dict[TokenKind, Decimal]:
-        """The kinds that are given."""
         by_kind = {kind: getattr(self, kind) for kind in TokenKind}
         return {kind: dollars for kind, dollars in by_kind.items() if dollars is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomPriceTier:
-    """What a million tokens cost once the whole input has more than `over_tokens`; the rest stays as it was."""
+    """Prices once the whole input exceeds `over_tokens`; kinds that are not given stay the same."""
 
     over_tokens: int
     dollars_per_million: DollarsPerMillion
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be a tier."""
         if type(self.over_tokens) is not int or self.over_tokens < 0:
             raise BadOption(
                 f"over_tokens must be a whole number, not below zero: {self.over_tokens}", path=("over_tokens",)
@@ -55,11 +52,11 @@ class CustomPriceTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomPrice:
-    """What some models cost: dollars for a million tokens of each kind, or a share off the table's price.
+    """Price of some models: dollars per million tokens of each kind, or a discount on the table's price.
 
-    `model` is a glob (`claude-*`), matched with the name as it was sent and with the last part of its path, in
-    whatever case. With a `provider` it is the price there alone. It holds from the day `since` on, of UTC. A
-    `discount` of 0.1 leaves nine tenths of what the table says for every token.
+    `model` is a glob (`claude-*`) for the name as sent or the last part of its path, ignoring case. With a
+    `provider`, the price applies there only. It applies from the UTC day `since` on. A `discount` of 0.1 takes
+    a tenth off every token price.
     """
 
     model: str
@@ -70,7 +67,6 @@ class CustomPrice:
     discount: Decimal | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be a price."""
         if not self.model.strip():
             raise BadOption("a price needs the name of a model, or a pattern for some", path=("model",))
         if isinstance(self.since, datetime):
@@ -96,11 +92,10 @@ class CustomPrice:
 
     @property
     def match_key(self) -> tuple[str, str | None]:
-        """Which models it is the price of, in one spelling: the pattern, and the provider if there is one."""
+        """Normalized pattern and provider."""
         return self.model.strip().lower(), None if self.provider is None else normalize_provider(self.provider)
 
     def matches(self, model: str, provider: str) -> bool:
-        """Whether it is about a model at a provider."""
         glob, only_at = self.match_key
         if only_at is not None and only_at != normalize_provider(provider):
             return False
@@ -108,7 +103,7 @@ class CustomPrice:
         return fnmatchcase(name, glob) or fnmatchcase(name.rpartition("/")[2], glob)
 
     def rates(self, table: Rates | None) -> Rates | None:
-        """What it makes of the table's rates; None for a discount on nothing."""
+        """Apply the price to the table's rates; None for a discount without a table price."""
         origin = f"own price of {self.model}" + (f", since {self.since}" if self.since else "")
         if self.dollars_per_million is not None:
             return Rates(by_kind=self._rates_by_kind(), source=PriceSource.CUSTOM, origin=origin)
@@ -140,7 +135,7 @@ class CustomPrice:
 
 
 _REQUIRED_KINDS = (TokenKind.UNCACHED, TokenKind.OUTPUT)
-# What a kind costs that is not given.
+# The kind whose price applies if a kind is not given.
 _FALLBACK_KINDS = {
     **dict.fromkeys(
         (TokenKind.UNCACHED, TokenKind.READ, TokenKind.WRITTEN_5M, TokenKind.WRITTEN_1H), TokenKind.UNCACHED
@@ -154,7 +149,7 @@ def _given_kinds_by_tier(tiers: Sequence[CustomPriceTier]) -> list[dict[TokenKin
 
 
 def check_custom_prices(prices: Sequence[CustomPrice]) -> None:
-    """Refuses two prices for the same models from the same day on.
+    """Reject two prices for the same models from the same day on.
 
     Raises:
         BadOption: there are two; its path leads to the second.
@@ -169,7 +164,7 @@ def check_custom_prices(prices: Sequence[CustomPrice]) -> None:
 
 
 def find_current_price(matching: Sequence[CustomPrice], at: float) -> CustomPrice | None:
-    """Which of the prices that fit a model holds at a time: of the first pattern that has one, the newest."""
+    """Return the price that applies at a time: the newest one of the first pattern that has one."""
     today = datetime.fromtimestamp(at, UTC).date()
     started = [price for price in matching if price.since is None or price.since <= today]
     if not started:
@@ -179,10 +174,10 @@ def find_current_price(matching: Sequence[CustomPrice], at: float) -> CustomPric
 
 
 def _check_amount(dollars: Decimal | None, name: str) -> None:
-    """Refuses what cannot be an amount.
+    """Reject an invalid amount.
 
     Raises:
-        BadOption: it is no decimal number, below zero, or has more digits than money has.
+        BadOption: not a decimal number, negative, or with too many digits.
     """
     if dollars is None:
         return

@@ -1,4 +1,4 @@
-"""LiteLLM's list of prices (`model_prices_and_context_window.json`) in the shape of genai-prices' data."""
+"""Convert LiteLLM's price list (`model_prices_and_context_window.json`) to the data format of genai-prices."""
 
 import re
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from typing import Any, TypeGuard
 from foveate.cost.pricing.price_facts import normalize_provider
 from foveate.cost.pricing.rates import EXACT
 
-# Kinds of models that are billed by the token.
+# Kinds of models that are charged per token.
 _MODES = ("chat", "completion", "responses", "embedding")
 _SAMPLE = "sample_spec"
-# Its names of providers that serve models of others: vertex_ai-anthropic_models.
+# Suffix of providers that serve models of others: vertex_ai-anthropic_models.
 _SUFFIX = re.compile(r"-[a-z0-9]+[-_]models$")
 _PROVIDERS = {"bedrock_mantle": "aws", "azure_text": "azure", "text-completion-openai": "openai"}
 _MILLION = 1_000_000
-# Its names for what has a price for each token, and those of genai-prices for a million.
+# LiteLLM's names of prices per token, and those of genai-prices per million.
 _PRICE_FIELDS = {
     "input_cost_per_token": "input_mtok",
     "output_cost_per_token": "output_mtok",
@@ -38,16 +38,16 @@ _SEARCH_FIELD = "search_context_cost_per_query"
 
 
 def is_litellm_list(document: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a file is LiteLLM's: an object of models, most of which name their provider."""
+    """Tell whether a document is LiteLLM's: an object of models that name their provider."""
     if not isinstance(document, dict) or not document:
         return False
     return any(isinstance(entry, dict) and "litellm_provider" in entry for entry in document.values())
 
 
 def convert_providers(document: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The models by provider, in the shape of genai-prices' data, and how many were left out, and why.
+    """Return the models by provider in the format of genai-prices, and how many were skipped, by reason.
 
-    Amounts are still to be checked.
+    Amounts are checked later.
     """
     providers: dict[str, dict[str, dict[str, Any]]] = {}
     skipped: dict[str, int] = {}
@@ -80,7 +80,6 @@ def _convert_provider(litellm_provider: str) -> str:
 
 
 def _strip_provider(name: str, provider: str) -> str:
-    """The name without the provider that stands before it."""
     maker, slash, rest = name.lower().partition("/")
     return rest if slash and _convert_provider(maker) == provider else name.lower()
 
@@ -103,7 +102,7 @@ def _convert_model(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     if entry.get("mode") == "embedding":
         standard.pop("output_mtok", None)
     elif not all(_is_charged(standard.get(kind)) for kind in ("input_mtok", "output_mtok")):
-        standard = {}  # a price of 0 mostly means that nobody knew it
+        standard = {}  # a price of 0 usually means unknown
     searches = entry.get(_SEARCH_FIELD)
     if standard and isinstance(searches, dict) and searches:
         standard["web_searches_kcount"] = max(
@@ -117,7 +116,7 @@ def _convert_model(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flatten_prices(prices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Prices without tiers as one amount, and those whose usual amount is not given left out."""
+    """Turn prices without tiers into one amount, and drop those without a base amount."""
     return {
         kind: {"base": price["base"], "tiers": sorted(price["tiers"], key=lambda tier: tier["start"])}
         if price["tiers"]
@@ -133,9 +132,10 @@ def _is_charged(price: object) -> bool:
 
 
 def _complete_variant(prices: dict[str, Any], standard: Mapping[str, Any]) -> dict[str, Any]:
-    """Prices of a tier of service; what is not said of it is the same multiple of the usual price as its input.
+    """Complete the prices of a service tier: missing ones are the same multiple of the standard price as its
+    input.
 
-    A list that has no price of long inputs at a tier has none since nobody wrote it, not since they cost less.
+    A missing price for long inputs means that nobody entered it, not that they cost less.
     """
     times = _ratio(prices.get("input_mtok"), standard.get("input_mtok"))
     if times is None:
@@ -156,7 +156,7 @@ def _complete_variant(prices: dict[str, Any], standard: Mapping[str, Any]) -> di
 
 
 def _ratio(price: object, standard: object) -> Decimal | None:
-    """How many times the usual price a price is, if that is an exact number."""
+    """Return how many times the standard price a price is, if that is exact."""
     one, other = (amount["base"] if isinstance(amount, dict) else amount for amount in (price, standard))
     if not isinstance(one, Decimal) or not isinstance(other, Decimal) or not one.is_finite() or not other > 0:
         return None
@@ -178,7 +178,7 @@ def _per_million(amount: object) -> object:
 
 
 def _multiply(amount: object, number: int) -> object:
-    """So many times an amount; what is not a number stays, and is refused where amounts are checked."""
+    """Multiply an amount. Other values are returned unchanged, and rejected when amounts are checked."""
     if isinstance(amount, bool) or not isinstance(amount, int | Decimal):
         return amount
     try:

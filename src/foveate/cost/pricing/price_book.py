@@ -1,6 +1,6 @@
-"""What calls cost: by prices of one's own, by what the provider says itself, or by the tables.
+"""Prices of calls: custom prices first, then the price that the provider states, then the tables.
 
-What a price file changes: the models that it gives a price, and those whose price is another then.
+`find_differences` compares a price file with the current prices.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,15 +26,15 @@ from foveate.cost.pricing.rates import (
 from foveate.formats.response.usage import BillableUnit, split_usage
 from foveate.model import Ttl, Usage
 
-_MAX_NAME_CHARS = 1_000  # names are kept, and anybody may send one
+_MAX_NAME_CHARS = 1_000  # names are cached, and come from clients
 _MAX_CACHED_MODELS = 1024
 
 
 class PriceBook:
-    """The price of a call after it was made, and the most that it can be before.
+    """Price of a call after it was made, and its cost ceiling before.
 
-    Prices of one's own go over those of the tables; of several that fit a model, the first does. What was found
-    once is kept, whoever asks next and from whichever thread, until there is another price file.
+    Custom prices override the tables; the first pattern that matches a model applies. Lookups are cached, for
+    all threads, until the price file changes.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class PriceBook:
         *,
         load_imported: Callable[[], ImportedPrices | None] = lambda: None,
     ) -> None:
-        """Take prices of one's own, and the price file that holds at the time it is asked for.
+        """Create a price book with custom prices and a function that returns the current price file.
 
         Raises:
-            BadOption: two of them are for the same models from the same day on.
+            BadOption: two prices are for the same models from the same day on.
         """
         check_custom_prices(custom)
         self._custom = tuple(custom)
@@ -64,10 +64,10 @@ class PriceBook:
         tier: str | None = None,
         region: str = "",
     ) -> Price | None:
-        """What a call cost; None where its price, or that of anything it was billed for, is not known.
+        """Return the price of a call; None if the price of anything in its usage is unknown.
 
-        `provider` is who was called, by any of its usual names, and `at` when, in seconds since 1970. `tier` is
-        its word for how the call was served, where the usage does not say it, and `region` its word for where.
+        `provider` is any of its names, `at` is in seconds since 1970. `tier` is the service tier, if the usage
+        does not have it, and `region` where the call was served.
         """
         stated = self._find_stated_dollars(model, usage, provider, at)
         if stated is not None:
@@ -85,7 +85,7 @@ class PriceBook:
     def dollars(
         self, model: str, usage: Usage, *, provider: str, at: float, region: str = ""
     ) -> Decimal | None:
-        """All dollars of that price, which is many times as fast."""
+        """Return only the total of the price, which is many times as fast."""
         stated = self._find_stated_dollars(model, usage, provider, at)
         if stated is not None:
             return stated
@@ -99,7 +99,7 @@ class PriceBook:
         return total
 
     def is_inherited(self, model: str, usage: Usage, *, provider: str, at: float) -> bool:
-        """Tell whether a part of that price is an upper bound by a model's family."""
+        """Tell whether a part of the price is an upper bound by a model's family."""
         if self._find_stated_dollars(model, usage, provider, at) is not None:
             return False
         rates = (
@@ -109,7 +109,7 @@ class PriceBook:
         return any(found is not None and found.inherited_from for found in rates)
 
     def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:
-        """What one of each thing costs in such calls at that time; None where nobody knows."""
+        """Return the rates for such calls at that time; None if they are unknown."""
         return self._find_rates(model, provider, tier, "", at)
 
     def ceiling(
@@ -126,16 +126,16 @@ class PriceBook:
         searches: int = 0,
         units: Collection[BillableUnit] = (),
     ) -> Decimal | None:
-        """The most dollars that a call can cost which has at most so many tokens; None where that is not known.
+        """Return the most that a call with at most these tokens can cost; None if it is unknown.
 
-        `ttl` is the longest time that a mark in it asks for, `tier` and `region` are the provider's words for
-        how and where it is asked to be served. `searches` and `units` need a price.
+        `ttl` is the longest one of its breakpoints; `tier` and `region` are those that the request asks for.
+        `searches` and `units` need a known price.
         """
-        if region is None:  # one may be set with the provider
+        if region is None:  # the provider's settings may have one
             found = self._find_model(model, provider, "", "")
             region = found.dearest_region if found is not None else ""
         highest: Decimal | None = None
-        for served in {"", tier or ""}:  # a tier that is asked for may not be had
+        for served in {"", tier or ""}:  # a requested tier may not be granted
             rates = self._find_rates(model, provider, served, region, at)
             if rates is None:
                 return None
@@ -153,12 +153,12 @@ class PriceBook:
         return highest
 
     def preload(self) -> None:
-        """Loads the tables now, which takes most of a second, and not when the first price is asked for."""
+        """Load the tables, which takes most of a second, before the first price is needed."""
         load_tables()
         self._load_imported()
 
     def _find_stated_dollars(self, model: str, usage: Usage, provider: str, at: float) -> Decimal | None:
-        """What the provider says that a call cost, where that holds."""
+        """Return the cost that the provider states, if it is trusted and no custom price applies."""
         if usage.said_dollars is None or not states_its_price(provider):
             return None
         fitting = [price for price in self._custom if price.matches(model, provider)]
@@ -188,7 +188,7 @@ class PriceBook:
 
 
 class _ModelPrices:
-    """What was found of a model: the prices of one's own that fit it, and the table's once they are needed."""
+    """Custom prices that match a model, and the prices of the table, which are looked up on demand."""
 
     def __init__(
         self, custom: tuple[CustomPrice, ...], look_up: Callable[[], PriceSchedule | FamilyPriceSchedule | None]
@@ -199,12 +199,10 @@ class _ModelPrices:
 
     @cached_property
     def dearest_region(self) -> str:
-        """Where the table has it dearest."""
         schedule = self._schedule()
         return schedule.dearest_region() if schedule else ""
 
     def rates_at(self, at: float) -> Rates | None:
-        """The rates in force at a time."""
         custom = find_current_price(self._custom, at) if self._custom else None
         if custom is not None and custom.discount is None:
             return self._apply_custom_price(custom, None)
@@ -213,7 +211,7 @@ class _ModelPrices:
         return table if custom is None else self._apply_custom_price(custom, table)
 
     def _apply_custom_price(self, custom: CustomPrice, table: Rates | None) -> Rates | None:
-        """What a price of one's own makes of the table's, made once for each of them."""
+        """Apply a custom price to the table's rates, and cache the result."""
         known_table, rates = self._custom_rates.get(custom, (None, None))
         if rates is None or known_table is not table:
             rates = custom.rates(table)
@@ -225,17 +223,15 @@ _MILLION = 1_000_000
 
 
 class PriceChange(StrEnum):
-    """What becomes of a model's price."""
-
     NEW = "new"
     CHANGED = "changed"
     SAME = "same"
-    KEPT = "kept"  # newer tables have another price, which holds
+    KEPT = "kept"  # newer tables have another price, which applies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceDifference:
-    """A model of a price file, with what holds for it before and after."""
+    """A model of a price file, with its rates before and after."""
 
     provider: str
     model: str
@@ -245,7 +241,7 @@ class PriceDifference:
 
 
 def find_differences(before: PriceBook, imported: ImportedPrices, *, at: float) -> list[PriceDifference]:
-    """All models of a price file, by provider, and what it changes for each of them."""
+    """Compare all models of a price file with the current prices, sorted by provider."""
     after = PriceBook(load_imported=lambda: imported)
     differences = []
     for provider, model in sorted(imported.models()):
@@ -273,7 +269,7 @@ def _classify_change(old: Rates | None, new: Rates | None, imported: ImportedPri
 
 
 def dollars_per_million(rates: Rates | None, input_tokens: int = 0) -> dict[TokenKind, Decimal]:
-    """Dollars per million tokens of each kind, in a request of so many input tokens."""
+    """Return dollars per million tokens of each kind, for a request with this many input tokens."""
     if rates is None:
         return {}
     by_kind = {

@@ -1,6 +1,6 @@
-"""What is known of prices beside the tables of genai-prices: a small dated table (`cost/prices.toml`).
+"""Facts about prices that the tables of genai-prices lack: a small dated table (`prices.toml`).
 
-The names of providers and models, as clients write them and as tables of prices do.
+Also normalizes the names of providers and models, as clients and price tables write them.
 """
 
 import re
@@ -20,7 +20,7 @@ _FACTS_PATH = Path(__file__).with_name("prices.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceFact:
-    """Something that holds for the models of a provider whose whole name is `names`; who says so, and when."""
+    """A fact about the models of a provider whose full names match `names`, with source and date."""
 
     provider: str
     names: str
@@ -28,13 +28,12 @@ class PriceFact:
     as_of: str
 
     def applies_to(self, provider: str, model: str) -> bool:
-        """Whether it says something of this model."""
         return provider == self.provider and re.fullmatch(self.names, model, re.DOTALL) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class LongInputTier:
-    """Above `over_tokens` of input all tokens of a request cost this many times as much."""
+    """Multiples for all tokens of a request whose input exceeds `over_tokens`."""
 
     over_tokens: int
     input_times: Decimal
@@ -43,7 +42,7 @@ class LongInputTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatedModel(PriceFact):
-    """The prices of a model, in dollars per million tokens; `times` are multiples of `input`."""
+    """Prices of a model in dollars per million tokens; `times` are multiples of `input`."""
 
     id: str
     input: Decimal
@@ -54,13 +53,13 @@ class DatedModel(PriceFact):
 
     @property
     def day(self) -> date:
-        """The day on which its source was read."""
+        """Day on which its source was read."""
         return date.fromisoformat(self.as_of)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """Models that succeed each other; `names` is a pattern that is searched in their plain names."""
+    """Models that succeed each other; `names` is a pattern to search in their plain names."""
 
     id: str
     names: str
@@ -68,7 +67,7 @@ class ModelFamily:
 
 @dataclass(frozen=True, slots=True)
 class CacheMultiples:
-    """What reads and writes cost, as multiples of uncached input, where nobody says it of a model."""
+    """Prices of cache reads and writes as multiples of uncached input, for models without their own."""
 
     names: str
     times: Mapping[TokenKind, Decimal]
@@ -76,33 +75,33 @@ class CacheMultiples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamePriceAs(PriceFact):
-    """A model that costs what another does."""
+    """A model with the price of another one."""
 
     like: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindPricedAs(PriceFact):
-    """A kind of token that costs what another does."""
+    """A kind of token with the price of another kind."""
 
     kind: TokenKind
     other: TokenKind
 
 
-# "not_available" is Anthropic's word in usage for models that are not bound to a region.
+# Anthropic reports "not_available" for models that are not bound to a region.
 _UNKNOWN_OR_GLOBAL = frozenset(("", "global", "not_available"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeModel(PriceFact):
-    """A model that costs nothing."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceMultiple(PriceFact):
-    """How many times as dear every token is: at a tier, or in a region.
+    """Multiple of all token prices for a service tier or a region.
 
-    The region `regional` is any but the whole world.
+    The region `regional` means any but global.
     """
 
     multiple: Decimal
@@ -110,7 +109,6 @@ class PriceMultiple(PriceFact):
     region: str = ""
 
     def applies_in(self, region: str) -> bool:
-        """Return whether it is paid in this region."""
         if self.region == "regional":
             return region not in _UNKNOWN_OR_GLOBAL
         return bool(self.region) and self.region == region
@@ -118,19 +116,19 @@ class PriceMultiple(PriceFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeekendPrice(PriceFact):
-    """A model that costs at weekends what it costs on any day at the hour `at` (UTC)."""
+    """A model that costs at weekends what it costs on weekdays at the hour `at` (UTC)."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceFacts:
-    """All that is known beside the tables.
+    """All facts of the table.
 
-    `as_of` is the day on which the installed tables were last compared with what providers say. Names that
-    `other_kinds` finds belong to no family: models of images, sound and embeddings. What `variants` finds makes
-    a model more expensive than others of its family.
-    `says` are the providers that say what they bill; `providers` has the id of each by all of its names.
+    `as_of` is the day on which the installed tables were last compared with the providers' pages. Models whose
+    names match `other_kinds` (images, audio, embeddings) belong to no family. A match of `variants` makes a
+    model more expensive than others of its family. `price_stating_providers` report what they charge;
+    `providers` maps all names of a provider to its id.
     """
 
     as_of: date
@@ -150,7 +148,6 @@ class PriceFacts:
 
 @cache
 def load_price_facts() -> PriceFacts:
-    """What `prices.toml` says."""
     table = tomllib.loads(_FACTS_PATH.read_text(encoding="utf-8"))
     return PriceFacts(
         as_of=date.fromisoformat(table["as_of"]),
@@ -198,22 +195,22 @@ def _parse_multiples(table: Mapping[str, str]) -> Mapping[TokenKind, Decimal]:
 
 
 def normalize_provider(name: str) -> str:
-    """One name for a provider, whichever of its names it was given."""
+    """Return the id of a provider for any of its names."""
     lowered = name.strip().lower()
     return load_price_facts().providers.get(lowered, lowered)
 
 
 def states_its_price(name: str) -> bool:
-    """Whether a provider says what it bills, and is to be believed."""
+    """Tell whether a provider reports what it charges, and is trusted."""
     return normalize_provider(name) in load_price_facts().price_stating_providers
 
 
 def candidate_names(provider: str, model: str) -> Iterator[tuple[str, str]]:
-    """Under which provider and name to look for a model: as it was written, then without the path to it.
+    """Yield providers and names under which to look up a model: as written, then without its path.
 
-    A path that names another provider is left alone: it may be another price.
+    A path that names another provider is kept, because the price may differ.
     """
-    name = model.strip().lower().removesuffix("[1m]")  # Claude Code's mark of a long window
+    name = model.strip().lower().removesuffix("[1m]")  # Claude Code's suffix for a long window
     maker, slash, rest = name.partition("/")
     if provider == "litellm":
         if slash:

@@ -1,9 +1,7 @@
-"""Price files that users bring: genai-prices' data and LiteLLM's list, checked and in one form.
+"""Price files of users: data of genai-prices or LiteLLM's list, validated and stored in one format.
 
-A file is not trusted: it may be damaged, or somebody else's. Whatever is read from it is checked for its type
-and for being a possible price, patterns that could take long to match are left out, and sizes are bounded.
-
-Price files in the one form in which they are kept, which `kept_update` reads.
+A file is not trusted. All values are checked for type and range, slow patterns are skipped, and sizes are
+limited.
 """
 
 import json
@@ -54,12 +52,12 @@ _MAX_NAME_CHARS = 300
 _MAX_CLAUSES = 200
 _MAX_DEPTH = 4
 _MAX_REGEX_CHARS = 200
-# Dollars for a million tokens or a thousand of something else. The most expensive model has cost 600.
+# Dollars per million tokens or per thousand other units. The most expensive model cost 600.
 _MAX_DOLLARS = Decimal(100_000)
 _MAX_DIGITS, _MIN_EXPONENT = 25, -25
 _MAX_TIER_TOKENS = 1_000_000_000
 _PRICE_NAME = re.compile(r"[a-z0-9_]{1,40}_(mtok|kcount)")
-# At most one repetition without a bound, none of a group, and few optional parts: each match is then quick.
+# Fast patterns: at most one unbounded repetition, none of a group, and few optional parts.
 _REPEAT = re.compile(r"\*|\+|(?<!\()\?|\{[^}]*\}?")
 _FIXED_REPEAT = re.compile(r"(?<![)?*+])\{\d{1,2}\}")
 _MAX_OPTIONAL = 4
@@ -68,9 +66,9 @@ _TEXT_CLAUSES = ("equals", "starts_with", "ends_with", "contains")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedPrices:
-    """The prices of a file. `format` says whose file it was, and `day` how old its prices are.
+    """Prices of a file. `format` is its origin, and `day` the age of its prices.
 
-    `skipped` counts the entries that are not used, by the reason.
+    `skipped` counts unused entries by reason.
     """
 
     format: str
@@ -80,21 +78,20 @@ class ImportedPrices:
 
     @property
     def origin(self) -> str:
-        """Who says these prices, and when."""
         return f"{self.format} file, {self.day}"
 
     def models(self) -> Iterator[tuple[str, str]]:
-        """Each provider and model that it has a price for."""
+        """Yield each provider and model with a price."""
         for provider in self.providers.values():
             for model in provider.models:
                 yield provider.id, model.id
 
 
 def read_price_file(data: bytes, *, day: date, source: str) -> ImportedPrices:
-    """Read a price file of genai-prices or LiteLLM; errors call it `source`.
+    """Read a price file of genai-prices or LiteLLM; errors name it `source`.
 
     Raises:
-        UnreadableInput: it is neither, or has a price that cannot be.
+        UnreadableInput: it is neither, or contains an impossible price.
     """
     document = _parse_json(data, source)
     if is_litellm_list(document):
@@ -108,10 +105,10 @@ def read_price_file(data: bytes, *, day: date, source: str) -> ImportedPrices:
 
 
 def read_stored_price_file(data: bytes, *, source: str) -> ImportedPrices:
-    """Read what `price_update_json.to_json` has written.
+    """Read a file written by `price_file_json`.
 
     Raises:
-        UnreadableInput: it has not.
+        UnreadableInput: it is not such a file.
     """
     document = _parse_json(data, source)
     if not isinstance(document, dict) or document.get("version") != STORED_VERSION:
@@ -136,7 +133,7 @@ def _parse_json(data: bytes, source: str) -> Any:
 
 
 class _PriceFileReader:
-    """Checks what a file says, and makes the types of genai-prices of it."""
+    """Validates a document, and converts it to the types of genai-prices."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -295,7 +292,7 @@ class _PriceFileReader:
         return TimeOfDateConstraint(start_time=start, end_time=end)
 
     def _read_clause(self, entry: object, where: str, depth: int = 0) -> "MatchLogic | None":
-        """What names mean a model; None where nothing is left of it that is quick to match."""
+        """Read a matcher for names; None if no fast part of it is left."""
         from genai_prices import types
 
         clause = self._check_object(entry, where)
@@ -347,7 +344,7 @@ class _PriceFileReader:
 
 
 def _has_price(prices: "ModelPrice | list[ConditionalPrice]") -> bool:
-    """Whether anything costs something: a list of prices that says 0 of a model mostly knows nothing of it."""
+    """Tell whether anything has a price. Lists often say 0 for models that they know nothing about."""
     each = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
     amounts = [amount for one in each for amount in vars(one).values()]
     return any(amount if isinstance(amount, Decimal) else amount.base for amount in amounts)
@@ -374,7 +371,7 @@ def _is_fast_regex(regex: str) -> bool:
 
 
 def price_file_json(imported: ImportedPrices) -> bytes:
-    """The update in one form, whichever its file had."""
+    """Serialize imported prices in the format for storage."""
     providers = [_provider_json(provider) for provider in imported.providers.values()]
     document = {
         "version": STORED_VERSION,
@@ -395,7 +392,7 @@ def _provider_json(provider: "Provider") -> dict[str, object]:
 
 def _model_json(model: "ModelInfo") -> dict[str, object]:
     document: dict[str, object] = {"id": model.id}
-    if isinstance(alternatives := getattr(model.match, "or_", None), list):  # its id, and what the file says
+    if isinstance(alternatives := getattr(model.match, "or_", None), list):  # its id, and the file's clause
         document["match"] = _clause_json(alternatives[-1])
     if isinstance(model.prices, list):
         document["prices"] = [

@@ -1,10 +1,8 @@
-"""Prices of models as rates: found by provider and model, and in force at a time.
+"""Rates of models by provider and name, at a point in time.
 
-They come from the tables of genai-prices that are installed with it, from the dated table over them
-(`prices.toml`), and from the price file that `foveate prices update` has read. Nothing is ever fetched. The
-tables take most of a second to load, so that happens when the first price is asked for.
-
-Which model of a table a name means: tables match the beginning of a name, and versions go on.
+They come from the installed tables of genai-prices, from the dated table over them (`prices.toml`), and from
+the price file that `foveate prices update` has read. Nothing is downloaded. Loading the tables takes most of a
+second, so it happens when the first price is needed.
 """
 
 from collections.abc import Iterator
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def is_other_version(model: "ModelInfo", name: str) -> bool:
-    """Whether a name only begins as the model's does, and goes on to another version: 4-10 is not 4-1."""
+    """Tell whether a name only starts like the model's and continues with another version: 4-10 is not 4-1."""
     ends = [
         end
         for end in (_find_match_end(clause, name) for clause in _flatten_clauses(model.match))
@@ -68,7 +66,7 @@ def _flatten_clauses(match: "MatchLogic") -> "Iterator[MatchLogic]":
 
 
 def _find_match_end(clause: "MatchLogic", name: str) -> int | None:
-    """Where the part of a name ends that a clause is about; None where it is about none."""
+    """Return where the part of a name ends that a clause matches; None if it does not match."""
     from genai_prices.types import ClauseContains, ClauseStartsWith
 
     if not clause.is_match(name):
@@ -83,7 +81,7 @@ def _find_match_end(clause: "MatchLogic", name: str) -> int | None:
 
 
 def _is_within_version(name: str, end: int) -> bool:
-    """Whether the digits around a place are a number of two; dates and builds have more."""
+    """Tell whether the digits around a position are one two-digit number; dates and builds have more digits."""
     before = len(name[:end]) - len(name[:end].rstrip("0123456789"))
     behind = len(name[end:]) - len(name[end:].lstrip("0123456789"))
     return min(before, behind) > 0 and before + behind == 2
@@ -92,7 +90,7 @@ def _is_within_version(name: str, end: int) -> bool:
 _EPOCH = date(1970, 1, 1)
 _Fact = TypeVar("_Fact", bound=PriceFact)
 
-# Its names for what has a price, and ours. Writes that it does not tell apart are for the short time.
+# Names of genai-prices, and ours. Writes without a TTL have the short one.
 _KINDS_BY_FIELD: Mapping[str, TokenKind | BillableUnit] = {
     "input_mtok": TokenKind.UNCACHED,
     "cache_read_mtok": TokenKind.READ,
@@ -117,7 +115,7 @@ _KINDS_BY_FIELD: Mapping[str, TokenKind | BillableUnit] = {
 }
 _UNIT_SCALES = {"mtok": Decimal("1e-6"), "kcount": Decimal("1e-3")}
 
-# What providers call their tiers: the usual one, and those that have another price. What is prepaid has none.
+# Service tiers of providers: standard ones, and those with another price. Prepaid ones have none.
 _STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard", "standard_only"))
 _TIER_CONTEXTS: Mapping[str, Mapping[str, str]] = {
     "batch": {"processing": "batch"},
@@ -131,22 +129,21 @@ _PREPAID_TIERS = frozenset(("provisioned_throughput", "reserved", "scale"))
 
 
 def is_known_tier(tier: str) -> bool:
-    """Whether the price of a tier is known, or known not to have one; any other word may mean anything."""
+    """Tell whether the price of a tier is known, or known not to exist."""
     return tier.strip().lower() in _STANDARD_TIERS | _TIER_CONTEXTS.keys() | _PREPAID_TIERS
 
 
 def load_tables() -> None:
-    """Loads the tables, so that the first price does not wait for them."""
     _installed_providers()
 
 
 def find_schedule(
     provider: str, model: str, *, tier: str = "", region: str = "", imported: "ImportedPrices | None" = None
 ) -> "PriceSchedule | FamilyPriceSchedule | None":
-    """The prices of a model at a provider over time; None where neither it nor its family has any.
+    """Return the prices of a model over time; None if neither it nor its family has any.
 
-    Of all sources that know a model the newest holds: the price file `update` or the dated table. The installed
-    tables hold where the latter has no entry, and a price file that is older than them where they have none.
+    The newer of the price file and the dated table applies. The installed tables apply if the dated table has
+    no entry, and an older price file if they have none.
     """
     candidates = list(candidate_names(normalize_provider(provider), model))
     for host, name in candidates:
@@ -188,7 +185,7 @@ def _find_model_schedule(terms: "_PurchaseTerms", imported: "ImportedPrices | No
 def _find_in_tables(
     providers: "Mapping[str, Provider]", terms: "_PurchaseTerms", origin: str
 ) -> "PriceSchedule | None":
-    """Find a model in tables: by its name, or as one that it costs the same as."""
+    """Find a model by name, or a model with the same price."""
     likes = [fact.like for fact in terms.select_facts(load_price_facts().likes)]
     for name in (terms.name, *likes):
         host = providers.get(terms.provider)
@@ -206,13 +203,13 @@ def _find_in_tables(
 def _find_family_schedule(
     terms: "_PurchaseTerms", imported: "ImportedPrices | None"
 ) -> "FamilyPriceSchedule | None":
-    """The prices of the family of a model, whose members are all that its provider has of it."""
+    """Return the prices of a model's family, whose members are all those of its provider."""
     known, name = load_price_facts(), normalize_model_name(terms.name)
     family = next((family for family in known.families if re.search(family.names, name)), None)
     if family is None or known.other_kinds.search(name):
         return None
     words = set(known.variants.findall(name))
-    path = terms.name.rpartition("/")[0]  # another maker's name in it may mean another price
+    path = terms.name.rpartition("/")[0]  # a path with another provider may mean another price
     members = [
         PriceSchedule(model, terms, is_own=is_own, origin=model.id)
         for model, is_own in _list_models(terms.provider, imported)
@@ -225,7 +222,7 @@ def _find_family_schedule(
 
 
 def _list_models(host: str, imported: "ImportedPrices | None") -> "Iterator[tuple[ModelInfo, bool]]":
-    """All models of a provider with known prices, and whether these are its own prices."""
+    """Yield all models of a provider with prices, and whether these are its own prices."""
     for known in (_installed_providers(), {} if imported is None else imported.providers):
         found = known.get(host)
         if found is not None:
@@ -237,31 +234,27 @@ def _list_models(host: str, imported: "ImportedPrices | None") -> "Iterator[tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PurchaseTerms:
-    """How a model is bought."""
-
     provider: str
     name: str
     tier: str
     region: str
 
     def select_facts(self, candidates: Iterable[_Fact]) -> list[_Fact]:
-        """The facts that hold for it."""
         return [fact for fact in candidates if fact.applies_to(self.provider, self.name)]
 
 
 class PriceSchedule:
-    """The rates of one model, those that are in force at a time; what was worked out is kept."""
+    """Rates of one model over time, cached by period."""
 
     def __init__(self, model: "ModelInfo", terms: _PurchaseTerms, *, is_own: bool, origin: str) -> None:
         self._model, self._terms, self._is_own_price, self.origin = model, terms, is_own, origin
         self.changes = _find_change_times(model)
         self.derives_cache_prices = False
-        self.table: PriceSchedule | None = None  # has what a price file leaves out: service tiers, searches
+        self.table: PriceSchedule | None = None  # fallback for what a price file lacks: service tiers, searches
         self._weekend_hour = next((fact.at for fact in terms.select_facts(load_price_facts().weekends)), None)
         self._rates_by_period: dict[tuple[int, int], Rates | None] = {}
 
     def rates_at(self, at: float) -> Rates | None:
-        """The rates in force at a time; None where there are none."""
         if self._weekend_hour is not None and _is_weekend(at):
             at = at - at % DAY_SECONDS + self._weekend_hour * 3600
         period = self.changes.period_of(at)
@@ -270,7 +263,7 @@ class PriceSchedule:
         return self._rates_by_period[period]
 
     def dearest_region(self) -> str:
-        """Of the regions with a price of their own, the one where every token costs most; none if not more."""
+        """Return the region with the highest price; empty if none is higher."""
         multiples = {"": Decimal(1)}
         for fact in self._terms.select_facts(load_price_facts().multiples):
             if fact.region:
@@ -293,8 +286,8 @@ class PriceSchedule:
         for fact in self._terms.select_facts(load_price_facts().multiples):
             if fact.applies_in(self._terms.region):
                 multiple = EXACT.multiply(multiple, fact.multiple)
-        # Another provider's price may not be this one's, a price by the hour knows no first day, and a word for
-        # a tier that nobody has heard of may mean anything.
+        # Not certain: a price of another provider, a price by hour without a start date, and an unknown service
+        # tier.
         tier = self._terms.tier
         assumed = (
             not self._is_own_price
@@ -309,7 +302,7 @@ class PriceSchedule:
         return rates if other is None else replace(rates, by_kind={**other.by_kind, **rates.by_kind})
 
     def _find_tier_prices(self, moment: datetime) -> "tuple[ModelPrice, Decimal] | None":
-        """The prices of the tier at a moment, and how many times they are to be paid; None: not known."""
+        """Return the prices of the service tier and a multiple for them; None if they are unknown."""
         tier = self._terms.tier
         context = _TIER_CONTEXTS.get(tier, {})
         if not context:
@@ -326,7 +319,7 @@ class PriceSchedule:
 
 
 class FamilyPriceSchedule:
-    """The most that the members of a family cost, for a model of it that has no price of its own."""
+    """Highest rates of a family, for a member without its own price."""
 
     def __init__(self, family: str, host: str, members: Sequence[PriceSchedule]) -> None:
         self._family, self._host, self._members = family, host, members
@@ -337,14 +330,12 @@ class FamilyPriceSchedule:
         self._rates_by_period: dict[tuple[int, int, bool], Rates | None] = {}
 
     def rates_at(self, at: float) -> Rates | None:
-        """The rates in force at a time; None where no member has any."""
         period = (*self._changes.period_of(at), _is_weekend(at))
         if period not in self._rates_by_period:
             self._rates_by_period[period] = self._compute_rates(at)
         return self._rates_by_period[period]
 
     def dearest_region(self) -> str:
-        """Of the regions with a price of their own, the one where every token costs most."""
         return self._members[0].dearest_region()
 
     def _compute_rates(self, at: float) -> Rates | None:
@@ -367,7 +358,7 @@ class FamilyPriceSchedule:
 
 
 def add_cache_prices(rates: Rates, model: str) -> Rates:
-    """The rates of a model, with prices of reads and writes if it has none."""
+    """Add prices of cache reads and writes if the model has none."""
     name = normalize_model_name(model)
     known = next((fact for fact in load_price_facts().cache_times if re.search(fact.names, name)), None)
     uncached = rates.by_kind.get(TokenKind.UNCACHED)
@@ -404,13 +395,13 @@ def _has_variant(model: "ModelInfo", context: Mapping[str, str], moment: datetim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ChangeTimes:
-    """When prices change, in seconds since 1970, and the seconds of the day at which they do."""
+    """Times at which prices change, in seconds since 1970, and the seconds of the day."""
 
     moments: list[int]
     seconds: list[float]
 
     def period_of(self, at: float) -> tuple[int, int]:
-        """Where a time stands among them: between two changes no price does."""
+        """Return the period of a time. Prices do not change within a period."""
         return (
             bisect_right(self.moments, at) if self.moments else 0,
             bisect_right(self.seconds, at % DAY_SECONDS) if self.seconds else 0,
@@ -443,7 +434,7 @@ def _second_of_day(moment: time) -> float:
 
 @cache
 def _installed_providers() -> "Mapping[str, Provider]":
-    """The tables as they were installed: a snapshot that somebody else in this process fetched is not ours."""
+    """Return the installed tables, ignoring a snapshot that other code may have downloaded."""
     from genai_prices.data import providers
 
     return {provider.id: provider for provider in providers}
@@ -451,7 +442,7 @@ def _installed_providers() -> "Mapping[str, Provider]":
 
 @cache
 def _dated_models() -> "Mapping[str, ModelInfo]":
-    """The models of the dated table, in the types of genai-prices."""
+    """Return the models of the dated table in the types of genai-prices."""
     from genai_prices.types import ClauseEquals, ModelInfo, ModelPrice, Tier, TieredPrices
 
     def price(dollars: Decimal, tiers: Sequence[tuple[int, Decimal]]) -> Decimal | TieredPrices:

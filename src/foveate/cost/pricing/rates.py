@@ -1,4 +1,4 @@
-"""What a price is, and the sums: dollars of each kind of token, exact, from what a call was billed."""
+"""Rates and prices: exact dollars for each kind of token and unit in a usage."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,14 +9,14 @@ from functools import cached_property, reduce
 from foveate.formats.response.usage import BillableUnit, UsagePart
 from foveate.model import Ttl
 
-# Sums depend on no thread's own context, and a digit that would be lost is an error. None ever is: tokens have
-# 16 digits, a price of one's own and a discount 21 each at most, those of tables fewer.
+# Independent of the thread's context; losing a digit is an error. It never happens: counts have 16 digits,
+# a custom price and a discount at most 21 each, prices of tables fewer.
 EXACT = Context(prec=120, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
 ZERO = Decimal(0)
 
 
 class PriceSource(StrEnum):
-    """Who says what something costs."""
+    """Origin of a price."""
 
     TABLE = "table"
     CUSTOM = "own"
@@ -24,7 +24,7 @@ class PriceSource(StrEnum):
 
 
 class TokenKind(StrEnum):
-    """The kinds of tokens that can each have a price: `written_5m` is for a provider's short time."""
+    """Kinds of tokens that can have their own price; `written_5m` has the provider's short TTL."""
 
     UNCACHED = "uncached"
     READ = "read"
@@ -36,7 +36,7 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RateTier:
-    """Dollars for one of something, once the whole input has more than `over_tokens`."""
+    """Dollars per unit once the whole input exceeds `over_tokens`."""
 
     over_tokens: int
     dollars: Decimal
@@ -44,13 +44,13 @@ class RateTier:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Dollars for one of something; the highest of `steps` that the input reaches holds for all of it."""
+    """Dollars per unit; the highest of `tiers` that the input reaches applies to all of it."""
 
     dollars: Decimal
     tiers: tuple[RateTier, ...] = ()
 
     def at(self, input_tokens: int) -> Decimal:
-        """The dollars for one, in a call of so many input tokens."""
+        """Return the dollars per unit in a call with this many input tokens."""
         if self.tiers:
             for step in reversed(self.tiers):
                 if input_tokens > step.over_tokens:
@@ -58,25 +58,23 @@ class Rate:
         return self.dollars
 
     def max_at(self, input_tokens: int) -> Decimal:
-        """The most dollars for one, in a call of at most so many input tokens."""
+        """Return the maximum dollars per unit in a call with at most this many input tokens."""
         if not self.tiers:
             return self.dollars if self.dollars > ZERO else ZERO
         reached = (step.dollars for step in self.tiers if input_tokens > step.over_tokens)
         return max(self.dollars, ZERO, *reached)
 
     def scale(self, multiple: Decimal) -> "Rate":
-        """The same rate, so many times as dear."""
         steps = (RateTier(step.over_tokens, EXACT.multiply(step.dollars, multiple)) for step in self.tiers)
         return Rate(EXACT.multiply(self.dollars, multiple), tuple(steps))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What one of each thing costs that a model is billed for; what is not in `by_kind` has no known price.
+    """Rates of a model; kinds and units that are not in `by_kind` have no known price.
 
-    `origin` names who says so, in the words of `source`. `assumed`: they may not be quite this model's.
-    `inherited_from` is the family whose most expensive member has these prices, for a model without a price of
-    its own; empty for one that has one.
+    `origin` describes the `source`. `assumed`: they may not be exactly those of this model. `inherited_from` is
+    the family whose most expensive member has these rates, for a model without its own; otherwise empty.
     """
 
     by_kind: Mapping[TokenKind | BillableUnit, Rate]
@@ -86,7 +84,7 @@ class Rates:
     inherited_from: str = ""
 
     def scale(self, multiple: Decimal) -> "Rates":
-        """The same with every token so many times as dear; what is paid by the piece stays."""
+        """Multiply all token rates; units charged per piece stay the same."""
         scaled = {
             kind: rate if kind in _PER_PIECE_UNITS else rate.scale(multiple)
             for kind, rate in self.by_kind.items()
@@ -95,12 +93,12 @@ class Rates:
 
     @cached_property
     def upper_bound(self) -> "_UpperBound":
-        """What each token may be billed as at most, where none is kept for the long time."""
+        """Maximum rates if nothing is cached with the long TTL."""
         return _compute_upper_bound(self.by_kind, is_long=False)
 
     @cached_property
     def upper_bound_long_ttl(self) -> "_UpperBound":
-        """The same where some may be."""
+        """Maximum rates if something may be cached with the long TTL."""
         return _compute_upper_bound(self.by_kind, is_long=True)
 
 
@@ -109,11 +107,11 @@ _PER_PIECE_UNITS = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS, B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a call cost, in dollars: each kind of token apart, and other units by their names.
+    """Cost of a call in dollars, by kind of token and by unit.
 
-    Reasoning that has no price of its own is in `output`. `unsplit` is what is only known as a whole: the price
-    that a provider says itself. One that is not `sure` is likely: a kind of token was taken at the price of
-    another, or the model at what another provider asks for it. `inherited_from` is as in `Rates`.
+    Reasoning without its own rate is in `output`. `unsplit` is only known as a whole: the price that a provider
+    states. A price that is not `sure` is likely: a kind of token had the rate of another, or the model that of
+    another provider. `inherited_from` is as in `Rates`.
     """
 
     uncached: Decimal = ZERO
@@ -131,31 +129,30 @@ class Price:
 
     @property
     def dollars(self) -> Decimal:
-        """All of it."""
         return _sum((self.input_dollars, self.output_dollars, self.other_dollars))
 
     @property
     def input_dollars(self) -> Decimal:
-        """Of what came in: tokens that the cache served, kept or did not know, whatever their medium."""
+        """Cost of all input, cached or not, in any medium."""
         kinds = (self.uncached, self.read, self.written_5m, self.written_1h)
         return _sum((*kinds, *(dollars for unit, dollars in self.units if unit in _INPUT_UNITS)))
 
     @property
     def output_dollars(self) -> Decimal:
-        """Of what came out, reasoning too."""
+        """Cost of all output, including reasoning."""
         media = (dollars for unit, dollars in self.units if unit in _OUTPUT_UNITS)
         return _sum((self.output, self.reasoning, *media))
 
     @property
     def other_dollars(self) -> Decimal:
-        """Of neither: what is paid by the piece, and what is only known as a whole."""
+        """Cost of units charged per piece, and of what is only known as a whole."""
         pieces = (
             dollars for unit, dollars in self.units if unit not in _INPUT_UNITS and unit not in _OUTPUT_UNITS
         )
         return _sum((self.unsplit, *pieces))
 
     def add(self, other: "Price") -> "Price":
-        """The price of two calls; it is as sure as the less sure one."""
+        """Return the price of two calls; it is sure only if both are."""
         units = dict(self.units)
         for unit, dollars in other.units:
             units[unit] = EXACT.add(units.get(unit, ZERO), dollars)
@@ -186,10 +183,10 @@ def _sum(dollars: Iterable[Decimal]) -> Decimal:
 
 
 def price_call(rates: Rates, call: UsagePart) -> Price | None:
-    """What a call cost at these rates; None where something was billed that has no known price.
+    """Return the price of a call at these rates; None if something in it has no known rate.
 
-    What the cache served is taken at the price of uncached input where it has none of its own: many hosts give
-    no discount, and it cannot be dearer. What it kept is not, since that mostly is dearer.
+    Cache reads without their own rate cost as much as uncached input: many hosts give no discount, and they
+    cannot cost more. Cache writes do not, because they usually cost more.
     """
     parts = _price_parts(rates, call)
     if parts is None:
@@ -206,7 +203,7 @@ def price_call(rates: Rates, call: UsagePart) -> Price | None:
 
 
 def compute_dollars(rates: Rates, call: UsagePart) -> Decimal | None:
-    """All dollars of that price, for those who need no more of it."""
+    """Return only the total of the price."""
     parts = _price_parts(rates, call)
     return None if parts is None else _sum((*parts[0].values(), *parts[1].values()))
 
@@ -214,7 +211,7 @@ def compute_dollars(rates: Rates, call: UsagePart) -> Decimal | None:
 def _price_parts(
     rates: Rates, call: UsagePart
 ) -> tuple[dict[str, Decimal], dict[BillableUnit, Decimal], bool] | None:
-    """The dollars of each kind of token that was billed, and of other units; and whether they are sure."""
+    """Return the dollars by kind and by unit, and whether they are sure."""
     by_kind, usage, cache = rates.by_kind, call.usage, call.usage.cache
     sure, size = not rates.assumed, cache.input_tokens
     reasoning = min(usage.reasoning_tokens, usage.output_tokens) if TokenKind.REASONING in by_kind else 0
@@ -250,14 +247,14 @@ def _price_parts(
 
 
 _KINDS = tuple(TokenKind)
-# The place of the kind whose tokens hold those of a medium.
+# Index of the kind that includes the tokens of a medium.
 _KIND_INDEX_BY_UNIT = {
     **{unit: _KINDS.index(TokenKind.UNCACHED) for unit in BillableUnit if unit.startswith("input_")},
     **{unit: _KINDS.index(TokenKind.READ) for unit in BillableUnit if unit.startswith("read_")},
     **{unit: _KINDS.index(TokenKind.OUTPUT) for unit in BillableUnit if unit.startswith("output_")},
 }
 _ALWAYS_BILLED = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS))
-# Sound is dearer than text wherever it has a price; pictures and video mostly cost the same.
+# Audio costs more than text wherever it has a price; images and video usually cost the same.
 _DEARER_UNITS = frozenset((BillableUnit.INPUT_AUDIO, BillableUnit.READ_AUDIO, BillableUnit.OUTPUT_AUDIO))
 
 
@@ -282,12 +279,12 @@ def compute_ceiling(
     searches: int = 0,
     units: Collection[BillableUnit] = (),
 ) -> Decimal | None:
-    """The most dollars that a call of at most so many tokens can cost; None where that is not known.
+    """Return the most that a call with at most these tokens can cost; None if it is unknown.
 
-    The input is taken at the dearest that it may be billed as: written for the long time where `ttl` says so,
-    for the short one where writing has a price, or as sound or pictures; and so is the output. Searches of the
-    web are added: they have a price of their own, or are part of a fee for each request. `units` are what it
-    may be billed for beside text. Other things that are counted (citations) nobody knows before.
+    Input and output are taken at the highest rate that may apply: written with the long TTL if `ttl` is long,
+    with the short one if writing has a rate, or as audio or images. Web searches are added: they have their own
+    rate, or are part of a fee per request. `units` may be charged besides text. Other units (citations) are not
+    known in advance.
     """
     has_search_fee = BillableUnit.WEB_SEARCHES in rates.by_kind or BillableUnit.REQUESTS in rates.by_kind
     if (searches and not has_search_fee) or not rates.by_kind.keys() >= set(units):
@@ -306,9 +303,9 @@ def compute_ceiling(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UpperBound:
-    """The most that a token of the input, or of the output, can cost of all that it may be billed as.
+    """Maximum rates of input and output tokens over all that may apply.
 
-    Both are no less for a larger input.
+    Both never decrease for a larger input.
     """
 
     input: Rate
@@ -344,7 +341,7 @@ def _compute_upper_bound(by_kind: Mapping[TokenKind | BillableUnit, Rate], *, is
 
 
 def _upper_bound_rate(rates: Sequence[Rate]) -> Rate:
-    """A rate that is what the dearest of these can be at any size of the input; nothing where there is none."""
+    """Return a rate that is the maximum of these at any input size; zero if there are none."""
 
     def max_at(input_tokens: int) -> Decimal:
         return max((rate.max_at(input_tokens) for rate in rates), default=ZERO)
@@ -362,9 +359,9 @@ _PART_OF: Mapping[TokenKind | BillableUnit, TokenKind] = {
 
 
 def upper_bound_by_kind(members: Sequence[Rates]) -> dict[TokenKind | BillableUnit, Rate]:
-    """For each kind of token the price of the most expensive member, at any size of the input.
+    """Return the rate of the most expensive member for each kind, at any input size.
 
-    What has no price of its own costs as much as what it is a part of: reads and writes as uncached input,
+    A kind without its own rate costs as much as the kind it is part of: reads and writes as uncached input,
     reasoning as output.
     """
     kinds = {kind for rates in members for kind in rates.by_kind}
@@ -377,5 +374,5 @@ def upper_bound_by_kind(members: Sequence[Rates]) -> dict[TokenKind | BillableUn
 
 
 def make_stated_price(dollars: Decimal, provider: str) -> Price:
-    """The price that a provider says itself."""
+    """Return the price that a provider states."""
     return Price(unsplit=dollars, source=PriceSource.STATED, origin=provider)
