@@ -13,8 +13,8 @@ from foveate.caching import register
 from foveate.tokens import drop_caches
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
-from foveate.tokens.rendering.rendering import AdditiveCounts
 from foveate.tokens.text_meter import TextMeter
+from foveate.tokens.tokenizers.tokenizer import AdditiveCounts
 from tests.support.oracles.reachable_objects import held
 
 SECRET = "zq9-xylophone"

@@ -1,4 +1,4 @@
-"""Sharing the window: sections, ladders, truncation, the assembled prompt and its report."""
+"""Token budgets: sections, ladders, truncation, and the assembled prompt with its report."""
 
 from foveate.budget.budget import DEFAULT_BUDGET, Budget, SectionRule
 from foveate.budget.ladder import Ladder

@@ -1,7 +1,4 @@
-"""Climbing a ladder: its cuts one after the other, until the prompt fits.
-
-Where each section stands while a prompt is made to fit: what is left of it, and what could still be cut.
-"""
+"""Apply the rungs of a ladder to the sections of a prompt until it fits."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -17,16 +14,18 @@ from foveate.tokens.measured_text import MeasuredText, Segment
 from foveate.tokens.text_meter import TextMeter, TextPart, TextSpan
 
 SECTION_SEPARATOR = "\n\n"
-
 _FLOAT_ERROR = 1e-9
 _MAX_TOKENS = 10**15
+# The sizes of sections are a good guess, since joins change little. After so many wrong guesses, bisect.
+_MAX_GUESSES = 8
+_PRIORITY_RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
 
 @dataclass(slots=True)
 class SectionState:
-    """A section on its way into a prompt: what is left of it, how much that is by itself, and what was done.
+    """A section while a prompt is fitted: the remaining parts, their count, and what was done.
 
-    `start` is where in its text it begins, for what may still be cut; None where it can only be left out.
+    `start` is where the text that can still be cut begins. None if the section can only be dropped.
     """
 
     section: Section
@@ -39,29 +38,26 @@ class SectionState:
 
     @property
     def is_required(self) -> bool:
-        """Whether it may not be cut for want of room."""
+        """Whether it must not be cut to make room."""
         return self.section.priority is Priority.REQUIRED
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was cut of it."""
         return self.action is Action.KEPT
 
     def keep_only(self, parts: TextParts, action: Action, meter: TextMeter) -> None:
-        """Leave only `parts` of it."""
         self.parts, self.action = parts, action
         self.count = meter.count(parts) if parts else ZERO_TOKENS
 
     def copy_from(self, other: "SectionState") -> None:
-        """Leave of it what `other` has."""
         self.parts, self.count, self.start, self.action = other.parts, other.count, other.start, other.action
 
     def truncatable_text(self) -> TruncatableText | None:
-        """What it can be cut from; None where it can only be left out."""
+        """The text that can be cut. None if the section can only be dropped."""
         if self.start is None:
             return None
         text, items = self.measured_text.text, self.section.items
-        # Blank lines around it are not worth their tokens once something has to go.
+        # Once something has to be cut, leading and trailing blank lines go first.
         leading_chars = len(text) - len(text.lstrip())
         start, end = max(self.start, text.rfind("\n", 0, leading_chars) + 1), len(text.rstrip())
         if items is None:
@@ -82,7 +78,6 @@ class SectionState:
         )
 
     def report(self) -> SectionReport:
-        """How it stands."""
         return build_section_report(
             self.section,
             self.measured_text,
@@ -101,8 +96,7 @@ def build_section_report(
     after: TokenCount,
     action: Action,
 ) -> SectionReport:
-    """What became of a section, in a value of its own."""
-    # By place and not by name: a call by name takes twice as long, and prompts have many sections.
+    # Positional, since keyword arguments take twice as long, and prompts have many sections.
     return SectionReport(
         section.name,
         section.priority,
@@ -117,7 +111,7 @@ def build_section_report(
 
 
 def initial_state(section: Section, measured_text: MeasuredText, cap_tokens: int | None) -> SectionState:
-    """A section whole, before any cut; a disabled one takes nothing."""
+    """The whole section, before any cut. A disabled section is empty."""
     parts = (measured_text,) if measured_text.text else ()
     return SectionState(
         section, measured_text, cap_tokens, parts, measured_text.total, action=uncut_action(section)
@@ -125,18 +119,18 @@ def initial_state(section: Section, measured_text: MeasuredText, cap_tokens: int
 
 
 def uncut_action(section: Section) -> Action:
-    """What became of a section that was not cut."""
+    """The action reported for a section that was not cut."""
     return Action.KEPT if section.enabled else Action.DISABLED
 
 
 def join_parts(states: Iterable[SectionState]) -> list[TextPart]:
-    """What is left of them, with a blank line between."""
+    """Join the remaining parts of the sections with blank lines."""
     parts = [part for state in states if state.parts for part in (SECTION_SEPARATOR, *state.parts)]
     return parts[1:]
 
 
 def count_states(states: Sequence[SectionState], meter: TextMeter) -> TokenCount:
-    """How many tokens what is left of them is, joined and counted whole."""
+    """Count the remaining parts of the sections as one text."""
     present = [state for state in states if state.parts]
     measured_texts = [state.measured_text for state in present if state.is_whole]
     if len(measured_texts) == len(present):
@@ -145,7 +139,6 @@ def count_states(states: Sequence[SectionState], meter: TextMeter) -> TokenCount
 
 
 def parts_to_text(parts: Iterable[TextPart]) -> str:
-    """`parts` as the text that they are."""
     return "".join([part if isinstance(part, str) else _part_text(part) for part in parts])
 
 
@@ -158,38 +151,32 @@ def _part_text(part: TextSpan | MeasuredText | Segment) -> str:
 
 
 def effective_cap(section: Section, limit_tokens: int) -> int | None:
-    """A section's own cap: the smaller of its number and its share of the limit."""
+    """The cap of a section: the smaller of `max_tokens` and its share of the limit."""
     if section.share is None:
         return section.max_tokens
-    # 0.29 of 100 is 28.999999999999996, and no float is as large as some numbers that can be written.
+    # 0.29 of 100 is 28.999999999999996, and an int can exceed the largest float.
     share_tokens = int(section.share * min(limit_tokens, _MAX_TOKENS) + _FLOAT_ERROR)
     return share_tokens if section.max_tokens is None else min(section.max_tokens, share_tokens)
 
 
 def _rank_key(score: float | None) -> tuple[bool, float]:
-    """What ranks an item: its score; those without one come after all others, in their order."""
+    """Rank items by score. Those without a score come last, in their order."""
     return (False, 0.0) if score is None else (True, score)
-
-
-# Sizes are a good guide, as what meets where sections meet is little. Where they are not, halving is sure.
-_MAX_GUESSES = 8
-
-_PRIORITY_RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
 
 @dataclass(slots=True)
 class PromptFitting:
-    """A prompt that is being made to fit: its sections as they stand, and what was cut so far."""
+    """A prompt while it is fitted: the states of its sections, and the cuts so far."""
 
     meter: TextMeter
     limit_tokens: int
     states: Sequence[SectionState]
     cuts: list[Cut] = field(default_factory=list)
     reported_limit_tokens: int | None = None
-    """The limit that reasons name, where less is free for these sections."""
+    """The limit named in reasons, if these sections have less."""
 
     def with_section(self, other: SectionState, limit_tokens: int) -> "PromptFitting":
-        """A climb of its own from here, with another section at the end, within a limit that may be lower."""
+        """Return a copy with another section at the end, and possibly a lower limit."""
         states = [*map(replace, self.states), other]
         reported_limit_tokens = (
             self.limit_tokens if self.reported_limit_tokens is None else self.reported_limit_tokens
@@ -197,13 +184,12 @@ class PromptFitting:
         return PromptFitting(self.meter, limit_tokens, states, list(self.cuts), reported_limit_tokens)
 
     def count(self) -> TokenCount:
-        """How many tokens the prompt is now, counted whole."""
         return count_states(self.states, self.meter)
 
     def apply_ladder(self, ladder: Ladder, count: TokenCount) -> TokenCount:
-        """How many tokens of `count` are left after as many rungs as it takes; too many where none helped.
+        """Apply rungs until the prompt fits, and return its count. It is too large if no rung helped.
 
-        Each rung cuts what the one below has left.
+        Each rung continues from what the previous one left.
         """
         for rung in ladder.rungs:
             if count.upper <= self.limit_tokens:
@@ -219,7 +205,7 @@ class PromptFitting:
         return count
 
     def _find_candidates(self, rung: Rung) -> list[SectionState]:
-        """Whom a rung may cut, the lowest priority first, of equals the later; never one that is required."""
+        """Sections that a rung may cut: lowest priority first, then later ones first. Never required ones."""
         candidates = [
             state
             for state in reversed(self.states)
@@ -232,7 +218,7 @@ class PromptFitting:
     def _drop_sections(
         self, candidates: Sequence[SectionState], rung: Truncate | Drop, name: str, excess_tokens: int
     ) -> None:
-        """Leave out as many as it takes, and put back what fits of the last where it may be truncated."""
+        """Drop as many sections as needed. A truncating rung then restores what fits of the last one."""
         emptied = [
             replace(candidate, parts=(), count=ZERO_TOKENS, action=Action.DROPPED) for candidate in candidates
         ]
@@ -252,7 +238,7 @@ class PromptFitting:
     def _shorten_sections(
         self, candidates: Sequence[SectionState], rung: LastLines | Replace, name: str, excess_tokens: int
     ) -> None:
-        """Cut as many as it takes as the rung says, of those that get shorter by it."""
+        """Shorten as many sections as needed, of those that become shorter."""
         cuts = [(candidate, _shorten_state(candidate, rung, self.meter)) for candidate in candidates]
         shorter = [(candidate, short) for candidate, short in cuts if short.count.upper < candidate.count.upper]
         needed = self._count_needed(
@@ -267,9 +253,9 @@ class PromptFitting:
     def _count_needed(
         self, candidates: Sequence[SectionState], replacements: Sequence[SectionState], excess_tokens: int
     ) -> int:
-        """How many of `victims` must give way to what stands `instead` of them; all where that does not do.
+        """Return how many of `candidates` must be replaced for the prompt to fit; all if that is not enough.
 
-        The sizes of sections tell how many to try. What a try is off by is known then, and corrects the next.
+        The sizes of sections give the first guess, and the error of each guess corrects the next.
         """
         order = {id(candidate): number for number, candidate in enumerate(candidates)}
         saved = [
@@ -294,15 +280,15 @@ class PromptFitting:
         return high
 
     def _restore_partially(self, state: SectionState) -> None:
-        """Put back the largest piece that fits of a section that was left out."""
+        """Restore the largest piece of a dropped section that fits."""
         body, cap_tokens = state.truncatable_text(), state.cap_tokens
         parts = None if body is None else truncate(body, self._room_for(state))
-        # What its cap allows did not fit here, so this is less, but for what meets at its ends.
+        # A piece of the size of its cap did not fit here, so this one is smaller, except for what joins add.
         if parts is not None and (cap_tokens is None or self.meter.count(parts).upper <= cap_tokens):
             state.keep_only(parts, Action.TRUNCATED, self.meter)
 
     def _room_for(self, state: SectionState) -> AvailableRoom:
-        """The room between what stands before and what stands after a section."""
+        """The room between the sections before and after this one."""
         index = next(i for i, other in enumerate(self.states) if other is state)
         before, after = join_parts(self.states[:index]), join_parts(self.states[index + 1 :])
         sides = (*before, SECTION_SEPARATOR) if before else (), (SECTION_SEPARATOR, *after) if after else ()
@@ -319,7 +305,6 @@ class PromptFitting:
         return text if exact else f"by the bound of an estimate, {text}"
 
     def record_cut(self, state: SectionState, rung: str, before: int, reason: str) -> None:
-        """Remember what was cut, and why."""
         self.cuts.append(
             Cut(
                 section=state.section.name,
@@ -332,7 +317,7 @@ class PromptFitting:
 
 
 def _shorten_state(state: SectionState, rung: LastLines | Replace, meter: TextMeter) -> SectionState:
-    """A section as the rung leaves it."""
+    """Return the state of a section after the rung."""
     if isinstance(rung, LastLines):
         parts, start = _keep_last_lines(state, rung.lines)
         short = replace(state, start=start)
@@ -345,7 +330,7 @@ def _shorten_state(state: SectionState, rung: LastLines | Replace, meter: TextMe
 
 
 def _keep_last_lines(state: SectionState, lines: int) -> tuple[TextParts, int | None]:
-    """The newest lines of a section with the marker, and where they start."""
+    """Return the newest lines with the marker, and where they start."""
     if state.start is None:
         return state.parts, None
     text = state.measured_text.text
@@ -358,7 +343,7 @@ def _keep_last_lines(state: SectionState, lines: int) -> tuple[TextParts, int | 
 
 
 def _replacement_line(state: SectionState, text: str) -> TextParts:
-    """The line that stands for a section, with how many items it had: of a text, lines that are not blank."""
+    """Return the line that replaces a section, with its number of items, or of lines that are not blank."""
     items = state.section.items
     lines = state.section.text.splitlines() if items is None else items
     count = sum(1 for line in lines if not isinstance(line, str) or line.strip())

@@ -1,4 +1,4 @@
-"""Assembling a prompt: every section up to its own cap, then the ladder until the whole fits."""
+"""Assemble a prompt: cut every section to its own cap, then apply the ladder until the whole fits."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,14 +25,13 @@ from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.tokens.measured_text import MeasuredText
 from foveate.tokens.text_meter import TextMeter
 
-# How often the numbers of the budget that is shown are written anew until they are right, and room is made anew
-# for what that takes.
+# Maximum attempts to make the reported numbers match, and to make room for the report.
 _MAX_ATTEMPTS = 8
-# So many empty lines may make a number true that cannot be otherwise.
+# Empty lines that may be added if no reported number matches the count otherwise.
 _MAX_EMPTY_LINES = 3
 
 CAP_RUNG = "cap"
-"""The rung that a section's own cap is recorded as."""
+"""The rung under which a cut to a section's own cap is recorded."""
 
 
 def assemble_prompt(
@@ -44,13 +43,13 @@ def assemble_prompt(
     rules: Mapping[str, SectionRule] | None = None,
     show_budget: bool = False,
 ) -> Prompt:
-    """The sections joined by blank lines and cut to fit in `limit_tokens`, counted whole.
+    """Join sections by blank lines, and cut them so that the whole text fits in `limit_tokens`.
 
-    `rules` hold over what sections say of themselves; `show_budget` adds the section that shows the budget.
+    `rules` override the settings of sections. `show_budget` adds a section that reports the budget.
 
     Raises:
-        BudgetExceeded: what may not be cut does not fit; carries every section's size.
-        BadOption: two sections of one name.
+        BudgetExceeded: what may not be cut does not fit; contains the size of every section.
+        BadOption: two sections have the same name.
     """
     if isinstance(sections, Section):
         raise BadOption("sections are a list, also where there is only one")
@@ -69,7 +68,7 @@ def assemble_prompt(
 
 
 def _unmatched_names(names: Sequence[str], rules: Mapping[str, SectionRule], ladder: Ladder) -> tuple[str, ...]:
-    """Names in rules, and in a ladder that is not built in, that no section has."""
+    """Names in rules, and in a custom ladder, that no section has."""
     section_names = frozenset(names)
     unmatched = [name for name in rules if name not in section_names]
     if ladder.name not in BUILT_IN_LADDERS:
@@ -79,7 +78,7 @@ def _unmatched_names(names: Sequence[str], rules: Mapping[str, SectionRule], lad
 
 
 MeasuredSections = list[tuple[Section, MeasuredText, int | None]]
-"""Sections as they come, measured, and the cap of each."""
+"""Sections with their measured texts and caps."""
 
 
 def _measure_sections(sections: Sequence[Section], limit_tokens: int, meter: TextMeter) -> MeasuredSections:
@@ -89,7 +88,7 @@ def _measure_sections(sections: Sequence[Section], limit_tokens: int, meter: Tex
 
 
 def _assemble_uncut(measured: MeasuredSections, limit_tokens: int, meter: TextMeter) -> Prompt | None:
-    """The prompt in which nothing is cut, where that fits: most prompts do, and need no more than this."""
+    """Return the prompt without cuts if it fits. Most prompts do, and need nothing else."""
     if any(cap is not None and measured_text.total.upper > cap for _, measured_text, cap in measured):
         return None
     count = meter.count_joined(
@@ -124,7 +123,6 @@ def _assemble_cut(measured: MeasuredSections, limit_tokens: int, ladder: Ladder,
 
 
 def _apply_caps(measured: MeasuredSections, limit_tokens: int, meter: TextMeter) -> PromptFitting:
-    """The sections, each cut to its own cap."""
     fitting = PromptFitting(
         meter,
         limit_tokens,
@@ -137,7 +135,7 @@ def _apply_caps(measured: MeasuredSections, limit_tokens: int, meter: TextMeter)
 
 
 def _apply_ladder(fitting: PromptFitting, ladder: Ladder) -> TokenCount:
-    """The count after the sections were cut to fit, or as far as the ladder goes."""
+    """Apply the ladder if needed, and return the count."""
     count = fitting.count()
     if count.upper > fitting.limit_tokens:
         _check_required(fitting)
@@ -146,10 +144,10 @@ def _apply_ladder(fitting: PromptFitting, ladder: Ladder) -> TokenCount:
 
 
 def _apply_cap(fitting: PromptFitting, state: SectionState, cap_tokens: int) -> None:
-    """Cut a section to its own cap; a required one without a marker, where there is no room for it.
+    """Cut a section to its own cap; a required one without a marker if there is no room for it.
 
     Raises:
-        BudgetExceeded: not even so is anything left of a required one.
+        BudgetExceeded: nothing would be left of a required section.
     """
     body, room = state.truncatable_text(), AvailableRoom(fitting.meter, cap_tokens)
     parts = None if body is None else truncate(body, room)
@@ -164,10 +162,10 @@ def _apply_cap(fitting: PromptFitting, state: SectionState, cap_tokens: int) -> 
 
 
 def _check_required(fitting: PromptFitting) -> None:
-    """Required sections are whole, up to their own caps.
+    """Check that the required sections fit.
 
     Raises:
-        BudgetExceeded: they alone do not fit.
+        BudgetExceeded: they do not.
     """
     upper = _count_required(fitting).upper
     if upper > fitting.limit_tokens:
@@ -190,7 +188,7 @@ def _ladder_exhausted_error(
 def _budget_exceeded(
     states: Sequence[SectionState], what: str, tokens: int, limit_tokens: int, remedy: str
 ) -> BudgetExceeded:
-    """The error with every number; where tokens are estimated, with every bound."""
+    """Build the error with the sizes of all sections; for estimates, with their upper bounds."""
     sizes = tuple(
         SectionSize(s.section.name, s.section.priority.value, s.measured_text.total.upper, s.count.upper)
         for s in states
@@ -214,10 +212,10 @@ def _build_prompt(fitting: PromptFitting, count: TokenCount, limit_tokens: int) 
 def _assemble_with_report(
     sections: Sequence[Section], limit_tokens: int, ladder: Ladder, meter: TextMeter
 ) -> Prompt:
-    """A prompt that ends with a section on what fills it, itself among it.
+    """Assemble a prompt that ends with a section about its own budget.
 
-    How long that section is depends on the numbers in it, and they on how much is left beside it. So room is
-    made for the shortest that it can be; where it turns out longer, that much more, until it fits.
+    The length of that section depends on the numbers in it, and they depend on the room that it leaves. So room
+    is made for the shortest report. If the report turns out longer, more room is made until everything fits.
     """
     base = _apply_caps(_measure_sections(sections, limit_tokens, meter), limit_tokens, meter)
     minimal_reports = [state.report() if state.is_required else _dropped_report(state) for state in base.states]
@@ -234,7 +232,7 @@ def _assemble_with_report(
         if count.upper <= limit_tokens:
             return _build_prompt(fitting, count, limit_tokens)
         extra_tokens = count.upper - fitted.upper
-        # With room for no more than what is required, the section is as short as it can be.
+        # If there is only room for the required sections, the report is as short as possible.
         room_tokens = max(min(room_tokens - 1, limit_tokens - extra_tokens), required_tokens)
         if attempt == _MAX_ATTEMPTS - 1:
             room_tokens = required_tokens
@@ -242,10 +240,10 @@ def _assemble_with_report(
 
 
 def _write_report_section(fitting: PromptFitting, count: TokenCount, limit_tokens: int) -> TokenCount:
-    """The count of the prompt after its last section was written with that count in it."""
+    """Write the report with the count of the prompt in it, and return that count."""
     *others, report_state = fitting.states
     reports = [state.report() for state in others]
-    # One token more or less can change how many tokens the number is. An empty line more then makes it true.
+    # A number can change its own number of tokens. An additional empty line then makes it match.
     for empty_lines in range(_MAX_EMPTY_LINES):
         for _ in range(_MAX_ATTEMPTS):
             tokens = count.upper
@@ -261,7 +259,7 @@ def _write_report_section(fitting: PromptFitting, count: TokenCount, limit_token
 
 
 def _dropped_report(state: SectionState) -> SectionReport:
-    """A section's report where nothing is left of it."""
+    """Report of a section of which nothing is left."""
     return build_section_report(
         state.section, state.measured_text, state.cap_tokens, "", ZERO_TOKENS, uncut_action(state.section)
     )

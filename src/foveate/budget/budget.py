@@ -1,7 +1,4 @@
-"""Budgets: how many tokens a prompt may have, who gets how many of them, and what is cut when they run out.
-
-What an operator allows, and a budget that keeps within it.
-"""
+"""Budgets: how many tokens a prompt may have, rules for its sections, and who may override whom."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -12,17 +9,19 @@ from foveate.budget.ladder import TRUNCATE_LOW_PRIORITY, Ladder, LadderLike, par
 from foveate.budget.sections import Keep, Priority, Section, check_share, check_token_limit, parse_choice
 from foveate.errors import BadOption
 
+_SECTION_DEFAULT = "the section's own"
+_ENABLED_NAMES = {True: "true", False: "false", None: _SECTION_DEFAULT}
 Number = TypeVar("Number", int, float)
 
 
 def smaller_limit(first: Number | None, second: Number | None) -> Number | None:
-    """The smaller of two limits, where None is none."""
+    """The smaller of two limits. None means no limit."""
     return min((limit for limit in (first, second) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRule:
-    """What a budget says of a section by name; None says nothing, and the section's own value holds."""
+    """Rule of a budget for a section. A field that is None leaves the section's own value."""
 
     priority: Priority | None = None
     max_tokens: int | None = None
@@ -31,10 +30,10 @@ class SectionRule:
     enabled: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check everything, and take words for what they mean.
+        """Validate and convert the fields.
 
         Raises:
-            BadOption: a value that cannot be; its `path` names the field.
+            BadOption: an invalid value; its `path` names the field.
         """
         set_field = object.__setattr__
         if self.priority is not None:
@@ -47,12 +46,12 @@ class SectionRule:
             raise BadOption(f"enabled is true or false, not {self.enabled!r}", path=("enabled",))
 
     def over(self, other: "SectionRule") -> "SectionRule":
-        """This rule, and what `other` says of everything that this one says nothing of."""
+        """Return this rule with the missing fields taken from `other`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(other, **{name: value for name, value in values.items() if value is not None})
 
     def applied(self, section: Section) -> Section:
-        """`section` as this rule has it: of two caps the smaller holds."""
+        """Return `section` with this rule applied. Of two caps the smaller applies."""
         return Section(
             section.name,
             section.text if section.items is None else None,
@@ -68,10 +67,10 @@ class SectionRule:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """How many tokens there are, how many of them are for the answer, and what is cut when they run out.
+    """Tokens of a prompt, the part reserved for the response, and what is cut if a prompt does not fit.
 
-    Without `total_tokens` the model's window holds. `sections` are rules for sections by name, and
-    `overflow_policy` is another word for `ladder`.
+    Without `total_tokens` the model's context window is the limit. `sections` are rules by section name.
+    `overflow_policy` is another name for `ladder`.
 
         >>> Budget(total_tokens=4000, output_reserve=500).ladder.name
         'truncate_low_priority'
@@ -91,10 +90,10 @@ class Budget:
         sections: Mapping[str, SectionRule] | None = None,
         overflow_policy: str | None = None,
     ) -> None:
-        """Check everything.
+        """Validate the values.
 
         Raises:
-            BadOption: a value that cannot be; the message and its `path` name the field.
+            BadOption: an invalid value; the message and its `path` name the field.
         """
         if ladder is not None and overflow_policy is not None:
             raise BadOption(
@@ -119,11 +118,9 @@ class Budget:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How it is copied, and comes through to another process."""
         return _restore_budget, (self.total_tokens, self.output_reserve, self.ladder, dict(self.sections))
 
     def __hash__(self) -> int:
-        """As its values, the rules in any order."""
         return hash((self.total_tokens, self.output_reserve, self.ladder, frozenset(self.sections.items())))
 
 
@@ -150,18 +147,15 @@ DEFAULT_BUDGET = Budget(
         "recent_events": SectionRule(max_tokens=300, priority=Priority.LOW, keep=Keep.NEWEST),
     },
 )
-"""A budget to begin with: the six sections of an agent that remembers, acts and listens."""
-
-
-_SECTION_DEFAULT = "the section's own"
-_ENABLED_NAMES = {True: "true", False: "false", None: _SECTION_DEFAULT}
+"""A budget to start with: six sections of an agent with memory, actions and events."""
 
 
 def resolve_budget(call: Budget | None, agent: Budget | None, configuration: Budget | None) -> Budget:
-    """Whose ladder and rules hold: the call's laid over the agent's laid over the operator's, field by field.
+    """Merge the budgets field by field: the call's over the agent's over the operator's.
 
-    The agent's are held to what the operator allows, but for what it requires: that was decided where its file
-    was read, beside the defaults. Numbers of tokens are for `limits` to resolve.
+    The agent's budget is clamped to what the operator allows, except for the sections that it requires: that
+    was decided when its file was loaded, with the defaults. Limits in tokens are resolved by
+    `resolve_prompt_limit`.
     """
     effective = configuration or Budget()
     if agent is not None:
@@ -170,7 +164,7 @@ def resolve_budget(call: Budget | None, agent: Budget | None, configuration: Bud
 
 
 def _merge_budgets(budget: Budget, base: Budget) -> Budget:
-    """`budget`, and the rules of `other` for all that it says nothing of."""
+    """Return `budget`, with rules of `base` for what it does not specify."""
     rules = dict(base.sections)
     for name, rule in budget.sections.items():
         rules[name] = rule.over(rules[name]) if name in rules else rule
@@ -178,23 +172,23 @@ def _merge_budgets(budget: Budget, base: Budget) -> Budget:
 
 
 def clamp_budget(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget, tuple[str, ...]]:
-    """`budget` with nothing that `allowed` does not give, and in words what had to be changed for it.
+    """Return `budget` limited to what `allowed` permits, and a description of each change.
 
-    Bound are the total, the reserve, and the caps of each section that has some in `allowed`, or is required
-    there. Where `allowed` has no total of its own the model's window holds, which nobody knows here: whoever
-    resolves the limit keeps to it.
+    Limited are the total, the reserve, and the caps of sections that have caps in `allowed` or are required
+    there. If `allowed` has no total, the limit is the model's context window, which is unknown here:
+    `resolve_prompt_limit` applies it.
 
-    What `allowed` says of `enabled` holds. What it requires stays required, and is disabled only if it says so
-    itself. Nothing else becomes required that the `defaults` do not require, since a prompt is an error where
-    that does not fit.
+    `enabled` in `allowed` always applies. Sections that `allowed` requires stay required, and are disabled only
+    if `allowed` says so. Other sections become required only if `defaults` require them, since a required
+    section that does not fit is an error.
     """
     total, reserve = _clamp_totals(budget, allowed)
     rules = dict(budget.sections)
     changes = []
     if (total, reserve) != (budget.total_tokens, budget.output_reserve):
         changes.append(
-            f"total_tokens: {_describe_total(budget.total_tokens)} with an output_reserve of {budget.output_reserve} is "
-            f"more than is allowed; {_describe_total(total)} with {reserve} holds"
+            f"total_tokens: {_describe_total(budget.total_tokens)} with an output_reserve of "
+            f"{budget.output_reserve} is more than is allowed; {_describe_total(total)} with {reserve} holds"
         )
     for name in {**allowed.sections, **budget.sections}:
         requested, limit, default = (
@@ -214,13 +208,13 @@ def clamp_budget(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[
 
 
 def _clamp_totals(budget: Budget, allowed: Budget) -> tuple[int | None, int]:
-    """At most the allowed total, of which at least the allowed reserve is for the answer."""
+    """At most the allowed total, and at least the allowed reserve."""
     total = smaller_limit(budget.total_tokens, allowed.total_tokens)
     return total, max(budget.output_reserve, allowed.output_reserve)
 
 
 def _clamp_cap(requested: Number | None, limit: Number | None, limit_rule: SectionRule) -> Number | None:
-    """At most what is allowed; for what is required just that, since a cap of 0 would switch it off as well."""
+    """At most the allowed cap. Exactly that for a required section, since a cap of 0 would disable it."""
     return limit if limit_rule.priority is Priority.REQUIRED else smaller_limit(requested, limit)
 
 
@@ -236,7 +230,7 @@ def _clamp_enabled(requested: SectionRule, limit: SectionRule, default: SectionR
     if limit.enabled is not None:
         return limit.enabled
     if limit.priority is Priority.REQUIRED:
-        # None where neither says that it is: then the section's own word holds, as it does without an agent.
+        # None if neither is set, so that the section's own value applies, as without an agent.
         return requested.enabled or default.enabled or None
     return requested.enabled
 
@@ -250,7 +244,8 @@ def _describe_changes(name: str, requested: SectionRule, clamped: SectionRule) -
             wanted_text, cap_text = ("no cap" if number is None else number for number in (wanted, cap))
             yield f"sections.{name}.{field}: {wanted_text} is not allowed; {cap_text} holds"
     if requested.priority != clamped.priority:
-        yield f"sections.{name}.priority: {requested.priority or _SECTION_DEFAULT} is not allowed; {clamped.priority} holds"
+        wanted_priority = requested.priority or _SECTION_DEFAULT
+        yield f"sections.{name}.priority: {wanted_priority} is not allowed; {clamped.priority} holds"
     if requested.enabled != clamped.enabled:
         before, after = _ENABLED_NAMES[requested.enabled], _ENABLED_NAMES[clamped.enabled]
         yield f"sections.{name}.enabled: {before} is not allowed; {after} holds"

@@ -1,12 +1,12 @@
-"""Eviction: which turns of a history go, so that what stays holds to a number of turns and of tokens.
+"""Eviction of turns, so that a history stays within a number of turns and of tokens.
 
-A **turn** is a question and all that follows it, up to the next question. Inside a turn, a **step** is what the
-model said in a row and all that follows, up to where it speaks again: its calls and their results. Neither ends
-between a call and its result, however late that comes: what lies between is then one turn, or one step.
+A **turn** is a user message and everything up to the next one. Inside a turn, a **step** is what the model
+produces in a row and everything up to where it continues: its calls and their results. Neither ends between a
+call and its result, however late the result comes.
 
-Whole turns go first, the oldest first. Of the last turn, the one under way, the question stays, and the last
-step, which the model is to go on from; the steps between go, the oldest first. So what stays opens with a
-question, speakers follow each other as they did before, and no call has lost its result, nor a result its call.
+Whole turns are evicted first, oldest first. Of the last turn, the user message stays, and the last step, from
+which the model continues; the steps in between are evicted, oldest first. So the rest begins with a user
+message, roles alternate as before, and every call keeps its result and every result its call.
 """
 
 from collections import Counter, defaultdict
@@ -23,16 +23,16 @@ from foveate.model import Message, Opaque, Part, ToolCall, ToolResult
 DEFAULT_MAX_TURNS = 40
 
 _SYSTEM_ROLES = frozenset(("system", "developer"))
-# A Responses item by which the developer hands over more tools in mid-conversation.
+# A Responses item with which the developer adds tools in mid-conversation.
 _ADDITIONAL_TOOLS = "additional_tools"
-# Responses names the calls of the provider's own tools, and what the client answered, by such kinds:
-# `computer_call` and `computer_call_output`, `mcp_approval_request` and `mcp_approval_response`.
+# Endings of item types in Responses for calls of the provider's tools and the client's results: `computer_call`
+# and `computer_call_output`, `mcp_approval_request` and `mcp_approval_response`.
 _CALL_ENDINGS = ("_call", "_request")
 _RESULT_ENDINGS = ("_output", "_response")
 
 
 class HistoryLimit(StrEnum):
-    """What a history has to hold to."""
+    """Limits of a history."""
 
     MAX_TURNS = "max_turns"
     TOKEN_BUDGET = "token_budget"
@@ -40,10 +40,9 @@ class HistoryLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictedMessages:
-    """The places of messages that went together: a turn, or a step of the last turn.
+    """Positions of messages that are evicted together: a turn, or a step of the last turn.
 
-    `before` and `after` are the tokens of everything that was there then; `reasons` are the limits that it was
-    over.
+    `before` and `after` are the tokens of the whole history; `reasons` are the limits that it exceeded.
     """
 
     messages: tuple[int, ...]
@@ -54,7 +53,7 @@ class EvictedMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """What stays of a history and what goes, in order, by places in the list of its messages."""
+    """Positions of the messages that stay and of those that are evicted, in order."""
 
     kept: tuple[int, ...]
     evicted: tuple[EvictedMessages, ...]
@@ -64,15 +63,15 @@ class Eviction:
 
     @property
     def fits(self) -> bool:
-        """Whether what stays is within the budget; if not, nothing was left that may go."""
+        """Whether the rest is within the budget. If not, nothing else may be evicted."""
         return self.tokens_after <= self.token_budget
 
 
 class EvictionListener(Protocol):
-    """Who is shown what goes."""
+    """Receives evicted messages."""
 
     def on_evicted(self, messages: Sequence[Message]) -> None:
-        """Take note of messages that will not be sent again; older ones were offered before."""
+        """Called with messages that will not be sent again, oldest first."""
 
 
 def evict_turns(
@@ -83,10 +82,10 @@ def evict_turns(
     max_turns: int = DEFAULT_MAX_TURNS,
     listener: EvictionListener | None = None,
 ) -> Eviction:
-    """What `evict` decides, with all that goes offered to `summariser`, the oldest first.
+    """Evict turns, and pass the evicted messages to `listener`, oldest first.
 
     Raises:
-        BudgetExceeded: what may not go does not fit; then nothing was offered.
+        BudgetExceeded: what may not be evicted does not fit; the listener is not called then.
         BadOption: as for `evict`.
     """
     eviction = evict(messages, tokens, token_budget=token_budget, max_turns=max_turns)
@@ -101,13 +100,14 @@ def evict_turns(
 def evict(
     messages: Sequence[Message], tokens: Sequence[int], *, token_budget: int, max_turns: int = DEFAULT_MAX_TURNS
 ) -> Eviction:
-    """The least that has to go, the oldest first, for both limits to hold, or all that may go if they cannot.
+    """Evict as little as possible, oldest first, to satisfy both limits, or everything possible if they cannot
+    be.
 
-    `tokens` are those of each message. System and developer messages stay, wherever they stand, and count.
-    Turns that a late result holds together are one; what stands before the first question is none.
+    `tokens` has the count of each message. System and developer messages always stay, and count. Turns that a
+    late result connects count as one; messages before the first user message are not a turn.
 
     Raises:
-        BadOption: a limit that cannot be, or not one count for each message.
+        BadOption: an invalid limit, or not one count per message.
     """
     _check_arguments(messages, tokens, token_budget, max_turns)
     positions = [position for position, message in enumerate(messages) if not is_system_message(message)]
@@ -143,13 +143,13 @@ def evict(
 
 
 def count_turns(messages: Sequence[Message]) -> int:
-    """How many turns a history has, as `max_turns` counts them."""
+    """Count the turns of a history, as `max_turns` does."""
     outline = _TurnOutline([message for message in messages if not is_system_message(message)])
     return outline.count_question_turns(outline.turns)
 
 
 class MessageKind(Enum):
-    """What a message is in a turn."""
+    """Role of a message in a turn."""
 
     QUESTION = auto()
     RESULTS = auto()
@@ -157,7 +157,7 @@ class MessageKind(Enum):
 
 
 class _TurnOutline:
-    """Where the turns of a history without its system messages begin and end, and the steps of the last one."""
+    """The turns of a history without system messages, and the steps of the last turn."""
 
     def __init__(self, history: Sequence[Message]) -> None:
         self._kinds = [classify_message(message) for message in history]
@@ -165,11 +165,11 @@ class _TurnOutline:
         self.turns = self._split(range(len(history)), MessageKind.QUESTION)
 
     def count_question_turns(self, spans: Sequence[range]) -> int:
-        """How many of `spans` begin with a question."""
+        """Number of `spans` that begin with a user message."""
         return sum(self._kinds[span.start] is MessageKind.QUESTION for span in spans)
 
     def evictable_steps(self) -> list[range]:
-        """The steps of the last turn that may go."""
+        """Steps of the last turn that may be evicted."""
         if not self.turns:
             return []
         *earlier, _ = self._split(self.turns[-1], MessageKind.MODEL)
@@ -184,7 +184,7 @@ class _TurnOutline:
         ]
 
     def _split(self, span: range, opening: MessageKind) -> list[range]:
-        """`span` in parts, each from where messages of kind `opening` begin; what stands before is one too."""
+        """Split `span` before messages of kind `opening`. What precedes the first of them is a part too."""
         if not span:
             return []
         starts = [
@@ -199,7 +199,7 @@ class _TurnOutline:
 
 
 def find_turn_boundaries(history: Sequence[Message], kinds: Sequence[MessageKind]) -> list[bool]:
-    """Whether each message answers nothing, nor any later one, that stands before it."""
+    """For each message: whether neither it nor a later message has a result for an earlier call."""
     calls: defaultdict[str, list[int]] = defaultdict(list)
     latest: dict[str, int] = {}
     last_model_message = 0
@@ -210,8 +210,8 @@ def find_turn_boundaries(history: Sequence[Message], kinds: Sequence[MessageKind
                 calls[call_key].append(position)
                 latest[call_key] = position
             elif (result_key := _result_key(part)) is not None:
-                # The latest open one: a call that was never answered must not take the results of later ones
-                # with the same name. A result without a call goes with what the model said last.
+                # The latest open call: a call that never got a result must not take the results of later calls
+                # with the same name. A result without a call belongs to the last model message.
                 call = (
                     calls[result_key].pop() if calls[result_key] else latest.get(result_key, last_model_message)
                 )
@@ -227,7 +227,7 @@ def find_turn_boundaries(history: Sequence[Message], kinds: Sequence[MessageKind
 
 
 def has_calls_for_all_results(messages: Sequence[Message]) -> bool:
-    """Whether every result in some messages answers a call in them, whatever stands before them."""
+    """Whether every result in the messages has its call among them."""
     open_calls: Counter[str] = Counter()
     for message in messages:
         for part in message.parts:
@@ -241,21 +241,21 @@ def has_calls_for_all_results(messages: Sequence[Message]) -> bool:
 
 
 def is_system_message(message: Message) -> bool:
-    """Whether a message stays wherever it stands: it is the developer's, and no part of any turn."""
+    """Whether a message always stays, because it is the developer's and not part of a turn."""
     return message.role in _SYSTEM_ROLES or any(
         isinstance(part, Opaque) and part.kind == _ADDITIONAL_TOOLS for part in message.parts
     )
 
 
 def classify_message(message: Message) -> MessageKind:
-    """What a message is, of those that are no system messages."""
+    """Return the kind of a message that is not a system message."""
     if message.parts and all(_result_key(part) is not None for part in message.parts):
         return MessageKind.RESULTS
     return MessageKind.QUESTION if message.role == "user" else MessageKind.MODEL
 
 
 def _call_key(part: Part) -> str | None:
-    """What the result of a call is known by: its id, or its name where the format has no ids."""
+    """What connects a call with its result: the id, or the name if the format has no ids."""
     match part:
         case ToolCall():
             return part.id or part.name
@@ -266,7 +266,6 @@ def _call_key(part: Part) -> str | None:
 
 
 def _result_key(part: Part) -> str | None:
-    """What the call of a result is known by."""
     match part:
         case ToolResult():
             return part.id or part.name

@@ -1,4 +1,4 @@
-"""Ladders: what is cut, in which order, when a prompt does not fit. They are data, the built-in ones too."""
+"""Ladders: what is cut, and in which order, if a prompt does not fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ LOWEST = "lowest"
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut sections as far as it takes, to nothing if need be; without names, the lowest priority first."""
+    """Truncate sections as far as needed, even to nothing. Without names, the lowest priority first."""
 
     sections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Leave whole sections out; without names, the lowest priority first."""
+    """Drop whole sections. Without names, the lowest priority first."""
 
     sections: tuple[str, ...] = ()
 
@@ -33,7 +33,7 @@ class LastLines:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Put a line in the place of the named sections; `{items}` in it becomes how many items went."""
+    """Replace the named sections by a line. `{items}` in it becomes the number of items removed."""
 
     sections: tuple[str, ...]
     text: str
@@ -44,14 +44,14 @@ Rung = Truncate | Drop | LastLines | Replace
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """An ordered list of cuts, climbed until the prompt fits."""
+    """An ordered list of cuts that are applied until the prompt fits."""
 
     name: str
     rungs: tuple[Rung, ...]
 
 
 LadderLike = str | Ladder | Sequence[Rung | Mapping[str, object]]
-"""Wherever a ladder is asked for: its name, itself, or its rungs, each as a value or as it stands in YAML."""
+"""A ladder as arguments accept it: its name, a `Ladder`, or its rungs as values or as in YAML."""
 
 TRUNCATE_LOW_PRIORITY = Ladder("truncate_low_priority", (Truncate(),))
 DROP_LOW_PRIORITY = Ladder("drop_low_priority", (Drop(),))
@@ -66,17 +66,17 @@ PROGRESSIVE = Ladder(
 BUILT_IN_LADDERS = {ladder.name: ladder for ladder in (TRUNCATE_LOW_PRIORITY, DROP_LOW_PRIORITY, PROGRESSIVE)}
 
 CUSTOM_LADDER_NAME = "own"
-"""The name of a ladder that was written as a list of rungs."""
+"""Name of a ladder that is given as a list of rungs."""
 
 
 def parse_ladder(value: object) -> Ladder:
-    """The ladder that a name or a list of rungs means.
+    """Return the ladder for a name or a list of rungs.
 
-    A rung is written as in YAML: `{truncate: lowest}`, `{drop: [mandates]}`, `{last_lines: 5, of: logs}`,
-    `{replace: context, with: "[Context trimmed: {items} items]"}`. Names are globs, whatever their case.
+    Rungs are written as in YAML: `{truncate: lowest}`, `{drop: [mandates]}`, `{last_lines: 5, of: logs}`,
+    `{replace: context, with: "[Context trimmed: {items} items]"}`. Names are case-insensitive globs.
 
     Raises:
-        BadOption: neither, with the number of the rung that is wrong.
+        BadOption: neither; the message has the number of the wrong rung.
     """
     match value:
         case Ladder():
@@ -97,7 +97,7 @@ def parse_ladder(value: object) -> Ladder:
 
 
 def rung_as_data(rung: Rung) -> dict[str, object]:
-    """A rung as it is written in YAML; `ladder_from` reads it back."""
+    """Return a rung as it is written in YAML. `parse_ladder` accepts it."""
     match rung:
         case Truncate(sections):
             return {"truncate": list(sections) or LOWEST}
@@ -110,7 +110,7 @@ def rung_as_data(rung: Rung) -> dict[str, object]:
 
 
 def rung_label(ladder: Ladder, rung: Rung) -> str:
-    """What a rung is called in reports: by its ladder's name, and where that has several, by what it does."""
+    """Label of a rung in reports: the ladder's name, and if it has several rungs, what this one does."""
     if len(ladder.rungs) == 1 and ladder.name in BUILT_IN_LADDERS:
         return ladder.name
     return f"{ladder.name}: {_describe_rung(rung)}"
@@ -129,12 +129,11 @@ def _describe_rung(rung: Rung) -> str:
 
 
 def rung_matches(rung: Rung, section: str) -> bool:
-    """Whether a rung means the section of that name."""
     return any(name_matches(pattern, section) for pattern in rung.sections)
 
 
 def name_matches(pattern: str, section: str) -> bool:
-    """Whether a name in a ladder means the section of that name; it is a glob, whatever its case."""
+    """Whether a name in a ladder, which is a case-insensitive glob, matches a section."""
     return fnmatchcase(section.casefold(), pattern.casefold())
 
 

@@ -1,8 +1,6 @@
-"""How many tokens a prompt may have: whose number counts, and what is left of it beside the answer.
+"""Limits of models by name, and the limit of a prompt.
 
-The context windows of models, found by name in a dated table (`budget/windows.toml`).
-
-How long a model's answer can be, found by its name in a dated table (`budget/answers.toml`).
+Context windows and output limits are found in dated tables (`windows.toml`, `answers.toml`).
 """
 
 import re
@@ -17,61 +15,30 @@ from foveate.budget.prompt import LimitSource
 from foveate.errors import BadOption
 from foveate.tokens.families import candidate_names, normalize_model_name
 
+VARIABLE = "CONTEXT_MAX_TOKENS"
+DEFAULT_TOKENS = 16_384
+_SOURCE_NAMES = {
+    LimitSource.CALL: "total_tokens",
+    LimitSource.ENVIRONMENT: VARIABLE,
+    LimitSource.AGENT: "total_tokens in the agent's file",
+    LimitSource.CONFIGURATION: "total_tokens in the configuration",
+    LimitSource.WINDOW: "the model's window",
+    LimitSource.DEFAULT: "the default for a model whose window is not known",
+}
+_WINDOW_TABLE = Path(__file__).with_name("windows.toml")
 _OUTPUT_TABLE = Path(__file__).with_name("answers.toml")
-# Models that come and go in a long-lived process are forgotten again.
+# Bounded, like the output limits.
+_MAX_CACHED_WINDOWS = 256
+# Bounded, since a long-lived process can see any number of model names.
 _MAX_CACHED_OUTPUT_LIMITS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputLimit:
-    """How many tokens an answer can have, thoughts included. `source` says who says so and `as_of` when."""
-
-    tokens: int
-    source: str
-    as_of: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OutputLimitFamily:
-    """Some maker's models: patterns of names, and their longest answers."""
-
-    match: str
-    as_of: str
-    source: str
-    answers: Mapping[str, int]
-
-
-@lru_cache(_MAX_CACHED_OUTPUT_LIMITS)
-def find_output_limit(model: str) -> OutputLimit | None:
-    """The longest answer of a model; None where this very model is not known."""
-    name = normalize_model_name(model)
-    family = next((family for family in _load_output_limits() if re.search(family.match, name)), None)
-    if family is None:
-        return None
-    exact_names, _related_names = candidate_names(name)
-    for pattern, tokens in family.answers.items():
-        if any(re.fullmatch(pattern, candidate) for candidate in exact_names):
-            return OutputLimit(tokens=tokens, source=family.source, as_of=family.as_of)
-    return None
-
-
-@cache
-def _load_output_limits() -> tuple[_OutputLimitFamily, ...]:
-    table = tomllib.loads(_OUTPUT_TABLE.read_text(encoding="utf-8"))
-    return tuple(_OutputLimitFamily(**family) for family in table["family"])
-
-
-_WINDOW_TABLE = Path(__file__).with_name("windows.toml")
-# Models that come and go in a long-lived process are forgotten again.
-_MAX_CACHED_WINDOWS = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextWindow:
-    """How many tokens prompt and answer may have together; the prompt alone, where its provider bounds that.
+    """Maximum tokens of prompt and response together, or of the prompt alone if the provider limits that.
 
-    `source` says who says so and `as_of` when. `inherited`: nothing is known of this very model, and the number
-    is that of its kin.
+    `source` and `as_of` tell who says so and when. `inherited`: this model is unknown, and the number is that
+    of a related one.
     """
 
     tokens: int
@@ -82,7 +49,7 @@ class ContextWindow:
 
 @lru_cache(_MAX_CACHED_WINDOWS)
 def find_context_window(model: str) -> ContextWindow | None:
-    """The context window of a model, or None where neither it nor its family is known."""
+    """Return the context window of a model. None if neither it nor its family is known."""
     name = normalize_model_name(model)
     table = _load_windows()
     if not table.other_kinds.isdisjoint(name.split("-")):
@@ -93,7 +60,7 @@ def find_context_window(model: str) -> ContextWindow | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WindowFamily:
-    """Some maker's models: patterns of names and their windows, and what a model that fits none has."""
+    """Models of a maker: patterns of names with their windows, and the window of models that match none."""
 
     match: str
     as_of: str
@@ -128,31 +95,56 @@ def _window_in_family(family: _WindowFamily, name: str) -> ContextWindow | None:
 
 
 def _matching_tokens(family: _WindowFamily, candidates: list[str]) -> int | None:
-    """The window of the first row that is one of `stretches`."""
-    # `re` compiles a pattern when it is first used and keeps it; most families never are.
+    """Return the window of the first row that matches one of the names."""
+    # `re` compiles and caches patterns on first use; those of most families are never used.
     for pattern, tokens in family.windows.items():
         if any(re.fullmatch(pattern, candidate) for candidate in candidates):
             return tokens
     return None
 
 
-VARIABLE = "CONTEXT_MAX_TOKENS"
-DEFAULT_TOKENS = 16_384
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputLimit:
+    """Maximum tokens of a response, thinking included, with its source and date."""
+
+    tokens: int
+    source: str
+    as_of: str
 
 
-_SOURCE_NAMES = {
-    LimitSource.CALL: "total_tokens",
-    LimitSource.ENVIRONMENT: VARIABLE,
-    LimitSource.AGENT: "total_tokens in the agent's file",
-    LimitSource.CONFIGURATION: "total_tokens in the configuration",
-    LimitSource.WINDOW: "the model's window",
-    LimitSource.DEFAULT: "the default for a model whose window is not known",
-}
+@lru_cache(_MAX_CACHED_OUTPUT_LIMITS)
+def find_output_limit(model: str) -> OutputLimit | None:
+    """Return the output limit of a model. None unless exactly this model is known."""
+    name = normalize_model_name(model)
+    family = next((family for family in _load_output_limits() if re.search(family.match, name)), None)
+    if family is None:
+        return None
+    exact_names, _related_names = candidate_names(name)
+    for pattern, tokens in family.answers.items():
+        if any(re.fullmatch(pattern, candidate) for candidate in exact_names):
+            return OutputLimit(tokens=tokens, source=family.source, as_of=family.as_of)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OutputLimitFamily:
+    """Models of a maker: patterns of names, and their output limits."""
+
+    match: str
+    as_of: str
+    source: str
+    answers: Mapping[str, int]
+
+
+@cache
+def _load_output_limits() -> tuple[_OutputLimitFamily, ...]:
+    table = tomllib.loads(_OUTPUT_TABLE.read_text(encoding="utf-8"))
+    return tuple(_OutputLimitFamily(**family) for family in table["family"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLimit:
-    """How many tokens there are, how many of them are for the answer, and who said so."""
+    """Total tokens, the part reserved for the response, and who set the limit."""
 
     total_tokens: int
     output_reserve: int
@@ -160,7 +152,7 @@ class PromptLimit:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the prompt may have."""
+        """Maximum tokens of the prompt."""
         return self.total_tokens - self.output_reserve
 
 
@@ -173,10 +165,10 @@ def resolve_prompt_limit(
     window_tokens: int | None,
     request_max_tokens: int | None = None,
 ) -> PromptLimit:
-    """The limit that holds among all that may set one; `environment` is what `CONTEXT_MAX_TOKENS` says.
+    """Return the limit that applies. `environment` is the value of `CONTEXT_MAX_TOKENS`.
 
-    An agent's own file can only take away: it has at most what holds without it, and reserves at least as much.
-    With neither a configuration nor a window that is known, nobody says less than the agent.
+    An agent's file can only lower the limit: it gets at most what applies without it, and reserves at least as
+    much. If there is neither a configuration nor a known context window, the agent's limit applies.
 
     Raises:
         BadOption: `CONTEXT_MAX_TOKENS` is not a number of tokens, or nothing is left for the prompt.
@@ -226,7 +218,7 @@ def _first_total(totals: dict[LimitSource, int | None]) -> tuple[LimitSource, in
 def _allowed_agent_total(
     agent: Budget | None, configuration: Budget | None, window_tokens: int | None
 ) -> int | None:
-    """The agent's total, or None where less is allowed and holds instead."""
+    """Return the agent's total, or None if a lower limit applies."""
     if agent is None or agent.total_tokens is None:
         return None
     allowed_tokens = configuration.total_tokens if configuration else None
@@ -247,11 +239,11 @@ def _output_reserve(
 
 
 def _parse_environment(text: str | None) -> int | None:
-    if text is None or not text.strip():  # as `NAME=` in a file of variables leaves it
+    if text is None or not text.strip():  # `NAME=` in a file of variables
         return None
     try:
         tokens = int(text.strip().strip("\"'"))
-    except ValueError:  # also for one of thousands of digits
+    except ValueError:  # also if it has thousands of digits
         tokens = 0
     if tokens < 1:
         raise BadOption(f"{VARIABLE} is a whole number of tokens, 1 or more, not {text!r:.40}; or unset it")

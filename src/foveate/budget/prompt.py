@@ -1,4 +1,4 @@
-"""The assembled prompt, and what was done to make it fit."""
+"""The assembled prompt, and a report of what was done to make it fit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from foveate.budget.sections import Priority, Stability
 from foveate.model import TokenCount
 
 BUDGET_SECTION_NAME = "context_budget"
-"""The name of the section that shows the budget; it has no line of its own, but counts with the others."""
+"""Name of the section that reports the budget. It counts, but has no line of its own in the report."""
 
 
 class LimitSource(StrEnum):
-    """Who said how many tokens there are, the first of them that says something."""
+    """Who set the limit. The first of these that is given applies."""
 
     CALL = "call"
     ENVIRONMENT = "environment"
@@ -25,7 +25,7 @@ class LimitSource(StrEnum):
 
 
 class Action(StrEnum):
-    """What became of a section."""
+    """What was done with a section."""
 
     KEPT = "kept"
     TRUNCATED = "truncated"
@@ -35,11 +35,11 @@ class Action(StrEnum):
 
 
 class SectionReport(msgspec.Struct, frozen=True):
-    """A section as it stands in the prompt: its text, and its tokens before and after all cuts.
+    """A section in the prompt: its text, and its tokens before and after all cuts.
 
-    `upper` is the bound of what it takes after all cuts, by which limit and caps are kept; with an exact
-    counter it is the same as `after`. `cap_tokens` is its own cap, by number or by share, or None where it has
-    none. Prompts can have thousands of these, so they are msgspec's, which are made faster than dataclasses.
+    `upper` is the upper bound after all cuts, which limits and caps apply to; for exact counters it equals
+    `after`. `cap_tokens` is the section's own cap, by number or share, or None. A struct of msgspec, since
+    prompts can have thousands of these.
     """
 
     name: str
@@ -55,7 +55,9 @@ class SectionReport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One cut: what was cut, by which rung (`cap` for a section's own cap), its tokens, and why."""
+    """One cut: the section, the rung (`cap` for the section's own cap), tokens before and after, and the
+    reason.
+    """
 
     section: str
     rung: str
@@ -66,10 +68,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A prompt that fits: its text, counted whole, and how it came about.
+    """A prompt that fits: its text, the count of the whole text, and how it was made.
 
-    `limit_source` says whose number the limit is. `unmatched` are names in the budget's rules, and in a ladder
-    of one's own, that no section has: with a typo in its name a rule holds for nothing.
+    `limit_source` tells who set the limit. `unmatched` are names in the rules and in a custom ladder that no
+    section has, which are often typos.
     """
 
     text: str
@@ -82,19 +84,19 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the text is, counted whole."""
+        """Tokens of the whole text."""
         return self.count.tokens
 
     @property
     def report(self) -> str:
-        """What fills the prompt, as an agent can be shown it."""
+        """The budget as an agent can be shown it."""
         return render_budget_section(self.sections, tokens=self.count.upper, limit_tokens=self.limit_tokens)
 
 
 def render_budget_section(sections: Iterable[SectionReport], *, tokens: int, limit_tokens: int) -> str:
-    """The section `## Context Budget`: the whole, then a line for each section that is not disabled.
+    """Write the section `## Context Budget`: the total, then a line for each section that is not disabled.
 
-    Where tokens are estimated the numbers are bounds, since those are what limit and caps are kept by.
+    Estimates are shown as upper bounds, since limits and caps apply to those.
     """
     percent = round(100 * tokens / limit_tokens) if limit_tokens else 100
     lines = ["## Context Budget", f"Using {tokens}/{limit_tokens} tokens ({percent}%)"]
@@ -107,9 +109,9 @@ def render_budget_section(sections: Iterable[SectionReport], *, tokens: int, lim
 
 
 def is_near_cap(section: SectionReport) -> bool:
-    """Whether a section takes 95% of its cap or more; of a cap of nothing there is nothing to take."""
+    """Whether a section uses 95% of its cap or more. A cap of 0 does not count."""
     cap_tokens = section.cap_tokens
-    # In whole numbers, as no float is as large as some caps that can be written.
+    # Integers, since a cap can exceed the largest float.
     return cap_tokens is not None and 20 * section.upper >= 19 * cap_tokens > 0
 
 

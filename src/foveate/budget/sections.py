@@ -1,4 +1,4 @@
-"""Sections: the parts that a prompt is put together from, as the caller hands them in."""
+"""Sections: the parts that a prompt is assembled from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from foveate.errors import BadOption
 
 
 class Priority(StrEnum):
-    """Who is served first. What is required is never cut for want of room."""
+    """Order in which sections are kept. Required ones are never cut to make room."""
 
     REQUIRED = "required"
     HIGH = "high"
@@ -19,7 +19,7 @@ class Priority(StrEnum):
 
 
 class Keep(StrEnum):
-    """What survives where a section is cut."""
+    """What is kept if a section is cut."""
 
     NEWEST = "newest"
     RELEVANT = "relevant"
@@ -29,7 +29,7 @@ class Keep(StrEnum):
 
 
 class Stability(StrEnum):
-    """How long a section stays the same; the provider's cache is laid out by it."""
+    """How long a section stays the same; decides its place in the provider's prompt cache."""
 
     STATIC = "static"
     SESSION = "session"
@@ -38,20 +38,20 @@ class Stability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry of a section; `score` says how relevant it is, and without one its place in the list does."""
+    """An entry of a section. `score` is its relevance; without scores, the order decides."""
 
     text: str
     score: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be ranked."""
+        """Validate the values."""
         if not isinstance(self.text, str):
             raise BadOption(f"the text of an item is a str, not {type(self.text).__name__}")
         if self.score is None:
             return
         try:
             can_be_ranked = _is_number(self.score) and isfinite(self.score)
-        except OverflowError:  # its digits are not told: there can be more than Python writes out
+        except OverflowError:  # not in the message: it can have more digits than Python prints
             raise BadOption("the score of an item is a finite float, and none is as large as this") from None
         if not can_be_ranked:
             raise BadOption(f"the score of an item is a finite number, not {self.score!r}")
@@ -59,10 +59,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Section:
-    r"""A part of a prompt: a text, or items that stand a line each, oldest first.
+    r"""A part of a prompt: a text, or items on one line each, oldest first.
 
-    A text keeps its head and items keep the newest, unless `keep` says otherwise. `max_tokens` caps it, and so
-    does `share`, which is of the budget less its reserve; of both, the smaller holds.
+    By default a text keeps its head, and items keep the newest; `keep` overrides that. `max_tokens` is a cap,
+    and so is `share`, a share of the budget without its reserve. If both are given, the smaller applies.
 
         >>> Section("logs", items=["started", "listening"], priority="low").text
         'started\nlistening'
@@ -91,16 +91,16 @@ class Section:
         stability: str = Stability.TURN,
         enabled: bool = True,
     ) -> None:
-        """Check everything.
+        """Validate the values.
 
         Raises:
-            BadOption: a value that cannot be; the message names the section and the field.
+            BadOption: an invalid value; the message names the section and the field.
         """
         if not _is_valid_name(name):
             raise BadOption(f"a section's name is a text that can be shown on one line, not {name!r}")
         entries = None if items is None else _parse_items(name, items)
         joined = None if entries is None else "\n".join(entry.text for entry in entries)
-        # Both where a section is copied with `dataclasses.replace`.
+        # Both are given if a section is copied with `dataclasses.replace`.
         if text is joined is None or (None not in (text, joined) and text != joined):
             raise BadOption(f"section {name!r}: give it either a text or items")
         text = joined if text is None else text
@@ -121,7 +121,7 @@ class Section:
         set_field(self, "enabled", enabled)
 
     def __repr__(self) -> str:
-        """Its name, its size and what it wants, since its text can be megabytes."""
+        """Without the text, which can be megabytes."""
         what = f"{len(self.text):,} characters" if self.items is None else f"{len(self.items):,} items"
         return f"<Section {self.name!r}: {what}, {self.priority}, keeps {self.keep}>"
 
@@ -155,10 +155,10 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def parse_choice(choices: type[Choice], value: object, path: tuple[str, ...]) -> Choice:
-    """The one of `choices` that `value` names.
+    """Return the member of `choices` that `value` names.
 
     Raises:
-        BadOption: it names none; `path` says where.
+        BadOption: it names none; `path` tells where.
     """
     try:
         return choices(str(value))
@@ -168,7 +168,7 @@ def parse_choice(choices: type[Choice], value: object, path: tuple[str, ...]) ->
 
 
 def check_token_limit(value: object, path: tuple[str, ...]) -> int | None:
-    """A number of tokens, 0 or more, or None.
+    """Return `value` if it is a number of tokens, 0 or more, or None.
 
     Raises:
         BadOption: anything else.
@@ -179,7 +179,7 @@ def check_token_limit(value: object, path: tuple[str, ...]) -> int | None:
 
 
 def check_share(value: object, path: tuple[str, ...]) -> float | None:
-    """A share between 0 and 1, or None.
+    """Return `value` if it is a share from 0 to 1, or None.
 
     Raises:
         BadOption: anything else.

@@ -1,7 +1,4 @@
-"""Budgets as plain data: what a file or a checkpoint holds, there and back.
-
-Budgets and what was used of them as a text to keep, there and back.
-"""
+"""Budgets as plain data, for files and checkpoints."""
 
 import json
 from collections.abc import Mapping
@@ -17,19 +14,23 @@ from foveate.errors import BadOption
 _LADDER_KEYS = ("ladder", "overflow_policy")
 _BUDGET_KEYS = ("total_tokens", "output_reserve", *_LADDER_KEYS, "sections")
 _RULE_KEYS = tuple(field.name for field in fields(SectionRule))
+CHECKPOINT_VERSION = 1
+_CHECKPOINT_KEYS = ("version", "budget", "usage")
+_USAGE_KEYS = ("tokens", "limit_tokens", "sections")
+_SECTION_KEYS = ("name", "tokens", "cap_tokens")
 
 
 def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
-    """The budget that `data` says, laid over `defaults`: what it does not name stays.
+    """Return the budget in `data`, merged over `defaults`.
 
-    Sections come together by name, and their rules field by field. The name of a ladder or a list of rungs is a
-    budget that says nothing else.
+    Rules of sections are merged by name and field. The name of a ladder or a list of rungs is a budget with
+    only that ladder.
 
         >>> budget_from_data({"total_tokens": 4000, "sections": {"logs": {"share": 0.1}}}).total_tokens
         4000
 
     Raises:
-        BadOption: an unknown key, a wrong type or an impossible value; `path` leads to it.
+        BadOption: an unknown key, a wrong type or an invalid value; `path` leads to it.
     """
     base = defaults or Budget()
     if isinstance(data, str | list):
@@ -47,7 +48,7 @@ def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
 
 
 def to_budget(value: object) -> Budget:
-    """The budget that is meant, wherever one can be given: itself, a ladder, or either as plain data.
+    """Convert what arguments accept as a budget: a budget, a ladder, or either as plain data.
 
     Raises:
         BadOption: none of these.
@@ -66,7 +67,7 @@ def to_budget(value: object) -> Budget:
 
 
 def budget_as_data(budget: Budget) -> dict[str, object]:
-    """The whole of a budget, None included, so that laid over any other it is the same again."""
+    """Return the whole budget, including None, so that merged over any other it gives the same budget."""
     return {
         "total_tokens": budget.total_tokens,
         "output_reserve": budget.output_reserve,
@@ -78,10 +79,10 @@ def budget_as_data(budget: Budget) -> dict[str, object]:
 def check_mapping(
     value: object, known: tuple[str, ...], what: str, path: tuple[str | int, ...]
 ) -> Mapping[str, Any]:
-    """`value`, if it is a mapping with no other keys than `known`.
+    """Return `value` if it is a mapping with no other keys than `known`.
 
     Raises:
-        BadOption: it is not; what an unknown key may have been meant for is in the message.
+        BadOption: it is not; the message suggests a key for an unknown one.
     """
     if not isinstance(value, Mapping):
         raise BadOption(f"{what} is a mapping of {', '.join(known)}, not {value!r}", path=path)
@@ -92,10 +93,10 @@ def check_mapping(
 
 
 def check_section_name(value: Any, path: tuple[str | int, ...]) -> str:
-    """`value`, if a section can be named so.
+    """Return `value` if it is a valid name of a section.
 
     Raises:
-        BadOption: it cannot.
+        BadOption: it is not.
     """
     try:
         return Section(value, "").name
@@ -156,7 +157,7 @@ def _parse_ladder(value: object, path: tuple[str, ...]) -> Ladder:
 
 
 def _find_wrong_rung(value: object) -> tuple[int, ...]:
-    """Where the first rung stands that is none."""
+    """Return the position of the first invalid rung."""
     if not isinstance(value, list):
         return ()
     for index, rung in enumerate(value):
@@ -174,16 +175,9 @@ def _ladder_as_data(ladder: Ladder) -> object:
     return rungs if rungs and ladder.name == CUSTOM_LADDER_NAME else {"name": ladder.name, "rungs": rungs}
 
 
-CHECKPOINT_VERSION = 1
-
-_CHECKPOINT_KEYS = ("version", "budget", "usage")
-_USAGE_KEYS = ("tokens", "limit_tokens", "sections")
-_SECTION_KEYS = ("name", "tokens", "cap_tokens")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionUsage:
-    """What a section took, and its own cap where it had one."""
+    """Tokens of a section, and its own cap if it has one."""
 
     name: str
     tokens: int
@@ -192,7 +186,7 @@ class SectionUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUsage:
-    """What a prompt took of its limit, and each of its sections."""
+    """Tokens of a prompt and of each of its sections."""
 
     tokens: int
     limit_tokens: int
@@ -200,7 +194,7 @@ class BudgetUsage:
 
 
 def measure_usage(prompt: Prompt) -> BudgetUsage:
-    """What `prompt` took, without the sections that were disabled."""
+    """Return the usage of `prompt`, without disabled sections."""
     return BudgetUsage(
         tokens=prompt.tokens,
         limit_tokens=prompt.limit_tokens,
@@ -213,10 +207,10 @@ def measure_usage(prompt: Prompt) -> BudgetUsage:
 
 
 def checkpoint(budget: Budget, usage: BudgetUsage) -> str:
-    """Both as JSON that `restore` reads; the same for equal ones, and ASCII, so that it can be kept anywhere.
+    """Return both as JSON for `restore`. Equal values give the same text, in ASCII.
 
     Raises:
-        BadOption: something in them that could not be read back, such as a section's name of two lines.
+        BadOption: a value that could not be restored, such as a section name of two lines.
     """
     data = {"version": CHECKPOINT_VERSION, "budget": budget_as_data(budget), "usage": _usage_as_data(usage)}
     text = json.dumps(data, sort_keys=True)
@@ -226,17 +220,17 @@ def checkpoint(budget: Budget, usage: BudgetUsage) -> str:
 
 
 def restore(text: str) -> tuple[Budget, BudgetUsage]:
-    """The budget and the usage that were kept.
+    """Return the budget and the usage of a checkpoint.
 
     Raises:
-        BadOption: it is not a checkpoint, or of a later version, or holds what cannot be; `path` leads to it.
+        BadOption: not a checkpoint, a later version, or an invalid value; `path` leads to it.
     """
     try:
         data = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:  # the first for what is no text at all
+    except (TypeError, ValueError, RecursionError) as error:  # TypeError if it is not a text
         raise BadOption(f"a checkpoint is JSON, and this is not: {error}") from None
     version = data.get("version") if isinstance(data, dict) else None
-    if type(version) is not int or version < 1:  # true is an int too
+    if type(version) is not int or version < 1:  # True is an int
         raise BadOption("this is not a checkpoint: it has no version", path=("version",))
     if version > CHECKPOINT_VERSION:
         raise BadOption(

@@ -1,12 +1,7 @@
-"""Cutting: the largest piece of a section that fits, by what the section wants kept.
+"""Truncate the text of a section: find the largest piece that fits, by what the section wants to keep.
 
-A text is measured once. Where the piece must end is then found by arithmetic on that measure, down to a few
-words, and only those are tokenised again.
-
-Where a text may be cut: after an item, after a line, between graphemes.
-
-A piece is kept from the left or from the right end of a stretch, and edges are its possible sizes in
-characters: 0, the whole stretch, and those between that end where something ends.
+A text is measured once. The end of the piece is then found by arithmetic on the counts, down to a few words,
+and only those are tokenised again. Cuts fall after an item, after a line, or between graphemes.
 """
 
 from bisect import bisect_right
@@ -20,196 +15,32 @@ from foveate.budget.sections import Keep
 from foveate.tokens.measured_text import EMPTY_SEGMENT, MeasuredText, Segment
 from foveate.tokens.text_meter import TextMeter, TextPart, TextSpan
 
-# The search begins with steps of so many characters, a few words.
-_FIRST_STEP_CHARS = 32
-_WHITESPACE_CHUNK_CHARS = 256
-
-
-class CutSizes(Protocol):
-    """The sizes that a piece may have."""
-
-    def at_most(self, size: int) -> int:
-        """The largest that is not more than `size`."""
-
-    def next_after(self, size: int) -> int:
-        """The smallest that is more than `size`; where there is none, the whole stretch."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextRange:
-    """A part of a text, from which a piece is kept at one end."""
-
-    text: str
-    start: int
-    end: int
-    from_right: bool = False
-
-    @property
-    def size(self) -> int:
-        """How many characters it has."""
-        return self.end - self.start
-
-    def piece(self, size: int) -> tuple[int, int]:
-        """Where the piece of that size starts and ends, but for blanks at its right end: they are not kept."""
-        start, end = (self.end - size, self.end) if self.from_right else (self.start, self.start + size)
-        return start, _strip_end(self.text, start, end)
-
-
-def _strip_end(text: str, start: int, end: int) -> int:
-    """Where the blanks at the end of a piece begin; looked for from there, since a piece can be megabytes."""
-    while start < end:
-        piece = text[max(start, end - _WHITESPACE_CHUNK_CHARS) : end]
-        if word := piece.rstrip():
-            return end - len(piece) + len(word)
-        end -= len(piece)
-    return start
-
-
-@dataclass(frozen=True, slots=True)
-class LineSizes:
-    """Whole lines of a stretch."""
-
-    text_range: TextRange
-
-    def at_most(self, size: int) -> int:
-        """The largest that is not more than `size`."""
-        text, start, end = self.text_range.text, self.text_range.start, self.text_range.end
-        if size >= self.text_range.size:
-            return self.text_range.size
-        if self.text_range.from_right:
-            newline = text.find("\n", end - size - 1, end)
-            return 0 if newline < 0 else end - (newline + 1)
-        return max(text.rfind("\n", start, start + size + 1) - start, 0)
-
-    def next_after(self, size: int) -> int:
-        """The smallest that is more than `size`."""
-        text, start, end = self.text_range.text, self.text_range.start, self.text_range.end
-        if self.text_range.from_right:
-            newline = text.rfind("\n", start, max(end - size - 1, start))
-            return self.text_range.size if newline < 0 else end - (newline + 1)
-        newline = text.find("\n", start + size + 1, end)
-        return self.text_range.size if newline < 0 else newline - start
-
-
-@dataclass(frozen=True, slots=True)
-class GraphemeSizes:
-    """Whole graphemes of a stretch."""
-
-    text_range: TextRange
-
-    def at_most(self, size: int) -> int:
-        """The largest that is not more than `size`."""
-        if size >= self.text_range.size:
-            return self.text_range.size
-        if self.text_range.from_right:
-            return max(
-                self.text_range.end
-                - graphemes.boundary_at_or_after(self.text_range.text, self.text_range.end - size),
-                0,
-            )
-        return max(
-            graphemes.boundary_at_or_before(self.text_range.text, self.text_range.start + size)
-            - self.text_range.start,
-            0,
-        )
-
-    def next_after(self, size: int) -> int:
-        """The smallest that is more than `size`."""
-        if self.text_range.from_right:
-            return min(
-                self.text_range.end
-                - graphemes.previous_boundary(self.text_range.text, self.text_range.end - size),
-                self.text_range.size,
-            )
-        return min(
-            graphemes.next_boundary(self.text_range.text, self.text_range.start + size) - self.text_range.start,
-            self.text_range.size,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ListedSizes:
-    """Sizes that are known one by one: those of whole items, or how many of them."""
-
-    sizes: Sequence[int]
-    """Ascending, from 0 to the whole."""
-
-    def at_most(self, size: int) -> int:
-        """The largest that is not more than `size`."""
-        return self.sizes[bisect_right(self.sizes, size) - 1]
-
-    def next_after(self, size: int) -> int:
-        """The smallest that is more than `size`."""
-        return self.sizes[min(bisect_right(self.sizes, size), len(self.sizes) - 1)]
-
-
-def search_largest(
-    sizes: CutSizes,
-    fits: Callable[[int], bool],
-    *,
-    low: int,
-    high: int,
-    guess: int,
-    step: int = _FIRST_STEP_CHARS,
-) -> int:
-    """The largest edge from `low` up to but not `high` that fits; `low` is taken to fit and `high` not to.
-
-    What fits is looked for around `guess`, so that few sizes are tried where it is good.
-    """
-    size = sizes.at_most(min(max(guess, low), high))
-    if low < size < high:
-        if fits(size):
-            low = size
-            while (size := _size_between(sizes, low + step, low, high)) < high:
-                if not fits(size):
-                    high = size
-                    break
-                low, step = size, 2 * step
-        else:
-            high = size
-            while (size := sizes.at_most(max(high - step, low))) > low:
-                if fits(size):
-                    low = size
-                    break
-                high, step = size, 2 * step
-    while (size := _size_between(sizes, (low + high) // 2, low, high)) < high:
-        if fits(size):
-            low = size
-        else:
-            high = size
-    return low
-
-
-def _size_between(sizes: CutSizes, size: int, low: int, high: int) -> int:
-    """An edge near `size` between the two; `high` where there is none."""
-    candidate = sizes.at_most(min(size, high - 1))
-    return candidate if candidate > low else min(sizes.next_after(low), high)
-
-
 TRUNCATED = "[...truncated]"
 OLDER_TRUNCATED = "[...older entries truncated]"
 LESS_RELEVANT_TRUNCATED = "[...lower relevance truncated]"
-
-# Cuts fall between lines; but one longer than this is cut inside, since leaving it out would lose too much.
+# Cuts fall between lines. But a line longer than this is cut inside, since dropping it would lose too much.
 LONG_LINE_CHARS = 2000
-# A longer word can be fewer tokens than its beginning, so a few more graphemes are tried.
+# A longer word can have fewer tokens than its beginning, so a few more graphemes are tried.
 _EXTRA_GRAPHEMES = 16
-# So many tokens may go where a marker meets a text.
+# Tokens that may disappear where a marker is joined to a text.
 _MERGED_TOKENS = 2
-# What was found by a guess is counted, and the guess corrected, so many times.
+# Maximum corrections of an approximate search.
 _MAX_CORRECTIONS = 6
-# Less than this part of the room is left: good enough, where each count goes through all of the prompt.
+# If only this fraction of the room stays unused, the result is good enough, since each count covers the whole
+# prompt.
 _MIN_UNUSED_FRACTION = 256
-
+# The search begins with steps of so many characters, a few words.
+_FIRST_STEP_CHARS = 32
+_WHITESPACE_CHUNK_CHARS = 256
 TextParts = tuple[TextPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableRoom:
-    """The place of a section in a prompt: how many tokens there are, and what stands around it.
+    """The room for a section in a prompt: the limit, and the text around it.
 
-    `around` is what stands before and after it, closed where that can be relied on; `nearly` the same, closed
-    where it nearly can, which is all that a guess needs.
+    `around` is the text before and after, counted between safe boundaries; `approximate_around` the same
+    between nearly safe ones, which is enough for a guess.
     """
 
     meter: TextMeter
@@ -218,16 +49,16 @@ class AvailableRoom:
     approximate_around: tuple[Segment, Segment] = (EMPTY_SEGMENT, EMPTY_SEGMENT)
 
     def remaining_tokens(self, parts: TextParts, *, approximate: bool = False) -> int:
-        """How many tokens are left with `parts` in it; fewer than 0 where they do not fit."""
+        """Tokens that remain with `parts` in place; negative if they do not fit."""
         before, after = self.approximate_around if approximate else self.around
         return self.limit_tokens - self.meter.count((before, *parts, after), approximate=approximate).upper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatableText:
-    """What a section can be cut from: a stretch of a measured text, and the items in it, if it has any.
+    """Text that can be truncated: a range of a measured text, and its items if it has any.
 
-    `items` are where each starts and ends, `ranking` the numbers of those that are not blank, the most relevant
+    `items` are their starts and ends, `ranking` the indexes of those that are not blank, the most relevant
     first.
     """
 
@@ -240,7 +71,7 @@ class TruncatableText:
 
 
 def truncate(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
-    """The largest piece of `body` that fits, with its marker; None where nothing of it does."""
+    """Return the largest piece of `body` that fits, with its marker. None if nothing fits."""
     match body.keep:
         case Keep.WHOLE:
             return None
@@ -260,7 +91,7 @@ def truncate(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
 
 
 def truncate_without_marker(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
-    """The largest piece that fits without a marker, where there is no room for one, of what is kept first."""
+    """Return the largest piece without a marker, if there is no room for one."""
     if body.keep is Keep.RELEVANT and body.items and body.ranking:
         start, end = body.items[body.ranking[0]]
         body = replace(body, start=start, end=end, items=None)
@@ -270,11 +101,11 @@ def truncate_without_marker(body: TruncatableText, room: AvailableRoom) -> TextP
 
 
 PieceSearch = Callable[[int], TextParts | None]
-"""The largest piece that, by a guess, leaves so many tokens, which can be fewer than 0."""
+"""Finds the largest piece that approximately leaves so many tokens; a negative number allows an excess."""
 
 
 def _search_exactly(search: PieceSearch, room: AvailableRoom, *, is_exact: bool) -> TextParts | None:
-    """What `search` finds, counted: where its guess was wrong it is told by how much, and looks again."""
+    """Count what `search` finds, and repeat it with the error of its approximation."""
     spare_tokens = 0 if is_exact else room.remaining_tokens((), approximate=True) - room.remaining_tokens(())
     best: TextParts | None = None
     best_remaining, attempts = room.limit_tokens + 1, 0
@@ -288,7 +119,7 @@ def _search_exactly(search: PieceSearch, room: AvailableRoom, *, is_exact: bool)
         if attempts >= _MAX_CORRECTIONS:
             if best is not None:
                 break
-            spare_tokens = 2 * abs(spare_tokens) + 1  # a guess that helps so little is not worth more counts
+            spare_tokens = 2 * abs(spare_tokens) + 1  # the approximation is too bad for more corrections
         elif remaining < 0:
             spare_tokens -= remaining
         elif remaining * _MIN_UNUSED_FRACTION <= room.limit_tokens:
@@ -308,7 +139,7 @@ class _OneEndSearch:
         self._marker = f"\n{marker}" if marker else ""
 
     def find(self, spare_tokens: int) -> TextParts | None:
-        """The largest piece that leaves `spare` tokens."""
+        """Return the largest piece that leaves `spare_tokens`."""
         room_tokens = self._room.remaining_tokens((self._marker,), approximate=True) - spare_tokens
         if room_tokens < -_MERGED_TOKENS:
             return None
@@ -327,14 +158,14 @@ class _OneEndSearch:
 
 
 class _BothEndsSearch:
-    """Keeps a head and a tail, each of about half the room, with the marker between them."""
+    """Keeps a head and a tail, each of about half the room, with the marker in between."""
 
     def __init__(self, body: TruncatableText, room: AvailableRoom) -> None:
         self._body = body
         self._room = room
 
     def find(self, spare_tokens: int) -> TextParts | None:
-        """The largest piece that leaves `spare` tokens."""
+        """Return the largest piece that leaves `spare_tokens`."""
         body, room = self._body, self._room
         between = f"\n{TRUNCATED}\n"
         room_tokens = room.remaining_tokens((between,), approximate=True) - spare_tokens
@@ -369,7 +200,7 @@ class _BothEndsSearch:
 
 
 class _RankedItemsSearch:
-    """Keeps the most relevant items, in the order in which they stand."""
+    """Keeps the most relevant items, in their order."""
 
     def __init__(self, body: TruncatableText, room: AvailableRoom, items: Sequence[tuple[int, int]]) -> None:
         self._body = body
@@ -377,7 +208,7 @@ class _RankedItemsSearch:
         self._items = items
 
     def find(self, spare_tokens: int) -> TextParts | None:
-        """The most items that leave `spare` tokens; where not even one does, a head of the first."""
+        """Return the most items that leave `spare_tokens`; if none fits, the head of the most relevant one."""
         total = len(self._body.ranking)
         room_tokens = (
             self._room.remaining_tokens((f"\n{LESS_RELEVANT_TRUNCATED}",), approximate=True) - spare_tokens
@@ -407,7 +238,7 @@ class _RankedItemsSearch:
 
 
 def _iter_consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Numbers that follow each other, as the first and the last of each row."""
+    """Yield runs of consecutive numbers, as first and last."""
     row: list[int] = []
     for number in numbers:
         if row and number != row[1] + 1:
@@ -418,12 +249,123 @@ def _iter_consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield row[0], row[1]
 
 
+class CutSizes(Protocol):
+    """Sizes in characters that a piece may have: 0, the whole range, and where something ends in between."""
+
+    def at_most(self, size: int) -> int:
+        """The largest size up to `size`."""
+
+    def next_after(self, size: int) -> int:
+        """The smallest size above `size`, or the whole range."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRange:
+    """Part of a text, of which a piece is kept at one end."""
+
+    text: str
+    start: int
+    end: int
+    from_right: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def piece(self, size: int) -> tuple[int, int]:
+        """Start and end of the piece of that size, without whitespace at its end."""
+        start, end = (self.end - size, self.end) if self.from_right else (self.start, self.start + size)
+        return start, _strip_end(self.text, start, end)
+
+
+def _strip_end(text: str, start: int, end: int) -> int:
+    """Return where trailing whitespace begins. Searched from the end, since a piece can be megabytes."""
+    while start < end:
+        piece = text[max(start, end - _WHITESPACE_CHUNK_CHARS) : end]
+        if word := piece.rstrip():
+            return end - len(piece) + len(word)
+        end -= len(piece)
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class LineSizes:
+    """Sizes of whole lines."""
+
+    text_range: TextRange
+
+    def at_most(self, size: int) -> int:
+        text, start, end = self.text_range.text, self.text_range.start, self.text_range.end
+        if size >= self.text_range.size:
+            return self.text_range.size
+        if self.text_range.from_right:
+            newline = text.find("\n", end - size - 1, end)
+            return 0 if newline < 0 else end - (newline + 1)
+        return max(text.rfind("\n", start, start + size + 1) - start, 0)
+
+    def next_after(self, size: int) -> int:
+        text, start, end = self.text_range.text, self.text_range.start, self.text_range.end
+        if self.text_range.from_right:
+            newline = text.rfind("\n", start, max(end - size - 1, start))
+            return self.text_range.size if newline < 0 else end - (newline + 1)
+        newline = text.find("\n", start + size + 1, end)
+        return self.text_range.size if newline < 0 else newline - start
+
+
+@dataclass(frozen=True, slots=True)
+class GraphemeSizes:
+    """Sizes of whole graphemes."""
+
+    text_range: TextRange
+
+    def at_most(self, size: int) -> int:
+        if size >= self.text_range.size:
+            return self.text_range.size
+        if self.text_range.from_right:
+            return max(
+                self.text_range.end
+                - graphemes.boundary_at_or_after(self.text_range.text, self.text_range.end - size),
+                0,
+            )
+        return max(
+            graphemes.boundary_at_or_before(self.text_range.text, self.text_range.start + size)
+            - self.text_range.start,
+            0,
+        )
+
+    def next_after(self, size: int) -> int:
+        if self.text_range.from_right:
+            return min(
+                self.text_range.end
+                - graphemes.previous_boundary(self.text_range.text, self.text_range.end - size),
+                self.text_range.size,
+            )
+        return min(
+            graphemes.next_boundary(self.text_range.text, self.text_range.start + size) - self.text_range.start,
+            self.text_range.size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSizes:
+    """A list of sizes: of whole items, or numbers of items."""
+
+    sizes: Sequence[int]
+    """Ascending, from 0 to the whole range."""
+
+    def at_most(self, size: int) -> int:
+        return self.sizes[bisect_right(self.sizes, size) - 1]
+
+    def next_after(self, size: int) -> int:
+        return self.sizes[min(bisect_right(self.sizes, size), len(self.sizes) - 1)]
+
+
 def _iter_cut_sizes(body: TruncatableText, text_range: TextRange) -> Iterator[CutSizes]:
-    """Where a stretch is cut: between items, between lines, between graphemes, each only if need be."""
+    """Yield where a range can be cut: between items, between lines, between graphemes, the coarsest first."""
     if body.items is not None:
         sizes = {0, text_range.size}
         for start, end in body.items:
-            # The blanks at the end of the last item are none of the stretch.
+            # Whitespace at the end of the last item is not part of the range.
             if text_range.start <= start < text_range.end:
                 sizes.add(
                     text_range.end - start
@@ -442,7 +384,7 @@ def _find_largest_piece(
     meter: TextMeter,
     room_tokens: int,
 ) -> tuple[int, int]:
-    """Where the largest piece of `stretch` that fits starts and ends."""
+    """Return start and end of the largest piece that fits."""
     whole = TextSpan(body.measured_text, text_range.start, text_range.end)
     guess = meter.estimate_chars(whole, room_tokens, from_right=text_range.from_right)
     size = (
@@ -456,7 +398,7 @@ def _find_largest_piece(
 def _find_largest_size(
     levels: Iterator[CutSizes], fits: Callable[[int], bool], text_range: TextRange, guess: int
 ) -> int:
-    """The largest size that fits: of whole items or lines where there is one, otherwise of a part."""
+    """Return the largest size that fits: whole items or lines if possible, otherwise a part of one."""
     low, high = 0, text_range.size
     for sizes in levels:
         low = search_largest(sizes, fits, low=low, high=high, guess=guess)
@@ -464,14 +406,14 @@ def _find_largest_size(
             return _extend_by_graphemes(sizes, fits, low, high)
         high = sizes.next_after(low)
         start, end = text_range.piece(low)
-        is_blank = start == end  # which is as good as nothing
+        is_blank = start == end  # as good as nothing
         if not is_blank and not (isinstance(sizes, LineSizes) and high - low > LONG_LINE_CHARS):
             break
     return low
 
 
 def _extend_by_graphemes(sizes: CutSizes, fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest size that fits of `low` and the few that follow it."""
+    """Return the largest size that fits, of `low` and the few that follow it."""
     largest_fitting = size = low
     for _ in range(_EXTRA_GRAPHEMES):
         size = sizes.next_after(size)
@@ -480,3 +422,46 @@ def _extend_by_graphemes(sizes: CutSizes, fits: Callable[[int], bool], low: int,
         if fits(size):
             largest_fitting = size
     return largest_fitting
+
+
+def search_largest(
+    sizes: CutSizes,
+    fits: Callable[[int], bool],
+    *,
+    low: int,
+    high: int,
+    guess: int,
+    step: int = _FIRST_STEP_CHARS,
+) -> int:
+    """Return the largest size from `low` up to but not including `high` that fits. `low` is assumed to fit.
+
+    The search starts around `guess`, so that a good guess needs few attempts.
+    """
+    size = sizes.at_most(min(max(guess, low), high))
+    if low < size < high:
+        if fits(size):
+            low = size
+            while (size := _size_between(sizes, low + step, low, high)) < high:
+                if not fits(size):
+                    high = size
+                    break
+                low, step = size, 2 * step
+        else:
+            high = size
+            while (size := sizes.at_most(max(high - step, low))) > low:
+                if fits(size):
+                    low = size
+                    break
+                high, step = size, 2 * step
+    while (size := _size_between(sizes, (low + high) // 2, low, high)) < high:
+        if fits(size):
+            low = size
+        else:
+            high = size
+    return low
+
+
+def _size_between(sizes: CutSizes, size: int, low: int, high: int) -> int:
+    """Return a size near `size` between the two, or `high`."""
+    candidate = sizes.at_most(min(size, high - 1))
+    return candidate if candidate > low else min(sizes.next_after(low), high)

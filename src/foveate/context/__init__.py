@@ -1,4 +1,4 @@
-"""Assembling the prompt: its prefix, its context, the files it carries and the time, as sections."""
+"""Sections for prompts: the prefix, the context from a memory, workspace files and the time."""
 
 from foveate.context.inputs import (
     CallKind,

@@ -1,8 +1,8 @@
-"""Deadlines: which of a memory's are near, and which have passed without what they are for being done.
+"""Deadlines of a memory that are near or overdue.
 
-All is decided in whole minutes. A deadline on a day without a time is at its last minute. Dates in notes have
-no zone; they are those of the zone that is given. Where a clock shows a time twice the first is meant, and a
-time that it skips is as much later as the clock was moved.
+Everything is in whole minutes. A deadline without a time is at the last minute of its day. Dates in notes have
+no time zone; the given one applies. If a clock change makes a local time ambiguous, the first is meant; a
+skipped time is shifted by the size of the change.
 """
 
 import re
@@ -26,7 +26,7 @@ _MONTHS = {"m": 1, "y": 12}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """When something has to be done, by the clock on the wall, and how many minutes from now; below 0: ago."""
+    """A deadline in local time, and the minutes from now; negative if overdue."""
 
     node_id: str
     title: str
@@ -37,9 +37,9 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueDeadlines:
-    """The deadlines to be told: the near ones, soonest first, the overdue ones, latest first.
+    """Near deadlines, soonest first, and overdue ones, latest first.
 
-    Of both no more than can be of use; `more_near` and `more_overdue` say how many there are beside them.
+    Both are limited; `more_near` and `more_overdue` count the rest.
     """
 
     near: tuple[Deadline, ...] = ()
@@ -51,13 +51,13 @@ class DueDeadlines:
 def find_due_deadlines(
     nodes: Iterable[Node], *, now: datetime, warning_minutes: int, zone: tzinfo | None = None
 ) -> DueDeadlines:
-    """The deadlines of `nodes` that are not done and lie at most so many minutes ahead, or behind.
+    """Return the deadlines of `nodes` that are not done, and near or overdue.
 
-    Of a deadline that repeats the next occurrence counts, so it is never overdue. `zone` is where the dates are
-    from; that of `now` where it is None.
+    Of a repeating deadline the next occurrence counts, so it is never overdue. `zone` is the time zone of the
+    dates; default: that of `now`.
 
     Raises:
-        BadOption: `now` has no zone.
+        BadOption: `now` has no time zone.
     """
     minute = local_minute(now, zone)
     near: list[Deadline] = []
@@ -82,9 +82,9 @@ def find_due_deadlines(
 
 
 class DeadlineCache:
-    """Looks through a memory for deadlines once a minute, and again when the memory has changed.
+    """Scans a memory for deadlines once a minute, and again if the memory has changed.
 
-    Safe to share between threads; two that ask at once may both look.
+    Thread-safe; concurrent callers may both scan.
     """
 
     def __init__(self) -> None:
@@ -100,10 +100,10 @@ class DeadlineCache:
         warning_minutes: int,
         zone: tzinfo | None = None,
     ) -> DueDeadlines:
-        """As `deadlines_due`; `nodes` are gone through only in another minute, or for another version.
+        """Like `find_due_deadlines`, but `nodes` are scanned only once per minute and memory version.
 
         Raises:
-            BadOption: `now` has no zone.
+            BadOption: `now` has no time zone.
         """
         key = (memory_version, to_seconds(local_minute(now, zone)), warning_minutes, zone or now.tzinfo)
         last = self._last
@@ -114,28 +114,27 @@ class DeadlineCache:
         return due
 
     def clear(self) -> None:
-        """Forget what was found."""
         self._last = None
 
 
 def local_minute(moment: datetime, zone: tzinfo | None) -> datetime:
-    """The minute that the clock on the wall shows in `zone`, or where `moment` is from.
+    """The local minute in `zone`, or in the zone of `moment`.
 
     Raises:
-        BadOption: `moment` has no zone.
+        BadOption: `moment` has no time zone.
     """
     try:
         local = check_zone(moment).astimezone(zone) if zone else check_zone(moment)
-    except OverflowError:  # in the first or last hours that there are
+    except OverflowError:  # in the first or last hours of the calendar
         local = moment
     return local.replace(second=0, microsecond=0)
 
 
 def check_zone(moment: datetime) -> datetime:
-    """A time that can be compared with any other.
+    """Return `moment` if it has a time zone.
 
     Raises:
-        BadOption: it cannot, having no zone.
+        BadOption: it has none.
     """
     if moment.utcoffset() is None:
         raise BadOption(f"a time has to have a zone, unlike {moment}")
@@ -143,7 +142,7 @@ def check_zone(moment: datetime) -> datetime:
 
 
 def to_seconds(moment: datetime) -> int:
-    """When it is, for comparing and counting: also across a change of clocks, and in the years 1 and 9999."""
+    """Return a time as seconds that can be compared across clock changes, also in the years 1 and 9999."""
     offset = moment.utcoffset() or timedelta(0)
     of_day = moment.hour * 3600 + moment.minute * 60 + moment.second
     return moment.toordinal() * 86_400 + of_day - int(offset.total_seconds())
@@ -171,17 +170,17 @@ def _build_deadline(node: Node, stamp: PlanningDate, minute: datetime, zone: tzi
 def next_occurrence(
     first: datetime, repeater: str, *, local_now: datetime, is_over: Callable[[datetime], bool]
 ) -> datetime:
-    """The first time that is not over, of those at which something repeats; `first` where it does not.
+    """Return the first occurrence that is not over; `first` if the deadline does not repeat.
 
-    `+1w`, `++1w` and `.+1w` are the same here: they differ in what becomes of the date when it is done. A day
-    that a month does not have is its last. `wall` is the time now, and saves going through all the years.
+    `+1w`, `++1w` and `.+1w` are the same here: they only differ when the date is marked as done. A day that a
+    month lacks is its last day. `local_now` avoids stepping through all years.
     """
     match = _REPEATER.match(repeater)
     number = int(match[1]) if match else 0
     if not match or not number:
         return first
     try:
-        # From a little before now on, since clocks may have been changed in between.
+        # Starts a little before now, since clocks may have changed in between.
         if months := number * _MONTHS.get(match[2], 0):
             passed_months = (local_now.year - first.year) * 12 + local_now.month - first.month - 1
             count = max(0, passed_months // months)

@@ -1,4 +1,4 @@
-"""Watching folders: a thread that tells what changed in them, also across their coming and going."""
+"""Watch folders for changes in a thread, even if folders are deleted and created again."""
 
 import os
 from collections.abc import Set
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
 
-# How watchfiles numbers what happened.
+# Code of watchfiles for a modified file.
 _MODIFIED = 2
-# How long folders that cannot be watched are left alone before they are tried again.
+# Wait before folders that could not be watched are tried again.
 _RETRY_FOLDERS_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 64.0
@@ -21,39 +21,38 @@ _MAX_PAUSE_SECONDS = 64.0
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """Something that happened to a file or folder; an edit leaves it where it is, anything else may not."""
+    """A change of a file or folder. An edit leaves its path in place; other changes may not."""
 
     path: str
     is_edit: bool
 
 
 class FolderObserver(Protocol):
-    """Who wants to know. It is called from the watcher's thread."""
+    """Receives changes. Called in the watcher's thread."""
 
     def unwatched_folders(self) -> frozenset[str]:
-        """The folders of what is not watched yet; none most of the time. Asked for many times a second."""
+        """Folders that are not watched yet; usually none. Called many times a second."""
 
     def folders(self) -> frozenset[str]:
-        """All folders that are to be watched."""
+        """All folders to watch."""
 
     def on_watched(self, folders: frozenset[str]) -> None:
-        """From now on, every change in these is told. Called whenever some were not watched yet."""
+        """From now on every change in these folders is reported."""
 
     def is_relevant(self, changes: Set[FileChange]) -> bool:
-        """Whether any of these matters; what does not is not told of again."""
+        """Whether any of these changes matters. Others are not reported."""
 
-    def on_changed(self, changes: frozenset[FileChange]) -> None:
-        """These have happened."""
+    def on_changed(self, changes: frozenset[FileChange]) -> None: ...
 
     def on_lost(self, reason: str) -> None:
-        """Nothing is watched any longer, or not yet: changes may have been missed."""
+        """Nothing is watched now, so changes may have been missed."""
 
 
 class FileWatcher:
-    """A thread that watches folders, not what is in folders below them, and gathers changes for a while.
+    """Thread that watches folders, not recursively, and debounces changes.
 
-    It survives folders that are deleted, made again or replaced, and tries again what cannot be watched. It
-    begins with `ensure`, and ends with `close`, or with the process.
+    Folders may be deleted, created again or replaced; those that cannot be watched are tried again. The thread
+    runs from `ensure_running` until `close` or the end of the process.
     """
 
     def __init__(self, observer: FolderObserver, *, debounce_seconds: float) -> None:
@@ -64,7 +63,7 @@ class FileWatcher:
         self._thread: Thread | None = None
 
     def ensure_running(self) -> None:
-        """Have the thread running, also in a process that was forked from the one in which it ran."""
+        """Start the thread unless it runs. Also works in a forked process."""
         if self._is_running_or_closed():
             return
         with self._lock:
@@ -73,13 +72,13 @@ class FileWatcher:
             thread = Thread(target=self._run, name="foveate-watcher", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # as many threads as the system allows
+            except RuntimeError as error:  # the system allows no more threads
                 self._observer.on_lost(str(error))
                 return
             self._thread = thread
 
     def close(self) -> None:
-        """End the thread, and wait for it. Nothing is watched from then on."""
+        """Stop the thread and wait for it."""
         with self._lock:
             self._stop.set()
             thread, self._thread = self._thread, None
@@ -100,7 +99,7 @@ class FileWatcher:
                 _WatchSession(self._observer, self._stop, self._debounce_seconds).run()
             except (OSError, WatchfilesRustInternalError) as error:
                 self._observer.on_lost(str(error))
-                if monotonic() - began > _MAX_PAUSE_SECONDS:  # it did work for a while
+                if monotonic() - began > _MAX_PAUSE_SECONDS:  # it worked for a while
                     pause = _FIRST_PAUSE_SECONDS
                 self._stop.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE_SECONDS)
@@ -108,7 +107,7 @@ class FileWatcher:
 
 
 class _WatchSession:
-    """One try at watching, which ends with an error or when it is told to stop."""
+    """One attempt at watching, until an error or `stop`."""
 
     def __init__(self, observer: FolderObserver, stop: Event, debounce_seconds: float) -> None:
         self._observer = observer
@@ -117,11 +116,11 @@ class _WatchSession:
         self._step_ms = round(1000 * min(max(debounce_seconds / 10, 0.01), 0.05))
         self._notify: RustNotify | None = None
         self._watched_folders: frozenset[str] = frozenset()
-        """The folders that are watched now."""
+        """Folders that are watched now."""
         self._pending_changes: set[FileChange] = set()
         self._report_at = inf
         self._unwatchable: frozenset[str] = frozenset()
-        """What could not be watched when it was tried last."""
+        """Folders that could not be watched at the last attempt."""
         self._retry_at = 0.0
 
     def run(self) -> None:
@@ -141,7 +140,6 @@ class _WatchSession:
                 self._notify.close()
 
     def _watch_new_folders(self) -> None:
-        """Watch what is not watched yet, and say so."""
         wanted = self._observer.unwatched_folders()
         if not wanted or (wanted == self._unwatchable and monotonic() < self._retry_at):
             return
@@ -150,9 +148,9 @@ class _WatchSession:
             from watchfiles._rust_notify import RustNotify
 
             try:
-                # The new one watches before the old one ends, so that nothing is missed between them.
+                # The new watch starts before the old one ends, so that no change is missed.
                 fresh = RustNotify(sorted(folders), False, False, 0, False, False)
-            except FileNotFoundError:  # gone since it was looked at
+            except FileNotFoundError:  # deleted in the meantime
                 return
             if self._notify is not None:
                 self._collect_changes()
@@ -165,20 +163,19 @@ class _WatchSession:
         )
 
     def _collect_changes(self) -> None:
-        """Wait a moment for changes."""
         if self._notify is None:
             self._stop.wait(self._step_ms / 1000)
             return
         events = self._notify.watch(self._step_ms, self._step_ms, self._step_ms, self._stop)
-        if isinstance(events, str):  # it was in vain
+        if isinstance(events, str):  # timeout or stop
             return
         changes = {FileChange(path, kind == _MODIFIED) for kind, path in events}
-        # Others may write beside a workspace all day long, which must not begin or end the wait.
+        # Other programs may write next to a workspace all day, which must neither start nor end the debounce.
         if self._observer.is_relevant(changes):
             if not self._pending_changes:
                 self._report_at = monotonic() + self._debounce_seconds
             self._pending_changes |= changes
-        # A folder that has come or gone is another one from now on, and so are those below it.
+        # A folder that was created or deleted must be watched again, and so must those below it.
         moved = tuple(
             change.path for change in changes if not change.is_edit and change.path in self._watched_folders
         )
@@ -191,6 +188,6 @@ class _WatchSession:
 def _is_watchable(folder: str) -> bool:
     try:
         folder.encode()
-    except UnicodeEncodeError:  # watchfiles takes no other names
+    except UnicodeEncodeError:  # watchfiles accepts only such names
         return False
     return os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)  # noqa: PTH112

@@ -1,6 +1,5 @@
-"""What the parts of a prompt are made from. Equal inputs give the same bytes, so they are the caches' keys.
-
-The context of a prompt from a memory: what it is made from, and how.
+"""Inputs of the prefix and the context of a prompt. Equal inputs give the same bytes, so they are
+cache keys.
 """
 
 from collections.abc import Callable, Hashable
@@ -23,7 +22,7 @@ DEFAULT_MODEL = "gpt-4o"
 
 
 class CallKind(StrEnum):
-    """What a call is made for."""
+    """Purpose of a call."""
 
     USER = "user"
     TOOL = "tool"
@@ -33,17 +32,17 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ToolText:
-    """A tool as the prefix describes it; `schema` is the JSON of its parameters, as it is to be shown."""
+    """A tool as the prefix describes it. `schema` is the JSON of its parameters, verbatim."""
 
     name: str
     description: str = ""
     schema: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no text.
+        """Validate the values.
 
         Raises:
-            BadOption: a field that is something else.
+            BadOption: a field is not a text.
         """
         for field in ("name", "description", "schema"):
             check_type(getattr(self, field), str, "a text", ("tool", field))
@@ -51,9 +50,10 @@ class ToolText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixInputs:
-    """All that the prefix is made from; what is empty is missing, and so is an identity that is None.
+    """Inputs of the prefix. An empty field, or an identity of None, is missing.
 
-    Feedback stands oldest first. Tools are kept by name, each once, whatever the order they were registered in.
+    Feedback is ordered oldest first. Tools are sorted by name, without duplicates, so that their order does not
+    matter.
     """
 
     identity: str | None = ""
@@ -62,11 +62,11 @@ class PrefixInputs:
     tools: tuple[ToolText, ...] = ()
 
     def __post_init__(self) -> None:
-        """Put the tools in order.
+        """Validate the values and sort the tools.
 
         Raises:
-            BadOption: no tuple where one belongs, since of a single text every letter would be an entry; or an
-                entry that is something else.
+            BadOption: a field is not a tuple, since every letter of a text would be an entry, or an entry has
+                the wrong type.
         """
         check_type(self.identity, (str, NoneType), "a text or None", ("prefix", "identity"))
         for name, kind, what in (
@@ -83,12 +83,12 @@ class PrefixInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInputs:
-    """All that the context section is made from.
+    """Inputs of the context section.
 
-    `scope` names a subtree of the memory, the whole where it is None; `privacy_tags` are what may not be shown;
-    `format` is how the memory is written out, and `model` whose tokens the limit is in; `semantic_threshold` is
-    how similar something is that is shown for that, what is usual where it is None. `memory_version` can be any
-    value that is another one after every change of the memory: a number, a hash, not the memory itself.
+    `scope` names a subtree of the memory; None is the whole. `privacy_tags` are tags of what is not shown.
+    `format` is the markup of the result, and `model` decides how `limit_tokens` are counted.
+    `semantic_threshold` is the minimum similarity; None is the default. `memory_version` is any hashable value
+    that differs after every change of the memory.
     """
 
     agent: str
@@ -103,12 +103,11 @@ class ContextInputs:
     semantic_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would be taken for something else.
+        """Validate the values.
 
         Raises:
-            BadOption: a limit that is no number of tokens, a threshold that is not from 0 to 1, a version
-                that cannot be hashed, something else where a text belongs, or tags that are no frozenset: a
-                single text would be taken letter by letter, and nothing would be private.
+            BadOption: an invalid limit or threshold, a version that is not hashable, a field that is not a
+                text, or tags that are not a frozenset: each letter of a text would be a tag.
         """
         for name in ("agent", "format", "model"):
             check_type(getattr(self, name), str, "a text", ("context", name))
@@ -137,10 +136,10 @@ def _check_threshold(value: float | None, path: tuple[str, ...]) -> None:
 def check_type(
     value: object, expected: type | tuple[type, ...], what: str, path: tuple[str | int, ...]
 ) -> None:
-    """Refuse a value that is not of that kind; `what` says in words what belongs there.
+    """Check the type of a value; `what` describes the expected type.
 
     Raises:
-        BadOption: it is of another; `path` leads to it.
+        BadOption: it has another type; `path` leads to it.
     """
     if not isinstance(value, expected):
         raise BadOption(f"{'.'.join(map(str, path))} is {what}, not {type(value).__name__}", path=path)
@@ -157,10 +156,10 @@ def context_inputs(
     format: str = "org",  # noqa: A002  # the spec's word
     model: str = DEFAULT_MODEL,
 ) -> ContextInputs:
-    """All that the context is made from, with what holds of the memory and in the environment now.
+    """Return the inputs of the context for the present state of the memory and the environment.
 
     Raises:
-        BadOption: one of them is none, or CONTEXT_SEMANTIC_THRESHOLD is no number from 0 to 1.
+        BadOption: an invalid value, or CONTEXT_SEMANTIC_THRESHOLD is not a number from 0 to 1.
     """
     return ContextInputs(
         agent=agent,
@@ -182,13 +181,13 @@ def memory_context_builder(
     counters: "Callable[[str], TextCounter]" = counter_for,
     finished_projects: bool = True,
 ) -> Callable[[ContextInputs], str]:
-    """What makes the text of the context from a memory: a view of it, counted for the model of the inputs.
+    """Return a function that renders the context text from a memory, counted for the model in the inputs.
 
-    `counters` gives the counter of a model by its name. The model is one of the inputs, and not held here,
-    since a text that is kept for one model can be too long for another. Without `finished_projects`, those are
-    only shown if the inputs have a focus or a scope.
+    `counters` gives the counter of a model. The model is part of the inputs, since a text that fits one model
+    may be too long for another. Without `finished_projects`, these are shown only with a focus or scope.
 
-    It raises a BadOption where something is to be hidden that the memory was read with: nothing is shown then.
+    The function raises BadOption if the memory was loaded without hiding one of the privacy tags; nothing is
+    shown then.
     """
 
     def build(inputs: ContextInputs) -> str:

@@ -1,8 +1,6 @@
-"""The prefix and the context of prompts, kept as long as what they are made from stays the same.
+"""Render the prefix, the context and the active projects as sections, with a visible line for missing parts.
 
-The prefix and the context as sections for the budget, with a visible line where a part is missing.
-
-Awareness: a section that lists the active projects of a memory.
+Prefixes and contexts are cached by their inputs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,29 +16,32 @@ from foveate.memory.parsing.outline import PlanningDate
 from foveate.memory.queries import active_projects
 from foveate.prompt_cache.tool_order import sort_tools
 
+AWARENESS_SECTION_NAME = "awareness"
 NO_IDENTITY = "[Identity not available]"
 NO_MANDATES = "No standing mandates."
 NO_TOOLS = "No tools available."
 NO_FEEDBACK = "No feedback yet."
 NO_AWARENESS = "[Awareness not available]"
 NO_PROJECTS = "No active projects found."
+# Enough for a few dozen agents with a few focuses each; 5 MB at 20 KB per context.
+DEFAULT_CAPACITY = 256
+_WITHOUT_CONTEXT = frozenset({CallKind.HEARTBEAT, CallKind.DELEGATION})
 
 
 @dataclass(frozen=True, slots=True)
 class MissingPart:
-    """A warning: why a section shows a placeholder instead of what belongs there."""
+    """Warning: why a section has a placeholder instead of its content."""
 
     section: str
     reason: str
 
     def __str__(self) -> str:
-        """As a line for a log."""
         return f"{self.section}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedSections:
-    """Sections for the budget, what was missing in them, and whether this call built them (`fresh`)."""
+    """Sections for a budget, and warnings about missing parts. `fresh`: rendered by this call."""
 
     sections: tuple[Section, ...]
     warnings: tuple[MissingPart, ...]
@@ -48,11 +49,11 @@ class RenderedSections:
 
 
 def render_prefix(inputs: PrefixInputs) -> RenderedSections:
-    """The sections identity, mandates, tools and feedback.
+    """Render the sections identity, mandates, tools and feedback.
 
-    Feedback comes last, because it alone changes within a session: what stands before it stays in the
-    provider's cache, for whose sake tools are sorted by name. Each entry says what it is, so that a cut leaves
-    none that cannot be understood. A mandate that is given twice stands and counts once.
+    Feedback comes last because only it changes within a session, so that everything before it stays in the
+    provider's cache. Tools are sorted by name for the same reason. Each entry has its own label, so that it can
+    be understood if others are cut. Duplicate mandates are dropped.
     """
     mandates = [f"Mandate: {text}" for text in dict.fromkeys(inputs.mandates) if text.strip()]
     feedback = [f"Feedback: {text}" for text in inputs.feedback if text.strip()]
@@ -74,12 +75,12 @@ def render_prefix(inputs: PrefixInputs) -> RenderedSections:
 
 
 def render_context(inputs: ContextInputs, text: str | MissingPart) -> RenderedSections:
-    """The section context: the text that shows the memory, or why there is none.
+    """Render the section context: the text from the memory, or why there is none.
 
-    The limit in `inputs` caps the section, so that it holds whoever made the text.
+    The limit in `inputs` is a cap of the section, whoever made the text.
 
     Raises:
-        BadOption: it is something else than a text.
+        BadOption: `text` is not a text.
     """
     check_type(text, (str, MissingPart), "a text", ("context", "text"))
     missing: MissingPart | None = None
@@ -110,13 +111,10 @@ def _tool_text(tool: ToolText) -> str:
     return f"{head}\n{tool.schema}" if tool.schema else head
 
 
-AWARENESS_SECTION_NAME = "awareness"
-
-
 def render_awareness(nodes: Iterable[Node] | MissingPart) -> RenderedSections:
-    """The section awareness: each active project with its state, deadlines and id; or why there are none.
+    """Render the section awareness: each active project with its state, deadlines and id, or why there is none.
 
-    They stand in the order of the memory, so that a change of one leaves those before it as they were.
+    Projects are in the order of the memory, so that a change of one leaves those before it unchanged.
     """
     if isinstance(nodes, MissingPart):
         return _build_awareness([NO_AWARENESS], nodes)
@@ -150,24 +148,18 @@ def _on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# Enough for a few dozen agents with a few focuses each; at 20 KB a context that is 5 MB.
-DEFAULT_CAPACITY = 256
-
-_WITHOUT_CONTEXT = frozenset({CallKind.HEARTBEAT, CallKind.DELEGATION})
-
-
 class PromptParts:
-    """Prefixes and contexts, `capacity` of each; the least recently used is forgotten first.
+    """LRU cache of prefixes and contexts, `capacity` of each.
 
-    Safe to share between threads. Two that ask for the same thing at once may both build it, and get the same
-    from then on: neither waits for the other, so a build that hangs or fails holds up nobody else.
+    Thread-safe. Concurrent callers may both build the same part, and then get the same value. No caller waits
+    for another, so a build that hangs or fails delays nobody else.
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        """Check the capacity; with 0 nothing is kept.
+        """A capacity of 0 disables the cache.
 
         Raises:
-            BadOption: it is below 0.
+            BadOption: the capacity is negative.
         """
         if capacity < 0:
             raise BadOption(f"capacity is a number, 0 or more, not {capacity!r}", path=("capacity",))
@@ -176,7 +168,7 @@ class PromptParts:
         register(self)
 
     def prefix(self, inputs: PrefixInputs) -> RenderedSections:
-        """The prefix, rendered anew only for inputs that are not remembered."""
+        """Return the prefix, rendered only if it is not cached."""
         cached = self._prefixes.get(inputs)
         if cached is not None:
             return cached
@@ -186,13 +178,13 @@ class PromptParts:
     def context(
         self, kind: str, inputs: ContextInputs, build: Callable[[ContextInputs], str | None]
     ) -> RenderedSections:
-        """The context section, its text made by `build` only for inputs that are not remembered.
+        """Return the context section; `build` is called only if it is not cached.
 
-        No section for a heartbeat or a delegation. Where `build` gives None, or raises a FoveateError or an
-        OSError, the section is a placeholder, a warning says why, and the next call tries again.
+        Heartbeats and delegations get no section. If `build` returns None, or raises a FoveateError or an
+        OSError, the section is a placeholder with a warning, and the next call tries again.
 
         Raises:
-            BadOption: there is no such kind of call, or what `build` gives is no text.
+            BadOption: there is no such kind of call, or `build` does not return a text.
         """
         if parse_choice(CallKind, kind, ("kind",)) in _WITHOUT_CONTEXT:
             return RenderedSections(sections=(), warnings=(), fresh=False)
@@ -207,9 +199,9 @@ class PromptParts:
         return _store(self._contexts, inputs, built, generation)
 
     def clear(self) -> None:
-        """Forget every prefix and context, also those that are being built now.
+        """Empty the cache; what is being built now is not stored either.
 
-        Counters remember the texts that they have measured; `foveate.tokens.drop_caches` forgets those as well.
+        Counters cache texts too; `foveate.tokens.drop_caches` empties all caches.
         """
         self._prefixes.clear()
         self._contexts.clear()
@@ -234,7 +226,7 @@ def _store(
     built: RenderedSections,
     generation: int,
 ) -> RenderedSections:
-    """`built`, kept as what later calls are given, unless another thread was first."""
+    """Cache `built` for later calls, unless another thread was first."""
     cached = replace(built, fresh=False)
     current = cache.put_if_absent(inputs, cached, generation)
     return built if current is cached else current

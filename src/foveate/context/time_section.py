@@ -1,4 +1,4 @@
-"""Time: a section that says what time it is, how long the session has lasted, and what is due."""
+"""The section `time`: the time, the duration of the session, and deadlines."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ WARNING_MINUTES_VARIABLE = "DEADLINE_WARNING_MINUTES"
 NOTHING_DUE = DueDeadlines()
 
 _BOOLEANS = dict.fromkeys(("true", "on", "yes", "1"), True) | dict.fromkeys(("false", "off", "no", "0"), False)
-# Not `strftime`, which writes in the language of the machine.
+# Not `strftime`, which depends on the locale.
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -35,25 +35,23 @@ _MAX_TITLE_CHARS = 200
 
 
 class TimeFormat(StrEnum):
-    """How times are written."""
-
     ISO = "iso"
     NATURAL = "natural"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOptions:
-    """Whether the time is told, how it is written, and how long before a deadline it is spoken of."""
+    """Options of the section `time`."""
 
     awareness: bool = True
     format: TimeFormat = TimeFormat.ISO
     warning_minutes: int = 60
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
+        """Validate the values.
 
         Raises:
-            BadOption: a format that there is not, a number of minutes below 0, a switch that is none.
+            BadOption: an unknown format, a negative number of minutes, or a switch that is not a bool.
         """
         if not isinstance(self.awareness, bool):
             raise BadOption(f"awareness is true or false, not {self.awareness!r}", path=("awareness",))
@@ -67,10 +65,10 @@ class TimeOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], over: "TimeOptions | None" = None) -> Self:
-        """What the environment's variables say, over what holds without them; an empty one says nothing.
+        """Return the options in environment variables, over those in `over`. Empty variables are ignored.
 
         Raises:
-            BadOption: a value that cannot be read; names the variable.
+            BadOption: an invalid value; names the variable.
         """
         defaults = over or TimeOptions()
         awareness, format_, minutes = (
@@ -91,7 +89,7 @@ class TimeOptions:
 
 
 class TimeAwareness:
-    """The section `time` of the prompts that stand on one memory."""
+    """Renders the section `time` for prompts with one memory."""
 
     def __init__(self) -> None:
         self._deadlines = DeadlineCache()
@@ -106,13 +104,13 @@ class TimeAwareness:
         session_started: datetime | None = None,
         options: TimeOptions | None = None,
     ) -> Section | None:
-        """What is to be told of the time now; None where that is turned off.
+        """Render the section. None if it is disabled.
 
-        `nodes` are gone through once a minute, and again for another `memory_version`. `zone` is where the user
-        is, and the dates in the memory are from; that of `now` where it is None.
+        `nodes` are scanned once a minute, and again for another `memory_version`. `zone` is the time zone of
+        the user and of the dates in the memory; default: that of `now`.
 
         Raises:
-            BadOption: a time without a zone.
+            BadOption: a time without a time zone.
         """
         options = options or TimeOptions()
         if not options.awareness:
@@ -135,12 +133,12 @@ def render_time(
     session_started: datetime | None = None,
     format: TimeFormat = TimeFormat.ISO,  # noqa: A002  # the setting's name
 ) -> Section:
-    """The section `time`: now, how long the session has lasted, what is due soon and what is overdue.
+    """Render the section: the time, the duration of the session, near and overdue deadlines.
 
-    Within a minute its bytes stay the same. Where it is cut, the time itself is what stays longest.
+    The bytes stay the same within a minute. If the section is cut, the time itself is kept longest.
 
     Raises:
-        BadOption: a time without a zone.
+        BadOption: a time without a time zone.
     """
     minute = local_minute(now, zone)
     lines = [f"Time: {_format_now(minute, format)}"]
@@ -164,7 +162,7 @@ def render_time(
 def _format_now(minute: datetime, time_format: TimeFormat) -> str:
     if time_format is TimeFormat.ISO:
         return minute.isoformat(timespec="minutes")
-    # Some zones have no name of their own, but all say how far they are from UTC.
+    # Some zones have no name, but every zone has an offset from UTC.
     zone = minute.tzname() or minute.isoformat().removeprefix(minute.replace(tzinfo=None).isoformat())
     return f"{_format_day(minute)}, {minute:%H:%M} ({zone})"
 
@@ -188,7 +186,7 @@ def _format_day(moment: datetime) -> str:
 
 
 def _format_duration(minutes: int, time_format: TimeFormat) -> str:
-    """So many minutes in the two largest units that they fill."""
+    """Write a duration in its two largest units."""
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     units = [(days, "d", "day"), (hours, "h", "hour"), (0 if days else minutes, "min", "minute")]
@@ -199,7 +197,7 @@ def _format_duration(minutes: int, time_format: TimeFormat) -> str:
 
 
 def _shorten_title(text: str) -> str:
-    """On one line, and not longer than a title is read."""
+    """Return the title on one line, limited in length."""
     line = " ".join(text.split())
     return line if len(line) <= _MAX_TITLE_CHARS else line[:_MAX_TITLE_CHARS] + " …"
 

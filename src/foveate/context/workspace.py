@@ -1,4 +1,4 @@
-"""Bundles: what the files of a workspace say, as one value that never changes."""
+"""Workspaces, and bundles of their files as immutable values."""
 
 import os
 from collections.abc import Iterable, Mapping, Set
@@ -11,7 +11,7 @@ from foveate.errors import BadOption
 from foveate.paths import StrPath
 
 ROLE_FILES = ("IDENTITY.md", "SOUL.md", "USER.md", "AGENTS.md", "MEMORY.md")
-"""The files that every workspace may have, in the order in which a prompt carries them."""
+"""Files that every workspace may have, in the order in which they appear in a prompt."""
 
 _PRIORITIES = {
     "IDENTITY.md": Priority.REQUIRED,
@@ -23,16 +23,16 @@ _ROLE_BY_NAME = {role.casefold(): role for role in ROLE_FILES}
 
 
 def find_role(name: str) -> str | None:
-    """Which of the roles a file of that name has, whatever its case."""
+    """Return the role of a file by its name, ignoring case."""
     return _ROLE_BY_NAME.get(name.casefold())
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Workspace:
-    """Whose files are meant: a folder, a scope in it, and further files in it.
+    """A folder, a scope inside it, and extra files.
 
-    A scope is a folder below the root, such as `support` or `support/night`: a file in it stands before the one
-    of that name above it. Extras are files below the root, each once, in any order.
+    A scope is a folder below the root, such as `support` or `support/night`; a file in it overrides the one of
+    the same name above it. Extras are files below the root, in any order.
     """
 
     root: str
@@ -40,40 +40,40 @@ class Workspace:
     extras: tuple[str, ...]
 
     def __init__(self, root: StrPath, scope: str = "", extras: Iterable[str] = ()) -> None:
-        """Check everything, and bring it into one form, so that the same files are always the same workspace.
+        """Validate and normalize the paths, so that the same files are always the same workspace.
 
         Raises:
-            BadOption: a path that leads out of the root, or something else that is none.
+            BadOption: a path outside the root, or not a path.
         """
         set_field = object.__setattr__
         path = os.fspath(root)
         if not path or "\0" in path or not _is_encodable(path):
             raise BadOption(f"root is a folder, not {root!r}", path=("root",))
-        set_field(self, "root", os.path.abspath(path))  # noqa: PTH100  # a link on the way has to stay one
+        set_field(self, "root", os.path.abspath(path))  # noqa: PTH100  # links must not be resolved
         set_field(self, "scope", _relative_path(scope, self.root, ("scope",)) if scope else "")
         if isinstance(extras, str):
             raise BadOption(f"extras are a list, also where there is only one: [{extras!r}]", path=("extras",))
         extra_names = {
             _relative_path(extra, self.root, ("extras", number)) for number, extra in enumerate(extras)
         }
-        # A role at the root is carried anyway.
+        # Roles at the root are included anyway.
         set_field(self, "extras", tuple(sorted(name for name in extra_names if not find_role(name))))
 
     @property
     def file_names(self) -> tuple[str, ...]:
-        """What its files are called in a bundle, in their order."""
+        """Names of the files in a bundle, in their order."""
         return ROLE_FILES + self.extras
 
 
 def _is_encodable(text: str) -> bool:
     try:
         return bool(os.fsencode(text))
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # a lone surrogate
         return False
 
 
 def _relative_path(given_path: str, root: str, path: tuple[str | int, ...]) -> str:
-    """A path from the root, without detours."""
+    """Return a normalized path relative to the root."""
     what = f"{'.'.join(map(str, path))}: {given_path!r:.200}"
     if not given_path.isprintable() or not given_path.strip():
         raise BadOption(f"{what} is no path that can be shown on one line", path=path)
@@ -86,39 +86,38 @@ def _relative_path(given_path: str, root: str, path: tuple[str | int, ...]) -> s
 
 @dataclass(frozen=True, slots=True)
 class BundleFile:
-    """A file, as far as it may be seen. `name` is its role, or an extra's path; `path` begins at the root."""
+    """The public part of a file. `name` is its role or the path of an extra; `path` is relative to the root."""
 
     name: str
     path: str
     text: str = field(repr=False)  # it can be megabytes
     is_blank: bool = False
-    """Whether there is nothing in it at all, private or not."""
+    """Whether the whole file is blank, private parts included."""
 
     @property
     def depth(self) -> int:
-        """In how many scopes it stands."""
+        """Number of scopes above it."""
         return self.path.count("/")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceWarning:
-    """A warning: what is wrong with a file or a folder of a workspace."""
+    """A problem with a file or folder of a workspace."""
 
     path: str
     reason: str
     name: str = ""
-    """Which file of the bundle cannot be had, if one."""
+    """The file of the bundle that is unavailable, if any."""
     is_permanent: bool = False
-    """Whether only an edit can mend it, so that nothing is gained by reading again."""
+    """Whether only an edit can fix it, so that reading again is pointless."""
 
     def __str__(self) -> str:
-        """As a line for a log."""
         return f"{self.path}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceReading:
-    """What a look at the files of a workspace gave, whether good or not."""
+    """Result of reading the files of a workspace once."""
 
     files: tuple[BundleFile, ...]
     warnings: tuple[WorkspaceWarning, ...]
@@ -126,9 +125,9 @@ class WorkspaceReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """The files of a workspace that have something to say, in a fixed order, and what is wrong with others.
+    """The files of a workspace that are not empty, in a fixed order, and warnings about others.
 
-    The same texts always give the same sections, the same text and the same `version`, wherever they lie.
+    The same texts always give the same sections, the same text and the same `version`, wherever the files are.
     """
 
     workspace: Workspace
@@ -138,7 +137,7 @@ class Bundle:
     sections: tuple[Section, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Make once what is asked for with every prompt."""
+        """Compute once what every prompt needs."""
         nonempty = [file for file in self.files if file.text]
         digest = blake3()
         for file in nonempty:
@@ -149,7 +148,7 @@ class Bundle:
 
     @property
     def text(self) -> str:
-        """All of it, with a blank line between files."""
+        """The whole text, with a blank line between files."""
         return "\n\n".join(section.text for section in self.sections)
 
 
@@ -165,11 +164,11 @@ def _build_section(file: BundleFile) -> Section:
 def merge_reading(
     workspace: Workspace, reading: WorkspaceReading, last: Bundle | None, blank_files: Set[str]
 ) -> Bundle:
-    """The bundle that holds after `reading`, where `last` held before.
+    """Return the bundle after `reading`, given the previous one.
 
-    A file that was good and is not now stays as it was, with a warning, and so does one that has become empty,
-    unless it is in `blanked`: editors empty a file before they write it. One that never was good is left out,
-    with a warning.
+    A file that was available before and is not now keeps its previous text, with a warning. So does a file that
+    has become empty, unless it is in `blank_files`: editors empty a file before they write it. A file that was
+    never available is left out, with a warning.
     """
     new_files = {file.name: file for file in reading.files}
     old_files = {file.name: file for file in last.files if file.text} if last else {}
@@ -199,11 +198,11 @@ def merge_reading(
 def _previous_file(
     name: str, new_files: Mapping[str, BundleFile], old_files: Mapping[str, BundleFile], blank_files: Set[str]
 ) -> BundleFile | None:
-    """The file as it was before, where it is not to be had now."""
+    """Return the previous version of a file if it is unavailable now."""
     old_file, new_file = old_files.get(name), new_files.get(name)
     if old_file is None:
         return None
-    # What stands above it in the scope is another file, which it stood before until it went away.
+    # The file of the same name higher up in the scope is another file, which this one overrode.
     has_vanished = new_file is None or new_file.depth < old_file.depth
     return (
         old_file
@@ -219,5 +218,5 @@ def _missing_reason(new_file: BundleFile | None, old_file: BundleFile) -> str:
 
 
 def blank_file_names(reading: WorkspaceReading) -> frozenset[str]:
-    """The files that are there and have nothing in them."""
+    """Names of files that exist and are blank."""
     return frozenset(file.name for file in reading.files if file.is_blank)

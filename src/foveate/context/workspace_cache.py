@@ -1,4 +1,4 @@
-"""Workspaces: the files that every prompt of an agent carries, read once and kept until they change."""
+"""Cache of workspace bundles: files are read once, and again after a change."""
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 UNWATCHED_MAX_AGE_SECONDS = 5.0
-"""How long a bundle holds where changes are not seen and no `max_age_seconds` is set."""
+"""Maximum age of a bundle if changes cannot be watched and `max_age_seconds` is not set."""
 
-# A file that is emptied to be written again is empty for much less.
+# A file that is truncated to be written is empty for a much shorter time.
 _BLANK_GRACE_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 _MAX_RETRY_SECONDS = 60.0
@@ -36,14 +36,14 @@ _MAX_RETRY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceCacheOptions:
-    """How bundles are kept. A `max_age_seconds` of 0 is none: only a change makes them be read again."""
+    """Options of the cache. With a `max_age_seconds` of 0, bundles are read again only after changes."""
 
     enabled: bool = True
     watch_debounce_ms: float = 500
     max_age_seconds: float = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
+        """Validate the values.
 
         Raises:
             BadOption: names the option.
@@ -59,7 +59,7 @@ class WorkspaceCacheOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceCacheStats:
-    """How often bundles of a root were there already, had to be read, and were dropped for a change."""
+    """Hits, misses and invalidations of the bundles of one root."""
 
     hits: int = 0
     misses: int = 0
@@ -68,31 +68,31 @@ class WorkspaceCacheStats:
 
 @dataclass(slots=True, eq=False)
 class _CacheSlot:
-    """A workspace, what was last known of it, and how sure that is. Guarded by the lock of its `Workspaces`."""
+    """Cached state of a workspace. Guarded by the lock of its `WorkspaceCache`."""
 
     workspace: Workspace
     read_lock: Lock = field(default_factory=Lock)
-    """Held by whoever reads its files, so that nobody else does."""
+    """Held while its files are read, so that only one thread reads."""
     bundle: Bundle | None = None
-    """The last one; it holds as long as `sight` is there."""
+    """The last bundle; valid as long as `scan` is set."""
     scan: WorkspaceScan | None = None
     read_at: float = -inf
     retry_seconds: float = 0
-    """How long what is wrong in it is borne; 0 where nothing is."""
+    """When a bundle with warnings is read again; 0 without warnings."""
     blank_since: dict[str, float] = field(default_factory=dict)
     is_watched: bool = False
 
 
 def read_bundle(workspace: Workspace, gate: Gate, last: Bundle | None = None) -> Bundle:
-    """The bundle of a workspace, read now; what cannot be had stays as it was in the `last` one."""
+    """Read the bundle of a workspace now. Unavailable files keep their text in `last`."""
     return merge_reading(workspace, read_files(scan_workspace(workspace), gate), last, frozenset())
 
 
 class WorkspaceCache:
-    """Bundles, each read when it is first asked for, and again when a file of its workspace has changed.
+    """Cache of bundles. Each is read when it is first needed, and again after a change of its files.
 
-    Safe to share between threads: those that ask for the same bundle at once wait for one reading. Has a thread
-    of its own from the first bundle on; `close` ends it, and so does leaving a `with`.
+    Thread-safe: concurrent callers wait for one read. A watcher thread runs from the first bundle until `close`
+    or the end of the `with` block.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class WorkspaceCache:
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Nothing is read yet. `clock` gives seconds and never goes back."""
+        """`clock` returns monotonic seconds."""
         self._gate = gate
         self._options = options or WorkspaceCacheOptions()
         self._clock = clock
@@ -115,23 +115,21 @@ class WorkspaceCache:
         register(self)
 
     def __enter__(self) -> Self:
-        """Itself; leaving closes it."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
         self.close()
 
     def close(self) -> None:
-        """Watch no longer. Bundles can still be asked for, and are read again when they are old."""
+        """Stop watching. Bundles can still be read, and are read again when they are too old."""
         self._watcher.close()
 
     def bundle(self, workspace: Workspace, *, enabled: bool | None = None) -> Bundle:
-        """The bundle of `workspace`: the one that is kept, or read now. `enabled` overrides the option.
+        """Return the bundle of `workspace`, cached or read now. `enabled` overrides the option.
 
-        Files that cannot be had are warnings in it, never an error.
+        Unavailable files are warnings in the bundle, never errors.
         """
         if not (self._options.enabled if enabled is None else enabled):
             return read_bundle(workspace, self._gate)
@@ -142,16 +140,16 @@ class WorkspaceCache:
         if bundle is None:
             with slot.read_lock:
                 with self._lock:
-                    bundle = self._valid_bundle(slot)  # by another thread, while this one waited
+                    bundle = self._valid_bundle(slot)  # another thread may have read it
                 bundle = bundle or self._read_slot(slot)
         if self._watch_error:
             return replace(bundle, warnings=(*bundle.warnings, self._watch_warning(workspace)))
         return bundle
 
     def cached_bundle(self, workspace: Workspace) -> Bundle | None:
-        """The bundle of `workspace` that is kept and holds still; None where `bundle` would have to read it.
+        """Return the cached bundle if it is valid. None if `bundle` would have to read it.
 
-        For an event loop: no file is touched.
+        For event loops: does no I/O.
         """
         self._watcher.ensure_running()
         with self._lock:
@@ -159,25 +157,24 @@ class WorkspaceCache:
             return None if slot is None or self._watch_error else self._valid_bundle(slot)
 
     def stats(self) -> Mapping[str, WorkspaceCacheStats]:
-        """How often bundles were kept, read and dropped, by root."""
+        """Statistics by root."""
         with self._lock:
             return dict(self._stats)
 
     def clear(self) -> None:
-        """Forget every bundle, also what it said before, and those that are being read now."""
+        """Empty the cache, previous texts included; what is being read now is not stored either."""
         with self._lock:
             self._slots.clear()
             self._unwatched.clear()
 
     def _valid_bundle(self, slot: _CacheSlot) -> Bundle | None:
-        """The bundle, if it holds still."""
         if slot.scan is None or self._clock() - slot.read_at >= self._max_age_seconds(slot):
             return None
         self._update_stats(slot, hits=1)
         return slot.bundle
 
     def _max_age_seconds(self, slot: _CacheSlot) -> float:
-        """After how many seconds a bundle is read again."""
+        """Age after which a bundle is read again."""
         limit = self._options.max_age_seconds or (inf if slot.is_watched else UNWATCHED_MAX_AGE_SECONDS)
         return min(limit, slot.retry_seconds or inf)
 
@@ -196,7 +193,7 @@ class WorkspaceCache:
                 0 if all(warning.is_permanent for warning in bundle.warnings) else retry_seconds
             )
             slot.bundle, slot.scan, slot.read_at, slot.is_watched = bundle, scan, started, False
-            if self._slots.get(slot.workspace) is slot:  # and all was not dropped meanwhile
+            if self._slots.get(slot.workspace) is slot:  # unless the cache was dropped in the meantime
                 self._unwatched.add(slot)
             self._update_stats(slot, misses=1)
         return bundle
@@ -218,20 +215,18 @@ class WorkspaceCache:
             invalidations=stats.invalidations + invalidations,
         )
 
-    # What follows is for the watcher, in its thread.
+    # The following methods are called by the watcher in its thread.
 
     def unwatched_folders(self) -> frozenset[str]:
-        """The folders of the bundles that are not watched yet."""
         with self._lock:
             return frozenset().union(*(slot.scan.folders for slot in self._unwatched if slot.scan))
 
     def folders(self) -> frozenset[str]:
-        """The folders of all bundles that are kept."""
         with self._lock:
             return frozenset().union(*(slot.scan.folders for slot in self._slots.values() if slot.scan))
 
     def on_watched(self, folders: frozenset[str]) -> None:
-        """Trust the bundles in these folders, unless something changed between their reading and now."""
+        """Trust the bundles in these folders, unless a file changed between the read and now."""
         with self._lock:
             self._watch_error = ""
             unwatched = [(slot, slot.scan, slot.bundle) for slot in self._unwatched]
@@ -240,7 +235,7 @@ class WorkspaceCache:
                 continue
             is_same = self._is_unchanged(scan, bundle)
             with self._lock:
-                if slot.scan is not scan:  # it was read again meanwhile
+                if slot.scan is not scan:  # read again in the meantime
                     continue
                 if is_same:
                     slot.is_watched = True
@@ -249,7 +244,7 @@ class WorkspaceCache:
                     self._invalidate({slot.workspace.root})
 
     def _is_unchanged(self, scan: WorkspaceScan, bundle: Bundle) -> bool:
-        """Whether the files are still as they were when they were read."""
+        """Whether the files are the same as when they were read."""
         current = scan_workspace(bundle.workspace)
         if current != scan or not scan.is_recent:
             return current == scan
@@ -257,11 +252,11 @@ class WorkspaceCache:
         return merged.version == bundle.version
 
     def is_relevant(self, changes: Set[FileChange]) -> bool:
-        """Whether any of these matters to a bundle that is kept."""
+        """Whether any of these changes matters to a cached bundle."""
         return bool(self._affected_roots(changes))
 
     def on_changed(self, changes: frozenset[FileChange]) -> None:
-        """Drop the bundles of every root in which something changed that matters."""
+        """Drop the bundles of every root with a relevant change."""
         touched = self._affected_roots(changes)
         with self._lock:
             self._invalidate(touched)
@@ -273,7 +268,7 @@ class WorkspaceCache:
         return {root for root, scan in cached if scan.is_affected(folder_changes)}
 
     def on_lost(self, reason: str) -> None:
-        """Trust no bundle for longer than its age allows."""
+        """Limit the age of all bundles, since changes are not noticed."""
         with self._lock:
             self._watch_error = reason
             for slot in self._slots.values():

@@ -1,7 +1,4 @@
-"""Where the files of a workspace lie, and what has to change for them to lie, or be, otherwise.
-
-What is in the files of a workspace, each as it was at one time, and only what may be seen.
-"""
+"""Find and read the files of a workspace: where they are, which changes affect them, and their public text."""
 
 import codecs
 import errno
@@ -20,21 +17,22 @@ from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.privacy import Gate
 
 MAX_FILE_BYTES = 4_000_000
-"""As much as fills the largest windows; a longer file is no file for every prompt."""
-
-# As many as Linux follows.
+"""Fills the largest context windows. A larger file cannot be part of every prompt."""
+# The limit of Linux.
 _MAX_LINKS = 40
-# Longer than any file system takes to tell two changes apart by their time; FAT's is 2 seconds.
+# Longer than the resolution of timestamps on any file system; FAT's is 2 seconds.
 _RECENT_NS = 2_500_000_000
 _MISSING_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR})
-
+# Attempts to read a file that changes while it is read.
+_MAX_READ_ATTEMPTS = 3
+_READ_CHUNK_BYTES = 1_000_000
 PathStep = tuple[str, str]
-"""A folder, and the name that is looked for in it."""
+"""A folder, and the name that is looked up in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file that was found: `real` is where it lies, without links; `stamp` is another after a change."""
+    """A file that was found. `real_path` has no links; `stamp` differs after a change."""
 
     name: str
     path: str
@@ -44,37 +42,37 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceScan:
-    """What is seen of a workspace without reading a file. Two that are equal show the same files unchanged."""
+    """State of a workspace without reading files. Equal scans mean that no file has changed."""
 
     root: str | None
-    """Where it lies, without links; None where there is no such folder."""
+    """The real path, without links. None if there is no such folder."""
     sources: tuple[SourceFile, ...]
     warnings: tuple[WorkspaceWarning, ...]
     path_steps: frozenset[PathStep]
-    """The folders and links that lead to its files."""
+    """Folders and links on the way to its files."""
     file_steps: frozenset[PathStep]
-    """Its files."""
+    """The files themselves."""
     listed_folders: frozenset[str]
-    """The folders that were searched for files."""
+    """Folders whose entries were listed."""
     is_recent: bool = field(compare=False)
-    """Whether a file was changed a moment ago: if it is changed again now, its time may stay the same."""
+    """Whether a file changed a moment ago, so that another change may leave its timestamp the same."""
     folders: frozenset[str] = field(init=False, compare=False)
-    """Every folder in which something could change what is seen."""
+    """All folders in which a change could change the scan."""
 
     def __post_init__(self) -> None:
-        """Gather the folders once, since they are asked for often."""
+        """Collect the folders once, since they are needed often."""
         folders = frozenset(folder for folder, _ in self.path_steps | self.file_steps) | self.listed_folders
         object.__setattr__(self, "folders", folders)
 
     @property
     def own_folders(self) -> frozenset[str]:
-        """Those in the workspace itself; where it is not there, those that lead to it."""
+        """Folders inside the workspace; if it does not exist, those that lead to it."""
         root = self.root
         own = frozenset(folder for folder in self.folders if root is not None and _is_inside(folder, root))
         return own or self.folders
 
     def is_affected(self, changes: "FolderChanges") -> bool:
-        """Whether something else may be seen after that."""
+        """Whether a scan after these changes could differ."""
         return not (
             self.file_steps.isdisjoint(changes.steps)
             and self.path_steps.isdisjoint(changes.moves)
@@ -84,18 +82,17 @@ class WorkspaceScan:
 
 @dataclass(frozen=True, slots=True)
 class FolderChanges:
-    """What happened in folders, as it concerns workspaces."""
+    """Changes in folders, by how they can affect workspaces."""
 
     steps: frozenset[PathStep]
-    """All that came, went or was edited."""
+    """Everything that was created, deleted or edited."""
     moves: frozenset[PathStep]
-    """What came or went: an edit leaves a folder or a link where it is."""
+    """Created or deleted: an edit does not move a folder or link."""
     markdown_folders: frozenset[str]
-    """Where a Markdown file was among it that is not hidden, as what editors leave beside a file is."""
+    """Folders with a change of a visible Markdown file. Temporary files of editors are hidden."""
 
     @classmethod
     def from_changes(cls, changes: Iterable[FileChange]) -> Self:
-        """What `changes` come to."""
         steps = [(os.path.split(change.path), change.is_edit) for change in changes]
         return cls(
             frozenset(step for step, _ in steps),
@@ -110,8 +107,6 @@ def _is_visible_markdown(name: str) -> bool:
 
 @dataclass(slots=True)
 class _ScanBuilder:
-    """What has been seen so far."""
-
     sources: list[SourceFile] = field(default_factory=list)
     warnings: list[WorkspaceWarning] = field(default_factory=list)
     path_steps: set[PathStep] = field(default_factory=set)
@@ -120,7 +115,7 @@ class _ScanBuilder:
 
 
 def scan_workspace(workspace: Workspace) -> WorkspaceScan:
-    """Where the files of a workspace are now, and what is wrong with them."""
+    """Find the files of a workspace, and problems with them."""
     builder = _ScanBuilder()
     root, steps, reason = resolve_path("/", workspace.root)
     builder.path_steps.update(steps)
@@ -144,9 +139,9 @@ def scan_workspace(workspace: Workspace) -> WorkspaceScan:
 
 
 def resolve_path(folder: str, path: str) -> tuple[str | None, list[PathStep], str]:
-    """Where `path` leads from the folder `at`, each step on the way, and why it leads nowhere, if so.
+    """Resolve `path` from `folder`. Returns the real path, each step on the way, and why it failed.
 
-    Links are followed one by one, so that a change of any of them can be told from other changes.
+    Links are followed one by one, so that changes of each can be detected.
     """
     steps: list[PathStep] = []
     pending = path.split("/")[::-1]
@@ -165,7 +160,7 @@ def resolve_path(folder: str, path: str) -> tuple[str | None, list[PathStep], st
         except OSError as error:
             if error.errno != errno.EINVAL:
                 return None, steps, os_error_reason(error)
-            folder = current  # it is there, and no link
+            folder = current  # exists, and is not a link
             continue
         links += 1
         if links > _MAX_LINKS:
@@ -176,7 +171,7 @@ def resolve_path(folder: str, path: str) -> tuple[str | None, list[PathStep], st
 
 
 def _find_roles(workspace: Workspace, root: str, builder: _ScanBuilder) -> dict[str, str]:
-    """The path of each role's file from the root; what stands deeper in the scope holds."""
+    """Return the path of each role's file, relative to the root. The deepest in the scope wins."""
     roles = _list_roles(root, "", builder)
     path, folder = "", root
     for part in workspace.scope.split("/") if workspace.scope else ():
@@ -201,7 +196,7 @@ def _list_roles(folder: str, path: str, builder: _ScanBuilder) -> dict[str, str]
     for name in names:
         role = find_role(name) or name
         if role in roles:
-            # Capitals sort before small letters, so the name as it should be is the first.
+            # Capitals sort before lower-case letters, so the canonical name comes first.
             reason = f"is not used: there is {roles[role]} too"
             builder.warnings.append(WorkspaceWarning(path + name, reason, is_permanent=True))
         else:
@@ -210,7 +205,7 @@ def _list_roles(folder: str, path: str, builder: _ScanBuilder) -> dict[str, str]
 
 
 def _add_file(name: str, path: str, root: str, builder: _ScanBuilder) -> None:
-    """Add a file to what is seen, or why it cannot be."""
+    """Add a file to the scan, or a warning."""
     real_path, reason = _resolve_inside(root, path, root, builder, is_file=True)
     if real_path is not None:
         try:
@@ -227,7 +222,7 @@ def _add_file(name: str, path: str, root: str, builder: _ScanBuilder) -> None:
 def _resolve_inside(
     folder: str, path: str, root: str, builder: _ScanBuilder, *, is_file: bool
 ) -> tuple[str | None, str]:
-    """Where a path in a folder leads, which is never out of the root; or why it leads nowhere."""
+    """Resolve a path that must not lead out of the root. Returns the real path, or None and the reason."""
     real_path, steps, reason = resolve_path(folder, path)
     if real_path is not None and not _is_inside(real_path, root):
         real_path, reason = None, "is a link out of the workspace, which is not followed"
@@ -244,12 +239,12 @@ def _is_inside(path: str, root: str) -> bool:
 
 
 def file_stamp(state: os.stat_result) -> tuple[int, ...]:
-    """What is another one after a change of a file."""
+    """A value that differs after a change of the file."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def unreadable_reason(state: os.stat_result) -> str:
-    """Why something is no file that can be read, if so."""
+    """Why this is not a file that can be read; empty if it is."""
     if stat.S_ISDIR(state.st_mode):
         return "is a folder"
     if not stat.S_ISREG(state.st_mode):
@@ -262,17 +257,12 @@ def unreadable_reason(state: os.stat_result) -> str:
 
 
 def os_error_reason(error: OSError) -> str:
-    """What the system says, in words."""
+    """The reason in words."""
     return "is not there" if error.errno in _MISSING_ERRNOS else error.strerror or "cannot be read"
 
 
-# How often a file is read that changes meanwhile.
-_MAX_READ_ATTEMPTS = 3
-_READ_CHUNK_BYTES = 1_000_000
-
-
 def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
-    """What the files that were seen say, as far as it may be seen."""
+    """Read the files of a scan, without private parts."""
     files: list[BundleFile] = []
     warnings = list(scan.warnings)
     for source in scan.sources:
@@ -283,7 +273,8 @@ def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
         except UnreadableInput as error:
             warnings.append(WorkspaceWarning(source.path, error.reason, source.name))
             if _contains_private(data, gate, source.path):
-                # It may have become private since it was good: then it is not shown as it was either.
+                # It may have become private since it was readable, so its previous text must not be shown
+                # either.
                 files.append(BundleFile(source.name, source.path, "", is_blank=False))
             continue
         outline = gate.redact(parse_notes(text, gate, path=source.path))
@@ -296,16 +287,16 @@ def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
 
 
 def _contains_private(data: bytes, gate: Gate, path: str) -> bool:
-    """Whether something is private in what is no text, as far as it can be read."""
+    """Whether data that is not valid text contains something private, as far as it can be read."""
     text = data.decode("utf-8-sig", "replace")
     return gate.redact(parse_notes(text, gate, path=path)).text != text
 
 
 def _read_bytes(root: str, source: SourceFile) -> bytes:
-    """All of a file, as it is at one time.
+    """Read a whole file in one consistent state.
 
     Raises:
-        UnreadableInput: it is gone, or is being written, or is no file that can be read.
+        UnreadableInput: it is missing, is being written, or is not a readable file.
     """
     try:
         for _ in range(_MAX_READ_ATTEMPTS):
@@ -323,7 +314,7 @@ def _read_bytes(root: str, source: SourceFile) -> bytes:
 
 @contextmanager
 def _open_without_links(root: str, real: str) -> Iterator[int]:
-    """The file at `real`, in which there are no links, nor have any been put since."""
+    """Open the file at `real`, which must contain no links, even if some were created in the meantime."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(root, flags | os.O_DIRECTORY)
     *folders, name = os.path.relpath(real, root).split("/")
@@ -349,10 +340,10 @@ def _read_limited(file: int) -> bytes:
 
 
 def _decode_text(data: bytes, path: str) -> str:
-    """The text that `data` is in UTF-8, without a byte order mark.
+    """Decode UTF-8, without a byte order mark.
 
     Raises:
-        UnreadableInput: it is not.
+        UnreadableInput: it is not UTF-8.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UnreadableInput(path, "is UTF-16: save it as UTF-8")

@@ -1,8 +1,8 @@
-"""Evidence from recorded usage: which counts may be called exact, and how far above a count usage can be.
+"""Accuracy of counts, from recorded usage: which counts are exact, and how far usage can exceed a count.
 
-`data/evidence.json` is written by `tools/count_evidence.py` from recordings of several independent sources. A
-count is exact only if recordings of at least two sources confirm every feature of the request. `upper` is
-calibrated so that it holds for sources that the table was not made from.
+`tools/count_evidence.py` derives `data/evidence.json` from recordings of several independent sources. A count
+is exact only if recordings of at least two sources confirm every feature of the request. `upper` is calibrated
+so that it also holds for sources that are not among the recordings.
 """
 
 import math
@@ -19,22 +19,22 @@ from foveate.tokens.request_features import MessageFeature, feature_names
 
 _EVIDENCE_FILE = Path(__file__).parent / "data" / "evidence.json"
 _MAX_CACHED_KEYS = 1024
-# How a definition or a schema is written does not depend on the API that carries it.
+# How tools and schemas are rendered does not depend on the API.
 _SHARED_PREFIXES = (
     "tool keyword", "tool title", "tool description", "tool nested", "tool default", "tool several", "tool odd",
     "tool enum", "tool constraint", "tool many", "tool reference", "schema ", "strict tool", "reasoning effort",
     "tool beyond ASCII",
 )  # fmt: skip
 _API_SPECIFIC_FEATURES = ("schema beside tools", "schema after an answer")
-# Features that Gemini is not shown: `toolConfig` only constrains the answer (ai.google.dev, November 2026), and
+# Not part of Gemini's prompt: `toolConfig` only constrains the response (ai.google.dev, November 2026), and
 # neither it nor a title changed a count in 50 recordings.
 _HIDDEN_FROM_GEMINI = ("tool choice", "tool title", "schema title")
-# Gemini is not shown a schema in this field, whatever it contains (22 recordings of two sources).
+# A schema in this field is not part of Gemini's prompt, whatever it contains (22 recordings of two sources).
 _HIDDEN_SCHEMA_FIELD = "field generationConfig.responseJsonSchema"
 _MEDIA_FEATURES = int(MessageFeature.IMAGE | MessageFeature.DOCUMENT)
 _TOOL_FEATURES = int(MessageFeature.TOOL_CALL | MessageFeature.TOOL_RESULT)
-# Smallest bounds, as tokens and a share of the count: a source that nobody has seen may be farther off than all
-# recordings of a group. For exact counts, for estimates of a group with several sources, and for the rest.
+# Minimum bounds, since a new source may be farther off than all recordings of a group: for exact counts, for
+# estimates of groups with several sources, and for the rest.
 _MIN_EXACT_BOUND = (1.0, 0.01, 0.0)
 _MIN_ESTIMATE_BOUND = (3.0, 0.04, 0.0)
 _MIN_UNCONFIRMED_BOUND = (16.0, 0.1, 0.0)
@@ -47,7 +47,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RequestOrigin:
-    """Whose request it is: the vendor's rules, the API, the family of models and the generation in it."""
+    """The vendor, the API, the family of models and the generation of a request."""
 
     vendor: str
     api: str
@@ -56,19 +56,17 @@ class RequestOrigin:
 
     @property
     def family_key(self) -> str:
-        """The family as the table spells it."""
         return f"{self.vendor} | {self.api} | model {self.family}"
 
     @property
     def generation_key(self) -> str:
-        """The generation as the table spells it."""
         return f"{self.vendor} | {self.api} | generation {self.generation}"
 
 
 class AccuracyProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides how far the count of a request can be trusted.
+    """The facts that decide how accurate the count of a request is.
 
-    `certain`: the rules guess nothing of it. `features` are those around the messages.
+    `certain`: all rendering rules that apply are known. `features` are those of the envelope.
     """
 
     origin: RequestOrigin
@@ -78,12 +76,14 @@ class AccuracyProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> frozenset[str]:
-        """The features as the table spells them."""
+        """Features in the spelling of the evidence table."""
         return _feature_keys(self.origin, self.features, self.message_features)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that the request passes through as its messages are added; the last one is its own."""
+        """The kinds of request that this was while its messages were added. The last one is its
+        present kind.
+        """
         kinds = [
             "tools" if "tools" in self.features else "structured" if "schema" in self.features else "plain"
         ]
@@ -95,12 +95,11 @@ class AccuracyProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """The kind of request."""
         return self.kinds[-1]
 
 
 class RawCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A counted request before evidence is applied: `upper` is what the rules allow for."""
+    """Count of a request before the evidence is applied. `upper` is the bound of the rendering rules."""
 
     tokens: float
     upper: float
@@ -109,21 +108,20 @@ class RawCount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rounded_tokens(self) -> int:
-        """The tokens as a whole number."""
         return max(0, round(self.tokens))
 
     @property
     def margin(self) -> float:
-        """What the rules themselves add for what they do not know."""
+        """What the rendering rules allow for what they do not know."""
         return max(0.0, self.upper - self.tokens)
 
 
 _BoundWeights = tuple[float, float, float]
-"""Tokens above a count: so many, and so many for each token of it and of the rules' margin."""
+"""Tokens that usage can exceed a count by: fixed, per counted token, and per token of the rules' margin."""
 
 
 class UsageBound(msgspec.Struct, frozen=True):
-    """How much usage can exceed a count: a multiple of the rules' margin, a share of the count, or tokens."""
+    """How far usage can exceed a count: a multiple of the rules' margin, a share of the count, or tokens."""
 
     form: str
     factor: float
@@ -131,7 +129,6 @@ class UsageBound(msgspec.Struct, frozen=True):
 
     @property
     def weights(self) -> _BoundWeights:
-        """The weights of the tokens above a count."""
         match self.form:
             case "margin":
                 return self.factor, 0.0, self.factor
@@ -141,13 +138,13 @@ class UsageBound(msgspec.Struct, frozen=True):
                 return self.factor, _TOKENS_SHARE, 0.0
 
     def tokens_above(self, raw: RawCount) -> float:
-        """The tokens above a count."""
+        """Tokens that usage can exceed this count by."""
         tokens, share, margin_share = self.weights
         return tokens + share * raw.rounded_tokens + margin_share * raw.margin
 
     @staticmethod
     def factor_for(form: str, raw: RawCount, used_tokens: int) -> float:
-        """The factor with which a bound of that form just holds."""
+        """Return the smallest factor with which a bound of this form holds."""
         above = used_tokens - raw.rounded_tokens
         match form:
             case "margin":
@@ -162,8 +159,8 @@ BOUND_FORMS = ("margin", "share", "tokens")
 
 
 class AccuracyAssessment(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts of requests with one profile are worth: the widest of `bounds`, and of `floors` if any tokens
-    are counted.
+    """Accuracy of counts with one profile: the widest of `bounds` applies, and of `floors` if any tokens are
+    counted.
     """
 
     exact: bool
@@ -171,7 +168,6 @@ class AccuracyAssessment(msgspec.Struct, frozen=True, kw_only=True):
     floors: tuple[_BoundWeights, ...]
 
     def apply(self, tokens: float, upper: float) -> TokenCount:
-        """A count with what it is worth."""
         rounded = max(0, round(tokens))
         margin = max(0.0, upper - tokens)
         widest = 0.0
@@ -181,16 +177,15 @@ class AccuracyAssessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccuracyAssessor(Protocol):
-    """Says what counts are worth."""
+    """Decides how accurate the count of a request is."""
 
-    def assess(self, profile: AccuracyProfile) -> AccuracyAssessment:
-        """The verdict on requests with a profile."""
+    def assess(self, profile: AccuracyProfile) -> AccuracyAssessment: ...
 
 
 class AccuracyEvidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The table. `confirmed` are features, `bounds` are by group of requests.
+    """The evidence table. `confirmed` lists features, `bounds` are by group of requests.
 
-    `refuted` are generations whose requests were counted wrong too often, though their family was not.
+    `refuted` lists generations whose requests were counted wrong too often, although their family was not.
     """
 
     as_of: str
@@ -200,16 +195,16 @@ class AccuracyEvidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     bounds: dict[str, UsageBound]
 
     def is_confirmed(self, profile: AccuracyProfile) -> bool:
-        """Whether a count may be called exact."""
+        """Whether a count is exact."""
         if not profile.certain or profile.origin.generation_key in self.refuted:
             return False
         return profile.keys <= self.confirmed
 
     def assess(self, profile: AccuracyProfile) -> AccuracyAssessment:
-        """The verdict on requests with a profile.
+        """Assess requests with a profile.
 
-        A growing request can turn from exact into an estimate, and from one kind into another. The bounds of
-        its earlier kinds keep applying, so that one more message never lowers `upper`.
+        A growing request can change from exact to estimated, and from one kind to another. The bounds of its
+        earlier kinds keep applying, so that another message never lowers `upper`.
         """
         exact = self.is_confirmed(profile)
         bounds: list[_BoundWeights] = []
@@ -221,7 +216,7 @@ class AccuracyEvidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 bound = self._find_bound(profile, kind)
                 sources = bound.sources if bound else 0
                 bounds += [bound.weights] if bound else []
-                # The margin of the rules is only taken back if many sources agree.
+                # The margin of the rules is dropped only if many sources agree.
                 bounds += [_FULL_MARGIN_BOUND] if sources < _MANY_SOURCES or kind == "media" else []
                 floors.append(_MIN_UNCONFIRMED_BOUND if sources < _SEVERAL_SOURCES else _MIN_ESTIMATE_BOUND)
         return AccuracyAssessment(exact=exact, bounds=tuple(bounds), floors=tuple(floors))
@@ -233,17 +228,16 @@ class AccuracyEvidence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return [bound.weights] if bound.sources >= _MANY_SOURCES else [bound.weights, _FULL_MARGIN_BOUND]
 
     def _find_bound(self, profile: AccuracyProfile, kind: str) -> UsageBound | None:
-        """The bound of the narrowest group that has one."""
+        """Return the bound of the narrowest group that has one."""
         names = group_names(profile.origin, kind)
         return next((self.bounds[name] for name in names if name in self.bounds), None)
 
     def apply(self, raw: RawCount) -> TokenCount:
-        """A count with what it is worth."""
         return self.assess(raw.profile).apply(raw.tokens, raw.upper)
 
 
 def group_names(origin: RequestOrigin, kind: str) -> Iterator[str]:
-    """The groups that requests of one kind belong to, the narrowest first. `exact` is a kind of its own."""
+    """Names of the groups that requests of a kind belong to, the narrowest first. `exact` counts as a kind."""
     yield f"{origin.vendor} | {origin.api} | {origin.family} | {kind}"
     yield f"{origin.vendor} | {origin.api} | any | {kind}"
     yield f"{origin.vendor} | any | any | {kind}"
@@ -262,9 +256,9 @@ def _feature_keys(origin: RequestOrigin, features: frozenset[str], message_featu
 
 
 def _relevant_features(vendor: str, features: frozenset[str]) -> frozenset[str]:
-    """Without features that cannot change how this vendor's models are shown a request."""
+    """Drop features that cannot change how this vendor's models see a request."""
     match vendor:
-        case "openai":  # the effort is one word, whichever it is
+        case "openai":  # every effort is one word
             return frozenset("reasoning effort" if name.startswith("thinking ") else name for name in features)
         case "gemini":
             hidden = _HIDDEN_FROM_GEMINI + (("schema ",) if _HIDDEN_SCHEMA_FIELD in features else ())
@@ -275,5 +269,5 @@ def _relevant_features(vendor: str, features: frozenset[str]) -> frozenset[str]:
 
 @cache
 def load_evidence() -> AccuracyEvidence:
-    """The table that ships with Foveate."""
+    """Load the table that ships with Foveate."""
     return msgspec.json.decode(_EVIDENCE_FILE.read_bytes(), type=AccuracyEvidence)

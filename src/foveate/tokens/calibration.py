@@ -1,9 +1,9 @@
-"""Corrects an estimate by what providers billed: a value that is fed pairs and can be stored.
+"""Correction of estimates by the usage that providers report.
 
-The bill is taken to be a straight line over the estimate, `billed ≈ rate · estimated + extra`: a tokenizer that
-cuts finer moves the rate, an unknown preamble is the extra. The line is fitted on relative errors by least
-squares, held near `billed = estimated` by a prior that weighs about as much as one response, with old responses
-forgotten slowly. Everything needed is a few running sums, so a response costs nothing and nothing else is kept.
+Usage is modelled as a line over the estimate, `actual ≈ rate · estimated + extra`: a finer tokenizer changes
+the rate, an unknown preamble is the extra. The line is fitted to relative errors by least squares. A prior that
+weighs about as much as one response holds it near `actual = estimated`, and old responses decay slowly. A few
+running sums hold everything, so a response costs almost nothing.
 """
 
 import math
@@ -14,30 +14,30 @@ import msgspec
 
 from foveate.model import TokenCount
 
-# How sure we are beforehand that the rate is 1 and the extra 0, as standard deviations.
+# The prior: standard deviations of the rate around 1, and of the extra around 0.
 _RATE_SPREAD = 0.25
 _EXTRA_SPREAD_TOKENS = 200.0
-# What one response tells is taken to be uncertain by this much, relative.
+# Relative uncertainty of one response.
 _NOISE = 0.04
-# So much all of these weigh.
+# Weights in the least-squares fit.
 _RATE_WEIGHT, _EXTRA_WEIGHT, _RESPONSE_WEIGHT = 1 / _RATE_SPREAD**2, 1 / _EXTRA_SPREAD_TOKENS**2, 1 / _NOISE**2
-# The weight of a response halves after about 35 more, that of how far off it was after 7: the first ones are
-# off because the line was not known yet.
+# The weight of a response halves after about 35 more, that of its error after 7, because the first errors come
+# from a line that was not fitted yet.
 _RESPONSE_DECAY = 0.98
 _ERROR_DECAY = 0.9
-# A bill this far off is believed to come from something the estimate could not see (a server-side tool).
+# Usage this far off comes from something that the estimate could not see, such as a server-side tool.
 _MAX_RATIO = 4.0
 _MIN_RATIO = 1 / _MAX_RATIO
-# Once this many responses are known, one that is off by more than this, and by more than `upper` covers, moves
-# the line only as far as one that is off by just so much.
+# From this many responses on, an error larger than this, and larger than `upper` covers, is limited to that
+# size.
 _SETTLED_RESPONSES = 4
 _MAX_STEP = 0.15
-# `upper` covers this many standard deviations of what was observed.
+# `upper` covers this many standard deviations of the observed errors.
 _UPPER_DEVIATIONS = 3.0
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one provider and model: feed it with `observed`, use it with `applied`."""
+    """Calibration of one provider and model: `observe` returns the next one, `correct` applies it."""
 
     responses: int = 0
     weight: float = 0.0
@@ -50,7 +50,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     drift_percent: float = 0.0
 
     def observe(self, estimated_tokens: int, actual_tokens: int) -> "Calibration":
-        """The calibration after one more response; a pair that cannot be compared changes nothing."""
+        """Return the calibration after one more response. A pair that cannot be compared changes nothing."""
         if estimated_tokens <= 0 or actual_tokens <= 0:
             return self
         ratio = actual_tokens / estimated_tokens
@@ -76,12 +76,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def correct(self, count: TokenCount) -> TokenCount:
-        """`count` corrected; an exact one stays as it is."""
+        """Return the corrected count. An exact count is not changed."""
         if count.exact or count.tokens <= 0 or not self.responses:
             return count
         predicted = self._predict_ratio(1 / count.tokens)
         tokens = max(1, round(count.tokens * predicted))
-        # The estimate's own margin counts as much as one response against what was observed.
+        # The margin of the estimate weighs as much as one response.
         relative_margin = max(0.0, count.upper / count.tokens - 1)
         variance = ((relative_margin / _UPPER_DEVIATIONS) ** 2 + self.sum_error_squared) / (
             1 + self.spread_weight
@@ -90,7 +90,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return TokenCount(tokens, False, tokens + math.ceil(margin))
 
     def _limit_error(self, error: float) -> float:
-        """An error as far as it is believed: a single bill must not turn a line that many others drew."""
+        """Limit an error, so that a single response does not change a line fitted to many."""
         if self.responses < _SETTLED_RESPONSES:
             return error
         deviation = math.sqrt(self.sum_error_squared / self.spread_weight)
@@ -98,7 +98,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return min(max_error, max(-max_error, error))
 
     def _predict_ratio(self, inverse: float) -> float:
-        """Bill over estimate for an estimate of `1 / inverse` tokens, never beyond what is believable."""
+        """Predict the ratio of usage to an estimate of `1 / inverse` tokens, within the plausible range."""
         a = self.weight * _RESPONSE_WEIGHT + _RATE_WEIGHT
         b = self.sum_inverse * _RESPONSE_WEIGHT
         d = self.sum_inverse_squared * _RESPONSE_WEIGHT + _EXTRA_WEIGHT
@@ -110,25 +110,23 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return min(_MAX_RATIO, max(_MIN_RATIO, rate + extra * inverse))
 
     def to_dict(self) -> dict[str, float]:
-        """What a store keeps."""
         return msgspec.structs.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, float]) -> "Calibration":
-        """What a store kept."""
         sums = {name: value for name, value in values.items() if name != "responses"}
         return cls(responses=int(values["responses"]), **sums)
 
 
 CalibrationKey = tuple[str, str]
-"""Whose count is corrected: an upstream, and a counter by the name that its counts are kept under."""
+"""The upstream, and the name of the counter whose counts are corrected."""
 
 
 class CalibrationStore(Protocol):
-    """Keeps what bills have taught."""
+    """Persists calibrations."""
 
     async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
-        """What was kept last, the newest at the end."""
+        """Load the calibrations saved last, the newest at the end."""
 
     async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
-        """Keep these, unless what is there has been learnt from more responses."""
+        """Save calibrations, except those for which the stored one has more responses."""

@@ -1,10 +1,7 @@
-"""Counts texts, messages and whole requests offline, and remembers what it counted.
+"""Offline counts of texts, messages and whole requests, cached along the tree of conversations.
 
-What cost most in other tools was counting again what had been counted before. What the messages of a request
-come to is noted with them in the tree of conversations: the longest beginning that was seen before is taken
-from there, and only what follows is read, rendered and tokenised.
-
-Everything of a request but its messages, counted.
+Counting a growing session again and again is what costs most. So each message in the tree keeps the tally up to
+it: the longest known prefix is looked up, and only the messages after it are parsed, rendered and tokenised.
 """
 
 import math
@@ -29,24 +26,30 @@ from foveate.tokens.accuracy import (
     RequestOrigin,
     load_evidence,
 )
-from foveate.tokens.rendering.rendering import (
-    MeasuredRendering,
-    Rendering,
-    RenderingRules,
-    Tokenizer,
-    length_to_count,
-    measure_renderings,
-)
+from foveate.tokens.rendering.rendering import MeasuredRendering, Rendering, RenderingRules, measure_renderings
 from foveate.tokens.request_count import PartCount, RequestCount, provider_systems
 from foveate.tokens.request_features import message_features, request_features, tool_features
 from foveate.tokens.tally import EMPTY_TALLY, Tally
 from foveate.tokens.text_meter import TextMeter
 from foveate.tokens.threads import frequent_thread_switches
-from foveate.tokens.tokenizers.tokenizer import CachingMeasurer
+from foveate.tokens.tokenizers.tokenizer import CachingMeasurer, Tokenizer, length_to_count
+
+_MIN_LONG_CHARS = 8 * 1024
+# Moving cache breakpoints change some of the last messages. So many of them are also cached on their own.
+_CACHED_TAIL_MESSAGES = 16
+# System messages of a few agents. Longer ones are cached by their hash.
+_MAX_CACHED_HEADS = 64
+_MAX_CACHED_ASSESSMENTS = 256
+_MAX_HEAD_KEY_BYTES = 16 * 1024
+# Messages are parsed and rendered under the GIL, and tokenised without it. Working in batches lets other
+# threads run in between.
+_MESSAGES_PER_BATCH = 64
+# What a router's translation may add: 8 recordings of chats that a router translated into Gemini's format.
+_TRANSLATED_SPREAD, _TRANSLATED_TOKENS = 0.05, 10
 
 
 class EnvelopeCount(msgspec.Struct, frozen=True):
-    """Everything of a request but its messages, and what that comes to."""
+    """Count of everything in a request except its messages."""
 
     system: MeasuredRendering
     tools: MeasuredRendering
@@ -65,7 +68,6 @@ class EnvelopeCount(msgspec.Struct, frozen=True):
         frame: MeasuredRendering,
         features: frozenset[str],
     ) -> "EnvelopeCount":
-        """These three together."""
         parts = (system, tools, frame)
         return cls(
             system,
@@ -80,26 +82,12 @@ class EnvelopeCount(msgspec.Struct, frozen=True):
 
 
 def is_certain(part: MeasuredRendering) -> bool:
-    """Whether the rules guess nothing of a part, and it shows all that is billed for it."""
+    """Whether the rules are known for a part, and the part contains everything that is billed for it."""
     return part.certain and not part.unexplained
 
 
-_MIN_LONG_CHARS = 8 * 1024
-# So many of a request's last messages are remembered alone: marks that move along the tail change some of them.
-_CACHED_TAIL_MESSAGES = 16
-# The system messages of a few agents; those that are longer are told by their digest, and not held.
-_MAX_CACHED_HEADS = 64
-_MAX_CACHED_ASSESSMENTS = 256
-_MAX_HEAD_KEY_BYTES = 16 * 1024
-# Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
-# other thread has to wait until all of a long session are read.
-_MESSAGES_PER_BATCH = 64
-# What a translation on the way may add: 8 recordings of chats that a router turned into Gemini's format.
-_TRANSLATED_SPREAD, _TRANSLATED_TOKENS = 0.05, 10
-
-
 class _CounterCache:
-    """What was counted before. A new one in its place drops it all; who is counting goes on with the old."""
+    """Everything that a counter caches. `clear` replaces it, so counts under way keep the old one."""
 
     def __init__(self, capacity: int) -> None:
         self.parts: LruCache[tuple[MeasuredRendering, frozenset[str]]] = LruCache(capacity)
@@ -110,7 +98,7 @@ class _CounterCache:
 
 
 class RequestCounter:
-    """Counts for one model, by one family's rules and ruler."""
+    """Token counter for one model: the rendering rules of its family, and a tokenizer."""
 
     def __init__(
         self,
@@ -122,7 +110,9 @@ class RequestCounter:
         capacity: int = DEFAULT_CAPACITY,
         assessor: AccuracyAssessor | None = None,
     ) -> None:
-        """`judge` says what its counts are worth; by default the evidence that ships with Foveate."""
+        """`assessor` decides which counts are exact and how wide their bounds are. Default: the shipped
+        evidence.
+        """
         self.model = model
         self.backend = backend
         self._provider_systems = provider_systems(model)
@@ -136,14 +126,14 @@ class RequestCounter:
         register(self)
 
     def clear(self) -> None:
-        """Forget all that was counted; counts that are under way are not disturbed."""
+        """Empty the caches. Counts under way are not disturbed."""
         self._cache = _CounterCache(self._capacity)
         self._measurer.clear()
         self.text_meter.clear()
 
     def text(self, text: str) -> TokenCount:
-        """The count of a text alone. Never raises; an empty text is 0."""
-        if len(text) < _MIN_LONG_CHARS:  # entering a context takes a short text a quarter longer
+        """Count a text. Never raises; an empty text is 0."""
+        if len(text) < _MIN_LONG_CHARS:  # the context manager would add a quarter to the time of a short text
             length = self._measurer.measure(text)
         else:
             with frequent_thread_switches(len(text)):
@@ -151,7 +141,7 @@ class RequestCounter:
         return length_to_count(length, exact=self._measurer.exact) if text else ZERO_TOKENS
 
     def count_message(self, message: Message) -> TokenCount:
-        """The count of one message, with what goes around it but nothing that a request adds."""
+        """Count one message with its own overhead, without what a request adds."""
         measured = measure_renderings([self._rules.render_message(message)], self._measurer)[0]
         total = measured.tokens + measured.image_tokens + measured.thinking_tokens
         upper = measured.upper + measured.image_upper + measured.thinking_upper
@@ -159,10 +149,10 @@ class RequestCounter:
         return _round_count(total, upper, exact=self._measurer.exact and certain)
 
     def count_request(self, request: Request, *, with_parts: bool = True) -> RequestCount:
-        """The count of a whole request, part by part where that is wanted.
+        """Count a whole request, with its parts if `with_parts`.
 
         Raises:
-            MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
+            MalformedRequest: a part cannot be parsed, or is nested too deeply to be rendered.
         """
         with frequent_thread_switches(len(request.body)):
             return self._count_request(request, with_parts=with_parts)
@@ -178,7 +168,7 @@ class RequestCounter:
     def build_count(
         self, request: Request, trail: formats.MessageHistory, head: Tally, tally: Tally, *, with_parts: bool
     ) -> RequestCount:
-        """The count of a request whose messages are counted."""
+        """Build the count of a request from the tallies of its messages."""
         all_messages = tally.after_head(head) if trail.leading_system_messages else tally
         envelope_count = self.cached_envelope_count(request, trail, all_messages.loaded_tools)
         total = self.total(request, envelope_count, all_messages)
@@ -193,11 +183,11 @@ class RequestCounter:
     def cached_envelope_count(
         self, request: Request, trail: formats.MessageHistory, loaded_tools: Sequence[str]
     ) -> EnvelopeCount:
-        """The opening, counted once for requests that have the same around their messages."""
+        """Count the envelope, once for all requests that share it."""
         envelope = get_envelope(request)
         if envelope is None or not request.messages:
             return self.count_envelope(request, *self._first_and_last(request), loaded_tools)
-        # Of the ends only the roles matter, but for a system message.
+        # Of the first and last message only the roles matter, unless the first is a system message.
         first = request.messages[0] if trail.leading_system_messages else trail.nodes[0].role
         key = first, trail.nodes[-1].role if trail.nodes else "", loaded_tools
         cached_key, envelope_count = envelope.memo.get(self._cache, (None, None))
@@ -210,9 +200,10 @@ class RequestCounter:
     def count_envelope(
         self, request: Request, first: Message | None, last: Message | None, loaded_tools: Sequence[str] = ()
     ) -> EnvelopeCount:
-        """The count of everything but the messages.
+        """Count everything except the messages.
 
-        Of those the ends can matter to what goes around them, and the deferred tools that they `loads`.
+        The first and last message can change what is added around all messages. `loaded_tools` are deferred
+        tools that messages load.
         """
         renderings = [
             self._rules.render_system(request),
@@ -224,7 +215,7 @@ class RequestCounter:
         return EnvelopeCount.combine(system, tools, frame, request_features(request) | features)
 
     def measure_frame(self, request: Request, first: Message | None, last: Message | None) -> MeasuredRendering:
-        """The part of the opening that the last message can change."""
+        """Measure the part of the envelope that depends on the last message."""
         rendering = self._rules.render_frame(request, first, last)
         if request.format not in self._rules.api_formats:
             margin = rendering.margin_tokens + _TRANSLATED_TOKENS
@@ -239,32 +230,30 @@ class RequestCounter:
         return measured
 
     def extend_tally(self, tally: Tally, *messages: Message) -> Tally:
-        """`tally` with more messages; costs what they cost, however long the session is."""
+        """Add messages to `tally`. The cost does not depend on the length of the session."""
         return self.add_measured(tally, self.measure_messages(*messages))
 
     def measure_messages(self, *messages: Message) -> list[MeasuredRendering]:
-        """What each message comes to by itself."""
         measured: list[MeasuredRendering] = []
         for start in range(0, len(messages), _MESSAGES_PER_BATCH):
             renderings = [self._rules.render_message(m) for m in messages[start : start + _MESSAGES_PER_BATCH]]
-            # A turn is new, so there is nothing to be remembered of it for long.
+            # Messages of a new turn rarely repeat, so their texts are cached only briefly.
             features = [message_features(m) for m in messages[start : start + _MESSAGES_PER_BATCH]]
             measured += measure_renderings(renderings, self._measurer.recent, features)
         return measured
 
     def add_measured(self, tally: Tally, measured: Iterable[MeasuredRendering]) -> Tally:
-        """`tally` with messages that are measured already."""
+        """Add messages that are measured already."""
         for message in measured:
             tally = tally.with_message(message, keeps_thinking=self._rules.keeps_thinking)
         return tally
 
     def total(self, request: Request, envelope_count: EnvelopeCount, tally: Tally) -> TokenCount:
-        """Opening and messages together."""
         tokens, upper, certain = self._sum_counts(request, envelope_count, tally)
         return self._assess(request.format, certain, envelope_count, tally).apply(tokens, upper)
 
     def raw_count(self, request: Request) -> RawCount:
-        """The count of a request before it is judged, for those who make the evidence."""
+        """Count a request without assessing the accuracy; used to produce the evidence."""
         trail = formats.message_history(request)
         tally = self.tally_messages(request, trail)
         all_messages = (
@@ -283,7 +272,7 @@ class RequestCounter:
     def _sum_counts(
         self, request: Request, envelope_count: EnvelopeCount, tally: Tally
     ) -> tuple[float, float, bool]:
-        """Tokens, the bound of the rules, and whether the rules guess nothing."""
+        """Return the tokens, the upper bound of the rules, and whether all rules are known."""
         total = envelope_count.tokens + tally.tokens + tally.image_tokens + tally.thinking_tokens
         upper = envelope_count.upper + tally.upper + tally.image_upper + tally.thinking_upper
         certain = tally.certain and not tally.unexplained and tally.thinking_upper == tally.thinking_tokens
@@ -334,7 +323,7 @@ class RequestCounter:
             [self._rules.render_tool(t, i) for t, i in zip(tools, new, strict=True)], self._measurer
         )
         for i, tool, measured in zip(new, tools, fresh, strict=True):
-            # Without an exact ruler nothing is exact, whatever the features are.
+            # Without an exact tokenizer no count is exact, whatever the features are.
             counted = measured, tool_features(tool) if self._measurer.exact else frozenset[str]()
             cached[i] = counted
             parts.put(keys[i], counted)
@@ -349,37 +338,38 @@ class RequestCounter:
         return total, frozenset[str]().union(*(features for _, features in counted_tools))
 
     def cached_tally(self, trail: formats.MessageHistory) -> tuple[int, Tally]:
-        """How many messages of a trail were counted before, and what they come to together."""
+        """Return how many leading messages are counted already, and their tally."""
         cache, links = self._cache, trail.nodes
         counted_messages = count_memoized(links, cache)
         return counted_messages, links[counted_messages - 1].memo[cache][0] if counted_messages else EMPTY_TALLY
 
     def new_envelope_bytes(self, request: Request) -> int:
-        """How much stands around the messages of a request, if that was not counted before."""
+        """Size of the envelope if it has not been counted yet, otherwise 0."""
         envelope = get_envelope(request)
         if envelope is not None and self._cache in envelope.memo:
             return 0
         return len(request.body) - sum(map(len, request.messages))
 
     def measured_at(self, trail: formats.MessageHistory, position: int) -> MeasuredRendering:
-        """What one message of a trail that is counted comes to by itself."""
+        """Measurement of one message that is counted already."""
         measured: MeasuredRendering = trail.nodes[position].memo[self._cache][1]
         return measured
 
     def tally_at(self, trail: formats.MessageHistory, position: int) -> Tally:
-        """What the messages of a trail that is counted come to, up to and with one of them."""
+        """Tally up to and including one message that is counted already."""
         tally: Tally = trail.nodes[position].memo[self._cache][0]
         return tally
 
     @property
     def keeps_thinking(self) -> bool:
-        """Whether the reasoning of earlier turns counts."""
         return self._rules.keeps_thinking
 
     def store_tally(
         self, trail: formats.MessageHistory, start: int, tally: Tally, measured: Iterable[MeasuredRendering]
     ) -> Tally:
-        """The tally of a whole trail whose first `start` messages come to `tally`; remembered with each."""
+        """Extend `tally`, which covers the first `start` messages, to all messages, and cache it at each of
+        them.
+        """
         cache = self._cache
         for link, message in zip(trail.nodes[start:], measured, strict=True):
             tally = self.add_measured(tally, (message,))
@@ -387,7 +377,7 @@ class RequestCounter:
         return tally
 
     def tally_messages(self, request: Request, trail: formats.MessageHistory) -> Tally:
-        """The tally of a trail, of which only what is new is counted."""
+        """Tally all messages; only new ones are counted."""
         start, tally = self.cached_tally(trail)
         while start < len(trail.nodes):
             end = min(start + _MESSAGES_PER_BATCH, len(trail.nodes))
@@ -403,9 +393,10 @@ class RequestCounter:
     def _measure_raw_messages(
         self, api_format: Format, raws: Sequence[bytes], *, first: int
     ) -> list[MeasuredRendering]:
-        """What some messages come to, each without its marks; those from `first` on are remembered alone.
+        """Measure messages without their cache breakpoints. Those from `first` on are cached on their own.
 
-        Marks move along the tail, and make other links of messages that have been counted.
+        Breakpoints move along the last messages, which makes them different messages in the tree although they
+        count the same.
         """
         tail_messages = self._cache.tail_messages
         keys = [hash_bytes(api_format.encode(), raw) for raw in raws[first:]]
@@ -423,7 +414,7 @@ class RequestCounter:
         return [measured for measured in cached if measured is not None]
 
     def tally_head(self, request: Request, trail: formats.MessageHistory) -> Tally:
-        """The tally of the system messages that stand before a trail."""
+        """Tally the system messages at the beginning."""
         if not trail.leading_system_messages:
             return EMPTY_TALLY
         raws = request.messages[: trail.leading_system_messages]
@@ -470,7 +461,7 @@ def _round_count(tokens: float, upper: float, *, exact: bool) -> TokenCount:
 
 
 def _round_parts(parts: Sequence[float], total: int) -> list[int]:
-    """`parts` in whole numbers that add up to `total`, each less than one away from its own."""
+    """Round `parts` so that they add up to `total`, each by less than one."""
     ends = [round(end) for end in accumulate(parts)]
     ends[-1] = total
     return [end - start for start, end in pairwise((0, *ends))]

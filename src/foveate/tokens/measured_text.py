@@ -1,8 +1,9 @@
-"""A text that was measured once, so that the length of any part of it is known without measuring it again.
+"""Texts that are measured once, so that any part of them can be counted without tokenising it again.
 
-Seams are places where what is counted in two pieces adds up to what the whole has (`tokens.pieces`). A tape
-remembers some of them, and the sum up to each. A part of the text is then a few characters before its first
-seam, a difference of two sums, and a few characters after its last: only those are ever tokenised again.
+At a safe boundary, the counts of the text before and after add up to the count of the whole
+(`tokenizers.safe_boundaries`). A measured text knows some of these positions, and the cumulative counts up to
+each. A part of the text is then a few characters before its first boundary, the difference of two counts, and a
+few characters after its last boundary. Only those characters are tokenised again.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,23 +16,24 @@ import msgspec
 
 from foveate.model import ZERO_TOKENS as ZERO
 from foveate.model import TokenCount
-from foveate.tokens.rendering.rendering import AdditiveCounts, SegmentCounter
 from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS, SafeBoundary, split_text
+from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, SegmentCounter
 
-# Short enough that finding a place inside a piece costs little, long enough that remembering the piece does.
+# Short enough that finding a position inside a piece is cheap, long enough that storing the counts is.
 PIECE_CHARS = 1024
-# A piece without a seam that is longer than this is gone through in steps.
+# Longer pieces without a safe boundary are counted in steps.
 _MAX_PIECE_CHARS = 8 * 1024
-# In a text as short as this there is nothing to remember: it is tokenised sooner.
+# A text this short is tokenised again faster than its parts are looked up.
 _MAX_TINY_CHARS = 96
-# So far from its ends a text's first and last seam are looked for; most words end sooner.
+# How far from its ends the first and last boundary of a text are searched. Most words are shorter.
 _NEAR_CHARS, _FAR_CHARS = 64, 1024
 
 
 class Segment(NamedTuple):
-    """A stretch of text: what is open on its left, what was counted between seams, what is open on its right.
+    """A part of a text: the characters before its first safe boundary, the counts up to the last one, and the
+    rest.
 
-    Without a seam in it there are no counts, and all of it is `head`.
+    Without a boundary there are no counts, and `head` is the whole text.
     """
 
     head: str
@@ -43,13 +45,13 @@ EMPTY_SEGMENT = Segment("")
 
 
 class CountedPositions(NamedTuple):
-    """Places in a text, its two ends among them, and what was counted up to each."""
+    """Positions in a text, its two ends included, and the cumulative counts up to each."""
 
     positions: Sequence[int]
     cumulative_counts: Sequence[AdditiveCounts]
 
     def segment(self, text: str, start: int, end: int) -> Segment:
-        """The part of `text` from `start` to `end`, closed at the marks inside."""
+        """Return the part of `text` from `start` to `end`, counted between the positions inside."""
         first = bisect_right(self.positions, start)
         last = bisect_left(self.positions, end) - 1
         if first > last:
@@ -59,9 +61,9 @@ class CountedPositions(NamedTuple):
 
 
 class MeasuredText(msgspec.Struct, eq=False):
-    """A measured text: `total` is its count, and `whole` all of it, closed at its seams.
+    """A measured text: `total` is its count, `whole` the text as a segment.
 
-    Prompts can have thousands of them, so this is msgspec's, as are the values of `rendering`.
+    A struct of msgspec, since prompts can have thousands of these.
     """
 
     text: str
@@ -74,19 +76,19 @@ class MeasuredText(msgspec.Struct, eq=False):
 
     @property
     def safe_positions(self) -> CountedPositions:
-        """Places that can be relied on, summed up when first asked for: most texts are never cut."""
+        """Safe boundaries. Computed on first use, since most texts are never cut."""
         if self.cached_safe_positions is None:
             self.cached_safe_positions = _accumulate_counts(self.piece_borders, self.piece_counts)
         return self.cached_safe_positions
 
     @property
     def approximate_positions(self) -> CountedPositions:
-        """The same; but where seams are far apart, there are others between that nearly can be relied on."""
+        """Safe boundaries, and if they are far apart, positions between them that are nearly safe."""
         return self.cached_approximate_positions or self.safe_positions
 
 
 def measure_texts(texts: Sequence[str], counter: SegmentCounter) -> list[MeasuredText]:
-    """`texts` measured; each of their pieces is counted once, all of them side by side."""
+    """Measure `texts`. All pieces are counted in one batch."""
     safe_boundary = counter.safe_boundary or AFTER_WORDS
     all_borders = [_find_piece_borders(text, safe_boundary) for text in texts]
     pieces = [
@@ -113,7 +115,7 @@ def measure_texts(texts: Sequence[str], counter: SegmentCounter) -> list[Measure
 def _build_measured_text(
     text: str, borders: Sequence[int], counts: Sequence[AdditiveCounts], counter: SegmentCounter
 ) -> MeasuredText:
-    """`text` from what was counted in its pieces; those that are too long were not, and are now."""
+    """Build the measured text from the counts of its pieces. Pieces that were too long are counted now."""
     if not text:
         return _EMPTY_TEXT
     approximate_positions: CountedPositions | None = None
@@ -124,7 +126,7 @@ def _build_measured_text(
         borders, counts = (0, len(text)), counter.additive_counts([text])
     total = counter.to_token_count(counts[0] if len(counts) == 1 else sum_additive_counts(counts))
     if len(counts) < 3:
-        # One piece, or two that meet in the only seam.
+        # One piece, or two pieces with one boundary between them.
         whole = (
             Segment(text)
             if len(counts) == 1
@@ -137,7 +139,7 @@ def _build_measured_text(
 
 
 def _find_piece_borders(text: str, safe_boundary: SafeBoundary) -> list[int]:
-    """Where `text` is cut: at a seam close to each end, so that little is open there, and some between."""
+    """Find boundaries close to both ends, so that little stays uncounted there, and some in between."""
     length = len(text)
     if length <= _MAX_TINY_CHARS:
         return [0, length]
@@ -157,7 +159,7 @@ def _find_piece_borders(text: str, safe_boundary: SafeBoundary) -> list[int]:
 
 
 def _find_last_boundary(text: str, safe_boundary: SafeBoundary) -> int:
-    """The last seam of a text, not too far from its end, or 0."""
+    """Return the last safe boundary, if it is not too far from the end, otherwise 0."""
     for search_chars in (_NEAR_CHARS, _FAR_CHARS):
         ends = [match.end() for match in safe_boundary.finditer(text, max(0, len(text) - search_chars))]
         if ends:
@@ -168,7 +170,7 @@ def _find_last_boundary(text: str, safe_boundary: SafeBoundary) -> int:
 def _count_long_pieces(
     text: str, borders: Sequence[int], counts: Sequence[AdditiveCounts], counter: SegmentCounter
 ) -> tuple[Sequence[AdditiveCounts], CountedPositions]:
-    """What is counted in all pieces, also the long ones, and steps inside those; `counts` are of the others."""
+    """Count the pieces that are too long, in steps. `counts` has those of the other pieces."""
     steps, step_counts, all_counts = [0], list[AdditiveCounts](), list[AdditiveCounts]()
     for (start, end), count in zip(pairwise(borders), counts, strict=True):
         piece_steps: Sequence[tuple[int, AdditiveCounts]] = [(end - start, count)]
@@ -188,7 +190,7 @@ def _count_long_pieces(
 
 
 def _count_fixed_steps(piece: str, counter: SegmentCounter) -> list[tuple[int, AdditiveCounts]]:
-    """Steps that are counted each by itself: the next best guide where tokens do not show where they stand."""
+    """Count steps of fixed length. An approximation for tokenizers that cannot tell where tokens end."""
     ends = [*range(PIECE_CHARS, len(piece), PIECE_CHARS), len(piece)]
     return list(zip(ends, counter.additive_counts([piece[i:j] for i, j in pairwise((0, *ends))]), strict=True))
 
@@ -206,7 +208,6 @@ def _add_counts(left: AdditiveCounts, right: AdditiveCounts) -> AdditiveCounts:
 
 
 def sum_additive_counts(counts: Sequence[AdditiveCounts]) -> AdditiveCounts:
-    """The sum of counts, at least one."""
     return tuple(map(sum, zip(*counts, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""How to count: the backends by name, and the offline counters that the options ask for."""
+"""Options of token counting: the backend by name, and the offline counters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from foveate.tokens.families import counter_for, counter_from_file, estimating_c
 
 
 class Backend(StrEnum):
-    """The names that a user can choose by. `tiktoken` is accepted for `offline`."""
+    """Names of counting backends. `tiktoken` is accepted for `offline`."""
 
     AUTO = "auto"
     OFFLINE = "offline"
@@ -25,10 +25,10 @@ class Backend(StrEnum):
 
     @classmethod
     def from_name(cls, name: str) -> "Backend":
-        """The backend called `name`.
+        """Return the backend called `name`.
 
         Raises:
-            BadOption: there is none of that name.
+            BadOption: there is no such backend.
         """
         if name == "tiktoken":
             return cls.OFFLINE
@@ -41,7 +41,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterOptions:
-    """How to count. `use_endpoint` allows `auto` to ask the server at `endpoint_url`."""
+    """Options of counting. With `use_endpoint`, `auto` may ask the server at `endpoint_url`."""
 
     backend: Backend = Backend.AUTO
     use_endpoint: bool = False
@@ -53,7 +53,7 @@ class CounterOptions:
 
     @property
     def uses_network(self) -> bool:
-        """Whether a count may go over the network."""
+        """Whether counting may use the network."""
         match self.backend:
             case Backend.OFFLINE | Backend.ESTIMATE:
                 return False
@@ -64,10 +64,10 @@ class CounterOptions:
 
 
 def offline_counter_factory(options: CounterOptions) -> Callable[[str], RequestCounter]:
-    """What counts without a network, by model.
+    """Return the function that gives the offline counter of a model.
 
     Raises:
-        BadVocabulary: at the first count, where the user's vocabulary cannot be used.
+        BadVocabulary: at the first count, if the user's vocabulary cannot be used.
     """
     if options.vocabulary is not None:
         return partial(counter_from_file, vocabulary=options.vocabulary, capacity=options.cache_capacity)

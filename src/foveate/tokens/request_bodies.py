@@ -1,7 +1,4 @@
-"""A session that grows: each turn is counted once for each model that asks.
-
-Request bodies counted offline, in whichever of the formats they come.
-"""
+"""Offline counts of request bodies in any format, and of conversations that grow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +14,7 @@ from foveate.tokens.request_count import PartCount, RequestCount
 from foveate.tokens.tally import EMPTY_TALLY, Tally
 from foveate.tokens.threads import frequent_thread_switches
 
-# Whose rules hold where neither the body nor the caller names a model. Never called exact.
+# Whose rules apply if neither the body nor the caller names a model. Such counts are never exact.
 _DEFAULT_MODELS = {
     Format.ANTHROPIC: "claude",
     Format.CHAT: "gpt",
@@ -25,10 +22,12 @@ _DEFAULT_MODELS = {
     Format.GEMINI: "gemini",
     Format.BEDROCK: "bedrock",
 }
+# A conversation that switches models often drops the counts of the earliest ones.
+_MAX_MODELS = 4
 
 
 def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> RequestCount:
-    """The offline count of a request body.
+    """Count a request body offline.
 
     Raises:
         DuplicateKey: an object in it has the same key twice.
@@ -41,13 +40,13 @@ def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) 
 
 
 def with_model(request: Request, model: str | None) -> Request:
-    """`request` for `model`, or for its own, or, where nobody says, for the usual one of its format."""
+    """Return `request` for `model`; if None, for its own model, or for the default model of its format."""
     model_name = model or request.model or _DEFAULT_MODELS[request.format]
     return request if model_name == request.model else replace(request, model=model_name, envelope=None)
 
 
 def sum_counts(model: str, counts: Sequence[tuple[str, RequestCount]]) -> RequestCount:
-    """Several counts as one, with a part for each name."""
+    """Add up counts, with a part for each name."""
     nonempty = [count for _, count in counts if count.total.tokens] or [count for _, count in counts]
     return RequestCount(
         model=model,
@@ -57,19 +56,15 @@ def sum_counts(model: str, counts: Sequence[tuple[str, RequestCount]]) -> Reques
     )
 
 
-# A session that went from model to model forgets what the first ones counted.
-_MAX_MODELS = 4
-
-
 class Conversation:
     """A request whose messages are added one by one.
 
-    Counting after each new turn costs what the new turn costs, however long the session is. Counts are kept per
-    model, raw, so that switching to another model and back never reads a stale one.
+    Counting after a new turn costs what that turn costs, however long the session is. Raw counts are kept for
+    each model, so switching models and back never returns a stale count.
     """
 
     def __init__(self, body: Mapping[str, Any] | str | bytes) -> None:
-        """`body` is a whole request, with the messages there are so far."""
+        """`body` is a whole request with the messages so far."""
         self._request = formats.parse_request(body)
         self._messages = [self._parse_message(raw) for raw in self._request.messages]
         self._counts_by_model: dict[str | None, _ModelCount] = {}
@@ -78,7 +73,7 @@ class Conversation:
         """Add messages in the format of the body.
 
         Raises:
-            MalformedRequest: one of them cannot be read; then none is added.
+            MalformedRequest: one of them cannot be parsed; none is added then.
         """
         self._messages += [self._parse_message(to_bytes(message)) for message in messages]
 
@@ -86,7 +81,7 @@ class Conversation:
         return formats.parse_message(self._request.format, formats.strip_breakpoints(raw))
 
     def count(self, model: str | None = None) -> TokenCount:
-        """The whole conversation as it would be sent now to `model`, or to the body's own.
+        """Count the whole conversation for `model`, or for the model of the body.
 
         Raises:
             MalformedRequest: a part is nested too deeply to be rendered.
@@ -95,7 +90,7 @@ class Conversation:
         if model_count is None:
             request = with_model(self._request, model)
             model_count = _ModelCount(counter_for(request.model), request)
-        self._counts_by_model[model] = model_count  # now the latest of them
+        self._counts_by_model[model] = model_count  # most recently used
         while len(self._counts_by_model) > _MAX_MODELS:
             del self._counts_by_model[next(iter(self._counts_by_model))]
         try:
@@ -105,7 +100,7 @@ class Conversation:
 
 
 class _ModelCount:
-    """One model's count of a conversation, and how far it has come."""
+    """One model's count of the first messages of a conversation."""
 
     def __init__(self, counter: RequestCounter, request: Request) -> None:
         self._counter = counter
@@ -121,7 +116,7 @@ class _ModelCount:
         return self._counter.total(self._request, self._envelope_count, self._tally)
 
     def _update_envelope_count(self, messages: list[Message], tally: Tally) -> EnvelopeCount:
-        """Once there is a first message, only the frame and the loaded tools can still change."""
+        """After the first message, only the frame and the loaded tools can change."""
         first, last = (messages[0], messages[-1]) if messages else (None, None)
         has_new_loads = len(tally.loaded_tools) > len(self._tally.loaded_tools)
         if self._envelope_count is None or not self._tally.messages or has_new_loads:

@@ -1,18 +1,18 @@
-"""A counted request."""
+"""The count of a request."""
 
 import re
 from dataclasses import dataclass
 
 from foveate.model import TokenCount
 
-# Cannot be seen, and yet is within the count: pictures have a largest size, sealed reasoning is as long as its
-# seal, and a guardrail is not input of the model.
+# Not visible in the request, but covered by the bound: images have a maximum size, encrypted thinking is at
+# most as long as its data, and a guardrail is not part of the input.
 BOUNDED_UNEXPLAINED = frozenset(("image (url)", "image (file)", "sealed reasoning", "guardrailConfig"))
 
 
 # Model names that select a system of the provider, which decides what it adds to the input: Groq's compound
-# systems search and run code, OpenRouter's presets contain prompts, and `:online` adds what a web search finds
-# (console.groq.com/docs/compound, openrouter.ai/docs; November 2026).
+# systems search and run code, OpenRouter's presets contain prompts, and `:online` adds the results of a web
+# search (console.groq.com/docs/compound, openrouter.ai/docs; November 2026).
 PROVIDER_SYSTEMS = {
     "compound system": re.compile(r"(^|/)compound(-|$)"),
     "preset": re.compile(r"(^|@)@?preset/"),
@@ -37,10 +37,10 @@ class PartCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCount:
-    """A counted request: what it comes to, what each part takes, and what could not be seen.
+    """Count of a request: the total, its parts, and what is not visible in the request.
 
-    `unexplained` names what the provider will add that the request does not show, such as the results of a
-    server-side tool. `total.upper` is a bound for the rest.
+    `unexplained` names what the provider adds that the request does not show, such as the results of a
+    server-side tool. `total.upper` bounds the rest.
     """
 
     model: str
@@ -51,5 +51,5 @@ class RequestCount:
 
     @property
     def upper(self) -> int | None:
-        """A bound for all that is billed; None if the provider decides how much it adds."""
+        """Upper bound for all input that is billed. None if the provider decides how much it adds."""
         return self.total.upper if BOUNDED_UNEXPLAINED.issuperset(self.unexplained) else None

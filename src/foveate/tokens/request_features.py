@@ -1,8 +1,8 @@
-"""Features of a request that decide how far its count can be trusted.
+"""Features of requests that decide how accurate their count is.
 
-The evidence table (`evidence`) says which of them recordings of several sources have confirmed. A feature is
-anything that could change how a provider renders a request: a role, a kind of block, a keyword of a schema, a
-field. Those of messages are bits, since every message has some and a session unites those of thousands.
+A feature is anything that could change how a provider renders a request: a role, a kind of block, a schema
+keyword, a field. The evidence table (`accuracy`) says which of them are confirmed by recordings. Features of
+messages are bits, since a session combines those of thousands of messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +27,8 @@ from foveate.model import (
     ToolResult,
 )
 
-# Fields that other features stand for, and those that by the providers' documentation (November 2026) only
-# concern the answer, its delivery or the account.
+# Fields that other features cover, and fields that only concern the response, its delivery or the account
+# (documentation of the providers, November 2026).
 _KNOWN_FIELDS = frozenset(
     (
         "model", "messages", "input", "contents", "system", "instructions", "systemInstruction",
@@ -55,18 +55,16 @@ _NESTED_FIELDS = ("generationConfig", "generation_config", "text", "output_confi
 _DEFINITION_KEYS = ("$defs", "definitions")
 _MAX_FEW_REFERENCES = 8
 _CONTAINER_KEYS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
-# Constraints on values, which recordings showed to be left out of a schema.
+# Constraints on values: recordings show that they are not rendered.
 _CONSTRAINT_KEYS = frozenset(("additionalProperties", "required", "minimum", "maximum", "maxItems"))
 _PLAIN_CHOICES = ("auto", "none", "required", "tool", "validated")
-# Without a choice providers take `auto` (documented by all), and they call the same thing by several names.
+# The default is `auto` (documented by all providers); names for the same choice differ.
 _CHOICE_NAMES = {"": "auto", "any": "required"}
 _SYSTEM_FIELDS = ("instructions", "system", "systemInstruction", "system_instruction")
 _EMPTY_VALUES = (b"null", b"[]", b"{}", b'""')
 
 
 class MessageFeature(IntFlag):
-    """Features of messages."""
-
     USER = auto()
     ASSISTANT = auto()
     SYSTEM = auto()
@@ -107,7 +105,7 @@ _FEATURE_BITS = [
 
 
 def message_features(message: Message) -> int:
-    """The features of one message, as bits."""
+    """Return the features of one message as bits."""
     bits = _ROLE_BITS.get(message.role, _OTHER_ROLE_BIT)
     parts = message.parts
     if len(parts) == 1 and type(parts[0]) is Text and not message.name:  # most messages
@@ -157,12 +155,10 @@ def _part_features(parts: Iterable[Part]) -> int:
 
 
 def feature_names(bits: int) -> frozenset[str]:
-    """The names of message features."""
     return frozenset(name for bit, name in _FEATURE_BITS if bits & bit)
 
 
 def tool_features(tool: Tool) -> frozenset[str]:
-    """The features of one tool."""
     features = {f"tool kind {tool.kind}"}
     if "\n" in tool.description.strip():
         features.add("tool description of several lines")
@@ -181,7 +177,7 @@ def _is_strict(raw: bytes) -> bool:
 
 
 def request_features(request: Request) -> frozenset[str]:
-    """The features of a request beside its messages and its tools."""
+    """Return the features of a request other than those of its messages and tools."""
     features = set(_field_features(request))
     if request.system:
         features.add("system")
@@ -203,7 +199,7 @@ def request_features(request: Request) -> frozenset[str]:
 
 def _response_schema_features(schema: ResponseSchema) -> Iterator[str]:
     for name in schema_features(schema.schema):
-        is_hidden = name.startswith(("default", "keyword default"))  # so recordings showed, as with constraints
+        is_hidden = name.startswith(("default", "keyword default"))  # not rendered (recordings)
         yield "schema constraint" if is_hidden else f"schema {name}"
     if schema.description:
         yield "schema described apart"
@@ -227,7 +223,7 @@ def _field_features(request: Request) -> Iterator[str]:
 
 
 def schema_features(schema: bytes) -> set[str]:
-    """The keywords of a JSON schema, and what else decides how it is rendered."""
+    """Return the keywords of a JSON schema, and whatever else decides how it is rendered."""
     try:
         root = parse_json(schema)
     except MalformedRequest:

@@ -1,8 +1,7 @@
-"""A running count over messages: each new message adds to what was counted before it.
+"""Running count over the messages of a conversation.
 
-Tallies are values that point at the one before, so a session that grows by a turn makes one new tally, a fork
-shares its past, and nothing is ever counted again. What is kept is the raw count; calibration is applied by
-whoever reads it. A message is about 250 bytes of tally.
+A tally is a value that points at the previous one. So a new turn adds one tally, forks share their past, and
+nothing is counted twice. Counts are raw; calibration is applied by the reader. A message takes about 250 bytes.
 """
 
 import msgspec
@@ -11,7 +10,7 @@ from foveate.tokens.rendering.rendering import MeasuredRendering
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The messages so far: their tokens, their images, and the reasoning of the turn under way."""
+    """Counts of the messages so far: tokens, images, and thinking of the current turn."""
 
     messages: int = 0
     tokens: float = 0.0
@@ -24,17 +23,16 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     loaded_tools: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     features: int = 0
-    # The parallel calls whose results are one list, and how many of those are still to come.
+    # Parallel calls whose results form one list, and the number of results that are still missing.
     parallel_calls: int = 0
     missing_results: int = 0
-    # Of the last message, what the sums do not tell.
+    # Facts about the last message that the sums do not show.
     last_thinking_tokens: float = 0.0
     last_opens_turn: bool = False
     last_is_certain: bool = True
     previous: "Tally | None" = None
 
     def with_message(self, message: MeasuredRendering, *, keeps_thinking: bool) -> "Tally":
-        """The tally with one more message."""
         drops_thinking = message.opens_turn and not keeps_thinking
         tokens, upper, certain = message.tokens, message.upper, message.certain
         parallel_calls = missing_results = message.parallel_calls
@@ -70,7 +68,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def after_head(self, head: "Tally") -> "Tally":
-        """The tally of these messages behind others, which hold no reasoning."""
+        """Combine with the tally of system messages before these. Those contain no thinking."""
         return Tally(
             messages=head.messages + self.messages,
             tokens=head.tokens + self.tokens,
@@ -86,7 +84,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def message_tokens(self, *, keeps_thinking: bool) -> list[tuple[float, bool]]:
-        """Of each message, first to last: the tokens it adds to the whole as it stands, and their certainty."""
+        """For each message in order: the tokens that it adds, and whether they are certain."""
         counts: list[tuple[float, bool]] = []
         counts_thinking = True
         tally = self

@@ -1,7 +1,7 @@
-"""How long a text is that is joined from parts of measured ones: known before it is joined.
+"""Counts of texts that are joined from parts of measured texts, before they are joined.
 
-What lies between seams was counted when each text was measured. What is tokenised again is what meets where two
-parts meet, from the last seam of the one to the first seam of the other, and that is remembered as well.
+What lies between safe boundaries is counted already. Only the text around each join, from the last boundary
+before it to the first one after it, is tokenised again, and that is cached too.
 """
 
 import math
@@ -16,31 +16,29 @@ from typing import NamedTuple, Protocol
 from foveate.errors import BadOption
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.tokens.measured_text import PIECE_CHARS, MeasuredText, Segment, measure_texts, sum_additive_counts
-from foveate.tokens.rendering.rendering import AdditiveCounts, SegmentCounter
 from foveate.tokens.threads import frequent_thread_switches
+from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, SegmentCounter
 
-# Texts that come with every prompt are measured once; together they are not more than this.
+# Limits of the cache of measured texts.
 _MAX_CACHED_CHARS = 16 * 1024 * 1024
 _MAX_CACHED_TEXTS = 16 * 1024
-# What meets where two parts meet is mostly a word or two.
+# The text around a join is usually a word or two.
 _MAX_CACHED_JOINS = 16 * 1024
 _MAX_CACHED_JOIN_CHARS = 256
 
 
 class TextSpan(NamedTuple):
-    """A part of a measured text."""
-
     measured_text: MeasuredText
     start: int
     end: int
 
 
 TextPart = str | TextSpan | MeasuredText | Segment
-"""What a text is joined from."""
+"""Part of a text to be counted."""
 
 
 class TextMeter:
-    """Measures texts, and what is joined from their parts. Safe to share between threads."""
+    """Measures texts, and counts texts joined from their parts. Caches both; thread-safe."""
 
     def __init__(self, counter: SegmentCounter) -> None:
         self._counter = counter
@@ -51,15 +49,14 @@ class TextMeter:
 
     @property
     def has_safe_boundaries(self) -> bool:
-        """Whether anything but the count of a whole text can be relied on."""
+        """Whether counts of parts add up; otherwise only counts of whole texts are reliable."""
         return self._counter.safe_boundary is not None
 
     def measure(self, text: str) -> MeasuredText:
-        """`text` measured, or remembered from when it was."""
         return self.measure_many((text,))[0]
 
     def measure_many(self, texts: Sequence[str]) -> list[MeasuredText]:
-        """Each text measured, or remembered from when it was; those that are new side by side."""
+        """Measure texts; those that are not cached are counted in one batch."""
         with self._lock:
             cache = self._measured_texts
             cached = list(map(cache.get, texts))
@@ -84,7 +81,7 @@ class TextMeter:
     def _store(self, fresh: Mapping[str, MeasuredText], cache: OrderedDict[str, MeasuredText]) -> None:
         with self._lock:
             if cache is not self._measured_texts:
-                return  # all was dropped while these were measured
+                return  # the cache was dropped during the measurement
             for text, measured_text in fresh.items():
                 if text not in cache:
                     cache[text] = measured_text
@@ -93,13 +90,13 @@ class TextMeter:
                 self._cached_chars -= len(cache.popitem(last=False)[0])
 
     def clear(self) -> None:
-        """Forget every text, also those that are being measured now; who measures them is not disturbed."""
+        """Empty the caches, and do not store what is being measured now."""
         with self._lock:
-            # New ones, and not emptied ones: whoever is counting goes on with what it has.
+            # New objects, so that counts under way keep theirs.
             self._measured_texts, self._cached_chars, self._join_counts = OrderedDict(), 0, {}
 
     def join(self, parts: Iterable[TextPart], *, approximate: bool = False) -> Segment:
-        """`parts` joined to one run; with `guess`, closed at steps as well, which is quick and nearly sure."""
+        """Join `parts` into one segment. `approximate` also uses nearly safe boundaries, which is faster."""
         head: str | None = None
         open_texts: list[str] = []
         join_texts: list[str] = []
@@ -108,7 +105,7 @@ class TextMeter:
             if isinstance(part, str):
                 open_texts.append(part)
                 continue
-            # Most parts are whole texts, and there can be thousands: no call for those.
+            # Most parts are whole texts, and there can be thousands: avoid the call for those.
             segment = (
                 part.whole
                 if isinstance(part, MeasuredText) and not approximate
@@ -127,7 +124,7 @@ class TextMeter:
         return Segment(head, sum_additive_counts(counted + self._count_joins(join_texts)), "".join(open_texts))
 
     def join_closed(self, parts: Iterable[TextPart]) -> Segment:
-        """`parts` joined to a run that will be asked for often: little of it stays open, if there are seams."""
+        """Join `parts` into a segment for repeated use, with as little uncounted text as possible."""
         segment = self.join(parts)
         if not self.has_safe_boundaries or len(segment.head) + len(segment.tail) <= PIECE_CHARS:
             return segment
@@ -135,7 +132,7 @@ class TextMeter:
         return self.join((head, tail) if segment.counts is None else (head, Segment("", segment.counts), tail))
 
     def count_joined(self, measured_texts: Sequence[MeasuredText], separator: str) -> TokenCount:
-        """How many tokens whole texts are, joined by `separator`: the most frequent case of `count`."""
+        """Count whole texts joined by `separator`. The most frequent case of `count`, and faster."""
         segments = [measured_text.whole for measured_text in measured_texts]
         counted = [segment.counts for segment in segments if segment.counts is not None]
         if not counted:
@@ -149,7 +146,7 @@ class TextMeter:
         return self._counter.to_token_count(sum_additive_counts(counted + self._count_joins(join_texts + ends)))
 
     def count(self, parts: Iterable[TextPart], *, approximate: bool = False) -> TokenCount:
-        """How many tokens `parts` are, joined and counted whole."""
+        """Count the tokens of `parts`, joined into one text."""
         segment = self.join(parts, approximate=approximate)
         counts = self._count_joins([text for text in (segment.head, segment.tail) if text])
         if segment.counts is not None:
@@ -157,7 +154,7 @@ class TextMeter:
         return self._counter.to_token_count(sum_additive_counts(counts)) if counts else ZERO_TOKENS
 
     def estimate_chars(self, span: TextSpan, limit_tokens: int, *, from_right: bool = False) -> int:
-        """About how many characters of `span` take up that room, from one end; a place to begin looking."""
+        """Estimate how many characters of `span` take `limit_tokens`, from one end. A start for a search."""
         positions, cumulative_counts = span.measured_text.approximate_positions
         first, last = bisect_left(positions, span.start), bisect_right(positions, span.end) - 1
         size = span.end - span.start
@@ -193,7 +190,7 @@ class TextMeter:
         return min(max(chars, 0), size)
 
     def _count_joins(self, join_texts: Sequence[str]) -> list[AdditiveCounts]:
-        """What is counted in each of `joins`, which are tokenised together where they are new."""
+        """Count the texts around joins; those that are not cached in one batch."""
         join_counts = self._join_counts
         try:
             return [join_counts[text] for text in join_texts]
@@ -226,17 +223,16 @@ def _to_segment(part: TextSpan | MeasuredText | Segment, *, approximate: bool) -
 
 
 class TextCounter(Protocol):
-    """Counts texts: all that a prompt is measured with, where nothing better is known of a counter."""
+    """Counts texts. The minimum that `assemble` needs of a counter."""
 
-    def text(self, text: str) -> TokenCount:
-        """The count of a text alone."""
+    def text(self, text: str) -> TokenCount: ...
 
 
 def text_meter_for(counter: TextCounter) -> TextMeter:
-    """What measures with `counter`: its own gauge where it has one, which remembers.
+    """Return the text meter of `counter`, or a new one that counts only whole texts.
 
     Raises:
-        BadOption: it cannot count texts.
+        BadOption: `counter` cannot count texts.
     """
     if not callable(getattr(counter, "text", None)):
         raise BadOption(f"a counter has a method text(text) that gives a TokenCount; {counter!r} has none")
@@ -245,7 +241,7 @@ def text_meter_for(counter: TextCounter) -> TextMeter:
 
 
 class _WholeTextCounter:
-    """A scale that knows nothing of a counter but its answers, so that only whole texts can be relied on."""
+    """Adapts a counter of which nothing is known, so that only counts of whole texts are reliable."""
 
     safe_boundary = None
 
@@ -253,16 +249,15 @@ class _WholeTextCounter:
         self._counter = counter
 
     def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
-        """Tokens, the bound, and whether it was an estimate."""
+        """Tokens, upper bound, and whether it is an estimate."""
         return [_to_additive_counts(self._counter.text(text)) for text in texts]
 
     def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
-        """The count of a text of which this was answered."""
         tokens, upper, estimated = counts
         return TokenCount(tokens, not estimated, max(upper, tokens))
 
     def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
-        """None: a counter does not show where tokens end."""
+        """Return None: a counter does not show where tokens end."""
         del text, step_chars
         return None
 

@@ -1,14 +1,4 @@
-"""Long counts that let other threads in sooner than the interpreter would by itself.
-
-A thread that wants to run waits for the interpreter's switch interval, 5 ms, before the one that runs is asked
-to let go. While something long is being counted the interval is 1 ms, so that an event loop beside it keeps its
-pace; afterwards it is again what it was.
-
-What is large becomes up to a million objects, which are gone again when it is counted. The garbage collector
-would look through all of them, for as long as half a second, and so waits until then.
-
-Work that takes long, done in a thread while the event loop goes on.
-"""
+"""Run long work in threads without blocking the event loop."""
 
 import asyncio
 import gc
@@ -24,68 +14,68 @@ from typing import TypeVar
 from foveate.formats.json_text.large_json import LARGE_BYTES, writing_in_pieces
 
 _SWITCH_INTERVAL_SECONDS = 0.001
-# What has more characters or bytes than this takes long enough for another thread to notice.
+# Work on more characters or bytes than this takes long enough to delay other threads.
 _MIN_LONG_SIZE = 64 * 1024
 _MIN_LARGE_SIZE = 1024 * 1024
-
-_lock = Lock()
-_counting = _counting_large = 0
-_usual_seconds = 0.005
-_collected = True
-
-
-@contextmanager
-def frequent_thread_switches(size: int) -> Iterator[None]:
-    """The short interval for as long as anybody is inside with something long.
-
-    Garbage is collected afterwards only if it was before: a program may have switched that off for good.
-    """
-    global _counting, _counting_large, _usual_seconds, _collected
-    if size <= _MIN_LONG_SIZE:
-        yield
-        return
-    with _lock:
-        if not _counting:
-            _usual_seconds = sys.getswitchinterval()
-            sys.setswitchinterval(min(_SWITCH_INTERVAL_SECONDS, _usual_seconds))
-        _counting += 1
-        if size >= _MIN_LARGE_SIZE:
-            if not _counting_large:
-                _collected = gc.isenabled()
-                gc.disable()
-            _counting_large += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _counting -= 1
-            if not _counting:
-                sys.setswitchinterval(_usual_seconds)
-            if size >= _MIN_LARGE_SIZE:
-                _counting_large -= 1
-                if not _counting_large and _collected:
-                    gc.enable()
-
-
-Result = TypeVar("Result")
-
-# Large work has threads of its own, so that other requests do not queue behind it. With two, the event loop
-# does not wait long for the interpreter.
+# Large work has its own threads, so that other requests do not queue behind it. With only two, the event loop
+# never waits long for the GIL.
 _LARGE_THREADS = 2
+Result = TypeVar("Result")
+_lock = Lock()
+_active_long = _active_large = 0
+_previous_interval_seconds = 0.005
+_gc_was_enabled = True
 
 
 async def run_in_thread(function: Callable[[], Result], size_bytes: int) -> Result:
-    """What `work` on so many bytes gives."""
+    """Run `function`, which processes `size_bytes`, in a thread and return its result."""
     is_large = size_bytes >= LARGE_BYTES
 
-    def courteous() -> Result:
+    def run() -> Result:
         with frequent_thread_switches(size_bytes), writing_in_pieces() if is_large else nullcontext():
             return function()
 
     executor = _large_work_executor() if is_large else None
-    return await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, courteous)
+    return await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, run)
 
 
 @cache
 def _large_work_executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LARGE_THREADS, thread_name_prefix="large")
+
+
+@contextmanager
+def frequent_thread_switches(size: int) -> Iterator[None]:
+    """Shorten the interpreter's switch interval while long work runs.
+
+    A waiting thread asks for the GIL only after the switch interval, 5 ms by default. With 1 ms an event loop
+    stays responsive. The interval is restored when the last long work ends.
+
+    Large work creates up to a million short-lived objects, and scanning them takes the garbage collector up to
+    half a second. So it is paused during large work, and resumed only if it was enabled before.
+    """
+    global _active_long, _active_large, _previous_interval_seconds, _gc_was_enabled
+    if size <= _MIN_LONG_SIZE:
+        yield
+        return
+    with _lock:
+        if not _active_long:
+            _previous_interval_seconds = sys.getswitchinterval()
+            sys.setswitchinterval(min(_SWITCH_INTERVAL_SECONDS, _previous_interval_seconds))
+        _active_long += 1
+        if size >= _MIN_LARGE_SIZE:
+            if not _active_large:
+                _gc_was_enabled = gc.isenabled()
+                gc.disable()
+            _active_large += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _active_long -= 1
+            if not _active_long:
+                sys.setswitchinterval(_previous_interval_seconds)
+            if size >= _MIN_LARGE_SIZE:
+                _active_large -= 1
+                if not _active_large and _gc_was_enabled:
+                    gc.enable()

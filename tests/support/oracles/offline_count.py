@@ -10,7 +10,7 @@ from foveate.tokens.counter import RequestCounter
 from foveate.tokens.rendering.chat_templates import ChatTemplateRules, find_template
 from foveate.tokens.rendering.gemini import GeminiRules, build_gemini_rules
 from foveate.tokens.request_count import RequestCount
-from foveate.tokens.tokenizers.bpe_tokenizer import BpeTokenizer
+from foveate.tokens.tokenizers.bpe import BpeTokenizer
 from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
 
 Body = Mapping[str, Any]

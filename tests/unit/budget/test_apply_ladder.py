@@ -19,7 +19,7 @@ def actions(prompt: foveate.Prompt) -> dict[str, str]:
     return {section.name: section.action.value for section in prompt.sections}
 
 
-def test_of_equals_the_later_is_cut_first() -> None:
+def test_of_equal_priorities_the_later_is_cut_first() -> None:
     sections = [Section(name, WORDS * 10) for name in "abc"]
     whole = foveate.count("\n\n".join([WORDS * 10] * 3)).tokens
 
@@ -28,7 +28,7 @@ def test_of_equals_the_later_is_cut_first() -> None:
     assert actions(prompt) == {"a": "kept", "b": "kept", "c": "truncated"}
 
 
-def test_priorities_are_served_in_order_wherever_sections_stand() -> None:
+def test_priorities_decide_in_any_order_of_sections() -> None:
     names = ["low", "required", "medium", "high"]
     sections = [Section(name, WORDS * 10, priority=name) for name in names]
     one = foveate.count(WORDS * 10).tokens
@@ -39,7 +39,7 @@ def test_priorities_are_served_in_order_wherever_sections_stand() -> None:
     assert [cut.section for cut in prompt.cuts] == ["low", "medium"]
 
 
-def test_dropping_takes_whole_sections_lowest_first() -> None:
+def test_dropping_removes_whole_sections_lowest_priority_first() -> None:
     sections = [Section(name, WORDS * 10, priority=name) for name in ("high", "medium", "low")]
     one = foveate.count(WORDS * 10).tokens
 
@@ -70,7 +70,7 @@ def test_the_progressive_ladder_trims_logs_then_mandates_then_the_context() -> N
         foveate.assemble(sections, Budget(total_tokens=20, ladder="progressive"))
 
 
-def test_the_newest_log_lines_survive_also_where_items_are_lines() -> None:
+def test_the_newest_log_lines_are_kept_for_items_too() -> None:
     logs = Section("logs", items=LOGS.splitlines())
 
     prompt = foveate.assemble([logs], Budget(total_tokens=70, ladder="progressive"))
@@ -87,7 +87,7 @@ def test_a_rung_stops_as_soon_as_the_prompt_fits() -> None:
 
 
 @pytest.mark.parametrize("rung", [{"last_lines": 2, "of": "log*"}, {"replace": "log*", "with": "[log]"}])
-def test_a_rung_goes_over_the_prompt_a_few_times_however_many_sections_it_names(
+def test_a_rung_counts_the_prompt_a_few_times_for_any_number_of_sections(
     rung: Mapping[str, object],
 ) -> None:
     class Asked:
@@ -108,7 +108,7 @@ def test_a_rung_goes_over_the_prompt_a_few_times_however_many_sections_it_names(
 
 
 @pytest.mark.slow
-def test_a_piece_that_is_put_back_is_within_its_own_cap_also_where_parts_do_not_add_up() -> None:
+def test_a_restored_piece_is_within_its_cap_even_if_counts_do_not_add_up() -> None:
     rules = Section("rules", "some rules\n" * 3, priority="required")
     for cap, limit_tokens in product(range(24, 34), range(40, 60)):
         log = Section("log", "one line of it " * 40, max_tokens=cap)
@@ -129,7 +129,7 @@ def test_an_empty_context_is_replaced_by_nothing() -> None:
 @pytest.mark.parametrize(
     "rung", [{"last_lines": 1, "of": "*"}, {"drop": "*"}, {"replace": "*", "with": "-"}, {"truncate": "*"}]
 )
-def test_named_rungs_never_touch_a_required_section(rung: Mapping[str, object]) -> None:
+def test_named_rungs_never_cut_a_required_section(rung: Mapping[str, object]) -> None:
     required = [Section(name, LOGS, priority="required") for name in ("logs", "mandates", "context")]
     sections = [*required, Section("other", LOGS)]
     needed = foveate.assemble(required, Budget(total_tokens=10_000)).tokens
@@ -152,7 +152,7 @@ def test_a_cut_that_would_make_a_section_longer_is_not_made() -> None:
     assert prompt.text == f"{logs}\n\nx"
 
 
-def test_a_ladder_of_ones_own_is_climbed_rung_by_rung() -> None:
+def test_a_custom_ladder_is_applied_rung_by_rung() -> None:
     rungs: list[Mapping[str, object]] = [
         {"drop": ["scratch_*"]},
         {"last_lines": 2, "of": "LOGS"},
@@ -180,7 +180,7 @@ def test_a_ladder_of_ones_own_is_climbed_rung_by_rung() -> None:
     assert prompt.tokens <= 40
 
 
-def test_a_ladder_stands_for_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ladder_can_be_given_as_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_MAX_TOKENS", "60")
     sections = [Section("logs", LOGS), Section("task", "Go on.", priority="required")]
 
@@ -192,7 +192,7 @@ def test_a_ladder_stands_for_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_rungs.text == "Go on."
 
 
-def test_rules_and_rungs_that_hold_for_nothing_are_named() -> None:
+def test_rules_and_rungs_without_a_section_are_reported() -> None:
     rules = {"Task": SectionRule(max_tokens=5), "logs": SectionRule(max_tokens=30)}
     rungs: list[Mapping[str, object]] = [{"drop": ["scratch", "LOG*"]}, {"truncate": "lowest"}]
     sections = [Section("task", WORDS), Section("logs", LOGS)]
@@ -203,7 +203,7 @@ def test_rules_and_rungs_that_hold_for_nothing_are_named() -> None:
     assert foveate.assemble(sections, Budget(500, ladder="progressive")).unmatched == ()
 
 
-def test_a_section_that_is_replaced_by_nothing_leaves_no_blank_lines() -> None:
+def test_a_section_replaced_by_an_empty_line_leaves_no_blank_lines() -> None:
     rungs: list[Mapping[str, object]] = [{"replace": "a", "with": ""}]
     sections = [Section("x", "hello"), Section("a", WORDS * 30), Section("y", "bye")]
 

@@ -18,7 +18,7 @@ def actions(prompt: foveate.Prompt) -> dict[str, str]:
     return {section.name: section.action.value for section in prompt.sections}
 
 
-def test_sections_are_joined_by_a_blank_line_and_empty_ones_leave_none() -> None:
+def test_sections_are_joined_by_blank_lines_and_empty_ones_are_skipped() -> None:
     sections = [Section("a", "first"), Section("b", ""), Section("c", items=[]), Section("d", "last")]
 
     prompt = foveate.assemble(sections, Budget(total_tokens=100))
@@ -34,7 +34,7 @@ def test_a_prompt_without_sections_is_empty() -> None:
     assert (prompt.text, prompt.tokens, prompt.sections) == ("", 0, ())
 
 
-def test_a_disabled_section_takes_nothing() -> None:
+def test_a_disabled_section_takes_no_tokens() -> None:
     sections = [Section("a", WORDS, enabled=False, priority="required"), Section("b", "here")]
 
     prompt = foveate.assemble(sections, Budget(total_tokens=5))
@@ -44,7 +44,7 @@ def test_a_disabled_section_takes_nothing() -> None:
     assert prompt.sections[0].before == 0
 
 
-def test_own_caps_apply_first_and_are_not_cuts_for_want_of_room() -> None:
+def test_caps_of_sections_apply_first() -> None:
     sections = [
         Section("high", WORDS * 20, priority="high", max_tokens=50),
         Section("low", WORDS * 20, priority="low", share=0.1),
@@ -59,7 +59,7 @@ def test_own_caps_apply_first_and_are_not_cuts_for_want_of_room() -> None:
     assert prompt.cuts[0].reason == "its own cap is 50 tokens"
 
 
-def test_of_both_caps_the_smaller_holds() -> None:
+def test_the_smaller_of_both_caps_applies() -> None:
     both = Section("a", WORDS, max_tokens=50, share=0.01), Section("b", WORDS, max_tokens=5, share=0.5)
 
     prompt = foveate.assemble(both, Budget(total_tokens=1000))
@@ -70,19 +70,19 @@ def test_of_both_caps_the_smaller_holds() -> None:
 @pytest.mark.parametrize(
     ("share", "total", "cap"), [(0.29, 100, 29), (0.07, 100, 7), (1, 100, 100), (0, 100, 0)]
 )
-def test_a_share_is_what_it_says(share: float, total: int, cap: int) -> None:
+def test_a_share_is_computed_exactly(share: float, total: int, cap: int) -> None:
     prompt = foveate.assemble([Section("a", "words", share=share)], Budget(total_tokens=total))
 
     assert prompt.sections[0].cap_tokens == cap
 
 
-def test_a_total_of_any_size_is_a_total() -> None:
+def test_a_total_can_be_arbitrarily_large() -> None:
     prompt = foveate.assemble([Section("a", "words", share=0.5)], Budget(total_tokens=10**400))
 
     assert prompt.text == "words"
 
 
-def test_whose_number_holds_is_decided_in_the_order_of_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_resolved_in_the_documented_order(monkeypatch: pytest.MonkeyPatch) -> None:
     call, agent, operator = Budget(total_tokens=10), Budget(total_tokens=20), Budget(total_tokens=30)
     monkeypatch.setenv("CONTEXT_MAX_TOKENS", "15")
 
@@ -106,7 +106,7 @@ def test_whose_number_holds_is_decided_in_the_order_of_the_contract(monkeypatch:
     ]
 
 
-def test_without_a_budget_of_the_call_the_agents_ladder_and_rules_hold() -> None:
+def test_without_a_budget_of_the_call_the_agents_ladder_and_rules_apply() -> None:
     agent = Budget(100, 0, "progressive", sections={"logs": SectionRule(max_tokens=20)})
     sections = [
         Section("logs", LOGS),
@@ -128,7 +128,7 @@ def test_a_budget_can_be_plain_data() -> None:
     assert prompt.sections[0].cap_tokens == 30
 
 
-def test_where_tokens_are_estimated_the_agent_sees_what_its_caps_are_kept_by() -> None:
+def test_for_estimates_the_agent_sees_upper_bounds() -> None:
     memory = Section("memory", "remember this fact. " * 400, max_tokens=800)
 
     prompt = foveate.assemble([memory], Budget(total_tokens=2000), "claude-sonnet-4-5", show_budget=True)
@@ -139,7 +139,7 @@ def test_where_tokens_are_estimated_the_agent_sees_what_its_caps_are_kept_by() -
     assert f"Using {prompt.count.upper}/2000 tokens" in prompt.text
 
 
-def test_the_numbers_of_an_error_add_up_where_tokens_are_estimated() -> None:
+def test_the_numbers_of_an_error_add_up_for_estimates() -> None:
     sections = [Section(name, WORDS * 20, priority="required") for name in ("system", "task")]
 
     with pytest.raises(BudgetExceeded, match="is estimated, and can take") as caught:
@@ -148,7 +148,7 @@ def test_the_numbers_of_an_error_add_up_where_tokens_are_estimated() -> None:
     assert abs(sum(size.after for size in caught.value.sections) - caught.value.tokens) <= 5
 
 
-def test_without_a_number_the_models_window_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_total_the_context_window_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
 
     assert foveate.assemble([], Budget(), "gpt-4o").limit_tokens == 128_000
@@ -156,7 +156,7 @@ def test_without_a_number_the_models_window_holds(monkeypatch: pytest.MonkeyPatc
     assert foveate.assemble([], Budget(), "nobody/knows-this").limit_tokens == 16_384
 
 
-def test_what_is_required_and_does_not_fit_is_an_error_with_every_number() -> None:
+def test_required_sections_that_do_not_fit_are_an_error_with_all_sizes() -> None:
     sections = [
         Section("system", WORDS * 5, priority="required"),
         Section("task", WORDS * 5, priority="required", max_tokens=30),
@@ -180,7 +180,7 @@ def test_what_is_required_and_does_not_fit_is_an_error_with_every_number() -> No
         assert number in str(error)
 
 
-def test_a_required_section_that_its_own_cap_leaves_nothing_of_is_an_error() -> None:
+def test_a_required_section_that_its_cap_removes_completely_is_an_error() -> None:
     with pytest.raises(BudgetExceeded, match="system is required"):
         foveate.assemble(
             [Section("system", WORDS, priority="required", max_tokens=0)], Budget(total_tokens=100)
@@ -194,13 +194,13 @@ def test_a_required_section_that_its_own_cap_leaves_nothing_of_is_an_error() -> 
     assert caught.value.sections == (SectionSize("system", "required", 11, 11),)
 
 
-def test_a_required_section_is_cut_without_a_marker_where_its_cap_has_no_room_for_one() -> None:
+def test_a_required_section_is_cut_without_a_marker_if_its_cap_has_no_room_for_it() -> None:
     section = Section("system", WORDS, priority="required", max_tokens=3)
 
     assert foveate.assemble([section], Budget(total_tokens=100)).text == "one two three"
 
 
-def test_what_is_kept_without_a_marker_is_what_the_section_keeps_first() -> None:
+def test_without_a_marker_the_preferred_part_of_a_section_is_kept() -> None:
     log = Section("log", items=[f"entry {number}" for number in range(50)], priority="required", max_tokens=5)
     found = Section(
         "found", items=[("low", 0), ("best", 9)], keep="relevant", priority="required", max_tokens=2
@@ -210,7 +210,7 @@ def test_what_is_kept_without_a_marker_is_what_the_section_keeps_first() -> None
     assert foveate.assemble([found], Budget(total_tokens=100)).text == "best"
 
 
-def test_what_a_budget_says_of_a_section_holds_over_what_it_says_of_itself() -> None:
+def test_rules_of_a_budget_override_settings_of_a_section() -> None:
     rules = {
         "a": SectionRule(priority=Priority.LOW, max_tokens=30, keep=Keep.NEWEST),
         "b": SectionRule(enabled=False),
@@ -252,7 +252,7 @@ def test_an_agent_can_see_its_own_budget() -> None:
 
 
 @pytest.mark.parametrize("tokens", [*range(95, 106), *range(990, 1011)])
-def test_the_number_in_the_budget_counts_itself(tokens: int) -> None:
+def test_the_reported_total_includes_the_report(tokens: int) -> None:
     """Around 100 and 1,000 the number grows by a digit, and so may the prompt."""
     sections = [Section("fill", "a " * tokens)]
 
@@ -262,7 +262,7 @@ def test_the_number_in_the_budget_counts_itself(tokens: int) -> None:
     assert prompt.tokens == foveate.count(prompt.text).tokens
 
 
-def test_the_section_on_the_budget_is_made_room_for() -> None:
+def test_room_is_made_for_the_report() -> None:
     sections = [Section(f"part_{number}", WORDS * 20) for number in range(10)]
 
     prompt = foveate.assemble(sections, Budget(total_tokens=1000), show_budget=True)
@@ -272,7 +272,7 @@ def test_the_section_on_the_budget_is_made_room_for() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "claude-opus-4-7"])
-def test_with_the_section_on_the_budget_the_prompt_is_within_every_limit(model: str) -> None:
+def test_a_prompt_with_a_report_is_within_every_limit(model: str) -> None:
     sections = [Section(f"part_{number}", "some words here. " * 40) for number in range(4)]
 
     for limit_tokens in range(110, 400, 3):
@@ -283,7 +283,7 @@ def test_with_the_section_on_the_budget_the_prompt_is_within_every_limit(model: 
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "gemini-2.5-flash"])
-def test_a_few_tokens_over_cost_a_few_tokens_also_where_the_budget_is_shown(model: str) -> None:
+def test_a_small_excess_causes_a_small_cut_with_a_report_too(model: str) -> None:
     """Was: all that was not required went, since room was made for less than the section took."""
     sections = [Section(f"part_{number}", "some words in it. " * 90, max_tokens=300) for number in range(8)]
     whole = foveate.assemble(sections, Budget(10_000), model, show_budget=True).count.upper
@@ -295,7 +295,7 @@ def test_a_few_tokens_over_cost_a_few_tokens_also_where_the_budget_is_shown(mode
         assert f"over the limit of {whole - over:,}" in prompt.cuts[-1].reason
 
 
-def test_the_section_on_the_budget_refuses_no_prompt_that_would_fit() -> None:
+def test_the_report_never_makes_a_fitting_prompt_fail() -> None:
     names = [f"part_{number}" for number in range(12)]
     rules = Section("rules", WORDS * 3, priority="required")
     sections = [rules, *(Section(name, WORDS * 90) for name in names)]
@@ -313,14 +313,14 @@ def test_the_section_on_the_budget_refuses_no_prompt_that_would_fit() -> None:
         foveate.assemble(sections, Budget(least - 1), show_budget=True)
 
 
-def test_two_sections_of_one_name_are_refused() -> None:
+def test_two_sections_of_one_name_are_rejected() -> None:
     with pytest.raises(BadOption, match="'a': another section has that name"):
         foveate.assemble([Section("a", "1"), Section("a", "2")], Budget(total_tokens=10))
     with pytest.raises(BadOption, match="the section on the budget has that name"):
         foveate.assemble([Section("context_budget", "1")], Budget(total_tokens=10), show_budget=True)
 
 
-def test_sections_can_come_one_by_one_and_must_be_sections() -> None:
+def test_sections_can_be_an_iterator_and_must_be_sections() -> None:
     prompt = foveate.assemble((Section(name, name) for name in "ab"), Budget(total_tokens=10))
 
     assert prompt.text == "a\n\nb"
@@ -329,12 +329,12 @@ def test_sections_can_come_one_by_one_and_must_be_sections() -> None:
 
 
 @pytest.mark.parametrize(("budget", "model"), [(4000, "gpt-4o"), (Budget(), 5), ({"total": 5}, "gpt-4o")])
-def test_what_is_no_budget_or_no_model_is_refused(budget: Any, model: Any) -> None:
+def test_invalid_budgets_and_models_are_rejected(budget: Any, model: Any) -> None:
     with pytest.raises(BadOption):
         foveate.assemble([], budget, model)
 
 
-def test_a_counter_that_gives_no_token_count_is_refused() -> None:
+def test_a_counter_that_returns_no_token_count_is_rejected() -> None:
     class Plain:
         def text(self, text: str) -> int:
             return len(text)
@@ -343,12 +343,12 @@ def test_a_counter_that_gives_no_token_count_is_refused() -> None:
         foveate.assemble([Section("a", "b")], Budget(total_tokens=10), Plain())  # type: ignore[arg-type]
 
 
-def test_a_section_alone_is_no_list() -> None:
+def test_a_single_section_instead_of_a_list_is_rejected() -> None:
     with pytest.raises(BadOption, match="a list"):
         foveate.assemble(Section("a", "b"), Budget(total_tokens=10))  # type: ignore[arg-type]
 
 
-def test_a_counter_can_stand_for_the_model() -> None:
+def test_a_counter_can_be_given_instead_of_a_model() -> None:
     class Characters:
         def text(self, text: str) -> TokenCount:
             return TokenCount(len(text), True, len(text))

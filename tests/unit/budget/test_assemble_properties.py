@@ -39,7 +39,7 @@ def assembled(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTERS)
-def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> None:
+def test_the_whole_prompt_is_within_the_budget(name: str) -> None:
     counter = counter_named(name)
 
     @settings(max_examples=limit_examples(60))
@@ -75,7 +75,7 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
 @pytest.mark.slow
 @settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=ladders, name=counter_names, show=st.booleans())
-def test_a_required_section_is_whole_up_to_its_own_cap(
+def test_a_required_section_is_complete_up_to_its_own_cap(
     case: tuple[list[Section], int], ladder: object, name: str, show: bool
 ) -> None:
     some, limit_tokens = case
@@ -96,7 +96,7 @@ def test_a_required_section_is_whole_up_to_its_own_cap(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names, show=st.booleans())
-def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_give(
+def test_lower_priorities_are_cut_before_higher_ones(
     case: tuple[list[Section], int], ladder: str, name: str, show: bool
 ) -> None:
     some, limit_tokens = case
@@ -115,7 +115,7 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
 @pytest.mark.slow
 @settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=ladders, name=counter_names)
-def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
+def test_no_section_exceeds_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
     some, limit_tokens = case
     prompt = assembled(some, limit_tokens, ladder, counter_named(name))
     for report in prompt.sections if prompt else ():
@@ -127,7 +127,7 @@ def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80))
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names)
-def test_the_budget_that_is_shown_says_its_own_number(
+def test_the_reported_total_is_the_count_of_the_prompt(
     case: tuple[list[Section], int], ladder: str, name: str
 ) -> None:
     some, limit_tokens = case
@@ -164,7 +164,7 @@ def test_every_cut_is_recorded_with_its_reason_and_numbers(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
 @given(case=cases(required=False), ladder=PRIORITY_LADDERS)
-def test_on_the_priority_ladders_what_is_not_required_always_gives_way(
+def test_the_priority_ladders_always_make_room_for_required_sections(
     case: tuple[list[Section], int], ladder: str
 ) -> None:
     some, limit_tokens = case

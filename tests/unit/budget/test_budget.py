@@ -22,7 +22,7 @@ def _assembled(agent: Budget | None, configuration: Budget | None) -> Prompt | N
         return None
 
 
-def test_an_agent_is_held_to_the_operators_caps_and_switches() -> None:
+def test_an_agent_is_limited_to_the_operators_caps_and_switches() -> None:
     operator = Budget(4_000, sections={"logs": SectionRule(max_tokens=20), "notes": SectionRule(enabled=False)})
     agent = Budget(10**6, sections={"notes": SectionRule(enabled=True)})
 
@@ -51,7 +51,7 @@ def test_an_agent_never_gets_more_than_its_operator_allows(agent: Budget, config
             assert section.priority == "required"
 
 
-def test_a_ladder_alone_leaves_the_operators_rules_and_numbers() -> None:
+def test_a_ladder_alone_keeps_the_operators_rules_and_limits() -> None:
     operator = Budget(120, 20, sections={"logs": SectionRule(max_tokens=30, priority=Priority.HIGH)})
 
     prompt = foveate.assemble(SECTIONS, "drop_low_priority", configuration=operator)
@@ -61,7 +61,7 @@ def test_a_ladder_alone_leaves_the_operators_rules_and_numbers() -> None:
     assert [cut.rung for cut in prompt.cuts if cut.section == "notes"] == ["drop_low_priority"]
 
 
-def test_what_an_agent_says_nothing_of_stays_as_its_operator_has_it() -> None:
+def test_fields_that_an_agent_does_not_set_keep_the_operators_values() -> None:
     operator = Budget(400, sections={"logs": SectionRule(priority=Priority.LOW, keep=Keep.NEWEST)})
 
     prompt = foveate.assemble(SECTIONS, agent=Budget(100), configuration=operator)
@@ -70,7 +70,7 @@ def test_what_an_agent_says_nothing_of_stays_as_its_operator_has_it() -> None:
     assert prompt.sections[0].action in ("dropped", "truncated")
 
 
-def test_a_rule_of_the_call_is_laid_over_the_agents_field_by_field() -> None:
+def test_a_rule_of_the_call_is_merged_over_the_agents_field_by_field() -> None:
     agent = Budget(500, sections={"logs": SectionRule(max_tokens=30, keep=Keep.NEWEST)})
     call = Budget(sections={"logs": SectionRule(max_tokens=50), "notes": SectionRule(enabled=False)})
 

@@ -79,7 +79,7 @@ class Notebook:
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_what_goes_is_the_oldest_that_may_go(talk: Talk, token_budget: int, max_turns: int) -> None:
+def test_the_oldest_evictable_messages_are_evicted(talk: Talk, token_budget: int, max_turns: int) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
 
     assert gone(eviction) == talk.may_go[: len(eviction.evicted)]
@@ -88,7 +88,7 @@ def test_what_goes_is_the_oldest_that_may_go(talk: Talk, token_budget: int, max_
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_no_call_is_parted_from_its_result(talk: Talk, token_budget: int, max_turns: int) -> None:
+def test_no_call_is_separated_from_its_result(talk: Talk, token_budget: int, max_turns: int) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
 
     kept = set(eviction.kept)
@@ -99,7 +99,7 @@ def test_no_call_is_parted_from_its_result(talk: Talk, token_budget: int, max_tu
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_every_message_stays_or_goes_once_and_in_order(talk: Talk, token_budget: int, max_turns: int) -> None:
+def test_every_message_is_kept_or_evicted_once_and_in_order(talk: Talk, token_budget: int, max_turns: int) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
 
     went = [place for places in gone(eviction) for place in places]
@@ -112,7 +112,7 @@ def test_every_message_stays_or_goes_once_and_in_order(talk: Talk, token_budget:
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_both_limits_hold_or_only_what_may_not_go_is_left(
+def test_both_limits_hold_or_nothing_evictable_is_left(
     talk: Talk, token_budget: int, max_turns: int
 ) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
@@ -126,7 +126,7 @@ def test_both_limits_hold_or_only_what_may_not_go_is_left(
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_nothing_goes_that_need_not_and_every_reason_is_true(
+def test_nothing_is_evicted_needlessly_and_every_reason_is_true(
     talk: Talk, token_budget: int, max_turns: int
 ) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
@@ -150,7 +150,7 @@ def test_nothing_goes_that_need_not_and_every_reason_is_true(
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_what_stays_opens_with_a_question_and_the_model_never_speaks_after_itself(
+def test_the_rest_begins_with_a_user_message_and_roles_alternate(
     talk: Talk, token_budget: int, max_turns: int
 ) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
@@ -169,7 +169,7 @@ def test_what_stays_opens_with_a_question_and_the_model_never_speaks_after_itsel
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_a_summariser_is_offered_all_that_goes_once_and_oldest_first(
+def test_a_listener_gets_all_evicted_messages_once_oldest_first(
     talk: Talk, token_budget: int, max_turns: int
 ) -> None:
     notebook = Notebook()
@@ -198,7 +198,7 @@ def test_a_summariser_is_offered_all_that_goes_once_and_oldest_first(
 # What a turn is, and a step
 
 
-def test_forty_turns_stay_unless_said_otherwise() -> None:
+def test_forty_turns_are_kept_by_default() -> None:
     talk = long_talk(turns=42, steps=0)
 
     eviction = evict(talk.messages, talk.tokens, token_budget=PLENTY)
@@ -207,13 +207,13 @@ def test_forty_turns_stay_unless_said_otherwise() -> None:
     assert {each.reasons for each in eviction.evicted} == {(HistoryLimit.MAX_TURNS,)}
 
 
-def test_a_call_goes_with_its_result_though_a_question_came_between() -> None:
+def test_a_call_is_evicted_with_its_result_despite_a_user_message_in_between() -> None:
     messages = [asked(), call("a"), asked("Hurry!"), result("a"), said(), asked(), said(), asked()]
 
     assert all_but_what_must_stay(messages) == [(0, 1, 2, 3, 4), (5, 6)]
 
 
-def test_a_question_beside_a_result_is_the_one_under_way_and_stays_with_its_call() -> None:
+def test_a_user_text_next_to_a_result_belongs_to_the_current_turn() -> None:
     beside = told(ToolResult(parts=(), id="b"), Text("Now do the other thing."))
     messages = [
         asked(),
@@ -230,14 +230,14 @@ def test_a_question_beside_a_result_is_the_one_under_way_and_stays_with_its_call
     assert all_but_what_must_stay(messages) == [(1, 2), (5, 6)]
 
 
-def test_a_question_right_after_one_beside_a_result_opens_a_turn() -> None:
+def test_a_user_message_after_a_text_next_to_a_result_opens_a_turn() -> None:
     beside = told(ToolResult(parts=(), id="a"), Text("Interrupted."))
     messages = [asked(), call("a"), beside, asked("Do this instead."), said()]
 
     assert all_but_what_must_stay(messages) == [(0, 1, 2)]
 
 
-def test_a_long_turn_loses_its_oldest_steps_and_keeps_question_and_last_step() -> None:
+def test_a_long_turn_loses_its_oldest_steps_and_keeps_user_message_and_last_step() -> None:
     messages = [
         asked(),
         call("a"),
@@ -252,7 +252,7 @@ def test_a_long_turn_loses_its_oldest_steps_and_keeps_question_and_last_step() -
     assert all_but_what_must_stay(messages) == [(1, 2), (3, 4, 5)]
 
 
-def test_a_result_that_comes_after_another_call_makes_one_step_of_both() -> None:
+def test_a_result_after_another_call_joins_both_steps() -> None:
     messages = [
         asked(),
         call("a", "b"),
@@ -273,7 +273,7 @@ def test_a_second_result_of_a_call_stays_with_it() -> None:
     assert all_but_what_must_stay(messages) == [(1, 2, 3, 4, 5)]
 
 
-def test_a_call_that_was_never_answered_holds_no_later_turn_back() -> None:
+def test_a_call_without_a_result_does_not_keep_later_turns() -> None:
     model = Message(role="model", parts=(ToolCall(name="read", arguments="{}", format=Format.GEMINI),))
     answer = told(ToolResult(parts=(), name="read"))
     messages = [asked(), model, asked(), model, answer, said(), asked(), model, answer]
@@ -281,14 +281,14 @@ def test_a_call_that_was_never_answered_holds_no_later_turn_back() -> None:
     assert all_but_what_must_stay(messages) == [(0, 1), (2, 3, 4, 5)]
 
 
-def test_a_result_whose_call_is_not_known_goes_with_what_the_model_said_last() -> None:
+def test_a_result_without_a_call_belongs_to_the_last_model_message() -> None:
     custom = said(Opaque("custom", b'{"id":"a"}'))
     messages = [asked(), custom, asked("Hurry!"), result("a"), said(), asked()]
 
     assert all_but_what_must_stay(messages) == [(0, 1, 2, 3, 4)]
 
 
-def test_tools_of_the_provider_go_with_what_the_client_answered() -> None:
+def test_provider_tool_calls_are_evicted_with_their_outputs() -> None:
     moved, seen = said(Opaque("computer_call", b"{}")), said(Opaque("computer_call_output", b"{}"))
     found, tools = said(Opaque("tool_search_call", b"{}")), said(Opaque("tool_search_output", b"{}"))
     may, yes = said(Opaque("mcp_approval_request", b"{}")), said(Opaque("mcp_approval_response", b"{}"))
@@ -298,34 +298,34 @@ def test_tools_of_the_provider_go_with_what_the_client_answered() -> None:
     assert all_but_what_must_stay([asked(), found, asked("Why?"), said(), tools, asked()]) == [(0, 1, 2, 3, 4)]
 
 
-def test_a_history_without_questions_loses_its_oldest_steps() -> None:
+def test_a_history_without_user_messages_loses_its_oldest_steps() -> None:
     messages = [result("lost"), said(), call("a"), result("a"), call("b"), result("b")]
 
     assert all_but_what_must_stay(messages) == [(0,), (1, 2, 3)]
 
 
-def test_what_stands_before_the_first_question_goes_first_and_is_no_turn() -> None:
+def test_messages_before_the_first_user_message_are_evicted_first_and_are_no_turn() -> None:
     messages = [said(), asked(), said(), asked()]
 
     assert evict(messages, [1] * 4, token_budget=4, max_turns=2).evicted == ()
     assert gone(evict(messages, [1] * 4, token_budget=4, max_turns=1)) == [(0,), (1, 2)]
 
 
-def test_tools_that_the_developer_hands_over_later_stay() -> None:
+def test_additional_tools_of_the_developer_are_kept() -> None:
     more = said(Opaque("additional_tools", b"{}"))
     messages = [asked(), said(), more, asked(), said()]
 
     assert evict(messages, [1] * 5, token_budget=3).kept == (2, 3, 4)
 
 
-def test_nothing_at_all_is_within_any_budget() -> None:
+def test_an_empty_history_is_within_any_budget() -> None:
     assert evict([], [], token_budget=0).fits
 
 
 # What cannot be
 
 
-def test_a_system_prompt_that_is_too_large_alone_is_an_error_with_its_numbers() -> None:
+def test_a_system_prompt_that_is_too_large_is_an_error_with_its_sizes() -> None:
     messages = [Message(role="system", parts=(Text("Be brief."),)), asked(), said(), asked()]
     notebook = Notebook()
 
@@ -351,7 +351,7 @@ def test_a_system_prompt_that_is_too_large_alone_is_an_error_with_its_numbers() 
         ([1], 40, 0.5, "token_budget is a number of tokens, 0 or more, not 0.5"),
     ],
 )
-def test_an_impossible_limit_is_refused(
+def test_an_invalid_limit_is_rejected(
     tokens: list[int], max_turns: int, token_budget: int, reason: str
 ) -> None:
     with pytest.raises(BadOption, match=reason):
@@ -376,7 +376,7 @@ def test_the_cost_is_linear_in_the_messages(turns: int, steps: int) -> None:
 
 
 @pytest.mark.slow
-def test_no_recorded_request_gets_an_orphan(shared_data: Path) -> None:
+def test_no_recorded_request_gets_an_orphaned_call_or_result(shared_data: Path) -> None:
     evictions = 0
     for messages, tokens in recorded(shared_data):
         for share in (0.0, 0.25, 0.5, 0.9):

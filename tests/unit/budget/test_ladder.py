@@ -31,16 +31,16 @@ rungs = st.one_of(
 
 
 @given(some=st.lists(rungs, min_size=1))
-def test_a_ladder_is_read_back_as_it_was_written(some: list[Rung]) -> None:
+def test_a_ladder_survives_serialization(some: list[Rung]) -> None:
     assert parse_ladder([rung_as_data(rung) for rung in some]).rungs == tuple(some)
 
 
-def test_the_built_in_ladders_have_the_names_of_the_contract() -> None:
+def test_the_built_in_ladders_have_the_documented_names() -> None:
     assert list(BUILT_IN_LADDERS) == ["truncate_low_priority", "drop_low_priority", "progressive"]
     assert all(parse_ladder(name) is ladder for name, ladder in BUILT_IN_LADDERS.items())
 
 
-def test_a_built_in_ladder_could_have_been_written_by_a_user() -> None:
+def test_a_built_in_ladder_can_be_written_as_rungs() -> None:
     for ladder in BUILT_IN_LADDERS.values():
         assert parse_ladder([rung_as_data(rung) for rung in ladder.rungs]).rungs == ladder.rungs
 
@@ -69,7 +69,7 @@ def test_a_built_in_ladder_could_have_been_written_by_a_user() -> None:
         ([5], "a mapping such as"),
     ],
 )
-def test_a_ladder_that_cannot_be_is_refused_with_the_rung(value: Any, said: str) -> None:
+def test_an_invalid_ladder_is_rejected_with_the_number_of_the_rung(value: Any, said: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse_ladder(value)
 
@@ -87,5 +87,5 @@ def test_a_ladder_that_cannot_be_is_refused_with_the_rung(value: Any, said: str)
         ("dialogs", False),
     ],
 )
-def test_the_progressive_ladder_knows_logs_by_their_usual_names(section: str, meant: bool) -> None:
+def test_the_progressive_ladder_matches_common_names_of_logs(section: str, meant: bool) -> None:
     assert rung_matches(BUILT_IN_LADDERS["progressive"].rungs[0], section) is meant

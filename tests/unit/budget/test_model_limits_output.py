@@ -44,7 +44,7 @@ UNKNOWN = (
 
 
 @pytest.mark.parametrize(("model", "tokens"), KNOWN.items())
-def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> None:
+def test_a_model_is_known_in_every_spelling_of_its_providers(model: str, tokens: int) -> None:
     found = find_output_limit(model)
 
     assert found is not None
@@ -54,7 +54,7 @@ def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> 
 
 
 @pytest.mark.parametrize("model", UNKNOWN)
-def test_of_other_models_nothing_is_claimed(model: str) -> None:
+def test_unknown_models_have_no_limit(model: str) -> None:
     assert find_output_limit(model) is None
 
 
@@ -64,7 +64,7 @@ def rows() -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("pattern", "tokens"), rows())
-def test_no_row_of_the_table_is_hidden_by_another_or_longer_than_its_window(pattern: str, tokens: int) -> None:
+def test_every_row_is_reachable_and_within_the_context_window(pattern: str, tokens: int) -> None:
     def is_given(name: str) -> bool:
         found = find_output_limit(name)
         return found is not None and found.tokens == tokens
@@ -80,7 +80,7 @@ def test_no_row_of_the_table_is_hidden_by_another_or_longer_than_its_window(patt
 
 
 @given(st.text(max_size=200) | st.from_regex(r"(gpt|claude|gemini|o)[-.0-9a-z:/]{0,40}", fullmatch=True))
-def test_any_name_has_a_longest_answer_or_none(model: str) -> None:
+def test_any_name_can_be_looked_up_for_its_output_limit(model: str) -> None:
     found = find_output_limit(model)
 
     assert found is None or found.tokens > 0

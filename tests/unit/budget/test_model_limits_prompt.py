@@ -46,7 +46,7 @@ def limit(
 
 
 @pytest.mark.parametrize("first", ORDER)
-def test_the_first_of_the_six_that_says_something_is_heard(first: LimitSource) -> None:
+def test_the_first_source_with_a_limit_applies(first: LimitSource) -> None:
     silent = set(ORDER[: ORDER.index(first)])
 
     def says(source: LimitSource) -> int | None:
@@ -64,46 +64,46 @@ def test_the_first_of_the_six_that_says_something_is_heard(first: LimitSource) -
     assert (found.source, found.total_tokens) == (first, SAYS[first])
 
 
-def test_without_any_word_there_are_16384_tokens() -> None:
+def test_the_default_limit_is_16384_tokens() -> None:
     assert limit() == PromptLimit(total_tokens=16_384, output_reserve=0, source=LimitSource.DEFAULT)
 
 
 @pytest.mark.parametrize("text", ["16384", "16_384", " 16384\n", '"16384"', "' 16_384 '"])
-def test_the_variable_may_have_blanks_quotes_and_underscores(text: str) -> None:
+def test_the_variable_may_have_spaces_quotes_and_underscores(text: str) -> None:
     assert limit(environment=text).total_tokens == 16_384
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n"])
-def test_an_empty_variable_is_one_that_is_not_set(text: str) -> None:
+def test_an_empty_variable_counts_as_unset(text: str) -> None:
     assert limit(environment=text) == limit(environment=None)
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "4k", "16,384", "1e4", "12.5", "1__0", "9" * 5_000, "∞"])
-def test_a_variable_that_is_no_number_of_tokens_is_named(text: str) -> None:
+def test_an_invalid_variable_is_named_in_the_error(text: str) -> None:
     with pytest.raises(BadOption, match="CONTEXT_MAX_TOKENS is a whole number of tokens, 1 or more") as caught:
         limit(environment=text)
 
     assert len(str(caught.value)) < 200
 
 
-def test_a_wrong_variable_is_named_even_where_the_call_overrules_it() -> None:
+def test_an_invalid_variable_is_an_error_even_if_the_call_overrides_it() -> None:
     with pytest.raises(BadOption, match="CONTEXT_MAX_TOKENS"):
         limit(Budget(total_tokens=500), environment="many")
 
 
-def test_an_agent_that_wants_more_than_its_configuration_gets_the_configurations() -> None:
+def test_an_agent_gets_at_most_the_limit_of_the_configuration() -> None:
     found = limit(agent=Budget(total_tokens=9_000), configuration=Budget(total_tokens=4_000))
 
     assert (found.total_tokens, found.source) == (4_000, LimitSource.CONFIGURATION)
 
 
-def test_an_agent_may_want_less() -> None:
+def test_an_agent_may_lower_the_limit() -> None:
     found = limit(agent=Budget(total_tokens=900), configuration=Budget(total_tokens=4_000))
 
     assert (found.total_tokens, found.source) == (900, LimitSource.AGENT)
 
 
-def test_an_agent_has_at_most_the_models_window() -> None:
+def test_an_agent_gets_at_most_the_context_window() -> None:
     wish = Budget(total_tokens=10**7)
 
     assert limit(agent=wish, window_tokens=8_192).source is LimitSource.WINDOW
@@ -125,7 +125,7 @@ def test_an_agent_has_at_most_the_models_window() -> None:
         (50, 800, 600, 700, 50),
     ],
 )
-def test_the_answers_room_is_reserved_in_the_same_order(
+def test_the_output_reserve_is_resolved_in_the_same_order(
     call: int, agent: int, configuration: int, request_max: int | None, reserve: int
 ) -> None:
     found = limit(
@@ -138,7 +138,7 @@ def test_the_answers_room_is_reserved_in_the_same_order(
     assert (found.output_reserve, found.tokens) == (reserve, 4_000 - reserve)
 
 
-def test_a_reserve_that_leaves_nothing_is_refused_with_the_numbers() -> None:
+def test_a_reserve_that_leaves_no_room_is_rejected_with_the_numbers() -> None:
     with pytest.raises(BadOption, match="the model's window is 8192 tokens, of which the answer reserves 8192"):
         limit(window_tokens=8_192, request_max_tokens=8_192)
 
@@ -182,7 +182,7 @@ def test_an_agent_never_exceeds_what_the_configuration_allows(
     window_tokens=some_tokens,
     request_max_tokens=some_tokens,
 )
-def test_there_is_room_for_a_prompt_or_an_error(
+def test_a_resolved_limit_has_room_or_is_an_error(
     call: Budget,
     environment: str | None,
     agent: Budget | None,

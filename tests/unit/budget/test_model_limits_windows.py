@@ -144,7 +144,7 @@ def tokens_of(model: str) -> int | None:
 
 
 @pytest.mark.parametrize(("model", "tokens"), (KNOWN | ONE_SIDED).items())
-def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> None:
+def test_a_model_is_known_in_every_spelling_of_its_providers(model: str, tokens: int) -> None:
     window = find_context_window(model)
 
     assert window is not None
@@ -152,7 +152,7 @@ def test_a_model_is_known_as_its_providers_spell_it(model: str, tokens: int) -> 
 
 
 @pytest.mark.parametrize(("model", "tokens"), INHERITED.items())
-def test_what_is_not_known_inherits_from_its_family_and_says_so(model: str, tokens: int) -> None:
+def test_an_unknown_model_inherits_from_its_family_and_says_so(model: str, tokens: int) -> None:
     window = find_context_window(model)
 
     assert window is not None
@@ -160,11 +160,11 @@ def test_what_is_not_known_inherits_from_its_family_and_says_so(model: str, toke
 
 
 @pytest.mark.parametrize("model", UNKNOWN)
-def test_of_other_models_nothing_is_claimed(model: str) -> None:
+def test_unknown_models_have_no_limit(model: str) -> None:
     assert find_context_window(model) is None
 
 
-def test_a_window_says_whose_number_it_is_and_of_when() -> None:
+def test_a_window_has_a_source_and_a_date() -> None:
     window = find_context_window("gpt-5")
 
     assert window is not None
@@ -172,7 +172,7 @@ def test_a_window_says_whose_number_it_is_and_of_when() -> None:
     assert re.fullmatch(r"20\d\d-\d\d", window.as_of)
 
 
-def test_a_prompt_that_its_provider_bounds_apart_has_that_bound() -> None:
+def test_a_separate_limit_of_the_prompt_is_used() -> None:
     """A prompt of 300,000 tokens is refused by GPT-5, whose window is said to be 400,000."""
     assert tokens_of("gpt-5") == 400_000 - 128_000
     assert tokens_of("gpt-5.4") == 1_050_000 - 128_000
@@ -188,7 +188,7 @@ def test_case_and_route_do_not_matter(model: str) -> None:
 @given(
     st.text(max_size=400) | st.from_regex(r"(gpt|claude|gemini|llama|qwen)[-.0-9a-z:/]{0,60}", fullmatch=True)
 )
-def test_any_name_has_a_window_or_none(model: str) -> None:
+def test_any_name_can_be_looked_up_for_its_window(model: str) -> None:
     window = find_context_window(model)
 
     assert window is None or window.tokens > 0
@@ -203,7 +203,7 @@ UNSHRUNK = settings(database=None, phases=[Phase.generate])
 
 
 @pytest.mark.parametrize(("pattern", "tokens"), rows())
-def test_no_row_of_the_table_is_hidden_by_another(pattern: str, tokens: int) -> None:
+def test_every_row_of_the_table_is_reachable(pattern: str, tokens: int) -> None:
     def is_given(name: str) -> bool:
         window = find_context_window(name)
         return window is not None and (window.tokens, window.inherited) == (tokens, False)

@@ -35,18 +35,18 @@ def told(tokens: int, cap_tokens: int | None, total_tokens: int = 1000) -> tuple
         (0, 1, False),
     ],
 )
-def test_from_95_percent_of_its_cap_a_section_is_near_it(tokens: int, cap_tokens: int, near: bool) -> None:
+def test_a_section_is_near_its_cap_from_95_percent_on(tokens: int, cap_tokens: int, near: bool) -> None:
     line = f"- a: {tokens}/{cap_tokens}" + (" (near limit!)" if near else "")
 
     assert told(tokens, cap_tokens) == (near, line)
 
 
-def test_without_a_cap_or_with_one_of_nothing_there_is_nothing_to_be_near() -> None:
+def test_a_section_without_a_cap_or_with_a_cap_of_0_is_never_near_it() -> None:
     assert told(999, None) == (False, "- a: 999")
     assert told(0, 0) == (False, "- a: 0/0")
 
 
-def test_a_number_of_hundreds_of_digits_can_be_told() -> None:
+def test_a_cap_of_hundreds_of_digits_can_be_reported() -> None:
     """Was: an OverflowError, since no float is as large."""
     assert told(5, 10**400) == (False, f"- a: 5/{10**400}")
 

@@ -17,14 +17,14 @@ from foveate.errors import BadOption
 
 
 @pytest.mark.parametrize("module", [foveate.budget.sections, foveate.budget.budget])
-def test_the_examples_hold(module: Any) -> None:
+def test_the_examples_pass(module: Any) -> None:
     results = doctest.testmod(module)
 
     assert results.attempted
     assert not results.failed
 
 
-def test_a_section_has_the_defaults_that_are_promised() -> None:
+def test_a_section_has_the_documented_defaults() -> None:
     text, items = Section("text", "words"), Section("items", items=["a", ("b", 0.5), Item("c", 1)])
 
     assert (text.priority, text.stability, text.enabled) == (Priority.MEDIUM, Stability.TURN, True)
@@ -34,7 +34,7 @@ def test_a_section_has_the_defaults_that_are_promised() -> None:
     assert items.text == "a\nb\nc"
 
 
-def test_a_section_is_a_value() -> None:
+def test_sections_are_compared_by_value() -> None:
     assert Section("a", "x") == Section("a", "x")
     assert hash(Section("a", items=["x"])) == hash(Section("a", items=["x"]))
     assert Section("a", "x") != Section("a", "y")
@@ -42,7 +42,7 @@ def test_a_section_is_a_value() -> None:
         Section("a", "x").text = "y"  # type: ignore[misc]
 
 
-def test_a_section_is_shown_short() -> None:
+def test_the_repr_of_a_section_is_short() -> None:
     assert repr(Section("a", "x" * 1_000_000)) == "<Section 'a': 1,000,000 characters, medium, keeps head>"
     assert repr(Section("a", items=["x"])) == "<Section 'a': 1 items, medium, keeps newest>"
 
@@ -72,7 +72,7 @@ def test_a_section_is_shown_short() -> None:
         ({"text": "a", "enabled": "yes"}, "enabled is true or false, not 'yes'"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(arguments: dict[str, Any], said: str) -> None:
+def test_invalid_values_are_rejected_by_name(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(BadOption) as caught:
         Section("notes", **arguments)
 
@@ -81,12 +81,12 @@ def test_what_cannot_be_is_refused_by_name(arguments: dict[str, Any], said: str)
 
 
 @pytest.mark.parametrize("name", ["", "  ", "two\nlines", "\x1b[31m", None, 5])
-def test_a_name_can_be_shown_on_one_line(name: Any) -> None:
+def test_a_name_must_be_printable_on_one_line(name: Any) -> None:
     with pytest.raises(BadOption, match="a section's name"):
         Section(name, "text")
 
 
-def test_a_budget_has_the_defaults_that_are_promised() -> None:
+def test_a_budget_has_the_documented_defaults() -> None:
     budget = Budget()
 
     assert (budget.total_tokens, budget.output_reserve) == (None, 0)
@@ -96,13 +96,13 @@ def test_a_budget_has_the_defaults_that_are_promised() -> None:
     assert hash(budget) == hash(Budget())
 
 
-def test_overflow_policy_is_another_word_for_the_ladder() -> None:
+def test_overflow_policy_is_another_name_for_the_ladder() -> None:
     assert Budget(overflow_policy="progressive") == Budget(ladder="progressive")
     with pytest.raises(BadOption, match="the same"):
         Budget(ladder="progressive", overflow_policy="progressive")
 
 
-def test_a_rule_takes_words_for_what_they_mean_and_checks_them() -> None:
+def test_a_rule_converts_and_validates_names() -> None:
     rule = SectionRule(priority="required", keep="whole")  # type: ignore[arg-type]
 
     assert (rule.priority, rule.keep) == (Priority.REQUIRED, Keep.WHOLE)
@@ -114,7 +114,7 @@ def test_a_rule_takes_words_for_what_they_mean_and_checks_them() -> None:
         Budget(sections={"a": {"max_tokens": 5}})  # type: ignore[dict-item]
 
 
-def test_budgets_and_sections_can_be_copied_and_sent() -> None:
+def test_budgets_and_sections_can_be_copied_and_pickled() -> None:
     budget = Budget(5, 1, "progressive", sections={"a": SectionRule(share=0.5)})
     section = Section("a", items=["x", ("y", 1.0)], priority="low")
 
@@ -135,7 +135,7 @@ def test_budgets_and_sections_can_be_copied_and_sent() -> None:
         ({"output_reserve": -1}, ("output_reserve",)),
     ],
 )
-def test_a_budget_that_cannot_be_says_where(arguments: dict[str, Any], path: tuple[str, ...]) -> None:
+def test_an_invalid_budget_has_a_path(arguments: dict[str, Any], path: tuple[str, ...]) -> None:
     with pytest.raises(BadOption) as caught:
         Budget(**arguments)
 

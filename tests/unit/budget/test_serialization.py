@@ -80,19 +80,19 @@ KEPT = (
 @pytest.mark.slow
 @settings(max_examples=limit_examples(80))
 @given(budget=budgets, usage=usages)
-def test_what_is_kept_is_what_is_restored(budget: Budget, usage: BudgetUsage) -> None:
+def test_a_checkpoint_restores_equal_values(budget: Budget, usage: BudgetUsage) -> None:
     text = checkpoint(budget, usage)
 
     assert restore(text) == (budget, usage)
     assert text.isascii()
 
 
-def test_the_text_stays_the_same_from_one_release_to_the_next() -> None:
+def test_the_text_of_a_checkpoint_is_stable() -> None:
     assert checkpoint(BUDGET, USAGE) == KEPT
     assert restore(KEPT) == (BUDGET, USAGE)
 
 
-def test_equal_budgets_have_the_same_text_whatever_the_order_of_their_rules() -> None:
+def test_equal_budgets_have_the_same_text() -> None:
     turned = Budget(4_000, 500, "progressive", sections=dict(reversed([*BUDGET.sections.items()])))
 
     assert list(turned.sections) != list(BUDGET.sections)
@@ -110,7 +110,7 @@ def test_equal_budgets_have_the_same_text_whatever_the_order_of_their_rules() ->
         (Budget(ladder=Ladder("mine", (Replace(("logs",), "\ud83d" + "\ude00"),))), "JSON does not give back"),
     ],
 )
-def test_what_could_not_be_restored_is_refused_when_it_is_kept(budget: Budget, says: str) -> None:
+def test_values_that_cannot_be_restored_are_rejected_at_the_checkpoint(budget: Budget, says: str) -> None:
     with pytest.raises(BadOption, match=says):
         checkpoint(budget, USAGE)
 
@@ -131,13 +131,13 @@ def test_what_could_not_be_restored_is_refused_when_it_is_kept(budget: Budget, s
         ('{"version": 1, "budget": {}}', "usage is a mapping"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused_in_words(text: str, says: str) -> None:
+def test_invalid_checkpoints_are_rejected_with_a_message(text: str, says: str) -> None:
     with pytest.raises(BadOption, match=says):
         restore(text)
 
 
 @pytest.mark.parametrize("value", [None, 5])
-def test_what_is_no_text_is_refused_in_words(value: Any) -> None:
+def test_a_checkpoint_that_is_not_a_text_is_rejected_with_a_message(value: Any) -> None:
     with pytest.raises(BadOption, match=r"a checkpoint is JSON, and this is not: .*, not (NoneType|int)"):
         restore(value)
 
@@ -160,7 +160,7 @@ WRONG: list[tuple[tuple[str | int, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("path", "value"), WRONG)
-def test_what_is_wrong_in_a_checkpoint_is_found(path: tuple[str | int, ...], value: Any) -> None:
+def test_errors_in_a_checkpoint_have_a_path(path: tuple[str | int, ...], value: Any) -> None:
     data = json.loads(KEPT)
     inner = data
     for key in path[:-1]:
@@ -186,7 +186,7 @@ def section(name: str, after: int, action: Action, cap_tokens: int | None = None
     )
 
 
-def test_the_usage_is_what_the_prompt_took() -> None:
+def test_the_usage_has_the_tokens_of_the_prompt() -> None:
     prompt = Prompt(
         text="",
         count=TokenCount(3_200, True, 3_200),

@@ -49,7 +49,7 @@ def limit_of(text: str, share: float) -> int:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
 @given(line=one_liners, share=shares)
-def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> None:
+def test_the_largest_head_of_a_single_line_is_kept(line: str, share: float) -> None:
     limit_tokens = limit_of(line, share)
     assume(not fits(line, limit_tokens))
     heads = ["".join(graphemes(line)[:size]).rstrip() for size in range(1, len(graphemes(line)))]
@@ -63,7 +63,7 @@ def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> N
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
 @given(line=one_liners, share=shares)
-def test_of_a_single_line_the_largest_tail_is_kept(line: str, share: float) -> None:
+def test_the_largest_tail_of_a_single_line_is_kept(line: str, share: float) -> None:
     limit_tokens = limit_of(line, share)
     assume(not fits(line, limit_tokens))
     tails = ["".join(graphemes(line)[size:]) for size in range(1, len(graphemes(line)))]
@@ -84,7 +84,7 @@ lines = st.lists(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
 @given(lines=lines, limit_tokens=st.integers(8, 80))
-def test_where_there_are_lines_whole_ones_are_kept(lines: list[str], limit_tokens: int) -> None:
+def test_whole_lines_are_kept(lines: list[str], limit_tokens: int) -> None:
     whole = "\n".join(lines)
     assume(not fits(whole, limit_tokens))
     heads = ["\n".join([*lines[:size], TRUNCATED]) for size in range(1, len(lines))]
@@ -97,7 +97,7 @@ def test_where_there_are_lines_whole_ones_are_kept(lines: list[str], limit_token
 
 
 @pytest.mark.parametrize("end", ["  ", "\r", " {\t", "\u3000"])
-def test_blanks_at_the_end_of_the_last_line_take_no_room(end: str) -> None:
+def test_trailing_whitespace_takes_no_room(end: str) -> None:
     lines = [f"- item {number} of the list" + end for number in range(40)]
     pieces = ["\n".join(lines[:size]).rstrip() + f"\n{TRUNCATED}" for size in range(1, 40)]
 
@@ -115,7 +115,7 @@ def test_blanks_at_the_end_of_the_last_line_take_no_room(end: str) -> None:
     ),
     share=shares,
 )
-def test_of_ranked_items_the_most_relevant_are_kept_in_their_order(
+def test_the_most_relevant_items_are_kept_in_their_order(
     scored: list[tuple[str, int]], share: float
 ) -> None:
     whole = "\n".join(text for text, _ in scored)
@@ -148,13 +148,13 @@ def test_items_of_several_lines_stay_whole(keep: str) -> None:
         assert lines
 
 
-def test_items_that_end_a_line_stay_whole_too() -> None:
+def test_items_with_a_final_newline_stay_whole() -> None:
     items = [f"{name}1 one\n{name}2 two three four\n" for name in "abc"]
 
     assert kept(Section("log", items=items), 20).startswith("c1 one\nc2 two")
 
 
-def test_blank_items_never_stand_in_the_place_of_others() -> None:
+def test_blank_items_never_replace_others() -> None:
     section = Section("found", items=["", "  ", ("x y z " * 30, 0.5), "", ("least", 0.1)], keep="relevant")
 
     assert kept(section, 15).startswith("x y z x y z")
@@ -162,12 +162,12 @@ def test_blank_items_never_stand_in_the_place_of_others() -> None:
     assert kept(Section("found", items=[*[""] * 500, "words"], keep="relevant"), 12).startswith("words\n[...")
 
 
-def test_blank_lines_around_a_text_go_first() -> None:
+def test_blank_lines_around_a_text_are_cut_first() -> None:
     assert kept(Section("text", "\n \n  hello " + "world " * 50), 12).startswith("  hello world")
     assert kept(Section("text", "\n" * 500 + "hello" + "\n" * 500), 12) == f"hello\n{TRUNCATED}"
 
 
-def test_blank_lines_are_never_all_that_is_kept() -> None:
+def test_a_kept_piece_is_never_blank() -> None:
     words = "word " * 300
     ranked = Section("found", items=[(f"\n\n{words}", 9), ("x", 1)], keep="relevant")
     log = Section("logs", "old\n" * 50 + f"\n\n\n{words}")
@@ -177,7 +177,7 @@ def test_blank_lines_are_never_all_that_is_kept() -> None:
     assert foveate.assemble([log], Budget(100, 0, rungs)).text.strip().startswith("word word")
 
 
-def test_items_without_a_score_rank_by_their_place_after_all_that_have_one() -> None:
+def test_items_without_a_score_rank_last_in_their_order() -> None:
     items: list[str | tuple[str, float]] = [
         "first of none " * 5,
         ("scored low " * 5, -1.0),
@@ -221,7 +221,7 @@ def test_no_cut_falls_inside_a_grapheme(text: str, share: float, keep: str) -> N
 
 
 @pytest.mark.parametrize("cluster", [FAMILY, "e\u0301\u0323", "क्षि", "🇩🇪", "👍🏽", "\r\n" + "a", "각", "நி"])
-def test_a_cluster_at_the_cut_stays_whole(cluster: str) -> None:
+def test_a_grapheme_at_the_cut_stays_whole(cluster: str) -> None:
     for limit_tokens in range(8, 30):
         text = kept(Section("text", "a" + cluster * 50), limit_tokens)
         piece = text.removesuffix(f"\n{TRUNCATED}")
@@ -251,7 +251,7 @@ def test_one_line_of_a_megabyte_is_cut_close_to_the_limit(kind: str, keep: str) 
     assert prompt.tokens == foveate.count(prompt.text).tokens
 
 
-def test_a_line_that_is_too_long_to_be_left_out_is_cut_inside() -> None:
+def test_a_very_long_line_is_cut_inside() -> None:
     text = "Title\n" + PROSE * 100
     assert len(PROSE * 100) > LONG_LINE_CHARS
 
@@ -261,7 +261,7 @@ def test_a_line_that_is_too_long_to_be_left_out_is_cut_inside() -> None:
     assert foveate.count(found).tokens >= 198
 
 
-def test_a_head_and_a_tail_get_about_half_of_the_room_each() -> None:
+def test_head_and_tail_get_about_half_of_the_room_each() -> None:
     whole = "\n".join(f"line {number} of many" for number in range(1000))
 
     head, tail = kept(Section("text", whole, keep="ends"), 400).split(f"\n{TRUNCATED}\n")
@@ -271,14 +271,14 @@ def test_a_head_and_a_tail_get_about_half_of_the_room_each() -> None:
     assert abs(foveate.count(head).tokens - foveate.count(tail).tokens) <= 12
 
 
-def test_what_is_kept_whole_is_whole_or_not_there() -> None:
+def test_a_section_that_keeps_the_whole_is_whole_or_dropped() -> None:
     size = foveate.count(CODE * 3).tokens
 
     assert kept(Section("code", CODE * 3, keep="whole"), size) == CODE * 3
     assert kept(Section("code", CODE * 3, keep="whole"), size - 1) == ""
 
 
-def test_a_text_keeps_its_head_and_items_keep_the_newest_unless_said_otherwise() -> None:
+def test_by_default_a_text_keeps_its_head_and_items_the_newest() -> None:
     assert kept(Section("text", PROSE * 9), 20).startswith("The quick")
     assert kept(Section("items", items=["old"] * 50 + ["new"]), 20).splitlines()[-2:] == [
         "new",

@@ -41,7 +41,7 @@ def ahead(*stamps: PlanningDate, now: datetime = NOW, zone: tzinfo | None = VIEN
         (datetime(2026, 11, 15, 9, 11), [], [-1]),
     ],
 )
-def test_a_deadline_is_told_from_the_warning_on_and_overdue_after_its_minute(
+def test_a_deadline_is_near_within_the_warning_and_overdue_after_its_minute(
     at: datetime, near: list[int], overdue: list[int]
 ) -> None:
     found = due(deadline_at(at))
@@ -50,7 +50,7 @@ def test_a_deadline_is_told_from_the_warning_on_and_overdue_after_its_minute(
     assert [each.minutes for each in found.overdue] == overdue
 
 
-def test_a_day_without_a_time_ends_with_its_last_minute() -> None:
+def test_a_deadline_without_a_time_is_at_the_last_minute_of_its_day() -> None:
     day = deadline_at(datetime(2026, 11, 15), has_time=False)
 
     assert ahead(day, now=datetime(2026, 11, 15, 23, 24, tzinfo=VIENNA)) == [35]
@@ -58,7 +58,7 @@ def test_a_day_without_a_time_ends_with_its_last_minute() -> None:
     assert due(day).near == ()
 
 
-def test_what_is_done_has_no_deadline_and_what_is_only_scheduled_neither() -> None:
+def test_done_and_scheduled_entries_have_no_deadline() -> None:
     at = datetime(2026, 11, 15, 9, 30)
     nodes = build_test_nodes(
         NodeSpec(title="done", todo="CANCELLED", is_done=True, planning_dates=(deadline_at(at),)),
@@ -77,7 +77,7 @@ def test_what_is_done_has_no_deadline_and_what_is_only_scheduled_neither() -> No
     assert [each.node_id for each in found.near] == [nodes[3].id, nodes[4].id]
 
 
-def test_private_deadlines_are_not_there_to_be_told() -> None:
+def test_private_deadlines_are_hidden() -> None:
     nodes = build_test_nodes(
         NodeSpec(
             title="private", tags=("Private",), planning_dates=(deadline_at(datetime(2026, 11, 15, 9, 30)),)
@@ -88,7 +88,7 @@ def test_private_deadlines_are_not_there_to_be_told() -> None:
     assert find_due_deadlines(nodes, now=NOW, warning_minutes=60) == DueDeadlines()
 
 
-def test_the_soonest_come_first_and_of_the_overdue_the_latest() -> None:
+def test_near_deadlines_are_soonest_first_and_overdue_ones_latest_first() -> None:
     times = [datetime(2026, 11, 15, 9, minute) for minute in (30, 20, 5, 10)]
 
     found = due(*map(deadline_at, times))
@@ -97,7 +97,7 @@ def test_the_soonest_come_first_and_of_the_overdue_the_latest() -> None:
     assert [each.at.minute for each in found.overdue] == [10, 5]
 
 
-def test_no_more_are_told_than_are_of_use_and_the_others_counted() -> None:
+def test_the_lists_are_limited_and_the_rest_is_counted() -> None:
     near = [deadline_at(datetime(2026, 11, 15, 9, 12) + timedelta(minutes=number)) for number in range(30)]
     overdue = [deadline_at(datetime(2026, 11, 1) + timedelta(days=number)) for number in range(12)]
 
@@ -107,7 +107,7 @@ def test_no_more_are_told_than_are_of_use_and_the_others_counted() -> None:
     assert found.overdue[0].at == datetime(2026, 11, 12)
 
 
-def test_dates_are_those_of_the_zone_that_is_given_whatever_zone_now_comes_in() -> None:
+def test_dates_are_in_the_given_zone_whatever_the_zone_of_now() -> None:
     stamp = deadline_at(datetime(2026, 11, 15, 9, 47))
 
     assert ahead(stamp, now=NOW.astimezone(UTC), zone=VIENNA) == [35]
@@ -115,7 +115,7 @@ def test_dates_are_those_of_the_zone_that_is_given_whatever_zone_now_comes_in() 
     assert ahead(stamp, now=NOW, zone=UTC) == [95]
 
 
-def test_minutes_are_those_that_pass_also_while_clocks_are_changed() -> None:
+def test_minutes_are_correct_across_clock_changes() -> None:
     night = datetime(2026, 10, 25, 1, 30, tzinfo=VIENNA)  # at 03:00 it is 02:00 again
     spring = datetime(2026, 3, 29, 1, 30, tzinfo=VIENNA)  # at 02:00 it is 03:00
 
@@ -144,7 +144,7 @@ def test_minutes_are_those_that_pass_also_while_clocks_are_changed() -> None:
         (datetime(2026, 11, 1, 10, 0), "often", datetime(2026, 11, 1, 10, 0)),
     ],
 )
-def test_of_a_deadline_that_repeats_the_next_one_counts(
+def test_the_next_occurrence_of_a_repeating_deadline_counts(
     first: datetime, repeater: str, expected: datetime
 ) -> None:
     found = due(deadline_at(first, repeater=repeater), minutes=10**9)
@@ -152,13 +152,13 @@ def test_of_a_deadline_that_repeats_the_next_one_counts(
     assert [each.at for each in (*found.near, *found.overdue)] == [expected]
 
 
-def test_a_repeated_day_ends_with_its_last_minute() -> None:
+def test_a_repeating_deadline_without_a_time_is_at_the_last_minute() -> None:
     monthly = deadline_at(datetime(2026, 8, 31), has_time=False, repeater="+1m")
 
     assert ahead(monthly, now=datetime(2026, 11, 30, 23, 0, tzinfo=VIENNA)) == [59]
 
 
-def test_an_occurrence_that_the_clock_skips_or_shows_twice_is_not_missed() -> None:
+def test_a_skipped_or_ambiguous_occurrence_is_not_missed() -> None:
     daily = deadline_at(datetime(2026, 1, 1, 2, 30), repeater="+1d")
     skipped = datetime(2026, 3, 29, 3, 10, tzinfo=VIENNA)
     second_time = datetime(2026, 10, 25, 2, 20, fold=1, tzinfo=VIENNA)
@@ -167,7 +167,7 @@ def test_an_occurrence_that_the_clock_skips_or_shows_twice_is_not_missed() -> No
     assert ahead(daily, now=second_time) == [24 * 60 + 10]
 
 
-def test_an_hourly_occurrence_is_not_missed_where_a_clock_skips_two_hours() -> None:
+def test_an_hourly_occurrence_is_not_missed_if_a_clock_skips_two_hours() -> None:
     hourly = deadline_at(datetime(2026, 1, 1, 0, 30), repeater="+1h")
     troll = ZoneInfo("Antarctica/Troll")  # at 01:00 it is 03:00
 
@@ -186,7 +186,7 @@ MOMENTS = st.datetimes()
     has_time=st.booleans(),
     minutes=st.integers(0, 10**9),
 )
-def test_always_a_deadline_is_told_if_and_only_if_it_lies_within_the_warning_or_behind(
+def test_a_deadline_is_listed_if_and_only_if_it_is_near_or_overdue(
     now: datetime, zone: tzinfo, at: datetime, has_time: bool, minutes: int
 ) -> None:
     try:
@@ -216,7 +216,7 @@ def test_always_a_deadline_is_told_if_and_only_if_it_lies_within_the_warning_or_
     number=st.integers(1, 40),
     unit=st.sampled_from("hdwmy"),
 )
-def test_always_the_next_occurrence_is_the_first_that_is_not_over(
+def test_the_next_occurrence_is_the_first_that_is_not_over(
     first: datetime, wall: datetime, kind: str, number: int, unit: str
 ) -> None:
     found = next_occurrence(
@@ -247,7 +247,7 @@ def later(first: datetime, number: int, unit: str) -> datetime:
     raise AssertionError
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
+def test_a_time_without_a_zone_is_rejected() -> None:
     nodes: list[Node] = []
 
     with pytest.raises(BadOption, match="a time has to have a zone"):

@@ -52,7 +52,7 @@ def swap_folder(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("change", [overwrite, replace, remake, remake_folder, swap_folder])
-def test_a_changed_file_is_seen_again_and_again(change: Callable[[Path, str], None], tmp_path: Path) -> None:
+def test_repeated_changes_of_a_file_are_noticed(change: Callable[[Path, str], None], tmp_path: Path) -> None:
     path = fill(tmp_path / "ana", {"SOUL.md": "one"}) / "SOUL.md"
     workspace = Workspace(path.parent)
     with watching() as workspaces:
@@ -66,7 +66,7 @@ def test_a_changed_file_is_seen_again_and_again(change: Callable[[Path, str], No
         assert workspaces.stats()[workspace.root].invalidations >= 4
 
 
-def test_a_change_between_the_reading_and_the_watching_is_seen(tmp_path: Path) -> None:
+def test_a_change_between_read_and_watch_is_noticed(tmp_path: Path) -> None:
     # As long as the text before, and changed before the clock of the file system has moved on.
     with watching() as workspaces:
         for number in range(30):
@@ -77,7 +77,7 @@ def test_a_change_between_the_reading_and_the_watching_is_seen(tmp_path: Path) -
             until(says(workspaces, Workspace(tmp_path / str(number)), "two"), f"the change of {number}")
 
 
-def test_a_root_that_is_not_there_yet_is_seen_when_it_is_made(tmp_path: Path) -> None:
+def test_a_root_that_is_created_later_is_noticed(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "agents" / "ana", "support", ["docs/tone.txt"])
     with watching() as workspaces:
         assert workspaces.bundle(workspace).text == ""
@@ -91,7 +91,7 @@ def test_a_root_that_is_not_there_yet_is_seen_when_it_is_made(tmp_path: Path) ->
         assert workspaces.bundle(workspace).warnings == ()
 
 
-def test_a_link_that_is_switched_is_seen(tmp_path: Path) -> None:
+def test_a_switched_link_is_noticed(tmp_path: Path) -> None:
     for release in ("1", "2", "3"):
         fill(tmp_path / "releases" / release, {"SOUL.md": f"Release {release}."})
     current = tmp_path / "current"
@@ -104,7 +104,7 @@ def test_a_link_that_is_switched_is_seen(tmp_path: Path) -> None:
             until(is_trusted(workspaces, tmp_path), "a watch")
 
 
-def test_files_that_are_switched_by_a_link_beside_them_are_seen(tmp_path: Path) -> None:
+def test_files_switched_by_a_sibling_link_are_noticed(tmp_path: Path) -> None:
     # As Kubernetes mounts a ConfigMap.
     for version in ("..1", "..2"):
         fill(tmp_path / version, {"SOUL.md": f"Version {version}."})
@@ -119,7 +119,7 @@ def test_files_that_are_switched_by_a_link_beside_them_are_seen(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_any_markdown_file_and_every_extra_counts_and_nothing_else_does(tmp_path: Path) -> None:
+def test_only_markdown_files_and_extras_invalidate_a_bundle(tmp_path: Path) -> None:
     root = fill(
         tmp_path / "ana", {"SOUL.md": "Kind.", "docs/tone.txt": "Short.", "notes.md": "", "other.txt": ""}
     )
@@ -177,7 +177,7 @@ def test_a_change_drops_every_bundle_of_its_root_and_of_no_other(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_changes_that_come_together_drop_a_bundle_once(tmp_path: Path) -> None:
+def test_simultaneous_changes_drop_a_bundle_once(tmp_path: Path) -> None:
     root = fill(tmp_path, {"SOUL.md": "0"})
     with watching(debounce_ms=1500) as workspaces:
         workspaces.bundle(Workspace(root))
@@ -213,7 +213,7 @@ def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_name_that_is_no_text_beside_the_files_does_not_end_the_watching(tmp_path: Path) -> None:
+def test_an_undecodable_file_name_does_not_stop_watching(tmp_path: Path) -> None:
     root = fill(tmp_path, {"SOUL.md": "one"})
     with watching() as workspaces:
         workspaces.bundle(Workspace(root))
@@ -225,7 +225,7 @@ def test_a_name_that_is_no_text_beside_the_files_does_not_end_the_watching(tmp_p
         until(is_trusted(workspaces, root), "a new watch")
 
 
-def test_no_thread_is_left_and_bundles_can_still_be_had(tmp_path: Path) -> None:
+def test_after_close_no_thread_is_left_and_bundles_can_be_read(tmp_path: Path) -> None:
     root = fill(tmp_path, {"SOUL.md": "one"})
     before = set(running())  # other tests may have left theirs
     with watching() as workspaces:
@@ -263,7 +263,7 @@ def ran(script: str, root: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_process_ends_in_peace_that_did_not_close_anything(tmp_path: Path) -> None:
+def test_a_process_exits_cleanly_without_close(tmp_path: Path) -> None:
     script = """
 workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
 workspaces.bundle(workspace)
@@ -277,7 +277,7 @@ print(workspaces.bundle(workspace).text)
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_forked_process_sees_changes_too(tmp_path: Path) -> None:
+def test_a_forked_process_notices_changes_too(tmp_path: Path) -> None:
     script = """
 workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
 workspaces.bundle(workspace)
@@ -301,7 +301,7 @@ workspaces.close()
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_where_nothing_can_be_watched_a_warning_says_so_until_something_can(tmp_path: Path) -> None:
+def test_a_warning_is_given_while_nothing_can_be_watched(tmp_path: Path) -> None:
     script = """
 with Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20, max_age_seconds=600)) as workspaces:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -23,7 +23,7 @@ def garden(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_context_is_a_view_and_is_made_anew_only_when_the_memory_changes(garden: Path) -> None:
+def test_the_context_is_rendered_again_only_if_the_memory_changes(garden: Path) -> None:
     memory, parts = Memory.load(garden), PromptParts()
     inputs = context_inputs(memory, agent="ana", focus="Roses")
     build = memory_context_builder(memory)
@@ -50,7 +50,7 @@ def test_nothing_outside_the_scope_is_in_the_context(garden: Path) -> None:
     assert "Shed" not in text
 
 
-def test_what_is_to_be_hidden_and_was_not_when_the_memory_was_read_hides_all_of_it(garden: Path) -> None:
+def test_nothing_is_shown_if_the_memory_was_loaded_without_hiding_a_tag(garden: Path) -> None:
     memory = Memory.load(garden)
     inputs = replace(context_inputs(memory, agent="ana"), privacy_tags=frozenset({"private", "work"}))
 
@@ -60,7 +60,7 @@ def test_what_is_to_be_hidden_and_was_not_when_the_memory_was_read_hides_all_of_
     assert "without hiding work" in str(built.warnings[0])
 
 
-def test_a_focus_that_is_gone_is_a_placeholder_and_a_warning(garden: Path) -> None:
+def test_a_missing_focus_is_a_placeholder_and_a_warning(garden: Path) -> None:
     memory = Memory.load(garden)
 
     built = PromptParts().context(
@@ -78,7 +78,7 @@ def long_notes(folder: Path) -> Memory:
 
 
 @pytest.mark.parametrize("models", [("gpt-4o", "claude-sonnet-4-5"), ("claude-sonnet-4-5", "gpt-4o")])
-def test_a_switch_of_models_shows_what_fits_the_new_one(tmp_path: Path, models: tuple[str, str]) -> None:
+def test_switching_models_shows_what_fits_the_new_one(tmp_path: Path, models: tuple[str, str]) -> None:
     """A context kept for one model was given to another, whose limit it was over."""
     memory, parts = long_notes(tmp_path), PromptParts()
     for model in (*models, models[0]):
@@ -90,7 +90,7 @@ def test_a_switch_of_models_shows_what_fits_the_new_one(tmp_path: Path, models: 
         assert foveate.count(section.text, model=model).upper <= 1000
 
 
-def test_a_counter_of_ones_own_is_asked_for_by_the_name_of_the_model(garden: Path) -> None:
+def test_a_custom_counter_is_chosen_by_model(garden: Path) -> None:
     memory, asked = Memory.load(garden), list[str]()
 
     def counters(model: str) -> TextCounter:
@@ -106,7 +106,7 @@ def test_a_counter_of_ones_own_is_asked_for_by_the_name_of_the_model(garden: Pat
     assert asked == ["mine"]
 
 
-def test_another_threshold_makes_the_context_anew(garden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_threshold_renders_the_context_again(garden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, parts = Memory.load(garden), PromptParts()
     texts = []
     for threshold in ("0.01", "1", "0.01"):

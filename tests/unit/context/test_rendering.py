@@ -25,7 +25,7 @@ def texts(built: RenderedSections) -> dict[str, str]:
     return {section.name: section.text for section in built.sections}
 
 
-def test_the_prefix_is_four_sections_whose_entries_say_what_they_are() -> None:
+def test_the_prefix_has_four_sections_with_labelled_entries() -> None:
     assert texts(render_prefix(PREFIX)) == {
         "identity": "You are Ana.",
         "mandates": "Mandate: Ask before you delete.\nMandate: Answer in English.",
@@ -35,11 +35,11 @@ def test_the_prefix_is_four_sections_whose_entries_say_what_they_are() -> None:
     assert render_prefix(PREFIX).warnings == ()
 
 
-def test_a_tool_without_description_and_schema_is_its_name() -> None:
+def test_a_tool_without_description_and_schema_is_only_its_name() -> None:
     assert texts(render_prefix(PrefixInputs(tools=(ToolText(name="ping"),))))["tools"] == "Tool ping"
 
 
-def test_who_it_is_and_what_it_can_do_is_required_and_feedback_goes_first() -> None:
+def test_identity_and_tools_are_required_and_feedback_is_cut_first() -> None:
     sections = {section.name: section for section in render_prefix(PREFIX).sections}
 
     assert {name: section.priority for name, section in sections.items()} == {
@@ -53,7 +53,7 @@ def test_who_it_is_and_what_it_can_do_is_required_and_feedback_goes_first() -> N
 
 
 @given(inputs=any_inputs(PrefixInputs), feedback=st.tuples(st.text()))
-def test_new_feedback_leaves_all_that_stands_before_it_as_it_was(
+def test_new_feedback_does_not_change_what_precedes_it(
     inputs: PrefixInputs, feedback: tuple[str, ...]
 ) -> None:
     before = render_prefix(inputs).sections
@@ -64,7 +64,7 @@ def test_new_feedback_leaves_all_that_stands_before_it_as_it_was(
 
 
 @given(data=st.data(), inputs=any_inputs(PrefixInputs))
-def test_the_order_in_which_tools_were_registered_changes_nothing(
+def test_the_order_of_registered_tools_does_not_matter(
     data: st.DataObject, inputs: PrefixInputs
 ) -> None:
     reordered = replace(inputs, tools=tuple(data.draw(st.permutations(inputs.tools))))
@@ -73,13 +73,13 @@ def test_the_order_in_which_tools_were_registered_changes_nothing(
     assert render_prefix(reordered) == render_prefix(inputs)
 
 
-def test_tools_of_one_name_stand_once_each_and_in_one_order_too() -> None:
+def test_tools_of_the_same_name_have_a_fixed_order() -> None:
     tools = tuple(replace(READ, description=letter) for letter in "abcdefghij")
 
     assert PrefixInputs(tools=tools[::-1] + tools).tools == tools
 
 
-def test_a_mandate_that_is_given_twice_stands_once() -> None:
+def test_duplicate_mandates_are_dropped() -> None:
     twice = render_prefix(PrefixInputs(mandates=("Ask.", "Answer.", "Ask.")))
 
     assert texts(twice)["mandates"] == "Mandate: Ask.\nMandate: Answer."
@@ -112,11 +112,11 @@ def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(nothing: P
 
 @pytest.mark.slow
 @given(inputs=any_inputs(PrefixInputs))
-def test_no_section_of_the_prefix_is_ever_invisible(inputs: PrefixInputs) -> None:
+def test_no_section_of_the_prefix_is_ever_blank(inputs: PrefixInputs) -> None:
     assert all(section.text.strip() for section in render_prefix(inputs).sections)
 
 
-def test_the_context_is_one_section_that_its_limit_caps() -> None:
+def test_the_context_is_one_section_with_a_cap() -> None:
     (section,) = render_context(CONTEXT, "* Garden\nRoses.").sections
 
     assert (section.name, section.text, section.max_tokens) == ("context", "* Garden\nRoses.", 800)
@@ -131,7 +131,7 @@ def test_a_memory_with_nothing_to_show_says_so(nothing: str) -> None:
     assert [warning.section for warning in built.warnings] == ["context"]
 
 
-def test_a_memory_that_is_not_there_is_a_visible_line_and_a_warning_that_says_why() -> None:
+def test_a_missing_memory_is_a_visible_line_and_a_warning() -> None:
     why = MissingPart("context", "notes.org: no such file")
     built = render_context(CONTEXT, why)
 
@@ -141,7 +141,7 @@ def test_a_memory_that_is_not_there_is_a_visible_line_and_a_warning_that_says_wh
 
 @pytest.mark.slow
 @given(inputs=any_inputs(ContextInputs), text=st.text())
-def test_the_context_is_never_invisible(inputs: ContextInputs, text: str) -> None:
+def test_the_context_is_never_blank(inputs: ContextInputs, text: str) -> None:
     (section,) = render_context(inputs, text).sections
 
     assert section.text == text if text.strip() else section.text.strip()
@@ -149,7 +149,7 @@ def test_the_context_is_never_invisible(inputs: ContextInputs, text: str) -> Non
 
 @pytest.mark.parametrize("name", ["feedback", "mandates", "tools"])
 @pytest.mark.parametrize("wrong", ["a text", [WRITE]])
-def test_what_is_no_tuple_of_entries_is_refused_by_name(name: str, wrong: Any) -> None:
+def test_a_field_that_is_not_a_tuple_is_rejected_by_name(name: str, wrong: Any) -> None:
     with pytest.raises(BadOption, match=f"^prefix.{name} is a tuple, not (str|list)$"):
         PrefixInputs(**{name: wrong})
 
@@ -163,7 +163,7 @@ def test_what_is_no_tuple_of_entries_is_refused_by_name(name: str, wrong: Any) -
         ({"tools": (READ, {"name": "read_file"})}, "prefix.tools.1 is a ToolText, not dict"),
     ],
 )
-def test_what_is_no_entry_of_the_prefix_is_refused_with_the_way_to_it(wrong: Any, said: str) -> None:
+def test_an_invalid_entry_of_the_prefix_is_rejected_with_its_path(wrong: Any, said: str) -> None:
     """Was: a TypeError from deep inside, or an AttributeError when it was rendered."""
     with pytest.raises(BadOption) as caught:
         PrefixInputs(**wrong)
@@ -175,7 +175,7 @@ def test_what_is_no_entry_of_the_prefix_is_refused_with_the_way_to_it(wrong: Any
 @pytest.mark.parametrize(
     ("name", "value"), [("name", None), ("description", b"x"), ("schema", {"type": "object"})]
 )
-def test_a_tool_is_described_by_texts(name: str, value: Any) -> None:
+def test_fields_of_a_tool_must_be_texts(name: str, value: Any) -> None:
     with pytest.raises(BadOption, match=f"^tool.{name} is a text, not ") as caught:
         replace(READ, **{name: value})
 
@@ -198,7 +198,7 @@ def test_a_tool_is_described_by_texts(name: str, value: Any) -> None:
         ({"memory_version": (1, [2])}, "context.memory_version is a value that can be hashed, not tuple"),
     ],
 )
-def test_what_the_context_cannot_be_made_from_is_refused_by_name(wrong: Any, said: str) -> None:
+def test_invalid_inputs_of_the_context_are_rejected_by_name(wrong: Any, said: str) -> None:
     """Was: a version that cannot be hashed was a TypeError when it was looked up."""
     with pytest.raises(BadOption) as caught:
         replace(CONTEXT, **wrong)
@@ -207,13 +207,13 @@ def test_what_the_context_cannot_be_made_from_is_refused_by_name(wrong: Any, sai
     assert caught.value.path == ("context", next(iter(wrong)))
 
 
-def test_a_single_text_is_no_set_of_privacy_tags() -> None:
+def test_a_single_text_as_privacy_tags_is_rejected() -> None:
     tag: Any = "private"
 
     with pytest.raises(BadOption, match="privacy_tags is a frozenset of tags, not str"):
         replace(CONTEXT, privacy_tags=tag)
 
 
-def test_a_limit_below_nothing_is_refused() -> None:
+def test_a_negative_limit_is_rejected() -> None:
     with pytest.raises(BadOption, match="limit_tokens is a number of tokens"):
         replace(CONTEXT, limit_tokens=-1)

@@ -8,7 +8,7 @@ from foveate.context.rendering import render_awareness
 from tests.support.scenarios.memory_nodes import NodeSpec, build_test_nodes, deadline_at
 
 
-def test_each_active_project_is_told_with_state_deadline_and_id() -> None:
+def test_each_active_project_is_listed_with_state_deadline_and_id() -> None:
     nodes = build_test_nodes(
         NodeSpec(
             title="Garden",
@@ -35,21 +35,21 @@ def test_each_active_project_is_told_with_state_deadline_and_id() -> None:
     assert built.warnings == ()
 
 
-def test_it_is_a_section_of_whole_entries() -> None:
+def test_the_section_consists_of_whole_entries() -> None:
     section = render_awareness(build_test_nodes(NodeSpec(title="A", tags=("project",)))).sections[0]
 
     assert (section.name, section.keep, section.stability) == ("awareness", Keep.HEAD, Stability.TURN)
     assert section.items is not None
 
 
-def test_where_there_are_none_it_says_so_and_warns() -> None:
+def test_without_projects_there_is_a_line_and_a_warning() -> None:
     built = render_awareness(build_test_nodes(NodeSpec(title="Roses")))
 
     assert built.sections[0].text == "No active projects found."
     assert built.warnings == (MissingPart("awareness", "the memory has no active projects"),)
 
 
-def test_a_memory_that_cannot_be_reached_leaves_a_placeholder_and_its_warning() -> None:
+def test_an_unavailable_memory_is_a_placeholder_with_its_warning() -> None:
     why = MissingPart("awareness", "notes.org: no such file")
 
     assert render_awareness(why).sections[0].text == "[Awareness not available]"

@@ -58,7 +58,7 @@ def test_equal_inputs_render_the_prefix_once_and_give_the_same_bytes(inputs: Pre
 @pytest.mark.parametrize("name", FIELDS[ContextInputs])
 @settings(max_examples=limit_examples(50))
 @given(data=st.data(), inputs=any_inputs(ContextInputs))
-def test_any_single_input_of_the_context_that_differs_builds_it_anew(
+def test_every_input_of_the_context_is_part_of_its_key(
     name: str, data: st.DataObject, inputs: ContextInputs
 ) -> None:
     """Over all fields there are, so that one added later and left out of the key fails here."""
@@ -80,7 +80,7 @@ def test_any_single_input_of_the_context_that_differs_builds_it_anew(
 @pytest.mark.parametrize("name", FIELDS[PrefixInputs])
 @settings(max_examples=limit_examples(50))
 @given(data=st.data(), inputs=any_inputs(PrefixInputs))
-def test_any_single_input_of_the_prefix_that_differs_renders_it_anew(
+def test_every_input_of_the_prefix_is_part_of_its_key(
     name: str, data: st.DataObject, inputs: PrefixInputs
 ) -> None:
     changed = replace(inputs, **{name: data.draw(values(PrefixInputs, name))})
@@ -107,7 +107,7 @@ FAILING = UnreadableInput("notes.org", "no such file")
         max_size=25,
     )
 )
-def test_what_is_given_is_always_what_would_be_built_now_or_was_built_from_the_same(
+def test_cached_parts_equal_newly_built_ones(
     steps: list[tuple[str, ContextInputs, CallKind]],
 ) -> None:
     parts, remembered = PromptParts(), dict[ContextInputs, str]()
@@ -136,7 +136,7 @@ def test_what_is_given_is_always_what_would_be_built_now_or_was_built_from_the_s
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "delegation"])
-def test_heartbeats_and_delegations_skip_the_section_even_where_it_is_remembered(kind: str) -> None:
+def test_heartbeats_and_delegations_skip_the_section_even_if_it_is_cached(kind: str) -> None:
     parts, memory = PromptParts(), FakeMemory()
     parts.context("user", CONTEXT, memory)
 
@@ -144,12 +144,12 @@ def test_heartbeats_and_delegations_skip_the_section_even_where_it_is_remembered
     assert len(memory.asked) == 1
 
 
-def test_a_kind_of_call_that_there_is_not_is_refused_with_those_there_are() -> None:
+def test_an_unknown_kind_of_call_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(BadOption, match="kind is one of user, tool, heartbeat, delegation, not 'cron'"):
         PromptParts().context("cron", CONTEXT, shown)
 
 
-def test_a_failing_builder_leaves_no_trace_and_the_next_call_works() -> None:
+def test_a_failed_build_is_not_cached() -> None:
     parts, memory = PromptParts(), FakeMemory(FAILING)
 
     failed = parts.context("user", CONTEXT, memory)
@@ -162,7 +162,7 @@ def test_a_failing_builder_leaves_no_trace_and_the_next_call_works() -> None:
     assert worked.warnings == ()
 
 
-def test_an_error_without_words_is_named_by_its_code() -> None:
+def test_an_error_without_a_message_is_reported_by_its_code() -> None:
     (warning,) = PromptParts().context("user", CONTEXT, FakeMemory(FoveateError())).warnings
 
     assert warning.reason == "error"
@@ -180,7 +180,7 @@ def test_an_error_without_words_is_named_by_its_code() -> None:
     ],
     ids=["file", "server", "without words"],
 )
-def test_a_memory_that_cannot_be_reached_is_missing_and_asked_again(error: OSError, said: str) -> None:
+def test_an_unavailable_memory_is_tried_again(error: OSError, said: str) -> None:
     """Was: it came through, and there was no prompt at all."""
     parts, memory = PromptParts(), FakeMemory(error)
 
@@ -192,7 +192,7 @@ def test_a_memory_that_cannot_be_reached_is_missing_and_asked_again(error: OSErr
 
 
 @pytest.mark.parametrize("wrong", [5, b"bytes", ["a", "b"]])
-def test_a_builder_that_gives_no_text_is_refused_by_what_it_gave(wrong: Any) -> None:
+def test_a_builder_that_returns_no_text_is_rejected(wrong: Any) -> None:
     """Was: an AttributeError."""
     parts = PromptParts()
 
@@ -202,7 +202,7 @@ def test_a_builder_that_gives_no_text_is_refused_by_what_it_gave(wrong: Any) -> 
     assert parts.context("user", CONTEXT, shown).fresh
 
 
-def test_an_error_that_is_not_foveates_comes_through_and_leaves_no_trace() -> None:
+def test_other_exceptions_propagate_and_are_not_cached() -> None:
     parts, memory = PromptParts(), FakeMemory(ZeroDivisionError())
 
     with pytest.raises(ZeroDivisionError):
@@ -210,7 +210,7 @@ def test_an_error_that_is_not_foveates_comes_through_and_leaves_no_trace() -> No
     assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
 
 
-def test_no_memory_at_all_is_asked_for_again_and_an_empty_one_is_not() -> None:
+def test_a_missing_memory_is_tried_again_and_an_empty_one_is_cached() -> None:
     parts, memory = PromptParts(), FakeMemory(None, "")
 
     texts = [parts.context("user", CONTEXT, memory).sections[0].text for _ in range(3)]
@@ -219,7 +219,7 @@ def test_no_memory_at_all_is_asked_for_again_and_an_empty_one_is_not() -> None:
     assert texts == ["[Awareness not available]", "No active projects found.", "No active projects found."]
 
 
-def test_what_was_missing_is_said_of_remembered_parts_too() -> None:
+def test_cached_parts_keep_their_warnings() -> None:
     parts = PromptParts()
     for _ in range(2):
         assert [warning.section for warning in parts.prefix(replace(PREFIX, identity="")).warnings] == [
@@ -228,7 +228,7 @@ def test_what_was_missing_is_said_of_remembered_parts_too() -> None:
         assert len(parts.context("user", CONTEXT, FakeMemory("")).warnings) == 1
 
 
-def test_drop_forgets_everything() -> None:
+def test_drop_empties_the_cache() -> None:
     parts, memory = PromptParts(), FakeMemory()
     parts.prefix(PREFIX)
     for inputs in POOL:
@@ -242,7 +242,7 @@ def test_drop_forgets_everything() -> None:
 
 
 @pytest.mark.parametrize("capacity", [0, 256])
-def test_dropping_all_caches_leaves_no_text_of_a_prompt_behind(capacity: int) -> None:
+def test_drop_caches_leaves_no_text_of_a_prompt(capacity: int) -> None:
     """Was: the counter kept what it had measured, whatever was dropped, and where nothing was to be kept."""
     parts, other = PromptParts(capacity), PromptParts()
     secret = "a word that is nowhere else"
@@ -260,7 +260,7 @@ def test_dropping_all_caches_leaves_no_text_of_a_prompt_behind(capacity: int) ->
     assert [text for text in held(parts, other, counter_for("gpt-4o")) if secret in text] == []
 
 
-def test_the_least_recently_used_is_forgotten_first_where_there_is_no_more_room() -> None:
+def test_the_least_recently_used_part_is_evicted_first() -> None:
     parts, memory = PromptParts(capacity=2), FakeMemory()
     garden, house, car = POOL
     for inputs in (garden, house, garden, car):
@@ -271,13 +271,13 @@ def test_the_least_recently_used_is_forgotten_first_where_there_is_no_more_room(
     assert parts.context("user", house, memory).fresh
 
 
-def test_without_room_all_is_built_every_time() -> None:
+def test_a_capacity_of_0_disables_the_cache() -> None:
     parts, memory = PromptParts(capacity=0), FakeMemory()
 
     assert [parts.context("user", CONTEXT, memory).fresh for _ in range(2)] == [True, True]
     assert [parts.prefix(PREFIX).fresh for _ in range(2)] == [True, True]
 
 
-def test_there_is_no_room_below_none() -> None:
+def test_a_negative_capacity_is_rejected() -> None:
     with pytest.raises(BadOption, match="capacity is a number, 0 or more, not -1"):
         PromptParts(capacity=-1)

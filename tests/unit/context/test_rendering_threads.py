@@ -36,7 +36,7 @@ def threads(number: int, memory: SlowMemory) -> Iterator[ThreadPoolExecutor]:
             memory.released.set()
 
 
-def test_threads_that_build_the_same_at_once_are_given_the_same_bytes() -> None:
+def test_concurrent_builds_of_the_same_part_return_the_same_bytes() -> None:
     """Even by a builder that never says the same twice: the first that is done holds."""
     number = 8
     parts, together, said = PromptParts(), Barrier(number), count()
@@ -54,7 +54,7 @@ def test_threads_that_build_the_same_at_once_are_given_the_same_bytes() -> None:
     assert sum(one.fresh for one in built) == 1
 
 
-def test_a_long_build_holds_up_neither_a_hit_nor_another_build() -> None:
+def test_a_long_build_delays_neither_a_hit_nor_another_build() -> None:
     parts, slow, memory = PromptParts(), SlowMemory(), FakeMemory()
     known, other = replace(CONTEXT, focus="known"), replace(CONTEXT, focus="other")
     parts.context("user", known, memory)
@@ -69,7 +69,7 @@ def test_a_long_build_holds_up_neither_a_hit_nor_another_build() -> None:
     assert built.sections[0].text == shown(other)
 
 
-def test_what_was_being_built_when_all_was_dropped_is_not_remembered() -> None:
+def test_a_build_during_a_drop_is_not_cached() -> None:
     parts, slow, memory = PromptParts(), SlowMemory(), FakeMemory()
 
     with threads(1, slow) as pool:
@@ -82,7 +82,7 @@ def test_what_was_being_built_when_all_was_dropped_is_not_remembered() -> None:
     assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
 
 
-def test_a_builder_may_ask_for_other_parts_itself() -> None:
+def test_a_builder_may_request_other_parts() -> None:
     parts, memory = PromptParts(), FakeMemory()
 
     def nested(inputs: ContextInputs) -> str:
@@ -94,7 +94,7 @@ def test_a_builder_may_ask_for_other_parts_itself() -> None:
     assert built.sections[0].text == shown(replace(CONTEXT, focus="house"))
 
 
-def test_threads_in_a_crowd_are_always_given_what_they_asked_for() -> None:
+def test_many_threads_get_the_parts_they_requested() -> None:
     parts = PromptParts(capacity=3)
     pool_of_inputs = [replace(CONTEXT, memory_version=version) for version in range(7)]
 

@@ -32,7 +32,7 @@ def lines(now: datetime, due: DueDeadlines = DUE, **rest: Any) -> list[str]:
     return render_time(now, due, **rest).text.split("\n")
 
 
-def test_it_says_the_time_how_long_the_session_has_lasted_and_what_is_due() -> None:
+def test_the_section_has_the_time_the_session_and_deadlines() -> None:
     assert lines(NOW, session_started=datetime(2026, 11, 15, 6, 7, tzinfo=UTC)) == [
         "Time: 2026-11-15T09:12+01:00",
         "Session: 2 h 5 min",
@@ -42,7 +42,7 @@ def test_it_says_the_time_how_long_the_session_has_lasted_and_what_is_due() -> N
     ]
 
 
-def test_the_natural_format_is_as_a_person_says_it() -> None:
+def test_the_natural_format_reads_like_a_sentence() -> None:
     assert lines(NOW, session_started=NOW, format=TimeFormat.NATURAL) == [
         "Time: Sunday, 15 November 2026, 09:12 (CET)",
         "Session: 0 min",
@@ -52,7 +52,7 @@ def test_the_natural_format_is_as_a_person_says_it() -> None:
     ]
 
 
-def test_it_is_of_this_turn_and_keeps_the_time_itself_longest() -> None:
+def test_the_section_is_stable_for_a_turn_and_keeps_the_time_longest() -> None:
     section = render_time(NOW, DUE)
 
     assert (section.name, section.stability, section.priority) == ("time", Stability.TURN, Priority.HIGH)
@@ -72,7 +72,7 @@ def test_it_is_of_this_turn_and_keeps_the_time_itself_longest() -> None:
         (3000, "2 d 2 h", "2 days 2 hours"),
     ],
 )
-def test_a_span_is_told_in_its_two_largest_units(minutes: int, iso: str, natural: str) -> None:
+def test_a_duration_is_written_in_its_two_largest_units(minutes: int, iso: str, natural: str) -> None:
     due = DueDeadlines(near=(replace(INVOICE, minutes=minutes),))
 
     assert f"Deadline in {iso}: " in render_time(NOW, due).text
@@ -88,14 +88,14 @@ def test_a_deadline_of_this_minute_is_now_and_those_left_out_are_counted() -> No
     ]
 
 
-def test_a_title_is_one_line_and_not_longer_than_it_is_read() -> None:
+def test_a_title_is_limited_to_one_short_line() -> None:
     due = DueDeadlines(near=(replace(INVOICE, title="Two\nlines"), replace(INVOICE, title="x" * 5000)))
 
     assert lines(NOW, due)[1].startswith("Deadline in 35 min: Two lines (")
     assert len(lines(NOW, due)[2]) < 300
 
 
-def test_the_time_is_told_for_where_the_user_is() -> None:
+def test_the_time_is_in_the_zone_of_the_user() -> None:
     assert lines(NOW, zone=ZoneInfo("Asia/Kolkata"))[0] == "Time: 2026-11-15T13:42+05:30"
     assert lines(NOW, zone=timezone(timedelta(hours=-3)), format=TimeFormat.NATURAL)[0] == (
         "Time: Sunday, 15 November 2026, 05:12 (UTC-03:00)"
@@ -115,26 +115,26 @@ class Nameless(tzinfo):
         return None
 
 
-def test_a_zone_without_a_name_is_told_by_its_distance_from_utc() -> None:
+def test_a_zone_without_a_name_is_shown_as_its_utc_offset() -> None:
     now = datetime(2026, 11, 15, 9, 12, tzinfo=Nameless())
 
     assert lines(now, format=TimeFormat.NATURAL)[0] == "Time: Sunday, 15 November 2026, 09:12 (+01:30)"
 
 
-def test_a_session_lasts_also_while_clocks_are_changed() -> None:
+def test_the_duration_of_a_session_is_correct_across_clock_changes() -> None:
     started = datetime(2026, 10, 24, 23, 0, tzinfo=VIENNA)
 
     assert lines(datetime(2026, 10, 25, 9, 0, tzinfo=VIENNA), session_started=started)[1] == "Session: 11 h"
 
 
-def test_a_session_that_has_not_begun_lasts_0_minutes() -> None:
+def test_a_session_that_starts_in_the_future_lasts_0_minutes() -> None:
     assert lines(NOW, session_started=NOW + timedelta(hours=1))[1] == "Session: 0 min"
 
 
 @pytest.mark.parametrize(
     "arguments", [{"now": NOW.replace(tzinfo=None)}, {"now": NOW, "session_started": NOW.replace(tzinfo=None)}]
 )
-def test_a_time_without_a_zone_is_refused(arguments: dict[str, Any]) -> None:
+def test_a_time_without_a_zone_is_rejected(arguments: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="a time has to have a zone, unlike 2026-11-15 09:12:34"):
         render_time(**arguments)
 
@@ -147,7 +147,7 @@ def test_a_time_without_a_zone_is_refused(arguments: dict[str, Any]) -> None:
     written=st.sampled_from(TimeFormat),
     second=st.integers(0, 59),
 )
-def test_always_any_time_can_be_told_and_within_a_minute_by_the_same_bytes(
+def test_any_time_can_be_rendered_with_the_same_bytes_within_a_minute(
     now: datetime, zone: tzinfo | None, started: datetime | None, written: TimeFormat, second: int
 ) -> None:
     first = render_time(now, session_started=started, format=written)
@@ -179,7 +179,7 @@ def soon() -> Rounds:
     )
 
 
-def test_the_memory_is_gone_through_once_a_minute_and_again_when_it_has_changed() -> None:
+def test_the_memory_is_scanned_once_a_minute_and_after_a_change() -> None:
     nodes, awareness = soon(), TimeAwareness()
 
     for now, version, rounds in (
@@ -208,7 +208,7 @@ def test_another_warning_is_another_scan() -> None:
     assert "Soon" in early.text
 
 
-def test_what_was_found_is_forgotten_with_all_caches() -> None:
+def test_drop_caches_drops_the_deadlines() -> None:
     nodes, awareness = soon(), TimeAwareness()
 
     awareness.section(nodes, memory_version=1, now=NOW)
@@ -218,14 +218,14 @@ def test_what_was_found_is_forgotten_with_all_caches() -> None:
     assert nodes.count == 2
 
 
-def test_turned_off_there_is_no_section_and_no_scan() -> None:
+def test_if_disabled_there_is_no_section_and_no_scan() -> None:
     nodes = soon()
 
     assert TimeAwareness().section(nodes, now=NOW, options=TimeOptions(awareness=False)) is None
     assert nodes.count == 0
 
 
-def test_the_settings_are_on_iso_and_60_minutes_unless_the_environment_says_otherwise() -> None:
+def test_the_defaults_are_on_iso_and_60_minutes() -> None:
     assert TimeOptions.from_environment({}) == TimeOptions()
     assert TimeOptions() == TimeOptions(awareness=True, format=TimeFormat.ISO, warning_minutes=60)
     assert TimeOptions.from_environment(
@@ -233,7 +233,7 @@ def test_the_settings_are_on_iso_and_60_minutes_unless_the_environment_says_othe
     ) == TimeOptions(awareness=False, format=TimeFormat.NATURAL, warning_minutes=90)
 
 
-def test_what_the_environment_does_not_say_stays_as_it_was_configured() -> None:
+def test_unset_variables_keep_the_configured_values() -> None:
     configured = TimeOptions(awareness=False, format=TimeFormat.NATURAL, warning_minutes=5)
 
     assert TimeOptions.from_environment({"TIME_FORMAT": " "}, configured) == configured
@@ -242,7 +242,7 @@ def test_what_the_environment_does_not_say_stays_as_it_was_configured() -> None:
     )
 
 
-def test_every_variable_and_format_is_in_the_page_on_time(root: Path) -> None:
+def test_every_variable_and_format_is_documented(root: Path) -> None:
     page = (root / "docs" / "time.md").read_text(encoding="utf-8")
 
     for word in ("TIME_AWARENESS", "TIME_FORMAT", "DEADLINE_WARNING_MINUTES", *TimeFormat):
@@ -260,7 +260,7 @@ def test_every_variable_and_format_is_in_the_page_on_time(root: Path) -> None:
         ("DEADLINE_WARNING_MINUTES", "9" * 5000, "DEADLINE_WARNING_MINUTES is a whole number"),
     ],
 )
-def test_a_variable_that_cannot_be_read_is_an_error_that_names_it(
+def test_an_invalid_variable_is_an_error_with_its_name(
     variable: str, said: str, expected: str
 ) -> None:
     with pytest.raises(BadOption) as caught:
@@ -281,6 +281,6 @@ def test_a_variable_that_cannot_be_read_is_an_error_that_names_it(
         {"awareness": 1},
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_name(options: dict[str, Any]) -> None:
+def test_an_invalid_option_is_rejected_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         TimeOptions(**options)

@@ -24,13 +24,13 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 TEXTS = st.sampled_from(["", "one", "two", "three\n\nfour"])
 
 
-def test_the_same_files_are_the_same_workspace_however_they_are_named() -> None:
+def test_the_same_files_are_the_same_workspace_in_any_spelling() -> None:
     assert Workspace("/srv/../srv/ana/", "./support//", ("docs/./tone.txt", "/srv/ana/STYLE.md")) == HOME
     assert Workspace(Path("/srv/ana"), "support", ["STYLE.md", "docs/tone.txt", "STYLE.md", "user.md"]) == HOME
 
 
 @given(extras=st.lists(PATHS, unique=True), data=st.data())
-def test_the_order_of_extras_makes_no_other_workspace(extras: list[str], data: st.DataObject) -> None:
+def test_the_order_of_extras_does_not_matter(extras: list[str], data: st.DataObject) -> None:
     other = data.draw(st.permutations(extras))
 
     assert Workspace("/srv", "a", extras) == Workspace("/srv", "a", other)
@@ -51,7 +51,7 @@ def test_the_order_of_extras_makes_no_other_workspace(extras: list[str], data: s
         "a\0b",
     ],
 )
-def test_a_path_out_of_the_root_is_refused_by_name(path: str) -> None:
+def test_a_path_outside_the_root_is_rejected_by_name(path: str) -> None:
     with pytest.raises(BadOption) as extra:
         Workspace("/srv/ana", extras=["STYLE.md", path])
     with pytest.raises(BadOption) as scope:
@@ -61,12 +61,12 @@ def test_a_path_out_of_the_root_is_refused_by_name(path: str) -> None:
 
 
 @pytest.mark.parametrize("root", ["", "a\0b", "a\ud800b"])
-def test_a_root_that_is_none_is_refused(root: str) -> None:
+def test_an_invalid_root_is_rejected(root: str) -> None:
     with pytest.raises(BadOption, match="root"):
         Workspace(root)
 
 
-def test_a_single_extra_is_not_taken_letter_by_letter() -> None:
+def test_a_single_text_as_extras_is_rejected() -> None:
     with pytest.raises(BadOption, match=r"\['STYLE.md'\]"):
         Workspace("/srv/ana", extras="STYLE.md")
 
@@ -94,7 +94,7 @@ def test_a_bundle_gives_sections_in_a_fixed_order_that_stay_the_same() -> None:
 
 
 @given(one=st.lists(TEXTS, min_size=7, max_size=7), other=st.lists(TEXTS, min_size=7, max_size=7))
-def test_the_version_is_another_one_for_other_texts_and_only_for_them(one: list[str], other: list[str]) -> None:
+def test_the_version_differs_only_for_different_texts(one: list[str], other: list[str]) -> None:
     def version(texts: list[str], root: str) -> str:
         files = tuple(map(BundleFile, HOME.file_names, HOME.file_names, texts))
         return Bundle(workspace=Workspace(root, extras=HOME.extras), files=files, warnings=()).version
@@ -115,7 +115,7 @@ SOUL = BundleFile("SOUL.md", "SOUL.md", "Kind.")
 EMPTY = BundleFile("USER.md", "USER.md", "", is_blank=True)
 
 
-def test_a_file_that_cannot_be_had_now_stays_as_it_was_and_the_others_are_new() -> None:
+def test_an_unavailable_file_keeps_its_text_while_others_are_updated() -> None:
     kinder = BundleFile("SOUL.md", "SOUL.md", "Kinder.")
     trouble = WorkspaceWarning("USER.md", "is being written", "USER.md")
 
@@ -127,14 +127,14 @@ def test_a_file_that_cannot_be_had_now_stays_as_it_was_and_the_others_are_new() 
     ]
 
 
-def test_a_file_that_is_gone_stays_as_it_was() -> None:
+def test_a_deleted_file_keeps_its_text() -> None:
     bundle = merge_reading(HOME, reading(SOUL), before(USER, SOUL), frozenset())
 
     assert bundle.version == before(USER, SOUL).version
     assert [warning.name for warning in bundle.warnings] == ["USER.md"]
 
 
-def test_a_file_that_never_was_good_is_left_out() -> None:
+def test_a_file_that_was_never_readable_is_left_out() -> None:
     trouble = WorkspaceWarning("USER.md", "is not UTF-8 (byte 3)", "USER.md")
 
     for last in (None, before(SOUL), before(SOUL, EMPTY)):
@@ -142,7 +142,7 @@ def test_a_file_that_never_was_good_is_left_out() -> None:
         assert (bundle.files, bundle.warnings) == ((SOUL,), (trouble,))
 
 
-def test_a_file_that_is_suddenly_empty_is_believed_only_when_it_stays_so() -> None:
+def test_an_emptied_file_is_accepted_only_if_it_stays_empty() -> None:
     last = before(USER)
 
     assert merge_reading(HOME, reading(EMPTY), last, frozenset()).version == last.version
@@ -151,7 +151,7 @@ def test_a_file_that_is_suddenly_empty_is_believed_only_when_it_stays_so() -> No
     assert not merge_reading(HOME, reading(EMPTY), last, {"USER.md"}).warnings
 
 
-def test_a_file_of_which_all_has_become_private_is_gone_at_once() -> None:
+def test_a_file_that_became_private_is_removed_immediately() -> None:
     hidden = BundleFile("USER.md", "USER.md", "")
 
     bundle = merge_reading(HOME, reading(hidden), before(USER), frozenset())
@@ -159,7 +159,7 @@ def test_a_file_of_which_all_has_become_private_is_gone_at_once() -> None:
     assert (bundle.sections, bundle.warnings) == ((), ())
 
 
-def test_a_file_of_the_scope_stands_before_the_one_above_it_and_is_not_replaced_by_it_when_it_vanishes() -> (
+def test_a_deleted_file_of_the_scope_is_not_replaced_by_the_one_above_it() -> (
     None
 ):
     night = BundleFile("USER.md", "support/USER.md", "I am Bob, at night.")
@@ -193,7 +193,7 @@ TROUBLES = st.sampled_from(ROLE_FILES).map(lambda name: WorkspaceWarning(name, "
         max_size=6,
     )
 )
-def test_whatever_happens_to_files_nothing_that_was_said_is_lost_without_a_warning(
+def test_no_text_is_lost_without_a_warning(
     readings: list[tuple[list[BundleFile], list[WorkspaceWarning]]],
 ) -> None:
     last: Bundle | None = None

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
     return fill(tmp_path / "ana", FILES)
 
 
-def test_the_files_of_a_folder_are_a_bundle_whatever_the_case_of_their_names(root: Path) -> None:
+def test_file_names_are_case_insensitive(root: Path) -> None:
     bundle = read_bundle(Workspace(root, extras=["docs/tone.md"]), Gate())
 
     assert [file.path for file in bundle.files] == [
@@ -60,21 +60,21 @@ def test_the_files_of_a_folder_are_a_bundle_whatever_the_case_of_their_names(roo
     assert bundle.warnings == ()
 
 
-def test_files_that_are_not_there_are_no_trouble(tmp_path: Path) -> None:
+def test_missing_role_files_cause_no_warning(tmp_path: Path) -> None:
     bundle = read_bundle(Workspace(fill(tmp_path, {"SOUL.md": "Kind."})), Gate())
 
     assert (bundle.text, bundle.warnings) == ("Kind.", ())
     assert read_bundle(Workspace(fill(tmp_path / "empty", {"other.txt": ""})), Gate()).sections == ()
 
 
-def test_a_root_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+def test_a_missing_root_is_a_warning(tmp_path: Path) -> None:
     bundle = read_bundle(Workspace(tmp_path / "nobody"), Gate())
 
     assert bundle.sections == ()
     assert [str(warning) for warning in bundle.warnings] == [f"{tmp_path}/nobody: is not there"]
 
 
-def test_a_scope_stands_before_what_is_above_it(root: Path) -> None:
+def test_files_in_a_scope_override_those_above_it(root: Path) -> None:
     fill(
         root,
         {"support/SOUL.md": "Patient.", "support/night/USER.md": "Sleepy.", "support/night/tone.md": "Soft."},
@@ -91,7 +91,7 @@ def test_a_scope_stands_before_what_is_above_it(root: Path) -> None:
     ]
 
 
-def test_a_scope_that_is_not_there_leaves_the_root_and_says_so(root: Path) -> None:
+def test_a_missing_scope_falls_back_to_the_root_with_a_warning(root: Path) -> None:
     bundle = read_bundle(Workspace(root, "suport"), Gate())
 
     assert bundle.version == read_bundle(Workspace(root), Gate()).version
@@ -101,7 +101,7 @@ def test_a_scope_that_is_not_there_leaves_the_root_and_says_so(root: Path) -> No
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
 @given(forest=note_folders())
-def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: NoteFolder) -> None:
+def test_a_bundle_contains_everything_except_private_parts(forest: NoteFolder) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = fill(Path(folder), {file.path: file.text for file in forest.files})
         names = [file.path for file in forest.files]
@@ -113,7 +113,7 @@ def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: NoteFolder) -> N
     assert {word for word in forest.public if word not in bundle.text} == set()
 
 
-def test_an_edit_of_what_is_private_changes_nothing_that_is_sent(root: Path) -> None:
+def test_editing_a_private_part_does_not_change_the_bundle(root: Path) -> None:
     fill(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 1234.\n"})
     first = read_bundle(Workspace(root), Gate())
     fill(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 9876.\n"})
@@ -130,7 +130,7 @@ def test_a_bundle_is_read_once_per_root_scope_and_extras(root: Path) -> None:
     assert workspaces.stats() == {str(root): WorkspaceCacheStats(hits=1, misses=2)}
 
 
-def test_threads_that_ask_at_once_share_one_reading(root: Path) -> None:
+def test_concurrent_callers_share_one_read(root: Path) -> None:
     fill(root, {"MEMORY.md": "A line of many.\n" * 20_000})
     workspaces = blind(Clock())
     together = Barrier(8)
@@ -146,7 +146,7 @@ def test_threads_that_ask_at_once_share_one_reading(root: Path) -> None:
     assert workspaces.stats() == {str(root): WorkspaceCacheStats(hits=7, misses=1)}
 
 
-def test_what_is_older_than_allowed_is_read_again(root: Path) -> None:
+def test_a_bundle_older_than_the_maximum_age_is_read_again(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock, max_age_seconds=30)
     workspaces.bundle(Workspace(root))
@@ -158,7 +158,7 @@ def test_what_is_older_than_allowed_is_read_again(root: Path) -> None:
     assert "Kinder." in workspaces.bundle(Workspace(root)).text
 
 
-def test_what_is_not_watched_is_not_trusted_for_long_also_without_an_age(root: Path) -> None:
+def test_an_unwatched_bundle_has_a_maximum_age_by_default(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
     workspaces.bundle(Workspace(root))
@@ -168,7 +168,7 @@ def test_what_is_not_watched_is_not_trusted_for_long_also_without_an_age(root: P
     assert "Kinder." in workspaces.bundle(Workspace(root)).text
 
 
-def test_what_is_watched_is_trusted_unless_it_changed_before_it_was(root: Path) -> None:
+def test_a_watched_bundle_is_valid_unless_it_changed_before(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
     first = workspaces.bundle(Workspace(root))
@@ -191,7 +191,7 @@ def test_what_is_watched_is_trusted_unless_it_changed_before_it_was(root: Path) 
     assert workspaces.stats()[str(root)].invalidations == 1
 
 
-def test_a_file_that_vanishes_leaves_the_last_good_bundle_and_a_warning(root: Path) -> None:
+def test_a_deleted_file_leaves_the_last_bundle_and_a_warning(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
     good = workspaces.bundle(Workspace(root))
@@ -209,7 +209,7 @@ def test_a_file_that_vanishes_leaves_the_last_good_bundle_and_a_warning(root: Pa
     assert workspaces.bundle(Workspace(root)).warnings == ()
 
 
-def test_a_whole_root_that_vanishes_leaves_the_last_good_bundle(root: Path) -> None:
+def test_a_deleted_root_leaves_the_last_bundle(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
     good = workspaces.bundle(Workspace(root, "support", ["docs/tone.md"]))
@@ -223,7 +223,7 @@ def test_a_whole_root_that_vanishes_leaves_the_last_good_bundle(root: Path) -> N
 
 
 @pytest.mark.process
-def test_a_writer_that_is_killed_halfway_leaves_the_last_good_bundle(root: Path) -> None:
+def test_a_half_written_file_leaves_the_last_bundle(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
     good = workspaces.bundle(Workspace(root))
@@ -246,7 +246,7 @@ def test_a_writer_that_is_killed_halfway_leaves_the_last_good_bundle(root: Path)
 
 
 @pytest.mark.parametrize("end", [b"\xff", "é".encode()[:1], b"\0"])
-def test_a_file_that_has_become_private_is_not_shown_as_it_was_even_where_it_is_broken(
+def test_a_broken_file_that_became_private_does_not_keep_its_text(
     root: Path, end: bytes
 ) -> None:
     clock = Clock()
@@ -263,7 +263,7 @@ def test_a_file_that_has_become_private_is_not_shown_as_it_was_even_where_it_is_
     assert [warning.path for warning in now.warnings] == ["user.md"]
 
 
-def test_a_file_that_is_emptied_to_be_written_is_not_believed_and_one_that_stays_empty_is(root: Path) -> None:
+def test_a_briefly_empty_file_is_ignored_and_a_lasting_one_accepted(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
     good = workspaces.bundle(Workspace(root))
@@ -280,7 +280,7 @@ def test_a_file_that_is_emptied_to_be_written_is_not_believed_and_one_that_stays
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path) -> None:
+def test_problems_are_retried_with_increasing_delays(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock, max_age_seconds=10_000)
     (root / "user.md").write_bytes(b"caf\xe9 noir")
@@ -300,7 +300,7 @@ def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path)
     assert workspaces.stats()[str(root)].misses >= 1200
 
 
-def test_what_is_odd_in_a_file_is_told_and_does_not_make_it_be_read_again(root: Path) -> None:
+def test_permanent_warnings_do_not_cause_retries(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock, max_age_seconds=10_000)
     fill(root, {"MEMORY.md": "# Roses\nDEADLINE: <2026-02-31 Tue>\n"})
@@ -324,7 +324,7 @@ def test_a_workspace_without_the_cache_is_read_every_time(root: Path) -> None:
     assert active_count() == threads
 
 
-def test_an_agent_can_be_without_the_cache_or_alone_have_it(root: Path) -> None:
+def test_an_agent_can_override_whether_the_cache_is_enabled(root: Path) -> None:
     workspaces = blind(Clock())
     assert workspaces.bundle(Workspace(root), enabled=False) is not workspaces.bundle(
         Workspace(root), enabled=False
@@ -333,7 +333,7 @@ def test_an_agent_can_be_without_the_cache_or_alone_have_it(root: Path) -> None:
 
 
 @pytest.mark.parametrize("forget", [WorkspaceCache.clear, lambda _: drop_caches()], ids=["drop", "drop_caches"])
-def test_one_call_forgets_also_what_a_file_said_before(root: Path, forget: object) -> None:
+def test_drop_also_drops_previous_texts(root: Path, forget: object) -> None:
     workspaces = blind(Clock())
     workspaces.bundle(Workspace(root))
     (root / "user.md").unlink()
@@ -357,13 +357,13 @@ def test_one_call_forgets_also_what_a_file_said_before(root: Path, forget: objec
         {"enabled": 1},
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_name(wrong: dict[str, object]) -> None:
+def test_an_invalid_option_is_rejected_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(BadOption) as caught:
         WorkspaceCacheOptions(**wrong)  # type: ignore[arg-type]
     assert caught.value.path == tuple(wrong)
 
 
-def test_reading_takes_no_file_descriptor_for_good(root: Path) -> None:
+def test_reading_leaks_no_file_descriptors(root: Path) -> None:
     (root / "SOUL.md").unlink()
     (root / "SOUL.md").symlink_to("docs/tone.md")
     os.mkfifo(root / "pipe")

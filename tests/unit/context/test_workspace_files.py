@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_file_that_cannot_be_used_is_left_out_with_a_warning(case: str, tmp_path: Path) -> None:
+def test_an_unusable_file_is_left_out_with_a_warning(case: str, tmp_path: Path) -> None:
     fill(tmp_path, {"SOUL.md": "Kind.", "MEMORY.md": "Roses."})
     make, reason = WRONG[case]
     make(tmp_path / "USER.md")
@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_used_is_left_out_with_a_warning(case: str, tmp_pa
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_an_extra_that_cannot_be_used_is_left_out_with_a_warning(case: str, tmp_path: Path) -> None:
+def test_an_unusable_extra_is_left_out_with_a_warning(case: str, tmp_path: Path) -> None:
     fill(tmp_path, {"SOUL.md": "Kind.", "docs/SOUL.md": "No role here."})
     make, reason = WRONG[case]
     make(tmp_path / "docs" / "USER.md")
@@ -71,13 +71,13 @@ def test_an_extra_that_cannot_be_used_is_left_out_with_a_warning(case: str, tmp_
     assert bundle.warnings == (WorkspaceWarning("docs/USER.md", reason, "docs/USER.md"),)
 
 
-def test_an_extra_that_is_named_and_not_there_is_a_warning(tmp_path: Path) -> None:
+def test_a_missing_extra_is_a_warning(tmp_path: Path) -> None:
     bundle = read_bundle(Workspace(tmp_path, extras=["none/at/all.md"]), Gate())
 
     assert bundle.warnings == (WorkspaceWarning("none/at/all.md", "is not there", "none/at/all.md"),)
 
 
-def test_a_byte_order_mark_and_the_ends_of_a_file_are_not_sent(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_surrounding_blank_lines_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "SOUL.md").write_bytes(b"\xef\xbb\xbf\r\n\n  Kind.\r\nVery.\r\n\n")
 
     assert read_bundle(Workspace(tmp_path), Gate()).text == "  Kind.\r\nVery."
@@ -92,7 +92,7 @@ def test_a_link_inside_the_workspace_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["..", "/etc", "../other"])
-def test_a_scope_that_is_a_link_out_of_the_workspace_is_not_followed(target: str, tmp_path: Path) -> None:
+def test_a_scope_that_links_out_of_the_workspace_is_not_followed(target: str, tmp_path: Path) -> None:
     root = fill(tmp_path / "ana", {"SOUL.md": "Kind."})
     fill(tmp_path, {"other/USER.md": "Not mine.", "USER.md": "Nor this."})
     (root / "support").symlink_to(target)
@@ -103,7 +103,7 @@ def test_a_scope_that_is_a_link_out_of_the_workspace_is_not_followed(target: str
     assert {warning.path for warning in bundle.warnings} == {"support/", "support/USER.md"}
 
 
-def test_a_root_that_is_a_link_is_the_folder_it_leads_to(tmp_path: Path) -> None:
+def test_a_root_may_be_a_link(tmp_path: Path) -> None:
     fill(tmp_path / "releases" / "1", {"SOUL.md": "Kind."})
     (tmp_path / "current").symlink_to("releases/1")
 
@@ -119,7 +119,7 @@ def test_a_root_that_is_a_file_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["docs", "docs/tone.md"])
-def test_a_link_out_that_is_put_in_place_while_files_are_read_is_not_followed(
+def test_a_link_created_during_the_read_is_not_followed(
     part: str, tmp_path: Path
 ) -> None:
     root = fill(tmp_path / "ana", {"docs/tone.md": "Short."})
@@ -134,7 +134,7 @@ def test_a_link_out_that_is_put_in_place_while_files_are_read_is_not_followed(
     assert [trouble.path for trouble in reading.warnings] == ["docs/tone.md"]
 
 
-def test_a_file_that_is_not_as_long_as_it_says_is_being_written() -> None:
+def test_a_file_of_the_wrong_length_is_being_written() -> None:
     real = f"/proc/{os.getpid()}/status"
     if not Path(real).exists():
         pytest.skip("there is no /proc, where files say that they are empty and are not")
@@ -151,7 +151,7 @@ def test_a_file_that_is_not_as_long_as_it_says_is_being_written() -> None:
     assert read_files(sight, Gate()).warnings == (WorkspaceWarning("USER.md", "is being written", "USER.md"),)
 
 
-def test_of_two_files_that_differ_in_case_the_one_in_capitals_is_used(tmp_path: Path) -> None:
+def test_of_two_files_that_differ_in_case_the_upper_case_one_is_used(tmp_path: Path) -> None:
     fill(tmp_path, {"user.md": "small", "USER.md": "LARGE"})
     if len(list(tmp_path.iterdir())) == 1:
         pytest.skip("names that differ in case are one file here")
@@ -162,7 +162,7 @@ def test_of_two_files_that_differ_in_case_the_one_in_capitals_is_used(tmp_path: 
     assert [str(warning) for warning in bundle.warnings] == ["user.md: is not used: there is USER.md too"]
 
 
-def test_an_extra_that_is_a_role_of_the_scope_stands_in_the_bundle_once(tmp_path: Path) -> None:
+def test_an_extra_that_is_also_a_role_of_the_scope_occurs_once(tmp_path: Path) -> None:
     fill(tmp_path, {"support/SOUL.md": "Kind."})
 
     assert read_bundle(Workspace(tmp_path, "support", ["support/SOUL.md"]), Gate()).text == "Kind."
@@ -170,7 +170,7 @@ def test_an_extra_that_is_a_role_of_the_scope_stands_in_the_bundle_once(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_what_may_not_be_read_is_a_warning() -> None:
+def test_an_unreadable_file_is_a_warning() -> None:
     # As somebody who is not root, to whom nothing is forbidden.
     script = """
 import os, sys
@@ -211,7 +211,7 @@ TARGETS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
     links=st.lists(st.tuples(PLACES, TARGETS, st.booleans()), max_size=5),
     path=TARGETS,
 )
-def test_a_path_leads_where_the_system_says_it_does(
+def test_paths_are_resolved_like_the_operating_system_does(
     folders: list[str], links: list[tuple[str, str, bool]], path: str
 ) -> None:
     with tempfile.TemporaryDirectory() as made:

@@ -80,19 +80,19 @@ def test_a_feature_is_not_confirmed_if_counts_with_it_were_wrong() -> None:
     assert not table.apply(raw(100, "odd")).exact
 
 
-def test_another_feature_of_the_same_requests_is_not_blamed() -> None:
+def test_other_features_of_the_same_requests_stay_confirmed() -> None:
     right = [used(source, 10, "fine") for source in "ab" for _ in range(40)]
     wrong = [used(source, 10, "odd", "fine", off=3) for source in "ab"]
 
     assert make_table([*right, *wrong]).apply(raw(100, "fine")).exact
 
 
-def test_what_the_rules_guess_is_never_exact() -> None:
+def test_guessed_counts_are_never_exact() -> None:
     table = make_table([used("a", 10), used("b", 10)])
     assert not table.assess(profile(certain=False)).exact
 
 
-def test_a_bound_covers_what_was_off_in_the_recordings() -> None:
+def test_a_bound_covers_the_errors_of_the_recordings() -> None:
     calls = [used(source, 1000, "odd", off=off) for source in "ab" for off in (0, 20, 200) for _ in range(10)]
 
     table = make_table(calls)
@@ -100,7 +100,7 @@ def test_a_bound_covers_what_was_off_in_the_recordings() -> None:
     assert table.apply(raw(1000, "odd")).upper >= 1200
 
 
-def test_a_single_wrong_recording_refutes_only_what_few_confirm() -> None:
+def test_a_single_wrong_recording_refutes_only_features_with_few_confirmations() -> None:
     wrong = used("b", 10, "odd", off=3)
 
     often = make_table([*(used(source, 10, "odd") for source in "ab" for _ in range(6)), wrong])
@@ -110,7 +110,7 @@ def test_a_single_wrong_recording_refutes_only_what_few_confirm() -> None:
     assert not seldom.apply(raw(100, "odd")).exact
 
 
-def test_recordings_of_one_request_that_disagree_refute_nothing() -> None:
+def test_contradictory_recordings_of_one_request_refute_nothing() -> None:
     right = [used("a", 10, "odd"), used("b", 10, "odd"), used("a", 10, "odd", text="again")]
     other_usage = [used("a", 10, "odd", off=off, text="again") for off in (1, 18)]
 
@@ -118,11 +118,11 @@ def test_recordings_of_one_request_that_disagree_refute_nothing() -> None:
     assert not make_table([*right[:2], *other_usage[1:]]).apply(raw(100, "odd")).exact
 
 
-def test_requests_like_none_recorded_keep_the_margin_of_the_rules() -> None:
+def test_unrecorded_kinds_of_requests_keep_the_margin_of_the_rules() -> None:
     assert table_of({}).apply(raw(100, margin=50)).upper == 150
 
 
-def test_few_sources_do_not_take_back_the_margin_of_the_rules() -> None:
+def test_few_sources_do_not_remove_the_margin_of_the_rules() -> None:
     name = next(group_names(CHAT, "plain"))
 
     def upper(sources: int) -> int:
@@ -132,7 +132,7 @@ def test_few_sources_do_not_take_back_the_margin_of_the_rules() -> None:
     assert upper(sources=4) < 120
 
 
-def test_the_bound_of_what_no_recording_is_like_is_wider_than_that_of_the_recorded() -> None:
+def test_unrecorded_kinds_have_wider_bounds_than_recorded_ones() -> None:
     name = next(group_names(CHAT, "plain"))
 
     assert (
@@ -157,7 +157,7 @@ _KEYS = profile("schema", "tools", bits=sum(MessageFeature)).keys
     tokens=st.tuples(st.floats(0, 1000), st.floats(0, 100)),
     margins=st.tuples(st.floats(0, 100), st.floats(0, 100)),
 )
-def test_the_bound_of_a_request_never_falls_as_messages_are_added(
+def test_the_bound_never_falls_as_messages_are_added(
     bounds: dict[str, UsageBound],
     confirmed: frozenset[str],
     features: frozenset[str],
@@ -178,7 +178,7 @@ def test_the_bound_of_a_request_never_falls_as_messages_are_added(
     assert after >= before
 
 
-def test_an_exact_count_has_a_close_bound_above_it() -> None:
+def test_an_exact_count_has_a_tight_bound() -> None:
     total = chat().total
 
     assert total.exact
@@ -212,16 +212,16 @@ def test_an_exact_count_has_a_close_bound_above_it() -> None:
         {"model": "gpt-4.9"},
     ],
 )
-def test_anything_that_no_recording_covers_makes_a_count_an_estimate(fields: dict[str, Any]) -> None:
+def test_an_unrecorded_feature_makes_a_count_an_estimate(fields: dict[str, Any]) -> None:
     assert not chat(**fields).total.exact
 
 
-def test_parameters_of_sampling_leave_a_count_exact() -> None:
+def test_sampling_parameters_keep_a_count_exact() -> None:
     assert chat(temperature=0.2, max_tokens=100, seed=7, stop=["\n"]).total.exact
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-def test_a_choice_of_tools_leaves_the_count_of_gemini_exact(choice: str) -> None:
+def test_a_tool_choice_keeps_the_count_of_gemini_exact(choice: str) -> None:
     tool = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
     body = {
         "contents": [{"role": "user", "parts": [{"text": "What is the weather?"}]}],
@@ -232,7 +232,7 @@ def test_a_choice_of_tools_leaves_the_count_of_gemini_exact(choice: str) -> None
     assert foveate.count_request(body, model="gemini-2.5-flash").total.exact
 
 
-def test_an_empty_field_leaves_a_count_exact_and_empty_instructions_do_not() -> None:
+def test_an_empty_field_keeps_a_count_exact_but_empty_instructions_do_not() -> None:
     def is_exact(**fields: Any) -> bool:
         return foveate.count_request({"model": "gpt-4.1", "input": "Hi", **fields}).total.exact
 
@@ -240,7 +240,7 @@ def test_an_empty_field_leaves_a_count_exact_and_empty_instructions_do_not() -> 
     assert not is_exact(instructions="")
 
 
-def test_a_hosted_tool_leaves_no_bound() -> None:
+def test_a_hosted_tool_has_no_bound() -> None:
     search = foveate.count_request({"model": "gpt-5", "input": "News?", "tools": [{"type": "web_search"}]})
 
     assert search.upper is None
@@ -248,7 +248,7 @@ def test_a_hosted_tool_leaves_no_bound() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_is_the_one_that_the_recordings_give(shared_data: Path) -> None:
+def test_the_shipped_table_matches_the_recordings(shared_data: Path) -> None:
     """If this fails, run tools/count_evidence.py and read what changed."""
     calls = [found for call in recorded.read_pairs(shared_data) if (found := count_evidence.count(call))]
 
@@ -256,7 +256,7 @@ def test_the_table_is_the_one_that_the_recordings_give(shared_data: Path) -> Non
 
 
 @pytest.mark.slow
-def test_held_out_sources_are_judged_honestly(shared_data: Path) -> None:
+def test_bounds_hold_for_held_out_sources(shared_data: Path) -> None:
     """The shares are what was measured in November 2026, less a little."""
     calls = [found for call in recorded.read_pairs(shared_data) if (found := count_evidence.count(call))]
     seen = [found for found in calls if not found.raw.unexplained]

@@ -40,7 +40,7 @@ def error(calibration: Calibration, estimated: int, billed: int) -> float:
     return abs(calibration.correct(estimate(estimated)).tokens - billed) / billed
 
 
-def test_nothing_is_corrected_before_the_first_bill() -> None:
+def test_nothing_is_corrected_before_the_first_response() -> None:
     assert Calibration().correct(estimate(1000)) == estimate(1000)
 
 
@@ -72,7 +72,7 @@ def test_without_noise_nearly_every_error_is_below_five_percent_after_five_respo
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
-def test_upper_covers_the_bill_after_ten_responses_and_is_not_idly_wide(noise: float) -> None:
+def test_upper_covers_usage_after_ten_responses_without_being_too_wide(noise: float) -> None:
     covered, width = [], []
     for seed in range(50):
         pairs = stream(seed, noise=noise)
@@ -88,14 +88,14 @@ def test_upper_covers_the_bill_after_ten_responses_and_is_not_idly_wide(noise: f
     assert statistics.median(width) < 1.15 + 4 * noise
 
 
-def test_a_bill_that_nothing_here_explains_changes_nothing() -> None:
+def test_implausible_usage_changes_nothing() -> None:
     calibration = fed(stream(1), 10)
 
     assert calibration.observe(1000, 40_000) == calibration
     assert calibration.observe(1000, 20) == calibration
 
 
-def test_bills_that_are_far_off_now_and_then_move_little() -> None:
+def test_occasional_outliers_change_little() -> None:
     """A server-side tool that doubles some bills must not spoil the others."""
     errors = []
     for seed in range(50):
@@ -113,7 +113,7 @@ def test_bills_that_are_far_off_now_and_then_move_little() -> None:
     assert sum(off < 0.1 for off in errors) / len(errors) > 0.9
 
 
-def test_a_model_that_changes_is_followed() -> None:
+def test_a_change_of_the_model_is_followed() -> None:
     pairs = stream(3, rate=1.5, extra=0)
     calibration = fed(stream(2, rate=1.0, extra=0), 20)
     for _ in range(60):
@@ -123,7 +123,7 @@ def test_a_model_that_changes_is_followed() -> None:
 
 
 @given(responses=st.integers(0, 8), tokens=st.integers(0, 10**6))
-def test_an_exact_count_stays_as_it_is(responses: int, tokens: int) -> None:
+def test_an_exact_count_is_not_corrected(responses: int, tokens: int) -> None:
     exact = TokenCount(tokens, True, tokens)
 
     assert fed(stream(1), responses).correct(exact) == exact
@@ -134,7 +134,7 @@ def test_an_exact_count_stays_as_it_is(responses: int, tokens: int) -> None:
     billed=st.integers(-10, 0) | st.sampled_from((10**9, 1)),
     responses=st.integers(0, 8),
 )
-def test_nonsense_changes_nothing(estimated: int, billed: int, responses: int) -> None:
+def test_invalid_numbers_change_nothing(estimated: int, billed: int, responses: int) -> None:
     calibration = fed(stream(1), responses)
 
     assert calibration.observe(estimated, billed) is calibration
@@ -144,7 +144,7 @@ pairs_of_tokens = st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**7))
 
 
 @given(pairs=st.lists(pairs_of_tokens, max_size=30), tokens=st.integers(0, 10**7), margin=st.integers(0, 10**6))
-def test_whatever_was_billed_a_correction_is_a_count(
+def test_a_correction_is_a_valid_count_for_any_usage(
     pairs: list[tuple[int, int]], tokens: int, margin: int
 ) -> None:
     calibration = Calibration()
@@ -158,7 +158,7 @@ def test_whatever_was_billed_a_correction_is_a_count(
 
 
 @given(pairs=st.lists(pairs_of_tokens, max_size=30), tokens=st.integers(0, 10**7))
-def test_what_is_stored_and_read_back_is_the_same(pairs: list[tuple[int, int]], tokens: int) -> None:
+def test_a_calibration_survives_serialization(pairs: list[tuple[int, int]], tokens: int) -> None:
     calibration = Calibration()
     for pair in pairs:
         calibration = calibration.observe(*pair)
@@ -169,6 +169,6 @@ def test_what_is_stored_and_read_back_is_the_same(pairs: list[tuple[int, int]], 
     assert kept.observe(500, 700) == calibration.observe(500, 700)
 
 
-def test_the_drift_is_that_of_the_last_bill() -> None:
+def test_the_drift_is_that_of_the_last_response() -> None:
     assert Calibration().observe(1000, 1100).drift_percent == pytest.approx(10)
     assert Calibration().observe(1000, 1100).observe(1000, 900).drift_percent == pytest.approx(-10)

@@ -17,7 +17,7 @@ from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
 from foveate.tokens.rendering.claude import build_claude_rules
 from foveate.tokens.rendering.openai import build_openai_rules
-from foveate.tokens.rendering.rendering import AdditiveCounts, TextLength
+from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength
 from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies, chat_messages
 
@@ -88,7 +88,7 @@ def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> Non
     more={"role": "tool", "tool_call_id": "c1", "content": ""},
     model="gemini-2.5-flash",
 )
-def test_one_more_message_never_lowers_the_count(
+def test_another_message_never_lowers_the_count(
     body: dict[str, Any], more: dict[str, Any], model: str
 ) -> None:
     """Except where a provider drops the reasoning of earlier turns, which chats do not contain."""
@@ -107,7 +107,7 @@ def test_one_more_message_never_lowers_the_count(
     order=st.lists(st.integers(0, 12), max_size=6),
     capacity=st.integers(1, 40),
 )
-def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
+def test_a_counter_with_a_warm_cache_counts_like_a_new_one(
     body: dict[str, Any], model: str, order: list[int], capacity: int
 ) -> None:
     seen, _ = counter(model, capacity)
@@ -128,7 +128,7 @@ def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
     before=st.sets(st.integers(0, 12)),
     after=st.sets(st.integers(0, 12)),
 )
-def test_moving_cache_marks_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
+def test_moving_cache_breakpoints_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
     first, _ = counter()
     plain = first.count_request(formats.parse_request(body))
     counts = [
@@ -146,7 +146,7 @@ def marked(body: dict[str, Any], where: set[int]) -> dict[str, Any]:
     return {**body, "messages": messages}
 
 
-def test_marks_that_move_cost_no_new_counting() -> None:
+def test_moving_breakpoints_causes_no_tokenising() -> None:
     body = {
         "system": "Be brief",
         "messages": [{"role": "user", "content": [{"type": "text", "text": f"turn {i}"}]} for i in range(10)],
@@ -160,7 +160,7 @@ def test_marks_that_move_cost_no_new_counting() -> None:
 
 
 @pytest.mark.slow
-def test_a_session_of_two_thousand_messages_is_not_recounted_as_it_grows() -> None:
+def test_a_growing_session_of_two_thousand_messages_is_not_recounted() -> None:
     count, ruler = counter()
     messages: list[dict[str, str]] = []
     for i in range(1000):
@@ -178,7 +178,7 @@ def test_a_session_of_two_thousand_messages_is_not_recounted_as_it_grows() -> No
     assert sum("lookup" in text for text in ruler.texts) == 1
 
 
-def test_two_sessions_side_by_side_are_not_recounted_either() -> None:
+def test_two_interleaved_sessions_are_not_recounted() -> None:
     count, ruler = counter()
     for end in range(2, 40, 2):
         for name in ("one", "two"):
@@ -189,7 +189,7 @@ def test_two_sessions_side_by_side_are_not_recounted_either() -> None:
     assert len(texts) == len(set(texts))
 
 
-def test_a_changed_message_in_the_past_is_counted_anew() -> None:
+def test_a_changed_earlier_message_is_counted_again() -> None:
     count, _ = counter()
     messages = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
     before = count.count_request(formats.parse_request({"messages": messages})).total.tokens
@@ -200,7 +200,7 @@ def test_a_changed_message_in_the_past_is_counted_anew() -> None:
     )
 
 
-def test_the_same_tool_in_another_place_is_its_own_count() -> None:
+def test_the_same_tool_at_another_position_is_counted_separately() -> None:
     """The first tool is rendered with other text around it than those that follow."""
     tools = [{"type": "function", "function": {"name": f"tool {i}", "description": "d " * i}} for i in range(4)]
     count, _ = counter()
@@ -231,7 +231,7 @@ def test_an_empty_request_is_counted() -> None:
     capacity=st.integers(1, 20),
     keys=st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=200),
 )
-def test_a_memo_never_holds_more_than_its_capacity_and_forgets_the_oldest(
+def test_an_lru_cache_is_bounded_and_evicts_the_oldest_entry(
     capacity: int, keys: list[tuple[bool, int]]
 ) -> None:
     memo: LruCache[int] = LruCache(capacity)
@@ -249,12 +249,12 @@ def test_a_memo_never_holds_more_than_its_capacity_and_forgets_the_oldest(
 
 
 @given(one=st.lists(st.binary(), max_size=4), other=st.lists(st.binary(), max_size=4))
-def test_two_payloads_never_share_a_key_by_their_seams(one: list[bytes], other: list[bytes]) -> None:
+def test_parts_with_the_same_concatenation_have_different_hashes(one: list[bytes], other: list[bytes]) -> None:
     assert (hash_bytes(*one) == hash_bytes(*other)) == (one == other)
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
-def test_the_counters_memory_is_bounded(model: str) -> None:
+def test_the_caches_of_a_counter_are_bounded(model: str) -> None:
     count, _ = counter(model, capacity=8)
     for i in range(50):
         tools = [{"function": {"name": f"f{i}-{j}"}} for j in range(3)]
@@ -266,7 +266,7 @@ def test_the_counters_memory_is_bounded(model: str) -> None:
     assert max(len(count._measurer._lengths), len(count._cache.tail_messages), len(count._cache.parts)) <= 8
 
 
-def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
+def test_tools_are_cached_by_api_format() -> None:
     """Was: a function of a chat, and then the same bytes as an Anthropic tool, were one to the memory."""
     city = {"type": "object", "properties": {"city": {"type": "string"}}}
     function = {"name": "weather", "description": "Tells the weather.", "parameters": city}
@@ -284,7 +284,7 @@ def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
     assert seen.count_request(formats.parse_request(other)) == fresh.count_request(formats.parse_request(other))
 
 
-def test_a_request_that_somebody_translates_is_not_called_exact() -> None:
+def test_a_translated_request_is_not_exact() -> None:
     body = {"model": "gpt-4o", "system": "Be brief.", "messages": [{"role": "user", "content": "Hi"}]}
 
     translated = foveate.count_request(body).total
@@ -293,7 +293,7 @@ def test_a_request_that_somebody_translates_is_not_called_exact() -> None:
     assert translated.upper > translated.tokens
 
 
-def test_a_part_that_cannot_be_seen_whole_is_not_called_exact() -> None:
+def test_a_partly_visible_part_is_not_exact() -> None:
     heard = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     body = {"model": "gpt-4o", "messages": [{"role": "user", "content": [heard]}]}
 
@@ -303,7 +303,7 @@ def test_a_part_that_cannot_be_seen_whole_is_not_called_exact() -> None:
     assert not next(part.exact for part in counted.parts if part.name == "messages[0]")
 
 
-def test_the_blocks_of_a_message_that_was_just_counted_are_not_tokenised_again() -> None:
+def test_blocks_of_a_message_just_counted_are_not_tokenised_again() -> None:
     model, ruler = "claude-sonnet-4-5", CountingRuler()
     own = RequestCounter(model=model, backend="offline", tokenizer=ruler, rules=build_claude_rules(model))
     said = "A long text, as an answer has it. " * 4
@@ -318,7 +318,7 @@ def test_the_blocks_of_a_message_that_was_just_counted_are_not_tokenised_again()
     assert ruler.texts.count(said) == 1
 
 
-def test_one_message_is_counted_with_what_goes_around_it() -> None:
+def test_a_message_is_counted_with_its_overhead() -> None:
     message = formats.parse_message(Format.CHAT, b'{"role": "user", "content": "Hello!"}')
 
     assert counter_for("gpt-4o").count_message(message) == TokenCount(6, True, 6)
@@ -334,7 +334,7 @@ def test_one_message_is_counted_with_what_goes_around_it() -> None:
         ("us.openai.gpt-5", "gpt-5"),
     ],
 )
-def test_a_name_with_a_route_before_it_is_the_same_model(model: str, kin: str) -> None:
+def test_a_route_before_the_name_does_not_change_the_model(model: str, kin: str) -> None:
     body = {"messages": [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hello."}]}
 
     assert foveate.count_request(body, model).total.tokens == foveate.count_request(body, kin).total.tokens
@@ -348,7 +348,7 @@ def test_a_name_with_a_route_before_it_is_the_same_model(model: str, kin: str) -
         *("ollama/phi3", "llama-2-70b", "qwen9-7b", "my-llama-3-finetune"),
     ],
 )
-def test_a_model_that_nothing_is_known_of_is_not_called_exact(model: str) -> None:
+def test_an_unknown_model_is_not_exact(model: str) -> None:
     count = foveate.count("Hello there", model)
 
     assert not count.exact
@@ -356,7 +356,7 @@ def test_a_model_that_nothing_is_known_of_is_not_called_exact(model: str) -> Non
 
 
 @pytest.mark.parametrize("model", ["gpt-2", "gpt-j-6b", "gpt-neo", "some-unknown"])
-def test_the_bound_of_a_stand_in_has_room_for_scripts_that_it_spells_better(model: str) -> None:
+def test_the_bound_of_a_substitute_vocabulary_allows_for_other_scripts(model: str) -> None:
     """Was: upper 127 for a text that a vocabulary of 32,000 cuts into 371."""
     hindi = "यह एक परीक्षण है, और हम टोकन गिन रहे हैं। " * 10
 
@@ -366,5 +366,5 @@ def test_the_bound_of_a_stand_in_has_room_for_scripts_that_it_spells_better(mode
     assert count.upper >= foveate.count(hindi, "mixtral-8x7b").tokens
 
 
-def test_an_exact_text_has_no_margin() -> None:
+def test_an_exact_text_count_has_no_margin() -> None:
     assert foveate.count("Hello there", "llama-3.1-8b-instruct") == TokenCount(2, True, 2)

@@ -94,7 +94,7 @@ def recorded(shared_data: Path) -> list[Row]:
         ("", True, 90, 0.60, 0.97),
     ],
 )
-def test_recorded_bills_are_met(
+def test_counts_match_recorded_usage(
     recorded: list[Row],
     providers: str,
     has_tools: bool,
@@ -115,7 +115,7 @@ def test_recorded_bills_are_met(
     assert sum(row.total.upper >= row.billed for row in rows) >= upper_share * len(rows)
 
 
-def test_what_is_called_exact_is_what_was_billed(recorded: list[Row]) -> None:
+def test_exact_counts_equal_recorded_usage(recorded: list[Row]) -> None:
     """Seven are not: three hand-edited, two older than today's rule, two with what a server added unseen."""
     claimed = [row for row in recorded if row.total.exact]
     wrong = [row for row in claimed if row.total.tokens != row.billed]

@@ -31,7 +31,7 @@ steps = st.lists(
     steps=steps,
     model=st.sampled_from(MODELS),
 )
-def test_a_session_grown_turn_by_turn_counts_as_a_recount_from_scratch(
+def test_a_growing_conversation_counts_like_a_full_recount(
     body: dict[str, Any], start: int, steps: list[tuple[str, Any]], model: str
 ) -> None:
     """Whatever the order of turns, counts and switches of model."""
@@ -58,7 +58,7 @@ def _afresh(body: dict[str, Any], model: str) -> foveate.TokenCount:
     return from_scratch.total
 
 
-def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
+def test_switching_models_and_back_returns_no_stale_count() -> None:
     session = Conversation({"model": "gpt-4o", "messages": [{"role": "user", "content": "Grüße aus Köln"}]})
     first = session.count()
     session.append({"role": "assistant", "content": "Grüße zurück!"})
@@ -70,7 +70,7 @@ def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
     assert session.count("gpt-4") != session.count("gpt-4o")
 
 
-def test_a_session_that_begins_with_nothing_is_counted_right_once_it_has_a_system_message() -> None:
+def test_an_empty_conversation_is_counted_correctly_after_a_system_message() -> None:
     """OpenAI renders tools into the first message where that is a system message."""
     body = {"model": "gpt-4o", "messages": [], "tools": [{"type": "function", "function": {"name": "f"}}]}
     session = Conversation(body)
@@ -81,14 +81,14 @@ def test_a_session_that_begins_with_nothing_is_counted_right_once_it_has_a_syste
     assert session.count() == foveate.count_request({**body, "messages": messages}).total
 
 
-def test_counting_twice_is_counting_once() -> None:
+def test_counting_twice_gives_the_same_count() -> None:
     session = Conversation({"model": "gpt-4o", "messages": []})
     session.append({"role": "user", "content": "Hello!"})
 
     assert session.count() == session.count() == session.count("gpt-4o")
 
 
-def test_a_message_that_cannot_be_read_adds_nothing() -> None:
+def test_an_invalid_message_is_not_added() -> None:
     session = Conversation({"model": "gpt-4o", "messages": []})
     before = session.count()
 
@@ -97,12 +97,12 @@ def test_a_message_that_cannot_be_read_adds_nothing() -> None:
     assert session.count() == before
 
 
-def test_a_session_without_a_model_is_counted_as_its_request_is() -> None:
+def test_a_conversation_without_a_model_counts_like_its_request() -> None:
     body = {"messages": [{"role": "user", "content": "Hello!"}]}
 
     assert Conversation(body).count() == foveate.count_request(body).total
 
 
-def test_a_request_that_cannot_be_read_is_no_session() -> None:
+def test_an_invalid_request_is_rejected() -> None:
     with pytest.raises(MalformedRequest):
         Conversation("[]")

@@ -25,7 +25,7 @@ def tokens(*messages: object, model: str) -> int:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_arguments_of_a_tool_call_with_a_duplicate_key_are_counted_whole(model: str) -> None:
+def test_tool_call_arguments_with_a_duplicate_key_are_counted_completely(model: str) -> None:
     """A client could send any number of tokens under the first of two keys, past every cap."""
     call = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
@@ -33,7 +33,7 @@ def test_arguments_of_a_tool_call_with_a_duplicate_key_are_counted_whole(model: 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_tool_result_with_a_duplicate_key_is_counted_whole(model: str) -> None:
+def test_a_tool_result_with_a_duplicate_key_is_counted_completely(model: str) -> None:
     result = {"role": "tool", "tool_call_id": "c", "content": TWICE}
 
     assert tokens(result, model=model) > 0.9 * tokens({"role": "user", "content": LONG}, model=model)

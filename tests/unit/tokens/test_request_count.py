@@ -19,7 +19,7 @@ def chat(**fields: Any) -> foveate.RequestCount:
         "openai/gpt-4o@preset/support",
     ],
 )  # fmt: skip
-def test_a_model_name_that_selects_a_system_of_the_provider_leaves_no_bound(model: str) -> None:
+def test_a_model_name_that_selects_a_provider_system_has_no_bound(model: str) -> None:
     count = chat(model=model)
 
     assert count.upper is None
@@ -32,5 +32,5 @@ def test_other_models_have_a_bound(model: str) -> None:
     assert chat(model=model).upper is not None
 
 
-def test_a_preset_leaves_no_bound() -> None:
+def test_a_preset_has_no_bound() -> None:
     assert chat(preset="support").upper is None

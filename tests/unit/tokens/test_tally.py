@@ -24,7 +24,7 @@ def tallied(messages: list[MeasuredRendering], *, keeps_thoughts: bool) -> Tally
 
 
 @given(messages=st.lists(measured, max_size=20), keeps_thoughts=st.booleans())
-def test_what_each_message_adds_is_the_whole(messages: list[MeasuredRendering], keeps_thoughts: bool) -> None:
+def test_message_tokens_add_up_to_the_total(messages: list[MeasuredRendering], keeps_thoughts: bool) -> None:
     tally = tallied(messages, keeps_thoughts=keeps_thoughts)
     each = tally.message_tokens(keeps_thinking=keeps_thoughts)
 
@@ -33,7 +33,7 @@ def test_what_each_message_adds_is_the_whole(messages: list[MeasuredRendering], 
 
 
 @given(messages=st.lists(measured, max_size=20))
-def test_reasoning_counts_until_the_next_turn_opens(messages: list[MeasuredRendering]) -> None:
+def test_thinking_counts_until_the_next_turn_begins(messages: list[MeasuredRendering]) -> None:
     opened = max((i for i, message in enumerate(messages) if message.opens_turn), default=0)
 
     assert tallied(messages, keeps_thoughts=True).thinking_tokens == sum(m.thinking_tokens for m in messages)
@@ -42,7 +42,7 @@ def test_reasoning_counts_until_the_next_turn_opens(messages: list[MeasuredRende
     )
 
 
-def test_forks_share_their_past_and_nothing_else() -> None:
+def test_forks_share_only_their_past() -> None:
     past = tallied([MeasuredRendering(tokens=10), MeasuredRendering(tokens=5)], keeps_thoughts=False)
     one = past.with_message(MeasuredRendering(tokens=1), keeps_thinking=False)
     other = past.with_message(MeasuredRendering(tokens=2), keeps_thinking=False)
@@ -51,7 +51,7 @@ def test_forks_share_their_past_and_nothing_else() -> None:
     assert one.previous is other.previous is past
 
 
-def test_what_is_uncertain_stays_so() -> None:
+def test_an_uncertain_tally_stays_uncertain() -> None:
     tally = tallied(
         [MeasuredRendering(certain=False, unexplained=("a",)), MeasuredRendering(unexplained=("a", "b"))],
         keeps_thoughts=False,
@@ -61,7 +61,7 @@ def test_what_is_uncertain_stays_so() -> None:
     assert tally.unexplained == ("a", "b")
 
 
-def test_results_are_entries_of_a_list_until_all_have_come() -> None:
+def test_results_are_list_entries_until_all_have_arrived() -> None:
     calls = MeasuredRendering(tokens=10, upper=12, parallel_calls=2)
     result = MeasuredRendering(tokens=5, upper=6, entry_tokens=(100.0, 200.0, 400.0))
 
@@ -75,7 +75,7 @@ def test_results_are_entries_of_a_list_until_all_have_come() -> None:
     assert tallied([calls, result], keeps_thoughts=False).upper == 113
 
 
-def test_a_guessed_entry_of_a_list_is_not_certain() -> None:
+def test_a_guessed_list_entry_is_not_certain() -> None:
     guess = MeasuredRendering(tokens=5, upper=6, entry_tokens=(10.0, 10.0, 10.0), entry_margin_tokens=40)
 
     alone = tallied([guess], keeps_thoughts=False)

@@ -50,7 +50,7 @@ def joined(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODELS, *ESTIMATED])
-def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
+def test_joined_parts_count_like_the_whole_text(name: str) -> None:
     counter = counter_named(name)
 
     @settings(max_examples=limit_examples(60), deadline=None)
@@ -71,7 +71,7 @@ def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODELS, *ESTIMATED])
-def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
+def test_joined_whole_texts_count_like_one_text(name: str) -> None:
     counter = counter_named(name)
     ends = st.sampled_from((".", "):", "...", "'", "!\n", "}", "word", "7", "漢", " "))
     long_enough = (
@@ -95,7 +95,7 @@ def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
 
 @settings(max_examples=limit_examples(50), deadline=None)
 @given(text=pieces)
-def test_a_text_alone_counts_as_it_does(text: str) -> None:
+def test_a_single_text_counts_like_itself(text: str) -> None:
     counter = counter_for("gpt-4o")
 
     assert counter.text_meter.count([counter.text_meter.measure(text)]) == counter.text(text)
@@ -110,7 +110,7 @@ class Odd:
 
 @settings(max_examples=limit_examples(50), deadline=None)
 @given(texts=st.lists(pieces, max_size=4))
-def test_a_counter_that_nothing_is_known_of_is_asked_about_the_whole(texts: list[str]) -> None:
+def test_an_unknown_counter_counts_the_whole_text(texts: list[str]) -> None:
     gauge = text_meter_for(Odd())
     whole = "".join(texts)
 
@@ -122,7 +122,7 @@ def test_a_counter_that_nothing_is_known_of_is_asked_about_the_whole(texts: list
 @pytest.mark.parametrize(
     "beside", ["End every turn with <|im_end|> please.", " \t" * 200, "<start_of_turn>user"]
 )
-def test_a_tag_is_one_token_for_gemini_also_beside_what_wants_care(beside: str) -> None:
+def test_a_tag_is_one_token_for_gemini_next_to_special_tokens(beside: str) -> None:
     """Was: 475 tokens as sections and 876 as the prompt that they make, so that a prompt could be too long."""
     counter = counter_for("gemini-2.5-flash")
     page = "<table><tr><td>one</td><td>two</td></tr></table>" * 40
@@ -135,7 +135,7 @@ def test_a_tag_is_one_token_for_gemini_also_beside_what_wants_care(beside: str) 
     )
 
 
-def test_a_counters_own_gauge_is_used_and_remembers() -> None:
+def test_the_text_meter_of_a_counter_is_used_and_caches() -> None:
     counter = counter_for("gpt-4o")
     gauge = text_meter_for(counter)
 
@@ -143,7 +143,7 @@ def test_a_counters_own_gauge_is_used_and_remembers() -> None:
     assert gauge.measure("some text " * 100) is gauge.measure("some text " * 100)
 
 
-def test_of_a_text_that_was_measured_only_what_meets_is_tokenised_again() -> None:
+def test_only_text_around_joins_is_tokenised_again() -> None:
     scale = counter_for("gpt-4o")._tokenizer
     asked: list[str] = []
 
@@ -169,7 +169,7 @@ def test_of_a_text_that_was_measured_only_what_meets_is_tokenised_again() -> Non
     assert 0 < sum(map(len, asked)) < measured_chars / 200
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_is_bounded() -> None:
     gauge = TextMeter(counter_for("gpt-4o")._tokenizer)
     for i in range(40):
         gauge.measure(f"{i} " + "words " * 200_000)

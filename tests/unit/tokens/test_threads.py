@@ -13,7 +13,7 @@ LONG = 1_000_000
 LARGE = 2 * 1024 * 1024
 
 
-def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
+def test_the_switch_interval_is_short_inside_and_restored_afterwards() -> None:
     before = sys.getswitchinterval()
 
     with frequent_thread_switches(LONG), frequent_thread_switches(LONG):
@@ -22,14 +22,14 @@ def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
     assert sys.getswitchinterval() == before
 
 
-def test_what_is_short_changes_nothing() -> None:
+def test_short_work_changes_nothing() -> None:
     before = sys.getswitchinterval()
 
     with frequent_thread_switches(100):
         assert sys.getswitchinterval() == before
 
 
-def test_an_error_leaves_the_interval_as_it_was() -> None:
+def test_the_interval_is_restored_after_an_error() -> None:
     before = sys.getswitchinterval()
 
     with pytest.raises(ValueError, match="oh"), frequent_thread_switches(LONG):
@@ -38,7 +38,7 @@ def test_an_error_leaves_the_interval_as_it_was() -> None:
     assert sys.getswitchinterval() == before
 
 
-def test_several_threads_that_count_leave_the_interval_as_it_was() -> None:
+def test_the_interval_is_restored_after_concurrent_work() -> None:
     before = sys.getswitchinterval()
     start = Barrier(6)
 
@@ -56,7 +56,7 @@ def test_several_threads_that_count_leave_the_interval_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("is_collected", [True, False])
-def test_garbage_is_collected_after_large_work_only_if_it_was_before(*, is_collected: bool) -> None:
+def test_garbage_collection_resumes_after_large_work_only_if_it_was_enabled(*, is_collected: bool) -> None:
     """Defect: it was switched on in programs that had switched it off."""
     before = gc.isenabled()
     (gc.enable if is_collected else gc.disable)()

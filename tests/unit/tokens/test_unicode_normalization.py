@@ -26,7 +26,7 @@ accented = st.lists(st.one_of(runs, st.text(LETTERS), texts), max_size=20).map("
 
 
 @given(text=st.one_of(accented, any_texts), form=st.sampled_from(FORMS))
-def test_ordinary_text_is_composed_as_unicode_says(text: str, form: NormalForm) -> None:
+def test_ordinary_text_is_normalized_like_unicodedata(text: str, form: NormalForm) -> None:
     if not _has_long_run(text):
         assert normalize_unicode(text, form) == unicodedata.normalize(form, text)
 
@@ -36,7 +36,7 @@ def test_ordinary_text_is_composed_as_unicode_says(text: str, form: NormalForm) 
     form=st.sampled_from(FORMS),
     text=st.tuples(accented, st.integers(1, 300)).map(lambda drawn: drawn[0] * drawn[1]),
 )
-def test_a_long_text_is_composed_as_if_it_were_never_cut(form: NormalForm, text: str) -> None:
+def test_a_long_text_is_normalized_like_a_whole(form: NormalForm, text: str) -> None:
     if not _has_long_run(text):
         assert normalize_unicode(text, form) == unicodedata.normalize(form, text)
 
@@ -49,7 +49,7 @@ def _has_long_run(text: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_no_character_at_which_a_text_is_cut_is_made_one_with_what_stands_before(form: NormalForm) -> None:
+def test_no_starter_composes_with_the_previous_character(form: NormalForm) -> None:
     decomposed: Literal["NFD", "NFKD"] = "NFD" if form == "NFC" else "NFKD"
     every = [chr(code) for code in range(sys.maxunicode + 1)]
     # What stands behind another character in what one is made of.
@@ -63,7 +63,7 @@ def test_no_character_at_which_a_text_is_cut_is_made_one_with_what_stands_before
 @pytest.mark.parametrize(
     "unit", ["\u0301\u0327", "\u0f73", "\u0f75\u0301", "\u0f81\u0327", "\uff9e\u0301\u0327"]
 )
-def test_a_long_run_of_marks_takes_no_more_time_than_its_length(unit: str, form: NormalForm) -> None:
+def test_a_long_run_of_marks_takes_linear_time(unit: str, form: NormalForm) -> None:
     """Defect: 64,000 marks took 1.5 s, and the square of that for more, with nobody else getting a turn."""
     ratio = superlinear_ratio(
         lambda text: normalize_unicode(text, form), lambda size: "a" + unit * size, max_size=2**15
@@ -73,7 +73,7 @@ def test_a_long_run_of_marks_takes_no_more_time_than_its_length(unit: str, form:
     assert normalize_unicode("a" + unit * 70, form) == "a" + unit * 70
 
 
-def test_what_stands_around_a_long_run_of_marks_is_composed() -> None:
+def test_text_around_a_long_run_of_marks_is_normalized() -> None:
     assert normalize_unicode("e\u0301" + "x" + "\u0301" * 65 + "e\u0301") == "é" + "x" + "\u0301" * 65 + "é"
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's own counter: `POST /v1/messages/count_tokens`, free and rate-limited (November 2026)."""
+"""Anthropic's counter: `POST /v1/messages/count_tokens`, free and rate-limited (November 2026)."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from foveate.tokens.tokenizers.bpe import replace_surrogates
 
 ANTHROPIC_URL = "https://api.anthropic.com"
 _API_VERSION = "2023-06-01"
-# What the route takes; it refuses a body with anything else in it.
+# Fields that the route accepts. It rejects bodies with other fields.
 _COUNTED_FIELDS = frozenset(
     ("messages", "system", "tools", "tool_choice", "thinking", "cache_control", "output_config",
      "output_format", "mcp_servers", "context_management")
@@ -19,7 +19,7 @@ _COUNTED_FIELDS = frozenset(
 
 
 class AnthropicCounter:
-    """Counts by asking Anthropic, or a server that speaks its format."""
+    """Asks Anthropic, or a server with the same API."""
 
     name = "anthropic_api"
 
@@ -31,7 +31,7 @@ class AnthropicCounter:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` take the place of the key, for who asks as somebody else does."""
+        """`headers` replace the key, to ask with a client's credentials."""
         self.url = url.rstrip("/")
         self._client = client
         auth_headers = {"x-api-key": api_key} if headers is None else headers
@@ -39,20 +39,20 @@ class AnthropicCounter:
         self._frame_tokens_by_model: LruCache[int] = LruCache()
 
     def text_query(self, text: str, model: str) -> CountQuery:
-        """A message of nothing but the text."""
         if not text.strip():
             raise Unsupported("it refuses a text of blanks")
         return CountQuery(subject=TEXT, model=model, body=_single_message_body(text, model))
 
     def request_query(self, request: Request) -> CountQuery:
-        """A Messages request."""
         if request.format is not Format.ANTHROPIC:
             raise Unsupported("it counts texts and Messages requests")
         body = select_fields(request.body, _COUNTED_FIELDS, request.model)
         return CountQuery(subject=request.format, model=request.model, body=body)
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:
-        """The count; of a text, what a message of it costs, less what a message costs (asked once a model)."""
+        """Fetch the count. A text is counted as a message minus the overhead of a message, fetched once per
+        model.
+        """
         if query.subject != TEXT:
             return _with_upper_bound(await self._post(query.body))
         frame_tokens = await self._count_frame_tokens(query.model)
@@ -79,5 +79,5 @@ def _single_message_body(text: str, model: str) -> bytes:
 
 
 def _with_upper_bound(tokens: int) -> TokenCount:
-    # Anthropic calls the number an estimate that may differ from the bill by a small amount.
+    # Anthropic documents the number as an estimate that may differ slightly from the usage.
     return TokenCount(tokens, True, tokens + max(3, tokens // 100))

@@ -1,4 +1,6 @@
-"""Counting as the options ask for it: an endpoint where there is one, and what stands behind it."""
+"""Build the counter that the options ask for: a remote counter if there is one, with an offline counter as
+fallback.
+"""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -16,19 +18,19 @@ from foveate.tokens.remote.tokenize import TokenizeCounter
 
 
 class ConnectedCounter:
-    """A cascade with its connections: `async with Counting(options) as cascade`."""
+    """A fallback counter with its connections: `async with ConnectedCounter(options) as counter`."""
 
     def __init__(self, options: CounterOptions, endpoints: EndpointRegistry | None = None) -> None:
-        """`endpoints`: what is known of servers already; if not given, what the whole process knows."""
+        """`endpoints` is what is known about servers. Default: what the whole process knows."""
         self._options = options
         self._endpoints = endpoints or shared_endpoint_registry()
         self._client = JsonClient(timeout_seconds=options.timeout_ms / 1000)
 
     async def __aenter__(self) -> FallbackCounter:
-        """The cascade that the options ask for.
+        """Build the counter.
 
         Raises:
-            BadOption: the chosen backend lacks an address or a key, or the address is not one.
+            BadOption: the backend lacks an address or a key, or the address is invalid.
         """
         options = self._options
         return FallbackCounter(
@@ -44,7 +46,6 @@ class ConnectedCounter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the connections."""
         await self._client.close()
 
 
@@ -69,7 +70,7 @@ def _build_endpoint(
         case Backend.AUTO if url and options.use_endpoint:
             return TokenizeCounter(client, url, _bearer_headers(key), endpoints)
         case Backend.AUTO:
-            # With an address of its own, the key is that server's and must not go to anybody else.
+            # With an address, the key belongs to that server and must not be sent to Anthropic.
             uses_anthropic = key and not url and options.vocabulary is None
             return AnthropicCounter(client, key) if uses_anthropic else None
         case Backend.ENDPOINT:

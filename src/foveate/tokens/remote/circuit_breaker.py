@@ -1,14 +1,11 @@
-"""A circuit breaker: three failures open it, and each failed trial doubles the wait.
-
-A value: what happens to it gives the next one, and the time is an argument.
-"""
+"""Circuit breaker: three failures open it, and each failed trial doubles the wait."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreaker:
-    """Whether it is worth asking a server that has been failing."""
+    """State of a circuit breaker, as a value: each event returns the next state, and time is an argument."""
 
     failures_to_open: int = 3
     first_wait_seconds: float = 30.0
@@ -20,23 +17,23 @@ class CircuitBreaker:
 
     @property
     def is_closed(self) -> bool:
-        """No wait is running and no trial is due."""
+        """Whether no wait is running and no trial is due."""
         return self.wait_seconds == 0.0
 
     def allows(self, now: float) -> bool:
-        """Whether a call may be tried at `now`: always while closed, once the wait is over while open."""
+        """Whether a call may be made at `now`: always if closed, after the wait if open."""
         return self.is_closed or now >= self.open_until
 
     def with_trial(self, now: float) -> "CircuitBreaker":
-        """The breaker while a trial is under way: others wait on, so that one call tries at a time."""
+        """Start a trial if open. Other calls keep waiting, so only one call tries at a time."""
         if self.is_closed:
             return self
         return replace(self, open_until=now + self.wait_seconds, on_trial=True)
 
     def with_failure(self, now: float) -> "CircuitBreaker":
-        """One more failure: opens at the third, and doubles the wait if this was the trial.
+        """Record a failure: the third opens the breaker, and a failed trial doubles the wait.
 
-        Calls that were under way when it opened change nothing, or a burst of them would open it for longest.
+        Calls that were under way when it opened do not count, or a burst of them would cause the longest wait.
         """
         failures = self.failures + 1
         if self.is_closed and failures < self.failures_to_open:
@@ -47,5 +44,5 @@ class CircuitBreaker:
         return replace(self, failures=failures, wait_seconds=wait, open_until=now + wait, on_trial=False)
 
     def with_success(self) -> "CircuitBreaker":
-        """Closed, with nothing held against the server."""
+        """Close the breaker and reset its failures."""
         return replace(self, failures=0, wait_seconds=0.0, open_until=0.0, on_trial=False)

@@ -1,8 +1,8 @@
-"""What is known of each counting endpoint of this process: whether it can, and whether it is worth asking.
+"""Counting endpoints: their interface, and what this process knows about each of them.
 
-Learnt once per endpoint, not per model, and for as long as the process lives. A definite no (404, 405, 501, or
-a success of the wrong shape) is remembered; a time-out or a 5xx is no answer to that question and only counts
-against the breaker, because a busy server answers late.
+Capabilities are learned once per endpoint, not per model, for the lifetime of the process. A permanent failure
+(404, 405, 501, or a success with the wrong content) is remembered. A timeout or a 5xx says nothing about
+capabilities, since a busy server responds late. It only counts towards the circuit breaker.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ from foveate.tokens.remote.circuit_breaker import CircuitBreaker
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
 UNSUPPORTED_STATUSES = frozenset((404, 405, 501))
-# The server is well, it only will not count this: no reason to stop asking it about others.
+# The server works, but rejects this body. Other bodies may be accepted.
 REJECTED_BODY_STATUSES = frozenset((400, 413, 414, 415, 422))
-# What a question is about, where it is not a request of some format.
+# Subject of a query that is not a request in some format.
 TEXT = "text"
-# No window is as long; whatever counts more has miscounted.
+# No context window is as large, so a larger count is wrong.
 _MAX_TOKENS = 10**9
 
 
 class Unsupported(Exception):
-    """This endpoint does not count such a thing, which its text says; nothing is held against it."""
+    """The endpoint does not count this; the message says why. Not a failure of the endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountQuery:
-    """All that an endpoint's answer depends on, in JSON: equal questions have equal bytes."""
+    """Everything that the response depends on, as JSON. Equal queries have equal bytes."""
 
     subject: str
     model: str
@@ -46,23 +46,23 @@ class CountQuery:
 
 
 class EndpointCounter(Protocol):
-    """A server that counts. `url` is what it is known by: its routes stand or fall together."""
+    """A server that counts. `url` identifies it: all its routes share one circuit breaker."""
 
     name: str
     url: str
 
     def text_query(self, text: str, model: str) -> CountQuery:
-        """What to ask about a text, or `Unsupported`. Takes time where the text is long."""
+        """Build the query for a text, or raise `Unsupported`. Takes long for a long text."""
 
     def request_query(self, request: Request) -> CountQuery:
-        """What to ask about a whole request, or `Unsupported`. Takes time where the request is long."""
+        """Build the query for a whole request, or raise `Unsupported`. Takes long for a long request."""
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:
-        """The count, or an `UpstreamError`, or `Unsupported`."""
+        """Fetch the count, or raise an `UpstreamError` or `Unsupported`."""
 
 
 class TokenizeServer(StrEnum):
-    """Who answers at `/tokenize`."""
+    """Servers with a `/tokenize` endpoint."""
 
     LLAMA_CPP = "llama.cpp"
     VLLM = "vLLM"
@@ -70,7 +70,7 @@ class TokenizeServer(StrEnum):
 
 @dataclass(slots=True)
 class ServerCapabilities:
-    """What was found out about a server that tokenises; filled in by whoever asks it."""
+    """What is known about a tokenize server. Updated by the counters that ask it."""
 
     server: TokenizeServer | None = None
     unsupported_error: UpstreamError | None = None
@@ -79,41 +79,40 @@ class ServerCapabilities:
 
 
 class EndpointRegistry:
-    """The memory of a process about the endpoints it asked."""
+    """What this process knows about the endpoints that it has asked."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._breakers: dict[str, CircuitBreaker] = {}
         self._unsupported: dict[tuple[str, str], str] = {}
-        # Models are named by clients, who may name as many as they like.
+        # Bounded, since clients can name any number of models.
         self._unsupported_models: LruCache[str] = LruCache()
         self._capabilities: dict[str, ServerCapabilities] = {}
         self._last_errors: dict[str, str] = {}
 
     def unsupported_reason(self, url: str, subject: str, model: str = "") -> str | None:
-        """The definite no of `url` to counting `subject` (a text, a format), or None while there is none.
+        """Why `url` cannot count `subject` (a text, or a format), or None.
 
-        A no can also be to one model only, which the server does not have.
+        If the server lacks a model, only that model is unsupported.
         """
         return self._unsupported.get((url, subject)) or self._unsupported_models.get(
             _model_key(url, subject, model)
         )
 
     def capabilities(self, url: str) -> ServerCapabilities:
-        """What is known of the tokenizer at `url`, for all who ask it."""
+        """Capabilities of the tokenize server at `url`, shared by all counters."""
         return self._capabilities.setdefault(url, ServerCapabilities())
 
     def breaker(self, url: str) -> CircuitBreaker:
-        """The state of the breaker of `url`."""
         return self._breakers.get(url, CircuitBreaker())
 
     @property
     def last_errors(self) -> dict[str, str]:
-        """Why an endpoint gave no count the last time, by its address; nothing of one that gave a count."""
+        """The last error of each endpoint, by address. A success clears it."""
         return dict(self._last_errors)
 
     def record_unsupported(self, url: str, reason: Unsupported) -> bool:
-        """Keep in `troubles` why `url` could not be asked, and return whether that is new."""
+        """Record in `last_errors` why `url` was not asked, and return whether the reason is new."""
         message = f"{url}: {reason}"
         is_new = self._last_errors.get(url) != message
         self._last_errors[url] = message
@@ -122,10 +121,10 @@ class EndpointRegistry:
     async def try_call(
         self, url: str, subject: str, model: str, call: Callable[[], Awaitable[TokenCount]]
     ) -> TokenCount | None:
-        """What `call` gives, or None where it is not worth making or fails.
+        """Return the result of `call`, or None if it fails or the endpoint should not be asked now.
 
         Raises:
-            Unsupported: `call` did; nothing was learnt.
+            Unsupported: raised by `call`; the state of the endpoint does not change.
         """
         now = self._clock()
         before = self.breaker(url)
@@ -139,7 +138,7 @@ class EndpointRegistry:
             self._record_failure(url, subject, model, error)
             return None
         except (Unsupported, asyncio.CancelledError):
-            if self._breakers[url] is on_trial:  # the trial has not taken place
+            if self._breakers[url] is on_trial:  # the trial did not happen
                 self._breakers[url] = before
             raise
         self._last_errors.pop(url, None)
@@ -160,7 +159,7 @@ class EndpointRegistry:
 
 @cache
 def shared_endpoint_registry() -> EndpointRegistry:
-    """What this process knows: every `Counting` that is not given its own shares it."""
+    """The registry of the process, used by every `ConnectedCounter` without its own."""
     return EndpointRegistry()
 
 
@@ -169,7 +168,7 @@ def _model_key(*names: str) -> bytes:
 
 
 def is_permanent_failure(error: UpstreamError) -> bool:
-    """Whether asking again would get the same answer."""
+    """Whether a retry would fail in the same way."""
     if isinstance(error, UpstreamStatus):
         return error.status in UNSUPPORTED_STATUSES
     return isinstance(error, UpstreamGarbled)
@@ -179,16 +178,16 @@ def is_unknown_model(error: UpstreamError) -> bool:
     """Whether a 404 is about the model and not the route.
 
     Anthropic: "model: claude-x"; OpenAI and vLLM: "The model `x` does not exist"; Gemini: "models/x is not
-    found for API version v1beta" (November 2026). A route that is missing is called "Not Found" and no more.
+    found for API version v1beta" (November 2026). For a missing route the message is just "Not Found".
     """
     return isinstance(error, UpstreamStatus) and error.status == 404 and "model" in error.detail.lower()
 
 
 def parse_token_number(response: JsonReply, name: str, route: str) -> int:
-    """The number called `name` in a reply.
+    """Return the number called `name` in a response.
 
     Raises:
-        UpstreamGarbled: there is none, or one that no count can be.
+        UpstreamGarbled: it is missing, or not a plausible count.
     """
     number = parse_field(response, name, route)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MAX_TOKENS:
@@ -197,21 +196,21 @@ def parse_token_number(response: JsonReply, name: str, route: str) -> int:
 
 
 def parse_field(response: JsonReply, name: str, route: str) -> object:
-    """What a reply says under `name`; None where it says nothing.
+    """Return the value of `name` in a response, or None.
 
     Raises:
-        UpstreamGarbled: it cannot be read.
+        UpstreamGarbled: it cannot be parsed.
     """
     try:
         return parse_json(response.get(name))
-    except (MalformedRequest, ValueError):  # Python makes no number of thousands of digits
+    except (MalformedRequest, ValueError):  # Python does not parse numbers of thousands of digits
         raise UpstreamGarbled(route, f"`{name}` in the answer cannot be read") from None
 
 
 def select_fields(body: bytes, names: frozenset[str], model: str = "") -> bytes:
-    """The top-level fields of `body` that are in `names`, with `model`, sorted by name.
+    """Return a JSON object of the top-level fields of `body` in `names`, and `model`, sorted by name.
 
-    What is inside a field stays in its order: a server's template may print a tool as it came.
+    The order inside a field is kept, since a server's template may print a tool as it is.
     """
     selected: dict[str, msgspec.Raw | str] = {
         name: raw
@@ -222,5 +221,5 @@ def select_fields(body: bytes, names: frozenset[str], model: str = "") -> bytes:
 
 
 def to_sorted_json(fields_by_name: dict[str, msgspec.Raw | str]) -> bytes:
-    """Fields as one JSON object, sorted by name."""
+    """Return the fields as one JSON object, sorted by name."""
     return to_json({name: fields_by_name[name] for name in sorted(fields_by_name)})

@@ -1,4 +1,4 @@
-"""Asks the best counter first and always has an answer: an endpoint behind a breaker, then the offline one."""
+"""Remote counts with a fallback: the endpoint behind a circuit breaker, otherwise the offline counter."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from foveate.tokens.request_count import RequestCount
 
 Result = TypeVar("Result")
 
-# What takes longer than a millisecond or so is read and counted off the event loop.
+# Longer texts take more than about a millisecond, and are processed off the event loop.
 _MAX_INLINE_CHARS = 16 * 1024
-# Whatever hashes holds the interpreter's lock for so much at a time.
+# Hashing holds the GIL, so it is done in chunks.
 _HASH_CHUNK_BYTES = 512 * 1024
-# Of so many models it is known that their vocabulary is loaded; loading one is done off the event loop too.
+# Models whose vocabulary is known to be loaded. Loading is done off the event loop too.
 _MAX_LOADED_MODELS = 64
 
 
@@ -27,7 +27,7 @@ def _no_endpoint(model: str) -> EndpointCounter | None:
 
 
 class RemoteCountCache:
-    """What endpoints have answered, kept: the same is asked once."""
+    """Caches counts of endpoints."""
 
     def __init__(self, endpoints: EndpointRegistry, capacity: int = DEFAULT_CAPACITY) -> None:
         self._endpoints = endpoints
@@ -35,7 +35,6 @@ class RemoteCountCache:
         register(self)
 
     def clear(self) -> None:
-        """Forget every answer."""
         self._counts = LruCache(self._counts.capacity)
 
     async def get_or_fetch(
@@ -46,10 +45,10 @@ class RemoteCountCache:
         build_query: Callable[[EndpointCounter], CountQuery],
         on_fetched: Callable[[], None] = lambda: None,
     ) -> "RemoteCount":
-        """What an endpoint answers; `told` is called where it was asked for it just now.
+        """Return the count from the cache or the endpoint. `on_fetched` is called after a fetch.
 
         Raises:
-            Unsupported: it does not count such a thing.
+            Unsupported: the endpoint does not count this.
         """
         counts = self._counts
         query, key = await _run_off_loop(size, lambda: _with_key(endpoint.url, build_query(endpoint)))
@@ -68,17 +67,16 @@ class RemoteCountCache:
 
 
 class RemoteCount(NamedTuple):
-    """What an endpoint says; without a total, whether that is its last word (`is_no`) or it is only failing."""
+    """Count of an endpoint. Without a total, `is_unsupported` tells whether the failure is permanent."""
 
     total: TokenCount | None
     is_unsupported: bool = False
 
 
 class FallbackCounter:
-    """Counts through an endpoint where there is one that answers, otherwise offline.
+    """Counts with an endpoint if one responds, otherwise offline.
 
-    The offline counter is asked for by model at every count, so a session that switches its model switches its
-    counter with the next count.
+    The offline counter is chosen by model at every count, so a session can switch models at any time.
     """
 
     def __init__(
@@ -96,18 +94,18 @@ class FallbackCounter:
         self._loaded_models: LruCache[bool] = LruCache(_MAX_LOADED_MODELS)
 
     async def count_text(self, text: str, model: str) -> RequestCount:
-        """The count of a text."""
-
-        def offline() -> RequestCount:
+        def count_offline() -> RequestCount:
             counter = self._offline_counter_for(model)
             return RequestCount(model=model, backend=counter.backend, total=counter.text(text))
 
         if not text:
             return RequestCount(model=model, backend="offline", total=TokenCount(0, True, 0))
-        return await self._count(model, len(text), lambda endpoint: endpoint.text_query(text, model), offline)
+        return await self._count(
+            model, len(text), lambda endpoint: endpoint.text_query(text, model), count_offline
+        )
 
     async def count_request(self, request: Request) -> RequestCount:
-        """The count of a whole request, with its parts where it was counted here."""
+        """Count a whole request, with its parts if it is counted offline."""
         return await self._count(
             request.model,
             len(request.body),
@@ -135,7 +133,7 @@ class FallbackCounter:
         count = await self._count_offline(model, size, count_offline)
         if is_unsupported:
             return count
-        # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
+        # The endpoint is failing for now, and the two kinds of counts must not be mixed.
         return replace(count, total=replace(count.total, exact=False))
 
     async def _count_offline(
@@ -154,7 +152,7 @@ async def _run_off_loop(size: int, function: Callable[[], Result]) -> Result:
 
 
 def _with_key(url: str, query: CountQuery) -> tuple[CountQuery, bytes]:
-    """A question and what its answer is kept under. The model is part of it, as not every body names it."""
+    """Return the query and its cache key. The key includes the model, since not every body names it."""
     names = (name.encode("utf-8", "surrogatepass") for name in (url, query.subject, query.model))
     body = memoryview(query.body)
     chunks = (body[start : start + _HASH_CHUNK_BYTES] for start in range(0, len(body), _HASH_CHUNK_BYTES))

@@ -1,4 +1,4 @@
-"""Gemini's own counter: `POST /v1beta/models/MODEL:countTokens` (November 2026). Asked only where opted in."""
+"""Gemini's counter: `POST /v1beta/models/MODEL:countTokens` (November 2026). Opt-in."""
 
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -16,7 +16,7 @@ _COUNTED_FIELDS = frozenset(
 
 
 class GeminiCounter:
-    """Counts by asking Google."""
+    """Asks Google."""
 
     name = "gemini_api"
 
@@ -28,18 +28,17 @@ class GeminiCounter:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` take the place of the key."""
+        """`headers` replace the key, to ask with a client's credentials."""
         self.url = url.rstrip("/")
         self._client = client
         self._headers = headers or {"x-goog-api-key": api_key}
 
     def text_query(self, text: str, model: str) -> CountQuery:
-        """A content of nothing but the text, which adds nothing of its own."""
+        """A single content with the text. It has no overhead."""
         contents = [{"role": "user", "parts": [{"text": text}]}]
         return CountQuery(subject=TEXT, model=model, body=to_json({"contents": contents}))
 
     def request_query(self, request: Request) -> CountQuery:
-        """A generateContent request."""
         if request.format is not Format.GEMINI:
             raise Unsupported("it counts texts and generateContent requests")
         wrapped = parse_fields(request.body).get("generateContentRequest", request.body)
@@ -48,7 +47,6 @@ class GeminiCounter:
         return CountQuery(subject=request.format, model=request.model, body=body)
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:
-        """The count of a text or a generateContent request."""
         model = quote(_strip_models_prefix(query.model), safe="", errors="replace")
         route = f"{self.url}/v1beta/models/{model}:countTokens"
         response = await self._client.post_json(route, query.body, self._headers)

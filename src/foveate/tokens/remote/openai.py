@@ -1,4 +1,4 @@
-"""OpenAI's own counter: `POST /v1/responses/input_tokens` (November 2026). Asked only where opted in."""
+"""OpenAI's counter: `POST /v1/responses/input_tokens` (November 2026). Opt-in."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _UNSUPPORTED_REASON = "it counts Responses requests only"
 
 
 class OpenAICounter:
-    """Counts Responses requests by asking OpenAI; texts and chats are exact offline."""
+    """Asks OpenAI to count Responses requests. Texts and chats are exact offline."""
 
     name = "openai_api"
 
@@ -27,24 +27,21 @@ class OpenAICounter:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` take the place of the key, for who asks as somebody else does."""
+        """`headers` replace the key, to ask with a client's credentials."""
         self.url = url.rstrip("/")
         self._client = client
         self._headers = {"authorization": f"Bearer {api_key}"} if headers is None else headers
 
     def text_query(self, text: str, model: str) -> CountQuery:
-        """Not what this route counts."""
         raise Unsupported(_UNSUPPORTED_REASON)
 
     def request_query(self, request: Request) -> CountQuery:
-        """A Responses request."""
         if request.format is not Format.RESPONSES:
             raise Unsupported(_UNSUPPORTED_REASON)
         body = select_fields(request.body, _COUNTED_FIELDS, request.model)
         return CountQuery(subject=request.format, model=request.model, body=body)
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:
-        """The count of a Responses request."""
         route = f"{self.url}/v1/responses/input_tokens"
         response = await self._client.post_json(route, query.body, self._headers)
         tokens = parse_token_number(response, "input_tokens", route)

@@ -1,8 +1,8 @@
-"""A model server's own tokenizer: llama.cpp and vLLM (both read November 2026). Asked only where opted in.
+"""Tokenize endpoints of model servers: llama.cpp and vLLM (both as of November 2026). Opt-in.
 
-Both answer `POST /tokenize`, outside `/v1`, in two dialects: llama.cpp takes `{"content"}` and gives the ids,
-vLLM takes `{"prompt"}` or `{"messages", "tools"}` and gives the count. llama.cpp does not refuse the other's
-body but answers it with no tokens at all, so which of the two it is has to be learnt from a letter first.
+Both have `POST /tokenize`, outside `/v1`, with different bodies: llama.cpp takes `{"content"}` and returns ids,
+vLLM takes `{"prompt"}` or `{"messages", "tools"}` and returns the count. llama.cpp does not reject vLLM's body
+but returns no tokens for it, so the server is detected first by tokenising one letter.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from foveate.tokens.remote.endpoints import (
 )
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
-# Where llama.cpp counts a whole request, by its format. vLLM has the first as well.
+# Routes of llama.cpp that count a whole request, by format. vLLM has the first one too.
 _COUNT_ROUTES: dict[str, str] = {
     Format.ANTHROPIC: "/v1/messages/count_tokens",
     Format.CHAT: "/v1/chat/completions/input_tokens",
@@ -39,7 +39,7 @@ _CHAT_FIELDS = frozenset(
     ("messages", "tools", "chat_template", "chat_template_kwargs", "add_generation_prompt",
      "continue_final_message", "add_special_tokens")
 )  # fmt: skip
-# What says how to answer and not what is read: no prompt is longer for it.
+# Fields that only concern the response, and do not change the prompt.
 _RESPONSE_FIELDS = frozenset(
     ("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
      "stream", "stream_options", "stop", "stop_sequences", "seed", "n", "user", "metadata", "store",
@@ -54,7 +54,7 @@ _NO_TEMPLATE_REASON = (
 
 
 class TokenizeCounter:
-    """Counts by asking the server that runs the model."""
+    """Asks the server that runs the model."""
 
     name = "endpoint"
 
@@ -65,17 +65,17 @@ class TokenizeCounter:
         headers: Mapping[str, str] | None = None,
         endpoints: EndpointRegistry | None = None,
     ) -> None:
-        """`endpoints`: where what is learnt of the server is kept, for the next counter of the same address."""
+        """`endpoints` stores what is learned about the server, for other counters of the same address."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self._client = client
         self._headers = dict(headers or {})
         self._capabilities = (endpoints or EndpointRegistry()).capabilities(self.url)
 
     async def detect_server(self, model: str = "") -> TokenizeServer:
-        """Which of the two servers this is, learnt once; a definite no is learnt once as well.
+        """Return which of the two servers this is. Detected once; a permanent failure is remembered too.
 
         Raises:
-            UpstreamError: it does not answer, or is neither.
+            UpstreamError: it does not respond, or is neither.
         """
         capabilities = self._capabilities
         if capabilities.unsupported_error is not None:
@@ -89,11 +89,11 @@ class TokenizeCounter:
         return capabilities.server
 
     def text_query(self, text: str, model: str) -> CountQuery:
-        """The text, which the two servers want under different names."""
+        """The text alone: the two servers expect it under different names."""
         return CountQuery(subject=TEXT, model=model, body=to_json(text))
 
     def request_query(self, request: Request) -> CountQuery:
-        """A whole request without what says how to answer it."""
+        """The request without the fields that only concern the response."""
         if request.format not in _COUNT_ROUTES:
             raise Unsupported(f"it has no route to count a request of {request.format}")
         input_fields = {
@@ -102,7 +102,7 @@ class TokenizeCounter:
         return CountQuery(subject=request.format, model=request.model, body=to_sorted_json({**input_fields}))
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:
-        """The count of a text without the special tokens that a prompt begins with, of a request with them."""
+        """Count a text without the special tokens that begin a prompt, a request with them."""
         server = await self.detect_server(query.model)
         if query.subject == TEXT:
             return _exact_count(await self._count_text(query, server))
@@ -148,7 +148,7 @@ class TokenizeCounter:
         return _count_ids(bytes(response.get("tokens", b"")), f"{self.url}/tokenize")
 
     async def _count_by_vllm(self, body: bytes, model: str) -> int:
-        """The count by vLLM, which refuses a name not its own, and without one counts for what it has."""
+        """Ask vLLM, which rejects names other than its own. Without a name it counts for the model it runs."""
         if model and self._capabilities.accepts_model_names:
             body_with_model = b'{"model":' + to_json(replace_surrogates(model)) + b"," + body.removeprefix(b"{")
             try:
@@ -160,7 +160,7 @@ class TokenizeCounter:
         return parse_token_number(await self._post("/tokenize", body), "count", f"{self.url}/tokenize")
 
     async def _count_templated_chat(self, body: bytes) -> int:
-        """For a llama.cpp from before it could count a chat: its template, then its tokenizer."""
+        """For older versions of llama.cpp, which cannot count a chat: apply the template, then tokenise."""
         route = f"{self.url}/apply-template"
         if _TEMPLATE_ROUTE in self._capabilities.missing_routes:
             raise Unsupported(_NO_TEMPLATE_REASON)
@@ -182,12 +182,12 @@ class TokenizeCounter:
 
 
 def _json_object(**json_fields: bytes) -> bytes:
-    """A JSON object of values that are JSON already, however long."""
+    """Build a JSON object from values that are JSON already."""
     return to_json({name: msgspec.Raw(value) for name, value in json_fields.items()})
 
 
 def _count_ids(tokens: bytes, url: str) -> int:
-    """How many token ids a list in JSON holds, counted by its commas: it can be megabytes long."""
+    """Count the ids in a JSON list by its commas, since the list can be megabytes long."""
     if not tokens.startswith(b"[") or b"{" in tokens or b'"' in tokens:
         raise UpstreamGarbled(url, "no list of token ids as `tokens` in the answer")
     return tokens.count(b",") + 1 if tokens.strip(b"[] \t\r\n") else 0

@@ -1,5 +1,5 @@
-"""How each family of models renders a request before it is tokenised: one file a family.
+"""How each family of models renders a request before it is tokenised.
 
-The renderings are reconstructed from recorded requests and their bills (November 2026); where a provider has
-published its own, that is what is followed.
+The rules are reconstructed from recorded requests and their usage (November 2026), unless a provider has
+published them.
 """

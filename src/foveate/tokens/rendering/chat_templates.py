@@ -1,8 +1,7 @@
-"""Models whose chat template is known or was fitted: open ones, and those of the smaller providers.
+"""Models whose chat template is known or fitted: open models, and those of smaller providers.
 
-The templates are data (`tokens/data/templates.toml`), each entry with what it rests on.
-
-Tools and calls as chat templates write them: JSON in several layouts, TypeScript, DeepSeek's markup.
+The templates are data (`tokens/data/templates.toml`); each entry names its evidence. Tools and calls are
+written as JSON in several layouts, as TypeScript, or in DeepSeek's markup.
 """
 
 import dataclasses
@@ -43,144 +42,46 @@ from foveate.tokens.rendering.rendering import (
     render_unknown_block,
 )
 
-# Stands for one control token while a text is put together.
-_CONTROL_TOKEN = "\0"
-# Indenting makes a schema three or four times as long; so much longer only one that is nested beyond reason.
-_MAX_INDENTED_FACTOR = 32
-
-
-def write_tool(tool: Tool, layout: str) -> str:
-    """A function in one of the `LAYOUTS`."""
-    return TOOL_LAYOUTS[layout](tool)
-
-
-def write_schema(schema: ResponseSchema) -> str:
-    """The answer's schema as JSON, with its name."""
-    named = {"name": schema.name, "description": schema.description, "schema": parse_json(schema.schema)}
-    return json.dumps({key: value for key, value in named.items() if value}, ensure_ascii=False)
-
-
-def _function_object(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": parse_object(tool.parameters),
-    }
-    raw = parse_object(tool.raw)
-    strict = (as_dict(raw.get("function")) or raw).get("strict")
-    return function if strict is None else {**function, "strict": strict}
-
-
-def _wrapped_function(tool: Tool) -> dict[str, Any]:
-    return {"type": "function", "function": _function_object(tool)}
-
-
-def _write_indented(tool: Tool) -> str:
-    function = _wrapped_function(tool)
-    plain = json.dumps(function, ensure_ascii=False)
-    pieces: list[str] = []
-    remaining_chars = _MAX_INDENTED_FACTOR * len(plain)
-    for piece in json.JSONEncoder(ensure_ascii=False, indent=4).iterencode(function):
-        pieces.append(piece)
-        remaining_chars -= len(piece)
-        if remaining_chars < 0:
-            return plain
-    return "".join(pieces)
-
-
-def _write_half(tool: Tool) -> str:
-    """Cohere bills about half of a tool's JSON; which half could not be found out."""
-    text = json.dumps(_wrapped_function(tool), ensure_ascii=False)
-    return text[: len(text) // 2]
-
-
-def _write_typescript(tool: Tool) -> str:
-    """gpt-oss: https://github.com/openai/harmony, "Function calling" (read November 2026)."""
-    return f"{write_function_type(tool)};\n\n"
-
-
-TOOL_LAYOUTS: dict[str, Callable[[Tool], str]] = {
-    "function": lambda tool: json.dumps(_function_object(tool), ensure_ascii=False),
-    "function compact": lambda tool: json.dumps(
-        _function_object(tool), ensure_ascii=False, separators=(",", ":")
-    ),
-    "wrapped": lambda tool: json.dumps(_wrapped_function(tool), ensure_ascii=False),
-    "wrapped indented": _write_indented,
-    "half": _write_half,
-    "typescript": _write_typescript,
-}
-
-
-def render_dsml_calls(calls: Sequence[ToolCall]) -> Rendering:
-    """Calls in the markup of DeepSeek V3.2 and V4, whose `DSML` is one control token.
-
-    From `encoding_dsv32.py` in the models' repositories (read November 2026).
-    """
-    lines = "".join(line for call in calls for line in _iter_invocation_lines(call))
-    pieces = f"\n\n<{_CONTROL_TOKEN}tool_calls>\n{lines}</{_CONTROL_TOKEN}tool_calls>".split(_CONTROL_TOKEN)
-    margin = sum(estimate_margin_tokens(call.arguments) / 4 for call in calls if _parse_arguments(call) is None)
-    return Rendering(texts=tuple(filter(None, pieces)), fixed_tokens=len(pieces) - 1, margin_tokens=margin)
-
-
-def _iter_invocation_lines(call: ToolCall) -> Iterator[str]:
-    yield f'<{_CONTROL_TOKEN}invoke name="{call.name}">\n'
-    arguments = _parse_arguments(call)
-    if arguments is None:
-        yield f"{call.arguments}\n"
-        arguments = {}
-    for name, inner in arguments.items():
-        value_text = inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
-        kind = "true" if isinstance(inner, str) else "false"
-        yield f'<{_CONTROL_TOKEN}parameter name="{name}" string="{kind}">{value_text}</{_CONTROL_TOKEN}parameter>\n'
-    yield f"</{_CONTROL_TOKEN}invoke>\n"
-
-
-def _parse_arguments(call: ToolCall) -> dict[str, Any] | None:
-    """A call's arguments; None if they are not an object or have duplicate keys: a model can write anything."""
-    if not has_unique_keys(call.arguments or "{}"):
-        return None
-    try:
-        parsed = parse_json((call.arguments or "{}").encode("utf-8", "surrogatepass"))
-    except MalformedRequest:
-        return None
-    return {} if parsed is None else parsed if isinstance(parsed, dict) else None
-
-
 _TEMPLATES_FILE = Path(__file__).parents[1] / "data" / "templates.toml"
 _SYSTEM_ROLES = ("system", "developer")
 _MODEL_ROLES = ("assistant", "model")
 _THINKING_OFF = ("none", "disabled")
 _UNFORCED_CHOICES = ("", "auto", "none")
 _THINKING_END = "</think>"
-# Around thoughts that are sent back: `<think>` and `</think>`.
+# `<think>` and `</think>` around thinking that is sent back.
 _THINKING_TAG_TOKENS = 2
-# What may stand behind the name of a model without making it another one.
+# Suffixes of a model name that do not change the model.
 _NAME_SUFFIX = (
     r"(?:[-:@](?:[ae]?\d+(?:\.\d+)?[bkme]|8192|0324|0528|2507|v\d+(?:\.\d+)?(?::\d+)?|0|it|instruct|chat|hf|latest"
     r"|preview|thinking|versatile|instant|turbo|fast|flash|air|free|exacto|nitro|tee|maas|cloud|gguf|mlx|awq|gptq"
     r"|bnb|4bit|8bit|fp8|fp16|bf16|int4|int8|i?q\d(?:_[0-9a-z]+)*))*"
 )
 _MAX_NAME_CHARS = 256
-# How far the next version of a model, or what somebody has made of one, may be from it.
+# Relative margin for the next version of a model, or a derivative of it.
 _RELATED_SPREAD = 0.15
-# Beside a template's spread, for every count that is not exact.
+# Added to the spread of a template for every count that is not exact.
 _MARGIN_TOKENS = 25
-# Open vision models make one token of about 28 × 28 pixels (Qwen-VL) or less.
+# Open vision models use one token for about 28 × 28 pixels (Qwen-VL), or fewer tokens.
 _PATCH_PIXELS = 28
-# A picture whose size cannot be seen is taken for 900 × 900 pixels; twice as wide and high is common too.
+# An image of unknown size is assumed to have 900 × 900 pixels. Twice the width and height is common too.
 _UNKNOWN_IMAGE_TOKENS = 1024
 _UNKNOWN_IMAGE_MARGIN = 3
+# Placeholder for one control token while a text is built.
+_CONTROL_TOKEN = "\0"
+# Indentation makes a schema three or four times as long. Only one that is nested absurdly deep becomes this
+# much longer.
+_MAX_INDENTED_FACTOR = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """The constants of one chat template.
+    """Constants of one chat template.
 
-    `exact`: recordings without tools were met to the token with the model's own vocabulary. `spread` is how
-    far, as a share, nineteen of twenty others were off. `thinks_unasked`: reasoning is on where the request
-    says nothing. `cuts_thoughts`: what an earlier answer has in front of `</think>` is dropped.
-    `schema_tokens`: a schema for the answer is shown to the model, in so many tokens more. `evidence` is what
-    it all rests on, and `as_of` the month in which that was so.
+    `exact`: recordings without tools matched exactly with the model's own vocabulary. `spread`: the relative
+    error that 19 of 20 other recordings were within. `thinks_by_default`: thinking is on unless the request
+    says otherwise. `strips_thinking`: the text of earlier responses up to `</think>` is dropped.
+    `schema_tokens`: the model sees the response schema, with so many tokens of overhead. `evidence` names the
+    sources, `as_of` their month.
     """
 
     name: str
@@ -221,7 +122,7 @@ class _TemplateEntry:
 
 
 def find_template(model: str, host: str) -> ChatTemplate:
-    """The template for `model` at `host`: the first entry of the table that fits; the last always does."""
+    """Return the template for `model` at `host`: the first entry that matches. The last one always does."""
     name, host_name = model.lower()[:_MAX_NAME_CHARS], host.lower()
     entries = _load_entries()
     matching = (e.template for e in entries if e.match.search(name) and e.hosts.search(host_name))
@@ -237,7 +138,7 @@ def _load_entries() -> tuple[_TemplateEntry, ...]:
 def _parse_entry(
     *, names: str | None = None, match: str | None = None, hosts: str = "", **constants: Any
 ) -> Iterator[_TemplateEntry]:
-    """One entry for the models that are known by name, and one for what else matches."""
+    """Yield an entry for models known by name, and one for whatever else matches."""
     template = ChatTemplate(**constants)
     hosts_pattern = re.compile(hosts)
     if names is not None:
@@ -271,11 +172,9 @@ class ChatTemplateRules:
 
     @property
     def vocabulary(self) -> str:
-        """The vocabulary to tokenise with."""
         return self.template.vocabulary
 
     def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
-        """What opens the request and the reply."""
         template = self.template
         tokens = template.bos_tokens + template.preamble_tokens + template.reply_tokens
         if request.format is Format.RESPONSES:
@@ -289,7 +188,6 @@ class ChatTemplateRules:
         return join_renderings((opening, self._render_schema(request.schema))) if request.schema else opening
 
     def render_system(self, request: Request) -> Rendering:
-        """The system prompt that stands outside the messages."""
         if not request.system:
             return Rendering()
         return self.render_message(Message(role="system", parts=request.system))
@@ -297,7 +195,6 @@ class ChatTemplateRules:
     def render_tool_preamble(
         self, request: Request, first: Message | None, loaded_tools: Sequence[str]
     ) -> Rendering:
-        """The instructions in front of the tools."""
         template = self.template
         if not request.tools or template.tool_layout == "none":
             return Rendering()
@@ -311,7 +208,7 @@ class ChatTemplateRules:
         return self._with_margin(Rendering(fixed_tokens=tokens, margin_tokens=_MARGIN_TOKENS))
 
     def render_tool(self, tool: Tool, position: int) -> Rendering:
-        """One tool; what is not a function is the provider's own."""
+        """Render a function. Other tools run on the provider's side and are unexplained."""
         if tool.kind != "function":
             return Rendering(unexplained=(tool.kind,))
         if self.template.tool_layout == "none":
@@ -323,7 +220,7 @@ class ChatTemplateRules:
         return self._with_margin(Rendering(texts=(text,), fixed_tokens=self.template.tool_tokens))
 
     def render_message(self, message: Message) -> Rendering:
-        """One message: its text as a whole, then its calls, answers and media."""
+        """Render the text as a whole, then calls, results and media."""
         full_text = "".join(part.text for part in message.parts if isinstance(part, Text))
         text = self._visible_text(full_text, message.role)
         calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
@@ -341,7 +238,7 @@ class ChatTemplateRules:
         return rendering if is_plain else self._with_margin(rendering)
 
     def _render_schema(self, schema: ResponseSchema) -> Rendering:
-        """A schema for the answer; most servers only hold the answer to it, and show the model nothing."""
+        """Most servers only constrain the response by its schema, and show the model nothing."""
         try:
             text = write_schema(schema)
         except RecursionError:
@@ -356,7 +253,7 @@ class ChatTemplateRules:
         return text
 
     def _control_tokens(self, message: Message) -> int:
-        """The control tokens of a message; one that holds only thoughts or answers has none of its own."""
+        """Control tokens of a message. Messages of only thinking or only results have none of their own."""
         kinds = {type(part) for part in message.parts}
         if message.role in _SYSTEM_ROLES:
             return self.template.system_tokens
@@ -394,7 +291,7 @@ class ChatTemplateRules:
                 return render_unknown_block(part)
 
     def _with_margin(self, rendering: Rendering) -> Rendering:
-        """`rendering` with room for what its template was off by."""
+        """Add a margin for the error of the template."""
         size = rendering.fixed_tokens + sum(map(estimate_margin_tokens, rendering.texts))
         thinking_size = rendering.thinking_tokens + sum(map(estimate_margin_tokens, rendering.thinking_texts))
         return replace(
@@ -416,7 +313,7 @@ def _thinking_is_off(request: Request, template: ChatTemplate) -> bool:
 
 
 def _render_image(image: Image) -> Rendering:
-    """A picture; each model cuts it up in its own way, so this is a rough guess."""
+    """A rough guess, since each model splits images in its own way."""
     if image.source is not MediaSource.INLINE or not image.width or not image.height:
         margin = _UNKNOWN_IMAGE_MARGIN * _UNKNOWN_IMAGE_TOKENS
         hidden = () if image.source is MediaSource.INLINE else ("image",)
@@ -425,3 +322,103 @@ def _render_image(image: Image) -> Rendering:
         )
     tokens = -(-image.width // _PATCH_PIXELS) * -(-image.height // _PATCH_PIXELS)
     return Rendering(image_tokens=tokens, image_margin_tokens=2 * tokens)
+
+
+def write_tool(tool: Tool, layout: str) -> str:
+    """Write a function in one of the `TOOL_LAYOUTS`."""
+    return TOOL_LAYOUTS[layout](tool)
+
+
+def write_schema(schema: ResponseSchema) -> str:
+    """Write the response schema as JSON, with its name."""
+    named = {"name": schema.name, "description": schema.description, "schema": parse_json(schema.schema)}
+    return json.dumps({key: value for key, value in named.items() if value}, ensure_ascii=False)
+
+
+def _function_object(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": parse_object(tool.parameters),
+    }
+    raw = parse_object(tool.raw)
+    strict = (as_dict(raw.get("function")) or raw).get("strict")
+    return function if strict is None else {**function, "strict": strict}
+
+
+def _wrapped_function(tool: Tool) -> dict[str, Any]:
+    return {"type": "function", "function": _function_object(tool)}
+
+
+def _write_indented(tool: Tool) -> str:
+    function = _wrapped_function(tool)
+    plain = json.dumps(function, ensure_ascii=False)
+    pieces: list[str] = []
+    remaining_chars = _MAX_INDENTED_FACTOR * len(plain)
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=4).iterencode(function):
+        pieces.append(piece)
+        remaining_chars -= len(piece)
+        if remaining_chars < 0:
+            return plain
+    return "".join(pieces)
+
+
+def _write_half(tool: Tool) -> str:
+    """Cohere bills about half of a tool's JSON. It is not known which half."""
+    text = json.dumps(_wrapped_function(tool), ensure_ascii=False)
+    return text[: len(text) // 2]
+
+
+def _write_typescript(tool: Tool) -> str:
+    """gpt-oss: https://github.com/openai/harmony, "Function calling" (read November 2026)."""
+    return f"{write_function_type(tool)};\n\n"
+
+
+TOOL_LAYOUTS: dict[str, Callable[[Tool], str]] = {
+    "function": lambda tool: json.dumps(_function_object(tool), ensure_ascii=False),
+    "function compact": lambda tool: json.dumps(
+        _function_object(tool), ensure_ascii=False, separators=(",", ":")
+    ),
+    "wrapped": lambda tool: json.dumps(_wrapped_function(tool), ensure_ascii=False),
+    "wrapped indented": _write_indented,
+    "half": _write_half,
+    "typescript": _write_typescript,
+}
+
+
+def render_dsml_calls(calls: Sequence[ToolCall]) -> Rendering:
+    """Render calls in the markup of DeepSeek V3.2 and V4, whose `DSML` is one control token.
+
+    From `encoding_dsv32.py` in the models' repositories (read November 2026).
+    """
+    lines = "".join(line for call in calls for line in _iter_invocation_lines(call))
+    pieces = f"\n\n<{_CONTROL_TOKEN}tool_calls>\n{lines}</{_CONTROL_TOKEN}tool_calls>".split(_CONTROL_TOKEN)
+    margin = sum(estimate_margin_tokens(call.arguments) / 4 for call in calls if _parse_arguments(call) is None)
+    return Rendering(texts=tuple(filter(None, pieces)), fixed_tokens=len(pieces) - 1, margin_tokens=margin)
+
+
+def _iter_invocation_lines(call: ToolCall) -> Iterator[str]:
+    yield f'<{_CONTROL_TOKEN}invoke name="{call.name}">\n'
+    arguments = _parse_arguments(call)
+    if arguments is None:
+        yield f"{call.arguments}\n"
+        arguments = {}
+    for name, inner in arguments.items():
+        value_text = inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
+        kind = "true" if isinstance(inner, str) else "false"
+        tag = f"{_CONTROL_TOKEN}parameter"
+        yield f'<{tag} name="{name}" string="{kind}">{value_text}</{tag}>\n'
+    yield f"</{_CONTROL_TOKEN}invoke>\n"
+
+
+def _parse_arguments(call: ToolCall) -> dict[str, Any] | None:
+    """Parse a call's arguments. None if they are not an object or have duplicate keys; models write
+    anything.
+    """
+    if not has_unique_keys(call.arguments or "{}"):
+        return None
+    try:
+        parsed = parse_json((call.arguments or "{}").encode("utf-8", "surrogatepass"))
+    except MalformedRequest:
+        return None
+    return {} if parsed is None else parsed if isinstance(parsed, dict) else None

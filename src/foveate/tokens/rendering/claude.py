@@ -1,7 +1,7 @@
-"""How Claude's requests are billed: what goes around texts, tools, calls and results.
+"""How Claude's requests are rendered: the overhead of texts, tools, calls and results.
 
-Claude's rendering is not public. Each piece of structure has a fitted constant (`data/claude.json`); what is
-documented stands in `claude_models`.
+Claude's rendering is not public. Each piece of structure has a fitted constant (`data/claude.json`); documented
+figures are in `claude_models`.
 """
 
 import json
@@ -43,7 +43,7 @@ from foveate.tokens.rendering.rendering import Rendering, join_renderings, rende
 from foveate.tokens.tokenizers.claude import ClaudeConstants, extra_margin, load_fitted_constants
 
 _SYSTEM_ROLES = ("system", "developer")
-# A sealed thought is about this many characters a token.
+# Characters of encrypted thinking per token, approximately.
 _ENCRYPTED_CHARS_PER_TOKEN = 8
 _DOCUMENTED_SPREAD = 0.05
 _EMPTY = Rendering()
@@ -51,16 +51,15 @@ _JSON_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def build_claude_rules(model: str) -> "ClaudeRules":
-    """The rules of a Claude model."""
     figures = claude_model_figures(model)
     return ClaudeRules(figures, load_fitted_constants().families[figures.family], extra_margin(model))
 
 
 class ClaudeRules:
-    """One model's figures over its family's fitted constants."""
+    """The figures of one model with the fitted constants of its family."""
 
     vendor = "claude"
-    # Chats through routers that translate were billed like these too.
+    # Chats that routers translate were billed like these too.
     api_formats = frozenset((Format.ANTHROPIC, Format.BEDROCK, Format.CHAT))
 
     def __init__(self, model: ClaudeModel, constants: ClaudeConstants, extra_margin: float = 0.0) -> None:
@@ -72,14 +71,14 @@ class ClaudeRules:
         self._structures = {name: self._build_structure(name, 1) for name in constants.structure}
 
     def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
-        """The base with the first user turn in it, thinking, and the answer's schema."""
+        """The base with the first user turn, thinking, and the response schema."""
         rendering = Rendering(
             fixed_tokens=self._model.base_tokens, margin_tokens=self._constants.around_tokens, certain=False
         )
         rendering = _join_estimates(rendering, self._structure("m_user", -1))
         if first is not None and first.role == "assistant":
             rendering = _join_estimates(rendering, self._structure("starts_assistant"))
-        if last is not None and last.role == "assistant":  # a prefill opens no turn of its own
+        if last is not None and last.role == "assistant":  # a prefill does not open a turn
             rendering = _join_estimates(rendering, self._structure("m_assistant", -1))
         if not _forces_tool_use(request):
             rendering = _join_estimates(
@@ -94,13 +93,13 @@ class ClaudeRules:
         return _join_estimates(rendering, Rendering(texts=(text,)), self._structure("format"), references)
 
     def render_system(self, request: Request) -> Rendering:
-        """The system texts; that there is a system prompt costs nothing by itself."""
+        """The system texts. A system prompt has no overhead."""
         return _join_estimates(Rendering(), *(self._render_part(part) for part in request.system))
 
     def render_tool_preamble(
         self, request: Request, first: Message | None, loaded_tools: Sequence[str]
     ) -> Rendering:
-        """The tool system prompt, and the deferred tools that the conversation has loaded."""
+        """The tool system prompt, and deferred tools that the conversation has loaded."""
         del first
         if not request.tools:
             return Rendering()
@@ -114,7 +113,7 @@ class ClaudeRules:
         return _join_estimates(*parts)
 
     def render_tool(self, tool: Tool, position: int) -> Rendering:
-        """One tool's definition; a deferred one costs little or nothing until it is loaded."""
+        """A tool's definition. A deferred tool costs little or nothing until it is loaded."""
         del position
         if tool.kind != "function":
             return self._render_anthropic_tool(tool.kind)
@@ -123,7 +122,6 @@ class ClaudeRules:
         return self._render_definition(tool.name, tool.description, tool.parameters)
 
     def render_message(self, message: Message) -> Rendering:
-        """One message, its blocks one after the other."""
         if message.role in _SYSTEM_ROLES:
             message_overhead = (
                 self._structure("m_system") if self._model.family == "claude-4.7" else Rendering()
@@ -139,7 +137,7 @@ class ClaudeRules:
         return join_renderings(renderings, certain=False, opens_turn=opens_turn)
 
     def _thinking_mode_tokens(self, thinking: str) -> int:
-        """What reasoning adds; other formats say how hard to think instead of whether."""
+        """Tokens that thinking adds. Other formats specify an effort instead of a mode."""
         if thinking in ("", "none", "disabled"):
             return 0
         kind = thinking if thinking == "adaptive" else "enabled"
@@ -172,10 +170,10 @@ class ClaudeRules:
                 return self._render_opaque(part)
 
     def _render_call(self, call: ToolCall) -> Rendering:
-        """Name, and each parameter with its value: a string as it is, anything else as JSON."""
+        """The name, and each parameter with its value: a string as it is, anything else as JSON."""
         try:
             arguments = _parse_arguments(call.arguments) if call.arguments else {}
-        except (ValueError, RecursionError):  # a model can write anything
+        except (ValueError, RecursionError):  # models write anything
             arguments = call.arguments
         if not isinstance(arguments, dict):
             return _join_estimates(
@@ -189,7 +187,9 @@ class ClaudeRules:
         )
 
     def _render_definition(self, name: str, description: str, parameters: bytes) -> Rendering:
-        if len(description) + len(parameters) >= large_json.LARGE_BYTES:  # few tokens of these are spaces
+        if (
+            len(description) + len(parameters) >= large_json.LARGE_BYTES
+        ):  # re-serializing changes few tokens of a large definition
             texts = name, description, parameters.decode("utf-8", "replace")
             return _join_estimates(self._structure("tool"), Rendering(texts=texts))
         schema = json.loads(parameters)
@@ -244,7 +244,7 @@ class ClaudeRules:
                 return render_unknown_block(block)
 
     def _structure(self, name: str, times: int = 1) -> Rendering:
-        """So many pieces of one kind of structure."""
+        """Rendering of a structure that occurs `times` times."""
         if times == 1:
             return self._structures.get(name, _EMPTY)
         return self._build_structure(name, times)
@@ -264,7 +264,7 @@ def _documented_tokens(tokens: float, spread: float = _DOCUMENTED_SPREAD) -> Ren
 
 
 def _forces_tool_use(request: Request) -> bool:
-    """A choice that leaves the model no way but a tool; chat names the tool itself."""
+    """Whether `tool_choice` forces a tool call. In chats it names the tool itself."""
     return request.tool_choice not in ("", "auto", "none")
 
 
@@ -273,20 +273,24 @@ def _is_deferred(raw: bytes) -> bool:
 
 
 def _loaded_tool_names(raw: bytes) -> tuple[str, ...]:
-    """The tool that a block brings in."""
+    """Name of the tool that a block loads."""
     block = parse_object(raw)
     name = block.get("tool_name") or as_dict(block.get("tool")).get("name") or block.get("name")
     return (name,) if isinstance(name, str) else ()
 
 
 def _parse_arguments(arguments: str) -> object:
-    if not has_unique_keys(arguments):  # all of it counts, and not only the last of two values
+    if not has_unique_keys(arguments):  # both values count, not only the last one
         return arguments
     if len(arguments) >= large_json.LARGE_BYTES:
         return large_json.loads(arguments)
     try:
         return msgspec.json.decode(arguments)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # the standard library reads more, in more time
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        RecursionError,
+    ):  # the standard library accepts more, but is slower
         return json.loads(arguments)
 
 
@@ -299,7 +303,7 @@ def _value_text(value: object) -> str:
 def _schema_text(schema: bytes) -> str:
     try:
         return _to_json(json.loads(schema))
-    except ValueError:  # Bedrock takes the schema as a string, which can hold anything
+    except ValueError:  # on Bedrock the schema is a string with any content
         return schema.decode("utf-8", "replace")
 
 

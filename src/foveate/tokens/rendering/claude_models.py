@@ -1,7 +1,8 @@
-"""What Anthropic's models add to a request, as data: documented figures, and those measured on recorded bills.
+"""What Anthropic's models add to a request: documented figures, and figures measured on recorded usage.
 
-As of November 2026. Documented: the tool system prompts from 4.5 on, images. Measured: bases, thinking, the
-tool prompts of 3.5 to 4, the memory tool. The other client tools are documented figures, not seen in a bill.
+As of November 2026. Documented: images, and the tool system prompts from 4.5 on. Measured: bases, thinking, the
+tool prompts of 3.5 to 4, the memory tool. Figures of the other client tools are documented, but not confirmed
+by usage.
 """
 
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ from foveate.tokens.tokenizers.claude import ClaudeVersion, claude_family, parse
 
 @dataclass(frozen=True, slots=True)
 class ToolPrompt:
-    """The system prompt that comes with tools: with a free choice, and with a forced one."""
+    """Tokens of the system prompt for tools, with `tool_choice` free or forced."""
 
     free_tokens: int
     forced_tokens: int
 
 
-# A version that is not here takes the one before it of its series and tokenizer.
+# A version that is missing here uses the previous one of its series and tokenizer.
 _TOOL_PROMPTS = {
     ClaudeVersion("opus", (5, 0)): ToolPrompt(286, 406),
     ClaudeVersion("haiku", (5, 5)): ToolPrompt(286, 406),
@@ -47,7 +48,7 @@ _TOOL_PROMPT_BY_FAMILY = {
     "claude-4.7": ToolPrompt(290, 410),
 }
 
-# What thinking adds, by its type; nothing where a tool is forced.
+# Tokens that thinking adds, by mode. None if a tool is forced.
 _THINKING = {
     ClaudeVersion("opus", (4, 7)): {"adaptive": 5, "enabled": 5},
     ClaudeVersion("sonnet", (4, 6)): {"enabled": 28},
@@ -57,8 +58,8 @@ _THINKING_BY_FAMILY = {"claude-2": {}, "claude-3": {"enabled": 29, "adaptive": 1
 
 _BASE_TOKENS = {"claude-2": 9, "claude-3": 7, "claude-4.7": 6}
 
-# Tools whose definition is Anthropic's own: the longest name that fits. Those that run on its servers are
-# billed for their results as well, which no request shows.
+# Tools defined by Anthropic; the longest matching name applies. For server tools the results are billed too,
+# which no request shows.
 CLIENT_TOOL_TOKENS = {"memory": 1068, "bash": 245, "text_editor": 700, "computer": 735}
 SERVER_TOOL_TOKENS = {
     "tool_search_tool_regex": 213,
@@ -69,20 +70,20 @@ SERVER_TOOL_TOKENS = {
     "advisor": 500,
     "mcp_toolset": 0,
 }
-# The definitions as a later tokenizer cuts them.
+# Factor for the newer tokenizer.
 _NEW_TOKENIZER_TOOL_FACTOR = 1.45
 
 TASK_BUDGET_TOKENS = 40
 
-# A page of a PDF is billed as a picture and as its text, which is not read here: public measurements of dense
-# pages (November 2026), so with a wide margin.
+# A PDF page is billed as an image and as its text, which is not extracted here. From public measurements of
+# dense pages (November 2026), so with a wide margin.
 _PDF_PAGE_TOKENS = {"claude-2": 2110, "claude-3": 2110, "claude-4.7": 2330}
 PDF_MARGIN = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaudeModel:
-    """The figures of one model."""
+    """Figures of one model."""
 
     family: str
     base_tokens: int
@@ -94,12 +95,12 @@ class ClaudeModel:
     defers_tools: bool
 
     def tool_factor(self) -> float:
-        """How finely Anthropic's own definitions are cut."""
+        """Factor for Anthropic's own tool definitions, by tokenizer."""
         return _NEW_TOKENIZER_TOOL_FACTOR if self.family == "claude-4.7" else 1.0
 
 
 def claude_model_figures(model: str) -> ClaudeModel:
-    """The figures of `model`; what is not known of it is inherited from its series or its family."""
+    """Return the figures of `model`. What is unknown is taken from its series or family."""
     version, family = parse_claude_version(model), claude_family(model)
     has_new_tokenizer = family == "claude-4.7"
     thinking = _THINKING_BY_FAMILY[family]
@@ -110,7 +111,7 @@ def claude_model_figures(model: str) -> ClaudeModel:
         thinking_tokens=_THINKING.get(version, thinking) if version else thinking,
         images=GridImagePricing(2576, 4784) if has_new_tokenizer else GridImagePricing(1568, 1568),
         pdf_page_tokens=_PDF_PAGE_TOKENS[family],
-        # Thinking of finished turns is dropped, except from Opus 4.5 and all of 4.6 on (documentation).
+        # Thinking of finished turns is dropped, except by Opus 4.5 and all models from 4.6 on (documentation).
         keeps_thinking=has_new_tokenizer or version == ClaudeVersion("opus", (4, 5)) or _is_4_6(version),
         defers_tools=has_new_tokenizer,
     )

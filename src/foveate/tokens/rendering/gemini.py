@@ -1,13 +1,11 @@
-"""How Gemini renders a request. The host and the model's generation decide everything.
+"""How Gemini renders a request, by host and generation of the model.
 
-Found from 339 recorded bills of 2024 to 2026. Without tools 70 of 71 are met to the token; with tools 77%, most
-of the others being Gemini 3 requests that send thoughts back, whose size only the provider knows. These have no
+Derived from 339 recordings of 2024 to 2026. Without tools, 70 of 71 match exactly; with tools 77%, and most of
+the others are Gemini 3 requests that send thinking back, whose size only the provider knows. These have no
 effect on the count: `toolConfig`, `thinkingConfig`, `responseJsonSchema`, `responseMimeType`, ids, labels.
 
-What Gemini counts for pictures and files.
-
-From https://ai.google.dev/gemini-api/docs/tokens, /image-understanding, /document-processing and
-/media-resolution (read November 2026). No recorded bill holds media, so none of it is certain.
+Images and files follow https://ai.google.dev/gemini-api/docs/tokens, /image-understanding, /document-processing
+and /media-resolution (read November 2026). No recording contains media, so these are not certain.
 """
 
 import dataclasses
@@ -51,65 +49,14 @@ from foveate.tokens.rendering.rendering import (
     render_unknown_block,
 )
 
-# Up to 2.5: a picture of at most this many pixels a side is one tile, a larger one is cut into several.
-_SINGLE_TILE_PIXELS = 384
-_TILE_TOKENS = 258
-_TILE_PIXELS = (256, 768)
-_LOW_DETAIL_TOKENS = 64
-_SINGLE_TILE_DETAILS = frozenset(("low", "medium"))  # resolutions at which the size does not matter
-# 3: the most that a picture takes at each resolution.
-_IMAGE_TOKENS = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
-_PDF_PAGE_TOKENS = {2: 258, 3: 560}
-_MEDIA_MARGIN = 0.1
-
-
-def render_image(image: Image, generation: int) -> Rendering:
-    """A picture."""
-    hidden = () if image.source is MediaSource.INLINE else ("image by reference",)
-    if generation >= 3:
-        return _media_rendering(_IMAGE_TOKENS.get(image.detail, _IMAGE_TOKENS["high"]), hidden)
-    has_size = bool(image.width and image.height)
-    if not hidden and not has_size and image.detail not in _SINGLE_TILE_DETAILS:
-        hidden = ("image whose size cannot be seen",)
-    return _media_rendering(_tile_tokens(image), hidden)
-
-
-def render_document(document: Document, generation: int) -> Rendering:
-    """A file: its text where it is text, its pages where they can be seen, otherwise what it is."""
-    if document.media_type.startswith("text/") and document.source is MediaSource.INLINE:
-        return Rendering(texts=(document.text,), certain=False)
-    kind = document.media_type or "file"
-    hidden = () if document.pages is not None else (f"{kind} whose length cannot be seen",)
-    return _media_rendering((document.pages or 0) * _PDF_PAGE_TOKENS[min(max(generation, 2), 3)], hidden)
-
-
-def _tile_tokens(image: Image) -> int:
-    if image.detail == "low":
-        return _LOW_DETAIL_TOKENS
-    width, height = image.width or 0, image.height or 0
-    if max(width, height) <= _SINGLE_TILE_PIXELS or image.detail == "medium":
-        return _TILE_TOKENS
-    min_side, max_side = _TILE_PIXELS
-    side = max(min_side, min(max_side, int(min(width, height) / 1.5)))
-    return _TILE_TOKENS * -(-width // side) * -(-height // side)
-
-
-def _media_rendering(tokens: int, unexplained: tuple[str, ...]) -> Rendering:
-    return Rendering(
-        image_tokens=tokens,
-        image_margin_tokens=round(tokens * _MEDIA_MARGIN),
-        certain=False,
-        unexplained=unexplained,
-    )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeminiDialect:
-    """How one generation on one host is counted.
+    """How one generation is counted on one host.
 
-    `family` names the models that are rendered so. `content_tokens` goes around each content and the system
-    instruction. `counts_thoughts`: a signature is billed with the thoughts it stands for, until a text of the
-    user; `knows_turns`: and that is certain.
+    `family` names the models. `content_tokens` is the overhead of each content and of the system instruction.
+    `counts_thinking`: a signature is billed with the thinking that it stands for, until the next text of the
+    user. `knows_turns`: that rule is certain.
     """
 
     family: str
@@ -120,8 +67,8 @@ class GeminiDialect:
     knows_turns: bool = True
 
 
-# Which vocabulary is which shows in words that only one of them has (" haiku", " meow"): 2.0 (3 of 3)
-# and Vertex (4 of 4) say gemma2, those of 2.5 and 3 on AI Studio (17 of 17) gemma3.
+# Words that only one of the vocabularies contains (" haiku", " meow") tell them apart: 2.0 (3 of 3) and Vertex
+# (4 of 4) use gemma2, 2.5 and 3 on AI Studio (17 of 17) gemma3.
 _LEAVES_DIALECT = GeminiDialect(
     family="gemini-1.5 and 2.0", vocabulary="gemma2", content_tokens=0, syntax=LeafStringSyntax()
 )
@@ -135,34 +82,40 @@ _TEMPLATE_DIALECT = GeminiDialect(
     syntax=GemmaTemplateSyntax(),
     counts_thinking=True,
 )
-# From 3.6 on a text right behind an answer did not end the turn (2 recordings of 2026).
+# From 3.6 on, a text right after a function response did not end the turn (2 recordings of 2026).
 _TEMPLATE_DIALECT_3_6 = dataclasses.replace(_TEMPLATE_DIALECT, family="gemini-3.6", knows_turns=False)
-
-# A signature is billed with the thoughts of the answer that it came from. Fitted to 60 recorded pairs of a
-# signature's bytes and its thoughts: half are within 3.7%, nine in ten within 18%.
+# A signature is billed with the thinking of its response. Fitted to 60 recorded pairs of signature bytes and
+# thinking tokens: half are within 3.7%, nine in ten within 18%.
 _THINKING_TOKENS_PER_BYTE = 0.2787
 _THINKING_TOKENS_OFFSET = 23.3
 _THINKING_TOKENS_PER_BYTE_UPPER = 0.31
 _BYTES_PER_SIGNATURE_CHAR = 0.75
-# Up to this length a signature is a stand-in ("skip_thought_signature_validator") and holds no thought.
+# A signature up to this length is a placeholder ("skip_thought_signature_validator") without thinking.
 _MAX_PLACEHOLDER_SIGNATURE_CHARS = 48
-
-# Up to 2.5 these add nothing to the prompt (13 of 13 recordings): what they find is billed apart, as
-# `toolUsePromptTokenCount`. From 3 on, on both hosts, it is part of the prompt and not told apart from it.
+# Up to 2.5 these add nothing to the prompt (13 of 13 recordings): their results are billed separately, as
+# `toolUsePromptTokenCount`. From 3 on, on both hosts, they are part of the prompt and cannot be separated.
 _SERVER_TOOLS = frozenset(
     ("googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "fileSearch", "googleMaps",
      "computerUse", "enterpriseWebSearch", "retrieval")
 )  # fmt: skip
-
-# Other formats name the function only in the call; the translator looks it up there.
+# In other formats only the call names the function; the translator looks it up.
 _UNNAMED_RESULT_TOKENS = 4
-
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _KNOWN_VERSIONS = frozenset(((1, 5), (2, 0), (2, 5), (3, 0), (3, 1), (3, 5), (3, 6)))
+# Up to 2.5, an image of at most this size is one tile, and a larger one is split into several.
+_SINGLE_TILE_PIXELS = 384
+_TILE_TOKENS = 258
+_TILE_PIXELS = (256, 768)
+_LOW_DETAIL_TOKENS = 64
+_SINGLE_TILE_DETAILS = frozenset(("low", "medium"))  # the size does not matter for these
+# From 3 on: maximum tokens of an image by resolution.
+_IMAGE_TOKENS = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
+_PDF_PAGE_TOKENS = {2: 258, 3: 560}
+_MEDIA_MARGIN = 0.1
 
 
 def build_gemini_rules(model: str, host: str) -> "GeminiRules":
-    """The rules for `model` at `host`; without a host, those of AI Studio."""
+    """Build the rules for `model` at `host`; without a host, for AI Studio."""
     match = _VERSION.search(model.lower())
     major, minor = (int(match[1]), int(match[2] or 0)) if match else (3, 0)
     if "aiplatform" in host.lower() or (major, minor) < (2, 5):
@@ -184,7 +137,7 @@ def build_gemini_rules(model: str, host: str) -> "GeminiRules":
 
 
 class GeminiRules:
-    """Renders requests to Gemini, in its own format or in one that is translated on the way."""
+    """Renders requests to Gemini, in its own format or translated from another."""
 
     vendor = "gemini"
     api_formats = frozenset((Format.GEMINI,))
@@ -200,7 +153,7 @@ class GeminiRules:
         family: str = "gemini",
         version: str = "gemini",
     ) -> None:
-        """`known`: bills of this version were seen; another inherits, and is not called exact."""
+        """`known`: usage of this version is recorded. Other versions inherit, and are not exact."""
         self.family, self.generation = family, version
         self._dialect = dialect
         self._syntax = dialect.syntax
@@ -209,15 +162,13 @@ class GeminiRules:
 
     @property
     def vocabulary(self) -> str:
-        """The vocabulary to tokenise with."""
         return self._dialect.vocabulary
 
     def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
-        """The schema of the answer; the system instruction and the reply have no frame of their own."""
+        """The response schema. The system instruction and the response have no frame."""
         return self._render_schema(request.schema) if request.schema else Rendering()
 
     def render_system(self, request: Request) -> Rendering:
-        """The system instruction."""
         if not request.system:
             return Rendering()
         return self._render_content(Message(role="system", parts=request.system))
@@ -225,11 +176,11 @@ class GeminiRules:
     def render_tool_preamble(
         self, request: Request, first: Message | None, loaded_tools: Sequence[str]
     ) -> Rendering:
-        """Nothing: functions stand on their own."""
+        """Nothing: functions have no preamble."""
         return Rendering()
 
     def render_tool(self, tool: Tool, position: int) -> Rendering:
-        """A function, or one of Google's own tools."""
+        """A function, or one of Google's tools."""
         if tool.kind == "function":
             return _render_or_raw(lambda: self._syntax.render_declaration(parse_declaration(tool)), tool.raw)
         known = re.sub(r"_(\w)", lambda m: m[1].upper(), tool.kind) in _SERVER_TOOLS
@@ -237,7 +188,6 @@ class GeminiRules:
         return Rendering(unexplained=() if billed_apart else (tool.kind,))
 
     def render_message(self, message: Message) -> Rendering:
-        """One content."""
         has_text = any(isinstance(part, Text) for part in message.parts)
         return replace(self._render_content(message), opens_turn=message.role == "user" and has_text)
 
@@ -252,7 +202,7 @@ class GeminiRules:
             case Text(text):
                 return Rendering(texts=(text,))
             case Thinking(text, sealed):
-                # Thoughts in the open are billed as text; translators leave other formats' reasoning out.
+                # Visible thinking is billed as text. Translators drop the thinking of other formats.
                 texts = (text,) if role == "model" else ()
                 return join_renderings((Rendering(texts=texts), self._render_signature(sealed)))
             case Image():
@@ -272,7 +222,7 @@ class GeminiRules:
 
     def _render_parsed_call(self, name: str, arguments: bytes) -> Rendering:
         parsed = _parse_object(arguments or b"{}")
-        if parsed is None:  # an answer that was cut off ends in the middle of a call
+        if parsed is None:  # a truncated response ends inside a call
             text = replace(_render_raw(arguments), margin_tokens=estimate_margin_tokens(arguments) / 4)
             return join_renderings((self._syntax.render_call(name, {}), text))
         return self._syntax.render_call(name, parsed)
@@ -300,7 +250,7 @@ class GeminiRules:
         )
 
     def _render_schema(self, schema: ResponseSchema) -> Rendering:
-        if schema.name == "responseJsonSchema":  # about 20 recordings of 2.0 and 2.5: not counted
+        if schema.name == "responseJsonSchema":  # not counted (about 20 recordings of 2.0 and 2.5)
             return Rendering()
         return _render_or_raw(lambda: self._render_parsed_schema(schema.schema), schema.schema)
 
@@ -310,9 +260,9 @@ class GeminiRules:
 
 
 def _parse_object(raw: bytes) -> Json | None:
-    """The JSON object that a text is, null being an empty one; None where it is something else.
+    """Parse a JSON object; null is an empty one. None for anything else.
 
-    An object with duplicate keys is something else: parsing it would drop all but the last of them.
+    An object with duplicate keys counts as something else: parsing would drop all but the last of them.
     """
     try:
         if not has_unique_keys(raw.decode("utf-8", "surrogatepass")):
@@ -324,7 +274,7 @@ def _parse_object(raw: bytes) -> Json | None:
 
 
 def _render_or_raw(render: Callable[[], Rendering], raw: bytes) -> Rendering:
-    """What is written; where it is nested too deeply to be, its JSON."""
+    """Return the rendering, or the raw JSON if it is nested too deeply to be rendered."""
     try:
         return render()
     except RecursionError:
@@ -334,4 +284,43 @@ def _render_or_raw(render: Callable[[], Rendering], raw: bytes) -> Rendering:
 def _render_raw(raw: bytes) -> Rendering:
     return Rendering(
         texts=(raw.decode("utf-8", "replace"),), margin_tokens=estimate_margin_tokens(raw), certain=False
+    )
+
+
+def render_image(image: Image, generation: int) -> Rendering:
+    hidden = () if image.source is MediaSource.INLINE else ("image by reference",)
+    if generation >= 3:
+        return _media_rendering(_IMAGE_TOKENS.get(image.detail, _IMAGE_TOKENS["high"]), hidden)
+    has_size = bool(image.width and image.height)
+    if not hidden and not has_size and image.detail not in _SINGLE_TILE_DETAILS:
+        hidden = ("image whose size cannot be seen",)
+    return _media_rendering(_tile_tokens(image), hidden)
+
+
+def render_document(document: Document, generation: int) -> Rendering:
+    """A file: its text if it is text, otherwise its pages if their number is known."""
+    if document.media_type.startswith("text/") and document.source is MediaSource.INLINE:
+        return Rendering(texts=(document.text,), certain=False)
+    kind = document.media_type or "file"
+    hidden = () if document.pages is not None else (f"{kind} whose length cannot be seen",)
+    return _media_rendering((document.pages or 0) * _PDF_PAGE_TOKENS[min(max(generation, 2), 3)], hidden)
+
+
+def _tile_tokens(image: Image) -> int:
+    if image.detail == "low":
+        return _LOW_DETAIL_TOKENS
+    width, height = image.width or 0, image.height or 0
+    if max(width, height) <= _SINGLE_TILE_PIXELS or image.detail == "medium":
+        return _TILE_TOKENS
+    min_side, max_side = _TILE_PIXELS
+    side = max(min_side, min(max_side, int(min(width, height) / 1.5)))
+    return _TILE_TOKENS * -(-width // side) * -(-height // side)
+
+
+def _media_rendering(tokens: int, unexplained: tuple[str, ...]) -> Rendering:
+    return Rendering(
+        image_tokens=tokens,
+        image_margin_tokens=round(tokens * _MEDIA_MARGIN),
+        certain=False,
+        unexplained=unexplained,
     )

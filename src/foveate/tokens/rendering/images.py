@@ -1,9 +1,9 @@
-"""What a picture costs, by the providers' documentation (November 2026)."""
+"""Tokens of images, from the providers' documentation (November 2026)."""
 
 import math
 from dataclasses import dataclass
 
-# What is assumed of a picture whose size cannot be seen.
+# Assumed size of an image whose size is unknown.
 _ASSUMED_PIXELS = (1024, 1024)
 _PATCH_PIXELS = 32
 _LOW_DETAIL_PATCHES = 256
@@ -11,13 +11,14 @@ _LOW_DETAIL_PATCHES = 256
 
 @dataclass(frozen=True, slots=True)
 class TileImagePricing:
-    """GPT-4o and its kin: a base, and so much a tile of 512 pixels, within 2,048 and a short side of 768."""
+    """GPT-4o and related models: a base and a price per tile of 512 pixels, scaled to 2,048 and a short side of
+    768.
+    """
 
     base_tokens: int
     tile_tokens: int
 
     def tokens(self, size: tuple[int, int] | None, detail: str) -> int:
-        """The cost of a picture of `size`."""
         if detail == "low":
             return self.base_tokens
         width, height = _scale_to_fit(size or _ASSUMED_PIXELS, max_long_side=2048, max_short_side=768)
@@ -25,19 +26,18 @@ class TileImagePricing:
 
     @property
     def max_tokens(self) -> int:
-        """The cost of the largest picture: two tiles by four."""
+        """Tokens of the largest image: two by four tiles."""
         return self.base_tokens + 8 * self.tile_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class PatchImagePricing:
-    """The smaller models, and all from GPT-5.4 on: squares of 32 pixels up to a cap, times a factor."""
+    """Smaller models, and all from GPT-5.4 on: patches of 32 pixels up to a cap, times a factor."""
 
     cap: int
     factor: float
 
     def tokens(self, size: tuple[int, int] | None, detail: str) -> int:
-        """The cost of a picture of `size`."""
         cap = min(self.cap, _LOW_DETAIL_PATCHES) if detail == "low" else self.cap
         width, height = size or _ASSUMED_PIXELS
         patches = _count_steps(width, _PATCH_PIXELS) * _count_steps(height, _PATCH_PIXELS)
@@ -47,20 +47,21 @@ class PatchImagePricing:
 
     @property
     def max_tokens(self) -> int:
-        """The cost of the largest picture."""
         return math.ceil(self.cap * self.factor)
 
 
 @dataclass(frozen=True, slots=True)
 class GridImagePricing:
-    """Claude: squares of 28 pixels after shrinking to a longest side and a most of them, and a few around."""
+    """Claude: squares of 28 pixels after scaling down to a maximum side and number of squares, plus
+    overhead.
+    """
 
     max_side_pixels: int
     max_squares: int
     around_tokens: int = 3
 
     def tokens(self, size: tuple[int, int] | None, detail: str) -> int:
-        """The cost of a picture of `size`; the most where it cannot be seen."""
+        """Tokens of an image; the maximum if its size is unknown."""
         del detail
         if size is None or min(size) <= 0:
             return self.max_tokens
@@ -74,7 +75,6 @@ class GridImagePricing:
 
     @property
     def max_tokens(self) -> int:
-        """The cost of the largest picture."""
         return self.max_squares + self.around_tokens
 
 
@@ -97,7 +97,7 @@ def _scale_to_fit(size: tuple[float, float], *, max_long_side: int, max_short_si
 
 
 def _count_shrunk_patches(width: float, height: float, cap: int) -> int:
-    """How many patches are left after shrinking to `cap`, both sides a whole number of them."""
+    """Count the patches after scaling down to `cap`, with a whole number of patches on both sides."""
     scale = math.sqrt(_PATCH_PIXELS**2 * cap / (width * height))
     across, down = width * scale / _PATCH_PIXELS, height * scale / _PATCH_PIXELS
     scale *= min(math.floor(across) / across, math.floor(down) / down) or 1.0

@@ -1,7 +1,4 @@
-"""A tool's JSON schema as the TypeScript type that OpenAI's models are shown.
-
-What the `$ref`s of a schema stand for.
-"""
+"""JSON schemas of tools: resolved references, and the TypeScript type that OpenAI's models see."""
 
 import json
 from typing import Any
@@ -9,26 +6,34 @@ from typing import Any
 from foveate.formats.json_text.parse import as_dict, as_list, parse_object, to_json
 from foveate.model import Tool
 
-# How much references may add: so many times the schema, within bounds. A schema that refers to itself has no
-# end, and a large definition that is named everywhere makes a quadratic text; people write far less.
+# Limits on what references may add. A schema that refers to itself is endless, and a large definition that is
+# used everywhere makes the text quadratic. Real schemas add far less.
 _MAX_GROWTH = 16
 _MIN_BYTES, _MAX_BYTES = 8 * 1024, 1024 * 1024
 _BYTES_PER_REFERENCE = 16
 _MAX_CHAINED_REFERENCES = 8
+_MAX_TYPE_DEPTH = 20
+_TYPESCRIPT_TYPES = {
+    "string": "string",
+    "boolean": "boolean",
+    "null": "null",
+    "number": "number",
+    "integer": "number",
+}
 
 
 class SchemaReferences:
-    """Follows the references of one schema, as long as what they add is in proportion to it."""
+    """Resolves the references of one schema, as long as what they add is proportionate."""
 
     def __init__(self, schema: dict[str, Any], *, one_property_per_line: bool = False) -> None:
-        """`in_lines`: every property is written on a line of its own."""
+        """`one_property_per_line` is for the writer of the type."""
         self.one_property_per_line = one_property_per_line
         self._schema = schema
         self._sizes_bytes: dict[str, int] = {}
         self._remaining_bytes: int | None = None
 
     def resolve(self, schema: object) -> dict[str, Any]:
-        """`schema` with what it refers to in its place, and without it where that would be too much."""
+        """Replace the reference in `schema` by its definition, or drop it if that would add too much."""
         resolved = as_dict(schema)
         for _ in range(_MAX_CHAINED_REFERENCES):
             reference = resolved.get("$ref")
@@ -51,20 +56,10 @@ class SchemaReferences:
         return definition if self._remaining_bytes >= 0 else {}
 
 
-_MAX_TYPE_DEPTH = 20
-_TYPESCRIPT_TYPES = {
-    "string": "string",
-    "boolean": "boolean",
-    "null": "null",
-    "number": "number",
-    "integer": "number",
-}
-
-
 def write_function_type(tool: Tool, *, is_2023: bool = False) -> str:
-    """A tool as `type name = (_: {…}) => any`, with its description as comment and no semicolon.
+    """Write a tool as `type name = (_: {…}) => any`, with its description as comment and no semicolon.
 
-    `is_2023`: as models of 2023 are shown it, without titles and with a line for every property.
+    `is_2023`: as models of 2023 see it, without titles and with one property per line.
     """
     schema = parse_object(tool.parameters)
     if is_2023:
@@ -101,7 +96,7 @@ def _write_type(schema: Any, references: SchemaReferences, depth: int) -> str:
         return _to_json(resolved["const"])
     kind = resolved.get("type")
     if isinstance(kind, list):
-        kinds = dict.fromkeys(map(str, kind))  # a kind that stands there twice would double what is in it
+        kinds = dict.fromkeys(map(str, kind))  # a repeated type would double its content
         comments = _write_comments(resolved) if len(kinds) > 1 else ""
         comments = comments and "\n" + comments
         return " | ".join(
@@ -131,7 +126,7 @@ def _write_array(schema: dict[str, Any], references: SchemaReferences, depth: in
 
 
 def _write_object(schema: dict[str, Any], references: SchemaReferences, depth: int) -> str:
-    """On one line where no property has anything to say about itself, otherwise a line each."""
+    """On one line if no property has a comment, otherwise one property per line."""
     properties = as_dict(schema.get("properties"))
     if not properties:
         return "object"
@@ -162,7 +157,7 @@ def _write_key(name: str) -> str:
 
 
 def _write_comments(schema: dict[str, Any]) -> str:
-    """Title and description, with an empty comment line between them if there are both."""
+    """Title and description, with an empty comment line in between."""
     title, description = _write_comment(schema.get("title")), _write_comment(schema.get("description"))
     return f"{title}//\n{description}" if title and description else title + description
 

@@ -1,12 +1,4 @@
-"""How OpenAI renders chat completions and Responses requests.
-
-Results of parallel calls, as OpenAI's models before GPT-5 are shown them in chats.
-
-Parallel calls are one call of `multi_tool_use.parallel`, so their results are one message: a JSON list of
-strings. Found from 24 recorded chats of four sources (November 2026), of which 22 are counted to the token. Not
-followed: results in another order than their calls, which moves a token. Letters beyond ASCII were escaped in
-one of four recordings, and not in three.
-"""
+"""How OpenAI renders chat completions and Responses requests."""
 
 import json
 import re
@@ -38,46 +30,14 @@ from foveate.tokens.rendering.json_schema import write_function_type
 from foveate.tokens.rendering.openai_models import BEDROCK_TOOLS_TOKENS, OpenAIGeneration, find_generation
 from foveate.tokens.rendering.rendering import Rendering, join_renderings, render_unknown_block
 
-# OpenAI's vocabularies take punctuation in a row as one piece, so the ends of a string are counted together
-# with what the list puts around it, and apart from the rest.
-_TOKENS_PER_ESCAPE = 4.0  # the recording had 3
-_PUNCTUATION = re.compile(r"(?:[^\s\w]|_)*")
-_REVERSED_PUNCTUATION = re.compile(r"(?:[^\s\w]|_)* ?")
-
-
-def split_list_entry(text: str) -> tuple[str, ...]:
-    """A result as an entry of the list: its text, and its two ends as the first, another and the last entry."""
-    encoded = json.dumps(text, ensure_ascii=False)[1:-1]
-    head = _match_start(_PUNCTUATION, encoded)
-    if head == encoded:
-        return "", f'["{head}",', "", f' "{head}",', "", f' "{head}"]', ""
-    rest = encoded[len(head) :]
-    tail = _match_start(_REVERSED_PUNCTUATION, rest[::-1])[::-1]
-    inner = rest[: len(rest) - len(tail)]
-    return inner, f'["{head}', f'{tail}",', f' "{head}', f'{tail}",', f' "{head}', f'{tail}"]'
-
-
-def count_escape_tokens(text: str) -> float:
-    """Tokens that a result has more if its letters beyond ASCII are escaped."""
-    if text.isascii():
-        return 0.0
-    units = len(text.encode("utf-16-le", "surrogatepass")) // 2
-    return _TOKENS_PER_ESCAPE * (units - len(text.encode("ascii", "ignore")))
-
-
-def _match_start(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.match(text)
-    return match[0] if match else ""
-
-
 _SYSTEM_ROLES = ("system", "developer")
-# Sealed reasoning, by the length of what is sent back: 9 recorded items, median error 3%, p90 17%.
+# Encrypted reasoning, by its length: 9 recorded items, median error 3%, 90th percentile 17%.
 _ENCRYPTED_BASE_CHARS, _ENCRYPTED_TOKENS_PER_CHAR, _MIN_ENCRYPTED_TOKENS = 960, 0.183, 12
-# The recorded tool sets were at most this far off.
+# Maximum error of the recorded tool sets.
 _TOOLS_MARGIN, _TOOLS_MARGIN_TOKENS = 0.02, 2
-# What a model of the next generation may add around messages, tools and texts.
+# What the next generation of models may add to messages, tools and texts.
 _UNKNOWN_MODEL_SPREAD, _UNKNOWN_MODEL_TOKENS, _UNKNOWN_MODEL_TOOLS_TOKENS = 0.05, 10, 100
-# Keywords of an answer's schema that are not shown: `default`, `minimum`, `maximum` and `maxItems` by
+# Keywords of a response schema that the model does not see: `default`, `minimum`, `maximum` and `maxItems` by
 # recordings (November 2026), the others because they constrain values in the same way.
 _HIDDEN_KEYWORDS = frozenset(
     (
@@ -88,16 +48,21 @@ _HIDDEN_KEYWORDS = frozenset(
 )  # fmt: skip
 _SCHEMA_MAP_KEYS = ("properties", "$defs", "definitions")
 _VALUE_KEYS = ("enum", "const")
-# What goes around parallel calls in one chat message, and around the list of their results.
+# Overhead of parallel calls in one chat message, and of the list of their results.
 _PARALLEL_CALLS_TOKENS = 16
-# A PDF is shown as each page's text and a picture of it (developers.openai.com/docs/guides/pdf-files, November
-# 2026). Neither size is documented: a page of prose, and A4 at about 124 dots an inch. No recording had one.
+# A PDF is rendered as the text and an image of each page (developers.openai.com/docs/guides/pdf-files, November
+# 2026). The sizes are not documented; assumed are a page of prose, and A4 at about 124 dpi. No recording
+# contains one.
 _PAGE_TEXT_TOKENS, _PAGE_PIXELS = 500, (1024, 1448)
 _BYTES_PER_PAGE = 50_000
+# OpenAI's vocabularies take consecutive punctuation as one piece. So the ends of a string are counted together
+# with the punctuation of the list around it.
+_TOKENS_PER_ESCAPE = 4.0  # 3 in the recording
+_PUNCTUATION = re.compile(r"(?:[^\s\w]|_)*")
+_REVERSED_PUNCTUATION = re.compile(r"(?:[^\s\w]|_)* ?")
 
 
 def build_openai_rules(model: str) -> "OpenAIRules":
-    """The rules of one of OpenAI's models."""
     return OpenAIRules(
         find_generation(model),
         on_bedrock="openai." in model,
@@ -106,7 +71,7 @@ def build_openai_rules(model: str) -> "OpenAIRules":
 
 
 class OpenAIRules:
-    """One generation's rendering, for both of OpenAI's formats."""
+    """Rules of one generation, for both of OpenAI's formats."""
 
     vendor = "openai"
     api_formats = frozenset((Format.CHAT, Format.RESPONSES))
@@ -114,7 +79,7 @@ class OpenAIRules:
     def __init__(
         self, generation: OpenAIGeneration, *, on_bedrock: bool = False, is_routed: bool = False
     ) -> None:
-        """`is_routed`: its name is one that a router gives it, which may render requests on its own."""
+        """`is_routed`: the name is a router's, which may render requests in its own way."""
         suffix = f"{' on Bedrock' * on_bedrock}{' by a router' * is_routed}"
         self.family, self.generation = generation.family + suffix, generation.name + suffix
         self._generation = generation
@@ -125,7 +90,7 @@ class OpenAIRules:
         self.spread = 0.0 if generation.known else _UNKNOWN_MODEL_SPREAD
 
     def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
-        """The reply's opening, and the answer's schema."""
+        """The beginning of the response, and the response schema."""
         del last
         margin = 0 if self.known else _UNKNOWN_MODEL_TOKENS
         frame = Rendering(fixed_tokens=self._generation.reply, margin_tokens=margin)
@@ -143,13 +108,13 @@ class OpenAIRules:
         )
 
     def render_system(self, request: Request) -> Rendering:
-        """The instructions of a Responses request: one more message."""
+        """The instructions of a Responses request, as one more message."""
         return self._render_parts(request.system, self._generation.message) if request.system else Rendering()
 
     def render_tool_preamble(
         self, request: Request, first: Message | None, loaded_tools: Sequence[str]
     ) -> Rendering:
-        """What goes around the function types."""
+        """Text and overhead around the function types."""
         if not request.tools:
             return Rendering()
         generation, layout = self._generation, self._generation.layout
@@ -163,7 +128,7 @@ class OpenAIRules:
             fixed = generation.chat_tools
         else:
             fixed = generation.chat_tools
-            if _is_system(first):  # tools are appended to the system message instead of being one
+            if _is_system(first):  # tools become part of the system message
                 fixed += _blank_line_tokens(first) - generation.message
             if generation.forced is not None and (name := _chosen_function(request)):
                 texts, fixed = (*texts, f"functions.{name}"), fixed + generation.forced
@@ -171,7 +136,7 @@ class OpenAIRules:
         return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin)
 
     def render_tool(self, tool: Tool, position: int) -> Rendering:
-        """One function type, with what stands before it. Tools that run on OpenAI's side cannot be seen."""
+        """A function type with the separator before it. Tools on OpenAI's side are unexplained."""
         if tool.kind not in ("function", "custom"):
             return Rendering(certain=False, unexplained=(f"server tool {tool.kind}",))
         layout = self._generation.layout
@@ -180,7 +145,7 @@ class OpenAIRules:
         return Rendering(texts=(text,), margin_tokens=_TOOLS_MARGIN * len(text) / 4)
 
     def render_message(self, message: Message) -> Rendering:
-        """One message, or one item of a Responses input."""
+        """A message, or an item of a Responses input."""
         generation = self._generation
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         other_parts = tuple(part for part in message.parts if not isinstance(part, ToolCall))
@@ -203,7 +168,7 @@ class OpenAIRules:
         self, parts: tuple[Part, ...], around_tokens: int, *, role: str = "", name: str = ""
     ) -> Rendering:
         inner = _unwrap_results(parts)
-        if len(inner) == 1 and isinstance(inner[0], Text) and not name:  # most messages, and the quickest way
+        if len(inner) == 1 and isinstance(inner[0], Text) and not name:  # fast path for most messages
             texts: tuple[str, ...] = (inner[0].text,)
             return Rendering(texts=texts, fixed_tokens=around_tokens, opens_turn=role == "user")
         if inner and all(isinstance(part, Thinking) for part in inner):
@@ -219,7 +184,6 @@ class OpenAIRules:
         return join_renderings((text_rendering, *non_texts)) if non_texts else text_rendering
 
     def _render_non_text(self, part: Part) -> Rendering:
-        """What stands beside the texts of a message."""
         match part:
             case Image():
                 return self._render_image(part)
@@ -246,7 +210,7 @@ class OpenAIRules:
         )
 
     def _render_pages(self, document: Document) -> Rendering:
-        """A file by its pages; of other kinds than PDF it is not known what the model is shown."""
+        """Estimate a file by its pages. It is not known how files other than PDF are rendered."""
         pages = document.pages or max(1, document.size_bytes // _BYTES_PER_PAGE)
         tokens = pages * (_PAGE_TEXT_TOKENS + self._generation.images.tokens(_PAGE_PIXELS, "high"))
         is_pdf = document.media_type == "application/pdf"
@@ -259,7 +223,7 @@ class OpenAIRules:
         )
 
     def _render_calls(self, calls: list[ToolCall]) -> Rendering:
-        """Calls: each a message of its own, or, several in one older chat message, one call of them all."""
+        """Each call is its own message; in chats of older models, several calls are one combined call."""
         generation = self._generation
         compacted = [_compact_arguments(call.arguments) for call in calls]
         certain = None not in compacted
@@ -294,7 +258,7 @@ class OpenAIRules:
         return generation.responses_call + (generation.stored_call if call.item_id else 0)
 
     def _schema_overhead(self, request: Request, first: Message | None) -> tuple[int, int]:
-        """What goes around a schema, and how much more that could be."""
+        """Return the overhead of the response schema, and a margin."""
         generation = self._generation
         if request.format is Format.RESPONSES:
             return generation.schema_responses, 0
@@ -306,7 +270,7 @@ class OpenAIRules:
         return generation.schema_alone, margin
 
     def _forced_function(self, request: Request) -> str:
-        """The name of the one function that can be called, if there is only one."""
+        """Name of the only function that can be called, if there is only one."""
         if request.tool_choice in ("", "auto", "none"):
             return ""
         if request.tool_choice != "required":
@@ -317,12 +281,11 @@ class OpenAIRules:
 
 
 def _chosen_function(request: Request) -> str:
-    """The function that `tool_choice` names; empty if it leaves a choice."""
+    """The function that `tool_choice` names, or an empty string."""
     return "" if request.tool_choice in ("", "auto", "none", "required") else request.tool_choice
 
 
 def _unwrap_results(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts with tool results opened."""
     unwrapped: list[Part] = []
     for part in parts:
         unwrapped += part.parts if isinstance(part, ToolResult) else (part,)
@@ -348,7 +311,7 @@ def _is_system(message: Message | None) -> bool:
 
 
 def _blank_line_tokens(message: Message | None) -> int:
-    """What the blank line after a system text adds: it melts into closing punctuation."""
+    """Tokens of the blank line after a system text: none after punctuation, with which it merges."""
     texts = [part.text for part in message.parts if isinstance(part, Text)] if message else []
     return 1 if texts and texts[-1][-1:].isalnum() else 0
 
@@ -356,14 +319,14 @@ def _blank_line_tokens(message: Message | None) -> int:
 def _schema_text(schema: ResponseSchema) -> str:
     head = f"# Response Formats\n\n## {schema.name}\n\n"
     parsed = parse_json(schema.schema)
-    if not isinstance(parsed, dict):  # Bedrock takes the schema as a string, which can hold anything
+    if not isinstance(parsed, dict):  # on Bedrock the schema is a string with any content
         return head + (parsed if isinstance(parsed, str) else _to_json(parsed))
     described = f"// {schema.description}\n" if schema.description else ""
     return head + described + _to_ascii_json(_visible_schema(parsed))
 
 
 def _visible_schema(schema: Any) -> Any:
-    """A schema as the model sees it: what only the sampler needs is left out."""
+    """Drop the parts of a schema that only constrain sampling."""
     if isinstance(schema, list):
         return [_visible_schema(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -380,7 +343,7 @@ def _visible_schema(schema: Any) -> Any:
 
 
 def _compact_arguments(arguments: str) -> str | None:
-    """Arguments without spaces; None if they are not JSON, since a model can write anything."""
+    """Return the arguments without spaces. None if they are not JSON; models write anything."""
     if not has_unique_keys(arguments):
         return None
     try:
@@ -395,3 +358,34 @@ def _to_ascii_json(data: object) -> str:
 
 def _to_json(data: object) -> str:
     return to_json(data).decode()
+
+
+def split_list_entry(text: str) -> tuple[str, ...]:
+    """Split a result of parallel calls: its text, and its two ends as the first, another and the last list
+    entry.
+
+    In chats, models before GPT-5 see parallel calls as one call of `multi_tool_use.parallel`, so the results
+    are one message: a JSON list of strings. Of 24 recorded chats of four sources (November 2026), 22 match
+    exactly. Results in another order than their calls, which changes a token, are not handled.
+    """
+    encoded = json.dumps(text, ensure_ascii=False)[1:-1]
+    head = _match_start(_PUNCTUATION, encoded)
+    if head == encoded:
+        return "", f'["{head}",', "", f' "{head}",', "", f' "{head}"]', ""
+    rest = encoded[len(head) :]
+    tail = _match_start(_REVERSED_PUNCTUATION, rest[::-1])[::-1]
+    inner = rest[: len(rest) - len(tail)]
+    return inner, f'["{head}', f'{tail}",', f' "{head}', f'{tail}",', f' "{head}', f'{tail}"]'
+
+
+def count_escape_tokens(text: str) -> float:
+    """Tokens that escaping the non-ASCII letters of a result would add. One of four recordings escapes them."""
+    if text.isascii():
+        return 0.0
+    units = len(text.encode("utf-16-le", "surrogatepass")) // 2
+    return _TOKENS_PER_ESCAPE * (units - len(text.encode("ascii", "ignore")))
+
+
+def _match_start(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.match(text)
+    return match[0] if match else ""

@@ -1,7 +1,7 @@
-"""OpenAI's generations of models as data: what goes around messages, tools, calls and schemas.
+"""OpenAI's generations of models: overhead of messages, tools, calls and schemas.
 
-Reconstructed from recorded chat completions and Responses and their bills, November 2026. Two renderings are at
-work: the older one up to GPT-4.5, and `harmony` with channels from the o-series and GPT-5 on.
+Reconstructed from recorded chat completions and Responses and their usage (November 2026). There are two
+renderings: the older one up to GPT-4.5, and `harmony` with channels from the o-series and GPT-5 on.
 """
 
 import re
@@ -12,9 +12,9 @@ from foveate.tokens.rendering.images import ImagePricing, PatchImagePricing, Til
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLayout:
-    """The text around function types. Each type is counted with what stands before it.
+    """Text around function types. Each type is counted together with the separator before it.
 
-    The seams stand before a semicolon: o200k takes `;`, the newlines and the `//` of a comment as one piece.
+    The pieces begin at a semicolon, since o200k takes `;`, the newlines and the `//` of a comment as one piece.
     """
 
     opening: str
@@ -28,25 +28,25 @@ class OpenAIGeneration:
     """What one generation adds, in tokens."""
 
     name: str
-    family: str  # generations of one family differ in their prices of images, and in how Responses show calls
+    family: str  # its generations differ in image prices, and in how Responses render calls
     vocabulary: str
     images: ImagePricing
     layout: ToolLayout
     reply: int
     message: int = 4
-    name_tokens: int = 0  # beside the name itself; 1 by OpenAI's cookbook for cl100k, 0 by recordings for o200k
+    name_tokens: int = 0  # overhead of a name; 1 by OpenAI's cookbook for cl100k, 0 by recordings for o200k
     assistant: int = 0  # `<|channel|>final` before an assistant's text
-    channels: bool = False  # harmony: every call is a message of its own, tools are never merged
+    channels: bool = False  # harmony: every call is its own message, tools are never merged
     chat_tools: int
     responses_tools: int
     chat_call: int
     responses_call: int
-    stored_call: int  # a call that carries the id of a stored item
-    forced: int | None  # when only one function can be called
-    schema_alone: int  # chat: the answer's schema with neither system message nor tools
+    stored_call: int  # a call with the id of a stored item
+    forced: int | None  # if only one function can be called
+    schema_alone: int  # chat: the response schema without system message and tools
     schema_responses: int
-    schema_name: bool = False  # chat: the name of the answer's schema opens the reply
-    is_2023: bool = False  # tools are shown without titles, with a line for every property
+    schema_name: bool = False  # chat: the response begins with the name of the schema
+    is_2023: bool = False  # tools without titles, one property per line
     keeps_reasoning: bool = False
     known: bool = True
 
@@ -110,7 +110,7 @@ _GPT_5_4 = replace(
 )
 _CL100K = "cl100k_base"
 
-# The first whose pattern matches the bare name.
+# The first pattern that matches the name without its prefix applies.
 _GENERATIONS: tuple[tuple[str, OpenAIGeneration], ...] = (
     (
         r"gpt-3\.?5|davinci|babbage|text-embedding-(3|ada)",
@@ -165,7 +165,7 @@ _UNKNOWN_GENERATION = replace(_GPT_4O, name="unknown", family="unknown", known=F
 
 
 def find_generation(model: str) -> OpenAIGeneration:
-    """The generation that `model` belongs to; one that is not known yet inherits and is not called exact."""
+    """Return the generation of `model`. An unknown one inherits from a related one, and is not exact."""
     name = model.lower().strip().rpartition("/")[2]
     name = re.sub(r"^(us\.|eu\.|ft:)?(openai[.:-])?", "", name)
     for pattern, generation in _GENERATIONS:

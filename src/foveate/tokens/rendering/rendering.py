@@ -1,11 +1,7 @@
-"""What a provider makes of a part of a request before it is tokenised: which texts, and what goes around them.
+"""Renderings: the texts and the overhead that a provider makes of a part of a request, before it is tokenised.
 
-Rules (`tokens.rules`) decide a `Rendering`; a ruler (`Ruler`) then says how long its texts are. Every message
-makes a few of these values, so they are msgspec's structs, which are made ten times as fast as dataclasses.
-
-Renderings side by side, as one.
-
-What of a block that is not known a model could be shown.
+The rules of a family produce a `Rendering`; a tokenizer then measures its texts. Every message has several of
+these values, so they are structs of msgspec, which are created ten times as fast as dataclasses.
 """
 
 import math
@@ -16,21 +12,21 @@ from typing import Protocol
 import msgspec
 
 from foveate.formats.json_text.parse import parse_json, to_json
-from foveate.model import Format, Message, Opaque, Request, TokenCount, Tool
-from foveate.tokens.tokenizers.safe_boundaries import SafeBoundary
+from foveate.model import Format, Message, Opaque, Request, Tool
+from foveate.tokens.tokenizers.tokenizer import TextLength, TextMeasurer
 
 _FRACTIONS_PER_TOKEN = 1024
 
 
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
-    """A part as its provider renders it.
+    """A part of a request as its provider renders it.
 
-    `thoughts` are texts that count only until the next turn opens, `opens_turn` says that this part opens one.
-    `certain` says that the rule is known and not fitted. `loads` names deferred tools whose definition is
-    written out here. `unexplained` names what will be billed but cannot be seen from here.
+    `thinking_texts` count only until the next turn begins; `opens_turn`: this part begins one. `certain`: the
+    rule is known and not fitted. `loaded_tools`: deferred tools whose definitions become part of the prompt
+    here. `unexplained`: what is billed but not visible in the request.
 
-    The results of `parallel_calls` can be entries of one list. `list_entry` is what a result is shown as there:
-    its text, and its two ends as the first, another and the last entry. `entry_margin_tokens` makes it a guess.
+    Results of `parallel_calls` can be entries of one list. `list_entry` is a result as such an entry: its text,
+    and its two ends as the first, another and the last entry. With `entry_margin_tokens` it is a guess.
     """
 
     texts: tuple[str, ...] = ()
@@ -50,99 +46,40 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     entry_margin_tokens: float = 0.0
 
 
-class TextLength(msgspec.Struct, frozen=True):
-    """How long a text is in tokens, and how much longer it might be."""
-
-    tokens: float
-    margin_tokens: float
-
-
-class TextMeasurer(Protocol):
-    """Says how many tokens texts are for one family of models."""
-
-    name: str
-    exact: bool
-
-    def measure(self, text: str) -> TextLength:
-        """The length of a text; an empty one is 0."""
-
-    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """The length of each text, measured side by side where that is quicker."""
-
-
-AdditiveCounts = tuple[int, ...]
-"""What was counted in a text, before it is weighed: whole numbers, so that sums are exact."""
-
-
-class SegmentCounter(Protocol):
-    """Says how long parts of a text are, and texts that are joined."""
-
-    @property
-    def safe_boundary(self) -> SafeBoundary | None:
-        """Where a text can be cut so that what is counted in its pieces adds up to the whole; None: nowhere."""
-
-    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
-        """What `total` makes the count of each text from."""
-
-    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
-        """The count of a text that is not empty, in which so much was counted."""
-
-    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
-        """Where each step of about `step_chars` through a text without seams ends, and what is counted in it.
-
-        All steps add up to the whole, and the first ones nearly always to the beginning that they are. None
-        where such steps cannot be told.
-        """
-
-
-class Tokenizer(TextMeasurer, SegmentCounter, Protocol):
-    """Both in one, as every family of models has it."""
-
-
-def length_to_count(length: TextLength, *, exact: bool) -> TokenCount:
-    """The count of a text of that length, which is not empty."""
-    tokens = max(round(length.tokens), 1)
-    # A spread is of what goes around texts, so an exact one has none.
-    return TokenCount(tokens, exact, tokens if exact else tokens + math.ceil(length.margin_tokens))
-
-
 class RenderingRules(Protocol):
-    """How one family of models renders a request. Pure: decides, and counts nothing."""
+    """How one family of models renders a request. Pure: nothing is counted here."""
 
     vendor: str
-    """Whose rules these are."""
 
     family: str
-    """The models that these rules render alike, as the evidence names them."""
+    """Models that these rules render alike, as the evidence table names them."""
 
     generation: str
-    """Those of them that also have the same prices of images."""
+    """Models of the family that also have the same image prices."""
 
     api_formats: frozenset[Format]
-    """The formats that these models take as they are. Any other is translated by somebody on the way."""
+    """Formats that these models accept without translation."""
 
     keeps_thinking: bool
-    """Reasoning of earlier turns is billed again, not only that of the turn under way."""
+    """Thinking of earlier turns is billed again, not only that of the current turn."""
 
     def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
-        """What goes around it all: the reply's opening, the answer's schema."""
+        """Render what belongs to the whole request: the beginning of the response, the response schema."""
 
     def render_system(self, request: Request) -> Rendering:
-        """The system prompt that stands outside the messages."""
+        """Render the system prompt that is not a message."""
 
     def render_tool_preamble(
         self, request: Request, first: Message | None, loaded_tools: Sequence[str]
     ) -> Rendering:
-        """What goes around the tools, where there are any: a preamble, a namespace.
+        """Render what is added around the tools: a preamble, a namespace.
 
-        `loads` are the deferred tools that the conversation has loaded, each as often as it did.
+        `loaded_tools` are deferred tools that the conversation has loaded, each as often as it was loaded.
         """
 
-    def render_tool(self, tool: Tool, position: int) -> Rendering:
-        """One tool."""
+    def render_tool(self, tool: Tool, position: int) -> Rendering: ...
 
-    def render_message(self, message: Message) -> Rendering:
-        """One message."""
+    def render_message(self, message: Message) -> Rendering: ...
 
 
 _STORED_NAMES = {
@@ -153,9 +90,9 @@ _STORED_NAMES = {
 
 
 class MeasuredRendering(msgspec.Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
-    """A rendering whose texts have been measured. Only totals are rounded, so that nothing is rounded twice.
+    """A rendering with measured texts. Only totals are rounded, so nothing is rounded twice.
 
-    `entry_tokens` are those of a result as the first, another and the last entry of a list.
+    `entry_tokens`: tokens of a result as the first, another and the last entry of a list.
     """
 
     tokens: float = 0.0
@@ -177,9 +114,9 @@ class MeasuredRendering(msgspec.Struct, frozen=True, kw_only=True, rename=_STORE
 def measure_renderings(
     renderings: Sequence[Rendering], measurer: TextMeasurer, features: Sequence[int] = ()
 ) -> list[MeasuredRendering]:
-    """Each rendering measured, with all their texts handed to the ruler at once.
+    """Measure renderings; all their texts are measured in one batch.
 
-    `features` are those of the messages that were rendered.
+    `features` are those of the rendered messages.
     """
     texts: list[str] = []
     for rendering in renderings:
@@ -211,7 +148,7 @@ def _measure_rendering(rendering: Rendering, lengths: Iterator[TextLength], feat
             for length in islice(lengths, len(rendering.list_entry))
         ]
         entry_tokens = tuple(inner + ends[at] + ends[at + 1] for at in range(0, len(ends), 2))
-    # In steps that add up exactly, so that no sum depends on the order in which it is made.
+    # Fractions that add up exactly, so that no sum depends on the order of its terms.
     tokens = round(tokens * _FRACTIONS_PER_TOKEN) / _FRACTIONS_PER_TOKEN
     margin = math.ceil(margin * _FRACTIONS_PER_TOKEN) / _FRACTIONS_PER_TOKEN
     thinking_tokens = round(thinking_tokens * _FRACTIONS_PER_TOKEN) / _FRACTIONS_PER_TOKEN
@@ -237,8 +174,8 @@ def _measure_rendering(rendering: Rendering, lengths: Iterator[TextLength], feat
 def join_renderings(
     renderings: Iterable[Rendering], *, certain: bool = True, opens_turn: bool = False
 ) -> Rendering:
-    """All of `renderings` as one: certain only if each is, and opening a turn if one does."""
-    # One loop over all: every message goes through here, and most have two or three of them.
+    """Join renderings. Certain only if each is; opens a turn if any does."""
+    # One loop over all, since every message goes through here, mostly with two or three renderings.
     texts: list[str] = []
     thinking_texts: list[str] = []
     loaded_tools: list[str] = []
@@ -277,20 +214,20 @@ def join_renderings(
 
 
 def estimate_margin_tokens(text: str | bytes) -> float:
-    """About how many tokens `text` is, for margins only: a token is rarely less than three bytes."""
+    """Estimate tokens for margins: a token rarely has fewer than three bytes."""
     return len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")) / 3
 
 
-# Names, marks and seals: never shown.
+# Identifiers, cache breakpoints and encrypted data are never rendered.
 _HIDDEN_KEYS = frozenset(
     ("type", "id", "call_id", "tool_use_id", "cache_control", "signature", "encrypted_content")
 )
-# A string of this length without a blank is a picture, a sound or a seal, and no text.
+# A string of this length without whitespace is an image, audio or encrypted data, not text.
 _MAX_WORD_CHARS = 1024
 
 
 def render_unknown_block(block: Opaque) -> Rendering:
-    """An unknown block by the text in it: a guess, so that something that is sent does not count as nothing."""
+    """Guess by the text in a block of unknown type, so that it does not count as nothing."""
     text = _visible_text(parse_json(block.raw))
     return Rendering(
         texts=(text,), margin_tokens=estimate_margin_tokens(text) / 2, certain=False, unexplained=(block.kind,)

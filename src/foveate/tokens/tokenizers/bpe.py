@@ -1,160 +1,65 @@
-"""Offline tokenizers: byte-pair encodings whose vocabularies are on this machine.
-
-The tokens of a long text that no pattern splits, found a step at a time.
-
-Byte-pair encoding without a pattern may merge anywhere, so no place is known beforehand where such a text can
-be cut. But tokens in a row are the encoding of their text if every two neighbours are the encoding of theirs:
-take the first merge that would run over a border between two. Until then each token has come about by itself,
-in the order in which it does beside that neighbour alone, so there the same merge would have been next, and the
-two would not be the encoding of theirs.
-
-So the last tokens of a step are given up, and the next step begins where they did. Where it begins with the
-same token, that one and the last that was kept are neighbours in an encoding, as are all others.
-
-For the same reason a beginning of such a text that ends where one of its tokens does has just the tokens up to
-there: `token_steps` says where that is, and how many they are.
-
-A text cut where a vocabulary's tokens end, to be looked at.
-"""
+"""Byte-pair encoding with vocabularies on this machine."""
 
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from itertools import repeat
 from typing import Protocol
 
 from foveate.caching import register
+from foveate.model import TokenCount
 from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS, SafeBoundary, split_inside_words, split_text
+from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength, length_to_count
 
-DEFAULT_STEP_CHARS = 8 * 1024
-# What follows may change so many tokens at the end of a step, or more, in which case it is noticed.
-_UNSTABLE_TOKENS = 8
-_MAX_BORDERS_TRIED = 8
-
-
-class TokenVocabulary(Protocol):
-    """The part of a vocabulary that is used here."""
-
-    def encode(self, text: str) -> Iterable[Sequence[int]]:
-        """The token ids of a text, some thousands at a time."""
-
-    def token_bytes(self, token_id: int) -> int:
-        """How many bytes of a text a token stands for."""
-
-
-class TextEncoder(Protocol):
-    """The part of an engine that is used here."""
-
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Token ids; holds the interpreter's lock."""
-
-    def decode_token_bytes(self, token_id: int) -> bytes:
-        """The text of one token, which may be a part of a character."""
-
-
-def encode_in_steps(
-    engine: TextEncoder, text: str, *, lead_text: str = "", step_chars: int = DEFAULT_STEP_CHARS
-) -> Iterator[Sequence[int]]:
-    """The token ids of `text`, as `encode_ordinary` gives them for the whole.
-
-    `lead`: for an engine that puts a blank before a text, something that merges with nothing.
-    """
-    start, size = 0, step_chars
-    ids = engine.encode_ordinary(text[:size])
-    lead_tokens = len(engine.encode_ordinary(lead_text))
-    while start + size < len(text):
-        for kept_tokens, chars in _iter_step_borders(engine, text[start : start + size], ids):
-            next_start = start + chars
-            following = engine.encode_ordinary(lead_text + text[next_start : next_start + step_chars])[
-                lead_tokens:
-            ]
-            if following[:1] == ids[kept_tokens : kept_tokens + 1]:
-                yield ids[:kept_tokens]
-                start, size, ids = next_start, step_chars, following
-                break
-        else:  # nothing to rely on: a longer step is as right, and only takes longer
-            size *= 2
-            first = 0 if start == 0 else lead_tokens
-            ids = engine.encode_ordinary((lead_text if start else "") + text[start : start + size])[first:]
-    yield ids
-
-
-def _iter_step_borders(engine: TextEncoder, step: str, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where to cut a step, last first: how many of its tokens come before, and how many characters."""
-    step = step.replace("▁", " ")  # as engines without a pattern write a blank
-    tail = b""
-    for kept_tokens in range(len(ids) - 1, max(0, len(ids) - _UNSTABLE_TOKENS - _MAX_BORDERS_TRIED), -1):
-        tail = engine.decode_token_bytes(ids[kept_tokens]) + tail
-        if len(ids) - kept_tokens < _UNSTABLE_TOKENS:
-            continue
-        with suppress(UnicodeDecodeError):  # in the middle of a character
-            tail_text = tail.decode()
-            if step.endswith(tail_text) and len(tail_text) < len(step):
-                yield kept_tokens, len(step) - len(tail_text)
-
-
-def token_steps(
-    vocabulary: TokenVocabulary, text: str, step_chars: int
-) -> list[tuple[int, int, list[int]]] | None:
-    """Where each step through `text` starts and ends, and its tokens; all of them are those of the whole.
-
-    None where tokens do not spell the text as it is, since it was composed or a blank put before it.
-    """
-    data = text.encode("utf-8", "replace")
-    steps: list[tuple[int, int, list[int]]] = []
-    start = start_byte = end_byte = 0
-    step_ids: list[int] = []
-    for ids in vocabulary.encode(text):
-        for token_id in ids:
-            step_ids.append(token_id)
-            end_byte += vocabulary.token_bytes(token_id)
-            if end_byte - start_byte >= step_chars and end_byte < len(data) and data[end_byte] & 0xC0 != 0x80:
-                end = start + len(data[start_byte:end_byte].decode("utf-8", "replace"))
-                steps.append((start, end, step_ids))
-                start, start_byte, step_ids = end, end_byte, []
-    return [*steps, (start, len(text), step_ids)] if end_byte == len(data) else None
-
-
-# So many places are looked at one by one before the whole text is searched for each token.
+# So many occurrences of a prefix are checked one by one before the whole text is searched for each special
+# token.
 _MAX_MARKER_CHECKS = 64
-# Below this, one call that holds the interpreter's lock is over sooner than another thread would notice.
+# A call for a shorter text holds the GIL, but not long enough to delay other threads.
 _MAX_LOCKED_CHARS = 8 * 1024
-# Several texts are counted side by side, each on one core, unless one is so long that the others wait for it.
+# Texts are counted in parallel, each on one core, unless one is so long that the others would wait for it.
 _MAX_BATCHED_CHARS = 32 * 1024
-# Whoever goes through ids goes through so many at a time, so that no loop in C keeps others waiting.
+# Ids are returned in chunks, so that no loop in C delays other threads.
 _IDS_PER_CHUNK = 16 * 1024
 _CHECK_CHUNK_CHARS = 1024 * 1024
-# The engine takes 70 bytes for each byte of a word, and keeps them. Longer words are encoded in steps.
+# The engine needs 70 bytes of memory for each byte of a word, and does not free them. Longer words are encoded
+# in steps.
 _MAX_WORD_CHARS = 128 * 1024
-
-
+DEFAULT_STEP_CHARS = 8 * 1024
+# The text after a step can change about this many of its last tokens. If it changes more, that is detected.
+_UNSTABLE_TOKENS = 8
+_MAX_BORDERS_TRIED = 8
+# Smaller vocabularies encode other scripts almost byte by byte, which the bound must allow for.
+_NON_ASCII_TOKENS_PER_BYTE = 0.7
+_MAX_CACHED_COUNTS = 4096
 ATOMIC_TOKEN = re.compile(r"<[^<>\[\]\s]{1,24}>|\[[^<>\[\]\s]{1,24}\]")
-"""What can be one token wherever it stands: a tag, or a word in brackets."""
+"""Texts that can be one token in any context: a tag, or a word in brackets."""
 
 
 class BpeEngine(Protocol):
     """The part of splintr's tokenizers that is used here."""
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """Token ids; holds the interpreter's lock."""
+        """Return token ids. Holds the GIL."""
 
     def encode_flat(self, text: str) -> bytes:
-        """Token ids, four bytes each; matches special tokens; holds the lock."""
+        """Return token ids, four bytes each. Matches special tokens; holds the GIL."""
 
     def encode_batch_flat(self, texts: list[str]) -> tuple[bytes, bytes]:
-        """Ids of all texts and where each begins; matches special tokens; releases the lock."""
+        """Return the ids of all texts and the offset of each. Matches special tokens; releases the GIL."""
 
     def decode_token_bytes(self, token_id: int) -> bytes:
-        """The text of one token, which may be a part of a character."""
+        """Return the bytes of one token, which may be part of a character."""
 
     def clear_cache(self) -> None:
-        """Forget the words that were encoded; raises ValueError where none are remembered."""
+        """Empty the cache of encoded words. Raises ValueError if the engine has none."""
 
 
 class BpeVocabulary:
-    """Counts the tokens of a text as one vocabulary cuts it.
+    """Counts and encodes texts with one vocabulary.
 
-    Special tokens that are spelled out in a text count as the text they are: a user who writes
+    Special tokens that are spelled out in a text count as ordinary characters: a user who writes
     `<|endoftext|>` has written those characters.
     """
 
@@ -170,10 +75,12 @@ class BpeVocabulary:
         lead_text: str | None = None,
         atomic_tokens: Sequence[str] = (),
     ) -> None:
-        """`seam`: where texts can be cut, if anywhere; `composes`: the model reads an accent and its letter as
-        one (NFC), which the engine leaves to us; `slow_on`: what takes the quick calls more than linear time;
-        `lead`: that the engine knows no pattern, so that texts can be gone through in steps, and their lead;
-        `atoms`: what is always one token of its own, which only the quick calls know.
+        """Wrap an engine.
+
+        `safe_boundary`: where texts can be split, if anywhere. `normalizes`: the model reads NFC, which the
+        engine does not produce. `slow_pattern`: what the fast calls take more than linear time for.
+        `lead_text`: given if the engine uses no pattern, so that texts can be encoded in steps.
+        `atomic_tokens`: texts that are always one token, which only the fast calls know.
         """
         self.name = name
         self._engine = engine
@@ -190,12 +97,11 @@ class BpeVocabulary:
         register(self)
 
     def clear(self) -> None:
-        """Have the engine forget the words that it remembers."""
-        with suppress(ValueError):  # only those that split by a pattern remember any
+        """Empty the engine's cache of words."""
+        with suppress(ValueError):  # engines without a pattern have no cache
             self._engine.clear_cache()
 
     def count(self, text: str) -> int:
-        """How many tokens `text` is."""
         if not text:
             return 0
         text = self._normalize(text)
@@ -209,11 +115,11 @@ class BpeVocabulary:
             return self.count(replace_surrogates(text))
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each of `texts` is, counted side by side."""
+        """Count texts in parallel."""
         texts = [self._normalize(text) for text in texts] if self._normalizes else texts
         if len(texts) < 8:
             return [self.count(text) for text in texts]
-        # Nearly always there is nothing to take care of, and looking once through all of them shows it.
+        # Careful encoding is rarely needed, and one search through all texts shows it.
         if max(map(len, texts)) > _MAX_BATCHED_CHARS or self._needs_careful_encoding("\n".join(texts)):
             return self._count_mixed(texts)
         try:
@@ -223,7 +129,7 @@ class BpeVocabulary:
         return [count if text else 0 for text, count in zip(texts, counts, strict=True)]
 
     def _count_mixed(self, texts: Sequence[str]) -> list[int]:
-        """Texts that are long or want care one by one, and the others side by side."""
+        """Count long texts, and those that need careful encoding, one by one, and the others in parallel."""
         separate = {
             i
             for i, text in enumerate(texts)
@@ -235,7 +141,7 @@ class BpeVocabulary:
         return [self.count(text) if i in separate else next(others) for i, text in enumerate(texts)]
 
     def encode(self, text: str) -> Iterable[Sequence[int]]:
-        """The token ids of `text`, some thousands at a time."""
+        """Return the token ids of `text`, some thousands at a time."""
         text = self._normalize(text)
         if len(text) <= _MAX_LOCKED_CHARS and not self._needs_careful_encoding(text):
             try:
@@ -257,7 +163,7 @@ class BpeVocabulary:
                     yield ids[start : start + _IDS_PER_CHUNK]
 
     def token_bytes(self, token_id: int) -> int:
-        """How many bytes of a text a token stands for."""
+        """Return the length of a token in bytes of text."""
         size_bytes = self._token_bytes.get(token_id)
         if size_bytes is None:
             size_bytes = self._token_bytes[token_id] = len(self._engine.decode_token_bytes(token_id))
@@ -281,9 +187,9 @@ class BpeVocabulary:
             yield memoryview(self._engine.encode_batch_flat([piece])[0]).cast("I")
 
     def _encode_ordinary(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of a text for which the quick calls will not do."""
+        """Encode a text that the fast calls cannot encode correctly or quickly."""
         start = 0
-        # One by one, since going through a long text in a single call would keep other threads waiting.
+        # One match at a time, since a single call for a long text would delay other threads.
         for match in ATOMIC_TOKEN.finditer(text) if self._atomic_tokens else ():
             if match[0] in self._atomic_tokens:
                 yield from self._encode_without_atoms(text[start : match.start()])
@@ -292,7 +198,7 @@ class BpeVocabulary:
         yield from self._encode_without_atoms(text[start:])
 
     def _encode_without_atoms(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of a text in which nothing stands for itself: a step at a time, where that is exact."""
+        """Encode a text without atomic tokens; in steps, if that is exact."""
         if not text:
             return
         if len(text) <= (_MAX_WORD_CHARS if self._lead_text is None else _MAX_LOCKED_CHARS):
@@ -301,10 +207,10 @@ class BpeVocabulary:
             yield from encode_in_steps(self._engine, text, lead_text=self._lead_text or "")
 
     def _needs_careful_encoding(self, text: str) -> bool:
-        """Whether the engine's quick calls would find a special token in `text`, or be slow on it."""
-        # A loop, as most texts are short and a generator costs more than these.
+        """Whether the engine's fast calls would match a special token in `text`, or be slow."""
+        # A loop, since most texts are short and a generator would cost more than the searches.
         for prefix in self._special_prefixes:
-            # One character is found ten times as fast as two, and mostly is not there.
+            # Searching for one character is ten times as fast as for two, and usually fails.
             if (
                 prefix[0] in text
                 and prefix[-1] in text
@@ -315,7 +221,7 @@ class BpeVocabulary:
         return self._slow_pattern is not None and self._slow_pattern.search(text) is not None
 
     def _contains_special_token(self, text: str, prefix: str) -> bool:
-        """Whether a special token stands in `text`: at its few marks, or, where they are many, anywhere."""
+        """Whether `text` contains a special token; `prefix` is the beginning of one."""
         position = -1
         for _ in range(_MAX_MARKER_CHECKS):
             position = text.find(prefix, position + 1)
@@ -329,7 +235,9 @@ class BpeVocabulary:
         return split_text(text, safe_boundary=self.safe_boundary) if self.safe_boundary else [text]
 
     def _split_carefully(self, text: str) -> list[str]:
-        """`text` cut inside its special tokens as well, where they have a seam: then no piece spells them."""
+        """Split `text` inside its special tokens too, if they have a safe boundary, so that no piece spells
+        one.
+        """
         if len(text) <= _MAX_LOCKED_CHARS or self.safe_boundary is None:
             return [text]
         return split_inside_words(text, self._special_tokens, self.safe_boundary)
@@ -358,7 +266,7 @@ class BpeVocabulary:
         return word_tokens - self._frame_tokens * len(words) + sum(self._count_batch(pieces))
 
     def _count_batch(self, pieces: list[str]) -> list[int]:
-        if _forked:  # the engine's thread pool did not come along into this process
+        if _is_forked:  # the engine's threads do not exist in a forked process
             flat = [self._engine.encode_batch_flat([piece])[0] for piece in pieces]
             return [len(ids) // 4 - self._frame_tokens for ids in flat]
         offsets = memoryview(self._engine.encode_batch_flat(pieces)[1]).cast("Q")
@@ -366,31 +274,14 @@ class BpeVocabulary:
 
 
 def replace_surrogates(text: str) -> str:
-    """`text` as it can be sent in UTF-8: what is not a character becomes the replacement character."""
+    """Replace lone surrogates, so that the text can be encoded as UTF-8."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-_forked = False
-_watching = False
-
-
-def _register_fork_hook() -> None:
-    """Have a forked child told so: waiting for threads that only its parent has would never end."""
-    global _watching
-    if not _watching and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork)
-        _watching = True
-
-
-def _after_fork() -> None:
-    global _forked
-    _forked = True
-
-
 def split_into_tokens(vocabulary: BpeVocabulary, text: str) -> tuple[bytes, ...] | None:
-    """The bytes of each token of `text`; None where they cannot be told apart in it.
+    """Return the bytes of each token of `text`. None if the tokens do not spell the text.
 
-    A character may be several tokens, so what a token holds need not be text by itself.
+    A character can be several tokens, so a token need not be valid text.
     """
     data = replace_surrogates(text).encode()
     lengths = [vocabulary.token_bytes(token) for ids in vocabulary.encode(text) for token in ids]
@@ -403,3 +294,171 @@ def _split_bytes(data: bytes, lengths: Iterable[int]) -> tuple[bytes, ...]:
         tokens.append(data[start : start + length])
         start += length
     return tuple(tokens)
+
+
+_is_forked = False
+_fork_hook_registered = False
+
+
+def _register_fork_hook() -> None:
+    """Note forks: in the child, waiting for the engine's threads would never end."""
+    global _fork_hook_registered
+    if not _fork_hook_registered and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+        _fork_hook_registered = True
+
+
+def _after_fork() -> None:
+    global _is_forked
+    _is_forked = True
+
+
+class BpeTokenizer:
+    """Tokenizer with a vocabulary. Exact if the vocabulary is the model's own."""
+
+    def __init__(self, vocabulary: BpeVocabulary, *, exact: bool = True, spread: float = 0.0) -> None:
+        """`spread`: how much longer, relatively, texts can be for the model if the vocabulary is
+        not its own.
+        """
+        self.name = vocabulary.name
+        self.exact = exact
+        self.safe_boundary = vocabulary.safe_boundary
+        self._vocabulary = vocabulary
+        self._spread = spread
+
+    def measure(self, text: str) -> TextLength:
+        tokens = self._vocabulary.count(text)
+        return TextLength(tokens, 0.0) if self.exact and not self._spread else self._length_of(text, tokens)
+
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
+        return list(map(self._length_of, texts, self._vocabulary.count_many(texts)))
+
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
+        """Tokens, and bytes that another vocabulary might encode one by one."""
+        tokens = self._vocabulary.count_many(texts)
+        if self.exact:
+            return list(zip(tokens, repeat(0)))
+        return list(zip(tokens, map(_count_extra_utf8_bytes, texts), strict=True))
+
+    def weigh(self, counts: AdditiveCounts) -> TextLength:
+        tokens, extra_bytes = counts
+        return TextLength(tokens, tokens * self._spread + _NON_ASCII_TOKENS_PER_BYTE * extra_bytes)
+
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
+        return _exact_count(counts[0]) if self.exact else length_to_count(self.weigh(counts), exact=False)
+
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
+        """Count in steps that end where tokens end."""
+        steps = token_steps(self._vocabulary, text, step_chars)
+        if steps is None:
+            return None
+        return [
+            (end, (len(ids), 0 if self.exact else _count_extra_utf8_bytes(text[start:end])))
+            for start, end, ids in steps
+        ]
+
+    def _length_of(self, text: str, tokens: int) -> TextLength:
+        return self.weigh((tokens, 0 if self.exact else _count_extra_utf8_bytes(text)))
+
+
+@lru_cache(_MAX_CACHED_COUNTS)
+def _exact_count(tokens: int) -> TokenCount:
+    """Return an exact count. Cached, since prompts of many sections need thousands, mostly of small numbers."""
+    return TokenCount(max(tokens, 1), True, max(tokens, 1))
+
+
+def _count_extra_utf8_bytes(text: str) -> int:
+    return 0 if text.isascii() else len(text.encode("utf-8", "replace")) - len(text)
+
+
+class TextEncoder(Protocol):
+    """The part of an engine that `encode_in_steps` uses."""
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Return token ids. Holds the GIL."""
+
+    def decode_token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of one token, which may be part of a character."""
+
+
+def encode_in_steps(
+    engine: TextEncoder, text: str, *, lead_text: str = "", step_chars: int = DEFAULT_STEP_CHARS
+) -> Iterator[Sequence[int]]:
+    """Encode a long text that no pattern splits, step by step, with the same result as `encode_ordinary`.
+
+    Without a pattern, merges can happen anywhere, so no position is known to be safe to cut at. But a sequence
+    of tokens is the encoding of its text if every two neighbours are the encoding of theirs. To see why, take
+    the first merge that would cross a border between two tokens. Until then each of them was merged on its own,
+    in the same order as next to that neighbour alone, so the merge would have happened there too, and the two
+    would not be the encoding of their text.
+
+    So the last tokens of a step are discarded, and the next step begins where they did. If it begins with the
+    same token as before, then this token and the last one kept are neighbours in an encoding, like all others.
+
+    `lead_text` is for engines that put a space before a text: a text that merges with nothing.
+    """
+    start, size = 0, step_chars
+    ids = engine.encode_ordinary(text[:size])
+    lead_tokens = len(engine.encode_ordinary(lead_text))
+    while start + size < len(text):
+        for kept_tokens, chars in _iter_step_borders(engine, text[start : start + size], ids):
+            next_start = start + chars
+            following = engine.encode_ordinary(lead_text + text[next_start : next_start + step_chars])[
+                lead_tokens:
+            ]
+            if following[:1] == ids[kept_tokens : kept_tokens + 1]:
+                yield ids[:kept_tokens]
+                start, size, ids = next_start, step_chars, following
+                break
+        else:  # no stable border: a longer step is also right, only slower
+            size *= 2
+            first = 0 if start == 0 else lead_tokens
+            ids = engine.encode_ordinary((lead_text if start else "") + text[start : start + size])[first:]
+    yield ids
+
+
+def _iter_step_borders(engine: TextEncoder, step: str, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield where a step can be cut, last first: the number of tokens and of characters before the cut."""
+    step = step.replace("▁", " ")  # how engines without a pattern write a space
+    tail = b""
+    for kept_tokens in range(len(ids) - 1, max(0, len(ids) - _UNSTABLE_TOKENS - _MAX_BORDERS_TRIED), -1):
+        tail = engine.decode_token_bytes(ids[kept_tokens]) + tail
+        if len(ids) - kept_tokens < _UNSTABLE_TOKENS:
+            continue
+        with suppress(UnicodeDecodeError):  # not between characters
+            tail_text = tail.decode()
+            if step.endswith(tail_text) and len(tail_text) < len(step):
+                yield kept_tokens, len(step) - len(tail_text)
+
+
+class TokenVocabulary(Protocol):
+    """The part of a vocabulary that `token_steps` uses."""
+
+    def encode(self, text: str) -> Iterable[Sequence[int]]:
+        """Return the token ids of a text, some thousands at a time."""
+
+    def token_bytes(self, token_id: int) -> int:
+        """Return the length of a token in bytes of text."""
+
+
+def token_steps(
+    vocabulary: TokenVocabulary, text: str, step_chars: int
+) -> list[tuple[int, int, list[int]]] | None:
+    """Return start, end and tokens of each step through `text`. The tokens of all steps are those of the whole.
+
+    A prefix of the text that ends with a token has exactly the tokens up to there, see `encode_in_steps`. None
+    if the tokens do not spell the text exactly, because it was normalized or a space was put before it.
+    """
+    data = text.encode("utf-8", "replace")
+    steps: list[tuple[int, int, list[int]]] = []
+    start = start_byte = end_byte = 0
+    step_ids: list[int] = []
+    for ids in vocabulary.encode(text):
+        for token_id in ids:
+            step_ids.append(token_id)
+            end_byte += vocabulary.token_bytes(token_id)
+            if end_byte - start_byte >= step_chars and end_byte < len(data) and data[end_byte] & 0xC0 != 0x80:
+                end = start + len(data[start_byte:end_byte].decode("utf-8", "replace"))
+                steps.append((start, end, step_ids))
+                start, start_byte, step_ids = end, end_byte, []
+    return [*steps, (start, len(text), step_ids)] if end_byte == len(data) else None

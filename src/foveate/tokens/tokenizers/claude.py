@@ -1,12 +1,9 @@
-"""A ruler for Claude, whose tokenizers are not public: o200k's tokens, each class worth what was fitted for it.
+"""Approximate tokenizer for Claude, whose tokenizers are not public.
 
-Fitted on recorded requests and their bills, and on the growth of recorded sessions; `benchmarks/fit_claude.py`
-makes the constants. See `docs/counting.md` for what they rest on.
-
-What kind of text each token of o200k is: a table with a byte a token, shipped as data.
-
-Models whose tokenizer is not public cut text about where o200k does, but not equally often everywhere: rare
-words more, blanks less. So a text is described by how many of its o200k tokens are of which class.
+Claude splits text about where o200k does, but not equally often everywhere: rare words more, whitespace less.
+So the o200k tokens of a text are counted by class, and each class has a fitted weight. The constants are fitted
+to recorded requests with their usage and to the growth of recorded sessions (`benchmarks/fit_claude.py`,
+`docs/counting.md`). The class of each o200k token is shipped as data, one byte a token.
 """
 
 import re
@@ -20,15 +17,15 @@ import msgspec
 
 from foveate.caching import register
 from foveate.model import TokenCount
-from foveate.tokens.rendering.rendering import AdditiveCounts, TextLength, Tokenizer, length_to_count
 from foveate.tokens.tokenizers.bpe import BpeVocabulary, token_steps
 from foveate.tokens.tokenizers.estimate import build_estimator
+from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength, Tokenizer, length_to_count
 from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
 
 TOKEN_CLASSES = (
-    "word_common", "word_usual", "word_less", "word_rare",  # letters after a blank, by o200k's rank
-    "glued_usual", "glued_rare",  # lower-case letters without a blank before
-    "hump_usual", "hump_rare",  # a capital and letters without a blank before
+    "word_common", "word_usual", "word_less", "word_rare",  # letters after a space, by o200k's rank
+    "glued_usual", "glued_rare",  # lower-case letters without a space before
+    "hump_usual", "hump_rare",  # a capital and letters without a space before
     "capitals", "mark", "marks", "mark_line", "blanks", "lines", "digit", "digits_2", "digits_3",
     "mixed", "accented", "cjk", "other_script", "symbols",
 )  # fmt: skip
@@ -43,12 +40,12 @@ _CJK_RANGES = (
 
 @cache
 def load_class_table() -> bytes:
-    """The class of each o200k token, as its position in `CLASSES`."""
+    """Load the class of each o200k token, as an index into `TOKEN_CLASSES`."""
     return zlib.decompress(_CLASS_TABLE.read_bytes())
 
 
 def classify_token(rank: int, token: bytes) -> str:
-    """The class of one token; what the table is made by."""
+    """Return the class of one token. The shipped table is made with this."""
     try:
         text = token.decode()
     except UnicodeDecodeError:
@@ -97,26 +94,26 @@ _CLAUDE_2_NAME = re.compile(r"claude-(2|v2|instant)")
 _SERIES_FIRST_NAME = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:-(\d{1,2})(?!\d))?(?!\d)")
 _CLAUDE_3_NAME = re.compile(r"claude-(3)(?:-(\d)(?!\d))?-(opus|sonnet|haiku)")
 
-# What bills or documentation were seen of. Any other inherits its family's constants with a wider margin.
+# Versions with recorded usage or documentation. Others use the constants of their family with a wider margin.
 _KNOWN_VERSIONS = frozenset(((4, 0), (4, 1), (4, 5), (4, 6), (4, 7), (4, 8), (5, 0), (5, 1), (5, 5)))
 _NEW_TOKENIZER_VERSION = (4, 7)
 _UNKNOWN_VERSION_MARGIN = 0.2
 
-# Names of tools and of their parameters come with every call, and so do many of their values.
+# Names of tools and parameters occur in every call, and so do many values. Short texts are cached.
 _MAX_WORD_CHARS = 32
 _MAX_CACHED_WORDS = 4096
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClaudeVersion:
-    """Which Claude: `claude-3-5-haiku` is haiku 3.5, `claude-opus-4-20250514` is opus 4.0."""
+    """Version of a Claude model: `claude-3-5-haiku` is haiku 3.5, `claude-opus-4-20250514` is opus 4.0."""
 
     series: str
     number: tuple[int, int]
 
 
 class ClaudeConstants(msgspec.Struct, frozen=True):
-    """What was fitted for one tokenizer: text by class, structure by name, and the spread of both."""
+    """Fitted constants of one tokenizer: text by class, structure by name, and the spread of both."""
 
     text: dict[str, float]
     text_spread: dict[str, float]
@@ -126,20 +123,20 @@ class ClaudeConstants(msgspec.Struct, frozen=True):
 
 
 class FittedConstants(msgspec.Struct, frozen=True):
-    """The shipped constants of all families, dated."""
+    """The shipped constants of all families, with their date."""
 
     fitted: str
     families: dict[str, ClaudeConstants]
 
 
 def normalize_claude_name(model: str) -> str:
-    """A model's name as Anthropic spells it: `claude-4.5-sonnet` is `claude-sonnet-4-5`."""
+    """Return the name in Anthropic's spelling: `claude-4.5-sonnet` is `claude-sonnet-4-5`."""
     name = re.sub(r"[._@ ]", "-", model.lower())
     return re.sub(r"claude-([4-9](?:-\d)?)-(opus|sonnet|haiku|fable|mythos)\b", r"claude-\2-\1", name)
 
 
 def parse_claude_version(model: str) -> ClaudeVersion | None:
-    """The version that a name says, or None where it says none that is known."""
+    """Return the version in a model name, or None."""
     name = normalize_claude_name(model)
     if match := _CLAUDE_3_NAME.search(name):
         return ClaudeVersion(match[3], (3, int(match[2] or 0)))
@@ -149,7 +146,7 @@ def parse_claude_version(model: str) -> ClaudeVersion | None:
 
 
 def claude_family(model: str) -> str:
-    """Which of the tokenizers a model has: `claude-2`, `claude-3` (3 to 4.6) or `claude-4.7` (and later)."""
+    """Return the tokenizer family of a model: `claude-2`, `claude-3` (3 to 4.6) or `claude-4.7` (and later)."""
     if _CLAUDE_2_NAME.search(normalize_claude_name(model)):
         return "claude-2"
     version = parse_claude_version(model)
@@ -157,7 +154,7 @@ def claude_family(model: str) -> str:
 
 
 def extra_margin(model: str) -> float:
-    """How much wider the margin of a model is that nothing is known of yet."""
+    """Additional relative margin of a model without recorded usage."""
     version = parse_claude_version(model)
     known = version and (version.number[0] == 3 or version.number in _KNOWN_VERSIONS)
     return 0.0 if known or claude_family(model) == "claude-2" else _UNKNOWN_VERSION_MARGIN
@@ -165,12 +162,11 @@ def extra_margin(model: str) -> float:
 
 @cache
 def load_fitted_constants() -> FittedConstants:
-    """The constants as they are shipped."""
     return msgspec.json.decode(_CONSTANTS.read_bytes(), type=FittedConstants)
 
 
 def build_claude_tokenizer(model: str) -> Tokenizer:
-    """The ruler of a Claude model; where o200k does not run here, the estimate by characters."""
+    """Build the tokenizer of a Claude model, or an estimator if o200k is not available."""
     family = claude_family(model)
     try:
         vocabulary = bundled_vocabulary("o200k_base")
@@ -180,7 +176,7 @@ def build_claude_tokenizer(model: str) -> Tokenizer:
 
 
 class ClaudeTokenizer:
-    """Counts o200k's tokens by class, and weighs them."""
+    """Counts o200k tokens by class and weighs them."""
 
     exact = False
 
@@ -198,15 +194,12 @@ class ClaudeTokenizer:
         register(self)
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """The length of each text."""
         return [self.measure(text) for text in texts]
 
     def clear(self) -> None:
-        """Forget every word."""
         self._word_lengths: dict[str, TextLength] = {}
 
     def measure(self, text: str) -> TextLength:
-        """The length of a text."""
         if len(text) > _MAX_WORD_CHARS:
             return self._measure_uncached(text)
         word_lengths = self._word_lengths
@@ -221,11 +214,10 @@ class ClaudeTokenizer:
         return self.weigh(count_token_classes(self._vocabulary.encode(text))) if text else TextLength(0.0, 0.0)
 
     def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
-        """How many tokens of each class each text has."""
+        """Numbers of tokens by class."""
         return [count_token_classes(self._vocabulary.encode(text)) for text in texts]
 
     def weigh(self, counts: AdditiveCounts) -> TextLength:
-        """The length of the text in which so much was counted."""
         tokens = margin = 0.0
         for count, weight, class_margin in zip(counts, self._weights, self._margins, strict=True):
             if count:
@@ -234,17 +226,16 @@ class ClaudeTokenizer:
         return TextLength(tokens, margin)
 
     def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
-        """The count of a text in which so much was counted."""
         return length_to_count(self.weigh(counts), exact=False)
 
     def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
-        """Steps that end where o200k's tokens do."""
+        """Count in steps that end where o200k tokens end."""
         steps = token_steps(self._vocabulary, text, step_chars)
         return None if steps is None else [(end, count_token_classes([ids])) for _, end, ids in steps]
 
 
 def count_token_classes(tokens: Iterable[Sequence[int]]) -> AdditiveCounts:
-    """How many tokens of each class there are among some thousands of ids at a time."""
+    """Count tokens by class. `tokens` are ids, some thousands at a time."""
     classes = load_class_table()
     counts = [0] * len(TOKEN_CLASSES)
     for ids in tokens:

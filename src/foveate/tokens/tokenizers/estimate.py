@@ -1,8 +1,8 @@
-"""An estimate that needs no tokenizer: characters counted by class, each class worth what it was fitted to be.
+"""Estimates without a tokenizer: characters are counted by class, and each class has a fitted weight.
 
-A byte's class is looked up in a table (one `bytes.translate`), and the features are counts of classes and of
-neighbours (a blank before a letter begins a word, a lower-case letter before a capital is a hump). So prose,
-code, JSON and CJK weigh what they do because of what they are made of, text by text, in linear time.
+A table gives the class of each byte (one `bytes.translate`). The features are counts of classes and of pairs: a
+space before a letter starts a word, a lower-case letter before a capital is a hump. So prose, code, JSON and
+CJK get different estimates, in linear time.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from foveate.model import TokenCount
-from foveate.tokens.rendering.rendering import AdditiveCounts, TextLength, length_to_count
 from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS
+from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength, length_to_count
 
 _CONSTANTS = Path(__file__).parents[1] / "data" / "estimate.json"
 
@@ -22,7 +22,7 @@ _LOWER, _UPPER, _DIGIT, _PUNCT, _BLANK, _LINE, _CJK, _NEAR, _FAR, _FARTHEST, _TA
 
 
 def _classify_byte(byte: int) -> int:
-    if byte >= 0xF0:  # the first byte of a character: emoji and rare han begin with these
+    if byte >= 0xF0:  # first byte of emoji and rare Han characters
         return _FARTHEST
     if byte >= 0xE0:  # kana, han and hangul, or the scripts of India and South-East Asia and most symbols
         return _CJK if 0xE3 <= byte <= 0xED else _FAR
@@ -49,7 +49,7 @@ TEXT_FEATURES = (
 
 
 def count_text_features(text: str) -> tuple[int, ...]:
-    """How often each of `FEATURES` occurs in `text`."""
+    """Count how often each of `TEXT_FEATURES` occurs in `text`."""
     classes = text.encode("utf-8", "replace").translate(_BYTE_CLASSES)
     digits, marks, lines = classes.count(b"dd"), classes.count(b"pp"), classes.count(b"nn")
     return (
@@ -72,68 +72,62 @@ def count_text_features(text: str) -> tuple[int, ...]:
 
 
 class CharacterClassEstimator:
-    """A ruler that weighs the classes of characters."""
+    """Estimates tokens by classes of characters."""
 
     exact = False
-    # No two neighbours that are counted together stand on both sides of one.
+    # No pair that is counted as a feature crosses such a boundary.
     safe_boundary = AFTER_WORDS
 
     def __init__(self, name: str, weights: Sequence[float], spread: float) -> None:
-        """`spread`: how much longer, relative, a text has been found to be."""
+        """`spread`: how much longer, relatively, texts were found to be."""
         self.name = name
         self._weights = (*weights, 0.0)
         self._spread = spread
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """The estimated length of each text, at least 1 where there is any text."""
+        """Estimate the length of each text, at least 1 unless it is empty."""
         return [self.measure(text) for text in texts]
 
     def measure(self, text: str) -> TextLength:
-        """The length of a text."""
         return self.weigh((*count_text_features(text), len(text)))
 
     def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
-        """The features of each text, and how many characters it has."""
+        """The features of each text, and its number of characters."""
         return [(*count_text_features(text), len(text)) for text in texts]
 
     def weigh(self, counts: AdditiveCounts) -> TextLength:
-        """The length of the text in which so much was counted."""
         if not counts[-1]:
             return TextLength(0.0, 0.0)
         tokens = max(1.0, sum(map(mul, counts, self._weights)))
         return TextLength(tokens, tokens * self._spread + 2)
 
     def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
-        """The count of a text in which so much was counted."""
         return length_to_count(self.weigh(counts), exact=False)
 
     def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
-        """None: every place is as good as another."""
+        """Return None: no position is better than another."""
         del text, step_chars
         return None
 
 
 class CharacterCountEstimator:
-    """The last resort: a quarter of the characters, at least 1; rare characters can be four tokens each."""
+    """The last resort: a quarter of the characters, at least 1. Rare characters can be four tokens each."""
 
     name = "characters"
     exact = False
     safe_boundary = AFTER_WORDS
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """The length of each text."""
         return [self.measure(text) for text in texts]
 
     def measure(self, text: str) -> TextLength:
-        """The length of a text."""
         return self.weigh((len(text),))
 
     def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
-        """How many characters each text has."""
+        """The number of characters."""
         return [(len(text),) for text in texts]
 
     def weigh(self, counts: AdditiveCounts) -> TextLength:
-        """The length of a text of so many characters."""
         (chars,) = counts
         if not chars:
             return TextLength(0.0, 0.0)
@@ -141,11 +135,10 @@ class CharacterCountEstimator:
         return TextLength(tokens, 4.0 * chars - tokens)
 
     def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
-        """The count of a text in which so much was counted."""
         return length_to_count(self.weigh(counts), exact=False)
 
     def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
-        """None: every place is as good as another."""
+        """Return None: no position is better than another."""
         del text, step_chars
         return None
 
@@ -163,7 +156,7 @@ def _load_constants() -> _EstimateConstants:
 
 
 def build_estimator(vocabulary: str) -> CharacterClassEstimator | CharacterCountEstimator:
-    """The estimate that was fitted for a vocabulary; where there is none, the last resort."""
+    """Return the estimator that was fitted for a vocabulary, or the last resort."""
     constants = _load_constants()
     if vocabulary not in constants.weights:
         return CharacterCountEstimator()

@@ -1,22 +1,21 @@
-"""Cuts a long text where the tokenizer would cut it anyway, so that its pieces can be counted apart.
+"""Positions where a text can be split so that the tokens of the pieces are the tokens of the whole.
 
-The split patterns of GPT-2's descendants (cl100k, o200k, Llama 3, Qwen, DeepSeek, Tekken) never let a match run
-from a letter or digit over one of the characters below: a run of letters goes on only with letters, marks or an
-apostrophe, a run of digits only with digits, and what follows starts a match of its own. None of them looks
-back. So the tokens of the whole are the tokens of the pieces, one after the other.
+The split patterns of GPT-2's descendants (cl100k, o200k, Llama 3, Qwen, DeepSeek, Tekken) never match across a
+letter or digit followed by one of the characters below: letters are continued only by letters, marks or an
+apostrophe, digits only by digits, and what follows starts a new match. None of the patterns looks back.
 
-Gemma's vocabularies know no pattern, but hold no token in which a blank follows a letter or digit, so that no
-merge runs over that seam either.
+Gemma's vocabularies have no pattern, but no token in which a space follows a letter or digit, so no merge
+crosses such a position either.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-# Small enough that all cores have work from 20 KB on, large enough that cutting costs nearly nothing.
+# Small enough that all cores have work from 20 KB on, large enough that splitting costs almost nothing.
 PIECE_CHARS = 8 * 1024
-# Where words are, a seam is found in much less; where none are, looking on would cost more than it brings, and
-# another thread would wait for the end of it.
+# In text with words a boundary is found much sooner. In text without words a longer search costs more than it
+# gains, and delays other threads.
 _SEARCH_CHARS = 1024
 
 _WORD_ENDINGS = ' \t\r\n,.;:!?()[]{}"<>=+-*/\\|&%$#@^~`。、，！？；：（）「」『』《》…—“”'
@@ -28,7 +27,7 @@ BEFORE_BLANKS: SafeBoundary = re.compile(r"[^\W_](?= )")
 def split_text(
     text: str, piece_chars: int = PIECE_CHARS, safe_boundary: SafeBoundary = AFTER_WORDS
 ) -> list[str]:
-    """`text` in pieces of about `piece_chars`; a stretch without a seam stays whole."""
+    """Split `text` into pieces of about `piece_chars`. Parts without a safe boundary are not split."""
     pieces: list[str] = []
     start, position = 0, piece_chars
     while position < len(text):
@@ -42,7 +41,7 @@ def split_text(
 
 
 def split_inside_words(text: str, words: Sequence[str], safe_boundary: SafeBoundary = AFTER_WORDS) -> list[str]:
-    """`text` in pieces, cut inside every one of `words` that has a seam, so that no piece spells it."""
+    """Split `text` inside every one of `words` that has a safe boundary, so that no piece contains it."""
     boundary_in_word = {
         word: match.end() for word in words if (match := safe_boundary.search(word)) is not None
     }

@@ -1,22 +1,85 @@
-"""Rulers that remember: long texts, as a system prompt comes with every request, and what was measured last."""
+"""The tokenizer interface, and caches of the lengths of texts."""
 
+import math
 from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
 
 from foveate.caching import LruCache, hash_bytes
-from foveate.tokens.rendering.rendering import TextLength, TextMeasurer
+from foveate.model import TokenCount
+from foveate.tokens.tokenizers.safe_boundaries import SafeBoundary
 
-# A text shorter than this is tokenised sooner than its digest is looked up.
+
+class TextLength(msgspec.Struct, frozen=True):
+    """Length of a text in tokens, and a margin."""
+
+    tokens: float
+    margin_tokens: float
+
+
+class TextMeasurer(Protocol):
+    """Measures texts for one family of models."""
+
+    name: str
+    exact: bool
+
+    def measure(self, text: str) -> TextLength:
+        """Measure a text. The length of an empty text is 0."""
+
+    def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
+        """Measure texts, in parallel if that is faster."""
+
+
+AdditiveCounts = tuple[int, ...]
+"""Numbers counted in a text, before they are weighed. Integers, so that sums are exact."""
+
+
+class SegmentCounter(Protocol):
+    """Counts parts of texts in numbers that can be added."""
+
+    @property
+    def safe_boundary(self) -> SafeBoundary | None:
+        """Where a text can be split so that the counts of the pieces add up. None if nowhere."""
+
+    def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
+        """Return the numbers for each text, from which `to_token_count` makes its count."""
+
+    def to_token_count(self, counts: AdditiveCounts) -> TokenCount:
+        """Return the count of a text, which is not empty, from its numbers."""
+
+    def count_steps(self, text: str, step_chars: int) -> list[tuple[int, AdditiveCounts]] | None:
+        """Return the end and the numbers of each step of about `step_chars` through a text without safe
+        boundaries.
+
+        The steps add up to the whole, and the first ones nearly always to the prefix that they cover. None if
+        the tokenizer cannot provide such steps.
+        """
+
+
+class Tokenizer(TextMeasurer, SegmentCounter, Protocol):
+    """Measures whole texts and counts parts of texts."""
+
+
+def length_to_count(length: TextLength, *, exact: bool) -> TokenCount:
+    """Return the count of a text of that length, which is not empty."""
+    tokens = max(round(length.tokens), 1)
+    # The spread of an exact tokenizer only concerns the overhead around texts.
+    return TokenCount(tokens, exact, tokens if exact else tokens + math.ceil(length.margin_tokens))
+
+
+# Tokenising a shorter text is faster than hashing it.
 _MIN_CACHED_CHARS = 2048
-# One longer than this is rarely met twice on its own, and its digest costs a fifth of its count: where it comes
-# in a request, the request's beginning is remembered.
+# Longer texts rarely repeat on their own, and hashing them costs a fifth of a count. In requests, the prefix of
+# the conversation is cached anyway.
 _MAX_CACHED_CHARS = 128 * 1024
-# Of what was measured last, so many texts are known that are not as quickly measured as looked for.
+# Number of recent texts that are cached, and the length from which a look-up is faster than tokenising.
 _MAX_RECENT_TEXTS = 16
 _MIN_RECENT_CHARS = 64
 
 
 class RecentTextMeasurer:
-    """Another ruler, which knows for a moment what it has measured: the blocks of a message come after it."""
+    """Caches the texts measured last, since the blocks of a message are often measured right after it."""
 
     def __init__(self, measurer: TextMeasurer) -> None:
         self.name = measurer.name
@@ -25,15 +88,13 @@ class RecentTextMeasurer:
         self.clear()
 
     def clear(self) -> None:
-        """Forget it."""
         self._recent_lengths: dict[str, TextLength] = {}
 
     def measure(self, text: str) -> TextLength:
-        """The length of a text."""
         return self._recent_lengths.get(text) or self._measurer.measure(text)
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """The length of each text, the last of which are known until it is asked for others."""
+        """Measure texts and cache the last of them until the next call."""
         lengths = self._measurer.measure_many(texts)
         recent = zip(texts[-_MAX_RECENT_TEXTS:], lengths[-_MAX_RECENT_TEXTS:], strict=True)
         self._recent_lengths = {
@@ -43,7 +104,7 @@ class RecentTextMeasurer:
 
 
 class CachingMeasurer:
-    """Another ruler, asked once about each long text; `latest` is it for what comes once."""
+    """Caches the lengths of long texts, such as system prompts. Use `recent` for texts that occur once."""
 
     def __init__(self, measurer: TextMeasurer, capacity: int) -> None:
         self.recent = RecentTextMeasurer(measurer)
@@ -53,17 +114,15 @@ class CachingMeasurer:
         self._lengths: LruCache[TextLength] = LruCache(capacity)
 
     def clear(self) -> None:
-        """Forget every length."""
         self._lengths = LruCache(self._lengths.capacity)
         self.recent.clear()
 
     def measure(self, text: str) -> TextLength:
-        """The length of a text."""
         is_cached = _MIN_CACHED_CHARS <= len(text) <= _MAX_CACHED_CHARS
         return self._measure_cached(text) if is_cached else self.recent.measure(text)
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        """The length of each text; the short ones side by side."""
+        """Measure texts; those that are not cached in one batch."""
         cached = [i for i, text in enumerate(texts) if _MIN_CACHED_CHARS <= len(text) <= _MAX_CACHED_CHARS]
         long = {i: self._measure_cached(texts[i]) for i in cached}
         if not long:

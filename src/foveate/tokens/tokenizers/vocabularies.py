@@ -1,7 +1,7 @@
-"""Vocabularies: the ones that come with the engine's wheel, and a user's own files.
+"""Vocabularies: bundled with the tokenizer's engine, or in a user's file.
 
-Loading takes 30 to 150 ms and the first word that is not in the vocabulary another 200, so each is loaded once
-and only when a count needs it.
+Loading takes 30 to 150 ms, and the first unknown word another 200 ms. So each vocabulary is loaded once, when a
+count needs it.
 """
 
 import base64
@@ -31,18 +31,19 @@ BUNDLED_VOCABULARIES = (
 )
 
 _SAFE_BOUNDARIES: dict[str, SafeBoundary] = {"gemma2": BEFORE_BLANKS, "gemma3": BEFORE_BLANKS}
-# The normalizer in Qwen's tokenizer.json is NFC; those of the others are empty.
+# The normalizer in Qwen's tokenizer.json is NFC. The others have none.
 _NFC_VOCABULARIES = ("qwen3",)
-# What merges with nothing in vocabularies without a pattern. Gemma's put no blank before a text and need none.
+# A text that merges with nothing, for vocabularies without a pattern. Gemma's put no space before a text and
+# need none.
 _LEAD_TEXTS = {"gemma2": "", "gemma3": "", "mistral_v1": "\n"}
-# Vocabularies with symbols that are matched before all else, which the engine's careful calls leave out. They
-# stand among the first tokens.
+# Vocabularies with symbols that are matched first, which the engine's careful calls ignore. They are among the
+# first tokens.
 _VOCABULARIES_WITH_ATOMIC_TOKENS = ("gemma2", "gemma3")
 _MAX_ATOMIC_TOKEN_ID = 512
-# Where the engine looks for Gemma's tokens of blanks, the time grows with the square of a run of mixed blanks.
+# The engine takes quadratic time to find Gemma's whitespace tokens in a run of mixed whitespace.
 _LONG_WHITESPACE = re.compile(r"(?<!\s)\s{256}")
 
-# How the text is split before the merges, by a word in the name of a rank file. The file itself does not say.
+# The split pattern, by a word in the name of a rank file. The file itself does not name it.
 _PATTERNS = {
     "o200k": "O200K_BASE_PATTERN",
     "cl100k": "CL100K_BASE_PATTERN",
@@ -52,10 +53,10 @@ _PATTERNS = {
     "kimi": "KIMI_PATTERN",
     "tekken": "MISTRAL_V3_PATTERN",
 }
-# … or by how many ranks there are, for the two that everybody renames.
+# For two vocabularies that are often renamed, the number of ranks identifies the pattern.
 _PATTERN_BY_RANK_COUNT = {199_998: "O200K_BASE_PATTERN", 100_256: "CL100K_BASE_PATTERN"}
 
-# A word in no vocabulary, to have the merge table built while the interpreter's lock is free.
+# A word that no vocabulary contains: encoding it builds the merge table without the GIL.
 _WARM_UP_TEXTS = ["xqzjvkpwq"]
 
 
@@ -64,7 +65,7 @@ _load_lock = Lock()
 
 
 def bundled_vocabulary(name: str) -> BpeVocabulary:
-    """The tokenizer of a vocabulary in `BUNDLED`; whoever asks while it is being read waits for it."""
+    """Load a vocabulary in `BUNDLED_VOCABULARIES`. Concurrent callers wait for one load."""
     vocabulary = _vocabularies.get(name)
     if vocabulary is None:
         with _load_lock:
@@ -91,9 +92,10 @@ def _load_bundled(name: str) -> BpeVocabulary:
 
 
 def _find_atomic_tokens(engine: Any) -> list[str]:
-    """What a vocabulary takes for one token wherever it stands, such as a tag of HTML or the mark of a turn.
+    """Find texts that a vocabulary always encodes as one token, such as HTML tags or turn markers.
 
-    What the engine spells out where it is told to match no special token, and else does not, is one.
+    Those are what the engine encodes as one token only if it matches special tokens, though they are not
+    special tokens.
     """
     special_tokens = set(engine.special_tokens())
     texts = [
@@ -111,7 +113,7 @@ def _find_atomic_tokens(engine: Any) -> list[str]:
 
 
 def load_vocabulary_file(path: Path) -> BpeVocabulary:
-    """The tokenizer in a `tokenizer.json` or `.tiktoken` file.
+    """Load a `tokenizer.json` or `.tiktoken` file.
 
     Raises:
         BadVocabulary: the file cannot be read, or is neither.
@@ -120,7 +122,7 @@ def load_vocabulary_file(path: Path) -> BpeVocabulary:
         data = path.read_bytes()
     except OSError as error:
         raise BadVocabulary(str(path), error.strerror or "cannot be read") from None
-    except ValueError as error:  # a name with a zero byte in it
+    except ValueError as error:  # a path with a zero byte
         raise BadVocabulary(str(path), str(error)) from None
     if path.suffix == ".tiktoken":
         return _load_rank_file(path, data)
@@ -148,7 +150,7 @@ def _load_tokenizer_json(path: Path, data: bytes) -> BpeVocabulary:
 
 
 def _find_safe_boundary(data: bytes) -> SafeBoundary | None:
-    """Where a tokenizer.json lets texts be cut: it splits by a pattern that is known, and by nothing else."""
+    """Return where texts can be split, if a tokenizer.json splits only by a known pattern."""
     import msgspec
     import splintr
 
@@ -196,7 +198,7 @@ def _load_rank_file(path: Path, data: bytes) -> BpeVocabulary:
 
 
 def _count_ranks(path: Path, data: bytes) -> int:
-    """How many ranks the file has; every line must be a token in base64 and a rank of its own."""
+    """Check that every line is a base64 token with its own rank, and return the number of ranks."""
     single_bytes, ranks = set(), set()
     for number, line in enumerate(data.splitlines(), start=1):
         try:

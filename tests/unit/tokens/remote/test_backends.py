@@ -47,7 +47,7 @@ def asking(backend: Backend, url: str, key: str) -> CounterOptions:
     return CounterOptions(backend=backend, endpoint_url=url, api_key=key)
 
 
-async def test_anthropic_counts_a_request_without_what_its_counter_refuses() -> None:
+async def test_anthropic_gets_only_the_fields_that_its_counter_accepts() -> None:
     async with (
         anthropic_api() as api,
         ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
@@ -61,7 +61,7 @@ async def test_anthropic_counts_a_request_without_what_its_counter_refuses() -> 
     assert api.body().keys() == {"model", "system", "messages"}
 
 
-async def test_anthropic_counts_a_request_for_the_model_that_was_asked_for() -> None:
+async def test_anthropic_counts_for_the_requested_model() -> None:
     request = replace(formats.parse_request(MESSAGES), model="claude-opus-5-5")
     async with (
         anthropic_api() as api,
@@ -72,7 +72,7 @@ async def test_anthropic_counts_a_request_for_the_model_that_was_asked_for() -> 
     assert api.body()["model"] == "claude-opus-5-5"
 
 
-async def test_a_text_costs_what_its_message_costs_less_what_any_message_costs() -> None:
+async def test_a_text_counts_as_its_message_minus_the_message_overhead() -> None:
     async with (
         anthropic_api() as api,
         ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
@@ -83,7 +83,7 @@ async def test_a_text_costs_what_its_message_costs_less_what_any_message_costs()
     assert api.requests == 3  # the frame, and each text once
 
 
-async def test_a_text_of_spaces_is_not_sent_to_anthropic_which_refuses_it() -> None:
+async def test_a_blank_text_is_not_sent_to_anthropic() -> None:
     async with (
         anthropic_api() as api,
         ConnectedCounter(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), EndpointRegistry()) as cascade,
@@ -94,7 +94,7 @@ async def test_a_text_of_spaces_is_not_sent_to_anthropic_which_refuses_it() -> N
     assert count.total == foveate.count("  \n ")
 
 
-async def test_a_model_that_anthropic_does_not_know_says_nothing_about_the_others() -> None:
+async def test_an_unknown_model_at_anthropic_does_not_affect_others() -> None:
     """Its 404 was once taken for a missing route, and no Claude was counted by it any more."""
     endpoints = EndpointRegistry()
     async with (
@@ -113,7 +113,7 @@ async def test_a_model_that_anthropic_does_not_know_says_nothing_about_the_other
     assert "gpt-4" in (endpoints.unsupported_reason(api.url, "text", "gpt-4") or "")
 
 
-async def test_a_request_that_needs_a_beta_is_counted_offline_and_not_called_exact() -> None:
+async def test_a_request_that_needs_a_beta_is_counted_offline_and_not_exact() -> None:
     body = {**MESSAGES, "model": "gpt-4o", "mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}]}
     async with (
         anthropic_api() as api,
@@ -127,7 +127,7 @@ async def test_a_request_that_needs_a_beta_is_counted_offline_and_not_called_exa
     assert well.backend == "anthropic_api"
 
 
-async def test_a_wrong_key_is_told_and_counts_against_the_breaker() -> None:
+async def test_a_wrong_key_is_reported_and_counts_as_a_failure() -> None:
     endpoints = EndpointRegistry()
     async with (
         anthropic_api() as api,
@@ -141,7 +141,7 @@ async def test_a_wrong_key_is_told_and_counts_against_the_breaker() -> None:
     assert "invalid x-api-key" in endpoints.last_errors[api.url]
 
 
-async def test_the_key_is_in_no_error() -> None:
+async def test_no_error_contains_the_key() -> None:
     async with anthropic_api() as api, JsonClient() as client:
         counter = AnthropicCounter(client, "sk-ant-bad", api.url)
         question = counter.text_query(TEXT, "claude-sonnet-4-5")
@@ -152,7 +152,7 @@ async def test_the_key_is_in_no_error() -> None:
     assert "sk-ant-bad" not in str(refusal.value)
 
 
-async def test_with_a_key_auto_asks_anthropic_about_claude_and_about_nobody_else() -> None:
+async def test_with_a_key_auto_asks_anthropic_only_about_claude() -> None:
     gpt = CounterOptions(api_key="sk-ant-good")
     async with ConnectedCounter(
         gpt, EndpointRegistry()
@@ -163,7 +163,7 @@ async def test_with_a_key_auto_asks_anthropic_about_claude_and_about_nobody_else
 
 
 @pytest.mark.parametrize("reply", [{}, {"input_tokens": "9"}, {"input_tokens": True}, {"input_tokens": -1}])
-async def test_a_number_that_is_none_is_a_definite_no(reply: dict[str, object]) -> None:
+async def test_an_invalid_number_is_a_permanent_failure(reply: dict[str, object]) -> None:
     endpoints = EndpointRegistry()
     async with raw_server(always_reply(ok_response(reply))) as api:
         for backend, key in ((Backend.ANTHROPIC_API, "k"), (Backend.OPENAI_API, "k")):
@@ -175,7 +175,7 @@ async def test_a_number_that_is_none_is_a_definite_no(reply: dict[str, object]) 
     assert "input_tokens" in (endpoints.unsupported_reason(api.url, "openai-responses") or "")
 
 
-async def test_openai_counts_a_responses_request_without_what_its_counter_refuses() -> None:
+async def test_openai_gets_only_the_fields_that_its_counter_accepts() -> None:
     async with (
         openai_api() as api,
         ConnectedCounter(asking(Backend.OPENAI_API, api.url, "sk-good"), EndpointRegistry()) as cascade,
@@ -254,7 +254,7 @@ async def test_vllm_counts_a_text_without_special_tokens_and_a_chat_with_its_tem
     assert with_tools.total.tokens == 11 + 50
 
 
-async def test_vllm_counts_for_the_model_it_has_whatever_we_call_it() -> None:
+async def test_vllm_counts_for_the_model_it_runs_whatever_the_request_names() -> None:
     """Its 404 for another name was once taken for a missing route."""
     async with vllm() as server:
         options = CounterOptions(endpoint_url=server.url, use_endpoint=True)
@@ -265,7 +265,7 @@ async def test_vllm_counts_for_the_model_it_has_whatever_we_call_it() -> None:
     assert "model" not in server.body()
 
 
-async def test_vllm_is_asked_to_go_on_with_an_answer_as_the_chat_asks_it() -> None:
+async def test_vllm_gets_the_continuation_option_of_the_chat() -> None:
     chat = {
         "model": VLLM_MODEL,
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "well"}],
@@ -283,7 +283,7 @@ async def test_vllm_is_asked_to_go_on_with_an_answer_as_the_chat_asks_it() -> No
     assert count.total == TokenCount(2 * 5 + 2, True, 12)
 
 
-async def test_what_vllm_has_no_route_for_is_counted_offline_as_it_is() -> None:
+async def test_requests_without_a_vllm_route_are_counted_offline() -> None:
     async with (
         vllm() as server,
         ConnectedCounter(
@@ -303,7 +303,7 @@ def test_tiktoken_is_a_name_for_offline() -> None:
     assert Backend.from_name("auto") is Backend.AUTO
 
 
-def test_an_unknown_backend_is_refused_with_the_names_there_are() -> None:
+def test_an_unknown_backend_is_rejected_with_the_known_names() -> None:
     with pytest.raises(BadOption, match="auto, offline, estimate, endpoint, anthropic_api"):
         Backend.from_name("magic")
 
@@ -319,7 +319,7 @@ def test_an_unknown_backend_is_refused_with_the_names_there_are() -> None:
     ],
     ids=lambda options: f"{options.backend} {options.endpoint_url}",
 )
-async def test_a_backend_without_its_address_or_key_is_refused(options: CounterOptions) -> None:
+async def test_a_backend_without_its_address_or_key_is_rejected(options: CounterOptions) -> None:
     with pytest.raises(BadOption):
         async with ConnectedCounter(options, EndpointRegistry()):
             pass

@@ -27,7 +27,7 @@ def test_the_third_failure_opens_it_for_thirty_seconds() -> None:
     assert breaker.allows(130.0)
 
 
-def test_a_success_in_between_starts_the_count_of_failures_anew() -> None:
+def test_a_success_resets_the_number_of_failures() -> None:
     breaker = CLOSED.with_failure(0.0).with_failure(0.0).with_success().with_failure(0.0).with_failure(0.0)
 
     assert breaker.is_closed
@@ -43,25 +43,25 @@ def test_each_failed_trial_doubles_the_wait_up_to_five_minutes() -> None:
     assert waits == [30, 60, 120, 240, 300, 300]
 
 
-def test_while_a_trial_is_under_way_nobody_else_tries() -> None:
+def test_no_other_call_is_allowed_during_a_trial() -> None:
     breaker = opened().with_trial(30.0)
 
     assert not breaker.allows(30.0)
     assert not breaker.allows(59.9)
 
 
-def test_a_trial_that_never_reports_back_is_followed_by_another() -> None:
+def test_a_trial_without_an_outcome_is_followed_by_another() -> None:
     assert opened().with_trial(30.0).allows(60.0)
 
 
-def test_a_trial_that_succeeds_closes_it() -> None:
+def test_a_successful_trial_closes_it() -> None:
     breaker = opened().with_trial(30.0).with_success()
 
     assert breaker == CLOSED
     assert breaker.with_failure(31.0).is_closed
 
 
-def test_calls_that_were_under_way_when_it_opened_do_not_double_the_wait() -> None:
+def test_failures_of_calls_started_before_it_opened_do_not_double_the_wait() -> None:
     """A burst of ten time-outs once kept a server out for five minutes instead of half a minute."""
     breaker = CLOSED
     for _ in range(10):
@@ -77,7 +77,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_always_at_most_one_call_tries_in_a_wait(events: list[tuple[str, float]]) -> None:
+def test_at_most_one_call_is_allowed_per_wait(events: list[tuple[str, float]]) -> None:
     now, breaker, tried_at = 0.0, CLOSED, -1000.0
     for event, seconds in events:
         now += seconds
@@ -96,7 +96,7 @@ def test_always_at_most_one_call_tries_in_a_wait(events: list[tuple[str, float]]
 
 
 @given(EVENTS)
-def test_always_the_wait_is_none_or_between_the_first_and_the_longest(events: list[tuple[str, float]]) -> None:
+def test_the_wait_is_zero_or_between_minimum_and_maximum(events: list[tuple[str, float]]) -> None:
     now, breaker, in_a_row = 0.0, CLOSED, 0
     for event, seconds in events:
         now += seconds

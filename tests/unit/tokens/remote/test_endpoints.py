@@ -63,7 +63,7 @@ def asking(backend: Backend, url: str, key: str = "k") -> CounterOptions:
 
 @pytest.mark.parametrize("backend", ASKED)
 @pytest.mark.parametrize("number", ODD_NUMBERS.values(), ids=ODD_NUMBERS)
-async def test_an_odd_number_from_an_endpoint_is_garbled_and_no_error_of_the_request(
+async def test_an_invalid_number_from_an_endpoint_is_a_garbled_response(
     number: bytes, backend: Backend
 ) -> None:
     """It was once raised as `MalformedRequest`, as if the request had been at fault."""
@@ -82,7 +82,7 @@ async def test_an_odd_number_from_an_endpoint_is_garbled_and_no_error_of_the_req
     assert endpoints.unsupported_reason(api.url, request.format)
 
 
-async def test_an_odd_template_from_llama_cpp_is_garbled_too() -> None:
+async def test_an_invalid_template_from_llama_cpp_is_a_garbled_response() -> None:
     def behave(path: str, body: bytes) -> bytes:
         return (
             http_response(200, b'{"prompt":"\xff"}')
@@ -98,7 +98,7 @@ async def test_an_odd_template_from_llama_cpp_is_garbled_too() -> None:
 
 
 @pytest.mark.parametrize("backend", ASKED)
-async def test_half_a_pair_in_a_models_name_is_asked_about_all_the_same(backend: Backend) -> None:
+async def test_a_lone_surrogate_in_a_model_name_is_replaced(backend: Backend) -> None:
     """Gemini's route once could not be written with it."""
     body, name = ASKED[backend]
     reply = {name.decode(): 7, "tokens": [1]}
@@ -113,7 +113,7 @@ async def test_half_a_pair_in_a_models_name_is_asked_about_all_the_same(backend:
     assert whole.total.tokens > 0
 
 
-async def test_the_key_of_a_server_of_ones_own_never_goes_to_anthropic() -> None:
+async def test_the_key_of_another_server_is_never_sent_to_anthropic() -> None:
     """With `use_endpoint` off, `auto` once took it for Anthropic's."""
     mine = CounterOptions(endpoint_url="http://127.0.0.1:9", api_key="my-secret")
 
@@ -126,12 +126,12 @@ async def test_the_key_of_a_server_of_ones_own_never_goes_to_anthropic() -> None
     assert ANTHROPIC_URL not in str(count)
 
 
-def test_with_a_key_and_no_address_auto_may_ask_anthropic() -> None:
+def test_auto_asks_anthropic_with_a_key_and_no_address() -> None:
     assert CounterOptions(api_key="sk-ant").uses_network
 
 
 @pytest.mark.slow
-async def test_models_that_a_client_makes_up_do_not_fill_the_memory() -> None:
+async def test_the_registry_is_bounded_for_invented_model_names() -> None:
     """Each was once kept for ever, whole."""
     endpoints = EndpointRegistry()
     name = "m" * 10_000
@@ -152,7 +152,7 @@ async def test_models_that_a_client_makes_up_do_not_fill_the_memory() -> None:
     assert kept_bytes < 3_000_000
 
 
-async def test_what_a_message_of_each_model_costs_is_not_kept_for_ever() -> None:
+async def test_the_cache_of_message_overheads_is_bounded() -> None:
     async with raw_server(always_reply(ok_response({"input_tokens": 8}))) as api, JsonClient() as client:
         counter = AnthropicCounter(client, "k", api.url)
         for i in range(3):
@@ -162,7 +162,7 @@ async def test_what_a_message_of_each_model_costs_is_not_kept_for_ever() -> None
         assert len(counter._frame_tokens_by_model) == 3
 
 
-async def test_a_new_counting_of_the_same_address_does_not_probe_again() -> None:
+async def test_another_counter_of_the_same_address_does_not_probe_again() -> None:
     """What was learnt was once forgotten with each `Counting`, or with each counter."""
     endpoints = EndpointRegistry()
     async with raw_server(llama_tokenize) as server:
@@ -177,7 +177,7 @@ async def test_a_new_counting_of_the_same_address_does_not_probe_again() -> None
     assert len(asked) == 2 + 3
 
 
-async def test_countings_share_what_the_process_knows_unless_they_are_given_their_own() -> None:
+async def test_counters_share_a_registry_unless_given_their_own() -> None:
     async with raw_server(always_reply(http_response(404))) as server:
         for endpoints in (None, None, EndpointRegistry(), None):
             async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
@@ -187,7 +187,7 @@ async def test_countings_share_what_the_process_knows_unless_they_are_given_thei
     assert shared_endpoint_registry().unsupported_reason(server.url, "text")
 
 
-async def test_whether_a_server_names_models_as_we_do_is_learnt_once() -> None:
+async def test_a_server_that_rejects_model_names_is_asked_once() -> None:
     endpoints = EndpointRegistry()
     async with vllm() as server:
         for text in ("one", "two words"):
@@ -205,7 +205,7 @@ EQUAL_QUESTIONS: dict[Backend, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("backend", EQUAL_QUESTIONS)
-async def test_equal_questions_share_an_answer_whatever_the_request_says_beside_them(backend: Backend) -> None:
+async def test_equal_queries_share_a_count_despite_other_fields(backend: Backend) -> None:
     """Answers were once kept by the whole body, so another `max_tokens` was asked for anew."""
     body, _ = ASKED[backend]
     key = {Backend.ANTHROPIC_API: "sk-ant-good", Backend.GEMINI_API: "good"}.get(backend, "")
@@ -226,7 +226,7 @@ async def test_equal_questions_share_an_answer_whatever_the_request_says_beside_
     assert api.requests == asked
 
 
-async def test_another_order_inside_a_tool_is_another_question() -> None:
+async def test_another_order_inside_a_tool_is_another_query() -> None:
     """A chat template may print a tool in the order in which its fields come."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     turned = dict(reversed(tool.items()))
@@ -261,7 +261,7 @@ class Threads:
         return TokenCount(1, True, 1)
 
 
-async def test_a_long_question_is_written_and_hashed_off_the_event_loop() -> None:
+async def test_a_long_query_is_built_and_hashed_off_the_event_loop() -> None:
     """Eleven megabytes once took the loop fifty milliseconds."""
     counter = Threads()
     cascade = FallbackCounter(counter_for, endpoint_for=lambda _: counter)
@@ -271,7 +271,7 @@ async def test_a_long_question_is_written_and_hashed_off_the_event_loop() -> Non
     assert counter.on_loop == [True, False]
 
 
-async def test_a_counter_that_stands_alone_learns_for_itself() -> None:
+async def test_a_counter_without_a_registry_learns_for_itself() -> None:
     async with raw_server(llama_tokenize) as server, JsonClient() as client:
         for _ in range(2):
             await TokenizeCounter(client, server.url).detect_server()
@@ -279,7 +279,7 @@ async def test_a_counter_that_stands_alone_learns_for_itself() -> None:
     assert server.requests == 2
 
 
-async def test_what_an_endpoint_does_not_count_is_told() -> None:
+async def test_unsupported_subjects_are_reported() -> None:
     endpoints = EndpointRegistry()
     async with ConnectedCounter(asking(Backend.OPENAI_API, "http://127.0.0.1:9"), endpoints) as cascade:
         await cascade.count_text(TEXT, "gpt-4o")

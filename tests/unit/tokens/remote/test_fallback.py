@@ -77,7 +77,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("behave", DEFINITE_NO.values(), ids=DEFINITE_NO)
-async def test_a_definite_no_is_remembered_and_the_offline_count_stands_as_it_is(behave: Behaviour) -> None:
+async def test_a_permanent_failure_is_remembered_and_the_offline_count_stays_exact(behave: Behaviour) -> None:
     async with (
         raw_server(behave) as server,
         ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
@@ -97,7 +97,7 @@ async def test_a_definite_no_is_remembered_and_the_offline_count_stands_as_it_is
 
 
 @pytest.mark.parametrize("behave", FAILING.values(), ids=FAILING)
-async def test_a_failing_endpoint_is_asked_three_times_and_never_called_exact(behave: Behaviour) -> None:
+async def test_a_failing_endpoint_is_tried_three_times_and_counts_are_not_exact(behave: Behaviour) -> None:
     async with (
         raw_server(behave) as server,
         ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
@@ -111,7 +111,7 @@ async def test_a_failing_endpoint_is_asked_three_times_and_never_called_exact(be
     assert server.requests == 3
 
 
-async def test_an_endpoint_that_hangs_delays_three_counts_by_its_time_out() -> None:
+async def test_a_hanging_endpoint_delays_three_counts_by_the_timeout() -> None:
     async with (
         raw_server(HANGS) as server,
         ConnectedCounter(options(server.url, timeout_ms=50), EndpointRegistry()) as cascade,
@@ -123,7 +123,7 @@ async def test_an_endpoint_that_hangs_delays_three_counts_by_its_time_out() -> N
 
 
 @pytest.mark.slow
-async def test_a_reply_of_100_mb_that_nobody_announced_is_not_read_to_its_end() -> None:
+async def test_an_unannounced_response_of_100_mb_is_not_read_completely() -> None:
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     endless = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunk * 100 + b"0\r\n\r\n"
     async with (
@@ -135,7 +135,7 @@ async def test_a_reply_of_100_mb_that_nobody_announced_is_not_read_to_its_end() 
     assert count.total == OFFLINE
 
 
-async def test_a_closed_port_is_a_failure_and_not_a_no() -> None:
+async def test_a_closed_port_is_a_temporary_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     endpoints = EndpointRegistry()
@@ -148,7 +148,7 @@ async def test_a_closed_port_is_a_failure_and_not_a_no() -> None:
     assert url in endpoints.last_errors[url]
 
 
-async def test_without_use_endpoint_no_probe_is_ever_sent() -> None:
+async def test_without_use_endpoint_no_probe_is_sent() -> None:
     async with raw_server(llama_tokenize) as server:
         for backend in (Backend.AUTO, Backend.OFFLINE, Backend.ESTIMATE):
             if backend is Backend.ESTIMATE:
@@ -197,7 +197,7 @@ async def test_after_the_wait_one_trial_closes_the_breaker_again() -> None:
     assert not endpoints.last_errors
 
 
-async def test_two_counts_at_once_while_half_open_send_one_trial() -> None:
+async def test_concurrent_counts_while_half_open_send_one_trial() -> None:
     clock = Clock()
     endpoints = EndpointRegistry(clock)
     async with (
@@ -212,7 +212,7 @@ async def test_two_counts_at_once_while_half_open_send_one_trial() -> None:
     assert server.requests == 4
 
 
-async def test_ten_time_outs_at_once_open_the_breaker_for_half_a_minute() -> None:
+async def test_ten_concurrent_timeouts_open_the_breaker_for_half_a_minute() -> None:
     clock = Clock()
     endpoints = EndpointRegistry(clock)
     async with (
@@ -224,7 +224,7 @@ async def test_ten_time_outs_at_once_open_the_breaker_for_half_a_minute() -> Non
     assert endpoints.breaker(server.url).wait_seconds == 30.0
 
 
-async def test_a_trial_that_is_cancelled_leaves_the_next_one_free() -> None:
+async def test_a_cancelled_trial_allows_the_next_one() -> None:
     clock = Clock()
     endpoints = EndpointRegistry(clock)
     async with (
@@ -242,7 +242,7 @@ async def test_a_trial_that_is_cancelled_leaves_the_next_one_free() -> None:
         assert endpoints.breaker(server.url).allows(clock.now)
 
 
-async def test_an_answer_is_kept_and_not_asked_for_again() -> None:
+async def test_a_remote_count_is_cached() -> None:
     async with (
         raw_server(llama_tokenize) as server,
         ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
@@ -256,7 +256,7 @@ async def test_an_answer_is_kept_and_not_asked_for_again() -> None:
     assert server.requests == asked == 2  # what it speaks, then the text
 
 
-async def test_a_kept_answer_is_given_while_the_breaker_is_open() -> None:
+async def test_a_cached_count_is_returned_while_the_breaker_is_open() -> None:
     ill = False
 
     def behave(path: str, body: bytes) -> bytes:
@@ -275,7 +275,7 @@ async def test_a_kept_answer_is_given_while_the_breaker_is_open() -> None:
     assert kept.total == TokenCount(6, True, 6)
 
 
-async def test_kept_answers_are_bounded() -> None:
+async def test_the_cache_of_remote_counts_is_bounded() -> None:
     bounded = CounterOptions(backend=Backend.ENDPOINT, cache_capacity=2)
     async with (
         raw_server(llama_tokenize) as server,
@@ -287,7 +287,7 @@ async def test_kept_answers_are_bounded() -> None:
     assert [body["content"] for _, body in server.sent] == ["a", "one", "two", "three", "one"]
 
 
-async def test_answers_are_forgotten_with_all_else_that_is_remembered() -> None:
+async def test_drop_caches_drops_remote_counts() -> None:
     async with (
         raw_server(llama_tokenize) as server,
         ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
@@ -301,7 +301,7 @@ async def test_answers_are_forgotten_with_all_else_that_is_remembered() -> None:
     assert server.requests == asked + 1  # the text, and not what it speaks
 
 
-async def test_another_model_is_counted_anew_though_the_body_is_the_same() -> None:
+async def test_another_model_is_counted_separately_for_the_same_body() -> None:
     """The body's own model was once the only one in the key, so a switch of model read a stale count."""
     request = formats.parse_request(CHAT)
     async with vllm() as server, ConnectedCounter(options(server.url), EndpointRegistry()) as cascade:
@@ -312,7 +312,7 @@ async def test_another_model_is_counted_anew_though_the_body_is_the_same() -> No
     assert server.requests == asked + 1
 
 
-async def test_a_switch_of_model_switches_the_offline_counter() -> None:
+async def test_switching_the_model_switches_the_offline_counter() -> None:
     async with ConnectedCounter(CounterOptions(), EndpointRegistry()) as cascade:
         counts = [await cascade.count_text("Привет, мир", model) for model in ("gpt-4o", "gpt-4", "gpt-4o")]
 
@@ -323,7 +323,7 @@ async def test_a_switch_of_model_switches_the_offline_counter() -> None:
     assert counts[0].total != counts[1].total
 
 
-async def test_a_refusal_of_one_text_is_held_against_nothing_else() -> None:
+async def test_a_rejected_text_does_not_affect_others() -> None:
     def behave(path: str, body: bytes) -> bytes:
         return http_response(413) if len(body) > 1000 else llama_tokenize(path, body)
 
@@ -352,7 +352,7 @@ class CountsNothing:
         raise AssertionError("nobody has a question")
 
 
-async def test_what_an_endpoint_does_not_count_is_as_exact_as_the_offline_counter_says() -> None:
+async def test_unsupported_subjects_get_the_offline_count_unchanged() -> None:
     """A text was once called inexact because OpenAI's endpoint counts requests only."""
     cascade = FallbackCounter(counter_for, endpoint_for=lambda _: CountsNothing())
 
@@ -360,7 +360,7 @@ async def test_what_an_endpoint_does_not_count_is_as_exact_as_the_offline_counte
     assert (await cascade.count_request(formats.parse_request(CHAT))) == foveate.count_request(CHAT)
 
 
-async def test_an_empty_text_is_nothing_and_nobody_is_asked() -> None:
+async def test_an_empty_text_is_counted_without_a_request() -> None:
     async with (
         raw_server(llama_tokenize) as server,
         ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
@@ -371,7 +371,7 @@ async def test_an_empty_text_is_nothing_and_nobody_is_asked() -> None:
     assert server.requests == 0
 
 
-async def test_a_text_that_no_encoding_can_hold_is_counted_all_the_same() -> None:
+async def test_a_text_with_lone_surrogates_is_counted() -> None:
     async with (
         raw_server(llama_tokenize) as server,
         ConnectedCounter(options(server.url), EndpointRegistry()) as cascade,
@@ -382,7 +382,7 @@ async def test_a_text_that_no_encoding_can_hold_is_counted_all_the_same() -> Non
     assert count.total.tokens == 6
 
 
-async def test_a_llama_server_that_cannot_count_a_chat_counts_its_template() -> None:
+async def test_a_llama_server_without_chat_counting_counts_the_templated_text() -> None:
     def behave(path: str, body: bytes) -> bytes:
         if path == "/apply-template":
             said = json.loads(body)["messages"][0]["content"]
@@ -401,7 +401,7 @@ async def test_a_llama_server_that_cannot_count_a_chat_counts_its_template() -> 
     assert routes.count("/v1/chat/completions/input_tokens") == 1
 
 
-async def test_endpoints_that_are_known_already_are_not_learnt_again() -> None:
+async def test_known_endpoints_are_not_probed_again() -> None:
     endpoints = EndpointRegistry()
     async with raw_server(always_reply(http_response(404))) as server:
         for _ in range(3):
@@ -412,7 +412,7 @@ async def test_endpoints_that_are_known_already_are_not_learnt_again() -> None:
     assert "404" in (endpoints.unsupported_reason(server.url, "text") or "")
 
 
-async def test_whether_an_endpoint_can_tokenise_can_be_asked() -> None:
+async def test_the_registry_tells_whether_an_endpoint_can_tokenise() -> None:
     async with raw_server(llama_tokenize) as llama, vllm() as other, JsonClient() as client:
         assert await TokenizeCounter(client, llama.url).detect_server() == "llama.cpp"
         assert await TokenizeCounter(client, f"{other.url}/v1/").detect_server() == "vLLM"

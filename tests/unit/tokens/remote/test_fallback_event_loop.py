@@ -64,7 +64,7 @@ async def repeat_count(work: Callable[[int], Awaitable[RequestCount]]) -> tuple[
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "gemini-2.5-pro", "a-model-of-next-year"])
 @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
-async def test_the_loop_goes_on_while_a_megabyte_is_counted(text: str, model: str) -> None:
+async def test_the_event_loop_keeps_running_while_a_megabyte_is_counted(text: str, model: str) -> None:
     async with ConnectedCounter(CounterOptions()) as cascade:
         await cascade.count_text("load the vocabulary", model)
         # Each is another text, so that none is remembered.
@@ -76,7 +76,7 @@ async def test_the_loop_goes_on_while_a_megabyte_is_counted(text: str, model: st
 
 @pytest.mark.slow
 @pytest.mark.process
-async def test_the_loop_goes_on_while_a_server_counts_a_megabyte() -> None:
+async def test_the_event_loop_keeps_running_while_a_server_counts_a_megabyte() -> None:
     """The server is in another process, or its work would be a gap."""
     text = LONG_TEXTS["prose"]
     with served_elsewhere(llama_tokenize) as url:
@@ -117,7 +117,7 @@ asyncio.run(serve())
 
 
 @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
-async def test_off_the_loop_a_text_is_as_long_as_on_it(text: str) -> None:
+async def test_counts_off_the_event_loop_are_the_same(text: str) -> None:
     async with ConnectedCounter(CounterOptions()) as cascade:
         count = await cascade.count_text(text, "gpt-4o")
 

@@ -73,7 +73,7 @@ def user(text: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_question_costs_what_was_billed(
+def test_plain_chats_match_recorded_usage(
     model: str, host: str, text: str, beside: dict[str, Any], billed: int
 ) -> None:
     count = counted(chat(user(text), **beside), model, host)
@@ -82,7 +82,7 @@ def test_a_question_costs_what_was_billed(
     assert count.total.exact
 
 
-def test_gpt_oss_on_responses_costs_what_was_billed() -> None:
+def test_gpt_oss_on_responses_matches_recorded_usage() -> None:
     body = {"input": [user("Reply with exactly OSS.")], "stream": False}
 
     assert counted(body, "openai.gpt-oss-120b", "bedrock-mantle.us-east-1.api.aws").total.tokens == 72
@@ -111,7 +111,7 @@ def test_gpt_oss_on_responses_costs_what_was_billed() -> None:
         ),
     ],
 )
-def test_tools_cost_what_was_billed_and_are_not_called_exact(
+def test_tools_match_recorded_usage_and_are_not_exact(
     model: str, host: str, body: dict[str, Any], billed: int
 ) -> None:
     count = counted(body, model, host)
@@ -121,7 +121,7 @@ def test_tools_cost_what_was_billed_and_are_not_called_exact(
     assert count.total.upper > billed
 
 
-def test_a_call_and_its_answer_cost_what_was_billed() -> None:
+def test_a_call_and_its_result_match_recorded_usage() -> None:
     """100 were billed."""
     asked = {"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}, "id": "KikbB849t"}
     function = {
@@ -146,7 +146,7 @@ def test_a_call_and_its_answer_cost_what_was_billed() -> None:
     assert not count.total.exact
 
 
-def test_r1_is_shown_no_tools() -> None:
+def test_r1_does_not_see_tools() -> None:
     """19 were billed."""
     text = "What are the first three prime numbers? Return them as a list of integers."
     count = counted(chat(user(text), tools=[CAPITAL]), "deepseek-ai/DeepSeek-R1", HUGGING_FACE)
@@ -154,7 +154,7 @@ def test_r1_is_shown_no_tools() -> None:
     assert (count.total.tokens, count.total.exact) == (19, True)
 
 
-def test_on_bedrock_qwen_does_not_think_unless_asked_to() -> None:
+def test_on_bedrock_qwen_does_not_think_by_default() -> None:
     """19 and 15 were billed."""
     body = {"messages": [{"role": "user", "content": [{"text": "Reply with the single word: ok"}]}]}
     asking = {**body, "additionalModelRequestFields": {"reasoning_config": "high"}}
@@ -168,7 +168,7 @@ def test_the_host_decides_between_templates_of_one_model() -> None:
     assert find_template("openai/gpt-oss-120b", "").name == "gpt-oss"
 
 
-def test_a_model_that_nobody_knows_gets_the_last_template_and_is_not_called_exact() -> None:
+def test_an_unknown_model_gets_the_last_template_and_is_not_exact() -> None:
     count = counted(chat(user("Hello")), "hal-9000", "discovery.example")
 
     assert find_template("hal-9000", "discovery.example").name == "generic"
@@ -204,7 +204,7 @@ def test_a_model_that_nobody_knows_gets_the_last_template_and_is_not_called_exac
     ],
 )
 @pytest.mark.parametrize("host", ["", GROQ, HUGGING_FACE, BEDROCK, "acme.snowflakecomputing.com"])
-def test_a_version_that_nothing_is_known_of_is_counted_as_its_kin_and_never_called_exact(
+def test_an_unknown_version_uses_a_related_template_and_is_not_exact(
     model: str, host: str
 ) -> None:
     template = find_template(model, host)
@@ -250,7 +250,7 @@ def test_a_version_that_nothing_is_known_of_is_counted_as_its_kin_and_never_call
         ("openai/gpt-oss-20b:free", "gpt-oss"),
     ],
 )
-def test_a_known_model_is_known_by_whatever_name_it_is_served(model: str, name: str) -> None:
+def test_a_known_model_is_recognized_under_every_served_name(model: str, name: str) -> None:
     template = find_template(model, "")
 
     assert (template.name, template.exact) == (name, True)
@@ -260,7 +260,7 @@ def test_a_known_model_is_known_by_whatever_name_it_is_served(model: str, name: 
     "model",
     ["llama-3.1-8b", "qwen3", "mistral", "kimi-k2", "glm-5", "gemma-3", "nova-lite", "grok-4", "mixtral-8x7b"],
 )
-def test_every_template_names_a_vocabulary_that_is_there_and_what_it_rests_on(model: str) -> None:
+def test_every_template_has_an_existing_vocabulary_and_evidence(model: str) -> None:
     template = find_template(model, "")
 
     assert template.name != "generic"
@@ -269,12 +269,12 @@ def test_every_template_names_a_vocabulary_that_is_there_and_what_it_rests_on(mo
     assert template.evidence
 
 
-def test_no_name_takes_long_to_look_up() -> None:
+def test_looking_up_a_name_takes_linear_time() -> None:
     for name in ("deepseek" * 100_000 + "qwen", "qwen3" + "-q4_0_k" * 100_000 + "!", "." * 1_000_000):
         assert not find_template(name, "").exact
 
 
-def test_what_an_earlier_answer_thought_aloud_is_cut_where_the_template_does_so() -> None:
+def test_thinking_in_earlier_responses_is_stripped_if_the_template_does_so() -> None:
     said = Message(role="assistant", parts=(Text("<think>2 and 2</think>\n\nFour."),))
 
     assert ChatTemplateRules(find_template("qwen3-32b", "")).render_message(said).texts == ("Four.",)
@@ -282,7 +282,7 @@ def test_what_an_earlier_answer_thought_aloud_is_cut_where_the_template_does_so(
     assert not ChatTemplateRules(find_template("qwen3-32b", "")).render_message(said).certain
 
 
-def test_reasoning_counts_until_the_user_speaks_again_except_where_it_is_kept() -> None:
+def test_thinking_counts_until_the_next_user_message_unless_it_is_kept() -> None:
     api_format = [
         user("What is 2 + 2?"),
         {"role": "assistant", "content": "Four.", "reasoning_content": "Two and two make four."},
@@ -298,7 +298,7 @@ def test_reasoning_counts_until_the_user_speaks_again_except_where_it_is_kept() 
     assert cost("glm-5", user("Sure?")) > 0
 
 
-def test_deepseek_writes_calls_in_its_own_markup() -> None:
+def test_deepseek_renders_calls_in_its_own_markup() -> None:
     call = ToolCall(name="read", arguments='{"path":"a","lines":3}', format=Format.CHAT)
     rules = ChatTemplateRules(find_template("deepseek-v4", ""))
     rendering = rules.render_message(Message(role="assistant", parts=(call,)))
@@ -313,7 +313,7 @@ def test_deepseek_writes_calls_in_its_own_markup() -> None:
 
 @pytest.mark.parametrize("model", ["deepseek-v4", "gpt-oss-120b", "llama-4", "mistral", "command-r"])
 @given(schema=JSON)
-def test_no_schema_or_arguments_can_stop_a_count(model: str, schema: Any) -> None:
+def test_any_schema_and_arguments_can_be_counted(model: str, schema: Any) -> None:
     raw = json.dumps({"type": "object", "properties": schema, "enum": schema, "anyOf": schema}).encode()
     rules = ChatTemplateRules(find_template(model, ""))
     tool = Tool(kind="function", name="f", description="", parameters=raw, raw=b"{}")
@@ -323,7 +323,7 @@ def test_no_schema_or_arguments_can_stop_a_count(model: str, schema: Any) -> Non
     assert rules.render_message(Message(role="assistant", parts=(call,))).texts
 
 
-def test_arguments_that_are_no_json_are_counted_all_the_same() -> None:
+def test_arguments_that_are_not_json_are_counted() -> None:
     for arguments in ("", "{", "[" * 5000, "\ud83d"):
         call = ToolCall(name="f", arguments=arguments, format=Format.CHAT)
         message = Message(role="assistant", parts=(call,))
@@ -332,7 +332,7 @@ def test_arguments_that_are_no_json_are_counted_all_the_same() -> None:
             assert ChatTemplateRules(find_template(model, "")).render_message(message).texts
 
 
-def test_a_schema_for_the_answer_is_room_that_is_left_unless_the_model_is_shown_it() -> None:
+def test_a_response_schema_is_a_margin_unless_the_model_sees_it() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "City", "schema": {"type": "object"}}}
     plain, held = chat(user("Where?")), chat(user("Where?"), response_format=form)
     groq = counted(held, "gpt-oss-120b", GROQ).total
@@ -344,13 +344,13 @@ def test_a_schema_for_the_answer_is_room_that_is_left_unless_the_model_is_shown_
     assert not other.exact
 
 
-def test_a_tool_of_the_provider_is_named_as_unexplained() -> None:
+def test_a_provider_tool_is_unexplained() -> None:
     body = chat(user("Hi"), tools=[{"type": "openrouter:web_search"}])
 
     assert counted(body, "qwen3-32b", "openrouter.ai").unexplained == ("openrouter:web_search",)
 
 
-def test_a_picture_is_a_guess_by_its_size() -> None:
+def test_an_image_is_guessed_by_its_size() -> None:
     rules = ChatTemplateRules(find_template("qwen3-vl", ""))
     seen = Image(source=MediaSource.INLINE, width=280, height=56)
     rendering = rules.render_message(Message(role="user", parts=(seen, Image(source=MediaSource.URL))))
@@ -360,7 +360,7 @@ def test_a_picture_is_a_guess_by_its_size() -> None:
     assert not rendering.certain
 
 
-def test_a_picture_whose_size_is_unseen_leaves_room() -> None:
+def test_an_image_of_unknown_size_has_a_margin() -> None:
     rules = ChatTemplateRules(find_template("qwen3-vl", ""))
     for unseen in (Image(source=MediaSource.URL), Image(source=MediaSource.INLINE)):
         rendering = rules.render_message(Message(role="user", parts=(unseen,)))
@@ -369,13 +369,13 @@ def test_a_picture_whose_size_is_unseen_leaves_room() -> None:
         assert not rendering.certain
 
 
-def test_a_file_with_a_name_is_still_named_as_unexplained() -> None:
+def test_a_named_file_is_unexplained() -> None:
     file = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
 
     assert counted(chat({"role": "user", "content": [file]}), "qwen3-32b").unexplained == ("application/pdf",)
 
 
-def test_a_message_of_thoughts_alone_has_no_frame() -> None:
+def test_a_message_of_only_thinking_has_no_overhead() -> None:
     rules = ChatTemplateRules(find_template("deepseek-v4", ""))
 
     assert rules.render_message(Message(role="assistant", parts=(Thinking("Hm."),))).fixed_tokens == 0

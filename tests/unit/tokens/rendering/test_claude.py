@@ -41,7 +41,7 @@ def asked(text: str, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **more}
 
 
-def test_an_estimate_says_that_it_is_one() -> None:
+def test_claude_counts_are_estimates() -> None:
     count = counted(asked("What is the capital of France?"))
 
     assert not count.total.exact
@@ -49,7 +49,7 @@ def test_an_estimate_says_that_it_is_one() -> None:
     assert count.total.upper > count.total.tokens
 
 
-def test_a_tool_comes_with_its_system_prompt() -> None:
+def test_tools_add_a_system_prompt() -> None:
     body = asked("What's the weather in Amsterdam?", tools=[WEATHER], tool_choice={"type": "auto"})
 
     count = counted(body, "claude-sonnet-4-20250514")
@@ -57,20 +57,20 @@ def test_a_tool_comes_with_its_system_prompt() -> None:
     assert count.total.tokens == pytest.approx(377, rel=0.02)  # as billed
 
 
-def test_thinking_costs_what_was_billed() -> None:
+def test_thinking_counts_match_recorded_usage() -> None:
     body = asked("What is 1+1? Reply in one word.", thinking={"type": "enabled", "budget_tokens": 1024})
 
     assert counted(body).total.tokens == pytest.approx(48, abs=2)
 
 
-def test_a_forced_tool_has_the_longer_prompt() -> None:
+def test_a_forced_tool_has_a_longer_prompt() -> None:
     free = counted(asked("Hi", tools=[WEATHER], tool_choice={"type": "auto"})).total.tokens
     forced = counted(asked("Hi", tools=[WEATHER], tool_choice={"type": "any"})).total.tokens
 
     assert forced - free == 92
 
 
-def test_later_models_cut_text_finer() -> None:
+def test_newer_models_use_more_tokens_for_a_text() -> None:
     text = "The quick brown fox considers whether the lazy dog deserves another paragraph. " * 20
 
     older = foveate.count(text, "claude-sonnet-4-6").tokens
@@ -79,7 +79,7 @@ def test_later_models_cut_text_finer() -> None:
     assert 1.15 < later / older < 1.8
 
 
-def test_an_unknown_claude_inherits_and_widens_its_bound() -> None:
+def test_an_unknown_claude_model_has_a_wider_bound() -> None:
     text = "Something of a sentence, to be counted for a model that is not out yet. " * 20
 
     known = foveate.count(text, "claude-opus-5")
@@ -111,13 +111,13 @@ def test_each_model_has_the_tokenizer_of_its_family(model: str, family: str) -> 
     assert claude_family(model) == family
 
 
-def test_a_name_is_spelled_one_way() -> None:
+def test_names_are_normalized() -> None:
     assert (
         normalize_claude_name("anthropic/claude-4.5-sonnet-20250929") == "anthropic/claude-sonnet-4-5-20250929"
     )
 
 
-def test_thinking_of_a_finished_turn_is_not_billed_again() -> None:
+def test_thinking_of_finished_turns_is_not_counted() -> None:
     thought = {"type": "thinking", "thinking": "Let me see, this is long. " * 30, "signature": "x" * 200}
     answer = {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes."}]}
     first, again = {"role": "user", "content": "Is it?"}, {"role": "user", "content": "Sure?"}
@@ -128,13 +128,13 @@ def test_thinking_of_a_finished_turn_is_not_billed_again() -> None:
     assert finished < running - 100
 
 
-def test_what_runs_on_their_side_is_named_as_unseen() -> None:
+def test_server_tools_are_unexplained() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
 
     assert counted(asked("What is new?", tools=[search])).unexplained == ("server tool web_search",)
 
 
-def test_a_file_by_reference_is_named_as_unseen() -> None:
+def test_a_file_by_reference_is_unexplained() -> None:
     picture = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}
     body = {"messages": [{"role": "user", "content": [picture]}]}
 
@@ -175,7 +175,7 @@ def test_a_deferred_tool_costs_nothing_until_it_is_loaded() -> None:
     assert tools(call, loaded) > 496 + 80
 
 
-def test_every_token_has_the_class_that_its_bytes_say() -> None:
+def test_the_class_table_matches_the_bytes_of_every_token() -> None:
     table = load_class_table()
     vocabulary = bundled_vocabulary("o200k_base")
     for text in (" word", "The", "THE", "123", "7", "\n\n", "    ", "...", " 你好", "é", "👍"):
@@ -190,13 +190,13 @@ def test_every_token_has_the_class_that_its_bytes_say() -> None:
 
 
 @given(st.text(max_size=400), st.sampled_from(["claude-2.1", "claude-sonnet-4-5", "claude-opus-5", "claude-9"]))
-def test_any_text_has_an_estimate_below_its_bound(text: str, model: str) -> None:
+def test_every_estimate_is_below_its_upper_bound(text: str, model: str) -> None:
     count = foveate.count(text, model)
 
     assert count.upper >= count.tokens >= (1 if text else 0)
 
 
-def test_recorded_bills_are_met(shared_data: Path) -> None:
+def test_counts_match_recorded_usage(shared_data: Path) -> None:
     """The aims: median error 4%, p95 12%, and a bound that holds in 99%."""
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in lines]

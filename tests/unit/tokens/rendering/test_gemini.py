@@ -66,20 +66,20 @@ def functions(*declarations: dict[str, Any]) -> list[dict[str, Any]]:
         ("gemini-3-flash-preview", VERTEX, "Reply with exactly: OK", 5),
     ],
 )
-def test_a_text_costs_what_was_billed_on_each_host(name: str, host: str, text: str, billed: int) -> None:
+def test_text_counts_match_recorded_usage_on_each_host(name: str, host: str, text: str, billed: int) -> None:
     count = counted({"contents": [user(text)]}, name, host)
 
     assert count.total.tokens == billed
     assert count.total.exact
 
 
-def test_a_host_that_is_not_known_is_taken_for_ai_studio() -> None:
+def test_an_unknown_host_is_assumed_to_be_ai_studio() -> None:
     body = {"contents": [user("What is ai?")]}
 
     assert counted(body, "gemini-2.5-flash", "") == counted(body, "gemini-2.5-flash", STUDIO)
 
 
-def test_a_system_instruction_is_counted_beside_the_contents() -> None:
+def test_a_system_instruction_is_counted_in_addition_to_the_contents() -> None:
     body = {
         "contents": [user("What is the capital of France?")],
         "systemInstruction": {"parts": [{"text": "You are a helpful chatbot."}], "role": "user"},
@@ -119,7 +119,7 @@ def test_on_vertex_a_json_schema_of_parameters_is_free() -> None:
     assert count.total.tokens == 19
 
 
-def test_2_5_writes_functions_calls_and_answers_as_python() -> None:
+def test_2_5_renders_functions_calls_and_results_as_python() -> None:
     """88 were billed; the signature is free."""
     body = {
         "contents": [
@@ -135,7 +135,7 @@ def test_2_5_writes_functions_calls_and_answers_as_python() -> None:
     assert count.total.exact
 
 
-def test_the_python_of_a_declaration_has_a_class_for_each_nested_object() -> None:
+def test_a_python_declaration_has_a_class_for_each_nested_object() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -176,7 +176,7 @@ def search(
     )
 
 
-def test_3_writes_functions_between_control_tokens() -> None:
+def test_3_renders_functions_between_control_tokens() -> None:
     """29 were billed."""
     text = "What is the capital of the user country? Call the tool"
     body = {"contents": [user(text)], "tools": functions(GET_COUNTRY)}
@@ -186,7 +186,7 @@ def test_3_writes_functions_between_control_tokens() -> None:
     assert count.total.exact
 
 
-def test_3_writes_calls_and_answers_between_control_tokens() -> None:
+def test_3_renders_calls_and_results_between_control_tokens() -> None:
     """107 were billed; so short a signature stands for no thought."""
     signature = "Y29udGV4dF9lbmdpbmVlcmluZ19pc190aGVfd2F5X3RvX2dv"
     body = {
@@ -203,7 +203,7 @@ def test_3_writes_calls_and_answers_between_control_tokens() -> None:
     assert count.total.exact
 
 
-def test_thoughts_behind_a_signature_count_until_the_user_speaks_again() -> None:
+def test_thinking_of_a_signature_counts_until_the_next_user_text() -> None:
     turn = [user("Weather?"), model(call("get_weather", {"city": "Paris"}, thoughtSignature="A" * 1200))]
     turn.append(answer("get_weather", {"sunny": True}))
     during = counted({"contents": turn}, "gemini-3-flash-preview", STUDIO)
@@ -219,7 +219,7 @@ def test_thoughts_behind_a_signature_count_until_the_user_speaks_again() -> None
     assert after.total.exact
 
 
-def test_thoughts_in_the_open_are_billed_as_text() -> None:
+def test_visible_thinking_counts_as_text() -> None:
     rules = build_gemini_rules("gemini-2.5-flash", STUDIO)
     message = Message(role="model", parts=(Thinking("Let me see."), Text("Four.")))
 
@@ -227,7 +227,7 @@ def test_thoughts_in_the_open_are_billed_as_text() -> None:
 
 
 @pytest.mark.parametrize("host", [STUDIO, VERTEX])
-def test_googles_own_tools_are_free_up_to_2_5_and_cannot_be_seen_from_3_on(host: str) -> None:
+def test_google_tools_are_free_up_to_2_5_and_unexplained_from_3_on(host: str) -> None:
     """11 were billed by 2.5 on AI Studio, where a content costs 1."""
     text = "What is the weather in San Francisco right now?"
     body = {"contents": [user(text)], "tools": [{"googleSearch": {}}]}
@@ -240,25 +240,25 @@ def test_googles_own_tools_are_free_up_to_2_5_and_cannot_be_seen_from_3_on(host:
     assert not since.total.exact
 
 
-def test_a_tool_that_nobody_knows_is_named_as_unexplained() -> None:
+def test_an_unknown_tool_is_unexplained() -> None:
     body = {"contents": [user("Hi")], "tools": [{"crystalBall": {}}]}
 
     assert counted(body, "gemini-2.5-flash", STUDIO).unexplained == ("crystalBall",)
 
 
-def test_a_stored_cache_is_named_as_unexplained() -> None:
+def test_cached_content_is_unexplained() -> None:
     body = {"contents": [user("Hi")], "cachedContent": "cachedContents/abc"}
 
     assert counted(body, "gemini-2.5-flash", STUDIO).unexplained == ("cachedContent",)
 
 
-def test_a_part_that_nobody_knows_is_named_as_unexplained() -> None:
+def test_an_unknown_part_is_unexplained() -> None:
     body = {"contents": [model({"executableCode": {"language": "PYTHON", "code": "print(1)"}})]}
 
     assert counted(body, "gemini-2.5-flash", STUDIO).unexplained == ("executableCode",)
 
 
-def test_the_schema_of_the_answer_counts_up_to_2_0_and_is_a_margin_since() -> None:
+def test_a_response_schema_counts_up_to_2_0_and_is_a_margin_later() -> None:
     schema = {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]}
     body = {"contents": [user("Where?")], "generationConfig": {"responseSchema": schema}}
     bare = {"contents": [user("Where?")]}
@@ -271,7 +271,7 @@ def test_the_schema_of_the_answer_counts_up_to_2_0_and_is_a_margin_since() -> No
     assert not new.exact
 
 
-def test_a_json_schema_of_the_answer_is_free() -> None:
+def test_a_response_json_schema_is_free() -> None:
     config = {"responseJsonSchema": {"type": "object", "properties": {"city": {"type": "string"}}}}
     body = {"contents": [user("What is ai?")], "generationConfig": config}
     count = counted(body, "gemini-2.5-flash", STUDIO)
@@ -279,7 +279,7 @@ def test_a_json_schema_of_the_answer_is_free() -> None:
     assert (count.total.tokens, count.total.exact) == (5, True)
 
 
-def test_a_schema_in_a_form_that_no_recording_shows_is_not_called_exact() -> None:
+def test_an_unrecorded_form_of_schema_is_not_exact() -> None:
     schema = {"type": "object", "properties": {"city": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
     tool = {**GET_WEATHER, "parameters_json_schema": schema}
     body = {"contents": [user("Hi")], "tools": functions(tool)}
@@ -290,7 +290,7 @@ def test_a_schema_in_a_form_that_no_recording_shows_is_not_called_exact() -> Non
         assert count.total.upper > count.total.tokens
 
 
-def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
+def test_a_recursive_schema_terminates() -> None:
     schema = {
         "type": "object",
         "properties": {"value": {"$ref": "#/$defs/Json"}},
@@ -310,7 +310,7 @@ def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
         assert counted(body, name, STUDIO).total.tokens > 0
 
 
-def test_arguments_nested_beyond_reason_are_counted_as_their_json() -> None:
+def test_absurdly_nested_arguments_are_counted_as_raw_json() -> None:
     deep = "[" * 2000 + "]" * 2000
     nested = ToolCall(name="f", arguments='{"a":' + deep + "}", format=Format.GEMINI)
     message = Message(role="model", parts=(nested,))
@@ -329,7 +329,7 @@ def test_arguments_nested_beyond_reason_are_counted_as_their_json() -> None:
         ("gemini-3-flash-preview", 300, 200, 1120),
     ],
 )
-def test_a_picture_costs_what_is_documented(name: str, width: int, height: int, tokens: int) -> None:
+def test_image_counts_match_the_documentation(name: str, width: int, height: int, tokens: int) -> None:
     image = Image(source=MediaSource.INLINE, width=width, height=height)
     rendering = build_gemini_rules(name, STUDIO).render_message(Message(role="user", parts=(image,)))
 
@@ -337,14 +337,14 @@ def test_a_picture_costs_what_is_documented(name: str, width: int, height: int, 
     assert not rendering.certain
 
 
-def test_a_file_by_its_address_is_named_as_unexplained() -> None:
+def test_a_file_by_url_is_unexplained() -> None:
     data = {"fileData": {"mimeType": "video/mp4", "fileUri": "https://example.org/film"}}
     count = counted({"contents": [{"role": "user", "parts": [data]}]}, "gemini-2.5-flash", STUDIO)
 
     assert count.unexplained == ("video/mp4 whose length cannot be seen",)
 
 
-def test_a_request_in_another_format_is_counted_by_the_same_rules_and_not_called_exact() -> None:
+def test_a_request_in_another_format_uses_the_same_rules_and_is_not_exact() -> None:
     body = {
         "model": "google/gemini-2.5-flash",
         "messages": [
@@ -363,7 +363,7 @@ def test_a_request_in_another_format_is_counted_by_the_same_rules_and_not_called
     assert count.upper >= count.tokens * 1.05
 
 
-def test_an_answer_that_is_no_object_is_a_result() -> None:
+def test_a_result_that_is_not_an_object_is_wrapped() -> None:
     result = ToolResult(parts=(Text("Sunny"),), name="get_weather")
     rendering = build_gemini_rules("gemini-2.5-flash", STUDIO).render_message(
         Message(role="tool", parts=(result,))
@@ -380,7 +380,7 @@ JSON = st.recursive(
 
 
 @given(schema=JSON, name=st.sampled_from(["gemini-2.0-flash", "gemini-2.5-flash", "gemini-3-flash"]))
-def test_no_schema_or_arguments_can_stop_a_count(schema: Any, name: str) -> None:
+def test_any_schema_and_arguments_can_be_counted(schema: Any, name: str) -> None:
     given_schema = {"type": "object", "properties": schema, "items": schema, "anyOf": schema, "enum": schema}
     raw = json.dumps(given_schema).encode()
     rules = build_gemini_rules(name, STUDIO)
@@ -407,7 +407,7 @@ def test_no_schema_or_arguments_can_stop_a_count(schema: Any, name: str) -> None
         ("gemini-3-pro-preview", Image(source=MediaSource.INLINE), ()),
     ],
 )
-def test_a_picture_of_unknown_size_is_unexplained_where_its_size_decides(
+def test_an_image_of_unknown_size_is_unexplained_if_its_size_matters(
     model: str, image: Image, unexplained: tuple[str, ...]
 ) -> None:
     """Defect: a HEIC picture was counted as one tile, however large it is."""

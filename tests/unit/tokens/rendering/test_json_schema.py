@@ -120,7 +120,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("model", [name for name in FAMILIES if not name.startswith("claude")])
 @pytest.mark.parametrize("parameters", HOSTILE.values(), ids=HOSTILE)
-def test_no_small_schema_makes_a_large_text(model: str, parameters: dict[str, Any]) -> None:
+def test_a_small_schema_never_renders_to_a_large_text(model: str, parameters: dict[str, Any]) -> None:
     size = len(json.dumps(parameters))
 
     assert size < 16 * 1024
@@ -136,7 +136,7 @@ def test_a_request_with_a_hostile_schema_is_counted(model: str, parameters: dict
     assert not count.total.exact
 
 
-def test_a_definition_is_followed_wherever_a_schema_of_ordinary_size_names_it() -> None:
+def test_references_in_schemas_of_ordinary_size_are_all_resolved() -> None:
     point = {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}}
     line = {"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}
     written = write_function_type(tool({"type": "object", "properties": line, "$defs": {"point": point}}))
@@ -147,7 +147,7 @@ def test_a_definition_is_followed_wherever_a_schema_of_ordinary_size_names_it() 
 
 
 @pytest.mark.slow
-def test_a_definition_used_thousands_of_times_is_written_in_proportion_to_the_schema() -> None:
+def test_a_definition_used_thousands_of_times_is_rendered_in_proportion() -> None:
     definition = {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(500)}}
     used = {f"p{i}": {"$ref": "#/$defs/node"} for i in range(3_000)}
     parameters = {"type": "object", "properties": used, "$defs": {"node": definition}}
@@ -158,7 +158,7 @@ def test_a_definition_used_thousands_of_times_is_written_in_proportion_to_the_sc
 
 @pytest.mark.parametrize("required", [True, 5, "city", None, {"city": 1}, [["city"], {}, 5]])
 @pytest.mark.parametrize("model", FAMILIES)
-def test_required_need_not_be_a_list_of_names(model: str, required: Any) -> None:
+def test_required_may_be_something_other_than_a_list_of_names(model: str, required: Any) -> None:
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": required}
 
     assert foveate.count_request(chat(parameters), model).total.tokens > 0
@@ -216,7 +216,7 @@ def bodies(value: Any) -> dict[Format, dict[str, Any]]:
 @pytest.mark.parametrize("model", FAMILIES)
 @settings(max_examples=limit_examples(80))
 @given(value=json_values, api_format=st.sampled_from(list(Format)))
-def test_any_json_for_a_schema_is_counted_or_refused(model: str, value: Any, api_format: Format) -> None:
+def test_any_json_as_a_schema_is_counted_or_rejected(model: str, value: Any, api_format: Format) -> None:
     body = bodies(value)[api_format]
     assert (
         formats.detect_format(formats.json_text.parse.parse_fields(formats.json_text.parse.to_bytes(body)))
@@ -228,7 +228,7 @@ def test_any_json_for_a_schema_is_counted_or_refused(model: str, value: Any, api
 
 @pytest.mark.parametrize("model", FAMILIES)
 @pytest.mark.parametrize("schema", ["no JSON", "", "[1", '"text"', "\ud83d", '{"a":' * 3000])
-def test_an_answers_schema_that_is_a_string_and_no_json_is_counted_as_it_is(model: str, schema: str) -> None:
+def test_a_response_schema_that_is_not_json_is_counted_as_text(model: str, schema: str) -> None:
     """Bedrock takes the schema as a string, which can hold anything."""
     structure = {"jsonSchema": {"name": "City", "schema": schema}}
     body = {**bodies({})[Format.BEDROCK], "outputConfig": {"textFormat": {"structure": structure}}}
@@ -240,7 +240,7 @@ def test_an_answers_schema_that_is_a_string_and_no_json_is_counted_as_it_is(mode
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-def test_arguments_that_break_off_are_counted_as_the_text_they_are(model: str) -> None:
+def test_truncated_arguments_are_counted_as_text(model: str) -> None:
     """An answer that reaches its limit ends in the middle of a call."""
     said = "All work and no play makes Jack a dull boy. " * 400
     whole = {"name": "write", "arguments": json.dumps({"path": "a.txt", "text": said})}

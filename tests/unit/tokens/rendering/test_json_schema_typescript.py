@@ -26,7 +26,7 @@ def test_an_empty_comment_line_separates_title_and_description() -> None:
     assert text == "type f = (_: {\n// City\n//\n// Where\ncity: string,\n}) => any"
 
 
-def test_titles_are_left_out_for_models_that_are_not_shown_them() -> None:
+def test_titles_are_omitted_for_models_that_do_not_see_them() -> None:
     assert (
         rendered({"city": {"type": "string", "title": "City"}}, is_2023=True)
         == "type f = (_: {\ncity: string,\n}) => any"
@@ -39,7 +39,7 @@ def test_a_parameter_called_title_is_not_a_title() -> None:
     assert text == "type f = (_: {\ntitle: string,\n}) => any"
 
 
-def test_a_type_of_several_lines_stands_in_an_array_of_its_own() -> None:
+def test_a_multiline_type_in_an_array_uses_array_syntax() -> None:
     step = {"type": "object", "title": "Step", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
     text = rendered({"steps": {"type": "array", "items": step}})

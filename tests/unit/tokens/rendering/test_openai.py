@@ -45,7 +45,7 @@ def test_a_plain_chat_is_exact() -> None:
     assert count.total.upper == 16
 
 
-def test_a_tool_costs_what_was_billed_for_it() -> None:
+def test_tool_counts_match_recorded_usage() -> None:
     question = said("user", "What is the weather in Paris? Use the tool.")
 
     count = counted({"model": "gpt-4o", "messages": [question], "tools": [WEATHER]})
@@ -54,7 +54,7 @@ def test_a_tool_costs_what_was_billed_for_it() -> None:
     assert count.total.upper > 48
 
 
-def test_a_system_message_takes_the_tools_in() -> None:
+def test_tools_become_part_of_a_system_message() -> None:
     messages = [said("system", "Be brief."), said("user", "Hi")]
     alone = counted({"model": "gpt-4o", "messages": messages}).total.tokens
     tooled = counted({"model": "gpt-4o", "messages": messages, "tools": [WEATHER]}).total.tokens
@@ -64,7 +64,7 @@ def test_a_system_message_takes_the_tools_in() -> None:
     assert tooled - alone == separate - without - 4
 
 
-def test_tool_calls_in_the_history_cost_what_was_billed() -> None:
+def test_tool_calls_in_the_history_match_recorded_usage() -> None:
     call = {"name": "get_current_weather", "arguments": '{"location": "San Francisco"}'}
     calls = [{"id": "1", "type": "function", "function": call}]
     body = {
@@ -79,7 +79,7 @@ def test_tool_calls_in_the_history_cost_what_was_billed() -> None:
 
 
 @pytest.mark.parametrize(("model", "reply"), [("gpt-4o", 3), ("gpt-5", 2), ("o3", 2)])
-def test_the_overhead_is_the_reply_opening(model: str, reply: int) -> None:
+def test_the_overhead_is_the_beginning_of_the_response(model: str, reply: int) -> None:
     count = counted({"model": model, "messages": [said("user", "Hi")]})
 
     assert {part.name: part.tokens for part in count.parts} == {
@@ -91,7 +91,7 @@ def test_the_overhead_is_the_reply_opening(model: str, reply: int) -> None:
     }
 
 
-def test_a_newer_model_inherits_and_is_not_called_exact() -> None:
+def test_a_newer_model_inherits_and_is_not_exact() -> None:
     body = {"model": "gpt-9", "messages": [said("user", "Hi there")]}
 
     known = counted(body, model="gpt-5.4").total
@@ -122,7 +122,7 @@ def test_an_image_is_counted_by_its_tiles() -> None:
     assert images(low) == 85
 
 
-def test_a_picture_behind_an_address_is_named_as_unseen() -> None:
+def test_an_image_by_url_is_unexplained() -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
 
     count = counted({"model": "gpt-4o", "messages": [said("user", [picture])]})
@@ -136,7 +136,7 @@ def pdf(pages: int, filling: int = 0) -> dict[str, Any]:
     return {"type": "file", "file": {"file_data": base64.b64encode(data).decode(), "filename": "a.pdf"}}
 
 
-def test_an_inline_pdf_is_estimated_by_its_pages_and_not_counted_as_nothing() -> None:
+def test_an_inline_pdf_is_estimated_by_its_pages() -> None:
     def total(part: dict[str, Any], model: str = "gpt-4o") -> TokenCount:
         count = counted({"model": model, "messages": [said("user", [part])]})
         assert count.unexplained == ()
@@ -151,7 +151,7 @@ def test_an_inline_pdf_is_estimated_by_its_pages_and_not_counted_as_nothing() ->
     assert total(pdf(3), "gpt-5").tokens > 3 * 500
 
 
-def test_an_inline_file_of_another_kind_is_estimated_and_named() -> None:
+def test_an_inline_file_of_another_type_is_estimated_and_unexplained() -> None:
     file = {"type": "file", "file": {"file_data": "data:application/zip;base64,UEsDBA==", "filename": "a.zip"}}
     count = counted({"model": "gpt-4o", "messages": [said("user", [file])]})
 
@@ -161,7 +161,7 @@ def test_an_inline_file_of_another_kind_is_estimated_and_named() -> None:
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5", "qwen3", "deepseek-chat", "unknown"])
 @pytest.mark.parametrize("content", [{"note": "hello " * 100}, [{"type": "note", "text": "hello " * 100}]])
-def test_a_block_that_nobody_knows_is_counted_by_its_text_and_named(model: str, content: Any) -> None:
+def test_an_unknown_block_is_counted_by_its_text_and_unexplained(model: str, content: Any) -> None:
     count = counted({"messages": [said("user", content)]}, model=model)
 
     assert 90 < count.total.tokens < 160
@@ -170,14 +170,14 @@ def test_a_block_that_nobody_knows_is_counted_by_its_text_and_named(model: str, 
     assert not count.total.exact
 
 
-def test_a_block_beside_a_call_is_counted_too() -> None:
+def test_a_block_next_to_a_call_is_counted_too() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     odd = said("assistant", {"note": "hello " * 100}, tool_calls=[call])
 
     assert counted({"model": "gpt-4o", "messages": [odd]}).total.tokens > 100
 
 
-def test_the_sound_in_a_block_is_not_counted_as_text() -> None:
+def test_audio_data_is_not_counted_as_text() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "UklGR" * 100_000, "format": "wav"}}
     count = counted({"model": "gpt-4o", "messages": [said("user", [sound])]})
 
@@ -185,19 +185,19 @@ def test_the_sound_in_a_block_is_not_counted_as_text() -> None:
     assert count.unexplained == ("input_audio",)
 
 
-def test_what_runs_on_their_side_is_named_as_unseen() -> None:
+def test_server_tools_are_unexplained() -> None:
     body = {"model": "gpt-5", "input": "What is new?", "tools": [{"type": "web_search"}]}
 
     assert counted(body, Format.RESPONSES).unexplained == ("server tool web_search",)
 
 
-def test_a_stored_conversation_is_named_as_unseen() -> None:
+def test_a_stored_conversation_is_unexplained() -> None:
     body = {"model": "gpt-5", "input": "And then?", "previous_response_id": "resp_1"}
 
     assert counted(body, Format.RESPONSES).unexplained == ("previous_response_id",)
 
 
-def test_a_tool_of_any_shape_can_be_counted() -> None:
+def test_any_tool_can_be_counted() -> None:
     odd = {
         "type": "object",
         "properties": {
@@ -239,7 +239,7 @@ def bills(shared_data: Path) -> list[tuple[str, bool, int, RequestCount]]:
 
 
 @pytest.mark.slow
-def test_recorded_bills_are_met(shared_data: Path) -> None:
+def test_counts_match_recorded_usage(shared_data: Path) -> None:
     """Measured in November 2026: 99% of plain chats and 88% of those with tools to the token."""
     found = bills(shared_data)
     for api_format, has_tools, share in (
@@ -261,14 +261,14 @@ def with_schema(schema: dict[str, Any], *, name: str = "Answer", **fields: Any) 
     return counted(body).total.tokens
 
 
-def test_constraints_in_an_answer_schema_are_not_shown() -> None:
+def test_constraints_in_a_response_schema_are_not_rendered() -> None:
     score = {"title": "Score", "type": "number"}
     bounded = {**score, "minimum": 0.0, "maximum": 1.0, "default": 0.5}
 
     assert with_schema({"properties": {"score": score}}) == with_schema({"properties": {"score": bounded}})
 
 
-def test_the_name_of_an_answer_schema_counts_twice_unless_there_are_tools() -> None:
+def test_the_name_of_a_response_schema_counts_twice_without_tools() -> None:
     tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]}
     one_token, two_tokens = "Answer", "ScoreOutput"
 
@@ -278,7 +278,7 @@ def test_the_name_of_an_answer_schema_counts_twice_unless_there_are_tools() -> N
     assert (alone, beside_tools) == (2, 1)
 
 
-def test_an_answer_schema_is_shown_in_ascii() -> None:
+def test_a_response_schema_is_rendered_in_ascii() -> None:
     plain = with_schema({"description": "a - b"})
 
     assert with_schema({"description": "a — b"}) > plain

@@ -37,7 +37,7 @@ def chat(results: list[str], model: str = "gpt-4o", **more: Any) -> RequestCount
 @example(results=["The end.", "56"])
 @example(results=["[a]", "[b]", "c!"])
 @example(results=["", "", ""])
-def test_entries_add_up_to_the_list(results: list[str]) -> None:
+def test_list_entries_add_up_to_the_list(results: list[str]) -> None:
     entries = []
     for at, text in enumerate(results):
         inner, *ends = map(tokens, split_list_entry(text))
@@ -48,7 +48,7 @@ def test_entries_add_up_to_the_list(results: list[str]) -> None:
 
 
 @given(results=_RESULTS)
-def test_a_chat_with_parallel_calls_grows_with_the_list_of_their_results(results: list[str]) -> None:
+def test_results_of_parallel_calls_count_as_list_entries(results: list[str]) -> None:
     plain = ["0"] * len(results)
 
     grown = chat(results).total.tokens - chat(plain).total.tokens
@@ -56,7 +56,7 @@ def test_a_chat_with_parallel_calls_grows_with_the_list_of_their_results(results
     assert grown == tokens(json.dumps(results)) - tokens(json.dumps(plain))
 
 
-def test_letters_beyond_ascii_may_be_escaped_in_the_list() -> None:
+def test_the_bound_covers_escaped_non_ascii_letters() -> None:
     listed, alone = chat(["東京は晴れ"] * 2), chat(["東京は晴れ"])
 
     assert not listed.total.exact
@@ -67,17 +67,17 @@ def test_letters_beyond_ascii_may_be_escaped_in_the_list() -> None:
     assert alone.total.exact
 
 
-def test_the_result_of_a_single_call_is_counted_as_it_is() -> None:
+def test_the_result_of_a_single_call_is_counted_unchanged() -> None:
     assert chat(["a\nb"]).total.tokens - chat(["c"]).total.tokens == tokens("a\nb") - tokens("c")
 
 
-def test_newer_models_are_shown_each_result_by_itself() -> None:
+def test_newer_models_see_each_result_separately() -> None:
     grown = chat(["a\nb", "c"], "gpt-5").total.tokens - chat(["c", "c"], "gpt-5").total.tokens
 
     assert grown == tokens("a\nb") - tokens("c")
 
 
-def test_long_runs_of_punctuation_are_read_once() -> None:
+def test_long_runs_of_punctuation_take_linear_time() -> None:
     assert split_list_entry("=" * 100_000 + "x")[1] == '["' + "=" * 100_000
 
 

@@ -96,7 +96,7 @@ def test_a_rank_file_counts_as_the_bundled_vocabulary(shared_data: Path, tmp_pat
 
 
 @pytest.mark.parametrize(("vector", "name"), [("llama-bpe", "llama3"), ("qwen2", "qwen3")])
-def test_the_vectors_of_llama_cpp_are_met(shared_data: Path, vector: str, name: str) -> None:
+def test_test_vectors_of_llama_cpp_pass(shared_data: Path, vector: str, name: str) -> None:
     found = list(vectors(shared_data, vector))
 
     assert len(found) > 40
@@ -104,7 +104,7 @@ def test_the_vectors_of_llama_cpp_are_met(shared_data: Path, vector: str, name: 
 
 
 @pytest.mark.slow
-def test_a_users_own_tokenizer_json_counts_as_the_library_that_wrote_it(
+def test_a_custom_tokenizer_json_counts_like_the_library_that_wrote_it(
     shared_data: Path, qwen_file: Path
 ) -> None:
     oracle, tokenizer = qwen_tokenizer(shared_data), load_vocabulary_file(qwen_file)
@@ -123,7 +123,7 @@ def test_a_users_own_tokenizer_json_counts_as_the_library_that_wrote_it(
 
 
 @pytest.mark.slow
-def test_a_long_text_that_spells_a_special_token_is_cut_for_a_users_tokenizer_too(
+def test_a_long_text_with_a_special_token_is_split_for_custom_tokenizers_too(
     qwen_file: Path, tmp_path: Path
 ) -> None:
     """It was once encoded in one go, with the interpreter's lock held."""
@@ -147,14 +147,14 @@ def test_a_long_text_that_spells_a_special_token_is_cut_for_a_users_tokenizer_to
     holds()
 
 
-def test_qwen_reads_a_letter_and_its_accent_as_one() -> None:
+def test_qwen_normalizes_a_letter_and_its_accent() -> None:
     assert bundled_vocabulary("qwen3").count("cafe\u0301") == bundled_vocabulary("qwen3").count("café")
     assert bundled_vocabulary("o200k_base").count("cafe\u0301") > bundled_vocabulary("o200k_base").count("café")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
-def test_a_special_token_that_is_spelled_out_counts_as_its_characters(name: str) -> None:
+def test_a_spelled_out_special_token_counts_as_characters(name: str) -> None:
     engine = splintr.Tokenizer.from_pretrained(name)
     longest = max(engine.special_tokens(), key=len)
 
@@ -163,7 +163,7 @@ def test_a_special_token_that_is_spelled_out_counts_as_its_characters(name: str)
 
 
 @pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
-def test_an_empty_text_is_nothing(name: str) -> None:
+def test_an_empty_text_has_no_tokens(name: str) -> None:
     assert bundled_vocabulary(name).count("") == 0
 
 
@@ -185,20 +185,20 @@ def test_a_lone_surrogate_counts_as_the_replacement_character() -> None:
 
 @settings(max_examples=limit_examples(50))
 @given(some=st.lists(any_texts, max_size=20), name=st.sampled_from(("o200k_base", "qwen3", "gemma3")))
-def test_many_texts_count_as_each_alone(some: list[str], name: str) -> None:
+def test_many_texts_count_like_each_alone(some: list[str], name: str) -> None:
     assert bundled_vocabulary(name).count_many(some) == [bundled_vocabulary(name).count(text) for text in some]
 
 
 @settings(max_examples=limit_examples(50))
 @given(text=texts, name=st.sampled_from(("o200k_base", "qwen3", "gemma3", "mistral_v1")))
-def test_ids_are_as_many_as_the_count(text: str, name: str) -> None:
+def test_the_number_of_ids_equals_the_count(text: str, name: str) -> None:
     assert sum(map(len, bundled_vocabulary(name).encode(text))) == bundled_vocabulary(name).count(text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["o200k_base", "gemma3"])
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "?", "漢", "\r\n", "\n ", "<"])
-def test_no_character_makes_the_time_grow_faster_than_the_text(name: str, unit: str) -> None:
+def test_counting_takes_linear_time_for_every_character(name: str, unit: str) -> None:
     """Gemma's engine took the square of the time on line ends: a factor of 16 here, minutes for a megabyte."""
     tokenizer = bundled_vocabulary(name)
     tokenizer.count(unit * 1000)
@@ -217,7 +217,7 @@ def _seconds(tokenizer: BpeVocabulary, text: str) -> float:
 
 
 @pytest.mark.slow
-def test_a_megabyte_of_one_character_is_counted_right(shared_data: Path) -> None:
+def test_a_megabyte_of_one_character_is_counted_correctly(shared_data: Path) -> None:
     """By halves, which tokenizers merge alike, as the oracle itself is slow on such texts."""
     oracle = tiktoken_encoding(shared_data, "o200k_base")
     tokenizer = bundled_vocabulary("o200k_base")

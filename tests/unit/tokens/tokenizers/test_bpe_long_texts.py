@@ -27,7 +27,7 @@ texts = st.lists(stretches, max_size=12).map("".join)
 
 @pytest.mark.slow
 @given(text=texts, piece_chars=st.integers(1, 5000))
-def test_pieces_put_together_are_the_text(text: str, piece_chars: int) -> None:
+def test_pieces_join_to_the_text(text: str, piece_chars: int) -> None:
     assert "".join(split_text(text, piece_chars)) == text
     assert "".join(split_inside_words(text, SPECIAL)) == text
 
@@ -35,24 +35,24 @@ def test_pieces_put_together_are_the_text(text: str, piece_chars: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(text=texts.map(lambda text: text + "\n" + "what follows is long " * 500))
-def test_a_long_text_counts_as_if_it_were_never_cut(vocabulary: str, text: str) -> None:
+def test_a_long_text_counts_like_an_unsplit_text(vocabulary: str, text: str) -> None:
     tokenizer = bundled_vocabulary(vocabulary)
     whole = tokenizer._engine.encode_ordinary(text)
 
     assert tokenizer.count(text) == len(whole) - len(tokenizer._engine.encode_ordinary(""))
 
 
-def test_no_piece_spells_a_special_token_that_has_a_seam() -> None:
+def test_no_piece_contains_a_special_token_with_a_safe_boundary() -> None:
     text = "some words <|endoftext|> and <|im_start|>more" * 3
 
     assert all(token not in piece for piece in split_inside_words(text, SPECIAL) for token in SPECIAL)
 
 
-def test_where_there_is_no_seam_nothing_is_cut() -> None:
+def test_text_without_a_safe_boundary_is_not_split() -> None:
     assert split_text("a" * 100_000) == ["a" * 100_000]
 
 
-def test_words_after_a_stretch_without_a_seam_are_cut_again() -> None:
+def test_words_after_text_without_a_boundary_are_split_again() -> None:
     text = "a" * 100_000 + " word" * 100_000
 
     assert max(map(len, split_text(text)[1:])) < 40_000
@@ -96,7 +96,7 @@ HOLDERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("vocabulary", "text"), HOLDERS.values(), ids=HOLDERS)
-def test_no_text_keeps_other_threads_waiting(vocabulary: str, text: str) -> None:
+def test_no_text_blocks_other_threads(vocabulary: str, text: str) -> None:
     """These once held the interpreter's lock for 0.3 to 1.5 s."""
     tokenizer = bundled_vocabulary(vocabulary)
 
@@ -104,7 +104,7 @@ def test_no_text_keeps_other_threads_waiting(vocabulary: str, text: str) -> None
 
 
 @pytest.mark.parametrize("text", ["a" * 1_000_000, "a" * 1_000_000 + "<|endoftext|>"], ids=["plain", "spelled"])
-def test_ids_come_some_thousands_at_a_time(text: str) -> None:
+def test_ids_are_returned_in_chunks(text: str) -> None:
     """One huge piece was once one huge list, which whoever went through it went through at one go."""
     tokenizer = bundled_vocabulary("o200k_base")
 
@@ -113,7 +113,7 @@ def test_ids_come_some_thousands_at_a_time(text: str) -> None:
     assert sum(count_token_classes(tokenizer.encode(text))) == tokenizer.count(text)
 
 
-def test_ids_of_a_long_text_with_half_a_pair_come_once() -> None:
+def test_ids_of_a_long_text_with_a_lone_surrogate_are_returned_once() -> None:
     """What came before it was once given twice."""
     tokenizer = bundled_vocabulary("o200k_base")
     text = "some words and " * 5000 + "\ud83d and more"

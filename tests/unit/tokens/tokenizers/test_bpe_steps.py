@@ -31,7 +31,7 @@ def engine(name: str) -> splintr.AnyTokenizer:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _LEAD_TEXTS)
-def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
+def test_steps_have_the_tokens_of_the_whole_text(name: str) -> None:
     tokenizer, lead = engine(name), _LEAD_TEXTS[name]
 
     @settings(max_examples=limit_examples(100))
@@ -46,7 +46,7 @@ def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _LEAD_TEXTS)
 @pytest.mark.parametrize("unit", ["<bos>", "a", "abcdefgh", "\n", " ", "漢", "▁", "𓀀", "<s>"])
-def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
+def test_a_long_text_has_several_steps(name: str, unit: str) -> None:
     text = unit * (100_000 // len(unit))
     steps = list(encode_in_steps(engine(name), text, lead_text=_LEAD_TEXTS[name]))
 
@@ -64,7 +64,7 @@ def long_word(letters: str) -> str:
 @pytest.mark.parametrize(
     "letters", ["x", "abcdefghij", "aBcDeF", "漢字我们的是", "0123456789abcdef", "a_é", "!?", " "]
 )
-def test_a_word_too_long_for_the_engine_has_the_tokens_that_the_engine_finds(name: str, letters: str) -> None:
+def test_a_very_long_word_has_the_tokens_that_the_engine_finds(name: str, letters: str) -> None:
     """Defect: a word of 30 MB took 2.3 GB, which the engine's threads kept."""
     text = long_word(letters)
     whole = engine(name).encode_ordinary(text)
@@ -74,6 +74,6 @@ def test_a_word_too_long_for_the_engine_has_the_tokens_that_the_engine_finds(nam
 
 
 @pytest.mark.slow
-def test_every_bundled_vocabulary_without_a_pattern_is_tested_here() -> None:
+def test_every_bundled_vocabulary_without_a_pattern_is_tested() -> None:
     assert {name for name in BUNDLED_VOCABULARIES if engine(name).family != "BPE"} == set(_LEAD_TEXTS)
     assert all(bundled_vocabulary(name)._frame_tokens == 0 for name in _LEAD_TEXTS)

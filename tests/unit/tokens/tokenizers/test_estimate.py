@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.tokens.rendering.rendering import TextLength
 from foveate.tokens.tokenizers.estimate import (
     TEXT_FEATURES,
     CharacterClassEstimator,
@@ -15,6 +14,7 @@ from foveate.tokens.tokenizers.estimate import (
     build_estimator,
     count_text_features,
 )
+from foveate.tokens.tokenizers.tokenizer import TextLength
 from foveate.tokens.tokenizers.vocabularies import BUNDLED_VOCABULARIES, bundled_vocabulary
 from tests.support.strategies.texts import any_texts
 
@@ -50,7 +50,7 @@ def test_there_is_an_estimate_for_every_bundled_vocabulary(name: str) -> None:
     assert isinstance(build_estimator(name), CharacterClassEstimator)
 
 
-def test_a_vocabulary_nobody_fitted_gets_the_last_resort() -> None:
+def test_an_unknown_vocabulary_gets_the_last_resort() -> None:
     ruler = build_estimator("unheard of")
 
     assert isinstance(ruler, CharacterCountEstimator)
@@ -61,7 +61,7 @@ def test_a_vocabulary_nobody_fitted_gets_the_last_resort() -> None:
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "llama3", "gemma3"])
 @pytest.mark.parametrize(("text", "off"), [(PROSE, 0.15), (CODE, 0.2), (JSON, 0.35), (CHINESE, 0.35)])
-def test_the_estimate_is_near_the_count(name: str, text: str, off: float) -> None:
+def test_the_estimate_is_close_to_the_count(name: str, text: str, off: float) -> None:
     found, counted = length(build_estimator(name), text), bundled_vocabulary(name).count(text)
 
     assert found.tokens == pytest.approx(counted, rel=off)
@@ -72,7 +72,7 @@ def test_the_estimate_is_near_the_count(name: str, text: str, off: float) -> Non
 @pytest.mark.parametrize(
     "unit", ["?", "\n", " ", "a", "A", "1", "_", "\t", "é", "я", "漢", "ก", "😀", "\x00", "\r\n", ". "]
 )
-def test_a_run_of_one_character_is_not_estimated_at_nothing(name: str, unit: str) -> None:
+def test_a_run_of_one_character_is_not_estimated_as_zero(name: str, unit: str) -> None:
     text = unit * (100_000 // len(unit))
     tokens = length(build_estimator(name), text).tokens
 
@@ -89,7 +89,7 @@ def test_every_text_has_a_length(name: str, text: str) -> None:
 
 
 @given(text=any_texts)
-def test_features_are_numbers_of_things_in_the_text(text: str) -> None:
+def test_features_are_counted(text: str) -> None:
     found = count_text_features(text)
 
     assert len(found) == len(TEXT_FEATURES)
@@ -107,7 +107,7 @@ def test_the_estimate_takes_linear_time() -> None:
 
 
 @given(texts=st.lists(any_texts, max_size=5))
-def test_many_texts_are_estimated_as_each_alone(texts: list[str]) -> None:
+def test_many_texts_are_estimated_like_each_alone(texts: list[str]) -> None:
     ruler = build_estimator("o200k_base")
 
     assert ruler.measure_many(texts) == [length(ruler, text) for text in texts]

@@ -65,7 +65,7 @@ def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
     holds()
 
 
-def test_every_bundled_vocabulary_that_is_cut_is_tested_here() -> None:
+def test_every_bundled_vocabulary_with_safe_boundaries_is_tested() -> None:
     assert {name for name in BUNDLED_VOCABULARIES if bundled_vocabulary(name).safe_boundary is not None} == set(
         SEAMS
     )
@@ -74,7 +74,7 @@ def test_every_bundled_vocabulary_that_is_cut_is_tested_here() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_a_seam_holds_after_every_letter_and_digit_there_is(name: str) -> None:
+def test_every_letter_and_digit_can_precede_a_safe_boundary(name: str) -> None:
     """Python and the engine may know different editions of Unicode."""
     tokenizer, seam = engine(name), SEAMS[name]
     known = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isalnum()]
@@ -90,13 +90,13 @@ def test_a_seam_holds_after_every_letter_and_digit_there_is(name: str) -> None:
     assert wrong == []
 
 
-def test_a_mark_is_no_letter_to_cut_after() -> None:
+def test_a_combining_mark_is_not_a_safe_boundary() -> None:
     assert unicodedata.category("\u0301") == "Mn"
     assert split_text("e\u0301." * 20, 1) == ["e\u0301." * 20]
 
 
 @given(text=texts, piece_chars=st.integers(1, 50))
-def test_no_piece_is_empty_and_none_but_the_last_is_short(text: str, piece_chars: int) -> None:
+def test_no_piece_is_empty_and_only_the_last_may_be_short(text: str, piece_chars: int) -> None:
     pieces = split_text(text, piece_chars)
 
     assert all(len(piece) >= piece_chars for piece in pieces[:-1])

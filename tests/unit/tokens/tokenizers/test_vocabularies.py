@@ -38,7 +38,7 @@ def test_every_bundled_vocabulary_loads_and_counts(name: str) -> None:
     assert 4 <= bundled_vocabulary(name).count("How many tokens is this?") <= 12
 
 
-def test_a_rank_file_is_split_by_the_pattern_that_its_name_says(tmp_path: Path) -> None:
+def test_a_rank_file_uses_the_pattern_in_its_name(tmp_path: Path) -> None:
     for name, words in (("my-qwen2.tiktoken", 3), ("llama3.tiktoken", 1)):
         path = tmp_path / name
         path.write_bytes(ranks([*BYTES, b"12", b"123"]))
@@ -54,7 +54,7 @@ def test_a_tokenizer_json_is_counted_by_its_own_rules(tmp_path: Path) -> None:
     assert load_vocabulary_file(path).count("ba") == 2
 
 
-def test_what_a_tokenizer_puts_around_every_text_is_no_part_of_the_text(tmp_path: Path) -> None:
+def test_tokens_added_around_every_text_are_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     tokenizer = byte_level()
     tokenizer.add_special_tokens(["<s>"])
@@ -108,7 +108,7 @@ def test_what_a_tokenizer_puts_around_every_text_is_no_part_of_the_text(tmp_path
         ("unnamed.tiktoken", ranks(BYTES)),
     ],
 )
-def test_a_broken_file_is_named_in_one_clear_line(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_broken_file_has_a_clear_error_of_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
 
@@ -122,7 +122,7 @@ def test_a_broken_file_is_named_in_one_clear_line(tmp_path: Path, name: str, con
     assert raised.value.code == "bad_vocabulary"
 
 
-def test_a_truncated_tokenizer_json_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_tokenizer_json_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     byte_level(ab=0).save(str(path))
     whole = path.read_bytes()
@@ -132,7 +132,7 @@ def test_a_truncated_tokenizer_json_is_refused(tmp_path: Path) -> None:
         load_vocabulary_file(path)
 
 
-def test_what_is_not_there_or_not_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadVocabulary, match=r"nowhere\.json: No such file"):
         load_vocabulary_file(tmp_path / "nowhere.json")
     with pytest.raises(BadVocabulary, match="directory"):
@@ -140,7 +140,7 @@ def test_what_is_not_there_or_not_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_refused(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(b"{}")
     path.chmod(0)
@@ -149,7 +149,7 @@ def test_what_may_not_be_read_is_refused(tmp_path: Path) -> None:
         load_vocabulary_file(path)
 
 
-def test_a_name_with_a_zero_byte_in_it_is_a_vocabulary_that_cannot_be_read() -> None:
+def test_a_path_with_a_zero_byte_is_rejected() -> None:
     """It was once a ValueError, which nobody expects of a file."""
     with pytest.raises(BadVocabulary, match="embedded null byte"):
         load_vocabulary_file(Path("a\0b.json"))
