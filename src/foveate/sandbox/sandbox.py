@@ -25,8 +25,8 @@ from foveate.formats.response.errors import (
 )
 from foveate.model import Format, Request, Usage
 from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.build import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
-from foveate.prompt_cache.prompt.incremental import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
 from foveate.sandbox import thinking_signatures
 from foveate.sandbox.accounts import Accounts, StoredResponses, hash_api_key, input_items, resolve_references

@@ -9,7 +9,7 @@ from foveate import formats
 from foveate.model import CacheUsage
 from foveate.prompt_cache.misses.explain import ExplainedMiss, NoMiss, explain_miss
 from foveate.prompt_cache.misses.snapshot import RequestSnapshot, take_snapshot
-from foveate.prompt_cache.prompt.incremental import block_tokens_for
+from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.rules import rules_for
 from foveate.tokens import with_model
 

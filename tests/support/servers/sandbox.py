@@ -9,7 +9,7 @@ from threading import Thread
 import msgspec
 
 from foveate.prompt_cache.prompt.blocks import BlockTokens
-from foveate.prompt_cache.prompt.incremental import block_tokens_for
+from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.sandbox.http import Provider, SandboxRequest
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import STEP_HEADER, Script, ScriptStep

@@ -21,8 +21,8 @@ from foveate.formats.message_threads import (
     remove_threads_beta,
 )
 from foveate.model import Format
+from foveate.prompt_cache.prompt.build import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
-from foveate.prompt_cache.prompt.incremental import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.rules import CacheRules, rules_for
 from foveate.prompt_cache.simulator import SimulatedCache
 from foveate.sandbox.message_threads import _without_breakpoints

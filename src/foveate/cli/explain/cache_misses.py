@@ -18,7 +18,7 @@ from foveate.model import CacheUsage, Usage
 from foveate.prompt_cache.misses.causes import DifferenceSide
 from foveate.prompt_cache.misses.explain import ExplainedMiss, NoMiss, explain_miss
 from foveate.prompt_cache.misses.snapshot import take_snapshot
-from foveate.prompt_cache.prompt.incremental import block_tokens_for
+from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.rules import CacheRules, rules_for
 
 if TYPE_CHECKING:

@@ -190,7 +190,7 @@ def _explain_bodies(
     from foveate.cli.explain.cache_misses import CacheExplanation
     from foveate.prompt_cache.misses.explain import explain_miss
     from foveate.prompt_cache.misses.snapshot import take_snapshot
-    from foveate.prompt_cache.prompt.incremental import block_tokens_for
+    from foveate.prompt_cache.prompt.build import block_tokens_for
     from foveate.prompt_cache.rules import rules_for
     from foveate.tokens import counter_for
 

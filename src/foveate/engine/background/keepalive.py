@@ -48,8 +48,8 @@ from foveate.prompt_cache.keepalive import KeepAlive, plan_keepalive
 from foveate.prompt_cache.placement.arrivals import ArrivalForecast, forecast_next_request
 from foveate.prompt_cache.placement.breakpoints import apply_breakpoints, readable_entries
 from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.build import build_cached_prompt
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
-from foveate.prompt_cache.prompt.incremental import build_cached_prompt
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import SimulatedCache
 

@@ -8,7 +8,7 @@ from foveate.caching import DEFAULT_CAPACITY
 from foveate.compaction.overflow import lower_bound_tokens
 from foveate.model import TokenCount
 from foveate.prompt_cache.prompt.blocks import BlockTokens
-from foveate.prompt_cache.prompt.incremental import block_tokens_for
+from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.rules import CacheRules, rules_for
 from foveate.tokens import RequestCounter, counter_for
 from foveate.tokens.options import Backend, CounterOptions, offline_counter_factory

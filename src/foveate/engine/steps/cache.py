@@ -21,8 +21,8 @@ from foveate.prompt_cache.placement.breakpoints import (
     placement_rules,
 )
 from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.build import build_cached_prompt, estimate_unread_bytes
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
-from foveate.prompt_cache.prompt.incremental import build_cached_prompt, estimate_unread_bytes
 from foveate.prompt_cache.rejections import KnownRejections
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.session.counting import run_in_thread_if_large

@@ -14,8 +14,8 @@ from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
 from foveate.model import Area, Format, Place, Request
 from foveate.prompt_cache.prompt import parameters
 from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.build import build_cached_prompt, read_visible_blocks
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest
-from foveate.prompt_cache.prompt.incremental import build_cached_prompt, read_visible_blocks
 from foveate.prompt_cache.prompt.parameters import CacheParameter
 from foveate.prompt_cache.rules import CacheRules
 

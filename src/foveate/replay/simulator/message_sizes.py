@@ -15,8 +15,8 @@ from foveate.formats.json_text.parse import as_dict, as_text, json_type_name, pa
 from foveate.formats.layout import BREAKPOINT_FIELDS, remove_breakpoints
 from foveate.model import Area, Block, Format, Place
 from foveate.prompt_cache.prompt.blocks import BlockFacts, count_images
+from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_digest
-from foveate.prompt_cache.prompt.incremental import block_tokens_for
 from foveate.prompt_cache.rules import CacheRules
 from foveate.replay.recording import RecordedMessage
 from foveate.replay.simulator.history import THINKING_KINDS, TOOL_RESULT_KINDS

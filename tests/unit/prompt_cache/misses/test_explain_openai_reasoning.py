@@ -12,8 +12,8 @@ from foveate.model import CacheUsage, Format, Request
 from foveate.prompt_cache.misses.causes import MissCause
 from foveate.prompt_cache.misses.explain import ExplainedMiss, NoMiss, explain_miss
 from foveate.prompt_cache.misses.snapshot import take_snapshot
+from foveate.prompt_cache.prompt.build import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prefix_keys
-from foveate.prompt_cache.prompt.incremental import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.rules import CachingMode, rules_for
 from foveate.prompt_cache.simulator import SimulatedCache
 

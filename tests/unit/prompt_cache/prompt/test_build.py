@@ -16,8 +16,8 @@ from foveate.errors import MalformedRequest
 from foveate.formats.blocks import BLOCK_CACHE
 from foveate.model import Area, Request, TokenCount, Ttl
 from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.build import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
-from foveate.prompt_cache.prompt.incremental import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.prompt.parameters import read_cache_options
 from foveate.prompt_cache.rules import rules_for
 from foveate.prompt_cache.simulator import SimulatedCache

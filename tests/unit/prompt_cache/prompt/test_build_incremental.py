@@ -12,8 +12,8 @@ from msgspec import structs
 from foveate import formats
 from foveate.model import Area, Format, Request, TokenCount
 from foveate.prompt_cache.prompt.blocks import BlockTokens
+from foveate.prompt_cache.prompt.build import build_cached_prompt
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, find_layout, prefix_keys
-from foveate.prompt_cache.prompt.incremental import build_cached_prompt
 from foveate.prompt_cache.rules import rules_for
 from foveate.tokens import RequestCount, counter_for, drop_caches
 from tests.support.harness.example_limits import limit_examples
