@@ -48,7 +48,7 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     assert any("adaptive" in line for line in lines(report, columns))
 
 
-def test_a_terminal_that_knows_few_characters_gets_those() -> None:
+def test_an_ascii_terminal_gets_ascii_only() -> None:
     report = reported(
         replayed("ein Gespräch über 👩‍👩‍👧‍👦 und mehr, das kein Ende nimmt, bis es abgeschnitten wird")
     )
@@ -59,11 +59,11 @@ def test_a_terminal_that_knows_few_characters_gets_those() -> None:
     assert ".." in text
 
 
-def test_what_would_be_obeyed_by_a_terminal_is_escaped() -> None:
+def test_control_characters_are_escaped() -> None:
     assert "\x1b" not in "\n".join(lines(reported(replayed("\x1b[31mred"))))
 
 
-def test_a_policy_that_costs_more_saves_less_than_nothing() -> None:
+def test_a_policy_that_costs_more_has_a_negative_saving() -> None:
     found = replayed().outcomes
     saved = compare_to_recorded(found[Policy.NONE], found[Policy.RECORDED])
 
@@ -73,7 +73,7 @@ def test_a_policy_that_costs_more_saves_less_than_nothing() -> None:
     assert saved.share < 0
 
 
-def test_nothing_is_saved_where_nobody_knows_the_price() -> None:
+def test_there_is_no_saving_without_a_known_price() -> None:
     assert (
         compare_to_recorded(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
     )
@@ -82,7 +82,7 @@ def test_nothing_is_saved_where_nobody_knows_the_price() -> None:
     )
 
 
-def test_what_has_to_be_known_is_said_below() -> None:
+def test_notes_below_the_table_name_what_is_missing() -> None:
     session = replace(
         replayed(),
         missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.TIME, MissingPart.USAGE)),
@@ -100,7 +100,7 @@ def test_what_has_to_be_known_is_said_below() -> None:
     assert "claude-opus-4-8" in text
 
 
-def test_an_object_holds_money_whole_and_is_the_same_each_time() -> None:
+def test_the_json_object_has_exact_amounts_and_is_deterministic() -> None:
     report = reported(replayed("a"), replayed("b"))
 
     told = json.dumps(report_object(report))
@@ -113,14 +113,14 @@ def test_an_object_holds_money_whole_and_is_the_same_each_time() -> None:
     assert found["check"]["off"] == pytest.approx(0, abs=0.005)
 
 
-def test_a_session_of_one_call_without_a_token_does_not_divide_by_nothing() -> None:
+def test_a_session_of_one_call_without_tokens_is_shown() -> None:
     empty = replace(replayed(), outcomes={policy: Outcome(policy=policy) for policy in Policy})
 
     assert lines(reported(empty))
     assert report_object(reported(empty))
 
 
-def test_models_of_unknown_price_are_not_taken_for_the_one_that_was_asked_for() -> None:
+def test_models_of_unknown_price_are_distinguished_from_the_requested_one() -> None:
     one = replace(replayed(), unpriced={"nobody-knows": 2})
     done = SessionResult(session=SessionFiles(files=(), source=None), replayed=(one,))
 
@@ -141,7 +141,7 @@ def test_sending_without_a_cache_is_not_shown_as_a_loss() -> None:
     assert "-" not in none
 
 
-def test_sub_agents_that_were_merged_are_named() -> None:
+def test_merged_sub_agents_are_mentioned() -> None:
     text = " ".join(lines(reported(replace(replayed(), sub_agents=2))))
 
     assert "the calls of 2 sub-agents are counted in the session that started them" in text
@@ -166,7 +166,7 @@ def test_the_output_ends_with_a_conclusion_and_the_yaml_to_apply() -> None:
     ]
 
 
-def test_the_best_of_a_session_is_something_that_the_gateway_can_do() -> None:
+def test_the_best_policy_of_a_session_is_one_that_the_gateway_can_follow() -> None:
     costs = {
         Policy.RECORDED: "40",
         Policy.GATEWAY: "38",

@@ -9,26 +9,26 @@ from foveate.prompt_cache.beta_header import resolve_beta_header
 from tests.support.harness.example_limits import limit_examples
 
 
-def test_without_the_variable_the_header_goes_as_it_came() -> None:
+def test_without_the_variable_the_header_is_sent_unchanged() -> None:
     assert resolve_beta_header(None, " prompt-caching-2024-07-31 ,x") == " prompt-caching-2024-07-31 ,x"
     assert resolve_beta_header(None) == ""
 
 
-def test_an_empty_variable_takes_the_betas_of_caching_away_and_leaves_the_others() -> None:
+def test_an_empty_variable_removes_only_the_caching_betas() -> None:
     given = "context-1m-2025-08-07, prompt-caching-2024-07-31,extended-cache-ttl-2025-04-11"
 
     assert resolve_beta_header("", given) == "context-1m-2025-08-07"
     assert resolve_beta_header(" , ", "prompt-caching-2024-07-31") == ""
 
 
-def test_the_variable_takes_their_place() -> None:
+def test_the_variable_replaces_the_caching_betas() -> None:
     assert resolve_beta_header("extended-cache-ttl-2025-04-11, own", "a,prompt-caching-2024-07-31,own") == (
         "a,own,extended-cache-ttl-2025-04-11"
     )
 
 
 @pytest.mark.parametrize("override", ["a b", "a\r\nx-evil: 1", "ä", "a;b"])
-def test_what_cannot_stand_in_a_header_is_refused_by_the_name_of_the_variable(override: str) -> None:
+def test_an_invalid_header_value_is_rejected_with_the_name_of_the_variable(override: str) -> None:
     with pytest.raises(BadOption, match="ANTHROPIC_CACHE_BETA"):
         resolve_beta_header(override, "a")
 
@@ -37,7 +37,7 @@ def test_what_cannot_stand_in_a_header_is_refused_by_the_name_of_the_variable(ov
 @given(
     override=st.lists(st.sampled_from(["a", "prompt-caching-x"])), given_betas=st.lists(st.sampled_from("abc"))
 )
-def test_none_of_the_others_is_lost_and_each_stands_once(override: list[str], given_betas: list[str]) -> None:
+def test_no_other_beta_is_lost_or_repeated(override: list[str], given_betas: list[str]) -> None:
     sent = resolve_beta_header(",".join(override), ",".join(given_betas))
 
     assert sorted(filter(None, sent.split(","))) == sorted({*override, *given_betas})

@@ -21,19 +21,19 @@ def test_a_request_gets_the_key_of_its_session() -> None:
     assert json.loads(formats.apply_edits(request, [edit]))["prompt_cache_key"] == derive_cache_key("ana/1")
 
 
-def test_sessions_have_keys_of_their_own_that_do_not_tell_their_names() -> None:
+def test_sessions_have_keys_of_their_own_that_do_not_reveal_their_names() -> None:
     assert derive_cache_key("ana/1") == derive_cache_key("ana/1") != derive_cache_key("ana/2")
     assert "ana" not in derive_cache_key("ana/1")
 
 
 @pytest.mark.parametrize("own", ["mine", "", None])
-def test_a_client_that_gave_a_key_keeps_it(own: str | None) -> None:
+def test_a_key_set_by_the_client_is_kept(own: str | None) -> None:
     assert (
         set_cache_key(formats.parse_request(body(prompt_cache_key=own)), rules_for("gpt-4o"), "ana/1") is None
     )
 
 
-def test_only_who_takes_a_key_gets_one() -> None:
+def test_only_providers_that_accept_a_key_get_one() -> None:
     assert set_cache_key(formats.parse_request(body()), rules_for("claude-sonnet-4-5"), "ana/1") is None
     assert cache_key_headers(rules_for("claude-sonnet-4-5"), "ana/1") == {}
     assert cache_key_headers(rules_for("grok-4"), "ana/1") == {"x-grok-conv-id": derive_cache_key("ana/1")}
@@ -52,7 +52,7 @@ def test_a_body_of_another_format_gets_no_key(model: str, provider: str | None) 
         )
 
 
-def test_azure_takes_the_keys_of_openai_and_is_sent_no_others() -> None:
+def test_azure_accepts_the_keys_of_openai_and_gets_no_others() -> None:
     assert set_cache_key(formats.parse_request(body()), rules_for("azure/gpt-4o"), "ana/1") is not None
     assert (
         set_cache_key(formats.parse_request(body()), rules_for("azure_ai/mistral-large-latest"), "ana/1")

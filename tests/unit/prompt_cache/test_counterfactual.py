@@ -71,7 +71,7 @@ def two_turns() -> list[CachedPrompt]:
     return prompts(build.workload())
 
 
-def test_states_that_are_the_same_are_not_kept() -> None:
+def test_states_that_are_the_same_are_not_stored() -> None:
     agent, (first, second) = Agent(), two_turns()
     agent.send(1, 0, RequestVersion(first, {1: SHORT}))
 
@@ -81,7 +81,7 @@ def test_states_that_are_the_same_are_not_kept() -> None:
     assert set(found.usage.values()) == {CacheUsage(read=4096, written_5m=576)}
 
 
-def test_without_the_breakpoints_of_foveate_a_client_that_has_none_reads_nothing() -> None:
+def test_without_foveates_breakpoints_a_client_that_has_none_reads_nothing() -> None:
     agent, (first, second) = Agent(), two_turns()
     agent.send(1, 0, RequestVersion(first, {1: SHORT}), {S.CONTEXT: RequestVersion(first, {})})
 
@@ -91,7 +91,7 @@ def test_without_the_breakpoints_of_foveate_a_client_that_has_none_reads_nothing
     assert found.usage[S.CONTEXT] == found.usage[S.CLIENT] == CacheUsage(uncached=4672)
 
 
-def test_a_breakpoint_beside_those_of_the_client_saves_nothing_that_the_client_reads_itself() -> None:
+def test_an_additional_breakpoint_saves_nothing_that_the_client_reads_itself() -> None:
     agent, (first, second) = Agent(), two_turns()
     agent.send(
         1, 0, RequestVersion(first, {0: SHORT, 1: SHORT}), {S.CONTEXT: RequestVersion(first, {1: SHORT})}
@@ -128,7 +128,7 @@ def test_a_compacted_session_reads_in_each_state_what_that_state_wrote() -> None
     assert later.usage[S.COMPACTION].read == 1536
 
 
-def test_what_only_foveate_wrote_cannot_be_read_without_it() -> None:
+def test_entries_that_only_foveate_wrote_cannot_be_read_without_it() -> None:
     build = Builder()
     system = build.text(4096)
     for at in (0, 10):
@@ -145,7 +145,7 @@ def test_what_only_foveate_wrote_cannot_be_read_without_it() -> None:
     assert found.usage[S.CLIENT].read == 0
 
 
-def test_an_edited_message_reads_what_the_client_left_before_it() -> None:
+def test_after_an_edited_message_the_prefix_before_it_is_read() -> None:
     build = Builder()
     system, first, answer = build.text(2048), build.text(2048), build.text(64)
     for at, more in enumerate(([], [answer, build.text(512)], [answer, build.text(512)])):
@@ -172,7 +172,7 @@ def test_an_edited_message_reads_what_the_client_left_before_it() -> None:
         max_size=25,
     )
 )
-def test_the_client_is_always_simulated_as_if_foveate_were_not_there(
+def test_the_client_is_always_simulated_as_if_foveate_did_not_exist(
     requests: list[tuple[int, int, float, tuple[int, ...], tuple[int, ...]]],
 ) -> None:
     """VALUE-2: all sessions of an agent share a provider's cache, in every state its own."""

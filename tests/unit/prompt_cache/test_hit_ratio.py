@@ -31,14 +31,14 @@ def fed(*events: tuple[float, int, int], agent: str = "ana") -> HitRatios:
     return hits
 
 
-def test_the_ratio_is_of_all_input_tokens_written_ones_too() -> None:
+def test_the_ratio_includes_all_input_tokens() -> None:
     hits = HitRatios()
     hits.add("ana", CacheUsage(uncached=10, read=60, written_5m=20, written_1h=10), at=0)
 
     assert hits.ratio("ana", at=0).ratio == 0.6
 
 
-def test_agents_have_their_own() -> None:
+def test_agents_have_their_own_ratios() -> None:
     hits = fed((0, 9, 1))
     hits.add("ben", usage(1, 9), at=0)
 
@@ -60,13 +60,13 @@ def test_a_ratio_is_healthy_fair_flagged_or_unknown(read: int, sent: int, level:
     assert HitRatio(read, sent).level() is level
 
 
-def test_what_is_healthy_can_be_said() -> None:
+def test_thresholds_can_be_configured() -> None:
     assert (
         HitRatio(5, 10).level(HitRatioThresholds(healthy_from=0.5, flagged_below=0.1)) is HitRatioLevel.HEALTHY
     )
 
 
-def test_what_is_older_than_an_hour_no_longer_counts() -> None:
+def test_usage_older_than_an_hour_does_not_count() -> None:
     hits = fed((0, 10, 0), (1800, 0, 10))
 
     assert hits.ratio("ana", at=3599).ratio == 0.5
@@ -75,18 +75,18 @@ def test_what_is_older_than_an_hour_no_longer_counts() -> None:
     assert not hits.ratios(at=1800 + 3600)
 
 
-def test_an_agent_that_nobody_knows_is_unknown() -> None:
+def test_an_unknown_agent_has_no_ratio() -> None:
     assert HitRatios().ratio("nobody", at=0).level() is HitRatioLevel.UNKNOWN
 
 
-def test_what_arrives_late_counts_where_it_belongs() -> None:
+def test_late_arrivals_count_in_their_own_bucket() -> None:
     hits = fed((7200, 10, 0), (4000, 0, 10), (0, 0, 1000))
 
     assert hits.ratio("ana", at=7200).ratio == 0.5
     assert hits.ratio("ana", at=0).input_tokens == 1000
 
 
-def test_a_clock_that_is_put_back_loses_nothing() -> None:
+def test_a_clock_that_is_set_back_loses_nothing() -> None:
     hits = fed(*((at, 1, 0) for at in range(108_000, 111_600, 30)))
     for at in range(54_000, 57_600, 30):
         hits.add("ana", usage(0, 1), at=at)
@@ -103,9 +103,7 @@ def test_a_clock_that_is_put_back_loses_nothing() -> None:
     ),
     at=st.integers(-9000, 12_000),
 )
-def test_always_it_is_what_adding_up_every_request_would_give(
-    events: list[tuple[int, int, int]], at: int
-) -> None:
+def test_the_ratio_always_equals_the_sum_over_all_requests(events: list[tuple[int, int, int]], at: int) -> None:
     last = at // BUCKET_SECONDS
     first = last - WINDOW_SECONDS // BUCKET_SECONDS
     inside = [event for event in events if first < event[0] // BUCKET_SECONDS <= last]
@@ -116,7 +114,7 @@ def test_always_it_is_what_adding_up_every_request_would_give(
 
 
 @pytest.mark.slow
-def test_a_busy_day_takes_no_more_room_than_a_busy_hour() -> None:
+def test_a_busy_day_takes_no_more_memory_than_a_busy_hour() -> None:
     tracemalloc.start()
     try:
         hits = fed(*((second * 3, 9, 1) for second in range(3 * 1200)))
@@ -131,7 +129,7 @@ def test_a_busy_day_takes_no_more_room_than_a_busy_hour() -> None:
     assert hits.ratio("ana", at=24 * 3600 - 1).input_tokens == 1200 * 10
 
 
-def test_the_agent_that_was_silent_for_longest_is_forgotten_first() -> None:
+def test_the_agent_that_was_idle_longest_is_dropped_first() -> None:
     hits = HitRatios(max_agents=2)
     for agent in ("ana", "ben", "ana", "cleo"):
         hits.add(agent, usage(1), at=0)
@@ -139,7 +137,7 @@ def test_the_agent_that_was_silent_for_longest_is_forgotten_first() -> None:
     assert list(hits.ratios(at=0)) == ["ana", "cleo"]
 
 
-def test_threads_lose_nothing() -> None:
+def test_no_usage_is_lost_between_threads() -> None:
     hits = HitRatios()
 
     def feed(start: int) -> None:

@@ -35,7 +35,7 @@ def returning(*gaps: float) -> ArrivalForecast:
     return forecast_next_request(rhythm)
 
 
-def test_a_large_prompt_that_is_kept_for_five_minutes_is_prolonged_before_they_are_over() -> None:
+def test_a_large_prompt_with_a_short_ttl_is_extended_before_it_expires() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
     ping = plan_keepalive(row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=0.0)
     assert ping is not None
@@ -49,13 +49,13 @@ def test_a_large_prompt_that_is_kept_for_five_minutes_is_prolonged_before_they_a
     assert late.usage.read == row.tokens + 200
 
 
-def test_nothing_is_sent_where_nobody_is_expected_to_return() -> None:
+def test_no_keepalive_is_sent_if_no_return_is_expected() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
     gone = returning(*[float("inf")] * 200)
     assert plan_keepalive(row, RULES, cache, gone, response_tokens=200, last_at=0.0, now=0.0) is None
 
 
-def test_an_answer_as_long_as_the_prompt_is_not_written_again() -> None:
+def test_a_response_as_long_as_the_prompt_is_not_written_again() -> None:
     row, cache = sent(prompt(*opening(), *turns(2_000)))
     ping = plan_keepalive(
         row, RULES, cache, forecast_next_request(), response_tokens=60_000, last_at=0.0, now=0.0
@@ -63,7 +63,7 @@ def test_an_answer_as_long_as_the_prompt_is_not_written_again() -> None:
     assert ping is None or not ping.includes_response
 
 
-def test_what_is_kept_for_an_hour_is_refreshed_where_the_session_has_come_back_so_late_before() -> None:
+def test_an_entry_with_the_long_ttl_is_refreshed_if_the_session_has_returned_so_late_before() -> None:
     long_lived = prompt(*opening(), *turns(50_000))
     whole = apply_breakpoints(
         long_lived, place_breakpoints(long_lived, RULES, SimulatedCache(), WEIGHTS, now=0.0)
@@ -89,7 +89,7 @@ def test_what_is_kept_for_an_hour_is_refreshed_where_the_session_has_come_back_s
     assert readable_entries(whole, served.cache, ping.at + LONG.seconds - 1)
 
 
-def test_there_are_no_more_pings_than_allowed() -> None:
+def test_the_number_of_keepalives_is_limited() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
 
     def ping_after(sent: int) -> KeepAlive | None:
@@ -109,7 +109,7 @@ def test_there_are_no_more_pings_than_allowed() -> None:
     assert ping_after(3) is None
 
 
-def test_what_has_died_is_not_pinged() -> None:
+def test_expired_entries_get_no_keepalive() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
     assert (
         plan_keepalive(row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=301.0)
@@ -117,7 +117,7 @@ def test_what_has_died_is_not_pinged() -> None:
     )
 
 
-def test_a_ping_has_no_more_marks_than_a_request_may_have_however_long_the_session() -> None:
+def test_a_keepalive_never_exceeds_the_breakpoint_limit() -> None:
     """A session leaves a long-lived entry behind with every turn; only the last of them are used."""
     said, cache, now = [*opening(), *turns(20_000)], SimulatedCache(), 0.0
     for turn in range(12):
@@ -136,7 +136,7 @@ def test_a_ping_has_no_more_marks_than_a_request_may_have_however_long_the_sessi
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "deepseek-chat", "gpt-5.6", "claude-2.1", "nobody-knows-it"])
-def test_providers_that_keep_things_unasked_are_not_pinged(model: str) -> None:
+def test_automatic_caches_get_no_keepalive(model: str) -> None:
     rules = rules_for(model)
     row = prompt(*opening(), *turns(50_000), model=model)
     cache = SimulatedCache().serve(row, rules, at=0.0).cache
@@ -146,7 +146,7 @@ def test_providers_that_keep_things_unasked_are_not_pinged(model: str) -> None:
     )
 
 
-def test_a_ping_that_is_due_is_due_now_and_not_before() -> None:
+def test_an_overdue_keepalive_is_due_now() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
     ping = plan_keepalive(
         row, RULES, cache, forecast_next_request(), response_tokens=200, last_at=0.0, now=296.0

@@ -99,17 +99,17 @@ def read(body: object, status: int = 400) -> Rejection | None:
         "cache_control is not supported",
     ],
 )
-def test_an_error_that_names_the_mark_refuses_it(body: object) -> None:
+def test_an_error_that_names_the_breakpoint_rejects_it(body: object) -> None:
     assert read(body) is Rejection.BREAKPOINTS
 
 
 @pytest.mark.parametrize("status", [400, 403, 422])
-def test_providers_refuse_with_several_statuses(status: int) -> None:
+def test_providers_reject_with_several_statuses(status: int) -> None:
     assert read(anthropic("cache_control: no"), status) is Rejection.BREAKPOINTS
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 429, 500, 529])
-def test_what_is_no_refusal_of_the_request_is_none_of_its_marks(status: int) -> None:
+def test_other_statuses_are_not_rejections_of_breakpoints(status: int) -> None:
     assert read(anthropic("cache_control: no"), status) is None
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_refusal_of_the_request_is_none_of_its_marks(status: int) -> 
         "#/system/1/cachePoint: extraneous key [ttl] is not permitted",
     ],
 )
-def test_a_mark_may_be_known_and_not_how_long_it_lasts(message: str) -> None:
+def test_breakpoints_may_be_accepted_without_a_ttl(message: str) -> None:
     assert (
         read({"error": {"message": json.dumps({"message": message}) + ". Received Model Group=x"}})
         is Rejection.TTL
@@ -137,11 +137,11 @@ def test_a_mark_may_be_known_and_not_how_long_it_lasts(message: str) -> None:
         "Cache point cannot be inserted after reasoning block. Please remove the invalid cache point.",
     ],
 )
-def test_marks_may_be_known_and_not_in_this_place(message: str) -> None:
+def test_breakpoints_may_be_accepted_but_not_at_this_position(message: str) -> None:
     assert read(anthropic(message)) is Rejection.PLACEMENT
 
 
-def test_what_one_part_of_an_error_names_another_may_explain() -> None:
+def test_one_part_of_an_error_may_explain_what_another_names() -> None:
     body = {"error": {"message": "At most 4 are allowed", "param": "messages[3].prompt_cache_breakpoint"}}
 
     assert read(body) is Rejection.PLACEMENT
@@ -165,7 +165,7 @@ def test_what_one_part_of_an_error_names_another_may_explain() -> None:
         "<html>Bad Request</html>",
     ],
 )
-def test_an_error_that_only_shows_what_was_sent_refuses_no_mark(body: object) -> None:
+def test_an_error_that_only_quotes_the_request_rejects_no_breakpoint(body: object) -> None:
     assert read(body) is None
 
 
@@ -183,14 +183,14 @@ json_values = st.recursive(
 
 @settings(max_examples=limit_examples(100))
 @given(body=st.binary() | json_values.map(lambda found: json.dumps(found).encode()))
-def test_any_body_is_read(body: bytes) -> None:
+def test_any_error_body_is_parsed(body: bytes) -> None:
     classify_rejection(400, body)
 
 
 @pytest.mark.parametrize(
     "text", ["'a " * 100_000, "{" * 100_000, '{"error":' * 50_000, "input_value=" * 50_000]
 )
-def test_an_odd_body_is_read_in_no_time(text: str) -> None:
+def test_unusual_error_bodies_are_parsed_quickly(text: str) -> None:
     begun = thread_time()
 
     assert classify_rejection(400, text.encode()) is None
@@ -206,11 +206,11 @@ def takes(known: KnownRejections, at: float, *, model: str = "claude", session: 
     return marks, known.accepts_ttl("vertex", model, at=at)
 
 
-def test_nobody_refuses_anything_at_first() -> None:
+def test_nothing_is_rejected_at_first() -> None:
     assert takes(KnownRejections(), 0.0) == (True, True)
 
 
-def test_who_refuses_marks_gets_none_for_a_day_in_any_session() -> None:
+def test_an_upstream_that_rejects_breakpoints_gets_none_for_a_day_in_any_session() -> None:
     known = refused(Rejection.BREAKPOINTS)
 
     assert takes(known, DAY - 1, session="other")[0] is False
@@ -219,7 +219,7 @@ def test_who_refuses_marks_gets_none_for_a_day_in_any_session() -> None:
     assert known.accepts_breakpoints("anthropic", "claude", session="s", at=1)
 
 
-def test_who_refuses_how_long_marks_last_still_gets_marks() -> None:
+def test_an_upstream_that_rejects_ttls_still_gets_breakpoints() -> None:
     known = refused(Rejection.TTL)
 
     assert takes(known, DAY - 1) == (True, False)
@@ -229,7 +229,7 @@ def test_who_refuses_how_long_marks_last_still_gets_marks() -> None:
     )
 
 
-def test_marks_in_the_wrong_place_are_left_out_of_their_own_session_only() -> None:
+def test_misplaced_breakpoints_are_disabled_only_in_their_own_session() -> None:
     known = refused(Rejection.PLACEMENT)
 
     assert takes(known, 599) == (False, True)
@@ -237,7 +237,7 @@ def test_marks_in_the_wrong_place_are_left_out_of_their_own_session_only() -> No
     assert takes(known, 600) == (True, True)
 
 
-def test_a_clock_that_is_put_back_keeps_a_refusal_for_no_longer_than_it_is_remembered() -> None:
+def test_a_clock_that_is_set_back_does_not_prolong_a_rejection() -> None:
     known = refused(Rejection.BREAKPOINTS, at=10 * DAY)
 
     assert takes(known, 10 * DAY - 60)[0] is False
@@ -259,7 +259,7 @@ def test_a_clock_that_is_put_back_keeps_a_refusal_for_no_longer_than_it_is_remem
         "prompt_cache_key is not supported",
     ],
 )
-def test_an_error_that_names_a_parameter_refuses_it(body: object) -> None:
+def test_an_error_that_names_a_parameter_rejects_it(body: object) -> None:
     said = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     names = {"prompt_cache_key", "stream_options"}
 
@@ -276,14 +276,14 @@ def test_an_error_that_names_a_parameter_refuses_it(body: object) -> None:
         "max_tokens: too large",
     ],
 )
-def test_an_error_that_only_shows_a_parameter_refuses_none(message: str) -> None:
+def test_an_error_that_only_quotes_a_parameter_rejects_none(message: str) -> None:
     assert (
         find_rejected_parameters(400, json.dumps(anthropic(message)).encode(), {"prompt_cache_key"})
         == frozenset()
     )
 
 
-def test_who_refuses_a_parameter_does_not_get_it_for_a_day() -> None:
+def test_an_upstream_that_rejects_a_parameter_does_not_get_it_for_a_day() -> None:
     known = KnownRejections().with_rejected_parameter("prompt_cache_key", "vllm", "qwen", at=0.0)
 
     assert not known.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY - 1)
@@ -294,7 +294,7 @@ def test_who_refuses_a_parameter_does_not_get_it_for_a_day() -> None:
     assert takes(known, 1) == (True, True)
 
 
-def test_a_bounded_number_of_refused_parameters_is_remembered() -> None:
+def test_a_bounded_number_of_rejected_parameters_is_remembered() -> None:
     known = KnownRejections(limit=2)
     for number in range(5):
         known = known.with_rejected_parameter("p", "up", str(number), at=0.0)
@@ -307,7 +307,7 @@ events = st.tuples(st.sampled_from(Rejection), st.integers(0, 6), st.integers(0,
 
 @settings(max_examples=limit_examples(100))
 @given(happened=st.lists(events, max_size=20), most=st.integers(1, 4))
-def test_no_more_is_remembered_than_may_be_and_the_latest_always_is(
+def test_memory_of_rejections_is_bounded_and_includes_the_latest(
     happened: list[tuple[Rejection, int, int, int]], most: int
 ) -> None:
     known = KnownRejections(limit=most)

@@ -50,7 +50,7 @@ def test_layers_and_sections_use_the_same_words() -> None:
     assert {layer.stability for layer in SectionLayer} == set(Stability)
 
 
-def test_blocks_stand_most_stable_first() -> None:
+def test_blocks_are_sorted_most_stable_first() -> None:
     given_blocks = [
         block("time", SectionLayer.TURN),
         block("language", SectionLayer.BINDING),
@@ -75,7 +75,7 @@ def test_blocks_stand_most_stable_first() -> None:
 
 
 @pytest.mark.parametrize("layer", [SectionLayer.TOOLS, SectionLayer.HISTORY])
-def test_no_text_is_put_among_tools_or_messages(layer: SectionLayer) -> None:
+def test_texts_in_the_layers_of_tools_and_history_are_rejected(layer: SectionLayer) -> None:
     with pytest.raises(BadOption, match=f"not {layer}"):
         block("x", layer)
 
@@ -94,20 +94,18 @@ def test_no_text_is_put_among_tools_or_messages(layer: SectionLayer) -> None:
         ("skills", "session", SectionLayer.BINDING),
     ],
 )
-def test_a_section_finds_its_layer_by_how_long_it_stays_the_same(
-    name: str, stability: str, layer: SectionLayer
-) -> None:
+def test_a_section_gets_its_layer_by_its_stability(name: str, stability: str, layer: SectionLayer) -> None:
     assert find_layer(name, stability) is layer
 
 
-def test_a_stability_that_there_is_not_is_refused() -> None:
+def test_an_unknown_stability_is_rejected() -> None:
     with pytest.raises(BadOption, match=r"peers\.stability is one of static, session, turn"):
         find_layer("peers", "forever")
 
 
 @settings(max_examples=limit_examples(80))
 @given(given_blocks=blocks)
-def test_always_nothing_is_lost_and_no_block_stands_before_a_more_stable_one(
+def test_always_no_block_is_lost_or_precedes_a_more_stable_one(
     given_blocks: list[InjectedBlock],
 ) -> None:
     found = order_blocks(given_blocks)
@@ -130,7 +128,7 @@ def test_always_blocks_of_known_names_have_one_order_however_they_come(
 
 @settings(max_examples=limit_examples(100))
 @given(given_blocks=blocks)
-def test_always_what_changes_each_turn_stands_behind_the_history_and_nothing_else_does(
+def test_always_only_what_changes_each_turn_follows_the_history(
     given_blocks: list[InjectedBlock],
 ) -> None:
     before, after = split_around_history(given_blocks)
@@ -140,14 +138,14 @@ def test_always_what_changes_each_turn_stands_behind_the_history_and_nothing_els
     assert SectionLayer.TURN not in {each.layer for each in before}
 
 
-def test_only_what_outlives_its_turn_is_kept_for_long() -> None:
+def test_only_layers_that_outlive_a_turn_are_long_lived() -> None:
     assert [layer for layer in SectionLayer if not layer.is_long_lived] == [
         SectionLayer.HISTORY,
         SectionLayer.TURN,
     ]
 
 
-def test_where_no_blocks_are_taken_they_are_one_text_on_each_side_of_the_history() -> None:
+def test_flattened_blocks_are_one_text_on_each_side_of_the_history() -> None:
     flat = flatten_blocks(
         [
             block("time", SectionLayer.TURN, "It is nine."),
@@ -163,7 +161,7 @@ def test_where_no_blocks_are_taken_they_are_one_text_on_each_side_of_the_history
     assert flat.note.startswith("gemini takes no blocks")
 
 
-def test_a_single_text_loses_nothing_by_being_no_block() -> None:
+def test_a_single_text_loses_nothing_by_being_flattened() -> None:
     flat = flatten_blocks([block("identity", SectionLayer.WORKSPACE, "You are Ana.")], provider="gemini")
 
     assert (flat.before, flat.after, flat.note) == ("You are Ana.", "", "")
@@ -171,7 +169,7 @@ def test_a_single_text_loses_nothing_by_being_no_block() -> None:
 
 @settings(max_examples=limit_examples(100))
 @given(given_blocks=blocks)
-def test_always_every_text_is_in_the_flat_one(given_blocks: list[InjectedBlock]) -> None:
+def test_always_every_text_is_in_the_flattened_one(given_blocks: list[InjectedBlock]) -> None:
     flat = flatten_blocks(given_blocks, provider="x")
     said = "".join(each.text for each in order_blocks(given_blocks))
 

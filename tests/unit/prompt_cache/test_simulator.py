@@ -53,14 +53,14 @@ def after(asked: CachedPrompt, rules: CacheRules = CLAUDE, *, at: float = 0) -> 
     return SimulatedCache().serve(asked, rules, at=at).cache
 
 
-def test_what_is_not_marked_is_neither_written_nor_read() -> None:
+def test_a_prompt_without_breakpoints_is_neither_written_nor_read() -> None:
     cache = after(prompt("abc"))
 
     assert billed(cache, prompt("abc", {2: SHORT})) == CacheUsage(written_5m=3_000)
     assert billed(after(prompt("abc", {2: SHORT})), prompt("abc")) == CacheUsage(uncached=3_000)
 
 
-def test_a_request_is_billed_by_its_hit_its_last_long_mark_and_its_last_short_one() -> None:
+def test_usage_follows_from_the_hit_and_the_last_long_and_short_ttl_breakpoints() -> None:
     cache = after(prompt("ab", {1: SHORT}))
 
     usage = billed(cache, prompt("abcdef", {2: LONG, 4: SHORT}), at=10)
@@ -68,7 +68,7 @@ def test_a_request_is_billed_by_its_hit_its_last_long_mark_and_its_last_short_on
     assert usage == CacheUsage(read=2_000, written_1h=1_000, written_5m=2_000, uncached=1_000)
 
 
-def test_the_longest_prefix_that_any_mark_sees_is_read() -> None:
+def test_the_longest_prefix_that_any_breakpoint_finds_is_read() -> None:
     cache = after(prompt("abcd", {1: LONG, 3: SHORT}))
 
     assert billed(cache, prompt("abcd", {1: LONG, 3: SHORT})).read == 4_000
@@ -76,7 +76,7 @@ def test_the_longest_prefix_that_any_mark_sees_is_read() -> None:
 
 
 @pytest.mark.parametrize(("distance", "is_seen"), [(19, True), (20, False)])
-def test_a_mark_sees_twenty_positions_itself_included(distance: int, is_seen: bool) -> None:
+def test_a_breakpoint_looks_back_twenty_positions_including_its_own(distance: int, is_seen: bool) -> None:
     cache = after(prompt(range(5), {4: SHORT}))
 
     usage = billed(cache, prompt(range(5 + distance), {4 + distance: SHORT}))
@@ -84,14 +84,14 @@ def test_a_mark_sees_twenty_positions_itself_included(distance: int, is_seen: bo
     assert usage.read == (5_000 if is_seen else 0)
 
 
-def test_a_second_mark_brings_what_is_far_away_into_sight() -> None:
+def test_a_second_breakpoint_finds_a_distant_entry() -> None:
     cache = after(prompt(range(5), {4: SHORT}))
 
     assert billed(cache, prompt(range(60), {10: SHORT, 59: SHORT})).read == 5_000
 
 
 @pytest.mark.parametrize("kind", ["tool_use", "tool_result"])
-def test_a_run_of_calls_or_of_results_is_one_position(kind: str) -> None:
+def test_a_run_of_tool_calls_or_of_tool_results_is_one_position(kind: str) -> None:
     cache = after(prompt("a", {0: SHORT}))
     run = prompt(["a", *range(30)], {30: SHORT}, kind=kind)
     first, *others = run.pieces
@@ -101,7 +101,7 @@ def test_a_run_of_calls_or_of_results_is_one_position(kind: str) -> None:
     assert billed(cache, asked, replace(CLAUDE, runs_are_one_position=False)).read == 0
 
 
-def test_a_prefix_below_the_minimum_is_silently_not_kept() -> None:
+def test_a_prefix_below_the_minimum_is_silently_not_cached() -> None:
     below = prompt("ab", {1: SHORT}, tokens=CLAUDE.minimum_tokens // 2 - 1)
     enough = prompt("ab", {1: SHORT}, tokens=CLAUDE.minimum_tokens // 2)
 
@@ -111,7 +111,7 @@ def test_a_prefix_below_the_minimum_is_silently_not_kept() -> None:
 
 
 @pytest.mark.parametrize("ttl", [SHORT, LONG])
-def test_an_entry_lives_for_its_time_from_the_start_of_the_request(ttl: Ttl) -> None:
+def test_the_ttl_of_an_entry_starts_with_the_request(ttl: Ttl) -> None:
     asked = prompt("abc", {2: ttl})
     cache = SimulatedCache().serve(asked, CLAUDE, at=100, response_at=130).cache
 
@@ -119,7 +119,7 @@ def test_an_entry_lives_for_its_time_from_the_start_of_the_request(ttl: Ttl) -> 
     assert billed(cache, asked, at=100 + ttl.seconds + 1).read == 0
 
 
-def test_each_use_keeps_an_entry_for_its_time_again() -> None:
+def test_each_use_restarts_the_ttl_of_an_entry() -> None:
     asked = prompt("abc", {2: SHORT})
     cache = after(asked)
     for minutes in (4, 8, 12):
@@ -128,7 +128,7 @@ def test_each_use_keeps_an_entry_for_its_time_again() -> None:
         cache = served.cache
 
 
-def test_an_entry_on_the_way_is_used_only_where_the_request_marks_it() -> None:
+def test_an_entry_before_the_hit_is_refreshed_only_at_a_breakpoint() -> None:
     written = prompt("abcd", {1: SHORT, 3: SHORT})
     both = after(written).serve(written, CLAUDE, at=200).cache
     last_alone = after(written).serve(prompt("abcd", {3: SHORT}), CLAUDE, at=200).cache
@@ -138,7 +138,7 @@ def test_an_entry_on_the_way_is_used_only_where_the_request_marks_it() -> None:
     assert billed(last_alone, other_end, at=400).read == 0
 
 
-def test_an_entry_keeps_the_time_that_it_was_written_for() -> None:
+def test_an_entry_keeps_the_ttl_that_it_was_written_with() -> None:
     cache = after(prompt("abc", {2: LONG}))
     used = cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=600).cache
 
@@ -151,7 +151,7 @@ def test_an_entry_keeps_the_time_that_it_was_written_for() -> None:
     assert billed(asked_for_long.cache, prompt("abc", {2: LONG}), at=60 + 301).read == 0
 
 
-def test_a_long_mark_behind_a_short_entry_keeps_the_whole_for_its_time() -> None:
+def test_a_long_ttl_after_a_short_ttl_entry_keeps_the_whole_prefix() -> None:
     cache = after(prompt("ab", {1: SHORT}))
     served = cache.serve(prompt("abc", {2: LONG}), CLAUDE, at=60)
 
@@ -159,7 +159,7 @@ def test_a_long_mark_behind_a_short_entry_keeps_the_whole_for_its_time() -> None
     assert billed(served.cache, prompt("abc", {2: LONG}), at=3_000).read == 3_000
 
 
-def test_what_was_written_cannot_be_read_before_the_answer_begins() -> None:
+def test_an_entry_cannot_be_read_before_the_response_begins() -> None:
     asked = prompt("abc", {2: SHORT})
     cache = SimulatedCache().serve(asked, CLAUDE, at=0, response_at=3).cache
     beside = cache.serve(asked, CLAUDE, at=1, response_at=20)
@@ -168,7 +168,7 @@ def test_what_was_written_cannot_be_read_before_the_answer_begins() -> None:
     assert billed(beside.cache, asked, at=3).read == 3_000  # the first of both to begin
 
 
-def test_a_request_that_is_told_late_shortens_no_life() -> None:
+def test_a_request_that_is_reported_late_does_not_shorten_a_ttl() -> None:
     asked = prompt("abc", {2: SHORT})
     used = after(asked).serve(asked, CLAUDE, at=100).cache.serve(asked, CLAUDE, at=50).cache
     written = after(asked, at=100).serve(asked, CLAUDE, at=50).cache
@@ -177,7 +177,7 @@ def test_a_request_that_is_told_late_shortens_no_life() -> None:
     assert billed(written, asked, at=400).read == 3_000
 
 
-def test_a_short_mark_beside_a_long_one_in_flight_takes_nothing_of_its_time() -> None:
+def test_a_short_ttl_does_not_shorten_a_long_ttl_in_flight() -> None:
     asked = prompt("abc", {2: LONG})
     cache = SimulatedCache().serve(asked, CLAUDE, at=0, response_at=20).cache
     beside = cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=10, response_at=30)
@@ -188,7 +188,7 @@ def test_a_short_mark_beside_a_long_one_in_flight_takes_nothing_of_its_time() ->
     assert billed(used, asked, at=3_000 + 3_601).read == 0
 
 
-def test_a_long_mark_beside_a_short_one_in_flight_keeps_it_for_an_hour() -> None:
+def test_a_long_ttl_extends_a_short_ttl_in_flight() -> None:
     cache = SimulatedCache().serve(prompt("abc", {2: SHORT}), CLAUDE, at=0, response_at=20).cache
     beside = cache.serve(prompt("abc", {2: LONG}), CLAUDE, at=10, response_at=15).cache
     asked = prompt("abc", {2: SHORT})
@@ -199,13 +199,13 @@ def test_a_long_mark_beside_a_short_one_in_flight_keeps_it_for_an_hour() -> None
     assert billed(used, asked, at=3_000 + 3_600).read == 3_000
 
 
-def test_models_do_not_share() -> None:
+def test_models_do_not_share_entries() -> None:
     cache = after(prompt("abc", {2: SHORT}, model="one"))
 
     assert billed(cache, prompt("abc", {2: SHORT}, model="other")).read == 0
 
 
-def test_a_parameter_that_breaks_the_messages_leaves_the_system_prompt() -> None:
+def test_a_parameter_that_invalidates_messages_leaves_the_system_prompt_cached() -> None:
     asked = prompt("abc", {0: SHORT, 2: SHORT})
     system = structs.replace(asked.pieces[0], area=Area.SYSTEM)
     asked = replace(asked, pieces=(system, *asked.pieces[1:]))
@@ -214,7 +214,7 @@ def test_a_parameter_that_breaks_the_messages_leaves_the_system_prompt() -> None
     assert billed(after(asked), thinking).read == 1_000
 
 
-def test_openai_reads_whole_pieces_in_steps_and_bills_no_writes() -> None:
+def test_openai_reads_whole_pieces_in_steps_and_charges_no_writes() -> None:
     cache = after(prompt("abcd", tokens=500), GPT_4O)
 
     assert billed(cache, prompt("abcxy", tokens=500), GPT_4O, at=60) == CacheUsage(read=1_408, uncached=1_092)
@@ -230,14 +230,14 @@ def test_gpt_5_6_writes_the_whole_prompt_for_a_fee_and_reads_it_in_the_next_turn
     assert second.usage == CacheUsage(read=2_000, written_5m=2_000)
 
 
-def test_gpt_5_6_with_a_changing_last_message_never_hits_without_a_mark() -> None:
+def test_gpt_5_6_with_a_changing_last_message_never_hits_without_a_breakpoint() -> None:
     plain, marked = prompt("abx"), prompt("abx", {1: Ttl.THIRTY_MINUTES})
 
     assert billed(after(plain, GPT_5_6), prompt("aby"), GPT_5_6).read == 0
     assert billed(after(marked, GPT_5_6), prompt("aby"), GPT_5_6).read == 2_000
 
 
-def test_gpt_5_6_keeps_nothing_in_explicit_mode_without_marks() -> None:
+def test_gpt_5_6_caches_nothing_in_explicit_mode_without_breakpoints() -> None:
     explicit = replace(prompt("abc"), explicit_only=True)
     served = SimulatedCache().serve(explicit, GPT_5_6, at=0)
 
@@ -246,7 +246,7 @@ def test_gpt_5_6_keeps_nothing_in_explicit_mode_without_marks() -> None:
     assert billed(after(prompt("abc"), GPT_5_6), explicit, GPT_5_6) == CacheUsage(uncached=3_000)
 
 
-def test_gpt_5_6_reads_at_marks_alone_in_explicit_mode() -> None:
+def test_gpt_5_6_reads_only_at_breakpoints_in_explicit_mode() -> None:
     half_an_hour = Ttl.THIRTY_MINUTES
     cache = after(replace(prompt("ab", {1: half_an_hour}), explicit_only=True), GPT_5_6)
     moved = replace(prompt("abc", {2: half_an_hour}), explicit_only=True)
@@ -256,7 +256,7 @@ def test_gpt_5_6_reads_at_marks_alone_in_explicit_mode() -> None:
     assert billed(cache, left, GPT_5_6) == CacheUsage(read=2_000, written_5m=1_000)
 
 
-def test_gpt_5_6_writes_four_at_most() -> None:
+def test_gpt_5_6_writes_at_most_four_entries() -> None:
     everywhere = prompt("abcdef", dict.fromkeys(range(5), Ttl.THIRTY_MINUTES))
     explicit = replace(everywhere, explicit_only=True)
 
@@ -277,7 +277,7 @@ def test_an_empty_prompt_costs_nothing() -> None:
         assert billed(SimulatedCache(), prompt(""), rules) == CacheUsage()
 
 
-def test_what_is_dead_is_dropped_in_time() -> None:
+def test_expired_entries_are_dropped_eventually() -> None:
     cache = SimulatedCache()
     for minute in range(2_000):
         cache = cache.serve(prompt([minute, "end"], {1: SHORT}), CLAUDE, at=minute * 60).cache
@@ -285,7 +285,7 @@ def test_what_is_dead_is_dropped_in_time() -> None:
     assert len(cache.entries) < 600
 
 
-def test_serving_leaves_the_cache_before_it_as_it_was() -> None:
+def test_serving_does_not_change_the_previous_cache() -> None:
     cache = after(prompt("ab", {1: SHORT}))
     before = dict(cache.entries)
     cache.serve(prompt("abcd", {3: SHORT}), CLAUDE, at=60)
@@ -338,7 +338,7 @@ def replayed(history: Sequence[tuple[CachedPrompt, int]], rules: CacheRules) -> 
 
 @given(HISTORIES, prompts(), GAPS, KINDS_OF_CACHE)
 @settings(max_examples=limit_examples(60))
-def test_every_token_is_billed_once(
+def test_every_token_is_counted_once(
     history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: CacheRules
 ) -> None:
     cache, at = replayed(history, rules)
@@ -383,7 +383,7 @@ def test_a_request_repeated_at_once_reads_all_that_it_wrote_or_read(
 
 @given(HISTORIES, st.data(), KINDS_OF_CACHE)
 @settings(max_examples=limit_examples(60))
-def test_nothing_is_read_behind_a_change(
+def test_nothing_is_read_after_a_change(
     history: Sequence[tuple[CachedPrompt, int]], data: st.DataObject, rules: CacheRules
 ) -> None:
     asked = data.draw(prompts())

@@ -44,7 +44,7 @@ def test_a_list_that_foveate_builds_is_sorted_by_name() -> None:
     ]
 
 
-def test_the_first_list_is_left_alone() -> None:
+def test_the_first_list_is_unchanged() -> None:
     edit, _ = ToolOrders().stabilize(ToolList.from_tools(listed("cab")))
 
     assert edit is None
@@ -54,7 +54,7 @@ def test_the_same_tools_in_another_order_get_the_order_they_had_first() -> None:
     assert sent_names("cab", "abc", "bca", "cab") == ["cab", "cab", "cab", "cab"]
 
 
-def test_an_edit_says_why() -> None:
+def test_an_edit_has_a_reason() -> None:
     _, orders = ToolOrders().stabilize(ToolList.from_tools(listed("ab")))
     edit, _ = orders.stabilize(ToolList.from_tools(listed("ba")))
 
@@ -70,7 +70,7 @@ def test_tools_that_are_added_or_left_out_are_not_moved() -> None:
 @pytest.mark.parametrize(
     ("first", "then"), [("ab", "bac"), ("abc", "ca"), ("abc", "xcbya"), ("abcd", "dca"), ("ab", "ba c")]
 )
-def test_a_set_that_was_not_sent_before_is_left_as_the_client_has_it(first: str, then: str) -> None:
+def test_a_set_that_was_not_sent_before_is_unchanged(first: str, then: str) -> None:
     assert sent_names(first, then, then) == [first, then, then]
 
 
@@ -79,7 +79,7 @@ def test_a_set_that_comes_back_gets_its_own_order_again() -> None:
     assert sent_names("axb", "ab", "abx") == ["axb", "ab", "axb"]
 
 
-def test_no_tools_in_between_change_nothing() -> None:
+def test_requests_without_tools_in_between_change_nothing() -> None:
     assert sent_names("ab", "", "ba") == ["ab", "", "ab"]
 
 
@@ -90,7 +90,7 @@ def test_a_tool_whose_description_changed_keeps_its_place() -> None:
     assert sent([first, changed])[1] == [*first[:2], changed[0]]
 
 
-def test_tools_without_a_name_and_of_the_same_name_are_told_apart_by_what_they_say() -> None:
+def test_tools_without_a_unique_name_are_distinguished_by_content() -> None:
     tools = [
         ListedTool(name=name, content=said)
         for name, said in [("", b"web"), ("", b"code"), ("a", b"1"), ("a", b"2")]
@@ -99,13 +99,13 @@ def test_tools_without_a_name_and_of_the_same_name_are_told_apart_by_what_they_s
     assert sent([tools, tools[::-1]])[1] == tools
 
 
-def test_a_tool_that_stands_twice_stays_twice() -> None:
+def test_a_tool_that_is_listed_twice_stays_twice() -> None:
     tools = listed("aba")
 
     assert sent([tools, listed("baa")])[1] == tools
 
 
-def test_marks_that_would_get_out_of_order_leave_the_list_alone() -> None:
+def test_breakpoints_that_would_get_out_of_order_prevent_the_edit() -> None:
     def marked(name: str, mark: Ttl) -> ListedTool:
         return ListedTool(name=name, content=name.encode(), breakpoint_ttl=mark)
 
@@ -125,7 +125,7 @@ def test_five_hundred_tools_are_put_in_order() -> None:
     assert sent([tools, shuffled])[1] == tools
 
 
-def test_a_name_that_no_bytes_can_carry_is_a_name() -> None:
+def test_a_name_that_cannot_be_encoded_is_accepted() -> None:
     tools = [ListedTool(name="\ud83d", content=b"1"), ListedTool(name="a", content=b"2")]
 
     assert sent([tools, tools[::-1]])[1] == tools
@@ -157,7 +157,7 @@ def test_always_the_same_tools_have_the_same_order(tools: list[ListedTool], data
 
 @settings(max_examples=limit_examples(80))
 @given(lists=st.lists(st.lists(st.sampled_from("abcd"), unique=True), max_size=8))
-def test_always_a_list_is_touched_only_where_the_same_set_was_sent_in_another_order(
+def test_always_a_list_is_changed_only_if_the_same_set_was_sent_in_another_order(
     lists: list[list[str]],
 ) -> None:
     orders = ToolOrders()
@@ -174,7 +174,7 @@ def test_always_a_list_is_touched_only_where_the_same_set_was_sent_in_another_or
     tools=st.lists(st.sampled_from("abcdefgh"), unique=True),
     data=st.data(),
 )
-def test_always_a_session_that_keeps_its_order_is_left_alone(tools: list[str], data: st.DataObject) -> None:
+def test_always_a_session_that_keeps_its_order_is_unchanged(tools: list[str], data: st.DataObject) -> None:
     subsets = data.draw(st.lists(st.sets(st.sampled_from(tools)) if tools else st.just(set()), max_size=8))
     lists = [listed([name for name in tools if name in subset]) for subset in subsets]
     orders = ToolOrders()

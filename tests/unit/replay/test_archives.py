@@ -71,7 +71,7 @@ def test_recordings_in_an_archive_are_read_and_other_files_are_listed(
 
 @every_kind
 @pytest.mark.parametrize("bad", ["../x.jsonl", "/x.jsonl", "a/../../x.jsonl", "..\\x.jsonl", "C:\\x.jsonl"])
-def test_a_member_that_leads_out_is_refused(
+def test_a_member_outside_the_archive_is_rejected(
     tmp_path: Path, folder: Path, name: str, make: Make, bad: str
 ) -> None:
     unpacked = unpack(make(tmp_path / name, [(bad, LOG), ("good.jsonl", LOG)]), folder)
@@ -82,7 +82,7 @@ def test_a_member_that_leads_out_is_refused(
     assert not Path("/x.jsonl").exists()
 
 
-def test_links_are_refused(tmp_path: Path, folder: Path) -> None:
+def test_links_are_rejected(tmp_path: Path, folder: Path) -> None:
     archive = tar(tmp_path / "a.tar", [("good.jsonl", LOG)], links=[("link.jsonl", "/etc/passwd")])
     linked = zipfile.ZipInfo("link.jsonl")
     linked.external_attr = 0o120777 << 16
@@ -95,7 +95,7 @@ def test_links_are_refused(tmp_path: Path, folder: Path) -> None:
 
 
 @every_kind
-def test_an_archive_that_unpacks_to_too_much_is_refused(
+def test_an_archive_that_unpacks_to_too_much_is_rejected(
     tmp_path: Path, folder: Path, name: str, make: Make
 ) -> None:
     archive = make(tmp_path / name, [("a.jsonl", bytes(400_000)), ("b.md", bytes(400_000))])
@@ -104,7 +104,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
         unpack(archive, folder, ArchiveLimits(max_bytes=300_000))
 
 
-def test_a_compression_bomb_is_refused_by_its_ratio(tmp_path: Path, folder: Path) -> None:
+def test_a_compression_bomb_is_rejected_by_its_ratio(tmp_path: Path, folder: Path) -> None:
     limits = ArchiveLimits(min_ratio_bytes=100_000)
 
     for name, make in MAKERS.items():
@@ -114,7 +114,9 @@ def test_a_compression_bomb_is_refused_by_its_ratio(tmp_path: Path, folder: Path
 
 
 @every_kind
-def test_an_archive_of_too_many_members_is_refused(tmp_path: Path, folder: Path, name: str, make: Make) -> None:
+def test_an_archive_of_too_many_members_is_rejected(
+    tmp_path: Path, folder: Path, name: str, make: Make
+) -> None:
     archive = make(tmp_path / name, [(f"{number}.md", b"") for number in range(6)])
 
     with pytest.raises(UnreadableInput, match="more than 5 members"):
@@ -122,7 +124,7 @@ def test_an_archive_of_too_many_members_is_refused(tmp_path: Path, folder: Path,
 
 
 @every_kind
-def test_of_two_members_with_one_name_the_last_is_read(
+def test_of_two_members_with_the_same_name_the_last_is_read(
     tmp_path: Path, folder: Path, name: str, make: Make
 ) -> None:
     if make is zipped:
@@ -136,16 +138,14 @@ def test_of_two_members_with_one_name_the_last_is_read(
 
 
 @every_kind
-def test_a_file_in_the_place_of_a_folder_is_refused(
-    tmp_path: Path, folder: Path, name: str, make: Make
-) -> None:
+def test_a_file_in_place_of_a_folder_is_rejected(tmp_path: Path, folder: Path, name: str, make: Make) -> None:
     unpacked = unpack(make(tmp_path / name, [("a.json", b"1"), ("a.json/b.json", b"2")]), folder)
 
     assert [member for member, _ in unpacked.rejected] == ["a.json/b.json"]
 
 
 @every_kind
-def test_an_empty_or_damaged_archive_is_told(tmp_path: Path, folder: Path, name: str, make: Make) -> None:
+def test_an_empty_or_damaged_archive_is_reported(tmp_path: Path, folder: Path, name: str, make: Make) -> None:
     assert unpack(make(tmp_path / name, []), folder).files == ()
     whole = make(tmp_path / name, [("a.jsonl", LOG * 50)]).read_bytes()
     for content in (b"", b"not an archive" * 100, whole[: len(whole) // 2], gzip.compress(b"no tar")):

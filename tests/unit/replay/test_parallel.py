@@ -37,14 +37,14 @@ def told(done: list[SessionResult]) -> list[object]:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_several_processes_give_what_one_gives(sessions: list[SessionFiles]) -> None:
+def test_several_processes_give_the_same_as_one(sessions: list[SessionFiles]) -> None:
     alone = list(replay_sessions(sessions, OPTIONS, processes=1))
     together = list(replay_sessions(sessions, OPTIONS, processes=2))
 
     assert told(together) == told(alone)
 
 
-def test_a_session_that_cannot_be_read_says_why_and_stops_no_other(sessions: list[SessionFiles]) -> None:
+def test_an_unreadable_session_is_reported_and_stops_no_other(sessions: list[SessionFiles]) -> None:
     done = list(replay_sessions(sessions, OPTIONS, processes=1))
 
     assert "gone.jsonl" in done[3].error
@@ -58,7 +58,7 @@ def test_calls_that_an_earlier_session_had_are_left_out_of_a_later_one(sessions:
     assert again.replayed[0].calls == 0
 
 
-def test_every_byte_is_told_once(sessions: list[SessionFiles]) -> None:
+def test_every_byte_is_reported_as_progress_once(sessions: list[SessionFiles]) -> None:
     heard: list[int] = []
     list(replay_sessions(sessions, OPTIONS, processes=1, on_progress=heard.append))
 

@@ -41,7 +41,7 @@ def all_of(folder: Path) -> list[Recording]:
     ["agent-x.jsonl", "s/subagents/agent-x.jsonl"],
     ids=["beside the session", "in a folder of its own"],
 )
-def test_a_session_has_the_calls_of_the_agents_that_it_sent(tmp_path: Path, where: str) -> None:
+def test_a_session_includes_the_calls_of_its_sub_agents(tmp_path: Path, where: str) -> None:
     write_log(tmp_path, *SESSION, name="s.jsonl")
     write_log(tmp_path, *agent("x"), name=where)
     (one,) = all_of(tmp_path)
@@ -51,7 +51,9 @@ def test_a_session_has_the_calls_of_the_agents_that_it_sent(tmp_path: Path, wher
     assert one.size_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
 
 
-def test_a_resumed_session_has_its_agents_though_it_begins_with_lines_of_another(tmp_path: Path) -> None:
+def test_a_resumed_session_includes_its_sub_agents_though_it_begins_with_lines_of_another(
+    tmp_path: Path,
+) -> None:
     more = (
         line("user", "u5", "a4", 60, text("go on"), sessionId="t"),
         answer("a5", "u5", 61, "r3", 5_200, 9, text("yes"), sessionId="t"),
@@ -65,7 +67,7 @@ def test_a_resumed_session_has_its_agents_though_it_begins_with_lines_of_another
     }
 
 
-def test_agents_without_their_session_are_a_recording_of_their_own(tmp_path: Path) -> None:
+def test_sub_agents_without_their_session_are_a_recording_of_their_own(tmp_path: Path) -> None:
     write_log(tmp_path, *agent("x"), name="agent-x.jsonl")
     write_log(tmp_path, *agent("y"), name="agent-y.jsonl")
     write_log(tmp_path, *agent("z", session="t"), name="agent-z.jsonl")
@@ -73,7 +75,7 @@ def test_agents_without_their_session_are_a_recording_of_their_own(tmp_path: Pat
     assert {one.name: len(one.calls) for one in all_of(tmp_path)} == {"s": 2, "t": 1}
 
 
-def test_calls_that_a_resumed_session_copied_have_the_same_names(tmp_path: Path) -> None:
+def test_calls_that_a_resumed_session_copied_have_the_same_ids(tmp_path: Path) -> None:
     copied = [one | {"sessionId": "t"} for one in SESSION]
     more = (
         line("user", "u5", "a4", 60, text("go on"), sessionId="t"),
@@ -103,7 +105,9 @@ HEADS: dict[RecordingSource, Any] = {
 
 
 @pytest.mark.parametrize(("source", "head"), HEADS.items(), ids=list(HEADS))
-def test_who_wrote_a_file_is_told_by_what_is_in_it(tmp_path: Path, source: RecordingSource, head: Any) -> None:
+def test_the_format_of_a_file_is_detected_by_its_content(
+    tmp_path: Path, source: RecordingSource, head: Any
+) -> None:
     for name, content in {
         "a.log": json.dumps(head),
         "b.jsonl": "\n\ufeff\n{half a li\n" + json.dumps(head) + "\n" + json.dumps(head),
@@ -114,20 +118,20 @@ def test_who_wrote_a_file_is_told_by_what_is_in_it(tmp_path: Path, source: Recor
         assert peek_file(path).source is source, name
 
 
-def test_a_log_of_requests_may_begin_with_one_whose_answer_is_begun(tmp_path: Path) -> None:
+def test_a_request_log_may_begin_with_a_prefilled_response(tmp_path: Path) -> None:
     user, begun = {"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}
     bodies = [{"model": "m", "max_tokens": 5, "messages": messages} for messages in ([user, begun], [user])]
 
     assert peek_file(write_log(tmp_path, *bodies)).source is RecordingSource.REQUESTS
 
 
-def test_a_summary_line_may_come_before_all_others(tmp_path: Path) -> None:
+def test_a_summary_line_may_come_first(tmp_path: Path) -> None:
     path = write_log(tmp_path, {"type": "summary", "summary": "x", "leafUuid": "u"}, *SESSION)
 
     assert (peek_file(path).source, peek_file(path).session) == (RecordingSource.CLAUDE_CODE, "s")
 
 
-def test_what_nobody_writes_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
+def test_an_unknown_format_is_rejected_with_a_list_of_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"a": 1}')
 
@@ -139,7 +143,7 @@ def test_what_nobody_writes_is_refused_with_what_was_looked_for(tmp_path: Path) 
         list(read_recordings(path))
 
 
-def test_what_is_no_recording_has_no_source_and_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_unknown_files_have_no_source_and_unreadable_files_are_reported(tmp_path: Path) -> None:
     write_log(tmp_path, *SESSION, name="s.jsonl")
     write_log(tmp_path, {"version": 1, "entries": []}, name="sessions-index.json")
     (tmp_path / "broken.jsonl.gz").write_bytes(b"\x1f\x8bno gzip")
@@ -153,7 +157,7 @@ def test_what_is_no_recording_has_no_source_and_what_cannot_be_opened_is_told(tm
     assert [Path(one.file).name for one in broken] == ["gone.jsonl"]
 
 
-def test_a_folder_is_read_whole_and_what_is_hidden_is_told(tmp_path: Path) -> None:
+def test_a_folder_is_read_completely_and_hidden_files_are_reported(tmp_path: Path) -> None:
     for name in ("a/b/c.jsonl", "a/d.traj.gz", "e.JSON", "f.db", ".hidden/g.jsonl", ".h.jsonl", "notes.md"):
         write_log(tmp_path, "{}", name=name)
     (tmp_path / "a" / "round").symlink_to(tmp_path)
@@ -169,7 +173,7 @@ def test_a_folder_is_read_whole_and_what_is_hidden_is_told(tmp_path: Path) -> No
     assert {path.name for path, _ in listed.ignored} == {".hidden", ".h.jsonl", "gone.jsonl", "round"}
 
 
-def test_a_folder_without_recordings_and_a_name_that_leads_nowhere_are_refused(tmp_path: Path) -> None:
+def test_a_folder_without_recordings_and_a_missing_path_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match=r"holds no recordings: no file there is called \*\.jsonl"):
         find_files([tmp_path])
     with pytest.raises(UnreadableInput, match="is not there"):
@@ -182,7 +186,7 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     assert find_files([path, tmp_path, str(path)]).files == (path,)
 
 
-def test_a_damaged_file_is_refused_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+def test_a_damaged_file_is_rejected_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(b"\x1f\x8bno gzip")
 
@@ -190,7 +194,7 @@ def test_a_damaged_file_is_refused_with_what_is_wrong_with_it(tmp_path: Path) ->
         list(read_recordings(path))
 
 
-def test_a_compressed_file_that_ends_early_gives_what_it_still_holds(tmp_path: Path) -> None:
+def test_a_truncated_compressed_file_is_read_as_far_as_possible(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl.gz"
     more = [line("user", f"x{number}", "a4", 99, text(os.urandom(300).hex())) for number in range(200)]
     whole = gzip.compress("\n".join(map(json.dumps, [*SESSION, *more])).encode())
@@ -201,7 +205,7 @@ def test_a_compressed_file_that_ends_early_gives_what_it_still_holds(tmp_path: P
     assert "the compressed file ends early" in one.unreadable[-1].reason
 
 
-def test_where_nothing_could_be_read_that_is_told(tmp_path: Path) -> None:
+def test_a_file_without_readable_lines_is_reported(tmp_path: Path) -> None:
     path = write_log(tmp_path, '{"type": "user", "uu', "7")
     (one,) = read_recordings(path, source=RecordingSource.CLAUDE_CODE)
 
@@ -209,7 +213,7 @@ def test_where_nothing_could_be_read_that_is_told(tmp_path: Path) -> None:
     assert [broken.line for broken in one.unreadable] == [1, 2]
 
 
-def test_a_line_without_an_end_is_skipped_and_what_follows_is_read(tmp_path: Path) -> None:
+def test_a_line_that_is_too_long_is_skipped_and_later_ones_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"{}\n" + b"x" * 1_000 + b"\n{}\n" + b"y" * 64)
     file = LogFile(path, max_line_bytes=64)
@@ -241,7 +245,7 @@ def test_a_line_without_an_end_is_skipped_and_what_follows_is_read(tmp_path: Pat
     ],
     ids=repr,
 )
-def test_times_are_read_whatever_way_they_are_written(said: object, expected: float) -> None:
+def test_times_are_parsed_in_any_notation(said: object, expected: float) -> None:
     assert parse_time(said) == expected
 
 

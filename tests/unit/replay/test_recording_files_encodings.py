@@ -31,7 +31,7 @@ def bills(one: Recording) -> list[tuple[CacheUsage, int]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_log_is_read_alike_however_it_is_written_down(tmp_path: Path, way: str) -> None:
+def test_a_log_is_read_the_same_in_every_notation(tmp_path: Path, way: str) -> None:
     plain, other = tmp_path / "plain.jsonl", tmp_path / "other.jsonl"
     plain.write_text(PLAIN)
     other.write_bytes(WAYS[way]())
@@ -45,7 +45,7 @@ def test_a_log_is_read_alike_however_it_is_written_down(tmp_path: Path, way: str
     assert not one.unreadable
 
 
-def test_a_log_that_jq_printed_and_that_was_cut_is_told_by_the_line_where_its_last_document_begins(
+def test_a_cut_log_printed_by_jq_is_reported_by_the_first_line_of_its_last_document(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "cut.jsonl"
@@ -57,7 +57,7 @@ def test_a_log_that_jq_printed_and_that_was_cut_is_told_by_the_line_where_its_la
     assert [(broken.line, broken.reason) for broken in one.unreadable] == [(last, "is cut off")]
 
 
-def test_a_list_that_is_cut_is_told(tmp_path: Path) -> None:
+def test_a_list_that_is_cut_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_text(json.dumps(LINES)[:-20])
     (one,) = read_recordings(path, source=RecordingSource.CLAUDE_CODE)

@@ -88,7 +88,7 @@ def told(asked: RecordedCall) -> tuple[Any, ...]:
 
 @given(st.binary(max_size=300), st.sampled_from(_FILES))
 @_FEW
-def test_no_bytes_make_reading_fail_otherwise_than_it_says(content: bytes, source: RecordingSource) -> None:
+def test_no_bytes_make_reading_fail_with_an_undocumented_error(content: bytes, source: RecordingSource) -> None:
     recordings(content, source)
     recordings(gzip.compress(content), source)
     with suppress(UnreadableInput, StoreUnavailable):
@@ -133,7 +133,7 @@ def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: RecordingSour
 @given(st.sampled_from(_FILES), st.lists(st.tuples(st.integers(0, 9), _VALUES), max_size=4))
 @example(RecordingSource.CODEX, [(0, None)])
 @_FEW
-def test_lines_that_are_unknown_change_nothing(source: RecordingSource, others: list[tuple[int, Any]]) -> None:
+def test_unknown_lines_change_nothing(source: RecordingSource, others: list[tuple[int, Any]]) -> None:
     lines = list(LOGS[source])
     for at, other in others:
         lines.insert(min(at, len(lines)), {"type": "never-heard-of", "payload": other})
@@ -145,7 +145,9 @@ def test_lines_that_are_unknown_change_nothing(source: RecordingSource, others: 
 
 @given(st.lists(st.sampled_from("uar"), min_size=1, max_size=30), st.data())
 @_FEW
-def test_any_tree_of_lines_is_read_and_each_history_is_a_way_up(kinds: list[str], data: st.DataObject) -> None:
+def test_any_tree_of_lines_is_read_and_each_history_is_a_path_to_the_root(
+    kinds: list[str], data: st.DataObject
+) -> None:
     """Parents may stand anywhere, also behind their children, be missing, or go round in a circle."""
     names = [f"n{number}" for number in range(len(kinds))]
     lines = []

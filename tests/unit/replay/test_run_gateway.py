@@ -106,7 +106,7 @@ def test_a_setting_is_suggested_only_if_it_saves_more_than_the_configuration() -
     assert is_on.suggestion is None
 
 
-def test_replacing_breakpoints_is_suggested_where_they_are_kept() -> None:
+def test_replacing_breakpoints_is_suggested_if_they_are_kept() -> None:
     costs = priced(recorded="40", gateway="40", gateway_compaction="39", adaptive="35", fold="35")
 
     keeping = draw_conclusion(costs, AgentOptions())

@@ -46,7 +46,7 @@ MARKED: dict[str, Any] = {"history_processors": [{"type": "cache_control", "last
 
 @pytest.mark.parametrize(("model", "config"), [("gpt-4o", {}), ("claude-sonnet-4-5", MARKED)])
 @pytest.mark.parametrize("tools", [700, 9_000])
-def test_the_tools_of_a_run_are_as_long_as_its_sum_leaves_room_for(
+def test_the_hidden_tokens_of_a_run_explain_its_recorded_cost(
     tmp_path: Path, model: str, config: dict[str, Any], tools: int
 ) -> None:
     bare = replace(run_of(tmp_path, model, 0.0, **config), hidden_tokens=tools)
@@ -61,7 +61,7 @@ def test_the_tools_of_a_run_are_as_long_as_its_sum_leaves_room_for(
     assert check.off == pytest.approx(0, abs=0.01)
 
 
-def test_a_sum_that_the_messages_alone_come_to_hides_nothing_and_is_still_held_against(tmp_path: Path) -> None:
+def test_a_cost_that_the_messages_explain_hides_nothing_and_is_still_checked(tmp_path: Path) -> None:
     one = run_of(tmp_path, "gpt-4o", 0.001)
 
     assert infer_hidden_tokens(one, BOOK) is one
@@ -69,19 +69,19 @@ def test_a_sum_that_the_messages_alone_come_to_hides_nothing_and_is_still_held_a
 
 
 @pytest.mark.parametrize("dollars", [1e-9, 1e9])
-def test_no_sum_however_odd_keeps_a_run_from_being_replayed(tmp_path: Path, dollars: float) -> None:
+def test_any_recorded_cost_lets_a_run_be_replayed(tmp_path: Path, dollars: float) -> None:
     one = run_of(tmp_path, "gpt-4o", dollars, calls=1)
 
     assert replay_recording(one, BOOK, OPTIONS).calls == 1
 
 
-def test_a_run_whose_calls_all_stand_in_another_file_has_nothing_to_be_held_against(tmp_path: Path) -> None:
+def test_a_run_whose_calls_are_all_in_another_file_has_no_check(tmp_path: Path) -> None:
     check = replay_recording(replace(run_of(tmp_path, "gpt-4o", 0.5), calls=()), BOOK, OPTIONS).check
 
     assert (check.calls, check.off) == (0, None)
 
 
-def test_the_sum_of_a_run_that_does_not_say_its_model_is_shown_and_not_held_against(tmp_path: Path) -> None:
+def test_the_cost_of_a_run_of_unknown_model_is_shown_but_not_checked(tmp_path: Path) -> None:
     one = run_of(tmp_path, "", 0.5)
     check = replay_recording(one, BOOK, OPTIONS).check
 
@@ -90,7 +90,7 @@ def test_the_sum_of_a_run_that_does_not_say_its_model_is_shown_and_not_held_agai
     assert (check.said, check.off) == (Decimal("0.5"), None)
 
 
-def test_a_run_that_says_so_has_put_marks(tmp_path: Path) -> None:
+def test_a_run_with_cache_control_has_breakpoints(tmp_path: Path) -> None:
     assert {call.breakpoint_ttl for call in run_of(tmp_path, "claude-sonnet-4-5", 0.0, **MARKED).calls} == {
         Ttl.FIVE_MINUTES
     }

@@ -18,7 +18,7 @@ def served(tier: str) -> Recording:
     return replace(usual, calls=tuple(calls))
 
 
-def test_a_tier_of_unknown_price_costs_what_is_usual_and_that_is_said() -> None:
+def test_a_tier_of_unknown_price_costs_the_standard_price_and_is_reported() -> None:
     usual, fast = (replay_recording(served(tier), BOOK, ReplayOptions()) for tier in ("", "priority"))
 
     assert fast.outcomes == usual.outcomes
@@ -27,7 +27,7 @@ def test_a_tier_of_unknown_price_costs_what_is_usual_and_that_is_said() -> None:
     assert MissingPart.TIER_PRICE not in usual.missing
 
 
-def test_a_tier_of_known_price_has_that() -> None:
+def test_a_tier_of_known_price_has_that_price() -> None:
     usual, batch = (replay_recording(served(tier), BOOK, ReplayOptions()) for tier in ("", "batch"))
 
     assert batch.check.logged * 2 == usual.check.logged

@@ -6,12 +6,12 @@ from foveate.prompt_cache.misses.causes import MissCause, describe_cause
 
 
 @pytest.mark.parametrize("cause", list(MissCause))
-def test_every_cause_is_more_than_its_name(cause: MissCause) -> None:
+def test_every_cause_has_a_description(cause: MissCause) -> None:
     said = describe_cause(cause.value)
 
     assert len(said.split()) >= 3
     assert said != cause.value.replace("_", " ")
 
 
-def test_a_cause_of_a_later_version_is_told_by_its_name() -> None:
+def test_an_unknown_cause_is_described_by_its_name() -> None:
     assert describe_cause("moon_phase") == "moon phase"

@@ -31,7 +31,7 @@ from tests.support.strategies.request_mutations import CHANGING, KINDS, go_on, i
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_a_session_that_goes_on_has_no_break(name: str) -> None:
+def test_a_session_that_continues_has_no_miss(name: str) -> None:
     body = SESSIONS[name]()
     found = verdict(body, next_of(body))
 
@@ -42,7 +42,7 @@ def test_a_session_that_goes_on_has_no_break(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SESSIONS)
-def test_each_kind_of_change_is_told_as_what_it_is_and_where(name: str, kind: str) -> None:
+def test_each_kind_of_change_is_reported_with_its_cause_and_place(name: str, kind: str) -> None:
     before, after = SESSIONS[name](), SESSIONS[name]()
     expected = KINDS[kind](before, after)
     assert expected is not None
@@ -56,7 +56,7 @@ def test_each_kind_of_change_is_told_as_what_it_is_and_where(name: str, kind: st
 
 
 @pytest.mark.slow
-def test_changes_of_recorded_requests_are_told_as_what_they_are(shared_data: Path) -> None:
+def test_changes_of_recorded_requests_are_reported_with_their_cause(shared_data: Path) -> None:
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in list(lines)[7::90]]
     told: Counter[str] = Counter()
@@ -88,7 +88,7 @@ def test_changes_of_recorded_requests_are_told_as_what_they_are(shared_data: Pat
 @pytest.mark.parametrize(
     "kind", [f"{name} at the start" for name in ("an ISO timestamp", "a UUID", "a counter")]
 )
-def test_a_cold_explainer_names_the_block(kind: str) -> None:
+def test_without_contents_the_explanation_names_the_block(kind: str) -> None:
     before, after = claude(), claude()
     KINDS[kind](before, after)
     found = broken(before, next_of(after), warm=False)
@@ -106,7 +106,7 @@ def test_a_cold_explainer_names_the_block(kind: str) -> None:
              "a tool described anew", "the head dropped", "the head folded", "a message put in",
              "another model"]
 )  # fmt: skip
-def test_a_cold_explainer_tells_what_moved_came_and_went(kind: str) -> None:
+def test_without_contents_moved_added_and_removed_blocks_are_reported(kind: str) -> None:
     before, after = claude(), claude()
     expected = KINDS[kind](before, after)
 
@@ -180,7 +180,7 @@ BY_HAND: dict[str, tuple[Callable[[Body], object], MissCause, Area | None]] = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_what_breaks_a_marked_session_is_told(name: str) -> None:
+def test_the_cause_of_a_miss_in_a_session_with_breakpoints_is_reported(name: str) -> None:
     change, cause, area = BY_HAND[name]
     found = broken(claude(), changed(change))
 
@@ -189,7 +189,7 @@ def test_what_breaks_a_marked_session_is_told(name: str) -> None:
     assert found.lost_tokens > 0
 
 
-def test_a_parameter_is_told_with_what_it_was_and_is() -> None:
+def test_a_changed_parameter_is_reported_with_both_values() -> None:
     one = claude() | {"tool_choice": {"type": "auto"}}
     found = broken(one, changed(lambda b: b.update(tool_choice={"type": "any"}), one))
 
@@ -197,7 +197,7 @@ def test_a_parameter_is_told_with_what_it_was_and_is() -> None:
     assert found.read_tokens > 1000  # tools and system prompt are still read
 
 
-def test_a_schema_that_is_too_long_to_be_shown_is_told_all_the_same() -> None:
+def test_a_change_of_a_schema_too_long_to_be_shown_is_reported() -> None:
     def asking(name: str) -> Body:
         held = {"type": "object", "properties": {f"{name}{n}": {"type": "string"} for n in range(30)}}
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": held}}
@@ -227,7 +227,7 @@ graphemes = st.builds(str.__mul__, st.text(alphabet="ab \u0301é👩\u200d🚀�
 
 @settings(max_examples=limit_examples(80))
 @given(head=graphemes, one=graphemes, other=graphemes, tail=graphemes)
-def test_an_excerpt_is_always_short_and_no_character_of_it_is_torn(
+def test_an_excerpt_is_always_short_and_never_splits_a_character(
     head: str, one: str, other: str, tail: str
 ) -> None:
     before, after = claude(), claude()
@@ -246,7 +246,7 @@ def test_an_excerpt_is_always_short_and_no_character_of_it_is_torn(
         assert any(at in ends and at + len(shown) in ends for at in places)
 
 
-def test_what_comes_first_is_told_a_parameter_or_a_text() -> None:
+def test_the_first_of_a_parameter_and_a_text_change_is_reported() -> None:
     def stamp(body: Body, area: str) -> None:
         block = body["system"][1] if area == "system" else body["messages"][2]
         block["text" if area == "system" else "content"] = "Quite another text."
@@ -264,7 +264,7 @@ SLOTS = len(list(text_slots(claude())))
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
 @given(slot=st.integers(0, SLOTS - 1), name=st.sampled_from(sorted(CHANGING)), later=st.integers(0, SLOTS - 1))
-def test_of_two_changes_the_first_is_always_the_one_that_is_told(slot: int, name: str, later: int) -> None:
+def test_of_two_changes_the_first_is_always_reported(slot: int, name: str, later: int) -> None:
     was, now, cause = CHANGING[name]
     before, after = claude(), claude()
     for body, line in ((before, was), (after, now)):
@@ -280,7 +280,7 @@ def test_of_two_changes_the_first_is_always_the_one_that_is_told(slot: int, name
         assert found.cause == cause
 
 
-def test_a_long_text_that_was_cut_is_told_by_its_ends() -> None:
+def test_a_long_text_that_was_cut_is_recognized_by_its_ends() -> None:
     found = broken(
         claude(), changed(lambda b: b["messages"][4]["content"][0].update(content=REPORT[:200] + "[...]"))
     )

@@ -57,7 +57,7 @@ def verdict(model: str, before: list[Item], after: list[Item]) -> ExplainedMiss 
 
 
 @pytest.mark.parametrize("model", ["gpt-5.2", "gpt-5.5", "o3", "gpt-6-sol"])
-def test_what_was_sent_is_read_when_the_first_reasoning_item_comes(model: str) -> None:
+def test_the_prefix_is_read_when_the_first_reasoning_item_comes(model: str) -> None:
     """Defect: 1,536 of 5,071 tokens were expected to be read, and the reason was a missing breakpoint."""
     before, after = [DEVELOPER, USER], [DEVELOPER, USER, *step(0)]
     rules = rules_for(model, "openai")
@@ -73,7 +73,7 @@ def test_what_was_sent_is_read_when_the_first_reasoning_item_comes(model: str) -
 @pytest.mark.parametrize(
     ("model", "drops"), [("gpt-5.2", True), ("o4-mini", True), ("gpt-5.4", False), ("gpt-6-sol", False)]
 )
-def test_reasoning_of_earlier_turns_is_left_out_once_the_user_speaks_again(model: str, drops: bool) -> None:
+def test_reasoning_of_earlier_turns_is_dropped_after_a_new_user_turn(model: str, drops: bool) -> None:
     before = [DEVELOPER, USER, *step(0), *step(1)]
     after = [*before, {"role": "assistant", "content": "That one."}, {"role": "user", "content": "And now?"}]
     rules = rules_for(model, "openai")
@@ -105,7 +105,7 @@ items = st.lists(
 
 
 @given(items=items, model=st.sampled_from(["gpt-5.2", "gpt-5.5", "gpt-4.1", "gpt-6-sol"]))
-def test_a_prompt_has_the_same_prefixes_however_it_is_read(items: list[Item], model: str) -> None:
+def test_a_prompt_has_the_same_prefixes_however_it_is_built(items: list[Item], model: str) -> None:
     """Always: reasoning, which has a request read as a whole, changes no prefix before it."""
     plain = [DEVELOPER, *(item for item in items if item.get("type") != "reasoning")]
     thinking = [*plain, *step(7)]
@@ -138,7 +138,7 @@ MECHANISMS = ("mark", "breakpoint", "positions")
     keys=st.tuples(st.sampled_from(["", "a"]), st.sampled_from(["", "b"])),
     share=st.none() | st.floats(0, 1),
 )
-def test_an_explanation_names_no_mechanism_that_the_model_does_not_have(
+def test_an_explanation_mentions_only_mechanisms_of_the_model(
     before: list[Item],
     after: list[Item],
     model: str,

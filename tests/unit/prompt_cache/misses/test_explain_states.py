@@ -21,7 +21,7 @@ from tests.support.scenarios.cached_sessions import (
 )
 
 
-def test_what_changes_behind_the_last_mark_breaks_nothing() -> None:
+def test_a_change_after_the_last_breakpoint_is_not_a_miss() -> None:
     before = claude()
     before["messages"][-1]["content"][0].pop("cache_control")
     after = changed(lambda b: b["messages"][2].update(content="Something else."), before)
@@ -31,7 +31,7 @@ def test_what_changes_behind_the_last_mark_breaks_nothing() -> None:
     assert "nothing that was kept stands behind it" in found.remarks[0]
 
 
-def test_spaces_and_escapes_of_the_json_do_no_harm_and_are_named() -> None:
+def test_whitespace_and_escapes_in_json_do_no_harm_and_are_mentioned() -> None:
     before, after = claude(), next_of(claude())
     body: Any = json.dumps(after, indent=2).replace("Is it", "\\u0049s it")
     found = verdict(before, body)
@@ -40,7 +40,7 @@ def test_spaces_and_escapes_of_the_json_do_no_harm_and_are_named() -> None:
     assert "spelled differently" in found.remarks[0]
 
 
-def test_a_pause_that_outlives_the_entry_is_told_with_both_times() -> None:
+def test_an_expired_entry_is_explained_with_its_ttl_and_the_gap() -> None:
     body = claude()
     found = broken(body, next_of(body), gap_seconds=400)
 
@@ -50,7 +50,7 @@ def test_a_pause_that_outlives_the_entry_is_told_with_both_times() -> None:
     assert isinstance(verdict(body, next_of(body), gap_seconds=290), NoMiss)
 
 
-def test_an_entry_of_an_hour_outlives_one_of_five_minutes() -> None:
+def test_a_one_hour_entry_outlives_a_five_minute_entry() -> None:
     body = claude()
     body["system"][0]["cache_control"] = MARK | {"ttl": "1h"}
     found = broken(body, next_of(body), gap_seconds=400)
@@ -59,14 +59,14 @@ def test_an_entry_of_an_hour_outlives_one_of_five_minutes() -> None:
     assert 0 < found.read_tokens < found.kept_tokens
 
 
-def test_a_change_and_a_pause_are_both_told() -> None:
+def test_a_change_and_an_expiry_are_both_reported() -> None:
     found = broken(claude(), changed(lambda b: b["tools"].reverse()), gap_seconds=400)
 
     assert found.cause is MissCause.TOOLS_REORDERED
     assert "ran out" in found.also[0]
 
 
-def test_a_request_without_marks_keeps_nothing_and_finds_nothing() -> None:
+def test_a_request_without_breakpoints_caches_nothing_and_finds_nothing() -> None:
     def without(body: Body) -> Body:
         return json.loads(json.dumps(body).replace('"cache_control": {"type": "ephemeral"}', '"x": 1'))  # type: ignore[no-any-return]
 
@@ -77,7 +77,7 @@ def test_a_request_without_marks_keeps_nothing_and_finds_nothing() -> None:
     assert "no cache mark" in found.also[0]
 
 
-def test_a_mark_that_is_missing_or_too_far_away_is_told() -> None:
+def test_a_missing_or_too_distant_breakpoint_is_reported() -> None:
     body = claude()
     bare = changed(
         lambda b: [b["system"][0].pop("cache_control"), b["messages"][-1]["content"][0].pop("cache_control")]
@@ -93,7 +93,7 @@ def test_a_mark_that_is_missing_or_too_far_away_is_told() -> None:
     assert "20 positions" in found.because
 
 
-def test_a_last_mark_before_what_was_kept_is_not_told_to_be_too_far_behind_it() -> None:
+def test_a_last_breakpoint_before_the_entry_is_not_reported_as_too_far_after_it() -> None:
     body = claude()
     early = changed(lambda b: b["messages"][-1]["content"][0].pop("cache_control"))
     found = broken(body, early)
@@ -103,7 +103,7 @@ def test_a_last_mark_before_what_was_kept_is_not_told_to_be_too_far_behind_it() 
     assert broken(body, early, gap_seconds=400).cause is MissCause.EXPIRED
 
 
-def test_a_prefix_below_the_minimum_is_told_with_the_numbers() -> None:
+def test_a_prefix_below_the_minimum_is_reported_with_the_numbers() -> None:
     body = claude() | {"tools": [], "system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}]}
     body["messages"] = [{"role": "user", "content": "Hi"}]
     found = broken(body, next_of(body))
@@ -113,13 +113,13 @@ def test_a_prefix_below_the_minimum_is_told_with_the_numbers() -> None:
     assert found.lost_tokens == 0
 
 
-def test_a_model_without_a_cache_is_told() -> None:
+def test_a_model_without_a_cache_is_reported() -> None:
     body = SESSIONS["openai-chat"]() | {"model": "gpt-4"}
 
     assert broken(body, next_of(body)).cause is MissCause.NOT_CACHED
 
 
-def test_a_request_that_stops_short_is_told() -> None:
+def test_a_request_that_ends_before_the_entry_is_reported() -> None:
     body = claude()
     shorter = copy.deepcopy(body)
     del shorter["messages"][-2:]
@@ -130,7 +130,7 @@ def test_a_request_that_stops_short_is_told() -> None:
     assert found.lost_tokens < found.kept_tokens
 
 
-def test_another_cache_key_is_told_where_nothing_else_changed() -> None:
+def test_a_changed_cache_key_is_reported_if_nothing_else_changed() -> None:
     body = responses() | {"prompt_cache_key": "ana"}
     found = broken(body, next_of(body) | {"prompt_cache_key": "ben"})
 
@@ -143,7 +143,7 @@ def test_another_cache_key_is_told_where_nothing_else_changed() -> None:
     assert isinstance(verdict(body, next_of(body) | {"prompt_cache_key": "ben"}, billed=read), NoMiss)
 
 
-def test_a_bill_has_the_last_word() -> None:
+def test_reported_usage_overrides_the_simulation() -> None:
     body = claude()
     kept = verdict(body, next_of(body)).kept_tokens
     reordered = changed(lambda b: b["tools"].reverse())
@@ -155,7 +155,7 @@ def test_a_bill_has_the_last_word() -> None:
     assert partly.lost_tokens == partly.kept_tokens - 100
 
 
-def test_a_loss_is_told_in_tokens_and_where_the_price_is_known_in_dollars() -> None:
+def test_a_loss_is_reported_in_tokens_and_in_dollars_if_the_price_is_known() -> None:
     found = broken(claude(), changed(lambda b: b["tools"].reverse()), price_per_token=Decimal("0.000003"))
 
     assert found.read_tokens == 0
@@ -166,7 +166,7 @@ def test_a_loss_is_told_in_tokens_and_where_the_price_is_known_in_dollars() -> N
     assert broken(claude(), changed(lambda b: b["tools"].reverse())).lost_dollars is None
 
 
-def test_what_is_kept_for_an_hour_costs_more_to_write_again() -> None:
+def test_an_entry_with_the_long_ttl_costs_more_to_write_again() -> None:
     body = json.loads(json.dumps(claude()).replace('"ephemeral"', '"ephemeral", "ttl": "1h"'))
     after = json.loads(json.dumps(next_of(claude())).replace('"ephemeral"', '"ephemeral", "ttl": "1h"'))
     after["tools"].reverse()
@@ -175,7 +175,7 @@ def test_what_is_kept_for_an_hour_costs_more_to_write_again() -> None:
     assert found.lost_uncached_tokens == round(found.lost_tokens * Decimal("1.9"))
 
 
-def test_a_provider_that_leaves_out_earlier_thinking_ends_the_prefix_there() -> None:
+def test_a_provider_that_drops_earlier_thinking_ends_the_prefix_there() -> None:
     body = claude() | {"model": "claude-sonnet-4-5"}
     del body["messages"][5:]
     body["messages"][4]["content"] = [body["messages"][4]["content"][0] | {"cache_control": MARK}]

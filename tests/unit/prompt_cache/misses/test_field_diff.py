@@ -37,7 +37,7 @@ lengths = st.integers(12, 40)
 
 @pytest.mark.parametrize("name", CHANGING)
 @pytest.mark.parametrize("frame", FRAMES)
-def test_what_changes_from_one_request_to_the_next_is_told(name: str, frame: str) -> None:
+def test_typical_changes_between_requests_are_classified(name: str, frame: str) -> None:
     before, after, expected = CHANGING[name]
 
     assert compare_texts(frame.format(before), frame.format(after)).kind == expected
@@ -45,7 +45,7 @@ def test_what_changes_from_one_request_to_the_next_is_told(name: str, frame: str
 
 @settings(max_examples=limit_examples(60))
 @given(one=moments, other=moments, form=st.sampled_from(FORMS), frame=st.sampled_from(FRAMES))
-def test_a_timestamp_is_told_however_it_is_written(
+def test_timestamps_are_recognized_in_any_notation(
     one: datetime, other: datetime, form: str, frame: str
 ) -> None:
     before, after = (frame.format(moment.strftime(form)) for moment in (one, other))
@@ -55,19 +55,19 @@ def test_a_timestamp_is_told_however_it_is_written(
 
 @settings(max_examples=limit_examples(60))
 @given(one=moments, days=st.integers(1, 900), form=st.sampled_from(DATES), frame=st.sampled_from(FRAMES))
-def test_a_date_is_told_however_it_is_written(one: datetime, days: int, form: str, frame: str) -> None:
+def test_dates_are_recognized_in_any_notation(one: datetime, days: int, form: str, frame: str) -> None:
     before, after = (frame.format(moment.strftime(form)) for moment in (one, one + timedelta(days=days)))
 
     assert before == after or compare_texts(before, after).kind is TextChangeKind.DATE
 
 
 @given(one=st.uuids(), other=st.uuids(), frame=st.sampled_from(FRAMES))
-def test_a_uuid_is_told(one: uuid.UUID, other: uuid.UUID, frame: str) -> None:
+def test_uuids_are_recognized(one: uuid.UUID, other: uuid.UUID, frame: str) -> None:
     if one != other:
         assert compare_texts(frame.format(one), frame.format(other)).kind is TextChangeKind.UUID
 
 
-def test_a_random_id_of_letters_and_digits_is_told_nearly_always() -> None:
+def test_random_ids_of_letters_and_digits_are_almost_always_recognized() -> None:
     alphabet = string.ascii_letters + string.digits
     told = [
         compare_texts(frame.format(one), frame.format(other)).kind
@@ -108,11 +108,13 @@ def test_a_random_id_of_letters_and_digits_is_told_nearly_always() -> None:
         ("Ana", "Ben", TextChangeKind.EDITED),
     ],
 )
-def test_what_is_no_timestamp_is_told_as_what_it_is(before: str, after: str, wording: TextChangeKind) -> None:
+def test_other_changes_are_not_classified_as_timestamps(
+    before: str, after: str, wording: TextChangeKind
+) -> None:
     assert compare_texts(before, after).kind is wording
 
 
-def test_the_whole_timestamp_is_named_and_not_the_digit_that_changed() -> None:
+def test_the_change_covers_the_whole_timestamp_not_only_the_changed_digit() -> None:
     before, after = "Now: 2026-11-15T10:00:00Z.", "Now: 2026-11-15T10:00:07Z."
     found = compare_texts(before, after)
 
@@ -125,9 +127,7 @@ texts = st.text(alphabet="ab1 :-\n2é\u0301,.", max_size=60)
 
 @settings(max_examples=limit_examples(100))
 @given(one=texts, other=texts)
-def test_what_stands_before_the_place_is_always_the_same_and_inside_it_something_is_not(
-    one: str, other: str
-) -> None:
+def test_texts_are_always_equal_before_the_change_and_different_in_it(one: str, other: str) -> None:
     if one == other:
         return
     found = compare_texts(one, other)
@@ -139,7 +139,9 @@ def test_what_stands_before_the_place_is_always_the_same_and_inside_it_something
 
 
 @given(start=texts, one=texts, other=texts, times=st.integers(1, 300))
-def test_the_common_prefix_is_what_a_plain_loop_finds(start: str, one: str, other: str, times: int) -> None:
+def test_the_common_prefix_is_the_one_that_a_plain_loop_finds(
+    start: str, one: str, other: str, times: int
+) -> None:
     one, other = start * times + one, start * times + other
     plain = next(
         (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
@@ -148,20 +150,20 @@ def test_the_common_prefix_is_what_a_plain_loop_finds(start: str, one: str, othe
     assert common_prefix_length(one, other) == plain
 
 
-def test_letters_with_endless_marks_are_compared_in_little_time() -> None:
+def test_long_runs_of_combining_marks_are_compared_quickly() -> None:
     one, other = "a" + "\u0301\u0316" * 200_000, "a" + "\u0316\u0301" * 200_000
 
     assert compare_texts(one, other).kind is TextChangeKind.EDITED
 
 
-def test_an_excerpt_of_an_endless_row_of_flags_takes_little_time() -> None:
+def test_an_excerpt_of_a_long_run_of_flags_is_made_quickly() -> None:
     flags = "\U0001f1e9\U0001f1ea" * 200_000
 
     assert make_excerpt(flags, 300_000, 300_002).strip("…") in flags
 
 
 @pytest.mark.parametrize("unit", ["a", "1", " ", "-", "word 12 ", "12:30 ", "1,", "A/+", "Mon "])
-def test_long_texts_without_seams_are_compared_in_little_time(unit: str) -> None:
+def test_long_texts_without_word_boundaries_are_compared_quickly(unit: str) -> None:
     long = unit * (300_000 // len(unit))
     found = compare_texts(f"step 5 {long}", f"step 6 {long}{unit}.")
 

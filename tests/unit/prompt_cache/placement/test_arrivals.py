@@ -25,13 +25,13 @@ def heard(*gaps: float) -> GapHistogram:
     return found
 
 
-def test_without_a_gap_of_its_own_a_session_is_taken_for_a_usual_one() -> None:
+def test_a_session_without_gaps_is_expected_to_behave_like_recorded_ones() -> None:
     expected = forecast_next_request()
     assert 0.9 < expected.probability(0, 300) < 0.96
     assert 0.02 < expected.probability(300, HOUR) * (1 - expected.probability(0, 300)) < 0.08
 
 
-def test_a_session_that_always_rests_is_expected_to_rest() -> None:
+def test_a_session_that_always_pauses_is_expected_to_pause() -> None:
     assert (
         forecast_next_request(heard(*[1200.0] * 30)).probability(0, 300)
         < forecast_next_request().probability(0, 300) / 1.4
@@ -41,7 +41,7 @@ def test_a_session_that_always_rests_is_expected_to_rest() -> None:
     )
 
 
-def test_what_is_newer_weighs_more() -> None:
+def test_newer_gaps_weigh_more() -> None:
     resting_now = forecast_next_request(heard(*[20.0] * 30, *[1200.0] * 30))
     rested_once = forecast_next_request(heard(*[1200.0] * 30, *[20.0] * 30))
     assert resting_now.probability(300, HOUR) > rested_once.probability(300, HOUR) or resting_now.probability(
@@ -49,7 +49,7 @@ def test_what_is_newer_weighs_more() -> None:
     ) < rested_once.probability(0, 300)
 
 
-def test_an_agents_other_sessions_stand_in_for_those_gaps_that_are_missing() -> None:
+def test_gaps_of_an_agents_other_sessions_replace_missing_ones() -> None:
     agent = heard(*[1200.0] * 500)
     assert forecast_next_request(NO_GAPS, agent).probability(0, 300) < forecast_next_request().probability(
         0, 300
@@ -65,14 +65,16 @@ def test_a_session_that_came_back_after_an_hour_is_likelier_to_do_so_again() -> 
     ) > 3 * forecast_next_request().probability(HOUR, 2 * HOUR)
 
 
-def test_a_session_that_ended_lowers_the_chance_of_a_return() -> None:
+def test_an_ended_session_lowers_the_probability_of_a_return() -> None:
     assert forecast_next_request(NO_GAPS, heard(*[math.inf] * 20)).probability(
         300, HOUR
     ) < forecast_next_request().probability(300, HOUR)
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_chances_are_chances_and_grow_with_time(gaps: list[float], a: float, b: float, c: float) -> None:
+def test_probabilities_are_between_0_and_1_and_grow_with_time(
+    gaps: list[float], a: float, b: float, c: float
+) -> None:
     expected = forecast_next_request(heard(*gaps))
     after, sooner, later = sorted((a, b, c))
     assert 0 <= expected.probability(after, sooner) <= expected.probability(after, later) <= 1
@@ -84,6 +86,6 @@ def test_weights_of_what_may_come_next_are_not_negative(gaps: list[float]) -> No
     assert min(found.soon, found.late, found.rewritten_history, found.rewritten_system) >= 0
 
 
-def test_a_gap_just_at_a_lifetime_counts_as_within_it() -> None:
+def test_a_gap_equal_to_a_ttl_counts_as_within_it() -> None:
     assert heard(300.0).counts[1] == pytest.approx(1.0)
     assert heard(300.1).counts[2] == pytest.approx(1.0)

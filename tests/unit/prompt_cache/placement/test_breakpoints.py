@@ -49,12 +49,12 @@ def after(row: CachedPrompt, *, at: float = 0.0, cache: SimulatedCache | None = 
     return kept.serve(apply_breakpoints(row, marks(row, kept, now=at)), rules_for(row.model), at=at).cache
 
 
-def test_a_first_request_is_marked_at_its_tools_its_system_prompt_and_its_end() -> None:
+def test_a_first_request_gets_breakpoints_at_tools_system_prompt_and_end() -> None:
     row = prompt(*opening(), *turns(500))
     assert ends(row, marks(row)) == [0, 1, 2]
 
 
-def test_the_next_request_reads_all_that_the_last_one_sent() -> None:
+def test_the_next_request_reads_everything_that_the_last_one_sent() -> None:
     first = prompt(*opening(), *turns(500))
     cache = after(first)
     second = prompt(*first.pieces, *turns(200, 900, start=1))
@@ -63,7 +63,7 @@ def test_the_next_request_reads_all_that_the_last_one_sent() -> None:
     assert served.usage.uncached == 0
 
 
-def test_a_long_lived_mark_on_the_small_answer_keeps_the_whole_history_for_its_price() -> None:
+def test_a_long_ttl_on_a_small_response_keeps_the_whole_history_for_its_price() -> None:
     first = prompt(*opening(), *turns(60_000))
     cache = after(first)
     second = prompt(*first.pieces, *turns(100, 5_000, start=1))
@@ -79,7 +79,7 @@ def test_a_long_lived_mark_on_the_small_answer_keeps_the_whole_history_for_its_p
     assert late.usage.read == first.tokens + 100
 
 
-def test_thirty_results_in_one_turn_do_not_lose_the_history_before_them() -> None:
+def test_thirty_tool_results_in_one_turn_do_not_lose_the_history_before_them() -> None:
     """The last mark looks back 20 positions only; where runs are not one position, another one has to help."""
     rules = replace(RULES, runs_are_one_position=False)
     first = prompt(*opening(), *turns(30_000))
@@ -99,26 +99,26 @@ def test_thirty_results_in_one_turn_do_not_lose_the_history_before_them() -> Non
     assert served.usage.uncached == 0
 
 
-def test_what_is_too_short_to_be_cached_is_not_marked() -> None:
+def test_a_prompt_below_the_minimum_gets_no_breakpoint() -> None:
     row = prompt(*opening(400, 300), *turns(100))
     assert marks(row) == []
     row = prompt(*opening(400, 300), *turns(400))
     assert ends(row, marks(row)) == [2]
 
 
-def test_a_block_that_takes_no_mark_gets_none() -> None:
+def test_a_block_that_accepts_no_breakpoint_gets_none() -> None:
     row = prompt(*opening(), *turns(500), piece("thought", 200, kind="thinking", index=1, markable=False))
     assert ends(row, marks(row)) == [0, 1, 2]
 
 
-def test_the_clients_own_marks_are_counted_and_left_alone() -> None:
+def test_the_clients_breakpoints_count_towards_the_limit_and_stay() -> None:
     own = with_marks([*opening(), *turns(500, 200, 300)], [(0, SHORT), (1, SHORT), (2, SHORT), (4, SHORT)])
     assert marks(prompt(*own)) == []
     three = with_marks([*opening(), *turns(500, 200, 300)], [(0, SHORT), (1, SHORT), (2, SHORT)])
     assert ends(prompt(*three), marks(prompt(*three))) == [4]
 
 
-def test_no_long_lived_mark_is_put_behind_a_short_lived_one_of_the_clients() -> None:
+def test_no_long_ttl_is_placed_after_a_short_ttl_of_the_client() -> None:
     first = prompt(*opening(), *turns(60_000))
     cache = after(first)
     own = with_marks([*first.pieces, *turns(100, 5_000, start=1)], [(1, SHORT)])
@@ -126,13 +126,13 @@ def test_no_long_lived_mark_is_put_behind_a_short_lived_one_of_the_clients() -> 
 
 
 @pytest.mark.parametrize("ttl", [SHORT, LONG])
-def test_a_lifetime_that_is_asked_for_is_everybodys(ttl: Ttl) -> None:
+def test_a_configured_ttl_applies_to_all_breakpoints(ttl: Ttl) -> None:
     row = prompt(*opening(), *turns(500))
     found = place_breakpoints(row, RULES, SimulatedCache(), USUAL, now=0.0, options=PlacementOptions(ttl=ttl))
     assert {mark.ttl for mark in found} == {ttl}
 
 
-def test_tools_are_not_marked_where_that_is_switched_off() -> None:
+def test_tools_get_no_breakpoint_if_that_is_disabled() -> None:
     row = prompt(*opening(), *turns(500))
     found = place_breakpoints(
         row, RULES, SimulatedCache(), USUAL, now=0.0, options=PlacementOptions(cache_tools=False)
@@ -140,7 +140,7 @@ def test_tools_are_not_marked_where_that_is_switched_off() -> None:
     assert Area.TOOLS not in {mark.place.area for mark in found}
 
 
-def test_a_session_that_rests_often_is_kept_longer() -> None:
+def test_a_session_with_long_pauses_gets_the_long_ttl() -> None:
     resting = NO_GAPS
     for _ in range(20):
         resting = resting.with_gap(1200.0)
@@ -150,12 +150,12 @@ def test_a_session_that_rests_often_is_kept_longer() -> None:
     assert {mark.ttl for mark in marks(row)} == {SHORT}
 
 
-def test_models_that_cache_by_themselves_or_not_at_all_get_no_marks() -> None:
+def test_models_that_cache_automatically_or_not_at_all_get_no_breakpoints() -> None:
     for model in ("gpt-4o", "claude-2.1", "deepseek-chat", "a-model-that-nobody-knows"):
         assert marks(prompt(*opening(), *turns(5_000), model=model)) == []
 
 
-def test_a_model_that_marks_the_end_itself_gets_what_is_stable_marked_and_no_more_than_four() -> None:
+def test_a_model_with_an_automatic_last_breakpoint_gets_stable_ones_within_the_limit() -> None:
     row = prompt(*opening(), *turns(5_000), model="gpt-5.6")
     found = marks(row)
     assert len(row.pieces) - 1 not in ends(row, found)
@@ -163,7 +163,7 @@ def test_a_model_that_marks_the_end_itself_gets_what_is_stable_marked_and_no_mor
     assert len(found) <= 3
 
 
-def test_every_mark_says_why_it_is_there() -> None:
+def test_every_breakpoint_has_a_reason() -> None:
     row = prompt(*opening(), *turns(500))
     assert all(mark.reason and mark.saved_tokens for mark in marks(row))
 
@@ -195,7 +195,7 @@ def rows(draw: st.DrawFn) -> CachedPrompt:
     st.lists(st.tuples(rows(), st.floats(0, 5000)), min_size=1, max_size=3),
     st.lists(st.floats(1, 9000), max_size=9),
 )
-def test_marks_are_at_most_four_in_order_and_on_allowed_blocks(
+def test_breakpoints_are_at_most_four_in_order_and_on_blocks_that_accept_them(
     sent: list[tuple[CachedPrompt, float]], gaps: list[float]
 ) -> None:
     """CACHE 2, whatever the conversation, the client's marks, what is warm and how the session goes."""

@@ -64,7 +64,7 @@ def without_marks(found: Any) -> Any:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
 @given(claude_requests(), st.lists(st.floats(1, 9000), max_size=6))
-def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) -> None:
+def test_every_request_with_our_breakpoints_is_accepted(body: Body, gaps: list[float]) -> None:
     request = read(body)
     assert validate_request(request) is None
     written, _ = laid_out(request, SimulatedCache(), 0.0, gaps)
@@ -77,7 +77,7 @@ def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) ->
 @pytest.mark.slow
 @settings(max_examples=limit_examples(25))
 @given(claude_requests(max_turns=6), st.lists(st.floats(0.1, 4000), min_size=7, max_size=7))
-def test_every_request_of_a_session_that_grows_is_taken(body: Body, gaps: list[float]) -> None:
+def test_every_request_of_a_growing_session_is_accepted(body: Body, gaps: list[float]) -> None:
     cache, now = SimulatedCache(), 0.0
     ends = [at + 1 for at, message in enumerate(body["messages"]) if message["role"] == "user"]
     for end, gap in zip(ends, gaps, strict=False):

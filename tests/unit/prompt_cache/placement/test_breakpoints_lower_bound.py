@@ -91,7 +91,7 @@ def sessions(draw: st.DrawFn) -> list[tuple[float, CachedPrompt]]:
 
 @settings(max_examples=limit_examples(60), deadline=None)
 @given(sessions(), st.sampled_from(("claude-sonnet-4-5", "claude-3-5-haiku-20241022", "gpt-5.6")))
-def test_the_set_that_is_found_is_always_the_one_that_weighing_all_of_them_finds(
+def test_the_chosen_set_is_always_the_one_that_an_exhaustive_search_finds(
     session: list[tuple[float, CachedPrompt]], model: str
 ) -> None:
     rules, cache, rhythm, before = rules_for(model), SimulatedCache(), NO_GAPS, None

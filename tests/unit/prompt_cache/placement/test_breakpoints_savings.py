@@ -61,7 +61,7 @@ def system_and_end(row: CachedPrompt) -> list[int]:
 
 
 @pytest.mark.parametrize("model", [CLAUDE, OPENAI])
-def test_a_document_is_kept_though_another_question_stands_behind_it_each_time(model: str) -> None:
+def test_a_document_stays_cached_though_another_question_follows_it_each_time(model: str) -> None:
     document = [piece("rules", 300, area=Area.SYSTEM), piece("document", 50_000)]
     session = [
         CachedPrompt(model=model, pieces=(*document, piece(f"question {n}", 30, block=1))) for n in range(10)
@@ -70,7 +70,7 @@ def test_a_document_is_kept_though_another_question_stands_behind_it_each_time(m
 
 
 @pytest.mark.parametrize("model", [CLAUDE, OPENAI])
-def test_what_is_said_anew_at_the_end_of_each_turn_does_not_cost_the_history(model: str) -> None:
+def test_a_last_block_that_changes_each_turn_does_not_cost_the_history(model: str) -> None:
     session, history = [], [piece("rules", 6_000, area=Area.SYSTEM)]
     for turn in range(30):
         history = [*history, piece(f"question {turn}", 300, index=2 * turn)]
@@ -80,7 +80,7 @@ def test_what_is_said_anew_at_the_end_of_each_turn_does_not_cost_the_history(mod
     assert ours(session, [20.0] * 30) < 0.18
 
 
-def test_a_block_that_passes_is_never_marked_and_nothing_behind_it() -> None:
+def test_transient_blocks_and_all_after_them_get_no_breakpoint() -> None:
     row = CachedPrompt(model=CLAUDE, pieces=(*opening(), piece("question", 500), piece("time", 900, block=1)))
     rules = rules_for(CLAUDE)
     time = row.pieces[-1].place
@@ -96,7 +96,7 @@ def test_a_block_that_passes_is_never_marked_and_nothing_behind_it() -> None:
     assert [mark.place for mark in found] == [each.place for each in row.pieces[:-1]]
 
 
-def test_a_provider_that_reads_only_at_marks_gets_one_where_an_entry_is() -> None:
+def test_a_provider_that_reads_only_at_breakpoints_gets_one_at_an_entry() -> None:
     session, history = [], [piece("rules", 6_000, area=Area.SYSTEM)]
     for turn in range(30):
         history = [*history, piece(f"turn {turn}", 1_800, index=turn)]
@@ -106,7 +106,7 @@ def test_a_provider_that_reads_only_at_marks_gets_one_where_an_entry_is() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [5, 15, 30])
-def test_thinking_that_will_be_left_out_does_not_take_the_history_with_it(calls: int) -> None:
+def test_thinking_that_will_be_dropped_does_not_cost_the_history(calls: int) -> None:
     session: list[CachedPrompt] = []
     said = [piece("rules", 6_000, area=Area.SYSTEM)]
     index = 0
@@ -152,7 +152,7 @@ def sessions(draw: st.DrawFn) -> tuple[list[CachedPrompt], list[float]]:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(60))
 @given(sessions())
-def test_no_session_is_much_dearer_than_with_the_usual_marks(
+def test_no_session_costs_much_more_than_with_fixed_breakpoints(
     session: tuple[list[CachedPrompt], list[float]],
 ) -> None:
     rows, gaps = session
@@ -160,7 +160,7 @@ def test_no_session_is_much_dearer_than_with_the_usual_marks(
     assert ours(rows, gaps) < 1.05 * usual
 
 
-def test_marks_are_no_more_where_a_long_life_is_asked_for_the_whole_request() -> None:
+def test_there_are_not_more_breakpoints_if_the_whole_request_has_the_long_ttl() -> None:
     rules = rules_for(OPENAI)
     row = CachedPrompt(model=OPENAI, pieces=(*opening(), piece("question", 5_000)), ttl=Ttl.TWELVE_HOURS)
     found = place_breakpoints(

@@ -60,7 +60,7 @@ def test_requests_that_differ_in_their_last_message_share_all_before_it() -> Non
     assert second.levels[0].pieces == 6
 
 
-def test_what_was_asked_for_longer_ago_than_the_long_ttl_is_new() -> None:
+def test_a_prefix_requested_longer_ago_than_the_long_ttl_is_new() -> None:
     build = Builder()
     system = build.text(2048)
     for at in (0, 3599, 2 * 3600):
@@ -231,7 +231,7 @@ def test_requests_sent_together_do_not_show_that_a_prefix_can_be_read_again() ->
     assert log.reuse.rate(PromptLayer.SYSTEM).again == log.reuse.rate(PromptLayer.SHARED_SYSTEM).again == 0
 
 
-def test_a_prefix_that_is_overdue_counts_as_not_asked_for_again_until_it_is() -> None:
+def test_an_overdue_prefix_counts_as_not_requested_again_until_it_is() -> None:
     build = Builder()
     slow = build.text(2048)
     build.call(0, 1, messages=[slow])

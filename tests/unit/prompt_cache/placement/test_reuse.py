@@ -38,7 +38,7 @@ def test_a_prefix_pays_if_the_expected_saving_exceeds_the_price_of_the_write() -
     assert (below.pieces, below.value) == (0, 0.0)
 
 
-def test_a_shared_system_prompt_is_written_and_a_tail_that_nobody_repeats_is_not() -> None:
+def test_a_shared_system_prompt_is_written_and_a_tail_that_is_never_repeated_is_not() -> None:
     found = find_best_reach(
         [level(PromptLayer.SYSTEM, 4096, 0.9), level(PromptLayer.CONTEXT, 8192, 0.05)], RULES, ROOM
     )
@@ -76,7 +76,7 @@ def test_siblings_sent_together_do_not_all_write_the_prefix_that_they_share() ->
     assert find_best_reach(levels, RULES, ROOM).pieces == 0
 
 
-def test_a_prefix_that_is_asked_for_late_is_worth_the_long_ttl_only_where_that_is_allowed() -> None:
+def test_a_prefix_that_is_requested_late_is_worth_the_long_ttl_only_if_that_is_allowed() -> None:
     levels = [level(PromptLayer.SHARED_SYSTEM, 4096, 0.05, late=0.9)]
 
     assert find_best_reach(levels, RULES, ROOM).pieces == 4
@@ -136,7 +136,7 @@ def test_the_long_ttl_is_allowed_only_if_its_price_is_within_the_limit() -> None
     assert not find_best_reach(levels, RULES, after_prompts(4096).with_cost(2048)).allows_long
 
 
-def test_an_agent_that_changes_is_believed_after_three_surprises() -> None:
+def test_a_change_of_behaviour_is_learned_after_three_surprises() -> None:
     rate = ReuseRate()
     for _ in range(60):
         rate = rate.with_outcome(is_again=False)
@@ -156,11 +156,11 @@ def test_an_optimistic_estimate_is_higher_while_little_is_known() -> None:
     assert rises[0] > rises[1] > 0
 
 
-def test_where_writes_are_free_everything_is_within_reach() -> None:
+def test_if_writes_are_free_everything_is_within_reach() -> None:
     assert find_best_reach([level(PromptLayer.CONTEXT, 4096, 0.01)], FREE_WRITES, ROOM).pieces == 4
 
 
-def test_an_agent_that_shows_nothing_again_is_soon_believed() -> None:
+def test_an_agent_that_repeats_nothing_is_learned_quickly() -> None:
     rate = ReuseRate()
     for _ in range(5):
         rate = rate.with_outcome(is_again=False)

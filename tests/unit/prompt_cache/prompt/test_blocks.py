@@ -14,7 +14,7 @@ def blocks(texts: Iterable[str]) -> Sequence[Block]:
     )
 
 
-def test_blocks_are_known_by_which_they_are_and_forgotten_in_time() -> None:
+def test_facts_are_looked_up_by_identity_and_dropped_eventually() -> None:
     known = BlockFactsCache(max_blocks=40)
     first = blocks(map(str, range(30)))
     facts = known.look_up(first)

@@ -97,7 +97,7 @@ def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> 
 
 @settings(max_examples=limit_examples(40))
 @given(body=bodies, data=st.data())
-def test_a_mark_changes_no_digest_and_no_tokens(body: dict[str, Any], data: st.DataObject) -> None:
+def test_a_breakpoint_changes_neither_digest_nor_tokens(body: dict[str, Any], data: st.DataObject) -> None:
     marked = copy.deepcopy(body)
     blocks = [b for m in marked["messages"] if isinstance(m["content"], list) for b in m["content"]]
     found = [
@@ -127,7 +127,7 @@ def test_recorded_requests_of_every_format_add_up(shared_data: Path) -> None:
     assert len(formats) >= 4
 
 
-def test_a_string_and_its_text_block_are_one_piece_and_the_same() -> None:
+def test_a_string_and_the_equivalent_text_block_give_the_same_piece() -> None:
     one = prompt_of(claude("Hello", system="Be brief."))
     other = prompt_of(
         claude([{"type": "text", "text": "Hello"}], system=[{"type": "text", "text": "Be brief."}])
@@ -136,21 +136,21 @@ def test_a_string_and_its_text_block_are_one_piece_and_the_same() -> None:
     assert [piece.digest for piece in one.pieces] == [piece.digest for piece in other.pieces]
 
 
-def test_the_same_words_of_somebody_else_are_another_piece() -> None:
+def test_the_same_text_with_another_role_is_another_piece() -> None:
     one = prompt_of(claude({"role": "user", "content": "Hello"}))
     other = prompt_of(claude({"role": "assistant", "content": "Hello"}))
 
     assert one.pieces[0].digest != other.pieces[0].digest
 
 
-def test_a_message_is_shared_by_what_its_blocks_say() -> None:
+def test_the_tokens_of_a_message_are_divided_by_the_texts_of_its_blocks() -> None:
     short, long = {"type": "text", "text": "word"}, {"type": "text", "text": "word " * 300}
     pieces = prompt_of(claude([short, long])).pieces
 
     assert pieces[0].tokens < 0.1 * pieces[1].tokens
 
 
-def test_a_picture_is_billed_where_it_stands() -> None:
+def test_image_tokens_count_for_the_block_with_the_image() -> None:
     text = {"type": "text", "text": "What is on the first one? " * 5}
     pieces = prompt_of(claude([IMAGE, IMAGE, text], system="Look.")).pieces[1:]
     linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/lamp.png"}}
@@ -162,7 +162,7 @@ def test_a_picture_is_billed_where_it_stands() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_message_without_blocks_is_paid_with_the_next_or_else_the_last(place: int) -> None:
+def test_tokens_of_a_message_without_blocks_go_to_the_next_or_else_the_last(place: int) -> None:
     messages: list[Any] = ["Hello"]
     messages.insert(place, {"role": "user", "content": []})
     body = claude(*messages)
@@ -170,7 +170,7 @@ def test_a_message_without_blocks_is_paid_with_the_next_or_else_the_last(place: 
     assert prompt_of(body).tokens == counter_for(MODEL).count_request(request_of(body)).total.tokens
 
 
-def test_what_may_be_marked_is_what_the_rules_say_and_is_not_empty() -> None:
+def test_blocks_accept_breakpoints_by_the_rules_unless_they_are_empty() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     empty = {"type": "text", "text": ""}
     prompt = prompt_of(
@@ -180,7 +180,7 @@ def test_what_may_be_marked_is_what_the_rules_say_and_is_not_empty() -> None:
     assert [piece.accepts_breakpoint for piece in prompt.pieces] == [False, True, False]
 
 
-def test_a_mark_for_the_whole_request_stands_on_the_last_block_that_takes_one() -> None:
+def test_an_automatic_breakpoint_is_on_the_last_block_that_accepts_one() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     turn = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}, thought]}
     prompt = prompt_of(claude("Hello", turn, cache_control={"type": "ephemeral", "ttl": "1h"}))
@@ -188,7 +188,7 @@ def test_a_mark_for_the_whole_request_stands_on_the_last_block_that_takes_one() 
     assert [piece.breakpoint_ttl for piece in prompt.pieces] == [None, Ttl.ONE_HOUR, None]
 
 
-def test_thinking_of_earlier_turns_is_no_piece_where_the_provider_leaves_it_out() -> None:
+def test_thinking_of_earlier_turns_is_left_out_if_the_provider_drops_it() -> None:
     thought = {"type": "thinking", "thinking": "Hm. " * 50, "signature": "s"}
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "green"}
@@ -207,7 +207,7 @@ def test_thinking_of_earlier_turns_is_no_piece_where_the_provider_leaves_it_out(
     assert prompt_of(asking).tokens == counter_for(MODEL).count_request(request_of(asking)).total.tokens
 
 
-def test_what_is_asked_of_openai_as_a_whole_is_heeded() -> None:
+def test_cache_options_of_openai_are_read() -> None:
     body = {"model": "gpt-5.6", "input": "Hi", "prompt_cache_options": {"mode": "explicit", "ttl": "12h"}}
 
     assert prompt_of(body).explicit_only
@@ -250,7 +250,7 @@ CHANGES: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_parameter_that_breaks_the_prefix_does_so_from_its_area_on(name: str) -> None:
+def test_a_parameter_changes_the_prefix_from_its_area_on(name: str) -> None:
     model, change = CHANGES[name]
     body: dict[str, Any] = claude([{"type": "text", "text": "Hi"}], tools=[]) | {"model": model}
     changed = copy.deepcopy(body)
@@ -263,14 +263,14 @@ def test_a_parameter_that_breaks_the_prefix_does_so_from_its_area_on(name: str) 
         assert one.get(earlier) == other.get(earlier)
 
 
-def test_every_name_that_the_rules_give_is_known() -> None:
+def test_every_parameter_in_the_rules_is_known() -> None:
     models = (MODEL, "gpt-4o", "gpt-5", "gpt-5.6", "gemini-2.5-pro", "deepseek-chat", "grok-4", "mistral-large")
     names = {name for model in models for name in rules_for(model).invalidating_parameters}
 
     assert names <= CHANGES.keys()
 
 
-def test_a_parameter_that_breaks_nothing_leaves_the_settings_alone() -> None:
+def test_a_parameter_that_invalidates_nothing_leaves_the_settings_unchanged() -> None:
     one, other = prompt_of(claude("Hi")), prompt_of(claude("Hi", temperature=0.3, max_tokens=77, stream=True))
 
     assert one.settings == other.settings
@@ -283,7 +283,7 @@ def test_the_spelling_of_a_parameter_does_not_matter() -> None:
     assert prompt_of(one).settings == prompt_of(other).settings
 
 
-def test_the_word_image_in_a_tools_arguments_is_no_picture() -> None:
+def test_the_word_image_in_tool_arguments_is_not_an_image() -> None:
     call = {"type": "tool_use", "id": "t", "name": "draw", "input": {"type": "image", "image": {"source": "x"}}}
     tool = {
         "name": "draw",
@@ -295,7 +295,7 @@ def test_the_word_image_in_a_tools_arguments_is_no_picture() -> None:
     assert prompt_of(plain).settings == prompt_of(calling).settings
 
 
-def test_a_session_that_grows_counts_the_texts_of_its_new_turn_alone() -> None:
+def test_a_growing_session_counts_only_the_texts_of_its_new_turn() -> None:
     counter = Counting()
     tokens = BlockTokens(counter)
     turn = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
@@ -326,7 +326,7 @@ def test_a_block_of_many_long_texts_is_counted_at_once() -> None:
     assert counter.texts == 2
 
 
-def test_what_blocks_weigh_is_forgotten_with_everything_else() -> None:
+def test_weights_of_blocks_are_dropped_with_all_caches() -> None:
     counter = Counting()
     tokens = BlockTokens(counter)
     texts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
@@ -343,7 +343,7 @@ def test_what_blocks_weigh_is_forgotten_with_everything_else() -> None:
     assert counter.texts == 2 * before > 0
 
 
-def test_a_body_that_is_nested_too_deeply_is_told_as_that() -> None:
+def test_a_body_that_is_nested_too_deeply_is_reported() -> None:
     deep = (
         '{"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": '
         + "[" * 5000
@@ -355,7 +355,7 @@ def test_a_body_that_is_nested_too_deeply_is_told_as_that() -> None:
 
 
 @pytest.mark.parametrize("model", [MODEL, "claude-opus-5-5", "gpt-4o", "gpt-5.6", "deepseek-chat"])
-def test_what_a_growing_session_has_sent_keeps_its_tokens(model: str) -> None:
+def test_earlier_messages_of_a_growing_session_keep_their_tokens(model: str) -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": "green " * 90}
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "the lamp"}}
     messages: list[Any] = []
@@ -382,7 +382,7 @@ def test_what_a_growing_session_has_sent_keeps_its_tokens(model: str) -> None:
         messages.append({"role": "assistant", "content": [call]})
 
 
-def test_tools_of_one_size_that_changed_are_shared_anew() -> None:
+def test_tokens_of_changed_tools_of_the_same_size_are_divided_again() -> None:
     def pieces(*texts: str) -> list[int]:
         found = [{"name": "t", "description": text, "input_schema": {"type": "object"}} for text in texts]
         return [piece.tokens for piece in prompt_of(claude("Hi", tools=found)).pieces]

@@ -63,7 +63,7 @@ def check(request: Request, model: str) -> None:
 @pytest.mark.slow
 @given(body=claude_requests(max_turns=4, max_calls=2, breakpoints=True), forgets=st.booleans(), data=st.data())
 @settings(max_examples=limit_examples(60))
-def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
+def test_a_growing_session_gives_the_same_prompt_as_building_it_at_once(
     body: dict[str, Any], forgets: bool, data: st.DataObject
 ) -> None:
     if forgets:
@@ -83,7 +83,9 @@ def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
     model=st.sampled_from(["claude-opus-4-5", "claude-sonnet-4-5", "gpt-5.6", "gpt-4o"]),
 )
 @settings(max_examples=limit_examples(60))
-def test_any_request_is_to_a_cache_what_it_is_at_once(api_format: tuple[Format, Any], model: str) -> None:
+def test_any_request_gives_the_same_prompt_as_building_it_at_once(
+    api_format: tuple[Format, Any], model: str
+) -> None:
     check(formats.parse_request(api_format[1], api_format[0]), model)
 
 
@@ -95,7 +97,7 @@ def all_of(prompt: CachedPrompt) -> object:
 
 @given(body=claude_requests(max_turns=4, max_calls=2, breakpoints=True), data=st.data())
 @settings(max_examples=limit_examples(40))
-def test_a_request_is_the_same_to_a_cache_after_its_compacted_version_was_read(
+def test_a_request_gives_the_same_prompt_after_its_compacted_version_was_built(
     body: dict[str, Any], data: st.DataObject
 ) -> None:
     rules, summary = rules_for(body["model"]), {"role": "user", "content": "Summary of what was said."}
@@ -111,7 +113,7 @@ def test_a_request_is_the_same_to_a_cache_after_its_compacted_version_was_read(
     assert all_of(build_cached_prompt(request, rules, tokens)) == alone
 
 
-def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> None:
+def test_a_prompt_stays_the_same_while_its_session_continues_and_is_forked() -> None:
     drop_caches()
     model, rules = "claude-opus-4-5", rules_for("claude-opus-4-5")
 
@@ -143,7 +145,7 @@ def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> 
         assert one.layout == find_layout(tuple(one.pieces))
 
 
-def test_another_system_message_makes_other_prefixes() -> None:
+def test_another_system_message_changes_the_prefixes() -> None:
     def keys(system: str) -> set[bytes]:
         body = {
             "model": "gpt-5.6",

@@ -21,7 +21,7 @@ def positions(kinds: list[str], *, runs_are_one: bool) -> list[int]:
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=60), st.booleans(), st.integers(1, 25), st.data())
 @settings(max_examples=limit_examples(60))
-def test_a_distance_is_what_lies_between_two_positions(
+def test_positions_between_two_pieces_are_counted(
     kinds: list[str], runs_are_one: bool, most: int, data: st.DataObject
 ) -> None:
     pieces = [PromptPiece(digest=b"", tokens=1, kind=kind, area=Area.MESSAGES) for kind in kinds]

@@ -41,7 +41,7 @@ def sent(asked: RecordedCall) -> list[tuple[str, list[Any]]]:
     return found
 
 
-def test_a_request_is_billed_by_the_last_line_of_its_answer(tmp_path: Path) -> None:
+def test_the_usage_of_a_request_is_that_of_the_last_line_of_its_response(tmp_path: Path) -> None:
     first, second = calls(tmp_path, *SESSION)
 
     assert first.usage is not None
@@ -51,7 +51,7 @@ def test_a_request_is_billed_by_the_last_line_of_its_answer(tmp_path: Path) -> N
     assert (first.id, second.id, first.model) == ("r1", "r2", "claude-sonnet-4-5")
 
 
-def test_a_request_holds_what_stands_before_its_answer(tmp_path: Path) -> None:
+def test_a_request_contains_everything_before_its_response(tmp_path: Path) -> None:
     first, second = calls(tmp_path, *SESSION)
 
     assert sent(first) == [("user", ["list the files"])]
@@ -64,27 +64,27 @@ def test_a_request_holds_what_stands_before_its_answer(tmp_path: Path) -> None:
     ]
 
 
-def test_two_requests_share_what_their_histories_share(tmp_path: Path) -> None:
+def test_two_requests_share_the_common_part_of_their_histories(tmp_path: Path) -> None:
     first, second = calls(tmp_path, *SESSION)
 
     assert second.last_message.history()[0] is first.last_message
 
 
-def test_results_stand_in_the_order_of_their_calls_also_from_a_side_branch(tmp_path: Path) -> None:
+def test_results_are_in_the_order_of_their_calls_even_from_a_side_branch(tmp_path: Path) -> None:
     *_, second = calls(tmp_path, *SESSION)
 
     assert sent(second)[-1] == ("user", ["one", "two"])
     assert second.last_message.last_logged_block == 1
 
 
-def test_calls_on_a_side_branch_are_of_the_answer_all_the_same(tmp_path: Path) -> None:
+def test_tool_calls_on_a_side_branch_belong_to_the_response(tmp_path: Path) -> None:
     """The result that came last hangs on the first of two calls, so the second is not on the way up."""
     *_, second = calls(tmp_path, *SESSION[:-1], answer("a4", "u2", 9, "r2", 5_000, 200, text("Two files.")))
 
     assert sent(second)[1:] == [("assistant", ["I look.", "one", "two"]), ("user", ["one", "two"])]
 
 
-def test_an_answer_that_went_on_while_a_tool_ran_is_one_message(tmp_path: Path) -> None:
+def test_a_response_that_continued_while_a_tool_ran_is_one_message(tmp_path: Path) -> None:
     lines = (
         line("user", "u1", None, 0, text("go")),
         answer("a1", "u1", 3, "r1", 0, 5_000, call("one")),
@@ -99,7 +99,7 @@ def test_an_answer_that_went_on_while_a_tool_ran_is_one_message(tmp_path: Path) 
     assert sent(second)[1:] == [("assistant", ["one", "two"]), ("user", ["one", "two"])]
 
 
-def test_lines_of_one_request_without_its_id_are_known_by_their_message(tmp_path: Path) -> None:
+def test_lines_of_one_request_without_its_id_are_matched_by_message_id(tmp_path: Path) -> None:
     lines = [
         one | {"requestId": None, "message": one["message"] | {"id": f"msg_{one['requestId']}"}}
         if one["type"] == "assistant"
@@ -110,7 +110,7 @@ def test_lines_of_one_request_without_its_id_are_known_by_their_message(tmp_path
     assert [one.id for one in calls(tmp_path, *lines)] == ["msg_r1", "msg_r2"]
 
 
-def test_a_host_that_gives_every_answer_one_id_has_made_several_calls(tmp_path: Path) -> None:
+def test_responses_with_the_same_id_are_several_calls(tmp_path: Path) -> None:
     lines = (
         line("user", "u1", None, 0, text("go")),
         answer("a1", "u1", 3, "", 0, 5_000, call("one"), message={"id": "msg"}),
@@ -123,7 +123,7 @@ def test_a_host_that_gives_every_answer_one_id_has_made_several_calls(tmp_path: 
     assert sent(second)[1:] == [("assistant", ["one"]), ("user", ["one"])]
 
 
-def test_lines_of_one_request_that_tell_its_input_only_in_the_end_are_one_call(tmp_path: Path) -> None:
+def test_lines_of_which_only_the_last_has_the_input_tokens_are_one_call(tmp_path: Path) -> None:
     unknown = {"usage": {"input_tokens": 0, "output_tokens": 0}, "id": "msg"}
     lines = (
         line("user", "u1", None, 0, text("go")),
@@ -137,7 +137,7 @@ def test_lines_of_one_request_that_tell_its_input_only_in_the_end_are_one_call(t
     assert only.usage.cache.written_5m == 300
 
 
-def test_what_a_user_says_twice_is_sent_twice(tmp_path: Path) -> None:
+def test_repeated_user_messages_are_sent_twice(tmp_path: Path) -> None:
     lines = (
         line("user", "u1", None, 0, text("go on")),
         line("user", "u2", "u1", 1, text("go on")),
@@ -147,7 +147,7 @@ def test_what_a_user_says_twice_is_sent_twice(tmp_path: Path) -> None:
     assert sent(calls(tmp_path, *lines)[0]) == [("user", ["go on", "go on"])]
 
 
-def test_what_the_agent_said_in_the_models_name_is_no_call(tmp_path: Path) -> None:
+def test_messages_that_the_agent_wrote_itself_are_not_calls(tmp_path: Path) -> None:
     usage = {"input_tokens": 0, "output_tokens": 0}
     synthetic = {"model": "<synthetic>", "usage": usage}
     lines = (
@@ -184,7 +184,7 @@ def test_after_a_compaction_a_request_begins_with_the_summary(tmp_path: Path) ->
     assert sent(last) == [("user", ["the summary"])]
 
 
-def test_what_a_compaction_left_standing_follows_the_summary(tmp_path: Path) -> None:
+def test_lines_that_a_compaction_preserved_follow_the_summary(tmp_path: Path) -> None:
     kept = {"headUuid": "a4", "anchorUuid": "u5", "tailUuid": "a4"}
     boundary = {
         "type": "system",
@@ -211,7 +211,7 @@ def test_what_a_compaction_left_standing_follows_the_summary(tmp_path: Path) -> 
     ]
 
 
-def test_lines_that_a_compaction_names_are_hung_up_anew_and_were_asked_for_before_it(tmp_path: Path) -> None:
+def test_preserved_lines_are_attached_again_and_were_requested_before_the_compaction(tmp_path: Path) -> None:
     """A kept line is logged once more behind the summary, under it, or only there."""
     named = {"anchorUuid": "u5", "uuids": ["u7", "a7"]}
     boundary = {
@@ -237,7 +237,7 @@ def test_lines_that_a_compaction_names_are_hung_up_anew_and_were_asked_for_befor
     assert sent(last) == [("user", ["the summary", "and now?"]), ("assistant", ["wait"]), ("user", ["go on"])]
 
 
-def test_a_rewound_session_forks_where_it_was_rewound_to(tmp_path: Path) -> None:
+def test_a_rewound_session_forks_at_the_point_it_was_rewound_to(tmp_path: Path) -> None:
     lines = (
         *SESSION,
         line("user", "u6", "a4", 30, text("wrong way")),
@@ -262,7 +262,7 @@ def test_a_sub_agent_in_the_log_is_a_conversation_of_its_session(tmp_path: Path)
     assert {one.id: one.conversation for one in found.calls} == {"r1": "s", "r2": "s", "r7": "x1"}
 
 
-def test_lines_between_that_say_nothing_to_the_model_change_nothing(tmp_path: Path) -> None:
+def test_lines_without_messages_change_nothing(tmp_path: Path) -> None:
     progress = {"type": "progress", "uuid": "p", "parentUuid": "u3", "sessionId": "s", "data": {"message": 1}}
     others: tuple[Line | str, ...] = (
         {"type": "file-history-snapshot", "messageId": "u1", "snapshot": {}},
@@ -276,7 +276,7 @@ def test_lines_between_that_say_nothing_to_the_model_change_nothing(tmp_path: Pa
     assert sent(among) == sent(plain)
 
 
-def test_a_broken_line_is_skipped_and_told_by_its_number(tmp_path: Path) -> None:
+def test_an_unreadable_line_is_skipped_and_reported_by_number(tmp_path: Path) -> None:
     lines = (*SESSION, '{"type": "user", "uu', "[1]", "", '{"a": "\x00"}')
     found = recording(tmp_path, *lines)
 
@@ -288,7 +288,7 @@ def test_a_broken_line_is_skipped_and_told_by_its_number(tmp_path: Path) -> None
     ]
 
 
-def test_a_cut_emoji_is_no_broken_line(tmp_path: Path) -> None:
+def test_a_line_with_a_cut_emoji_is_read(tmp_path: Path) -> None:
     cut = json.dumps(line("user", "u0", None, 0, text("see "))).replace("see ", "see \\ud83d")
     found = recording(tmp_path, cut, answer("a0", "u0", 1, "r0", 0, 9, text("ok")))
 
@@ -296,13 +296,13 @@ def test_a_cut_emoji_is_no_broken_line(tmp_path: Path) -> None:
     assert sent(found.calls[0]) == [("user", ["see �"])]
 
 
-def test_a_line_that_is_there_twice_is_said_once(tmp_path: Path) -> None:
+def test_a_line_that_is_written_twice_is_sent_once(tmp_path: Path) -> None:
     again = [one for one in SESSION for _ in range(2)]
 
     assert [sent(one) for one in calls(tmp_path, *again)] == [sent(one) for one in calls(tmp_path, *SESSION)]
 
 
-def test_thinking_in_one_answer_of_a_turn_is_thinking_in_all_of_it(tmp_path: Path) -> None:
+def test_thinking_in_one_response_of_a_turn_counts_for_the_whole_turn(tmp_path: Path) -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
     lines = (
         *SESSION[:1],
@@ -315,7 +315,7 @@ def test_thinking_in_one_answer_of_a_turn_is_thinking_in_all_of_it(tmp_path: Pat
     assert [one.has_thinking for one in calls(tmp_path, *lines)] == [True, True, False]
 
 
-def test_an_output_that_is_too_small_for_its_answer_is_not_believed(tmp_path: Path) -> None:
+def test_output_tokens_too_few_for_the_response_are_not_trusted(tmp_path: Path) -> None:
     long = "a sentence of some length, and nothing in it. " * 40
     user = line("user", "u1", None, 0, text("tell me"))
     whole, begun, ended = (
@@ -328,7 +328,7 @@ def test_an_output_that_is_too_small_for_its_answer_is_not_believed(tmp_path: Pa
     assert (whole.output_is_known, begun.output_is_known, ended.output_is_known) == (True, False, True)
 
 
-def test_where_a_log_never_tells_the_last_number_none_is_believed(tmp_path: Path) -> None:
+def test_if_a_log_never_has_final_counts_none_is_trusted(tmp_path: Path) -> None:
     lines = (
         line("user", "u1", None, 0, text("tell me")),
         answer("a1", "u1", 3, "r1", 0, 900, text("long words " * 90), output=3),
@@ -339,7 +339,7 @@ def test_where_a_log_never_tells_the_last_number_none_is_believed(tmp_path: Path
     assert [one.output_is_known for one in calls(tmp_path, *lines)] == [False, False]
 
 
-def test_writes_for_an_hour_are_told_from_those_for_five_minutes(tmp_path: Path) -> None:
+def test_one_hour_writes_are_distinguished_from_five_minute_writes(tmp_path: Path) -> None:
     split = {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 800}
     usage = {"input_tokens": 4, "cache_creation_input_tokens": 900, "cache_creation": split, "output_tokens": 5}
     lines = (
@@ -352,14 +352,14 @@ def test_writes_for_an_hour_are_told_from_those_for_five_minutes(tmp_path: Path)
     assert one.usage.cache == CacheUsage(uncached=4, written_5m=100, written_1h=800)
 
 
-def test_what_the_log_does_not_hold_is_said(tmp_path: Path) -> None:
+def test_missing_parts_are_listed(tmp_path: Path) -> None:
     bare = [{key: value for key, value in one.items() if key != "timestamp"} for one in SESSION]
 
     assert recording(tmp_path, *SESSION).missing == {MissingPart.SYSTEM, MissingPart.TOOLS}
     assert recording(tmp_path, *bare).missing == {MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.TIME}
 
 
-def test_what_an_old_version_said_of_its_cost_is_kept(tmp_path: Path) -> None:
+def test_the_cost_that_old_versions_report_is_kept(tmp_path: Path) -> None:
     lines = [one | {"costUSD": 0.25} if one["type"] == "assistant" else one for one in SESSION]
 
     assert recording(tmp_path, *lines).reported_dollars == Decimal("0.5")
@@ -374,7 +374,7 @@ def test_a_log_of_two_sessions_is_two_recordings(tmp_path: Path) -> None:
     assert len(sent(found[1].calls[0])) == 5
 
 
-def test_what_the_agent_prints_as_it_goes_on_is_read_too(tmp_path: Path) -> None:
+def test_streamed_output_of_the_agent_is_read_too(tmp_path: Path) -> None:
     """As `--output-format stream-json` writes it: without parents, and for the lines of a user without ids."""
     begun: Line = {"type": "system", "subtype": "init", "session_id": "s", "uuid": "i"}
     main = [
@@ -395,7 +395,7 @@ def test_what_the_agent_prints_as_it_goes_on_is_read_too(tmp_path: Path) -> None
     assert sent(found.calls[1])[1:] == [("assistant", ["I look.", "one", "two"]), ("user", ["one", "two"])]
 
 
-def test_the_simulator_is_held_against_any_log_of_that_form(tmp_path: Path) -> None:
+def test_the_simulator_is_checked_against_any_such_log(tmp_path: Path) -> None:
     write_log(tmp_path, *SESSION)
     figures = run(tmp_path).figures
 

@@ -14,7 +14,7 @@ def calls(folder: Path, *lines: Line) -> tuple[RecordedCall, ...]:
     return one.calls
 
 
-def test_what_the_agent_says_for_the_model_is_sent_but_was_never_asked_for(tmp_path: Path) -> None:
+def test_messages_that_the_agent_wrote_for_the_model_are_sent_but_are_not_responses(tmp_path: Path) -> None:
     usage = {"input_tokens": 0, "output_tokens": 0}
     own = line(
         "assistant", "e1", "a4", 10, text("No response."), message={"model": "<synthetic>", "usage": usage}
@@ -27,14 +27,14 @@ def test_what_the_agent_says_for_the_model_is_sent_but_was_never_asked_for(tmp_p
     assert json.loads(last.last_message.previous.raw)["content"][-1] == text("No response.")
 
 
-def test_an_answer_for_which_nothing_was_counted_is_no_call(tmp_path: Path) -> None:
+def test_a_response_with_zero_usage_is_not_a_call(tmp_path: Path) -> None:
     nothing = {"usage": {"input_tokens": 0, "output_tokens": 0}}
     refused = answer("a5", "a4", 10, "r5", 0, 0, text("x"), message=nothing)
 
     assert [one.id for one in calls(tmp_path, *SESSION, refused)] == ["r1", "r2"]
 
 
-def test_a_host_that_counts_only_what_it_writes_has_sent_no_bill(tmp_path: Path) -> None:
+def test_usage_with_only_output_tokens_is_ignored(tmp_path: Path) -> None:
     half = {"usage": {"input_tokens": 0, "output_tokens": 9}}
     path = write_log(tmp_path, SESSION[0], answer("a1", "u1", 3, "r1", 0, 0, text("hi"), message=half))
     (found,) = read_recordings(path)
@@ -43,14 +43,14 @@ def test_a_host_that_counts_only_what_it_writes_has_sent_no_bill(tmp_path: Path)
     assert MissingPart.USAGE in found.missing
 
 
-def test_an_answer_whose_question_is_not_in_the_log_is_a_call_all_the_same(tmp_path: Path) -> None:
+def test_a_response_without_its_request_in_the_log_is_a_call(tmp_path: Path) -> None:
     (only,) = calls(tmp_path, answer("a1", None, 3, "r1", 0, 900, text("warm")))
 
     assert json.loads(only.last_message.raw) == {"role": "user", "content": ""}
     assert only.at == only.response_at
 
 
-def test_lines_of_one_answer_without_any_id_are_one_call(tmp_path: Path) -> None:
+def test_lines_of_one_response_without_any_id_are_one_call(tmp_path: Path) -> None:
     lines = [
         {key: value for key, value in one.items() if key != "requestId"}
         for one in (
@@ -68,7 +68,7 @@ def test_lines_of_one_answer_without_any_id_are_one_call(tmp_path: Path) -> None
     assert [one.usage.output_tokens for one in found if one.usage] == [40, 9, 9]
 
 
-def test_the_sum_that_the_agent_prints_in_the_end_is_what_it_says(tmp_path: Path) -> None:
+def test_the_reported_cost_is_the_agents_final_total(tmp_path: Path) -> None:
     """A total grows from question to question, and begins anew in another process."""
     ends = [{"type": "result", "sessionId": "s", "total_cost_usd": total} for total in (0.1, 0.25, 0.05, 0.3)]
     (one,) = read_recordings(write_log(tmp_path, *SESSION, *ends))
@@ -77,7 +77,7 @@ def test_the_sum_that_the_agent_prints_in_the_end_is_what_it_says(tmp_path: Path
     assert len(one.calls) == 2
 
 
-def test_what_a_command_printed_is_sent_as_the_users(tmp_path: Path) -> None:
+def test_command_output_is_sent_as_user_content(tmp_path: Path) -> None:
     printed: Line = {
         "type": "system",
         "subtype": "local_command",

@@ -43,7 +43,7 @@ def usages(only: Recording) -> list[CacheUsage | None]:
     return [call.usage.cache if call.usage is not None else None for call in only.calls]
 
 
-def test_a_response_is_charged_once_and_was_requested_with_what_stood_before_its_first_item(
+def test_a_response_is_charged_once_and_requested_with_everything_before_its_first_item(
     tmp_path: Path,
 ) -> None:
     only = recording(tmp_path, *CODEX)
@@ -79,7 +79,7 @@ def test_results_of_parallel_calls_that_are_logged_early_do_not_divide_a_respons
     assert [texts(call) for call in only.calls] == [["look"], ["look", "one", "one", "two", "two"]]
 
 
-def test_without_the_last_usage_the_growth_of_the_sum_is_the_charge(tmp_path: Path) -> None:
+def test_without_the_last_usage_the_growth_of_the_total_is_the_usage(tmp_path: Path) -> None:
     lines = [*CODEX[:4], codex_message(5, "assistant", "yes"), codex_token_count(6, (300, 0, 5), None)]
     more = [
         codex_message(7, "user", "more"),
@@ -93,7 +93,7 @@ def test_without_the_last_usage_the_growth_of_the_sum_is_the_charge(tmp_path: Pa
     assert [call.usage.output_tokens for call in only.calls if call.usage] == [5, 4]
 
 
-def test_an_estimate_after_a_compaction_is_not_a_charge(tmp_path: Path) -> None:
+def test_an_estimate_after_a_compaction_is_not_usage(tmp_path: Path) -> None:
     estimate = codex_token_count(20, (24_100, 11_904, 60), (0, 0, 0))
     full = codex_token_count(21, (0, 0, 0), (0, 0, 0))
     after = codex_token_count(31, (900, 0, 5), (900, 0, 5))
@@ -127,7 +127,7 @@ def test_turns_that_are_rolled_back_are_not_sent_again(tmp_path: Path) -> None:
     assert texts(only.calls[-1])[1:] == ["instead"]
 
 
-def test_calls_that_a_fork_copied_have_the_names_that_they_had(tmp_path: Path) -> None:
+def test_calls_that_a_fork_copied_keep_their_ids(tmp_path: Path) -> None:
     copied = [{**line, "timestamp": "2026-06-06T00:00:00Z"} for line in CODEX]
     fork = codex_meta(600, "session-2", forked_from_id="session-1")
     more = [codex_message(601, "user", "go on"), codex_message(602, "assistant", "done")]
@@ -161,7 +161,7 @@ def test_a_log_without_token_counts_has_its_calls_without_usage(tmp_path: Path) 
     assert MissingPart.USAGE in only.missing
 
 
-def test_logs_of_the_first_versions_hold_bare_items(tmp_path: Path) -> None:
+def test_logs_of_the_first_versions_contain_bare_items(tmp_path: Path) -> None:
     head = {"id": "old-1", "timestamp": "2025-06-01T10:00:00Z", "instructions": "Be brief."}
     items = [line["payload"] for line in CODEX if line["type"] == "response_item"]
 

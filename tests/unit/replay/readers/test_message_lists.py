@@ -42,7 +42,7 @@ def recordings(folder: Path, *documents: Any, indent: int | None = None) -> list
     ids=["chat", "anthropic", "gemini"],
 )
 @pytest.mark.parametrize("indent", [None, 2], ids=["one line", "many lines"])
-def test_every_answer_of_a_list_is_a_call(
+def test_every_response_in_a_list_is_a_call(
     tmp_path: Path, messages: list[dict[str, Any]], api_format: Format, depths: list[int], indent: int | None
 ) -> None:
     (found,) = recordings(tmp_path, messages, indent=indent)
@@ -53,7 +53,7 @@ def test_every_answer_of_a_list_is_a_call(
     assert (MissingPart.SYSTEM in found.missing) == (messages is not CHAT)
 
 
-def test_an_object_with_messages_says_what_stands_beside_them(tmp_path: Path) -> None:
+def test_an_object_with_messages_gives_their_envelope(tmp_path: Path) -> None:
     told = {"model": "claude-sonnet-5", "system": "be brief", "tools": [{"name": "ls"}], "messages": ANTHROPIC}
     (found,) = recordings(tmp_path, told, indent=2)
 
@@ -62,20 +62,20 @@ def test_an_object_with_messages_says_what_stands_beside_them(tmp_path: Path) ->
     assert {call.model for call in found.calls} == {"claude-sonnet-5"}
 
 
-def test_lists_one_a_line_are_conversations_of_their_own(tmp_path: Path) -> None:
+def test_lists_on_lines_of_their_own_are_separate_conversations(tmp_path: Path) -> None:
     found = recordings(tmp_path, {"messages": CHAT}, {"messages": GEMINI}, ANTHROPIC)
 
     assert [(one.name, len(one.calls)) for one in found] == [("talk:1", 2), ("talk:2", 1), ("talk:3", 2)]
 
 
-def test_a_list_that_goes_on_with_an_earlier_one_is_the_same_conversation(tmp_path: Path) -> None:
+def test_a_list_that_continues_an_earlier_one_is_the_same_conversation(tmp_path: Path) -> None:
     """Was: what had been said by then was counted once more with every list."""
     found = recordings(tmp_path, CHAT[:3], CHAT, [*CHAT, {"role": "user", "content": "x"}, CHAT[-1]], ANTHROPIC)
 
     assert [[call.last_message.depth for call in one.calls] for one in found] == [[1, 3, 5], [0, 2]]
 
 
-def test_messages_one_a_line_are_one_conversation(tmp_path: Path) -> None:
+def test_messages_on_lines_of_their_own_are_one_conversation(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, *CHAT)
 
     assert [call.last_message.depth for call in found.calls] == [1, 3]
@@ -85,7 +85,7 @@ def test_a_list_of_lists_is_several_conversations(tmp_path: Path) -> None:
     assert [len(one.calls) for one in recordings(tmp_path, [CHAT, ANTHROPIC], indent=1)] == [2, 2]
 
 
-def test_lists_that_are_shared_for_training_are_read_too(tmp_path: Path) -> None:
+def test_training_data_sets_are_read_too(tmp_path: Path) -> None:
     told = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
     (found,) = recordings(tmp_path, told)
     (call,) = found.calls
@@ -94,13 +94,13 @@ def test_lists_that_are_shared_for_training_are_read_too(tmp_path: Path) -> None
     assert json.loads(call.response) == {"role": "assistant", "content": "ho"}
 
 
-def test_a_list_without_an_answer_was_still_to_be_answered(tmp_path: Path) -> None:
+def test_a_list_without_a_response_is_a_call(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, CHAT[:2])
 
     assert [(call.last_message.depth, call.response) for call in found.calls] == [(1, b"")]
 
 
-def test_the_model_is_the_one_asked_for_where_none_is_said(tmp_path: Path) -> None:
+def test_the_model_is_the_given_one_if_none_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     path.write_text(json.dumps(CHAT))
     (found,) = read_recordings(path, model="gpt-5.1")
@@ -109,7 +109,7 @@ def test_the_model_is_the_one_asked_for_where_none_is_said(tmp_path: Path) -> No
     assert MissingPart.MODEL not in found.missing
 
 
-def test_a_line_without_messages_is_told_and_loses_no_other(tmp_path: Path) -> None:
+def test_a_line_without_messages_is_reported_and_others_are_read(tmp_path: Path) -> None:
     path = tmp_path / "talks.jsonl"
     path.write_text(
         "\n".join((json.dumps({"messages": CHAT}), '{"messa', "7", json.dumps({"messages": ANTHROPIC})))

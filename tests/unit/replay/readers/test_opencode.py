@@ -86,7 +86,7 @@ def test_every_finished_step_is_a_call_with_its_cost(tmp_path: Path) -> None:
     assert only.calls[1].at - only.calls[0].at == 8
 
 
-def test_an_export_a_folder_and_a_database_tell_the_same(tmp_path: Path) -> None:
+def test_an_export_a_folder_and_a_database_give_the_same(tmp_path: Path) -> None:
     (from_database,) = read_recordings(database(tmp_path))
     from_folder = stored(tmp_path / "storage")
     from_export = exported(tmp_path)
@@ -97,7 +97,7 @@ def test_an_export_a_folder_and_a_database_tell_the_same(tmp_path: Path) -> None
         assert other.reported_dollars == from_export.reported_dollars
 
 
-def test_responses_of_old_versions_stand_in_one_message(tmp_path: Path) -> None:
+def test_old_versions_put_all_responses_into_one_message(tmp_path: Path) -> None:
     both = opencode_message(
         "2", "assistant", 1,
         opencode_tool("a"), opencode_finish(4, 0, 9_000, 0.03),
@@ -109,7 +109,7 @@ def test_responses_of_old_versions_stand_in_one_message(tmp_path: Path) -> None:
     assert [kinds(call) for call in only.calls] == [["text"], ["text", "tool_use", "tool_result"]]
 
 
-def test_a_summary_stands_for_all_before_it(tmp_path: Path) -> None:
+def test_a_summary_replaces_all_before_it(tmp_path: Path) -> None:
     text = {"type": "text", "text": "what was done"}
     summary = opencode_message("4", "assistant", 20, text, opencode_finish(9_200, 0, 0, 0.03), summary=True)
     more = [

@@ -46,7 +46,7 @@ def test_one_file_can_be_read_alone(tmp_path: Path) -> None:
     assert (only.name, len(only.calls)) == ("log", 1)
 
 
-def test_conversations_in_one_folder_are_told_apart_by_their_first_message(tmp_path: Path) -> None:
+def test_conversations_in_one_folder_are_separated_by_their_first_message(tmp_path: Path) -> None:
     other = json.loads(
         json.dumps(OPENHANDS).replace("write a file", "read a file").replace("chatcmpl", "other")
     )
@@ -61,7 +61,7 @@ def test_a_failed_request_is_not_a_call(tmp_path: Path) -> None:
     assert (len(only.calls), only.unreadable) == (2, ())
 
 
-def test_tools_that_stand_in_the_prompt_were_not_sent(tmp_path: Path) -> None:
+def test_tools_described_in_the_prompt_were_not_sent(tmp_path: Path) -> None:
     raw = {"raw_messages": [], "raw_response": OPENHANDS[1]["response"]}
     (only,) = logged(tmp_path / "logs", OPENHANDS[0] | raw, OPENHANDS[1] | raw)
 

@@ -55,7 +55,7 @@ TALK = (
 )
 
 
-def test_an_answer_was_asked_for_with_all_before_it(tmp_path: Path) -> None:
+def test_a_response_was_requested_with_everything_before_it(tmp_path: Path) -> None:
     found = recording(tmp_path, *TALK, answered("6", "5", text("yes")))
 
     assert [sent(call) for call in found.calls][1:] == [
@@ -72,7 +72,7 @@ def test_an_answer_was_asked_for_with_all_before_it(tmp_path: Path) -> None:
     assert found.missing == {MissingPart.SYSTEM, MissingPart.TOOLS}
 
 
-def test_its_bill_is_what_pi_says(tmp_path: Path) -> None:
+def test_usage_is_what_pi_reports(tmp_path: Path) -> None:
     found = recording(tmp_path, *TALK)
 
     assert all(
@@ -84,7 +84,7 @@ def test_its_bill_is_what_pi_says(tmp_path: Path) -> None:
     assert found.reported_dollars == Decimal("0.5")
 
 
-def test_a_summary_is_sent_for_what_it_stands_for(tmp_path: Path) -> None:
+def test_a_summary_is_sent_instead_of_what_it_replaces(tmp_path: Path) -> None:
     compaction = {
         "type": "compaction",
         "id": "6",
@@ -97,7 +97,7 @@ def test_a_summary_is_sent_for_what_it_stands_for(tmp_path: Path) -> None:
     assert sent(last) == [("user", ["what was"]), ("assistant", ["two files"]), ("user", ["new"])]
 
 
-def test_what_is_kept_may_begin_with_a_line_that_says_nothing(tmp_path: Path) -> None:
+def test_kept_entries_may_begin_with_one_without_content(tmp_path: Path) -> None:
     changed = {"type": "thinking_level_change", "id": "5b", "parentId": "4", "thinkingLevel": "low"}
     compaction = {"type": "compaction", "id": "6", "parentId": "5", "summary": "was", "firstKeptEntryId": "5b"}
     lines = (*TALK[:-1], changed, TALK[-1] | {"parentId": "5b"}, compaction, answered("7", "6", text("yes")))
@@ -106,7 +106,7 @@ def test_what_is_kept_may_begin_with_a_line_that_says_nothing(tmp_path: Path) ->
     assert sent(last) == [("user", ["was", "new"])]
 
 
-def test_the_first_version_has_no_ids_and_names_what_it_keeps_by_its_line(tmp_path: Path) -> None:
+def test_the_first_version_has_no_ids_and_names_kept_entries_by_line(tmp_path: Path) -> None:
     compaction = {"type": "compaction", "summary": "what was", "firstKeptEntryIndex": 4}
     lines = [HEADER, *linear(*TALK[1:]), compaction, *linear(answered("7", "6", text("yes")))]
     *_, last = recording(tmp_path, *lines).calls
@@ -114,7 +114,7 @@ def test_the_first_version_has_no_ids_and_names_what_it_keeps_by_its_line(tmp_pa
     assert sent(last) == [("user", ["what was"]), ("assistant", ["two files"]), ("user", ["new"])]
 
 
-def test_a_branch_begins_where_it_was_made(tmp_path: Path) -> None:
+def test_a_branch_begins_at_its_parent(tmp_path: Path) -> None:
     lines = (
         *TALK,
         answered("6", "5", text("one way")),
@@ -127,7 +127,7 @@ def test_a_branch_begins_where_it_was_made(tmp_path: Path) -> None:
     assert sent(last)[-2:] == [("assistant", ["two files"]), ("user", ["went one way", "the other way"])]
 
 
-def test_what_is_no_message_to_the_model_is_left_out(tmp_path: Path) -> None:
+def test_entries_that_are_not_sent_to_the_model_are_left_out(tmp_path: Path) -> None:
     lines = (
         *TALK,
         {"type": "custom", "id": "6", "parentId": "5", "customType": "x", "data": {}},
@@ -144,14 +144,14 @@ def test_what_is_no_message_to_the_model_is_left_out(tmp_path: Path) -> None:
     assert sent(last)[-1] == ("user", ["new", "by the way", "Ran `ls`\na b"])
 
 
-def test_an_answer_that_was_never_billed_is_no_call(tmp_path: Path) -> None:
+def test_a_response_without_usage_is_not_a_call(tmp_path: Path) -> None:
     nothing = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
     found = recording(tmp_path, *TALK, answered("6", "5", usage=nothing, stopReason="error"))
 
     assert len(found.calls) == 2
 
 
-def test_calls_that_a_fork_copied_have_the_same_names(tmp_path: Path) -> None:
+def test_calls_that_a_fork_copied_have_the_same_ids(tmp_path: Path) -> None:
     fork = HEADER | {"id": "session-2", "parentSession": "x"}
     copied = [one | {"id": f"n{one['id']}", "parentId": None} for one in TALK[1:]]
     first, second = recording(tmp_path, *TALK), recording(tmp_path, fork, *copied)
@@ -160,7 +160,7 @@ def test_calls_that_a_fork_copied_have_the_same_names(tmp_path: Path) -> None:
     assert len({call.id for call in first.calls}) == len(first.calls)
 
 
-def test_images_and_thoughts_are_told_in_the_words_of_anthropic(tmp_path: Path) -> None:
+def test_images_and_thinking_are_converted_to_the_anthropic_format(tmp_path: Path) -> None:
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     thought = {"type": "thinking", "thinking": "hm", "thinkingSignature": "sig"}
     lines = (HEADER, said("1", None, "user", image), answered("2", "1", thought, text("seen")))

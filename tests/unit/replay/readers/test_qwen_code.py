@@ -20,7 +20,7 @@ def kinds(only: Recording) -> list[list[str]]:
     return [[part.get("text") or next(iter(part)) for part in history] for history in parts]
 
 
-def test_every_response_is_a_call_with_what_stands_before_it(tmp_path: Path) -> None:
+def test_every_response_is_a_call_with_everything_before_it(tmp_path: Path) -> None:
     only = recording(tmp_path, *QWEN_CODE)
 
     assert only.name == "qwen-1"
@@ -32,7 +32,7 @@ def test_every_response_is_a_call_with_what_stands_before_it(tmp_path: Path) -> 
     assert [(call.at % 60, call.response_at % 60) for call in only.calls] == [(1, 3), (4, 6)]
 
 
-def test_a_compression_stands_for_all_before_it(tmp_path: Path) -> None:
+def test_a_compression_replaces_all_before_it(tmp_path: Path) -> None:
     payload = {"info": {}, "compressedHistory": [{"role": "user", "parts": [{"text": "a summary"}]}]}
     system = {"type": "system", "subtype": "chat_compression", "systemPayload": payload}
     compressed = qwen("system", "q5", "q4", 10) | system

@@ -29,7 +29,7 @@ def recordings(folder: Path, *rows: Any) -> list[Recording]:
     return list(read_recordings(path))
 
 
-def test_bodies_that_go_on_from_one_another_share_their_messages(tmp_path: Path) -> None:
+def test_bodies_that_continue_each_other_share_their_messages(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, body(USER), body(USER, ANSWER, MORE))
     first, second = found.calls
 
@@ -41,7 +41,7 @@ def test_bodies_that_go_on_from_one_another_share_their_messages(tmp_path: Path)
     assert found.missing == {MissingPart.USAGE, MissingPart.TIME}
 
 
-def test_marks_that_moved_on_and_other_spellings_are_the_same_message(tmp_path: Path) -> None:
+def test_moved_breakpoints_and_other_spellings_give_the_same_message(tmp_path: Path) -> None:
     marked = {"type": "text", "text": "hällo", "cache_control": {"type": "ephemeral"}}
     plain = {"role": "user", "content": "hällo"}
     bare = {"model": "claude-opus-5", "max_tokens": 9, "system": "s"}
@@ -57,7 +57,7 @@ def test_marks_that_moved_on_and_other_spellings_are_the_same_message(tmp_path: 
     assert b"cache_control" not in first.last_message.raw
 
 
-def test_each_conversation_is_a_recording_and_lone_requests_are_one_together(tmp_path: Path) -> None:
+def test_each_conversation_is_a_recording_and_single_requests_form_one(tmp_path: Path) -> None:
     other = {"role": "user", "content": "something else"}
     lone = [body({"role": "user", "content": f"number {number}"}) for number in range(3)]
     found = recordings(
@@ -175,9 +175,7 @@ REPLIES: dict[Format, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("api_format", REPLIES, ids=list(REPLIES))
-def test_answers_of_every_format_are_told_as_messages_with_their_bills(
-    tmp_path: Path, api_format: Format
-) -> None:
+def test_responses_of_every_format_are_read_as_messages_with_usage(tmp_path: Path, api_format: Format) -> None:
     reply, said = REPLIES[api_format]
     (found,) = recordings(tmp_path, {"request": FORMATS[api_format], "response": reply})
     (call,) = found.calls
@@ -187,14 +185,14 @@ def test_answers_of_every_format_are_told_as_messages_with_their_bills(
     assert (call.usage.cache.input_tokens, call.usage.output_tokens) == (7, 2)
 
 
-def test_the_model_is_told_from_the_address_where_the_body_does_not_name_it(tmp_path: Path) -> None:
+def test_the_model_is_read_from_the_url_if_the_body_does_not_name_it(tmp_path: Path) -> None:
     uri = "https://host/v1beta/models/gemini-3-pro:generateContent"
     (found,) = recordings(tmp_path, {"uri": uri, "request": FORMATS[Format.GEMINI], "usage": {}})
 
     assert found.calls[0].model == "gemini-3-pro"
 
 
-def test_whether_a_model_was_to_think_is_told_by_the_body(tmp_path: Path) -> None:
+def test_enabled_thinking_is_read_from_the_body(tmp_path: Path) -> None:
     asked = [
         body(USER, thinking={"type": "enabled", "budget_tokens": 1024}),
         body(USER, thinking={"type": "disabled"}),
@@ -215,7 +213,7 @@ def test_whether_a_model_was_to_think_is_told_by_the_body(tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.parametrize("where", ["message", "body"])
-def test_marks_in_a_body_without_a_bill_are_seen(
+def test_breakpoints_in_a_body_without_usage_are_found(
     tmp_path: Path, where: str, mark: dict[str, str] | None, asked: Ttl | None
 ) -> None:
     block: dict[str, Any] = {"type": "text", "text": 'no "cache_control": {} of mine'}
@@ -232,7 +230,7 @@ def test_marks_in_a_body_without_a_bill_are_seen(
 
 
 @pytest.mark.parametrize("name", ["data", "observations", "requests"])
-def test_rows_that_stand_in_an_object_as_an_api_gives_them_are_read(tmp_path: Path, name: str) -> None:
+def test_rows_in_an_object_are_read(tmp_path: Path, name: str) -> None:
     rows = [{"request": BODY, "response": REPLY}, {"request": body(USER, ANSWER, MORE), "response": REPLY}]
     (one,) = recordings(tmp_path, {name: rows, "meta": {"page": 1}})
 
@@ -240,7 +238,7 @@ def test_rows_that_stand_in_an_object_as_an_api_gives_them_are_read(tmp_path: Pa
     assert [call.usage is not None for call in one.calls] == [True, True]
 
 
-def test_a_spend_log_of_litellm_that_keeps_the_request_apart_is_read(tmp_path: Path) -> None:
+def test_a_spend_log_of_litellm_with_a_separate_request_is_read(tmp_path: Path) -> None:
     row = {"request_id": "r", "messages": {}, "proxy_server_request": json.dumps(BODY), "response": REPLY}
     (one,) = recordings(tmp_path, row)
 
@@ -256,7 +254,7 @@ def test_a_spend_log_of_litellm_that_keeps_the_request_apart_is_read(tmp_path: P
         {"response": {"type": "error", "error": {"type": "overloaded_error"}}},
     ],
 )
-def test_a_request_that_was_refused_is_no_call(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_a_rejected_request_is_not_a_call(tmp_path: Path, told: dict[str, Any]) -> None:
     (one,) = recordings(
         tmp_path, {"request": BODY, "response": REPLY, "status": 200}, {"request": BODY, **told}
     )
@@ -264,7 +262,7 @@ def test_a_request_that_was_refused_is_no_call(tmp_path: Path, told: dict[str, A
     assert [call.usage is not None for call in one.calls] == [True]
 
 
-def test_what_an_observer_notes_around_calls_is_no_call(tmp_path: Path) -> None:
+def test_other_observations_than_model_calls_are_ignored(tmp_path: Path) -> None:
     span = {"type": "SPAN", "traceId": "t", "input": [USER], "output": ANSWER}
     call = {
         "type": "GENERATION",
@@ -278,14 +276,14 @@ def test_what_an_observer_notes_around_calls_is_no_call(tmp_path: Path) -> None:
     assert [found.model for found in one.calls] == ["gpt-5.1"]
 
 
-def test_a_row_without_a_time_has_that_of_its_answer(tmp_path: Path) -> None:
+def test_a_row_without_a_time_has_that_of_its_response(tmp_path: Path) -> None:
     (one,) = recordings(tmp_path, {"request": BODY, "response": {**REPLY, "created": 1_762_000_000}})
 
     assert [(call.at, call.response_at) for call in one.calls] == [(1_762_000_000, 1_762_000_000)]
     assert MissingPart.TIME not in one.missing
 
 
-def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
+def test_requests_that_generate_no_text_are_not_calls(tmp_path: Path) -> None:
     vectors = {"request": {"model": "text-embedding-3-small", "input": "hello"}, "usage": {"prompt_tokens": 1}}
     (found,) = recordings(tmp_path, {"request": BODY, "usage": USAGE}, vectors)
 
@@ -293,7 +291,7 @@ def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
     assert found.unreadable == ()
 
 
-def test_what_cannot_be_read_is_told_by_its_line(tmp_path: Path) -> None:
+def test_unreadable_lines_are_reported_by_number(tmp_path: Path) -> None:
     (found,) = recordings(tmp_path, BODY, '{"model": "gpt', "5", body(USER, ANSWER, MORE))
 
     assert [(one.line, one.reason) for one in found.unreadable] == [

@@ -35,7 +35,7 @@ def texts(asked: RecordedCall) -> list[str]:
     return [json.loads(one.raw).get("content") for one in asked.last_message.history()]
 
 
-def test_each_answer_is_a_call_with_what_stands_before_it(tmp_path: Path) -> None:
+def test_each_response_is_a_call_with_everything_before_it(tmp_path: Path) -> None:
     found = recording(tmp_path, {"environment": "e", "trajectory": [], "history": HISTORY, "info": {}})
 
     assert found.source is RecordingSource.SWE_AGENT
@@ -52,7 +52,7 @@ def test_a_file_of_one_line_and_a_bare_history_are_read_the_same(tmp_path: Path)
     assert len(whole.calls) == len(bare[0].calls) == 2
 
 
-def test_model_and_cost_are_told_where_a_run_tells_them(tmp_path: Path) -> None:
+def test_model_and_cost_of_a_run_are_read(tmp_path: Path) -> None:
     config = {"agent": {"model": {"name": "gpt-4o"}}}
     info = {"model_stats": {"instance_cost": 0.5, "tokens_sent": 100}}
     run = {"history": HISTORY, "info": info, "replay_config": json.dumps(config)}
@@ -62,7 +62,7 @@ def test_model_and_cost_are_told_where_a_run_tells_them(tmp_path: Path) -> None:
     assert found.reported_dollars == Decimal("0.5")
 
 
-def test_old_observations_are_left_out_where_the_run_says_so(tmp_path: Path) -> None:
+def test_old_observations_are_left_out_if_the_run_limits_them(tmp_path: Path) -> None:
     steps = [
         entry
         for number in range(4)
@@ -91,7 +91,7 @@ def test_old_observations_are_left_out_where_the_run_says_so(tmp_path: Path) -> 
     assert texts(found.calls[3])[-1] == "seen 2\nmore"
 
 
-def test_the_answer_that_ended_a_run_is_a_call_though_only_the_steps_have_it(tmp_path: Path) -> None:
+def test_the_last_response_is_a_call_even_if_only_the_steps_contain_it(tmp_path: Path) -> None:
     """SWE-agent 1 submits without a note in the history."""
     steps = [{"response": said, "action": "x", "observation": "y"} for said in ("I look", "done", "submit")]
     seen = {"role": "user", "content": "fine", "agent": "main", "message_type": "observation"}
@@ -103,7 +103,7 @@ def test_the_answer_that_ended_a_run_is_a_call_though_only_the_steps_have_it(tmp
     assert len(recording(tmp_path, {"trajectory": steps[:2], "history": [*HISTORY, seen]}).calls) == 2
 
 
-def test_what_a_step_says_was_sent_counts_before_the_history(tmp_path: Path) -> None:
+def test_the_query_of_a_step_takes_precedence_over_the_history(tmp_path: Path) -> None:
     query = [{"role": "system", "content": "short"}, {"role": "user", "content": "fix it"}]
     steps = [
         {"query": query, "response": "I look", "action": "ls", "observation": "a.py"},
@@ -134,7 +134,7 @@ def test_results_of_tools_name_their_calls(tmp_path: Path) -> None:
     assert MissingPart.TOOLS in found.missing
 
 
-def test_agents_of_one_run_see_only_what_is_theirs(tmp_path: Path) -> None:
+def test_agents_of_one_run_see_only_their_own_messages(tmp_path: Path) -> None:
     other = [
         {"role": "user", "content": "sum it up", "agent": "summarizer"},
         {"role": "assistant", "content": "summed up", "agent": "summarizer"},
@@ -144,7 +144,7 @@ def test_agents_of_one_run_see_only_what_is_theirs(tmp_path: Path) -> None:
     assert {call.conversation: len(texts(call)) for call in found.calls} == {"x:main": 6, "x:summarizer": 1}
 
 
-def test_mini_swe_agent_tells_the_usage_of_each_answer(tmp_path: Path) -> None:
+def test_mini_swe_agent_records_the_usage_of_each_response(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 60}}
     extra = {"response": {"model": "gpt-5.1", "usage": usage, "created": 1_767_607_200}}
     run = {
@@ -188,7 +188,7 @@ def test_mini_swe_agent_with_openais_responses_keeps_the_items(tmp_path: Path) -
     assert {call.model for call in found.calls} == {"gpt-5.1"}
 
 
-def test_several_runs_may_stand_one_a_line(tmp_path: Path) -> None:
+def test_several_runs_may_be_on_lines_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     runs = [{"instance_id": name, "trajectory": HISTORY} for name in ("one", "two")]
     path.write_text("\n".join(map(json.dumps, runs)) + '\n{"trajectory": [{"ro')

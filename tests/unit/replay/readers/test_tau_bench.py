@@ -10,7 +10,7 @@ from tests.support.scenarios.agent_logs import TAU_BENCH
 NAME = "tool-calling-gpt-4o-0.0_range_0-2_user-gpt-4o-llm_0517120000.json"
 
 
-def test_every_run_is_a_recording_and_the_file_name_tells_the_model(tmp_path: Path) -> None:
+def test_every_run_is_a_recording_and_the_file_name_contains_the_model(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_text(json.dumps(TAU_BENCH, indent=2))
     first, second = read_recordings(path)

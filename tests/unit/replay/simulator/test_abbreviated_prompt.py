@@ -21,7 +21,7 @@ from tests.unit.replay.simulator.test_reconstruct import TURNS
     skipped=st.integers(0, 13),
     is_told_first=st.booleans(),
 )
-def test_a_call_that_goes_on_is_always_told_as_if_it_were_told_anew(
+def test_a_prompt_that_extends_another_always_equals_one_built_from_scratch(
     turns: list[PlannedTurn], model: str, skipped: int, *, is_told_first: bool
 ) -> None:
     """Also where a call is left out, as one whose price nobody knows is, or is told before it is asked for."""
@@ -45,7 +45,7 @@ def test_a_call_that_goes_on_is_always_told_as_if_it_were_told_anew(
         seen.update(sent.last_node.unseen_keys(sent.front, seen))
 
 
-def test_a_call_that_nobody_asked_for_is_known_to_those_behind_it() -> None:
+def test_a_call_whose_prompt_was_not_built_is_known_to_later_ones() -> None:
     *before, last = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
     asked, quiet = AbbreviatedPrompts(), AbbreviatedPrompts()
     for sent in before:
@@ -56,7 +56,7 @@ def test_a_call_that_nobody_asked_for_is_known_to_those_behind_it() -> None:
     assert quiet.build(last) == asked.build(last)
 
 
-def test_a_fork_goes_its_own_way_and_leaves_the_other_as_it_is() -> None:
+def test_a_fork_does_not_change_the_original() -> None:
     *before, last = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
     telling = AbbreviatedPrompts()
     for sent in before:
@@ -73,7 +73,7 @@ def test_a_fork_goes_its_own_way_and_leaves_the_other_as_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_the_history_of_a_long_session_makes_no_call_longer_to_tell() -> None:
+def test_the_time_per_call_does_not_grow_with_the_history() -> None:
     telling, sizes = AbbreviatedPrompts(), []
     for sent in reconstruct_calls(make_recording([PlannedTurn(result_chars=40) for _ in range(150)])):
         sizes.append(len(telling.build(sent).pieces))

@@ -35,7 +35,7 @@ from tests.unit.replay.simulator.test_reconstruct import TURNS
     ttl=st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)),
     has_bills=st.booleans(),
 )
-def test_marks_on_the_way_back_are_always_billed_as_those_of_a_whole_prompt(
+def test_serving_by_lookback_always_equals_serving_the_whole_prompt(
     turns: list[PlannedTurn], model: str, ttl: Ttl, *, has_bills: bool
 ) -> None:
     client, client_whole, fixed, fixed_whole = (SimulatedCache() for _ in range(4))
@@ -60,7 +60,7 @@ def test_marks_on_the_way_back_are_always_billed_as_those_of_a_whole_prompt(
         )
 
 
-def test_what_has_no_marks_is_sent_whole_and_leaves_nothing() -> None:
+def test_a_call_without_breakpoints_leaves_nothing_in_the_cache() -> None:
     (sent,) = reconstruct_calls(make_recording([PlannedTurn()]))
 
     served = serve_call_by_lookback(SimulatedCache(), sent, ())
@@ -70,7 +70,7 @@ def test_what_has_no_marks_is_sent_whole_and_leaves_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_message_that_takes_no_mark_is_not_looked_for_through_the_whole_history() -> None:
+def test_the_search_for_a_message_that_accepts_a_breakpoint_is_bounded() -> None:
     sent = reconstruct_calls(
         make_recording([PlannedTurn(result_chars=10) for _ in range(120)], model="gpt-5.1")
     )[-1]
@@ -79,7 +79,7 @@ def test_a_message_that_takes_no_mark_is_not_looked_for_through_the_whole_histor
     assert [spot for spot in fixed_positions(sent.front, sent.last_node, Ttl.FIVE_MINUTES) if spot.node] == []
 
 
-def test_what_is_kept_at_a_mark_that_is_not_long_enough_is_found_by_one_that_is() -> None:
+def test_an_entry_at_a_breakpoint_below_the_minimum_is_found_by_a_later_one() -> None:
     """It raised: the entry stood at a mark that asks for nothing."""
     (sent,) = reconstruct_calls(make_recording([PlannedTurn()]))
     rules = replace(sent.rules, minimum_tokens=sent.front.tokens + 1)

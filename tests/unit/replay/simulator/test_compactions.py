@@ -97,7 +97,7 @@ def places(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(40), deadline=None)
 @given(kinds=KINDS)
-def test_a_fold_behind_another_is_always_the_one_that_the_whole_history_gives(
+def test_a_second_compaction_always_equals_the_one_of_the_whole_history(
     kinds: list[tuple[str, int]],
 ) -> None:
     reading = MessageReader(Format.ANTHROPIC)

@@ -47,7 +47,7 @@ def said(raw: bytes) -> RecordedMessage:
 @pytest.mark.parametrize("number", range(len(CONTENTS)))
 @pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT, Format.BEDROCK])
 @pytest.mark.parametrize("is_ascii", [True, False])
-def test_a_message_has_the_blocks_that_the_wire_reads_of_it(
+def test_a_message_has_the_blocks_that_the_general_parser_finds(
     api_format: Format, number: int, *, is_ascii: bool
 ) -> None:
     message = said(json.dumps({"role": "user", "content": CONTENTS[number]}, ensure_ascii=is_ascii).encode())
@@ -62,7 +62,7 @@ def test_a_message_has_the_blocks_that_the_wire_reads_of_it(
     assert [(part.digest, part.kind, part.place, part.is_empty) for part in parts] == told
 
 
-def test_what_a_block_only_carries_weighs_nothing() -> None:
+def test_encoded_data_in_a_block_weighs_nothing() -> None:
     sealed = {"type": "thinking", "thinking": "hm", "signature": "s" * 40_000}
     seen = {"type": "tool_result", "tool_use_id": "t", "content": [PICTURE | {"more": "m" * 90_000}]}
     message = said(json.dumps({"role": "user", "content": [sealed, seen]}).encode())
@@ -74,7 +74,7 @@ def test_what_a_block_only_carries_weighs_nothing() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[" * 5_000, b'{"content": "image', b'"\xff"'])
-def test_a_message_that_cannot_be_read_is_one_block_that_takes_no_mark(raw: bytes) -> None:
+def test_an_unreadable_message_is_one_block_that_accepts_no_breakpoint(raw: bytes) -> None:
     (part,) = read_blocks(Format.ANTHROPIC, said(raw))
 
     assert (part.kind, part.place) == ("opaque", Place(Area.MESSAGES, 3, 0))

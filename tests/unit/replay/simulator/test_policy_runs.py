@@ -63,7 +63,7 @@ def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(
 
 @settings(max_examples=limit_examples(15), deadline=None)
 @given(turns=TURNS, policies=st.sets(st.sampled_from(tuple(Policy)), min_size=1))
-def test_a_policy_never_depends_on_which_others_are_asked_for(
+def test_a_policy_never_depends_on_which_others_are_requested(
     turns: list[PlannedTurn], policies: set[Policy]
 ) -> None:
     recording = make_recording(turns)
@@ -77,7 +77,7 @@ def test_a_policy_never_depends_on_which_others_are_asked_for(
 
 @settings(max_examples=limit_examples(15), deadline=None)
 @given(turns=TURNS, model=st.sampled_from((MODEL, "gpt-5.1", "claude-sonnet-4-5")))
-def test_what_is_told_in_short_is_always_billed_as_if_it_were_told_whole(
+def test_an_abbreviated_prompt_always_has_the_usage_of_the_whole_one(
     turns: list[PlannedTurn], model: str
 ) -> None:
     """A long history is one piece to the simulator but for its end: that changes no bill to speak of."""
@@ -108,7 +108,7 @@ def test_what_is_told_in_short_is_always_billed_as_if_it_were_told_whole(
     assert abs(read - read_whole) <= 0.01 * total
 
 
-def test_a_growing_session_is_marked_and_billed_exactly_as_if_it_were_told_whole() -> None:
+def test_a_growing_session_has_the_breakpoints_and_usage_of_whole_prompts() -> None:
     rules = rules_for(MODEL)
     expected = estimate_returns(forecast_next_request(), rules)
     short, whole = SimulatedCache(), SimulatedCache()
@@ -129,7 +129,7 @@ def test_a_growing_session_is_marked_and_billed_exactly_as_if_it_were_told_whole
 
 @settings(max_examples=limit_examples(20), deadline=None)
 @given(turns=TURNS)
-def test_what_the_client_did_is_always_the_same_told_and_replayed(turns: list[PlannedTurn]) -> None:
+def test_the_recorded_policy_always_has_the_reconstructed_usage(turns: list[PlannedTurn]) -> None:
     run = start_runs([Policy.RECORDED], api_format=Format.ANTHROPIC, window_tokens=None)[Policy.RECORDED]
 
     for sent in reconstruct_calls(make_recording(turns)):
@@ -164,7 +164,7 @@ def test_tokens_added_up_first_always_cost_what_each_call_costs(bills: list[Cach
 
 
 @pytest.mark.slow
-def test_a_long_session_is_folded_and_fits_then() -> None:
+def test_a_long_session_is_compacted_and_then_fits() -> None:
     found = replay_recording(make_recording(LONG), BOOK, ReplayOptions(window_tokens=60_000))
 
     adaptive, fold = found.outcomes[Policy.ADAPTIVE], found.outcomes[Policy.ADAPTIVE_COMPACTION]
@@ -177,7 +177,7 @@ def test_a_long_session_is_folded_and_fits_then() -> None:
     assert fold.output > adaptive.output  # the summaries
 
 
-def test_marks_for_an_hour_outlive_a_long_gap_and_cost_more_without_one() -> None:
+def test_one_hour_breakpoints_outlive_a_long_gap_and_cost_more_without_one() -> None:
     busy = replay_recording(make_recording([PlannedTurn() for _ in range(20)]), BOOK, ReplayOptions()).outcomes
     slow = replay_recording(
         make_recording([PlannedTurn(gap_seconds=900.0) for _ in range(20)]), BOOK, ReplayOptions()
@@ -219,7 +219,7 @@ def test_calls_of_unknown_price_are_left_out_and_named() -> None:
     assert found.unpriced == {"nobody-knows-1": 1}
 
 
-def test_answers_logged_with_a_placeholder_are_counted_beside_the_sums() -> None:
+def test_responses_with_placeholder_counts_are_counted_separately() -> None:
     recording = make_recording([PlannedTurn(is_question=True)])
     (call,) = recording.calls
     assert call.usage is not None
@@ -233,16 +233,16 @@ def test_answers_logged_with_a_placeholder_are_counted_beside_the_sums() -> None
     assert found.placeholders.dollars > 0
 
 
-def test_policies_are_named_with_commas_between_and_come_in_the_order_of_the_table() -> None:
+def test_policies_are_separated_by_commas_and_returned_in_the_order_of_the_enum() -> None:
     assert parse_policies("fold, recorded") == (Policy.RECORDED, Policy.ADAPTIVE_COMPACTION)
     assert parse_policies("all") == tuple(Policy)
 
 
 @pytest.mark.parametrize("said", ["", " , ", "adaptiv", "fold,best"])
-def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are(said: str) -> None:
+def test_an_unknown_policy_is_rejected_with_a_list_of_the_known_ones(said: str) -> None:
     with pytest.raises(BadOption, match="adaptive"):
         parse_policies(said)
 
 
-def test_each_policy_says_what_it_does() -> None:
+def test_each_policy_has_a_description() -> None:
     assert all(policy.meaning for policy in Policy)

@@ -41,7 +41,7 @@ def off_by(recording: Recording) -> float:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(40), deadline=None)
 @given(turns=TURNS, ttl=st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)))
-def test_the_bill_of_what_was_really_done_is_always_within_three_percent(
+def test_the_simulated_cost_of_what_was_sent_is_always_within_three_percent(
     turns: list[PlannedTurn], ttl: Ttl
 ) -> None:
     assert abs(off_by(make_recording(turns, ttl=ttl))) <= 0.03
@@ -50,7 +50,7 @@ def test_the_bill_of_what_was_really_done_is_always_within_three_percent(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(40), deadline=None)
 @given(turns=TURNS)
-def test_the_parts_of_a_call_always_add_up_to_what_was_billed_for_it(turns: list[PlannedTurn]) -> None:
+def test_the_parts_of_a_call_always_add_up_to_its_usage(turns: list[PlannedTurn]) -> None:
     recording = make_recording([replace(turn, steps_back=0) for turn in turns])
 
     for sent in reconstruct_calls(recording):
@@ -59,20 +59,20 @@ def test_the_parts_of_a_call_always_add_up_to_what_was_billed_for_it(turns: list
         assert sent.recorded.input_tokens == sent.input_tokens
 
 
-def test_a_session_in_which_all_is_shown_needs_nothing_from_its_bills_but_the_sums() -> None:
+def test_a_fully_recorded_session_needs_only_the_totals_of_its_usage() -> None:
     sent = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
 
     assert {one.finding for one in sent} == {UsageFinding.NOTHING}
     assert all(abs(one.expected.read - one.recorded.read) == 0 for one in sent)
 
 
-def test_the_system_prompt_is_what_the_first_bill_has_beyond_its_messages() -> None:
+def test_the_system_prompt_is_what_the_first_usage_exceeds_the_messages_by() -> None:
     first, *_ = reconstruct_calls(make_recording([PlannedTurn(), PlannedTurn()]))
 
     assert first.front.tokens == pytest.approx(PREFIX_TOKENS, rel=0.01)
 
 
-def test_what_a_first_call_reads_is_what_sessions_before_it_have_left() -> None:
+def test_the_first_call_reads_what_earlier_sessions_left() -> None:
     recording = make_recording([PlannedTurn() for _ in range(4)])
     first, *rest = recording.calls
     assert first.usage is not None
@@ -86,7 +86,7 @@ def test_what_a_first_call_reads_is_what_sessions_before_it_have_left() -> None:
     assert sent[0].finding is UsageFinding.NOTHING
 
 
-def test_a_system_prompt_that_changed_unseen_is_told_by_the_bill_and_counted() -> None:
+def test_an_unrecorded_change_of_the_system_prompt_is_found_in_the_usage_and_counted() -> None:
     turns = [PlannedTurn(changes_system=number == 10) for number in range(20)]
 
     sent = reconstruct_calls(make_recording(turns))
@@ -95,7 +95,7 @@ def test_a_system_prompt_that_changed_unseen_is_told_by_the_bill_and_counted() -
     assert sent[10].expected.read > 0 == sent[10].recorded.read
 
 
-def test_an_entry_that_outlives_its_time_unseen_is_told_by_the_bill_and_counted() -> None:
+def test_an_entry_that_outlives_its_ttl_is_found_in_the_usage_and_counted() -> None:
     recording = make_recording([PlannedTurn(gap_seconds=400.0 if number == 5 else 20.0) for number in range(8)])
     late = recording.calls[5]
     assert late.usage is not None
@@ -109,7 +109,7 @@ def test_an_entry_that_outlives_its_time_unseen_is_told_by_the_bill_and_counted(
     assert sent[5].recorded.read == pytest.approx(PREFIX_TOKENS, rel=0.01)
 
 
-def test_a_history_that_became_shorter_unseen_has_the_size_that_is_billed() -> None:
+def test_an_unrecorded_shortening_of_the_history_is_found_in_the_usage() -> None:
     """Agents clear old results of tools without a word in their logs."""
     recording = make_recording([PlannedTurn(result_chars=9_000) for _ in range(12)])
     cleared = []
@@ -135,7 +135,7 @@ def test_a_history_that_became_shorter_unseen_has_the_size_that_is_billed() -> N
     assert abs(off_by(recording)) < 0.03
 
 
-def test_marks_for_an_hour_are_told_from_what_was_billed_as_written() -> None:
+def test_one_hour_breakpoints_are_inferred_from_the_written_tokens() -> None:
     sent = reconstruct_calls(
         make_recording([PlannedTurn(), PlannedTurn(gap_seconds=1_200.0), PlannedTurn()], ttl=Ttl.ONE_HOUR)
     )
@@ -144,7 +144,7 @@ def test_marks_for_an_hour_are_told_from_what_was_billed_as_written() -> None:
     assert all(one.recorded.written_1h and not one.recorded.written_5m for one in sent)
 
 
-def test_a_call_that_neither_read_nor_wrote_had_no_marks() -> None:
+def test_a_call_that_neither_read_nor_wrote_had_no_breakpoints() -> None:
     recording = make_recording([PlannedTurn(), PlannedTurn()])
     first, second = recording.calls
     assert second.usage is not None
@@ -158,7 +158,7 @@ def test_a_call_that_neither_read_nor_wrote_had_no_marks() -> None:
 
 
 @pytest.mark.parametrize("words", [200, 30_000])
-def test_a_system_prompt_that_was_recorded_is_as_long_as_the_bill_leaves_room_for(words: int) -> None:
+def test_a_recorded_system_prompt_is_scaled_to_the_usage(words: int) -> None:
     """What is counted offline of it is an estimate; the sum of a bill is not."""
     around = b'{"model": "claude-sonnet-4-6", "max_tokens": 900, "system": "' + b"word " * words + b'"}'
     recording = make_recording([PlannedTurn() for _ in range(6)])
@@ -173,7 +173,7 @@ def test_a_system_prompt_that_was_recorded_is_as_long_as_the_bill_leaves_room_fo
     assert abs(off_by(replace(recording, calls=calls))) < 0.03
 
 
-def test_calls_without_bills_are_counted() -> None:
+def test_calls_without_usage_are_counted() -> None:
     sent = reconstruct_calls(
         make_recording([PlannedTurn(result_chars=4_000) for _ in range(3)], has_usage=False)
     )
@@ -183,7 +183,7 @@ def test_calls_without_bills_are_counted() -> None:
     assert all(one.output_tokens > 0 for one in sent)
 
 
-def test_a_message_that_cannot_be_read_is_weighed_by_its_bytes() -> None:
+def test_an_unreadable_message_is_sized_by_its_bytes() -> None:
     recording = make_recording([PlannedTurn()], has_usage=False)
     (call,) = recording.calls
     broken = replace(
