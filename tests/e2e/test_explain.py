@@ -10,7 +10,7 @@ import pytest
 
 from foveate.store import open_store
 from tests.e2e.command import CHAT, ESCAPE, REQUESTS, on_terminal, spawn, write
-from tests.support.scenarios.cached_sessions import SESSIONS, changed, claude, next_of
+from tests.support.scenarios.cached_sessions import SESSIONS, changed, claude, next_turn
 from tests.support.stores.records import TRACE
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ STAMPED = ("It is 2026-11-15T10:00:00Z.", "It is 2026-11-15T10:00:09Z.")
 def stamped(tmp_path: Path) -> tuple[Path, Path]:
     """Two requests with a timestamp at the start of their system prompts."""
     paths = tmp_path / "previous.json", tmp_path / "current.json"
-    for path, stamp, body in zip(paths, STAMPED, (claude(), next_of(claude())), strict=True):
+    for path, stamp, body in zip(paths, STAMPED, (claude(), next_turn(claude())), strict=True):
         body["system"][0]["text"] = f"{stamp}\n{body['system'][0]['text']}"
         write(path, body)
     return paths
@@ -67,7 +67,7 @@ def test_json_is_the_promised_object_and_no_more(run: Any, tmp_path: Path) -> No
 
 
 def test_a_prefix_that_holds_is_said_to(run: Any, tmp_path: Path) -> None:
-    paths = write(tmp_path / "one", claude()), write(tmp_path / "two", next_of(claude()))
+    paths = write(tmp_path / "one", claude()), write(tmp_path / "two", next_turn(claude()))
     outcome = run("explain", "--cache", *paths)
     shown = json.loads(run("explain", "--cache", *paths, "--json").out)
 
@@ -82,7 +82,7 @@ def test_a_prefix_that_holds_is_said_to(run: Any, tmp_path: Path) -> None:
     ("gap", "cause"), [("400", "expired"), ("6.5m", "expired"), ("2h", "expired"), ("4m", None)]
 )
 def test_a_gap_is_told_in_seconds_or_with_a_unit(run: Any, tmp_path: Path, gap: str, cause: str | None) -> None:
-    paths = write(tmp_path / "one", claude()), write(tmp_path / "two", next_of(claude()))
+    paths = write(tmp_path / "one", claude()), write(tmp_path / "two", next_turn(claude()))
 
     assert json.loads(run("explain", "--cache", *paths, "--gap", gap, "--json").out).get("cause") == cause
 
@@ -110,7 +110,7 @@ def test_one_of_both_can_be_standard_input(tmp_path: Path) -> None:
 
 def test_a_model_can_be_said_for_both(run: Any, tmp_path: Path) -> None:
     body = SESSIONS["openai-chat"]()
-    paths = write(tmp_path / "one", body), write(tmp_path / "two", next_of(body) | {"model": "gpt-5"})
+    paths = write(tmp_path / "one", body), write(tmp_path / "two", next_turn(body) | {"model": "gpt-5"})
     plain = json.loads(run("explain", "--cache", *paths, "--json").out)
     said = json.loads(run("explain", "--cache", *paths, "--json", "--model", "gpt-5").out)
 
@@ -198,7 +198,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none_and_lines_that_fit() -> No
 
 
 def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(run: Any, tmp_path: Path) -> None:
-    one, other = claude(), next_of(claude())
+    one, other = claude(), next_turn(claude())
     other["messages"][0]["content"] = "\x1b[2Jgone"
     outcome = run("explain", "--cache", write(tmp_path / "one", one), write(tmp_path / "two", other))
 

@@ -1,4 +1,4 @@
-"""What the benchmark of cache marks reads off a trace, and what it holds ours to."""
+"""The benchmark of cache breakpoints: reading traces, and the bounds that policies are compared with."""
 
 import gzip
 import json
@@ -111,7 +111,7 @@ def test_no_policy_costs_less_than_the_optimum_of_a_generated_workload(name: str
 
 
 def test_the_optimum_of_two_pauses_matches_a_manual_calculation(tmp_path: Path) -> None:
-    """Ten minutes apart: an hour's write of what is new, once, and two reads; with pings, five minutes'."""
+    """Ten minutes apart: one long-TTL write of what is new and two reads; with keep-alives, short TTLs."""
     path = written(tmp_path, *(request(600.0 * number, (1, 200)) for number in range(3)))
     (line,) = read_lines(path)
     rules = rules_for(MODEL)

@@ -11,25 +11,25 @@ MODEL = "claude-sonnet-4-5"
 
 
 def piece(
-    said: str,
+    content: str,
     tokens: int,
     *,
     kind: str = "text",
     area: Area = Area.MESSAGES,
     index: int = 0,
     block: int | None = 0,
-    mark: Ttl | None = None,
-    markable: bool = True,
+    breakpoint_ttl: Ttl | None = None,
+    accepts_breakpoint: bool = True,
 ) -> PromptPiece:
     place = Place(area, index, block if area is Area.MESSAGES else None)
     return PromptPiece(
-        digest=compute_digest(said.encode()),
+        digest=compute_digest(content.encode()),
         tokens=tokens,
         kind=kind,
         area=area,
         place=place,
-        breakpoint_ttl=mark,
-        accepts_breakpoint=markable,
+        breakpoint_ttl=breakpoint_ttl,
+        accepts_breakpoint=accepts_breakpoint,
     )
 
 
@@ -55,9 +55,11 @@ def results(count: int, tokens: int, *, index: int, kind: str = "tool_result") -
     return [piece(f"{kind} {index} {n}", tokens, kind=kind, index=index, block=n) for n in range(count)]
 
 
-def with_marks(pieces: Sequence[PromptPiece], marks: Iterable[tuple[int, Ttl]]) -> list[PromptPiece]:
+def with_breakpoints(
+    pieces: Sequence[PromptPiece], breakpoints: Iterable[tuple[int, Ttl]]
+) -> list[PromptPiece]:
     """The pieces, some with a mark of the client's own."""
     found = list(pieces)
-    for at, ttl in marks:
+    for at, ttl in breakpoints:
         found[at] = replace(found[at], breakpoint_ttl=ttl)
     return found

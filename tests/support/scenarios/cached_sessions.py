@@ -14,7 +14,7 @@ from foveate.prompt_cache.rules import rules_for
 from foveate.tokens import with_model
 
 Body = dict[str, Any]
-MARK = {"type": "ephemeral"}
+CACHE_CONTROL = {"type": "ephemeral"}
 HANDBOOK = "\n".join(
     f"Rule {number}: the lamp of bay {number} is green when its vent is shut, and the log says who shut it."
     for number in range(90)
@@ -27,7 +27,7 @@ def schema(*names: str) -> Body:
 
 
 TOOLS = {name: f"Does what {name} says." for name in ("read_sensor", "set_vent", "set_lamp", "read_log")}
-SAID = [
+CONVERSATION = [
     ("user", "Is it too warm for the orchids?"),
     ("assistant", "It is not."),
     ("user", "And how is the west bay? " + REPORT),
@@ -41,7 +41,7 @@ SAID = [
 def claude() -> Body:
     """Marked on the last tool, the system prompt and the last message."""
     tools = [{"name": n, "description": d, "input_schema": schema("bay", "what")} for n, d in TOOLS.items()]
-    messages: list[Body] = [{"role": role, "content": text} for role, text in SAID]
+    messages: list[Body] = [{"role": role, "content": text} for role, text in CONVERSATION]
     messages[3]["content"] = [
         {"type": "thinking", "thinking": "I should look.", "signature": "sealed"},
         {"type": "text", "text": "I look."},
@@ -51,9 +51,12 @@ def claude() -> Body:
         {"type": "tool_result", "tool_use_id": "t1", "content": REPORT},
         {"type": "text", "text": "Shut its vent."},
     ]
-    tail = {"type": "text", "text": SAID[-1][1], "cache_control": MARK}
+    tail = {"type": "text", "text": CONVERSATION[-1][1], "cache_control": CACHE_CONTROL}
     messages[-1]["content"] = [tail]
-    system = [{"type": "text", "text": HANDBOOK, "cache_control": MARK}, {"type": "text", "text": "Be brief."}]
+    system = [
+        {"type": "text", "text": HANDBOOK, "cache_control": CACHE_CONTROL},
+        {"type": "text", "text": "Be brief."},
+    ]
     return {
         "model": "claude-sonnet-4-6",
         "max_tokens": 9,
@@ -68,7 +71,7 @@ def chat() -> Body:
         {"type": "function", "function": {"name": n, "description": d, "parameters": schema("bay", "what")}}
         for n, d in TOOLS.items()
     ]
-    messages = [{"role": "system", "content": HANDBOOK}, *({"role": r, "content": t} for r, t in SAID)]
+    messages = [{"role": "system", "content": HANDBOOK}, *({"role": r, "content": t} for r, t in CONVERSATION)]
     return {"model": "gpt-4o", "tools": tools, "messages": messages}
 
 
@@ -77,7 +80,7 @@ def responses() -> Body:
         {"type": "function", "name": n, "description": d, "parameters": schema("bay", "what")}
         for n, d in TOOLS.items()
     ]
-    given: list[Body] = [{"role": role, "content": text} for role, text in SAID]
+    given: list[Body] = [{"role": role, "content": text} for role, text in CONVERSATION]
     given.insert(3, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"})
     return {"model": "gpt-5", "instructions": HANDBOOK, "tools": tools, "input": given}
 
@@ -85,7 +88,7 @@ def responses() -> Body:
 def gemini() -> Body:
     tools = [{"name": n, "description": d, "parameters": schema("bay", "what")} for n, d in TOOLS.items()]
     roles = {"user": "user", "assistant": "model"}
-    contents = [{"role": roles[role], "parts": [{"text": text}]} for role, text in SAID]
+    contents = [{"role": roles[role], "parts": [{"text": text}]} for role, text in CONVERSATION]
     return {
         "model": "models/gemini-2.5-pro",
         "systemInstruction": {"parts": [{"text": HANDBOOK}]},
@@ -97,37 +100,39 @@ def gemini() -> Body:
 SESSIONS = {"anthropic": claude, "openai-chat": chat, "openai-responses": responses, "gemini": gemini}
 
 
-def remembered(body: Body, *, warm: bool = True, model: str | None = None) -> RequestSnapshot:
+def snapshot_of(body: Body, *, keep_contents: bool = True, model: str | None = None) -> RequestSnapshot:
     request = with_model(formats.parse_request(body), model)
-    return take_snapshot(request, rules_for(request.model), block_tokens_for(request.model), keep_contents=warm)
-
-
-def verdict(
-    before: Body,
-    after: Body,
-    *,
-    warm: bool = True,
-    model: str | None = None,
-    gap_seconds: float | None = None,
-    billed: CacheUsage | None = None,
-    price_per_token: Decimal | None = None,
-) -> ExplainedMiss | NoMiss:
-    """What is said of two requests that follow each other."""
-    one, other = (remembered(body, warm=warm, model=model) for body in (before, after))
-    rules = rules_for(other.prompt.model)
-    return explain_miss(
-        one, other, rules, gap_seconds=gap_seconds, usage=billed, price_per_token=price_per_token
+    return take_snapshot(
+        request, rules_for(request.model), block_tokens_for(request.model), keep_contents=keep_contents
     )
 
 
-def broken(before: Body, after: Body, **given: Any) -> ExplainedMiss:
+def explain(
+    before: Body,
+    after: Body,
+    *,
+    keep_contents: bool = True,
+    model: str | None = None,
+    gap_seconds: float | None = None,
+    usage: CacheUsage | None = None,
+    price_per_token: Decimal | None = None,
+) -> ExplainedMiss | NoMiss:
+    """What is said of two requests that follow each other."""
+    one, other = (snapshot_of(body, keep_contents=keep_contents, model=model) for body in (before, after))
+    rules = rules_for(other.prompt.model)
+    return explain_miss(
+        one, other, rules, gap_seconds=gap_seconds, usage=usage, price_per_token=price_per_token
+    )
+
+
+def explain_cache_miss(before: Body, after: Body, **given: Any) -> ExplainedMiss:
     """The break between two requests, of which there is one."""
-    found = verdict(before, after, **given)
+    found = explain(before, after, **given)
     assert isinstance(found, ExplainedMiss), found
     return found
 
 
-def next_of(body: Body) -> Body:
+def next_turn(body: Body) -> Body:
     """The session a turn later; marks of Anthropic's kind have moved to the new end."""
     later = copy.deepcopy(body)
     if "input" in later:
@@ -139,14 +144,16 @@ def next_of(body: Body) -> Body:
         ]
     else:
         last = later["messages"][-1]["content"]
-        is_marked = isinstance(last, list) and last[-1].pop("cache_control", None) is not None
-        tail = [{"type": "text", "text": "Good.", **({"cache_control": MARK} if is_marked else {})}]
+        has_breakpoint = isinstance(last, list) and last[-1].pop("cache_control", None) is not None
+        tail = [
+            {"type": "text", "text": "Good.", **({"cache_control": CACHE_CONTROL} if has_breakpoint else {})}
+        ]
         later["messages"] += [{"role": "assistant", "content": "It is on."}, {"role": "user", "content": tail}]
     return later
 
 
 def changed(change: Callable[[Body], object], body: Body | None = None) -> Body:
     """A session a turn later, with something changed in it."""
-    found = next_of(body or claude())
+    found = next_turn(body or claude())
     change(found)
     return found

@@ -1,4 +1,4 @@
-"""Reports of replayed sessions, as people and programs read them."""
+"""Text and JSON output of `foveate replay`."""
 
 import json
 from dataclasses import replace

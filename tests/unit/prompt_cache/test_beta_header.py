@@ -1,4 +1,4 @@
-"""The beta header is the client's own, unless the variable says otherwise."""
+"""The beta header is the client's own, unless the variable overrides it."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Providers that cache by themselves are told which requests belong together."""
+"""Automatic caches get a key that tells which requests belong together."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Provider caches without some of what Foveate does."""
+"""Provider caches without some of Foveate's changes."""
 
 from collections.abc import Mapping
 
@@ -19,11 +19,11 @@ S = SimulatedState
 
 
 class Agent:
-    """Sessions whose requests get breakpoints on their way, one sent after the other."""
+    """Sessions whose requests get breakpoints, sent one after another."""
 
     def __init__(self) -> None:
         self.states = AgentStates()
-        self._sent = SimulatedCache()  # the provider's, which all sessions share
+        self._sent = SimulatedCache()  # the provider's cache, which all sessions share
         self._sessions: dict[int, dict[SimulatedState, SimulatedCache]] = {}
 
     def send(
@@ -164,8 +164,8 @@ def test_after_an_edited_message_the_prefix_before_it_is_read() -> None:
     st.lists(
         st.tuples(
             st.integers(1, 4),  # the session
-            st.integers(0, 4),  # the one whose history it takes, without the last message; 0 for its own
-            st.sampled_from((1.0, 30.0, 290.0, 400.0)),  # seconds since the request before
+            st.integers(0, 4),  # the session whose history it takes, without the last message; 0 for its own
+            st.sampled_from((1.0, 30.0, 290.0, 400.0)),  # seconds since the previous request
             st.sampled_from(((), (0,), (-1,), (0, -1))),  # breakpoints of the client
             st.sampled_from(((), (0,), (-1,), (0, 1, -1))),  # and of Foveate
         ),

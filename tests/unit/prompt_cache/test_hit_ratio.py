@@ -1,4 +1,4 @@
-"""Hit ratios are those of the last hour, for each agent, in little room."""
+"""Hit ratios of the last hour for each agent, in bounded memory."""
 
 import sys
 import tracemalloc
@@ -145,7 +145,7 @@ def test_no_usage_is_lost_between_threads() -> None:
             hits.add("ana", usage(1, 1), at=at % 60)
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # or they hardly ever get in each other's way
+    sys.setswitchinterval(1e-6)  # otherwise threads hardly ever interleave
     try:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(feed, range(0, 8000, 2000)))

@@ -1,4 +1,4 @@
-"""Who refuses cache marks is understood, in the words of each provider, and remembered for a while."""
+"""Rejections of breakpoints are recognized in the words of each provider, and remembered for a while."""
 
 import json
 from time import thread_time
@@ -35,10 +35,10 @@ def read(body: object, status: int = 400) -> Rejection | None:
 @pytest.mark.parametrize(
     "body",
     [
-        # Anthropic, and Vertex, which knows no mark on the request itself
+        # Anthropic, and Vertex, which accepts no breakpoint for the whole request
         anthropic("cache_control: Extra inputs are not permitted"),
         anthropic("system.2.cache_control.ephemeral.scope: Extra inputs are not permitted"),
-        # OpenRouter: the provider's own error is a text within
+        # OpenRouter: the provider's own error is a string in it
         {
             "error": {
                 "message": "Provider returned error",
@@ -53,7 +53,7 @@ def read(body: object, status: int = 400) -> Rejection | None:
         # Bedrock
         {"message": "#/messages/6/content/0: extraneous key [cachePoint] is not permitted, please reformat"},
         {"Message": "You invoked an unsupported model or your request did not allow prompt caching."},
-        # OpenAI, and servers that speak as it does
+        # OpenAI and compatible servers
         {"error": {"message": "Unknown parameter: 'messages[0].content[0].prompt_cache_breakpoint'."}},
         {
             "error": {
@@ -73,7 +73,7 @@ def read(body: object, status: int = 400) -> Rejection | None:
                 }
             }
         ],
-        # pydantic as JSON (Mistral) and as Python writes it (vLLM)
+        # pydantic as JSON (Mistral) and as a Python repr (vLLM)
         {
             "detail": [
                 {
@@ -89,7 +89,7 @@ def read(body: object, status: int = 400) -> Rejection | None:
             "message": "[{'type': 'missing', 'loc': ('body', 'model'), 'msg': 'x', 'input': {'a': 'b c'}}, "
             "{'type': 'extra_forbidden', 'loc': ('body', 'cache_control'), 'msg': 'Extra inputs'}]",
         },
-        # a proxy that puts the error into a sentence, into quotes, or into no JSON at all
+        # a proxy that puts the error into a sentence, into quotes, or not into JSON at all
         {
             "error": {
                 "message": f"BadRequestError: {json.dumps(anthropic('x.cache_control: Extra inputs'))}. Group=a"
@@ -202,8 +202,8 @@ def refused(kind: Rejection, at: float = 0.0) -> KnownRejections:
 
 
 def takes(known: KnownRejections, at: float, *, model: str = "claude", session: str = "s") -> tuple[bool, bool]:
-    marks = known.accepts_breakpoints("vertex", model, session=session, at=at)
-    return marks, known.accepts_ttl("vertex", model, at=at)
+    accepts_breakpoints = known.accepts_breakpoints("vertex", model, session=session, at=at)
+    return accepts_breakpoints, known.accepts_ttl("vertex", model, at=at)
 
 
 def test_nothing_is_rejected_at_first() -> None:

@@ -1,4 +1,4 @@
-"""What Foveate puts into a request stands most stable first."""
+"""Blocks that Foveate adds to a request are sorted most stable first."""
 
 from collections import Counter
 from itertools import pairwise

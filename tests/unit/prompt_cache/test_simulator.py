@@ -1,4 +1,4 @@
-"""The simulated cache reads, writes and bills as the provider documents it."""
+"""The simulated cache reads, writes and counts as the provider documents it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ KINDS = ("text", "tool_use", "tool_result")
 
 def prompt(
     said: Sequence[str | int],
-    marks: Mapping[int, Ttl] | None = None,
+    breakpoints: Mapping[int, Ttl] | None = None,
     *,
     tokens: int = 1_000,
     kind: str = "text",
@@ -36,14 +36,14 @@ def prompt(
             tokens=tokens,
             kind=kind,
             area=Area.MESSAGES,
-            breakpoint_ttl=(marks or {}).get(at),
+            breakpoint_ttl=(breakpoints or {}).get(at),
         )
         for at, text in enumerate(said)
     )
     return CachedPrompt(model=model, pieces=pieces, settings={Area.MESSAGES: thinking.encode()})
 
 
-def billed(
+def usage_of(
     cache: SimulatedCache, asked: CachedPrompt, rules: CacheRules = CLAUDE, *, at: float = 0
 ) -> CacheUsage:
     return cache.serve(asked, rules, at=at).usage
@@ -56,14 +56,14 @@ def after(asked: CachedPrompt, rules: CacheRules = CLAUDE, *, at: float = 0) -> 
 def test_a_prompt_without_breakpoints_is_neither_written_nor_read() -> None:
     cache = after(prompt("abc"))
 
-    assert billed(cache, prompt("abc", {2: SHORT})) == CacheUsage(written_5m=3_000)
-    assert billed(after(prompt("abc", {2: SHORT})), prompt("abc")) == CacheUsage(uncached=3_000)
+    assert usage_of(cache, prompt("abc", {2: SHORT})) == CacheUsage(written_5m=3_000)
+    assert usage_of(after(prompt("abc", {2: SHORT})), prompt("abc")) == CacheUsage(uncached=3_000)
 
 
 def test_usage_follows_from_the_hit_and_the_last_long_and_short_ttl_breakpoints() -> None:
     cache = after(prompt("ab", {1: SHORT}))
 
-    usage = billed(cache, prompt("abcdef", {2: LONG, 4: SHORT}), at=10)
+    usage = usage_of(cache, prompt("abcdef", {2: LONG, 4: SHORT}), at=10)
 
     assert usage == CacheUsage(read=2_000, written_1h=1_000, written_5m=2_000, uncached=1_000)
 
@@ -71,15 +71,15 @@ def test_usage_follows_from_the_hit_and_the_last_long_and_short_ttl_breakpoints(
 def test_the_longest_prefix_that_any_breakpoint_finds_is_read() -> None:
     cache = after(prompt("abcd", {1: LONG, 3: SHORT}))
 
-    assert billed(cache, prompt("abcd", {1: LONG, 3: SHORT})).read == 4_000
-    assert billed(cache, prompt("abxy", {1: LONG, 3: SHORT})).read == 2_000
+    assert usage_of(cache, prompt("abcd", {1: LONG, 3: SHORT})).read == 4_000
+    assert usage_of(cache, prompt("abxy", {1: LONG, 3: SHORT})).read == 2_000
 
 
 @pytest.mark.parametrize(("distance", "is_seen"), [(19, True), (20, False)])
 def test_a_breakpoint_looks_back_twenty_positions_including_its_own(distance: int, is_seen: bool) -> None:
     cache = after(prompt(range(5), {4: SHORT}))
 
-    usage = billed(cache, prompt(range(5 + distance), {4 + distance: SHORT}))
+    usage = usage_of(cache, prompt(range(5 + distance), {4 + distance: SHORT}))
 
     assert usage.read == (5_000 if is_seen else 0)
 
@@ -87,7 +87,7 @@ def test_a_breakpoint_looks_back_twenty_positions_including_its_own(distance: in
 def test_a_second_breakpoint_finds_a_distant_entry() -> None:
     cache = after(prompt(range(5), {4: SHORT}))
 
-    assert billed(cache, prompt(range(60), {10: SHORT, 59: SHORT})).read == 5_000
+    assert usage_of(cache, prompt(range(60), {10: SHORT, 59: SHORT})).read == 5_000
 
 
 @pytest.mark.parametrize("kind", ["tool_use", "tool_result"])
@@ -97,17 +97,17 @@ def test_a_run_of_tool_calls_or_of_tool_results_is_one_position(kind: str) -> No
     first, *others = run.pieces
     asked = replace(run, pieces=(structs.replace(first, kind="text"), *others))
 
-    assert billed(cache, asked).read == 1_000
-    assert billed(cache, asked, replace(CLAUDE, runs_are_one_position=False)).read == 0
+    assert usage_of(cache, asked).read == 1_000
+    assert usage_of(cache, asked, replace(CLAUDE, runs_are_one_position=False)).read == 0
 
 
 def test_a_prefix_below_the_minimum_is_silently_not_cached() -> None:
     below = prompt("ab", {1: SHORT}, tokens=CLAUDE.minimum_tokens // 2 - 1)
     enough = prompt("ab", {1: SHORT}, tokens=CLAUDE.minimum_tokens // 2)
 
-    assert billed(SimulatedCache(), below) == CacheUsage(uncached=below.tokens)
-    assert billed(after(below), below).read == 0
-    assert billed(after(enough), enough).read == enough.tokens
+    assert usage_of(SimulatedCache(), below) == CacheUsage(uncached=below.tokens)
+    assert usage_of(after(below), below).read == 0
+    assert usage_of(after(enough), enough).read == enough.tokens
 
 
 @pytest.mark.parametrize("ttl", [SHORT, LONG])
@@ -115,8 +115,8 @@ def test_the_ttl_of_an_entry_starts_with_the_request(ttl: Ttl) -> None:
     asked = prompt("abc", {2: ttl})
     cache = SimulatedCache().serve(asked, CLAUDE, at=100, response_at=130).cache
 
-    assert billed(cache, asked, at=100 + ttl.seconds).read == 3_000
-    assert billed(cache, asked, at=100 + ttl.seconds + 1).read == 0
+    assert usage_of(cache, asked, at=100 + ttl.seconds).read == 3_000
+    assert usage_of(cache, asked, at=100 + ttl.seconds + 1).read == 0
 
 
 def test_each_use_restarts_the_ttl_of_an_entry() -> None:
@@ -134,21 +134,21 @@ def test_an_entry_before_the_hit_is_refreshed_only_at_a_breakpoint() -> None:
     last_alone = after(written).serve(prompt("abcd", {3: SHORT}), CLAUDE, at=200).cache
     other_end = prompt("abxy", {1: SHORT, 3: SHORT})
 
-    assert billed(both, other_end, at=400).read == 2_000
-    assert billed(last_alone, other_end, at=400).read == 0
+    assert usage_of(both, other_end, at=400).read == 2_000
+    assert usage_of(last_alone, other_end, at=400).read == 0
 
 
 def test_an_entry_keeps_the_ttl_that_it_was_written_with() -> None:
     cache = after(prompt("abc", {2: LONG}))
     used = cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=600).cache
 
-    assert billed(used, prompt("abc", {2: SHORT}), at=600 + 3_600).read == 3_000
+    assert usage_of(used, prompt("abc", {2: SHORT}), at=600 + 3_600).read == 3_000
 
     cache = after(prompt("abc", {2: SHORT}))
     asked_for_long = cache.serve(prompt("abc", {2: LONG}), CLAUDE, at=60)
 
     assert asked_for_long.usage == CacheUsage(read=3_000)
-    assert billed(asked_for_long.cache, prompt("abc", {2: LONG}), at=60 + 301).read == 0
+    assert usage_of(asked_for_long.cache, prompt("abc", {2: LONG}), at=60 + 301).read == 0
 
 
 def test_a_long_ttl_after_a_short_ttl_entry_keeps_the_whole_prefix() -> None:
@@ -156,7 +156,7 @@ def test_a_long_ttl_after_a_short_ttl_entry_keeps_the_whole_prefix() -> None:
     served = cache.serve(prompt("abc", {2: LONG}), CLAUDE, at=60)
 
     assert served.usage == CacheUsage(read=2_000, written_1h=1_000)
-    assert billed(served.cache, prompt("abc", {2: LONG}), at=3_000).read == 3_000
+    assert usage_of(served.cache, prompt("abc", {2: LONG}), at=3_000).read == 3_000
 
 
 def test_an_entry_cannot_be_read_before_the_response_begins() -> None:
@@ -165,7 +165,7 @@ def test_an_entry_cannot_be_read_before_the_response_begins() -> None:
     beside = cache.serve(asked, CLAUDE, at=1, response_at=20)
 
     assert beside.usage == CacheUsage(written_5m=3_000)
-    assert billed(beside.cache, asked, at=3).read == 3_000  # the first of both to begin
+    assert usage_of(beside.cache, asked, at=3).read == 3_000  # the first of both responses to begin
 
 
 def test_a_request_that_is_reported_late_does_not_shorten_a_ttl() -> None:
@@ -173,8 +173,8 @@ def test_a_request_that_is_reported_late_does_not_shorten_a_ttl() -> None:
     used = after(asked).serve(asked, CLAUDE, at=100).cache.serve(asked, CLAUDE, at=50).cache
     written = after(asked, at=100).serve(asked, CLAUDE, at=50).cache
 
-    assert billed(used, asked, at=400).read == 3_000
-    assert billed(written, asked, at=400).read == 3_000
+    assert usage_of(used, asked, at=400).read == 3_000
+    assert usage_of(written, asked, at=400).read == 3_000
 
 
 def test_a_short_ttl_does_not_shorten_a_long_ttl_in_flight() -> None:
@@ -184,8 +184,8 @@ def test_a_short_ttl_does_not_shorten_a_long_ttl_in_flight() -> None:
     used = beside.cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=3_000).cache
 
     assert beside.usage == CacheUsage(written_5m=3_000)
-    assert billed(used, asked, at=3_000 + 3_600).read == 3_000  # each use keeps it for its hour again
-    assert billed(used, asked, at=3_000 + 3_601).read == 0
+    assert usage_of(used, asked, at=3_000 + 3_600).read == 3_000  # each use restarts its TTL
+    assert usage_of(used, asked, at=3_000 + 3_601).read == 0
 
 
 def test_a_long_ttl_extends_a_short_ttl_in_flight() -> None:
@@ -194,15 +194,15 @@ def test_a_long_ttl_extends_a_short_ttl_in_flight() -> None:
     asked = prompt("abc", {2: SHORT})
     used = beside.serve(asked, CLAUDE, at=3_000).cache
 
-    assert billed(beside, asked, at=15).read == 3_000  # as soon as one of both has begun to answer
-    assert billed(beside, asked, at=3_610).read == 3_000
-    assert billed(used, asked, at=3_000 + 3_600).read == 3_000
+    assert usage_of(beside, asked, at=15).read == 3_000  # as soon as one of both responses has begun
+    assert usage_of(beside, asked, at=3_610).read == 3_000
+    assert usage_of(used, asked, at=3_000 + 3_600).read == 3_000
 
 
 def test_models_do_not_share_entries() -> None:
     cache = after(prompt("abc", {2: SHORT}, model="one"))
 
-    assert billed(cache, prompt("abc", {2: SHORT}, model="other")).read == 0
+    assert usage_of(cache, prompt("abc", {2: SHORT}, model="other")).read == 0
 
 
 def test_a_parameter_that_invalidates_messages_leaves_the_system_prompt_cached() -> None:
@@ -211,15 +211,15 @@ def test_a_parameter_that_invalidates_messages_leaves_the_system_prompt_cached()
     asked = replace(asked, pieces=(system, *asked.pieces[1:]))
     thinking = replace(asked, settings={Area.MESSAGES: b"thinking"})
 
-    assert billed(after(asked), thinking).read == 1_000
+    assert usage_of(after(asked), thinking).read == 1_000
 
 
 def test_openai_reads_whole_pieces_in_steps_and_charges_no_writes() -> None:
     cache = after(prompt("abcd", tokens=500), GPT_4O)
 
-    assert billed(cache, prompt("abcxy", tokens=500), GPT_4O, at=60) == CacheUsage(read=1_408, uncached=1_092)
-    assert billed(cache, prompt("abxy", tokens=500), GPT_4O, at=60) == CacheUsage(uncached=2_000)
-    assert billed(cache, prompt("abcd", tokens=500), GPT_4O, at=301).read == 0
+    assert usage_of(cache, prompt("abcxy", tokens=500), GPT_4O, at=60) == CacheUsage(read=1_408, uncached=1_092)
+    assert usage_of(cache, prompt("abxy", tokens=500), GPT_4O, at=60) == CacheUsage(uncached=2_000)
+    assert usage_of(cache, prompt("abcd", tokens=500), GPT_4O, at=301).read == 0
 
 
 def test_gpt_5_6_writes_the_whole_prompt_for_a_fee_and_reads_it_in_the_next_turn() -> None:
@@ -231,10 +231,10 @@ def test_gpt_5_6_writes_the_whole_prompt_for_a_fee_and_reads_it_in_the_next_turn
 
 
 def test_gpt_5_6_with_a_changing_last_message_never_hits_without_a_breakpoint() -> None:
-    plain, marked = prompt("abx"), prompt("abx", {1: Ttl.THIRTY_MINUTES})
+    plain, with_breakpoint = prompt("abx"), prompt("abx", {1: Ttl.THIRTY_MINUTES})
 
-    assert billed(after(plain, GPT_5_6), prompt("aby"), GPT_5_6).read == 0
-    assert billed(after(marked, GPT_5_6), prompt("aby"), GPT_5_6).read == 2_000
+    assert usage_of(after(plain, GPT_5_6), prompt("aby"), GPT_5_6).read == 0
+    assert usage_of(after(with_breakpoint, GPT_5_6), prompt("aby"), GPT_5_6).read == 2_000
 
 
 def test_gpt_5_6_caches_nothing_in_explicit_mode_without_breakpoints() -> None:
@@ -243,7 +243,7 @@ def test_gpt_5_6_caches_nothing_in_explicit_mode_without_breakpoints() -> None:
 
     assert served.usage == CacheUsage(uncached=3_000)
     assert not served.cache.entries
-    assert billed(after(prompt("abc"), GPT_5_6), explicit, GPT_5_6) == CacheUsage(uncached=3_000)
+    assert usage_of(after(prompt("abc"), GPT_5_6), explicit, GPT_5_6) == CacheUsage(uncached=3_000)
 
 
 def test_gpt_5_6_reads_only_at_breakpoints_in_explicit_mode() -> None:
@@ -252,8 +252,8 @@ def test_gpt_5_6_reads_only_at_breakpoints_in_explicit_mode() -> None:
     moved = replace(prompt("abc", {2: half_an_hour}), explicit_only=True)
     left = replace(prompt("abc", {1: half_an_hour, 2: half_an_hour}), explicit_only=True)
 
-    assert billed(cache, moved, GPT_5_6) == CacheUsage(written_5m=3_000)
-    assert billed(cache, left, GPT_5_6) == CacheUsage(read=2_000, written_5m=1_000)
+    assert usage_of(cache, moved, GPT_5_6) == CacheUsage(written_5m=3_000)
+    assert usage_of(cache, left, GPT_5_6) == CacheUsage(read=2_000, written_5m=1_000)
 
 
 def test_gpt_5_6_writes_at_most_four_entries() -> None:
@@ -262,7 +262,7 @@ def test_gpt_5_6_writes_at_most_four_entries() -> None:
 
     assert set(after(everywhere, GPT_5_6).entries) == set(
         prefix_keys(everywhere)[2:]
-    )  # its own at the end is one
+    )  # its own at the end counts as one
     assert set(after(explicit, GPT_5_6).entries) == set(prefix_keys(everywhere)[1:5])
 
 
@@ -274,7 +274,7 @@ def test_without_a_cache_everything_is_uncached() -> None:
 
 def test_an_empty_prompt_costs_nothing() -> None:
     for rules in (CLAUDE, GPT_4O, GPT_5_6):
-        assert billed(SimulatedCache(), prompt(""), rules) == CacheUsage()
+        assert usage_of(SimulatedCache(), prompt(""), rules) == CacheUsage()
 
 
 def test_expired_entries_are_dropped_eventually() -> None:
@@ -295,13 +295,13 @@ def test_serving_does_not_change_the_previous_cache() -> None:
 
 @st.composite
 def prompts(draw: st.DrawFn) -> CachedPrompt:
-    """Prompts that often begin alike: their pieces are told by where they stand and by one of two letters."""
+    """Prompts that often begin alike: a piece is identified by its position and one of two letters."""
     letters = draw(st.text("xxxxy", min_size=1, max_size=30))
     kinds = st.sampled_from(KINDS)
-    marks = st.sampled_from([None, None, None, SHORT, LONG])
+    breakpoints = st.sampled_from([None, None, None, SHORT, LONG])
     tokens = draw(
         st.sampled_from([40, 400])
-    )  # with few a prefix is below the minimum for long, with many for none
+    )  # with few tokens a prefix stays below the minimum for long, with many it never is
     return CachedPrompt(
         explicit_only=draw(st.booleans()),
         model=draw(st.sampled_from(["one", "other"])),
@@ -311,7 +311,7 @@ def prompts(draw: st.DrawFn) -> CachedPrompt:
                 tokens=50 * (at % 7) + tokens,
                 kind=draw(kinds),
                 area=Area.MESSAGES,
-                breakpoint_ttl=draw(marks),
+                breakpoint_ttl=draw(breakpoints),
             )
             for at, letter in enumerate(letters)
         ),
@@ -342,7 +342,7 @@ def test_every_token_is_counted_once(
     history: Sequence[tuple[CachedPrompt, int]], asked: CachedPrompt, gap: int, rules: CacheRules
 ) -> None:
     cache, at = replayed(history, rules)
-    usage = billed(cache, asked, rules, at=at + gap)
+    usage = usage_of(cache, asked, rules, at=at + gap)
 
     assert usage.input_tokens == asked.tokens
     assert min(usage.uncached, usage.read, usage.written_5m, usage.written_1h) >= 0
@@ -403,4 +403,7 @@ def test_waiting_longer_never_reads_more(
 ) -> None:
     cache, at = replayed(history, rules)
 
-    assert billed(cache, asked, rules, at=at + gap).read >= billed(cache, asked, rules, at=at + gap + more).read
+    assert (
+        usage_of(cache, asked, rules, at=at + gap).read
+        >= usage_of(cache, asked, rules, at=at + gap + more).read
+    )

@@ -1,4 +1,4 @@
-"""The same tools go out in the same order; a client that keeps its order is left alone."""
+"""The same tools are sent in the same order; lists of a client that keeps its order are not changed."""
 
 from collections.abc import Sequence
 from random import Random
@@ -17,7 +17,7 @@ def listed(names: Sequence[str]) -> list[ListedTool]:
 
 
 def sent(lists: Sequence[Sequence[ListedTool]]) -> list[list[ListedTool]]:
-    """What goes out for each list of a session, one after the other."""
+    """What is sent for each list of a session, in order."""
     orders = ToolOrders()
     found = []
     for tools in lists:
@@ -75,7 +75,7 @@ def test_a_set_that_was_not_sent_before_is_unchanged(first: str, then: str) -> N
 
 
 def test_a_set_that_comes_back_gets_its_own_order_again() -> None:
-    # Plan mode has no x; the prefix with x can still be warm.
+    # Plan mode has no x; the prefix with x may still be cached.
     assert sent_names("axb", "ab", "abx") == ["axb", "ab", "axb"]
 
 
@@ -106,12 +106,12 @@ def test_a_tool_that_is_listed_twice_stays_twice() -> None:
 
 
 def test_breakpoints_that_would_get_out_of_order_prevent_the_edit() -> None:
-    def marked(name: str, mark: Ttl) -> ListedTool:
-        return ListedTool(name=name, content=name.encode(), breakpoint_ttl=mark)
+    def with_breakpoint(name: str, ttl: Ttl) -> ListedTool:
+        return ListedTool(name=name, content=name.encode(), breakpoint_ttl=ttl)
 
     first = listed("ab")
-    turned = [marked("b", Ttl.ONE_HOUR), marked("a", Ttl.FIVE_MINUTES)]
-    alike = [marked("b", Ttl.ONE_HOUR), marked("a", Ttl.ONE_HOUR)]
+    turned = [with_breakpoint("b", Ttl.ONE_HOUR), with_breakpoint("a", Ttl.FIVE_MINUTES)]
+    alike = [with_breakpoint("b", Ttl.ONE_HOUR), with_breakpoint("a", Ttl.ONE_HOUR)]
 
     assert sent([first, turned])[1] == turned
     assert sent([first, alike])[1] == alike[::-1]
@@ -140,10 +140,10 @@ any_tools = st.lists(
 @settings(max_examples=limit_examples(80))
 @given(lists=st.lists(any_tools, max_size=6))
 def test_always_every_tool_is_sent_and_none_twice(lists: list[list[ListedTool]]) -> None:
-    def told(tools: Sequence[ListedTool]) -> list[tuple[str, bytes]]:
+    def contents(tools: Sequence[ListedTool]) -> list[tuple[str, bytes]]:
         return sorted((tool.name, tool.content) for tool in tools)
 
-    assert list(map(told, sent(lists))) == list(map(told, lists))
+    assert list(map(contents, sent(lists))) == list(map(contents, lists))
 
 
 @settings(max_examples=limit_examples(80))

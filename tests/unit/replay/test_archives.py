@@ -1,4 +1,4 @@
-"""Archives of recordings: what may be a recording is read, and nothing is written outside."""
+"""Archives of recordings: files that may be recordings are read, and nothing is written outside the folder."""
 
 import gzip
 import io

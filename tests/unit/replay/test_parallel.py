@@ -1,4 +1,4 @@
-"""Sessions replayed side by side: the same in one process and in several, and none stops the others."""
+"""Sessions give the same in one process and in several, and a failure stops no other session."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ OPTIONS = ReplayOptions(policies=(Policy.RECORDED, Policy.ADAPTIVE))
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> list[SessionFiles]:
-    """Four sessions, of which the last has the calls of the first once more, and one that is not there."""
+    """Four sessions, of which the last repeats the calls of the first, and one whose file is missing."""
     found = []
     for number in range(3):
         path = tmp_path / f"{number}.jsonl"

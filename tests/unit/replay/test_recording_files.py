@@ -1,4 +1,4 @@
-"""Recordings are found in folders and recognised by what is in them; a session has its sub-agents with it."""
+"""Recordings are found in folders and their formats detected; a session includes its sub-agents."""
 
 import gzip
 import json

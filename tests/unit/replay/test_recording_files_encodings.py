@@ -1,4 +1,4 @@
-"""The same recording is read alike however it is written down."""
+"""A recording is read the same in every notation: lines, pretty-printed, compressed, UTF-16."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ WAYS: dict[str, Callable[[], bytes]] = {
 }
 
 
-def bills(one: Recording) -> list[tuple[CacheUsage, int]]:
+def usages(one: Recording) -> list[tuple[CacheUsage, int]]:
     return [(call.usage.cache, call.usage.output_tokens) for call in one.calls if call.usage is not None]
 
 
@@ -37,8 +37,8 @@ def test_a_log_is_read_the_same_in_every_notation(tmp_path: Path, way: str) -> N
     other.write_bytes(WAYS[way]())
     (expected,), (one,) = read_recordings(plain), read_recordings(other)
 
-    assert bills(expected)
-    assert bills(one) == bills(expected)
+    assert usages(expected)
+    assert usages(one) == usages(expected)
     assert [len(call.last_message.history()) for call in one.calls] == [
         len(call.last_message.history()) for call in expected.calls
     ]

@@ -1,4 +1,4 @@
-"""Reading always: no bytes make it fail otherwise than it says, and a cut or foreign line costs but itself."""
+"""Reading fails only with documented errors, and a cut or unknown line loses only itself."""
 
 import gzip
 import json
@@ -82,7 +82,7 @@ def calls(content: bytes, source: RecordingSource) -> list[RecordedCall]:
     return [call for one in recordings(content, source) for call in one.calls]
 
 
-def told(asked: RecordedCall) -> tuple[Any, ...]:
+def summarize(asked: RecordedCall) -> tuple[Any, ...]:
     return asked.model, asked.usage, [one.raw for one in asked.last_message.history()], asked.response
 
 
@@ -112,21 +112,21 @@ def test_no_odd_value_anywhere_in_a_log_makes_reading_fail(
             here[key] = data.draw(_VALUES)
             break
     for one in calls(dumped(lines), source):
-        told(one)
+        summarize(one)
 
 
 @given(st.sampled_from(_FILES), st.floats(0, 1))
 @example(RecordingSource.CODEX, 0.451171875)
 @_FEW
 def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: RecordingSource, share: float) -> None:
-    """A line is whole without its line break too: then it belongs to the response that the log ends with."""
+    """A line without its line break is complete too: then it belongs to the last response of the log."""
     content = dumped(LOGS[source])
     at = round(share * len(content))
     lines = content[:at].count(b"\n") + content.startswith(b"\n", at)
     whole = dumped(LOGS[source][:lines])
     kept, cut = calls(whole, source), calls(content[:at], source)
 
-    assert [told(one) for one in cut][: len(kept)] == [told(one) for one in kept]
+    assert [summarize(one) for one in cut][: len(kept)] == [summarize(one) for one in kept]
 
 
 @pytest.mark.slow
@@ -138,8 +138,8 @@ def test_unknown_lines_change_nothing(source: RecordingSource, others: list[tupl
     for at, other in others:
         lines.insert(min(at, len(lines)), {"type": "never-heard-of", "payload": other})
 
-    assert [told(one) for one in calls(dumped(lines), source)] == [
-        told(one) for one in calls(dumped(LOGS[source]), source)
+    assert [summarize(one) for one in calls(dumped(lines), source)] == [
+        summarize(one) for one in calls(dumped(LOGS[source]), source)
     ]
 
 
@@ -148,7 +148,7 @@ def test_unknown_lines_change_nothing(source: RecordingSource, others: list[tupl
 def test_any_tree_of_lines_is_read_and_each_history_is_a_path_to_the_root(
     kinds: list[str], data: st.DataObject
 ) -> None:
-    """Parents may stand anywhere, also behind their children, be missing, or go round in a circle."""
+    """Parents may come anywhere, even after their children, be missing, or form a cycle."""
     names = [f"n{number}" for number in range(len(kinds))]
     lines = []
     for number, kind in enumerate(kinds):
@@ -168,18 +168,18 @@ def test_any_tree_of_lines_is_read_and_each_history_is_a_path_to_the_root(
 
 @pytest.mark.slow
 def test_no_depth_of_nesting_makes_reading_fail() -> None:
-    """Was: what could just be read was too deep to be written again, a few calls further down."""
+    """Defect: JSON that could just be decoded was too deep to be encoded again, a few calls further down."""
     for depth in range(100, 1_300, 60):
         nested = b"[" * depth + b"]" * depth
         for source, lines in LOGS.items():
             content = dumped(lines).replace(b'"hi"', nested).replace(b'"ho"', nested)
             for one in calls(content, source):
-                told(one)
+                summarize(one)
 
 
 @pytest.mark.slow
 def test_a_long_session_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
-    """2,000 turns, each with a line of the agent's own between; what is shared is held once."""
+    """2,000 turns, each with an agent's own line in between; the shared history is stored once."""
     lines: list[Any] = []
     parent = None
     for turn in range(2_000):

@@ -29,7 +29,7 @@ def outcomes(
 
 
 def sums(outcome: Outcome) -> Outcome:
-    """An outcome without its name."""
+    """An outcome without its policy."""
     return replace(outcome, policy=Policy.GATEWAY)
 
 
@@ -47,7 +47,7 @@ def test_a_client_without_breakpoints_gets_those_of_foveate() -> None:
 
 
 def test_the_breakpoints_of_a_client_stay() -> None:
-    """What Foveate would do alone is not what the gateway does."""
+    """The gateway does something else than Foveate's policy alone."""
     found = outcomes(make_recording(PAUSES))
     gateway, recorded_cost = found[Policy.GATEWAY].dollars, found[Policy.RECORDED].dollars
 
@@ -81,7 +81,7 @@ def test_compaction_follows_the_configuration() -> None:
     assert off[Policy.GATEWAY].folds == 0
     assert on[Policy.GATEWAY].folds > 0
     assert sums(on[Policy.GATEWAY]) == sums(on[Policy.GATEWAY_COMPACTION])
-    assert on[Policy.GATEWAY].folds != on[Policy.ADAPTIVE_COMPACTION].folds  # which has the defaults
+    assert on[Policy.GATEWAY].folds != on[Policy.ADAPTIVE_COMPACTION].folds  # with the defaults
 
 
 def priced(**dollars: str) -> dict[Policy, Outcome]:

@@ -1,4 +1,4 @@
-"""The sum of a whole run tells how long the tools were that it does not show, and is held against."""
+"""The recorded cost of a whole run tells the size of its unrecorded tools, and is checked."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A tier whose price nobody knows costs what is usual, and that is said; it never costs nothing."""
+"""A service tier of unknown price costs the standard price and is reported; it is never free."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Why a cache broke, in words, where only the cause was kept."""
+"""Descriptions of the causes of cache misses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every way to break a prefix is told as what it is and where it is, and what does no harm is told as that."""
+"""Every kind of change is explained with its cause and place, and harmless changes are not misses."""
 
 import copy
 import gzip
@@ -21,11 +21,11 @@ from tests.support.scenarios.cached_sessions import (
     REPORT,
     SESSIONS,
     Body,
-    broken,
     changed,
     claude,
-    next_of,
-    verdict,
+    explain,
+    explain_cache_miss,
+    next_turn,
 )
 from tests.support.strategies.request_mutations import CHANGING, KINDS, go_on, in_text, text_slots
 
@@ -33,7 +33,7 @@ from tests.support.strategies.request_mutations import CHANGING, KINDS, go_on, i
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_session_that_continues_has_no_miss(name: str) -> None:
     body = SESSIONS[name]()
-    found = verdict(body, next_of(body))
+    found = explain(body, next_turn(body))
 
     assert isinstance(found, NoMiss)
     assert found.kept_tokens == found.read_tokens > 1000
@@ -46,7 +46,7 @@ def test_each_kind_of_change_is_reported_with_its_cause_and_place(name: str, kin
     before, after = SESSIONS[name](), SESSIONS[name]()
     expected = KINDS[kind](before, after)
     assert expected is not None
-    found = broken(before, next_of(after))
+    found = explain_cache_miss(before, next_turn(after))
 
     assert found.cause in expected.causes
     if expected.area is not None:
@@ -59,7 +59,7 @@ def test_each_kind_of_change_is_reported_with_its_cause_and_place(name: str, kin
 def test_changes_of_recorded_requests_are_reported_with_their_cause(shared_data: Path) -> None:
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in list(lines)[7::90]]
-    told: Counter[str] = Counter()
+    explained: Counter[str] = Counter()
     tried: Counter[str] = Counter()
     for row in rows:
         for name, kind in list(KINDS.items())[:: 1 if row is rows[0] else 3]:
@@ -69,7 +69,7 @@ def test_changes_of_recorded_requests_are_reported_with_their_cause(shared_data:
                 continue
             go_on(after)
             try:
-                found = verdict(before, after, model=None if name == "another model" else row["model"])
+                found = explain(before, after, model=None if name == "another model" else row["model"])
             except MalformedRequest:
                 continue
             tried[name] += 1
@@ -80,9 +80,11 @@ def test_changes_of_recorded_requests_are_reported_with_their_cause(shared_data:
                     and (found.place.area, found.place.index) == (expected.area, expected.index)
                 )
             )
-            told[name] += isinstance(found, ExplainedMiss) and found.cause in expected.causes and right_place
+            explained[name] += (
+                isinstance(found, ExplainedMiss) and found.cause in expected.causes and right_place
+            )
     assert len(tried) >= 40
-    assert told == tried
+    assert explained == tried
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_changes_of_recorded_requests_are_reported_with_their_cause(shared_data:
 def test_without_contents_the_explanation_names_the_block(kind: str) -> None:
     before, after = claude(), claude()
     KINDS[kind](before, after)
-    found = broken(before, next_of(after), warm=False)
+    found = explain_cache_miss(before, next_turn(after), keep_contents=False)
 
     assert found.cause is MissCause.EDITED
     assert found.place is not None
@@ -111,7 +113,7 @@ def test_without_contents_moved_added_and_removed_blocks_are_reported(kind: str)
     expected = KINDS[kind](before, after)
 
     assert expected is not None
-    assert broken(before, next_of(after), warm=False).cause in expected.causes
+    assert explain_cache_miss(before, next_turn(after), keep_contents=False).cause in expected.causes
 
 
 BY_HAND: dict[str, tuple[Callable[[Body], object], MissCause, Area | None]] = {
@@ -182,7 +184,7 @@ BY_HAND: dict[str, tuple[Callable[[Body], object], MissCause, Area | None]] = {
 @pytest.mark.parametrize("name", BY_HAND)
 def test_the_cause_of_a_miss_in_a_session_with_breakpoints_is_reported(name: str) -> None:
     change, cause, area = BY_HAND[name]
-    found = broken(claude(), changed(change))
+    found = explain_cache_miss(claude(), changed(change))
 
     assert found.cause is cause
     assert (found.place.area if found.place else None) == area
@@ -191,7 +193,7 @@ def test_the_cause_of_a_miss_in_a_session_with_breakpoints_is_reported(name: str
 
 def test_a_changed_parameter_is_reported_with_both_values() -> None:
     one = claude() | {"tool_choice": {"type": "auto"}}
-    found = broken(one, changed(lambda b: b.update(tool_choice={"type": "any"}), one))
+    found = explain_cache_miss(one, changed(lambda b: b.update(tool_choice={"type": "any"}), one))
 
     assert found.because.startswith('`tool_choice` changed from {"type":"auto"} to {"type":"any"}')
     assert found.read_tokens > 1000  # tools and system prompt are still read
@@ -203,7 +205,7 @@ def test_a_change_of_a_schema_too_long_to_be_shown_is_reported() -> None:
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": held}}
         return SESSIONS["openai-chat"]() | {"response_format": form}
 
-    found = broken(asking("a"), asking("b"))
+    found = explain_cache_miss(asking("a"), asking("b"))
 
     assert (found.cause, found.field) == (MissCause.PARAMETER, "schema")
     assert len(found.because) < 300
@@ -214,7 +216,7 @@ def test_bytes_are_those_of_the_field_in_utf_8() -> None:
     in_text("2026-11-15T10:00:00Z", "2026-11-15T10:00:07Z", "timestamp")(before, after)
     for body in (before, after):
         body["system"][0]["text"] = "Ähem: " + body["system"][0]["text"]
-    found = broken(before, next_of(after))
+    found = explain_cache_miss(before, next_turn(after))
     text = after["system"][0]["text"].encode()
 
     assert found.field == "text"
@@ -234,7 +236,7 @@ def test_an_excerpt_is_always_short_and_never_splits_a_character(
     texts = f"x{head}{one}{tail}", f"x{head}{other}{tail}"
     for body, text in zip((before, after), texts, strict=True):
         body["messages"][0]["content"] = text
-    found = verdict(before, next_of(after))
+    found = explain(before, next_turn(after))
     assert isinstance(found, ExplainedMiss) == (texts[0] != texts[1])
     sides = (found.before, found.after) if isinstance(found, ExplainedMiss) else ()
     for side, text in zip(sides, texts, strict=False):
@@ -251,11 +253,11 @@ def test_the_first_of_a_parameter_and_a_text_change_is_reported() -> None:
         block = body["system"][1] if area == "system" else body["messages"][2]
         block["text" if area == "system" else "content"] = "Quite another text."
 
-    choosing = {"tool_choice": {"type": "any"}}  # breaks the messages
+    choosing = {"tool_choice": {"type": "any"}}  # invalidates the messages
     for area, cause in (("system", MissCause.EDITED), ("messages", MissCause.PARAMETER)):
-        after = next_of(claude()) | choosing
+        after = next_turn(claude()) | choosing
         stamp(after, area)
-        assert broken(claude(), after).cause is cause
+        assert explain_cache_miss(claude(), after).cause is cause
 
 
 SLOTS = len(list(text_slots(claude())))
@@ -272,7 +274,7 @@ def test_of_two_changes_the_first_is_always_reported(slot: int, name: str, later
         slots[max(slot, later)][0][slots[max(slot, later)][1]] += " Another end." if body is after else ""
         holder, key, area, index = slots[min(slot, later)]
         holder[key] = f"It is {line}, and so on.\n{holder[key]}"
-    found = broken(before, next_of(after))
+    found = explain_cache_miss(before, next_turn(after))
 
     assert found.place is not None
     assert (found.place.area, found.place.index) == (area, index)
@@ -281,7 +283,7 @@ def test_of_two_changes_the_first_is_always_reported(slot: int, name: str, later
 
 
 def test_a_long_text_that_was_cut_is_recognized_by_its_ends() -> None:
-    found = broken(
+    found = explain_cache_miss(
         claude(), changed(lambda b: b["messages"][4]["content"][0].update(content=REPORT[:200] + "[...]"))
     )
 

@@ -50,7 +50,7 @@ def prompt(model: str, items: list[Item]) -> CachedPrompt:
     return build_cached_prompt(request(model, items), rules_for(model, "openai"), block_tokens_for(model))
 
 
-def verdict(model: str, before: list[Item], after: list[Item]) -> ExplainedMiss | NoMiss:
+def explain(model: str, before: list[Item], after: list[Item]) -> ExplainedMiss | NoMiss:
     rules, tokens = rules_for(model, "openai"), block_tokens_for(model)
     first, second = (take_snapshot(request(model, items), rules, tokens) for items in (before, after))
     return explain_miss(first, second, rules, gap_seconds=10.0)
@@ -67,7 +67,7 @@ def test_the_prefix_is_read_when_the_first_reasoning_item_comes(model: str) -> N
 
     sent = prompt(model, before).tokens
     assert sent - rules.step_tokens < read <= sent
-    assert isinstance(verdict(model, before, after), NoMiss)
+    assert isinstance(explain(model, before, after), NoMiss)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_reasoning_of_earlier_turns_is_dropped_after_a_new_user_turn(model: str,
 
     kept = prompt(model, [DEVELOPER, USER] if drops else before).tokens
     assert kept - rules.step_tokens < read <= kept
-    found = verdict(model, before, after)
+    found = explain(model, before, after)
     assert isinstance(found, ExplainedMiss if drops else NoMiss)
     if isinstance(found, ExplainedMiss):
         assert found.cause is MissCause.THINKING_REMOVED
@@ -106,7 +106,7 @@ items = st.lists(
 
 @given(items=items, model=st.sampled_from(["gpt-5.2", "gpt-5.5", "gpt-4.1", "gpt-6-sol"]))
 def test_a_prompt_has_the_same_prefixes_however_it_is_built(items: list[Item], model: str) -> None:
-    """Always: reasoning, which has a request read as a whole, changes no prefix before it."""
+    """Always: reasoning, which makes a request be built as a whole, changes no prefix before it."""
     plain = [DEVELOPER, *(item for item in items if item.get("type") != "reasoning")]
     thinking = [*plain, *step(7)]
 
@@ -147,10 +147,12 @@ def test_an_explanation_mentions_only_mechanisms_of_the_model(
     keys: tuple[str, str],
     share: float | None,
 ) -> None:
-    """Always: a model whose provider caches by itself, or not at all, is not told to lack breakpoints."""
+    """Always: a missing breakpoint is not the explanation if the provider caches automatically, or not at
+    all.
+    """
     rules, tokens = rules_for(model), block_tokens_for(model)
     assert rules.caching in (CachingMode.AUTOMATIC, CachingMode.NONE)
-    remembered = []
+    snapshot_of = []
     for said, key in zip((before, [*before, *after]), keys, strict=True):
         options = {"prompt_cache_options": {"mode": mode}} if mode else {}
         body = {
@@ -161,17 +163,17 @@ def test_an_explanation_mentions_only_mechanisms_of_the_model(
             **options,
         }
         read = formats.parse_request(json.dumps(body).encode(), Format.RESPONSES)
-        remembered.append(take_snapshot(read, rules, tokens))
-    billed = None
+        snapshot_of.append(take_snapshot(read, rules, tokens))
+    usage = None
     if share is not None:
-        total = remembered[1].prompt.tokens
-        billed = CacheUsage(read=int(total * share), uncached=total - int(total * share))
+        total = snapshot_of[1].prompt.tokens
+        usage = CacheUsage(read=int(total * share), uncached=total - int(total * share))
 
-    previous, current = remembered
-    found = explain_miss(previous, current, rules, gap_seconds=gap_seconds, usage=billed)
+    previous, current = snapshot_of
+    found = explain_miss(previous, current, rules, gap_seconds=gap_seconds, usage=usage)
 
     if isinstance(found, ExplainedMiss):
-        told = " ".join((found.because, *found.also))
-        assert not any(word in told for word in MECHANISMS)
+        explanation = " ".join((found.because, *found.also))
+        assert not any(word in explanation for word in MECHANISMS)
         assert found.cause not in (MissCause.BREAKPOINT_MISSING, MissCause.BREAKPOINT_TOO_FAR)
-        assert rules.key_parameter or "prompt_cache_key" not in told
+        assert rules.key_parameter or "prompt_cache_key" not in explanation

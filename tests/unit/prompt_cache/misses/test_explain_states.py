@@ -1,4 +1,6 @@
-"""What is told where the requests are the same, or nearly: marks, times, sizes, bills and what a loss costs."""
+"""Explanations if the requests are (nearly) the same: breakpoints, times, sizes, usage and the cost of a
+miss.
+"""
 
 import copy
 import json
@@ -9,15 +11,15 @@ from foveate.model import CacheUsage
 from foveate.prompt_cache.misses.causes import MissCause
 from foveate.prompt_cache.misses.explain import NoMiss
 from tests.support.scenarios.cached_sessions import (
-    MARK,
+    CACHE_CONTROL,
     SESSIONS,
     Body,
-    broken,
     changed,
     claude,
-    next_of,
+    explain,
+    explain_cache_miss,
+    next_turn,
     responses,
-    verdict,
 )
 
 
@@ -25,16 +27,16 @@ def test_a_change_after_the_last_breakpoint_is_not_a_miss() -> None:
     before = claude()
     before["messages"][-1]["content"][0].pop("cache_control")
     after = changed(lambda b: b["messages"][2].update(content="Something else."), before)
-    found = verdict(before, after)
+    found = explain(before, after)
 
     assert isinstance(found, NoMiss)
     assert "nothing that was kept stands behind it" in found.remarks[0]
 
 
 def test_whitespace_and_escapes_in_json_do_no_harm_and_are_mentioned() -> None:
-    before, after = claude(), next_of(claude())
+    before, after = claude(), next_turn(claude())
     body: Any = json.dumps(after, indent=2).replace("Is it", "\\u0049s it")
-    found = verdict(before, body)
+    found = explain(before, body)
 
     assert isinstance(found, NoMiss)
     assert "spelled differently" in found.remarks[0]
@@ -42,25 +44,25 @@ def test_whitespace_and_escapes_in_json_do_no_harm_and_are_mentioned() -> None:
 
 def test_an_expired_entry_is_explained_with_its_ttl_and_the_gap() -> None:
     body = claude()
-    found = broken(body, next_of(body), gap_seconds=400)
+    found = explain_cache_miss(body, next_turn(body), gap_seconds=400)
 
     assert found.cause is MissCause.EXPIRED
     assert "5 min" in found.because
     assert "6.67 min" in found.because
-    assert isinstance(verdict(body, next_of(body), gap_seconds=290), NoMiss)
+    assert isinstance(explain(body, next_turn(body), gap_seconds=290), NoMiss)
 
 
 def test_a_one_hour_entry_outlives_a_five_minute_entry() -> None:
     body = claude()
-    body["system"][0]["cache_control"] = MARK | {"ttl": "1h"}
-    found = broken(body, next_of(body), gap_seconds=400)
+    body["system"][0]["cache_control"] = CACHE_CONTROL | {"ttl": "1h"}
+    found = explain_cache_miss(body, next_turn(body), gap_seconds=400)
 
     assert found.cause is MissCause.EXPIRED
     assert 0 < found.read_tokens < found.kept_tokens
 
 
 def test_a_change_and_an_expiry_are_both_reported() -> None:
-    found = broken(claude(), changed(lambda b: b["tools"].reverse()), gap_seconds=400)
+    found = explain_cache_miss(claude(), changed(lambda b: b["tools"].reverse()), gap_seconds=400)
 
     assert found.cause is MissCause.TOOLS_REORDERED
     assert "ran out" in found.also[0]
@@ -71,8 +73,8 @@ def test_a_request_without_breakpoints_caches_nothing_and_finds_nothing() -> Non
         return json.loads(json.dumps(body).replace('"cache_control": {"type": "ephemeral"}', '"x": 1'))  # type: ignore[no-any-return]
 
     bare = without(claude())
-    assert broken(bare, next_of(bare)).cause is MissCause.BREAKPOINT_MISSING
-    found = broken(bare, changed(lambda b: b["tools"].reverse(), bare))
+    assert explain_cache_miss(bare, next_turn(bare)).cause is MissCause.BREAKPOINT_MISSING
+    found = explain_cache_miss(bare, changed(lambda b: b["tools"].reverse(), bare))
     assert (found.cause, found.lost_tokens) == (MissCause.TOOLS_REORDERED, 0)
     assert "no cache mark" in found.also[0]
 
@@ -82,13 +84,13 @@ def test_a_missing_or_too_distant_breakpoint_is_reported() -> None:
     bare = changed(
         lambda b: [b["system"][0].pop("cache_control"), b["messages"][-1]["content"][0].pop("cache_control")]
     )
-    assert broken(body, bare).cause is MissCause.BREAKPOINT_MISSING
+    assert explain_cache_miss(body, bare).cause is MissCause.BREAKPOINT_MISSING
 
-    far = next_of(body)
+    far = next_turn(body)
     far["system"][0].pop("cache_control")
     turns = [{"role": role, "content": f"Turn {n}."} for n in range(15) for role in ("assistant", "user")]
     far["messages"][-1:-1] = turns
-    found = broken(body, far)
+    found = explain_cache_miss(body, far)
     assert found.cause is MissCause.BREAKPOINT_TOO_FAR
     assert "20 positions" in found.because
 
@@ -96,17 +98,20 @@ def test_a_missing_or_too_distant_breakpoint_is_reported() -> None:
 def test_a_last_breakpoint_before_the_entry_is_not_reported_as_too_far_after_it() -> None:
     body = claude()
     early = changed(lambda b: b["messages"][-1]["content"][0].pop("cache_control"))
-    found = broken(body, early)
+    found = explain_cache_miss(body, early)
 
     assert found.cause is MissCause.BREAKPOINT_MISSING
     assert found.because == "no cache mark of this request stands where something was kept, or behind it"
-    assert broken(body, early, gap_seconds=400).cause is MissCause.EXPIRED
+    assert explain_cache_miss(body, early, gap_seconds=400).cause is MissCause.EXPIRED
 
 
 def test_a_prefix_below_the_minimum_is_reported_with_the_numbers() -> None:
-    body = claude() | {"tools": [], "system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}]}
+    body = claude() | {
+        "tools": [],
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": CACHE_CONTROL}],
+    }
     body["messages"] = [{"role": "user", "content": "Hi"}]
-    found = broken(body, next_of(body))
+    found = explain_cache_miss(body, next_turn(body))
 
     assert found.cause is MissCause.BELOW_MINIMUM
     assert "1,024" in found.because
@@ -116,15 +121,15 @@ def test_a_prefix_below_the_minimum_is_reported_with_the_numbers() -> None:
 def test_a_model_without_a_cache_is_reported() -> None:
     body = SESSIONS["openai-chat"]() | {"model": "gpt-4"}
 
-    assert broken(body, next_of(body)).cause is MissCause.NOT_CACHED
+    assert explain_cache_miss(body, next_turn(body)).cause is MissCause.NOT_CACHED
 
 
 def test_a_request_that_ends_before_the_entry_is_reported() -> None:
     body = claude()
     shorter = copy.deepcopy(body)
     del shorter["messages"][-2:]
-    shorter["messages"][-1]["content"][-1]["cache_control"] = MARK
-    found = broken(body, shorter)
+    shorter["messages"][-1]["content"][-1]["cache_control"] = CACHE_CONTROL
+    found = explain_cache_miss(body, shorter)
 
     assert found.cause is MissCause.CUT_BACK
     assert found.lost_tokens < found.kept_tokens
@@ -132,7 +137,7 @@ def test_a_request_that_ends_before_the_entry_is_reported() -> None:
 
 def test_a_changed_cache_key_is_reported_if_nothing_else_changed() -> None:
     body = responses() | {"prompt_cache_key": "ana"}
-    found = broken(body, next_of(body) | {"prompt_cache_key": "ben"})
+    found = explain_cache_miss(body, next_turn(body) | {"prompt_cache_key": "ben"})
 
     assert found.cause is MissCause.CACHE_KEY
     assert "from ana to ben" in found.because
@@ -140,37 +145,39 @@ def test_a_changed_cache_key_is_reported_if_nothing_else_changed() -> None:
     assert found.lost_tokens > 0
     assert "the bill would tell" in found.also[0]
     read = CacheUsage(read=found.kept_tokens)
-    assert isinstance(verdict(body, next_of(body) | {"prompt_cache_key": "ben"}, billed=read), NoMiss)
+    assert isinstance(explain(body, next_turn(body) | {"prompt_cache_key": "ben"}, usage=read), NoMiss)
 
 
 def test_reported_usage_overrides_the_simulation() -> None:
     body = claude()
-    kept = verdict(body, next_of(body)).kept_tokens
+    kept = explain(body, next_turn(body)).kept_tokens
     reordered = changed(lambda b: b["tools"].reverse())
 
-    assert isinstance(verdict(body, reordered, billed=CacheUsage(read=kept)), NoMiss)
-    missed = broken(body, next_of(body), billed=CacheUsage(read=0, written_5m=kept))
+    assert isinstance(explain(body, reordered, usage=CacheUsage(read=kept)), NoMiss)
+    missed = explain_cache_miss(body, next_turn(body), usage=CacheUsage(read=0, written_5m=kept))
     assert (missed.cause, missed.lost_tokens) == (MissCause.UNEXPLAINED, kept)
-    partly = broken(body, reordered, billed=CacheUsage(read=100))
+    partly = explain_cache_miss(body, reordered, usage=CacheUsage(read=100))
     assert partly.lost_tokens == partly.kept_tokens - 100
 
 
 def test_a_loss_is_reported_in_tokens_and_in_dollars_if_the_price_is_known() -> None:
-    found = broken(claude(), changed(lambda b: b["tools"].reverse()), price_per_token=Decimal("0.000003"))
+    found = explain_cache_miss(
+        claude(), changed(lambda b: b["tools"].reverse()), price_per_token=Decimal("0.000003")
+    )
 
     assert found.read_tokens == 0
     assert found.lost_uncached_tokens == round(
         found.lost_tokens * Decimal("1.15")
-    )  # written for 1.25, not read for 0.1
+    )  # written for 1.25 instead of read for 0.1
     assert found.lost_dollars == found.lost_tokens * Decimal("1.15") * Decimal("0.000003")
-    assert broken(claude(), changed(lambda b: b["tools"].reverse())).lost_dollars is None
+    assert explain_cache_miss(claude(), changed(lambda b: b["tools"].reverse())).lost_dollars is None
 
 
 def test_an_entry_with_the_long_ttl_costs_more_to_write_again() -> None:
     body = json.loads(json.dumps(claude()).replace('"ephemeral"', '"ephemeral", "ttl": "1h"'))
-    after = json.loads(json.dumps(next_of(claude())).replace('"ephemeral"', '"ephemeral", "ttl": "1h"'))
+    after = json.loads(json.dumps(next_turn(claude())).replace('"ephemeral"', '"ephemeral", "ttl": "1h"'))
     after["tools"].reverse()
-    found = broken(body, after)
+    found = explain_cache_miss(body, after)
 
     assert found.lost_uncached_tokens == round(found.lost_tokens * Decimal("1.9"))
 
@@ -178,11 +185,11 @@ def test_an_entry_with_the_long_ttl_costs_more_to_write_again() -> None:
 def test_a_provider_that_drops_earlier_thinking_ends_the_prefix_there() -> None:
     body = claude() | {"model": "claude-sonnet-4-5"}
     del body["messages"][5:]
-    body["messages"][4]["content"] = [body["messages"][4]["content"][0] | {"cache_control": MARK}]
-    found = broken(body, next_of(body))
+    body["messages"][4]["content"] = [body["messages"][4]["content"][0] | {"cache_control": CACHE_CONTROL}]
+    found = explain_cache_miss(body, next_turn(body))
 
     assert found.cause is MissCause.THINKING_REMOVED
     assert "never shown the reasoning of earlier turns" in found.also[0]
-    assert found.read_tokens > 1000  # up to the mark on the system prompt
+    assert found.read_tokens > 1000  # up to the breakpoint on the system prompt
     kept = body | {"model": "claude-sonnet-4-6"}
-    assert isinstance(verdict(kept, next_of(kept)), NoMiss)
+    assert isinstance(explain(kept, next_turn(kept)), NoMiss)

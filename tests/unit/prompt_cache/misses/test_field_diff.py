@@ -1,4 +1,4 @@
-"""What changed between two texts is told by its looks, and the place that is named is where it changed."""
+"""Changes between two texts are classified, and located where the texts differ."""
 
 import secrets
 import string
@@ -69,14 +69,14 @@ def test_uuids_are_recognized(one: uuid.UUID, other: uuid.UUID, frame: str) -> N
 
 def test_random_ids_of_letters_and_digits_are_almost_always_recognized() -> None:
     alphabet = string.ascii_letters + string.digits
-    told = [
+    kinds = [
         compare_texts(frame.format(one), frame.format(other)).kind
         for frame in FRAMES
         for _ in range(60)
         for one, other in [["".join(secrets.choice(alphabet) for _ in range(12)) for _ in range(2)]]
     ]
 
-    assert told.count(TextChangeKind.RANDOM_ID) >= 0.95 * len(told)
+    assert kinds.count(TextChangeKind.RANDOM_ID) >= 0.95 * len(kinds)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a session's gaps let one expect of the next."""
+"""Forecasts of the next request from a session's gaps."""
 
 import math
 

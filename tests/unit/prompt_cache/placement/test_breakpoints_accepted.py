@@ -1,4 +1,4 @@
-"""Whatever is asked, what the layout makes of it is a request that the provider takes."""
+"""Requests with placed breakpoints are always accepted by the provider."""
 
 import json
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ def read(body: Body) -> Request:
 def laid_out(
     request: Request, cache: SimulatedCache, now: float, gaps: list[float]
 ) -> tuple[Request, SimulatedCache]:
-    """The request with its marks, and the cache once it was sent."""
+    """The request with its breakpoints, and the cache after it."""
     rules, tokens = rules_for(request.model), block_tokens_for(request.model)
-    rhythm = NO_GAPS
+    histogram = NO_GAPS
     for gap in gaps:
-        rhythm = rhythm.with_gap(gap)
-    weights = estimate_returns(forecast_next_request(rhythm), rules)
+        histogram = histogram.with_gap(gap)
+    weights = estimate_returns(forecast_next_request(histogram), rules)
     found = place_breakpoints(build_cached_prompt(request, rules, tokens), rules, cache, weights, now=now)
     written = formats.parse_request(formats.apply_edits(request, found))
     return written, cache.serve(build_cached_prompt(written, rules, tokens), rules, at=now).cache
@@ -50,15 +50,15 @@ def marks_in(found: Any) -> Iterator[dict[str, Any]]:
             yield from marks_in(inner)
 
 
-def without_marks(found: Any) -> Any:
-    """The same with every string content as one block, so that what is left is what was said."""
+def without_breakpoints(found: Any) -> Any:
+    """The request without breakpoints, with every string content as one block."""
     if isinstance(found, dict):
-        kept = {name: without_marks(inner) for name, inner in found.items() if name != "cache_control"}
+        kept = {name: without_breakpoints(inner) for name, inner in found.items() if name != "cache_control"}
         for name in ("content", "system"):
             if isinstance(kept.get(name), str):
                 kept[name] = [{"type": "text", "text": kept[name]}]
         return kept
-    return [without_marks(inner) for inner in found] if isinstance(found, list) else found
+    return [without_breakpoints(inner) for inner in found] if isinstance(found, list) else found
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_every_request_with_our_breakpoints_is_accepted(body: Body, gaps: list[f
     assert validate_request(written) is None
     said = json.loads(written.body)
     assert len(list(marks_in(said))) <= 4
-    assert without_marks(said) == without_marks(body)
+    assert without_breakpoints(said) == without_breakpoints(body)
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_every_request_of_a_growing_session_is_accepted(body: Body, gaps: list[f
     ends = [at + 1 for at, message in enumerate(body["messages"]) if message["role"] == "user"]
     for end, gap in zip(ends, gaps, strict=False):
         request = read({**body, "messages": body["messages"][:end]})
-        if validate_request(request) is not None:  # a call without its result, where the turn was cut
+        if validate_request(request) is not None:  # a tool call without its result, since the turn was cut
             continue
         now += gap
         written, cache = laid_out(request, cache, now, gaps)

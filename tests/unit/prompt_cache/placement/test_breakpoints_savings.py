@@ -1,4 +1,4 @@
-"""Over whole sessions the marks pay: they come close to, or are ahead of, what one would set by hand."""
+"""Over whole sessions, the placed breakpoints cost about as little as fixed ones, or less."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,14 +26,14 @@ def price(usage: CacheUsage, rules: CacheRules) -> float:
 
 
 def ours(session: Sequence[CachedPrompt], gaps: Sequence[float]) -> float:
-    """What a session costs with our marks, of what it costs without any."""
+    """The cost of a session with our breakpoints, as a share of the cost without any."""
     rules = rules_for(session[0].model)
-    cache, now, rhythm, paid = SimulatedCache(), 0.0, NO_GAPS, 0.0
+    cache, now, histogram, paid = SimulatedCache(), 0.0, NO_GAPS, 0.0
     for row, gap in zip(session, gaps, strict=True):
         now += gap
-        rhythm = rhythm.with_gap(gap)
+        histogram = histogram.with_gap(gap)
         found = place_breakpoints(
-            row, rules, cache, estimate_returns(forecast_next_request(rhythm), rules), now=now
+            row, rules, cache, estimate_returns(forecast_next_request(histogram), rules), now=now
         )
         served = cache.serve(apply_breakpoints(row, found), rules, at=now)
         cache = served.cache
@@ -42,7 +42,7 @@ def ours(session: Sequence[CachedPrompt], gaps: Sequence[float]) -> float:
 
 
 def by_hand(session: Sequence[CachedPrompt], gaps: Sequence[float], ways: Ways, ttl: Ttl) -> float:
-    """The same with short-lived marks on the pieces that `ways` names."""
+    """The same with short-TTL breakpoints on the pieces that `ways` names."""
     rules = rules_for(session[0].model)
     cache, now, paid = SimulatedCache(), 0.0, 0.0
     for row, gap in zip(session, gaps, strict=True):
@@ -93,7 +93,7 @@ def test_transient_blocks_and_all_after_them_get_no_breakpoint() -> None:
         now=0.0,
         transient=[time],
     )
-    assert [mark.place for mark in found] == [each.place for each in row.pieces[:-1]]
+    assert [cache_breakpoint.place for cache_breakpoint in found] == [each.place for each in row.pieces[:-1]]
 
 
 def test_a_provider_that_reads_only_at_breakpoints_gets_one_at_an_entry() -> None:
@@ -115,8 +115,8 @@ def test_thinking_that_will_be_dropped_does_not_cost_the_history(calls: int) -> 
         session.append(CachedPrompt(model=FORGETFUL, pieces=tuple(said)))
         loop: list[PromptPiece] = []
         for call in range(calls):
-            thought = piece(f"{turn} {call}", 150, kind="thinking", index=index + 1, markable=False)
-            loop = [*loop, thought, *results(1, 200, index=index + 1, kind="tool_use")]
+            thinking = piece(f"{turn} {call}", 150, kind="thinking", index=index + 1, accepts_breakpoint=False)
+            loop = [*loop, thinking, *results(1, 200, index=index + 1, kind="tool_use")]
             loop = [*loop, *results(1, 1_500, index=index + 2)]
             index += 2
             session.append(CachedPrompt(model=FORGETFUL, pieces=(*said, *loop)))
@@ -166,4 +166,4 @@ def test_there_are_not_more_breakpoints_if_the_whole_request_has_the_long_ttl() 
     found = place_breakpoints(
         row, rules, SimulatedCache(), estimate_returns(forecast_next_request(), rules), now=0.0
     )
-    assert {mark.ttl for mark in found} == {Ttl.TWELVE_HOURS}
+    assert {cache_breakpoint.ttl for cache_breakpoint in found} == {Ttl.TWELVE_HOURS}

@@ -18,23 +18,23 @@ from tests.support.strategies.cache_workloads import Regime, generate_workload, 
 RULES = rules_for("claude-sonnet-4-6")
 
 
-def layers(sighting: ObservedRequest) -> list[PromptLayer]:
-    return [level.layer for level in sighting.levels]
+def layers(observed: ObservedRequest) -> list[PromptLayer]:
+    return [level.layer for level in observed.levels]
 
 
 def seen(log: PrefixLog, workload: Workload) -> list[ObservedRequest]:
-    """Send the calls with a breakpoint at the end of each layer within reach; each is answered at once."""
+    """Send the calls with a breakpoint at the end of each layer within reach; each gets a response at once."""
     found = []
     for call in workload:
         prompt, now = call.request.prompt, call.request.at
-        sighting = log.observe(prompt, RULES, SimulatedCache(), now=now)
-        ends = [level.pieces - 1 for level in sighting.levels if level.pieces <= sighting.reach.pieces]
+        observed = log.observe(prompt, RULES, SimulatedCache(), now=now)
+        ends = [level.pieces - 1 for level in observed.levels if level.pieces <= observed.reach.pieces]
         breakpoints = dict.fromkeys(ends, Ttl.FIVE_MINUTES)
-        sighting = log.record_cost(sighting, prompt, breakpoints, RULES, now=now)
+        observed = log.record_cost(observed, prompt, breakpoints, RULES, now=now)
         log.record_response(
-            sighting, sighting.cache.serve_with_breakpoints(prompt, breakpoints, RULES, at=now).cache
+            observed, observed.cache.serve_with_breakpoints(prompt, breakpoints, RULES, at=now).cache
         )
-        found.append(sighting)
+        found.append(observed)
     return found
 
 
@@ -92,10 +92,10 @@ def test_a_request_that_failed_shows_nothing_and_wrote_nothing() -> None:
     log = PrefixLog()
     first, second = build.workload()
     prompt = first.request.prompt
-    sighting = log.observe(prompt, RULES, SimulatedCache(), now=0)
-    sighting = log.record_cost(sighting, prompt, {1: Ttl.FIVE_MINUTES}, RULES, now=0)
+    observed = log.observe(prompt, RULES, SimulatedCache(), now=0)
+    observed = log.record_cost(observed, prompt, {1: Ttl.FIVE_MINUTES}, RULES, now=0)
     assert log.reuse.balance == 0.25 * 8192
-    log.record_failure(sighting)
+    log.record_failure(observed)
 
     assert log.reuse.balance == 0
     log.observe(second.request.prompt, RULES, SimulatedCache(), now=1000)
@@ -109,11 +109,11 @@ def test_what_one_session_wrote_can_be_read_by_another() -> None:
         build.call(at, at, system=[system], messages=[build.text(512)])
     log = PrefixLog()
     first, second = (call.request for call in build.workload())
-    sighting = log.observe(first.prompt, RULES, SimulatedCache(), now=0)
+    observed = log.observe(first.prompt, RULES, SimulatedCache(), now=0)
     served = SimulatedCache().serve_with_breakpoints(
         first.prompt, {0: Ttl.FIVE_MINUTES}, RULES, at=0, response_at=2
     )
-    log.record_response(sighting, served.cache)
+    log.record_response(observed, served.cache)
     later = log.observe(second.prompt, RULES, SimulatedCache(), now=10)
 
     assert later.levels[0].is_written

@@ -1,4 +1,4 @@
-"""What is known of blocks, by which they are."""
+"""Facts about blocks are looked up by identity."""
 
 from collections.abc import Iterable, Sequence
 

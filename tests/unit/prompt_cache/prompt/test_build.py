@@ -1,4 +1,4 @@
-"""A request as a cache sees it: pieces that add up, told by what they say and by whom, and what breaks them."""
+"""Prompts built from requests: pieces that add up, identified by content and role, and their settings."""
 
 import copy
 import gzip
@@ -46,7 +46,7 @@ def claude(*messages: Any, **fields: Any) -> dict[str, Any]:
 
 
 class Counting:
-    """A counter that is the real one, and knows how often it was asked about a text."""
+    """The real counter, which records how often a text was counted."""
 
     def __init__(self, model: str = MODEL) -> None:
         self._counter = counter_for(model)
@@ -98,14 +98,14 @@ def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> 
 @settings(max_examples=limit_examples(40))
 @given(body=bodies, data=st.data())
 def test_a_breakpoint_changes_neither_digest_nor_tokens(body: dict[str, Any], data: st.DataObject) -> None:
-    marked = copy.deepcopy(body)
-    blocks = [b for m in marked["messages"] if isinstance(m["content"], list) for b in m["content"]]
+    with_breakpoints = copy.deepcopy(body)
+    blocks = [b for m in with_breakpoints["messages"] if isinstance(m["content"], list) for b in m["content"]]
     found = [
         block for block in blocks if block["type"] != "thinking"
-    ]  # which takes no mark, and may be left out
+    ]  # which accepts no breakpoint, and may be dropped
     if found:
         data.draw(st.sampled_from(found))["cache_control"] = {"type": "ephemeral"}
-    plain, other = prompt_of(body), prompt_of(marked)
+    plain, other = prompt_of(body), prompt_of(with_breakpoints)
 
     assert [(p.digest, p.tokens) for p in plain.pieces] == [(p.digest, p.tokens) for p in other.pieces]
     assert [p.breakpoint_ttl for p in other.pieces].count(Ttl.FIVE_MINUTES) == bool(found)
@@ -171,30 +171,30 @@ def test_tokens_of_a_message_without_blocks_go_to_the_next_or_else_the_last(plac
 
 
 def test_blocks_accept_breakpoints_by_the_rules_unless_they_are_empty() -> None:
-    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     empty = {"type": "text", "text": ""}
     prompt = prompt_of(
-        claude({"role": "assistant", "content": [thought, {"type": "text", "text": "Hi"}, empty]})
+        claude({"role": "assistant", "content": [thinking, {"type": "text", "text": "Hi"}, empty]})
     )
 
     assert [piece.accepts_breakpoint for piece in prompt.pieces] == [False, True, False]
 
 
 def test_an_automatic_breakpoint_is_on_the_last_block_that_accepts_one() -> None:
-    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
-    turn = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}, thought]}
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    turn = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}, thinking]}
     prompt = prompt_of(claude("Hello", turn, cache_control={"type": "ephemeral", "ttl": "1h"}))
 
     assert [piece.breakpoint_ttl for piece in prompt.pieces] == [None, Ttl.ONE_HOUR, None]
 
 
 def test_thinking_of_earlier_turns_is_left_out_if_the_provider_drops_it() -> None:
-    thought = {"type": "thinking", "thinking": "Hm. " * 50, "signature": "s"}
+    thinking = {"type": "thinking", "thinking": "Hm. " * 50, "signature": "s"}
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "green"}
     looping = claude(
         "Which lamp?",
-        {"role": "assistant", "content": [thought, call]},
+        {"role": "assistant", "content": [thinking, call]},
         {"role": "user", "content": [result]},
     )
     asking = claude(*looping["messages"], {"role": "assistant", "content": "The green one."}, "Sure?")
@@ -314,7 +314,7 @@ def test_a_growing_session_counts_only_the_texts_of_its_new_turn() -> None:
 
 
 def test_a_block_of_many_long_texts_is_counted_at_once() -> None:
-    """Defect: each of its texts was counted alone, which took three times as long."""
+    """Defect: each of its texts was counted separately, which took three times as long."""
     counter = Counting()
     rows = [f"{number} {'word ' * 20}" for number in range(1_000)]
     call = {"type": "tool_use", "id": "t", "name": "put", "input": {"rows": rows}}
@@ -372,7 +372,7 @@ def test_earlier_messages_of_a_growing_session_keep_their_tokens(model: str) -> 
         usage = cache.serve(prompt, rules, at=number).usage
 
         assert tokens[1 : len(known)] == known[1:]
-        assert abs(tokens[0] - (known or tokens)[0]) <= 1  # a sum may be rounded up or down
+        assert abs(tokens[0] - (known or tokens)[0]) <= 1  # a total may be rounded up or down
         if rules.step_tokens == 1:
             assert abs(usage.read - written) <= 1
         known, cache = tokens, cache.serve(prompt, rules, at=number).cache

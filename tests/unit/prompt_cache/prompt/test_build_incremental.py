@@ -1,4 +1,4 @@
-"""What is put together from notes is what the whole request is to a cache."""
+"""A prompt built incrementally equals the one built from the whole request."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -22,7 +22,7 @@ from tests.support.strategies.request_edits import BODIES
 
 
 class AtOnce:
-    """A counter that counts requests only as a whole."""
+    """A counter that only counts whole requests."""
 
     def __init__(self, model: str) -> None:
         self._counter = counter_for(model)
@@ -37,27 +37,27 @@ class AtOnce:
 def check(request: Request, model: str) -> None:
     rules = rules_for(model)
     whole = build_cached_prompt(request, rules, BlockTokens(AtOnce(model)))
-    trailed = build_cached_prompt(request, rules, BlockTokens(counter_for(model)))
+    incremental = build_cached_prompt(request, rules, BlockTokens(counter_for(model)))
 
-    def told(prompt: Any) -> list[Any]:
+    def contents(prompt: Any) -> list[Any]:
         return [structs.replace(piece, tokens=0) for piece in prompt.pieces]
 
-    assert told(trailed) == told(whole)
-    assert trailed.tokens == whole.tokens
-    assert (trailed.settings, trailed.ttl, trailed.explicit_only, trailed.duplicate_breakpoints) == (
-        whole.settings, whole.ttl, whole.explicit_only, whole.duplicate_breakpoints
-    )  # fmt: skip
+    assert contents(incremental) == contents(whole)
+    assert incremental.tokens == whole.tokens
+    assert (incremental.settings, incremental.ttl) == (whole.settings, whole.ttl)
+    assert incremental.explicit_only == whole.explicit_only
+    assert incremental.duplicate_breakpoints == whole.duplicate_breakpoints
     places = {piece.place.index for piece in whole.pieces if piece.place and piece.area is Area.MESSAGES}
-    # Images are shared out message by message, and what an empty one takes goes elsewhere.
+    # Image tokens are divided message by message, and those of an empty message go elsewhere.
     is_plain = b"image" not in request.body and len(places) == len(request.messages)
-    for one, other in zip(trailed.pieces[1:], whole.pieces[1:], strict=True):
+    for one, other in zip(incremental.pieces[1:], whole.pieces[1:], strict=True):
         assert not is_plain or abs(one.tokens - other.tokens) <= 2
-    assert trailed.layout is None or trailed.layout == find_layout(tuple(trailed.pieces))
-    assert trailed.ends is None or list(trailed.ends) == list(
-        accumulate(each.tokens for each in trailed.pieces)
+    assert incremental.layout is None or incremental.layout == find_layout(tuple(incremental.pieces))
+    assert incremental.ends is None or list(incremental.ends) == list(
+        accumulate(each.tokens for each in incremental.pieces)
     )
-    if trailed.keys is not None and formats.message_history(request).leading_system_messages == 0:
-        assert list(trailed.keys) == list(prefix_keys(replace(trailed, keys=None)))
+    if incremental.keys is not None and formats.message_history(request).leading_system_messages == 0:
+        assert list(incremental.keys) == list(prefix_keys(replace(incremental, keys=None)))
 
 
 @pytest.mark.slow
@@ -125,19 +125,19 @@ def test_a_prompt_stays_the_same_while_its_session_continues_and_is_forked() -> 
             formats.parse_request(body, Format.ANTHROPIC), rules, BlockTokens(counter_for(model))
         )
 
-    def told(*prompts: CachedPrompt) -> list[object]:
+    def contents(*prompts: CachedPrompt) -> list[object]:
         return [
             (tuple(one.pieces), tuple(one.keys or ()), tuple(one.ends or ()), one.layout) for one in prompts
         ]
 
     first = prompt("Hello", "Hi", "Go on")
-    before = told(first)
+    before = contents(first)
     longer, fork = (prompt("Hello", "Hi", "Go on", *more) for more in (("So", "And"), ("No", "Then")))
-    after = told(longer, fork)
+    after = contents(longer, fork)
 
-    assert told(first) == before
+    assert contents(first) == before
     drop_caches()
-    assert after == told(
+    assert after == contents(
         prompt("Hello", "Hi", "Go on", "So", "And"), prompt("Hello", "Hi", "Go on", "No", "Then")
     )
     for one in (first, longer, fork):

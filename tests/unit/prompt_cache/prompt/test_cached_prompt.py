@@ -1,4 +1,4 @@
-"""Pieces of a request, and how far they are from each other."""
+"""Pieces of a prompt, and lookback positions between them."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ KINDS = ("text", "tool_use", "tool_result")
 
 
 def positions(kinds: list[str], *, runs_are_one: bool) -> list[int]:
-    """The position of each piece: its own, but for consecutive tool calls or results, where those are one."""
+    """The position of each piece: one each, unless consecutive tool calls or results count as one."""
     found: list[int] = []
     for at, kind in enumerate(kinds):
         goes_on = runs_are_one and at > 0 and kind == kinds[at - 1] != "text"

@@ -1,4 +1,6 @@
-"""Claude Code's logs: a request is what stood before its answer, and the answer's last line is its bill."""
+"""Claude Code's logs: a request is everything before its response, and the response's last line has its
+usage.
+"""
 
 import json
 from decimal import Decimal
@@ -32,7 +34,7 @@ def calls(folder: Path, *lines: Line | str) -> tuple[RecordedCall, ...]:
 
 
 def sent(asked: RecordedCall) -> list[tuple[str, list[Any]]]:
-    """The messages of a request: who speaks, and of each block its text or the call that it belongs to."""
+    """The messages of a request: the role, and of each block its text or its tool call id."""
     found = []
     for said in asked.last_message.history():
         blocks = json.loads(said.raw)["content"]
@@ -78,7 +80,7 @@ def test_results_are_in_the_order_of_their_calls_even_from_a_side_branch(tmp_pat
 
 
 def test_tool_calls_on_a_side_branch_belong_to_the_response(tmp_path: Path) -> None:
-    """The result that came last hangs on the first of two calls, so the second is not on the way up."""
+    """The parent of the last result is the first of two calls, so the second is not on the path to the root."""
     *_, second = calls(tmp_path, *SESSION[:-1], answer("a4", "u2", 9, "r2", 5_000, 200, text("Two files.")))
 
     assert sent(second)[1:] == [("assistant", ["I look.", "one", "two"]), ("user", ["one", "two"])]
@@ -212,7 +214,7 @@ def test_lines_that_a_compaction_preserved_follow_the_summary(tmp_path: Path) ->
 
 
 def test_preserved_lines_are_attached_again_and_were_requested_before_the_compaction(tmp_path: Path) -> None:
-    """A kept line is logged once more behind the summary, under it, or only there."""
+    """A preserved line is logged once more after the summary, or only there."""
     named = {"anchorUuid": "u5", "uuids": ["u7", "a7"]}
     boundary = {
         "type": "system",
@@ -303,10 +305,10 @@ def test_a_line_that_is_written_twice_is_sent_once(tmp_path: Path) -> None:
 
 
 def test_thinking_in_one_response_of_a_turn_counts_for_the_whole_turn(tmp_path: Path) -> None:
-    thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
     lines = (
         *SESSION[:1],
-        answer("a0", "u1", 2, "r1", 0, 5_000, thought),
+        answer("a0", "u1", 2, "r1", 0, 5_000, thinking),
         *SESSION[1:],
         line("user", "u9", "a4", 20, text("thanks")),
         answer("a9", "u9", 21, "r9", 5_200, 10, text("sure")),
@@ -375,7 +377,7 @@ def test_a_log_of_two_sessions_is_two_recordings(tmp_path: Path) -> None:
 
 
 def test_streamed_output_of_the_agent_is_read_too(tmp_path: Path) -> None:
-    """As `--output-format stream-json` writes it: without parents, and for the lines of a user without ids."""
+    """As written by `--output-format stream-json`: without parents, and user lines without ids."""
     begun: Line = {"type": "system", "subtype": "init", "session_id": "s", "uuid": "i"}
     main = [
         {

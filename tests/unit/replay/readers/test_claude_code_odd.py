@@ -1,4 +1,4 @@
-"""Answers in Claude Code's logs that are none of a model, or whose bills say less than they should."""
+"""Responses in Claude Code's logs that no model wrote, or whose usage is incomplete."""
 
 import json
 from decimal import Decimal
@@ -69,7 +69,7 @@ def test_lines_of_one_response_without_any_id_are_one_call(tmp_path: Path) -> No
 
 
 def test_the_reported_cost_is_the_agents_final_total(tmp_path: Path) -> None:
-    """A total grows from question to question, and begins anew in another process."""
+    """The total grows from turn to turn, and restarts in another process."""
     ends = [{"type": "result", "sessionId": "s", "total_cost_usd": total} for total in (0.1, 0.25, 0.05, 0.3)]
     (one,) = read_recordings(write_log(tmp_path, *SESSION, *ends))
 

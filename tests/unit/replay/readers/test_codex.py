@@ -1,4 +1,4 @@
-"""Session logs of Codex: which calls were made, with what, and what they were charged."""
+"""Session logs of Codex: calls, their histories and their usage."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def recording(folder: Path, *lines: Record, name: str = "rollout-1.jsonl") -> Re
 
 
 def texts(call: RecordedCall) -> list[str]:
-    """The history of a call: the text, the call or the output of each item."""
+    """The history of a call: the text, the tool call or the output of each item."""
     return [_text(json.loads(said.raw)) for said in call.last_message.history()]
 
 

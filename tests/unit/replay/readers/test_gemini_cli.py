@@ -87,7 +87,7 @@ def test_a_response_without_tokens_is_not_a_call(tmp_path: Path) -> None:
 
 
 def test_the_simulation_comes_near_what_was_charged_also_if_the_prompt_became_shorter(tmp_path: Path) -> None:
-    """Gemini CLI sends less from the second request on: no history, however short, would make up for that."""
+    """Gemini CLI sends less from the second request on: even the shortest history would be too long."""
     only = recording(
         tmp_path,
         GEMINI_META,

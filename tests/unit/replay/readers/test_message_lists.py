@@ -1,4 +1,4 @@
-"""Plain lists of messages: every answer in one is a call, and nobody says when it was or what it cost."""
+"""Plain lists of messages: every response in one is a call, without time or usage."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_lists_on_lines_of_their_own_are_separate_conversations(tmp_path: Path) 
 
 
 def test_a_list_that_continues_an_earlier_one_is_the_same_conversation(tmp_path: Path) -> None:
-    """Was: what had been said by then was counted once more with every list."""
+    """Defect: earlier messages were counted once more with every list."""
     found = recordings(tmp_path, CHAT[:3], CHAT, [*CHAT, {"role": "user", "content": "x"}, CHAT[-1]], ANTHROPIC)
 
     assert [[call.last_message.depth for call in one.calls] for one in found] == [[1, 3, 5], [0, 2]]

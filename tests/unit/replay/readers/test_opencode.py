@@ -1,4 +1,4 @@
-"""Sessions of opencode: an export, a storage folder and a database hold the same."""
+"""Sessions of opencode: an export, a storage folder and a database give the same."""
 
 import json
 import sqlite3
@@ -30,7 +30,7 @@ def exported(folder: Path, *messages: Record) -> Recording:
 
 
 def stored(folder: Path) -> Recording:
-    """The same session as opencode kept it in files until version 1.1."""
+    """The same session as files, as opencode stored it until version 1.1."""
     for message in OPENCODE_MESSAGES:
         info = message["info"]
         _write(folder / "message" / "ses_1" / f"{info['id']}.json", info)

@@ -1,4 +1,4 @@
-"""LLM logs of OpenHands: one file for each call, the files of a folder together."""
+"""LLM logs of OpenHands: one file per call, and the files of a folder belong together."""
 
 import json
 from decimal import Decimal

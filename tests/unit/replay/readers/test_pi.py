@@ -1,4 +1,4 @@
-"""pi's sessions: an answer was asked for with what stands before it on its branch, as it was compacted."""
+"""pi's sessions: a response was requested with everything before it on its branch, after compaction."""
 
 import json
 from decimal import Decimal
@@ -25,7 +25,7 @@ def answered(entry: str, parent: str | None, *blocks: Any, **more: Any) -> Line:
 
 
 def linear(*lines: Line) -> list[Line]:
-    """The same lines as the first version wrote them, which had neither ids nor parents."""
+    """The same lines in the first version of the format, which had neither ids nor parents."""
     return [{key: value for key, value in one.items() if key not in ("id", "parentId")} for one in lines]
 
 
@@ -162,8 +162,8 @@ def test_calls_that_a_fork_copied_have_the_same_ids(tmp_path: Path) -> None:
 
 def test_images_and_thinking_are_converted_to_the_anthropic_format(tmp_path: Path) -> None:
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
-    thought = {"type": "thinking", "thinking": "hm", "thinkingSignature": "sig"}
-    lines = (HEADER, said("1", None, "user", image), answered("2", "1", thought, text("seen")))
+    thinking = {"type": "thinking", "thinking": "hm", "thinkingSignature": "sig"}
+    lines = (HEADER, said("1", None, "user", image), answered("2", "1", thinking, text("seen")))
     (call,) = recording(tmp_path, *lines).calls
 
     assert json.loads(call.last_message.raw)["content"][0]["source"] == {

@@ -1,4 +1,4 @@
-"""Logs of requests: bodies that go on from one another share what they share, whoever wrapped them."""
+"""Logs of requests: bodies that continue each other share their messages, whatever program logged them."""
 
 import json
 from pathlib import Path

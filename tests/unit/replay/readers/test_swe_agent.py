@@ -1,4 +1,4 @@
-"""Trajectories: an answer was asked for with the history before it, and a demonstration was not asked for."""
+"""Trajectories: a response was requested with the history before it, and a demonstration was not requested."""
 
 import json
 from decimal import Decimal
@@ -92,7 +92,7 @@ def test_old_observations_are_left_out_if_the_run_limits_them(tmp_path: Path) ->
 
 
 def test_the_last_response_is_a_call_even_if_only_the_steps_contain_it(tmp_path: Path) -> None:
-    """SWE-agent 1 submits without a note in the history."""
+    """SWE-agent 1 submits without an entry in the history."""
     steps = [{"response": said, "action": "x", "observation": "y"} for said in ("I look", "done", "submit")]
     seen = {"role": "user", "content": "fine", "agent": "main", "message_type": "observation"}
     found = recording(tmp_path, {"trajectory": steps, "history": [*HISTORY, seen]})

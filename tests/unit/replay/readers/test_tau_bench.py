@@ -1,4 +1,4 @@
-"""Result files of tau-bench: every answer of the agent is a call."""
+"""Result files of tau-bench: every response of the agent is a call."""
 
 import json
 from pathlib import Path

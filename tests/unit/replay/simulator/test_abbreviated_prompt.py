@@ -1,4 +1,4 @@
-"""Calls told in short, each by going on from the one before: the same as if each were told anew."""
+"""Abbreviated prompts that extend the previous one equal those built from scratch."""
 
 from itertools import accumulate
 
@@ -24,7 +24,7 @@ from tests.unit.replay.simulator.test_reconstruct import TURNS
 def test_a_prompt_that_extends_another_always_equals_one_built_from_scratch(
     turns: list[PlannedTurn], model: str, skipped: int, *, is_told_first: bool
 ) -> None:
-    """Also where a call is left out, as one whose price nobody knows is, or is told before it is asked for."""
+    """Also if a call is skipped (its price is unknown), or recorded as sent before its prompt is built."""
     calls = reconstruct_calls(make_recording(turns * 3, model=model))
     telling, seen = AbbreviatedPrompts(), set[bytes]()
     for sent in calls[:skipped] + calls[skipped + 1 :]:

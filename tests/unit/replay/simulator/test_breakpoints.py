@@ -1,4 +1,4 @@
-"""Calls billed on their way back: as the simulator bills a prompt of all that was sent."""
+"""Serving calls by lookback gives the same as serving whole prompts."""
 
 from dataclasses import replace
 
@@ -33,13 +33,13 @@ from tests.unit.replay.simulator.test_reconstruct import TURNS
     turns=TURNS,
     model=st.sampled_from((MODEL, "claude-sonnet-4-5")),
     ttl=st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)),
-    has_bills=st.booleans(),
+    has_usage=st.booleans(),
 )
 def test_serving_by_lookback_always_equals_serving_the_whole_prompt(
-    turns: list[PlannedTurn], model: str, ttl: Ttl, *, has_bills: bool
+    turns: list[PlannedTurn], model: str, ttl: Ttl, *, has_usage: bool
 ) -> None:
     client, client_whole, fixed, fixed_whole = (SimulatedCache() for _ in range(4))
-    for sent in reconstruct_calls(make_recording(turns * 2, model=model, ttl=ttl, has_usage=has_bills)):
+    for sent in reconstruct_calls(make_recording(turns * 2, model=model, ttl=ttl, has_usage=has_usage)):
         rules = sent.rules
         reach = rules.lookback_positions
         whole = build_prompt(build_tail(sent.front, sent.last_node, lookback_positions=reach), sent.full_nodes)
@@ -80,16 +80,16 @@ def test_the_search_for_a_message_that_accepts_a_breakpoint_is_bounded() -> None
 
 
 def test_an_entry_at_a_breakpoint_below_the_minimum_is_found_by_a_later_one() -> None:
-    """It raised: the entry stood at a mark that asks for nothing."""
+    """Defect: it raised an error, since the entry was at a breakpoint that requests none."""
     (sent,) = reconstruct_calls(make_recording([PlannedTurn()]))
     rules = replace(sent.rules, minimum_tokens=sent.front.tokens + 1)
-    (front_mark,) = (BreakpointPosition(None, at, Ttl.FIVE_MINUTES) for at in sent.front.breakpoints)
+    (front_position,) = (BreakpointPosition(None, at, Ttl.FIVE_MINUTES) for at in sent.front.breakpoints)
     here, at = BreakpointPosition(sent.last_node, 0, Ttl.FIVE_MINUTES), sent.call.at
     entry = write_entry(sent.front.tokens, Ttl.FIVE_MINUTES, at=at, readable_at=at)
-    cache = SimulatedCache(CacheEntries({sent.front.keys[front_mark.piece]: entry}))
+    cache = SimulatedCache(CacheEntries({sent.front.keys[front_position.piece]: entry}))
 
     served = serve_positions(
-        cache, sent.front, sent.last_node, (front_mark, here), rules, at=at, response_at=at
+        cache, sent.front, sent.last_node, (front_position, here), rules, at=at, response_at=at
     )
 
     assert served.usage.read == sent.front.tokens

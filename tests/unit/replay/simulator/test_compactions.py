@@ -1,4 +1,4 @@
-"""Folds of recorded histories: each looks only at what the one before has left."""
+"""Simulated compactions of recorded histories: each reads only what the previous one left."""
 
 import json
 from itertools import accumulate
@@ -19,7 +19,7 @@ from tests.support.harness.example_limits import limit_examples
 OPTIONS = CompactionOptions()
 TRIGGER_TOKENS = 3_000
 STEP_MESSAGES = 9
-# What is said next: a question, what the developer says, a word of the model, calls with results, a late one.
+# The next message: a question, a developer message, a model message, tool calls with results, a late result.
 KINDS = st.lists(
     st.tuples(st.sampled_from("qqsmmcccccl"), st.integers(10, 900)), min_size=20, max_size=90
 )  # fmt: skip
@@ -34,7 +34,7 @@ def result(number: int) -> dict[str, object]:
 
 
 def history(kinds: list[tuple[str, int]]) -> list[HistoryNode]:
-    """Each message of a history in its place."""
+    """The nodes of a history."""
     found: list[HistoryNode] = []
     late: list[int] = []
 
@@ -70,9 +70,9 @@ def history(kinds: list[tuple[str, int]]) -> list[HistoryNode]:
 def places(
     way: list[HistoryNode], reading: MessageReader, earlier: SimulatedCompaction | None
 ) -> tuple[int, int] | None:
-    """Where a history is cut that is looked at whole, and how long its summary may be."""
-    messages = [reading.read(stretch) for stretch in way]
-    tokens = [stretch.tokens for stretch in way]
+    """The cuts of a history that is read as a whole, and the sizes of its summaries."""
+    messages = [reading.read(node) for node in way]
+    tokens = [node.tokens for node in way]
     beyond = earlier.last_compacted.depth + 1 if earlier is not None else 0
     place = find_boundary(
         messages,

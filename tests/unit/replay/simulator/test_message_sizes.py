@@ -1,4 +1,4 @@
-"""The blocks of recorded messages: what the wire says of them, read for less."""
+"""Blocks of recorded messages equal those of the general parser."""
 
 import json
 from typing import Any
@@ -58,8 +58,8 @@ def test_a_message_has_the_blocks_that_the_general_parser_finds(
     if not blocks:
         assert [part.kind for part in parts] == ["opaque"]
         return
-    told = [(BlockFacts(block).digest, block.kind, block.place, block.is_empty) for block in blocks]
-    assert [(part.digest, part.kind, part.place, part.is_empty) for part in parts] == told
+    expected = [(BlockFacts(block).digest, block.kind, block.place, block.is_empty) for block in blocks]
+    assert [(part.digest, part.kind, part.place, part.is_empty) for part in parts] == expected
 
 
 def test_encoded_data_in_a_block_weighs_nothing() -> None:
@@ -67,9 +67,9 @@ def test_encoded_data_in_a_block_weighs_nothing() -> None:
     seen = {"type": "tool_result", "tool_use_id": "t", "content": [PICTURE | {"more": "m" * 90_000}]}
     message = said(json.dumps({"role": "user", "content": [sealed, seen]}).encode())
 
-    thought, picture = read_blocks(Format.ANTHROPIC, message)
+    thinking, picture = read_blocks(Format.ANTHROPIC, message)
 
-    assert thought.approximate_tokens < 30
+    assert thinking.approximate_tokens < 30
     assert picture.approximate_tokens == 1_500
 
 

@@ -1,4 +1,4 @@
-"""Recordings under each policy: what always holds of their bills."""
+"""Recordings under each policy: invariants of their usage and cost."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -32,7 +32,7 @@ LONG = [PlannedTurn(result_chars=8_000, is_question=number % 9 == 8) for number 
 
 
 def prompt_sent(sent: ReconstructedCall, seen: Collection[bytes]) -> CachedPrompt:
-    """A call as its provider's cache sees it; messages that were `seen` are told in short."""
+    """The prompt of a call; messages that were `seen` are abbreviated."""
     reach = sent.rules.lookback_positions
     return build_prompt(
         build_tail(sent.front, sent.last_node, seen=seen, lookback_positions=reach), sent.full_nodes
@@ -57,8 +57,8 @@ def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(
             assert outcome.input_tokens == sent
     assert found.outcomes[Policy.NONE].uncached == sent
     if not found.outcomes[Policy.ADAPTIVE_COMPACTION].folds:
-        fold, adaptive = found.outcomes[Policy.ADAPTIVE_COMPACTION], found.outcomes[Policy.ADAPTIVE]
-        assert replace(fold, policy=adaptive.policy) == adaptive
+        compacted, adaptive = found.outcomes[Policy.ADAPTIVE_COMPACTION], found.outcomes[Policy.ADAPTIVE]
+        assert replace(compacted, policy=adaptive.policy) == adaptive
 
 
 @settings(max_examples=limit_examples(15), deadline=None)
@@ -80,7 +80,7 @@ def test_a_policy_never_depends_on_which_others_are_requested(
 def test_an_abbreviated_prompt_always_has_the_usage_of_the_whole_one(
     turns: list[PlannedTurn], model: str
 ) -> None:
-    """A long history is one piece to the simulator but for its end: that changes no bill to speak of."""
+    """In the simulation, a long history is one piece except for its end: that hardly changes the usage."""
     rules = rules_for(model)
     expected = estimate_returns(forecast_next_request(), rules)
     short, whole = SimulatedCache(), SimulatedCache()
@@ -138,7 +138,7 @@ def test_the_recorded_policy_always_has_the_reconstructed_usage(turns: list[Plan
 
 @settings(max_examples=limit_examples(30), deadline=None)
 @given(
-    bills=st.lists(
+    usages=st.lists(
         st.builds(
             CacheUsage,
             uncached=st.integers(0, 300_000),
@@ -149,10 +149,10 @@ def test_the_recorded_policy_always_has_the_reconstructed_usage(turns: list[Plan
         max_size=8,
     )
 )
-def test_tokens_added_up_first_always_cost_what_each_call_costs(bills: list[CacheUsage]) -> None:
+def test_tokens_added_up_first_always_cost_what_each_call_costs(usages: list[CacheUsage]) -> None:
     till = CostSum(BOOK)
     dollars = Decimal(0)
-    for usage in bills:
+    for usage in usages:
         assert till.add(usage, 100, model="claude-sonnet-4-5", provider="anthropic", at=1.78e9)
         price = BOOK.price(
             "claude-sonnet-4-5", Usage(cache=usage, output_tokens=100), provider="anthropic", at=1.78e9
@@ -167,14 +167,14 @@ def test_tokens_added_up_first_always_cost_what_each_call_costs(bills: list[Cach
 def test_a_long_session_is_compacted_and_then_fits() -> None:
     found = replay_recording(make_recording(LONG), BOOK, ReplayOptions(window_tokens=60_000))
 
-    adaptive, fold = found.outcomes[Policy.ADAPTIVE], found.outcomes[Policy.ADAPTIVE_COMPACTION]
-    assert adaptive.overflows > 0 == fold.overflows
-    assert fold.folds > 0
-    assert fold.largest_context < 60_000 < adaptive.largest_context
-    assert fold.input_tokens < adaptive.input_tokens
-    assert fold.dollars is not None
-    assert 0 < fold.fold_dollars < fold.dollars
-    assert fold.output > adaptive.output  # the summaries
+    adaptive, compacted = found.outcomes[Policy.ADAPTIVE], found.outcomes[Policy.ADAPTIVE_COMPACTION]
+    assert adaptive.overflows > 0 == compacted.overflows
+    assert compacted.folds > 0
+    assert compacted.largest_context < 60_000 < adaptive.largest_context
+    assert compacted.input_tokens < adaptive.input_tokens
+    assert compacted.dollars is not None
+    assert 0 < compacted.fold_dollars < compacted.dollars
+    assert compacted.output > adaptive.output  # the summaries
 
 
 def test_one_hour_breakpoints_outlive_a_long_gap_and_cost_more_without_one() -> None:

@@ -1,4 +1,4 @@
-"""What calls had sent, told from a recording and its bills."""
+"""Calls are reconstructed from a recording and its usage."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ TURNS = st.lists(
 
 
 def off_by(recording: Recording) -> float:
-    """How far the simulated bill is from the logged one, as a share of that."""
+    """Relative difference of the simulated cost from the recorded one."""
     check = replay_recording(recording, BOOK, ReplayOptions(policies=(Policy.RECORDED,))).check
     assert check.off is not None
     return check.off
@@ -110,7 +110,7 @@ def test_an_entry_that_outlives_its_ttl_is_found_in_the_usage_and_counted() -> N
 
 
 def test_an_unrecorded_shortening_of_the_history_is_found_in_the_usage() -> None:
-    """Agents clear old results of tools without a word in their logs."""
+    """Agents drop old tool results without logging it."""
     recording = make_recording([PlannedTurn(result_chars=9_000) for _ in range(12)])
     cleared = []
     for number, call in enumerate(recording.calls):
@@ -159,7 +159,7 @@ def test_a_call_that_neither_read_nor_wrote_had_no_breakpoints() -> None:
 
 @pytest.mark.parametrize("words", [200, 30_000])
 def test_a_recorded_system_prompt_is_scaled_to_the_usage(words: int) -> None:
-    """What is counted offline of it is an estimate; the sum of a bill is not."""
+    """Its offline count is an estimate; the total of the usage is not."""
     around = b'{"model": "claude-sonnet-4-6", "max_tokens": 900, "system": "' + b"word " * words + b'"}'
     recording = make_recording([PlannedTurn() for _ in range(6)])
     calls = tuple(replace(call, envelope=around) for call in recording.calls)
