@@ -1,7 +1,7 @@
 """Forecasts when the next request arrives, from the gaps between requests of a session and its agent.
 
 Gaps are counted by length. A new session starts with the gaps of its agent's other sessions, and a new agent
-with those of recorded agents (`rhythm.toml`).
+with those of recorded agents (`arrivals.toml`).
 """
 
 import math
@@ -16,7 +16,7 @@ import msgspec
 from foveate.prompt_cache.placement.reuse import CacheReach
 from foveate.prompt_cache.rules import CacheRules
 
-_TABLE = Path(__file__).with_name("rhythm.toml")
+_TABLE = Path(__file__).with_name("arrivals.toml")
 _MIN_GAP_SECONDS = 1.0
 _MAX_CACHED_PROBABILITIES = 64  # mostly one for each TTL
 
@@ -25,7 +25,7 @@ class _GapPrior(TypedDict):
     edges_seconds: list[float]
     shares: list[float]
     weight_gaps: float
-    most_agent_gaps: float
+    max_agent_gaps: float
     fading: float
     few_gaps: float
     changed_end: float
@@ -116,7 +116,7 @@ def _recorded_probability(after_seconds: float, until_seconds: float) -> float:
 def forecast_next_request(session: GapHistogram = NO_GAPS, agent: GapHistogram = NO_GAPS) -> ArrivalForecast:
     """Forecast from recorded agents, this agent's gaps and the session's own, with increasing weight."""
     return ArrivalForecast(
-        _recorded_gaps().merge(agent.limit_weight(_load_prior()["most_agent_gaps"])).merge(session)
+        _recorded_gaps().merge(agent.limit_weight(_load_prior()["max_agent_gaps"])).merge(session)
     )
 
 

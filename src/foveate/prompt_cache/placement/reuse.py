@@ -102,7 +102,7 @@ def prior_probability(layer: PromptLayer, shape: RequestShape) -> float:
         + weights["has_breakpoints"] * shape.has_breakpoints
         + weights["log_tokens"] * log(max(1, shape.tokens) / 1000)
     )
-    return max(weights["least"], 1 / (1 + exp(-logit)))
+    return max(weights["minimum"], 1 / (1 + exp(-logit)))
 
 
 class ReuseRate(msgspec.Struct, frozen=True):
