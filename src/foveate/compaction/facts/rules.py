@@ -77,8 +77,8 @@ def rules() -> FactRules:
         ),
         asking_inside=re.compile(_alternatives(table["asking_inside"])),
         unfinished=re.compile(rf"(?<!\w)(?:{_alternatives(table['unfinished'])})$", re.IGNORECASE),
-        negations=frozenset(table["negating"]),
-        small_words=frozenset(table["small"]),
+        negations=frozenset(table["negations"]),
+        small_words=frozenset(table["small_words"]),
         number=re.compile(
             rf"(?<![\w.,/-])(?:\d{{4}}-\d\d-\d\d|\d{{2,5}}x\d{{2,5}}|"
             rf"[$€£#]?\d{{1,20}}(?:[.,]\d{{1,20}}){{0,5}}(?:e[+-]?\d{{1,3}}|"
@@ -87,7 +87,7 @@ def rules() -> FactRules:
         ),
         extensions=frozenset(table["extensions"]),
         path_arguments=frozenset(table["path_arguments"]),
-        file_actions=table["deeds"],
+        file_actions=table["file_actions"],
     )
 
 
