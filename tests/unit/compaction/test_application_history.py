@@ -21,10 +21,10 @@ BOUNDARY = 4
 
 
 def chain_to(*words: str) -> HashChain:
-    hashes, tip = [], b""
+    hashes, boundary_hash = [], b""
     for word in words:
-        tip = hash_word((tip, word))
-        hashes.append(tip)
+        boundary_hash = hash_word((boundary_hash, word))
+        hashes.append(boundary_hash)
     return HashChain(leading_system_messages=0, hashes=tuple(hashes), spellings=b"")
 
 
@@ -32,30 +32,32 @@ class Sender:
     """Sends conversations with a store, and remembers the prefix of each response."""
 
     def __init__(self) -> None:
-        self.journal = InMemoryCompactionStore()
-        self.fold: Compaction | None = None
+        self.store = InMemoryCompactionStore()
+        self.compaction: Compaction | None = None
 
-    def folded(self, words: list[str]) -> None:
-        tip = chain_to(*words).hashes[BOUNDARY - 1]
-        self.fold = replace(COMPACTION, boundary=tip, messages=BOUNDARY, seen_messages=len(words))
+    def compact(self, words: list[str]) -> None:
+        boundary_hash = chain_to(*words).hashes[BOUNDARY - 1]
+        self.compaction = replace(
+            COMPACTION, boundary=boundary_hash, messages=BOUNDARY, seen_messages=len(words)
+        )
 
     def undo(self) -> None:
-        if self.fold is not None:
-            self.fold = replace(self.fold, undone_at=1.0)
+        if self.compaction is not None:
+            self.compaction = replace(self.compaction, undone_at=1.0)
 
     async def send(self, words: list[str], *, fails: bool = False) -> tuple[bool, set[int]]:
         """Tell whether it was sent with the compaction, and which positions have another prefix."""
         chain = chain_to(*words)
         line = await load_application_history(
-            chain, [self.fold] if self.fold else [], self.journal, model=MODEL
+            chain, [self.compaction] if self.compaction else [], self.store, model=MODEL
         )
         if line is None:
             return False, set()
         assert isinstance(line, ApplicationHistory)
-        is_applied = self.fold is not None and self.fold.undone_at is None and not fails
-        unbound = {place for some in line.invalid_thinking_ranges() for place in some}
-        await record_applications(line, self.journal, is_applied=is_applied)
-        return is_applied, unbound
+        is_applied = self.compaction is not None and self.compaction.undone_at is None and not fails
+        invalid = {place for some in line.invalid_thinking_ranges() for place in some}
+        await record_applications(line, self.store, is_applied=is_applied)
+        return is_applied, invalid
 
 
 ACTS = st.lists(
@@ -74,29 +76,29 @@ def test_exactly_the_messages_after_another_prefix_are_found(
         sender = Sender()
         words = [str(number) for number in range(6)]
         behind: dict[str, bool] = dict.fromkeys(words, False)
-        sender.folded(words)
+        sender.compact(words)
         is_exact, number = True, 6
         for act in acts:
             if act == "undo":
                 sender.undo()
                 continue
             if act == "doubt":
-                assert sender.fold
-                await invalidate_history(chain_to(*words), sender.fold, sender.journal)
+                assert sender.compaction
+                await invalidate_history(chain_to(*words), sender.compaction, sender.store)
                 is_exact = False
                 continue
             if act == "fork":
                 words = words[: max(BOUNDARY + 1, len(words) - 3)]
                 is_exact = False
-            is_folded, unbound = await sender.send(words, fails=act == "fails")
-            wrong = {at for at, word in enumerate(words) if behind[word] is not is_folded}
+            is_compacted, invalid = await sender.send(words, fails=act == "fails")
+            wrong = {at for at, word in enumerate(words) if behind[word] is not is_compacted}
             if act != "fails":  # thinking could not be dropped if the compaction could not be applied
-                assert wrong <= unbound
-                if is_exact and sender.fold and sender.fold.undone_at is None:
-                    assert wrong == unbound
+                assert wrong <= invalid
+                if is_exact and sender.compaction and sender.compaction.undone_at is None:
+                    assert wrong == invalid
             number += 1
             words = [*words, f"answer {number}", f"next {number}"]
-            behind |= {f"answer {number}": is_folded, f"next {number}": is_folded}
+            behind |= {f"answer {number}": is_compacted, f"next {number}": is_compacted}
 
     asyncio.run(check())
 
@@ -105,7 +107,7 @@ async def test_after_an_undo_only_messages_after_the_summary_are_found() -> None
     sender = Sender()
     words = [str(number) for number in range(6)]
     await sender.send(words)
-    sender.folded(words)
+    sender.compact(words)
     words += ["a", "b"]
     assert await sender.send(words) == (True, set(range(8)))
     words += ["c", "d"]
@@ -120,7 +122,7 @@ async def test_after_an_undo_only_messages_after_the_summary_are_found() -> None
 async def test_without_a_recorded_start_all_messages_since_the_compaction_are_found() -> None:
     sender = Sender()
     words = [str(number) for number in range(6)]
-    sender.folded(words)
+    sender.compact(words)
     sender.undo()
     words += ["a", "b"]
     assert await sender.send(words) == (False, {6, 7})
@@ -130,9 +132,9 @@ async def test_without_a_recorded_start_all_messages_since_the_compaction_are_fo
 
 async def test_changes_that_cannot_be_stored_are_found_again() -> None:
     sender = Sender()
-    sender.journal = InMemoryCompactionStore(unavailable=["used"])
+    sender.store = InMemoryCompactionStore(unavailable=["used"])
     words = [str(number) for number in range(6)]
-    sender.folded(words)
+    sender.compact(words)
     for _ in range(3):
         assert await sender.send(words) == (True, set(range(len(words))))
         words += ["a", "b"]

@@ -139,16 +139,16 @@ def test_a_request_that_ends_in_the_compacted_head_is_unchanged() -> None:
 
 
 def test_a_fork_that_answers_a_compacted_call_is_unchanged() -> None:
-    asked, answer = tool_step("a")
+    call, result = tool_step("a")
     request = chat(
         text_message("user", "x"),
         text_message("assistant", "y"),
         text_message("user", "q"),
-        asked,
+        call,
         text_message("user", "stop"),
     )
     fork = chat(
-        text_message("user", "x"), text_message("assistant", "y"), text_message("user", "q"), asked, answer
+        text_message("user", "x"), text_message("assistant", "y"), text_message("user", "q"), call, result
     )
     assert apply_compactions(fork, make_compaction_at(request, 4)).body == fork.body
 
@@ -171,9 +171,9 @@ def test_another_system_prompt_does_not_prevent_a_compaction() -> None:
 
 def test_carried_facts_are_listed_unless_the_summary_contains_them() -> None:
     compaction = replace(COMPACTION, messages=1200, carried=("a parser", "/srv/app.py"))
-    told = summary_text(compaction)
-    assert "1,200 messages" in told
-    assert told.endswith("Also named there:\n- /srv/app.py")
+    text = summary_text(compaction)
+    assert "1,200 messages" in text
+    assert text.endswith("Also named there:\n- /srv/app.py")
     assert summary_text(replace(compaction, carried=())).endswith(compaction.summary)
 
 
@@ -193,17 +193,17 @@ def test_the_edits_have_a_reason_and_count_savings_once() -> None:
 @pytest.mark.parametrize("after_user", [True, False])
 @pytest.mark.parametrize("before_model", [True, False])
 def test_roles_alternate_around_placeholder_messages(after_user: bool, before_model: bool) -> None:
-    made = placeholder_messages("x", Format.CHAT, after_user=after_user, before_model=before_model)
-    opening = ["user" if after_user else "assistant", *(one.role for one in made[0])]
-    closing = [*(one.role for one in made[1]), "assistant" if before_model else "user"]
-    assert all(one != other for one, other in pairwise([*opening, *closing]))
+    messages = placeholder_messages("x", Format.CHAT, after_user=after_user, before_model=before_model)
+    opening = ["user" if after_user else "assistant", *(message.role for message in messages[0])]
+    closing = [*(message.role for message in messages[1]), "assistant" if before_model else "user"]
+    assert all(message != other for message, other in pairwise([*opening, *closing]))
     assert (opening[-1], closing[0]) == ("user", "assistant")  # a system message in between is valid
 
 
 def test_geminis_model_role_is_used() -> None:
-    made, _ = placeholder_messages("x", Format.GEMINI, after_user=True, before_model=True)
-    assert [one.role for one in made] == ["model", "user"]
-    assert made[1].parts == (Text(CONTINUE_REQUEST),)
+    messages, _ = placeholder_messages("x", Format.GEMINI, after_user=True, before_model=True)
+    assert [message.role for message in messages] == ["model", "user"]
+    assert messages[1].parts == (Text(CONTINUE_REQUEST),)
 
 
 def test_images_and_documents_are_described_by_their_metadata() -> None:
@@ -222,8 +222,8 @@ def strip_thinking(raws: Sequence[bytes]) -> list[Any]:
     left = []
     for found in map(parse_json, raws):
         if isinstance(found.get("content"), list) and found.get("role") == "assistant":
-            kept = [b for b in found["content"] if b["type"] not in ("thinking", "redacted_thinking")]
-            found = {**found, "content": kept or OMITTED_THINKING}
+            blocks = [b for b in found["content"] if b["type"] not in ("thinking", "redacted_thinking")]
+            found = {**found, "content": blocks or OMITTED_THINKING}
         left.append(found)
     return left
 

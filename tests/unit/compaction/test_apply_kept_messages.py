@@ -47,7 +47,8 @@ def message_lines(request: Request) -> list[str]:
     """Roles, with the texts that are neither calls nor results."""
     found: list[dict[str, Any]] = [parse_json(raw) for raw in request.messages]
     return [
-        f"{one['role']}: {one['content']}" if isinstance(one["content"], str) else one["role"] for one in found
+        f"{message['role']}: {message['content']}" if isinstance(message["content"], str) else message["role"]
+        for message in found
     ]
 
 
@@ -116,7 +117,7 @@ def test_a_fork_between_two_steps_keeps_the_open_question(system: list[Body]) ->
         f"user: {summary_text(compaction)}",
         f"assistant: {ACKNOWLEDGEMENT}",
         "user: Port it. Never touch db-prod-7.",
-        *(f"system: {one['content']}" for one in system),
+        *(f"system: {message['content']}" for message in system),
         f"assistant: {PROGRESS_NOTE}",
         "user: Stop. How far are you?",
     ]

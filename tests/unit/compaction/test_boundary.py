@@ -43,11 +43,11 @@ def system_message() -> Message:
 
 
 def boundary_of(
-    messages: list[Message], *, keep: int, trigger: int = 1000, each: int = 10, beyond: int = 0
+    messages: list[Message], *, keep: int, threshold: int = 1000, tokens_each: int = 10, compacted: int = 0
 ) -> int | None:
-    tokens = [each] * len(messages)
+    tokens = [tokens_each] * len(messages)
     return find_boundary(
-        messages, tokens, tail_keep_tokens=keep, threshold_tokens=trigger, compacted_messages=beyond
+        messages, tokens, tail_keep_tokens=keep, threshold_tokens=threshold, compacted_messages=compacted
     )
 
 
@@ -68,7 +68,7 @@ def test_the_tail_is_the_shortest_that_keeps_enough_tokens() -> None:
 
 def test_the_tail_needs_at_most_half_the_threshold() -> None:
     messages = [question(), model_message()] * 10
-    assert boundary_of(messages, keep=20_000, trigger=100) == 15
+    assert boundary_of(messages, keep=20_000, threshold=100) == 15
 
 
 def test_a_history_shorter_than_the_tail_has_no_boundary() -> None:
@@ -137,12 +137,12 @@ def test_a_late_result_keeps_everything_since_its_call_together() -> None:
 
 
 def test_thinking_is_not_separated_from_the_call_after_it() -> None:
-    thought = model_message(Thinking("", 40))
+    thinking = model_message(Thinking("", 40))
     messages = [
         question(),
         model_message(),
         question(),
-        thought,
+        thinking,
         call_message("a"),
         call_message("b"),
         result_message("a"),
@@ -181,8 +181,8 @@ def test_a_later_compaction_covers_more_than_the_one_before() -> None:
     messages = [question(), model_message()] * 6
     first = boundary_of(messages[:8], keep=20)
     assert first == 6
-    assert boundary_of(messages[:8], keep=20, beyond=first) is None
-    assert boundary_of(messages, keep=20, beyond=first) == 10
+    assert boundary_of(messages[:8], keep=20, compacted=first) is None
+    assert boundary_of(messages, keep=20, compacted=first) == 10
     assert TurnStructure(messages).replaced_messages(10, compacted_messages=6) == (6, 7, 8, 9)
 
 
@@ -246,8 +246,8 @@ def test_results_of_stored_calls_stay() -> None:
 
 
 def test_a_readable_compaction_of_the_provider_is_compacted_like_any_message() -> None:
-    told = model_message(Opaque("compaction", b'{"content":"A parser is wanted."}'), Text("So."))
-    messages = [told, question(), model_message(), question()]
+    summary_message = model_message(Opaque("compaction", b'{"content":"A parser is wanted."}'), Text("So."))
+    messages = [summary_message, question(), model_message(), question()]
     assert TurnStructure(messages).replaced_messages(3) == (0, 1, 2)
     assert describe_head(messages[:3]).turn_indexes == (0, 1, 2)
     assert describe_head(messages[:3]).join_tail(messages[3:]) is not None
@@ -284,28 +284,31 @@ def test_every_message_needs_a_token_count() -> None:
 @pytest.mark.slow
 @limited
 @given(talks(), numbers, numbers)
-def test_a_boundary_never_separates_a_call_from_its_result(talk: Talk, keep: int, trigger: int) -> None:
-    cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=trigger)
-    for place in {*TurnStructure(talk.messages).cut_points(), *([cut] if cut is not None else [])}:
-        assert all(asking >= place or answer < place for asking, answer in talk.pairs)
-        kept = (*TurnStructure(talk.messages).open_question(place), *range(place, len(talk.messages)))
-        assert not new_orphans(talk.messages, kept)
+def test_a_boundary_never_separates_a_call_from_its_result(talk: Talk, keep: int, threshold: int) -> None:
+    cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=threshold)
+    for boundary in {*TurnStructure(talk.messages).cut_points(), *([cut] if cut is not None else [])}:
+        assert all(asking >= boundary or answer < boundary for asking, answer in talk.pairs)
+        kept_indexes = (
+            *TurnStructure(talk.messages).open_question(boundary),
+            *range(boundary, len(talk.messages)),
+        )
+        assert not new_orphans(talk.messages, kept_indexes)
 
 
 @pytest.mark.slow
 @limited
 @given(talks(), numbers, numbers)
-def test_the_tail_is_long_enough_unless_a_step_is_too_long(talk: Talk, keep: int, trigger: int) -> None:
-    cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=trigger)
+def test_the_tail_is_long_enough_unless_a_step_is_too_long(talk: Talk, keep: int, threshold: int) -> None:
+    cut = find_boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, threshold_tokens=threshold)
     if cut is None:
         return
-    wanted, half = min(keep, trigger // 2), trigger // 2
+    wanted, half = min(keep, threshold // 2), threshold // 2
     history = TurnStructure(talk.messages)
     assert history.replaced_messages(cut)
     if sum(talk.tokens[cut:]) < wanted:
-        earlier = [place for place in history.cut_points() if place < cut]
+        earlier = [boundary for boundary in history.cut_points() if boundary < cut]
         assert sum(talk.tokens[earlier[-1] :]) > half
-    for later in (place for place in history.cut_points() if place > cut):
+    for later in (boundary for boundary in history.cut_points() if boundary > cut):
         assert sum(talk.tokens[later:]) < wanted or sum(talk.tokens[cut:]) < wanted
 
 
@@ -315,7 +318,7 @@ def test_the_tail_is_long_enough_unless_a_step_is_too_long(talk: Talk, keep: int
 def test_the_open_question_and_all_system_messages_stay(talk: Talk) -> None:
     history = TurnStructure(talk.messages)
     for cut in history.cut_points():
-        last = max(place for place in talk.api_format if place < cut)
+        last = max(boundary for boundary in talk.api_format if boundary < cut)
         turn = next(turn for turn in talk.turns if last in turn)
         if talk.is_model(last):
             assert not history.open_question(cut)
@@ -324,7 +327,7 @@ def test_the_open_question_and_all_system_messages_stay(talk: Talk) -> None:
         stays = {*history.open_question(cut), *range(cut, len(talk.lines))}
         assert {*range(len(talk.lines))} - stays - set(talk.api_format).intersection(
             history.replaced_messages(cut)
-        ) == {place for place in range(cut) if place not in talk.api_format}
+        ) == {boundary for boundary in range(cut) if boundary not in talk.api_format}
 
 
 @pytest.mark.slow
@@ -332,15 +335,18 @@ def test_the_open_question_and_all_system_messages_stay(talk: Talk) -> None:
 @given(talks(), st.data())
 def test_a_described_head_tells_which_tails_may_follow(talk: Talk, data: st.DataObject) -> None:
     messages = talk.messages
-    place = data.draw(st.integers(0, len(messages)))
-    history, junction = TurnStructure(messages), describe_head(messages[:place]).join_tail(messages[place:])
-    if not history.is_cut_point(place) or not history.replaced_messages(place):
+    boundary = data.draw(st.integers(0, len(messages)))
+    history, junction = (
+        TurnStructure(messages),
+        describe_head(messages[:boundary]).join_tail(messages[boundary:]),
+    )
+    if not history.is_cut_point(boundary) or not history.replaced_messages(boundary):
         assert junction is None
     else:
         assert junction is not None
         assert (junction.kept_indexes, junction.replaced_indexes) == (
-            history.open_question(place),
-            history.replaced_messages(place),
+            history.open_question(boundary),
+            history.replaced_messages(boundary),
         )
 
 

@@ -41,20 +41,20 @@ def test_a_growing_session_is_compacted_like_an_unknown_one(body: Body, data: st
     cut = data.draw(st.sampled_from(find_cuts(request)))
     compaction = make_compaction_at(request, cut)
     field = "input" if "input" in body else "messages"
-    said = body[field]
+    messages_sent = body[field]
     # Repeat some at the end: results of compacted calls, or calls without results.
-    said = [*said, *data.draw(st.lists(st.sampled_from(said), max_size=3))]
+    messages_sent = [*messages_sent, *data.draw(st.lists(st.sampled_from(messages_sent), max_size=3))]
 
     def at(size: int) -> Request:
-        return formats.parse_request(to_json({**body, field: said[:size]}))
+        return formats.parse_request(to_json({**body, field: messages_sent[:size]}))
 
     def edits(size: int) -> tuple[Edit, ...]:
         return build_compaction_edits(at(size), compute_chain(at(size)), [compaction])
 
     drop_caches()
-    noted = [edits(size) for size in range(cut + 1, len(said) + 1)]
+    noted = [edits(size) for size in range(cut + 1, len(messages_sent) + 1)]
     fresh = []
-    for size in range(cut + 1, len(said) + 1):
+    for size in range(cut + 1, len(messages_sent) + 1):
         drop_caches()
         fresh.append(edits(size))
 

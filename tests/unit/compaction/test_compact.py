@@ -160,10 +160,10 @@ async def test_facts_omitted_by_the_redraft_are_listed_after_the_first_draft() -
 async def test_a_full_list_says_how_many_facts_are_missing() -> None:
     body = claude_body(12)
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
-    asked = {"role": "user", "content": f"Find the slow parser. {' '.join(rules)}"}
+    question = {"role": "user", "content": f"Find the slow parser. {' '.join(rules)}"}
     summarizer = ScriptedSummarizer(INCOMPLETE_SUMMARY)
     result = await run_compaction(
-        make_subject({**body, "messages": [asked, *body["messages"][1:]]}),
+        make_subject({**body, "messages": [question, *body["messages"][1:]]}),
         summarizer,
         InMemoryCompactionStore(),
     )
@@ -234,11 +234,11 @@ async def test_a_lease_is_renewed_while_a_summary_is_written() -> None:
 async def test_nothing_is_stored_after_the_lease_is_lost() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.2)
-    folding = asyncio.create_task(run_compaction(candidate, summarizer, store))
+    compacting = asyncio.create_task(run_compaction(candidate, summarizer, store))
     await summarizer.started.wait()
     theirs = replace(store.leases[candidate.session_id], holder="another", fence=2)
     store.leases[candidate.session_id] = theirs
-    result = await folding
+    result = await compacting
 
     assert (result.outcome, result.compaction) == (CompactionOutcome.LOCK_HELD, None)
     assert store.compactions == []
@@ -316,11 +316,11 @@ async def test_a_store_that_is_unavailable_for_a_moment_does_not_stop_a_compacti
 async def test_a_cancelled_compaction_releases_its_lease() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, seconds=30)
-    folding = asyncio.create_task(run_compaction(candidate, summarizer, store))
+    compacting = asyncio.create_task(run_compaction(candidate, summarizer, store))
     await summarizer.started.wait()
-    folding.cancel()
+    compacting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await folding
+        await compacting
 
     assert store.leases[candidate.session_id].holder == ""
     assert store.compactions == []
@@ -328,13 +328,13 @@ async def test_a_cancelled_compaction_releases_its_lease() -> None:
 
 async def test_a_compaction_cancelled_while_acquiring_its_lease_releases_it() -> None:
     store, candidate = SlowCompactionStore(), make_subject(claude_body(12))
-    folding = asyncio.create_task(
+    compacting = asyncio.create_task(
         run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
     )
     await store.lease_requested.wait()
-    folding.cancel()
+    compacting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await folding
+        await compacting
 
     assert store.leases[candidate.session_id].holder == ""
 

@@ -59,12 +59,12 @@ async def test_usage_before_an_attempt_that_hangs_is_kept() -> None:
 
 async def test_a_cancelled_compaction_leaves_its_usage_with_the_caller() -> None:
     usage_log, summarizer = UsageLog(), ScriptedSummarizer(COMPLETE_SUMMARY, usage=USAGE, calls=2, seconds=30)
-    folding = asyncio.create_task(
+    compacting = asyncio.create_task(
         make_runner(InMemoryCompactionStore(), summarizer).compact(make_subject(claude_body(12)), usage_log)
     )
     await summarizer.started.wait()
-    folding.cancel()
-    await asyncio.wait((folding,))
+    compacting.cancel()
+    await asyncio.wait((compacting,))
 
     assert usage_log.usages == (USAGE, USAGE, None)
 
@@ -72,12 +72,12 @@ async def test_a_cancelled_compaction_leaves_its_usage_with_the_caller() -> None
 async def test_usage_is_kept_after_the_lease_is_lost() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, usage=USAGE, calls=2, seconds=30)
-    folding = asyncio.create_task(
+    compacting = asyncio.create_task(
         run_compaction(candidate, summarizer, store, replace(OPTIONS, lock_ttl_seconds=0.3))
     )
     await summarizer.started.wait()
     store.leases[candidate.session_id] = replace(store.leases[candidate.session_id], holder="another", fence=2)
-    result = await folding
+    result = await compacting
 
     assert result.outcome is CompactionOutcome.LOCK_HELD
     assert result.usages == (USAGE, USAGE, None)

@@ -66,19 +66,19 @@ def make_plan(
     limit: int,
     options: OverflowOptions = MAKES_ROOM,
     *,
-    each: int = 1000,
+    tokens_each: int = 1000,
     count: TokenCount | None = None,
-    can_fold: bool = False,
+    can_compact: bool = False,
 ) -> OverflowPlan:
     messages = [formats.parse_message(request.format, raw) for raw in request.messages]
     return plan_overflow(
         request,
         messages,
-        [each] * len(messages),
-        count or exact(each * len(messages)),
+        [tokens_each] * len(messages),
+        count or exact(tokens_each * len(messages)),
         limit_tokens=limit,
         options=options,
-        can_compact=can_fold,
+        can_compact=can_compact,
     )
 
 
@@ -87,7 +87,7 @@ def apply_plan(request: Request, plan: OverflowPlan) -> Request:
 
 
 def test_a_request_that_fits_is_passed_unchanged() -> None:
-    plan = make_plan(chat(2), 10**6, FOLDS, can_fold=True)
+    plan = make_plan(chat(2), 10**6, FOLDS, can_compact=True)
     assert (plan.actions, plan.edits) == ((OverflowAction.PASS,), ())
     assert plan.final_action is OverflowAction.PASS
 
@@ -97,8 +97,8 @@ def test_a_request_that_probably_fits_is_passed() -> None:
 
 
 def test_compaction_comes_first_if_enabled_and_possible() -> None:
-    assert make_plan(chat(3), 5000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
-    assert make_plan(chat(3), 5000, PLAIN, can_fold=True).actions == (OverflowAction.REFUSE,)
+    assert make_plan(chat(3), 5000, FOLDS, can_compact=True).actions == (OverflowAction.COMPACT,)
+    assert make_plan(chat(3), 5000, PLAIN, can_compact=True).actions == (OverflowAction.REFUSE,)
 
 
 def test_stale_results_are_cleared_before_anything_is_evicted() -> None:
@@ -211,10 +211,10 @@ def test_nothing_is_evicted_from_a_request_that_continues_a_stored_conversation(
         items.append({"type": "function_call_output", "call_id": given, "output": "x" * 50})
     body = {"model": "gpt-5", "input": [*items, {"role": "user", "content": "So?"}]}
     alone, going_on = formats.parse_request(body), formats.parse_request({**body, **stored})
-    assert make_plan(alone, 4_000, FOLDS, can_fold=True).actions == (OverflowAction.COMPACT,)
+    assert make_plan(alone, 4_000, FOLDS, can_compact=True).actions == (OverflowAction.COMPACT,)
     assert OverflowAction.EVICT in make_plan(alone, 4_000).actions
     for options in (FOLDS, MAKES_ROOM):
-        assert make_plan(going_on, 4_000, options, can_fold=True).actions == (OverflowAction.REFUSE,)
+        assert make_plan(going_on, 4_000, options, can_compact=True).actions == (OverflowAction.REFUSE,)
     assert make_plan(going_on, 13_500).actions == (OverflowAction.CLEAR, OverflowAction.PASS)
     compaction = make_compaction_at(going_on, 3)
     assert build_compaction_edits(alone, compute_chain(alone), [compaction])

@@ -67,9 +67,9 @@ def test_a_second_summary_is_shorter_than_what_it_replaces() -> None:
 
 @pytest.mark.slow
 def test_a_summary_leaves_room_in_the_window_whatever_the_session_length() -> None:
-    told = make_turns(*("a long story " * 400 for _ in range(40)))
+    history = make_turns(*("a long story " * 400 for _ in range(40)))
     request = formats.parse_request(
-        {"model": "gpt-4.1", "messages": [*told, text_message("user", "?")]}, Format.CHAT
+        {"model": "gpt-4.1", "messages": [*history, text_message("user", "?")]}, Format.CHAT
     )
     found = make_plan(request, window_tokens=8_000)
     assert found is not None
@@ -102,9 +102,9 @@ def test_no_summary_is_planned_that_could_not_be_sent() -> None:
 
 def test_a_summary_by_anthropic_is_read_as_a_user_message() -> None:
     """Regression: the block was shown as [compaction], and the constraints in it were lost."""
-    told = {"type": "compaction", "content": "A parser is wanted. You must never touch prod-db-7."}
+    history = {"type": "compaction", "content": "A parser is wanted. You must never touch prod-db-7."}
     messages = [
-        {"role": "assistant", "content": [told, {"type": "text", "text": "I go on. " * 80}]},
+        {"role": "assistant", "content": [history, {"type": "text", "text": "I go on. " * 80}]},
         text_message("user", "Then?"),
         text_message("assistant", "So. " * 60),
         text_message("user", "And? " * 60),
@@ -126,9 +126,9 @@ def test_a_summary_by_anthropic_is_read_as_a_user_message() -> None:
 
 
 def test_a_lone_summary_by_anthropic_is_one_message() -> None:
-    told = {"type": "compaction", "content": "A parser is wanted."}
+    history = {"type": "compaction", "content": "A parser is wanted."}
     messages = [
-        {"role": "assistant", "content": [told]},
+        {"role": "assistant", "content": [history]},
         text_message("user", "Then? " * 60),
         text_message("assistant", "So. " * 60),
         text_message("user", "And? " * 60),

@@ -17,10 +17,10 @@ from tests.support.strategies.tool_conversations import Body, add_thinking_step,
 
 
 def apply_compactions(
-    request: Request, *compactions: Compaction, unbound: Sequence[range] | None = None, model: str = ""
+    request: Request, *compactions: Compaction, invalid_ranges: Sequence[range] | None = None, model: str = ""
 ) -> Request:
     edits = build_compaction_edits(
-        request, compute_chain(request), compactions, invalid_thinking_ranges=unbound, model=model
+        request, compute_chain(request), compactions, invalid_thinking_ranges=invalid_ranges, model=model
     )
     return formats.parse_request(formats.apply_edits(request, edits), request.format)
 
@@ -82,9 +82,12 @@ def test_a_finished_turn_need_not_start_with_thinking() -> None:
 
 def test_a_message_without_tool_calls_need_not_start_with_thinking() -> None:
     body = claude_turn("claude-opus-5-5", ENABLED, steps=2)
-    thought = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
+    thinking_block = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
     words = {"type": "text", "text": "So."}
-    body["messages"] += [{"role": "assistant", "content": [thought, words]}, text_message("user", "Then?")]
+    body["messages"] += [
+        {"role": "assistant", "content": [thinking_block, words]},
+        text_message("user", "Then?"),
+    ]
     request = formats.parse_request(body)
     sent = apply_compactions(request, make_compaction_at(request, 3))
     assert validate_request(sent) is None
@@ -102,8 +105,8 @@ def test_thinking_stays_if_the_client_lets_the_provider_drop_it() -> None:
 def test_a_message_of_nothing_but_thinking_becomes_a_placeholder() -> None:
     body = claude_turn("claude-opus-5-5", ADAPTIVE)
     body["messages"] += [text_message("user", "So?")]
-    thought = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
-    body["messages"] += [{"role": "assistant", "content": [thought]}, text_message("user", "Well?")]
+    thinking_block = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
+    body["messages"] += [{"role": "assistant", "content": [thinking_block]}, text_message("user", "Well?")]
     request = formats.parse_request(body)
     sent = apply_compactions(request, make_compaction_at(request, 5))
     assert validate_request(sent) is None
@@ -116,7 +119,7 @@ def test_thinking_after_the_summary_is_kept_in_later_requests() -> None:
     compaction, first = make_compaction_at(request, 3), len(request.messages)
     for number in range(3, 6):
         as_sent = parse_json(
-            apply_compactions(formats.parse_request(body), compaction, unbound=[range(first)]).body
+            apply_compactions(formats.parse_request(body), compaction, invalid_ranges=[range(first)]).body
         )
         later = {**body, "messages": []}
         add_thinking_step(
@@ -124,7 +127,7 @@ def test_thinking_after_the_summary_is_kept_in_later_requests() -> None:
         )  # the model thinks after what it was sent, and the client appends the response
         later["messages"] = [*body["messages"], *as_sent["messages"][-2:]]
         body = later
-        sent = apply_compactions(formats.parse_request(body), compaction, unbound=[range(first)])
+        sent = apply_compactions(formats.parse_request(body), compaction, invalid_ranges=[range(first)])
         assert validate_request(sent) is None
         assert block_kinds(sent).count("thinking") == number - 2
 
@@ -148,9 +151,11 @@ def test_thinking_after_an_undone_compaction_is_dropped_after_an_earlier_one_too
     request = formats.parse_request(claude_turn("claude-opus-5-5", ADAPTIVE, steps=4))
     near, far = make_compaction_at(request, 3), make_compaction_at(request, 5)
     undone = replace(far, undone_at=2.0)
-    assert block_kinds(apply_compactions(request, near, unbound=[range(5)])).count("thinking") == 2
+    assert block_kinds(apply_compactions(request, near, invalid_ranges=[range(5)])).count("thinking") == 2
     assert (
-        block_kinds(apply_compactions(request, near, undone, unbound=[range(5), range(7, 9)])).count("thinking")
+        block_kinds(apply_compactions(request, near, undone, invalid_ranges=[range(5), range(7, 9)])).count(
+            "thinking"
+        )
         == 1
     )
     assert "thinking" not in block_kinds(

@@ -64,9 +64,9 @@ def result_texts(request: Request) -> list[str]:
     return ["".join(getattr(inner, "text", "?") for inner in part.parts) for part in found]
 
 
-def clear_results(request: Request, *, each: int = 1000, need: int = 10**9) -> tuple[ReplaceText, ...]:
+def clear_results(request: Request, *, tokens_each: int = 1000, need: int = 10**9) -> tuple[ReplaceText, ...]:
     messages = [formats.parse_message(request.format, raw) for raw in request.messages]
-    return clear_stale_results(request, messages, [each] * len(messages), need_tokens=need)
+    return clear_stale_results(request, messages, [tokens_each] * len(messages), need_tokens=need)
 
 
 def truncate_all(request: Request, limit_tokens: int = LIMIT) -> tuple[ReplaceText, ...]:
@@ -267,7 +267,7 @@ def test_a_truncated_result_fits_and_splits_no_character(text: str, limit: int) 
 
 def test_cleared_results_say_what_they_were() -> None:
     request = claude_request(result("a", LINES), result("b", LINES * 3))
-    sent = apply_edits(request, clear_results(request, each=12_300))
+    sent = apply_edits(request, clear_results(request, tokens_each=12_300))
     assert result_texts(sent) == [
         "[cleared: 3,075 tokens of read_file output]",
         "[cleared: 9,225 tokens of read_file output]",
@@ -277,15 +277,15 @@ def test_cleared_results_say_what_they_were() -> None:
 
 def test_the_oldest_results_are_cleared_first_and_no_more_than_needed() -> None:
     request = claude_request(result("a", LINES), result("b", LINES), result("c", LINES))
-    edits = clear_results(request, each=3000, need=1100)
+    edits = clear_results(request, tokens_each=3000, need=1100)
     assert [edit.place.block for edit in edits] == [0, 1]
-    assert clear_results(request, each=3000, need=0) == ()
+    assert clear_results(request, tokens_each=3000, need=0) == ()
 
 
 def test_recent_results_errors_and_short_results_are_not_cleared() -> None:
     assert clear_results(claude_request(result("a", LINES), question="")) == ()
     assert clear_results(claude_request(result("a", LINES, is_error=True))) == ()
-    assert clear_results(claude_request(result("a", LINES)), each=50) == ()
+    assert clear_results(claude_request(result("a", LINES)), tokens_each=50) == ()
 
 
 def test_a_cleared_result_is_not_cleared_again() -> None:

@@ -31,7 +31,7 @@ async def truncate(
     truncated = await truncate_tool_results(
         request,
         chain,
-        more.pop("folds", None) or await store.find_compactions("ana", chain.hashes),
+        more.pop("compactions", None) or await store.find_compactions("ana", chain.hashes),
         COUNTER,
         store,
         agent="ana",
@@ -46,14 +46,14 @@ async def truncate(
 async def test_a_new_long_result_is_truncated_and_recorded() -> None:
     store = InMemoryCompactionStore()
 
-    request, made = await truncate(store, ASKED)
+    request, result = await truncate(store, ASKED)
 
-    assert made.edits == build_truncation_edits(request, COUNTER, {3: LIMIT})
+    assert result.edits == build_truncation_edits(request, COUNTER, {3: LIMIT})
     (row,) = store.compactions
-    assert made.new_records == (row,)
+    assert result.new_records == (row,)
     assert (row.outcome, row.messages, row.limit_tokens) == (CompactionOutcome.TOOL_RESULT_TRUNCATED, 3, LIMIT)
     assert row.tokens_before == COUNTER.text(LINES).tokens
-    assert row.tokens_after == COUNTER.text(made.edits[0].text).tokens <= LIMIT
+    assert row.tokens_after == COUNTER.text(result.edits[0].text).tokens <= LIMIT
 
 
 async def test_a_result_is_truncated_as_before_whatever_the_limit_is_now() -> None:
@@ -68,9 +68,9 @@ async def test_a_result_is_truncated_as_before_whatever_the_limit_is_now() -> No
 
 
 async def test_a_result_that_the_model_saw_completely_is_never_truncated() -> None:
-    _, made = await truncate(InMemoryCompactionStore(), ANSWERED)
+    _, result = await truncate(InMemoryCompactionStore(), ANSWERED)
 
-    assert made == TruncationResult()
+    assert result == TruncationResult()
 
 
 async def test_a_request_repeated_before_its_response_is_truncated_too() -> None:
@@ -94,22 +94,22 @@ async def test_of_two_concurrent_truncations_the_first_one_counts() -> None:
     store = InMemoryCompactionStore()
     _, first = await truncate(store, ASKED)
 
-    _, second = await truncate(store, ASKED, 90, folds=[replace(store.compactions[0], boundary=b"elsewhere")])
+    _, second = await truncate(store, ASKED, 90, compactions=[replace(store.compactions[0], boundary=b"elsewhere")])
 
     assert second == TruncationResult(edits=first.edits)
 
 
 async def test_without_the_store_results_are_truncated_and_the_problem_is_reported() -> None:
-    _, made = await truncate(InMemoryCompactionStore(unavailable=("record",)), ASKED)
+    _, result = await truncate(InMemoryCompactionStore(unavailable=("record",)), ASKED)
 
-    assert len(made.edits) == len(made.new_records) == 1
-    assert "it is gone" in made.problem
+    assert len(result.edits) == len(result.new_records) == 1
+    assert "it is gone" in result.problem
 
 
 async def test_compacted_messages_are_not_truncated() -> None:
-    _, made = await truncate(InMemoryCompactionStore(), ASKED, start=4)
+    _, result = await truncate(InMemoryCompactionStore(), ASKED, start=4)
 
-    assert made == TruncationResult()
+    assert result == TruncationResult()
 
 
 async def test_a_truncation_does_not_apply_to_an_edited_history() -> None:
@@ -117,6 +117,6 @@ async def test_a_truncation_does_not_apply_to_an_edited_history() -> None:
     await truncate(store, ASKED)
     edited = [ASKED[0], {"role": "user", "content": "Look again."}, *ANSWERED[2:]]
 
-    _, made = await truncate(store, edited, folds=store.compactions)
+    _, result = await truncate(store, edited, compactions=store.compactions)
 
-    assert made == TruncationResult()
+    assert result == TruncationResult()

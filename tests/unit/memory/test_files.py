@@ -80,12 +80,12 @@ def test_a_folder_called_like_a_note_is_a_folder(tmp_path: Path) -> None:
 
 
 def test_keys_do_not_depend_on_the_folders_location(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "far" / "away"
-    for place in (here, there):
+    near, far = tmp_path / "here", tmp_path / "far" / "away"
+    for place in (near, far):
         folder(place, "work/a.md", "home/a.md", "log.md")
 
     for named in (["work"], ["work", "home"], ["work", "log.md"], ["."]):
-        assert found_keys(*(here / name for name in named)) == found_keys(*(there / name for name in named))
+        assert found_keys(*(near / name for name in named)) == found_keys(*(far / name for name in named))
 
 
 def test_several_folders_are_told_apart_by_name(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_given_path_that_does_not_exist_is_missing(tmp_path: Path, name: str) 
     found = walk(tmp_path / name, tmp_path)
 
     assert [problem.path for problem in found.missing] == [str(tmp_path / name)]
-    assert [each.key for each in found.files] == [f"{tmp_path.name}/a.md"]
+    assert [file.key for file in found.files] == [f"{tmp_path.name}/a.md"]
 
 
 @pytest.mark.process

@@ -88,8 +88,8 @@ def test_after_a_refresh_only_changed_documents_get_new_columns(tmp_path: Path) 
     library.refresh()
     after = Forest.from_documents(library.documents, before)
 
-    kept = [before._columns.get(id(document)) is after._columns[id(document)] for document in after.documents]
-    assert kept == [True, False, True]
+    reused = [before._columns.get(id(document)) is after._columns[id(document)] for document in after.documents]
+    assert reused == [True, False, True]
     assert [node.title for node in after.nodes] == ["a", "A", "b", "B", "More", "c", "C"]
     assert after.nodes[1] is before.nodes[1]
     assert after.parent.tolist() == Forest.from_documents(library.documents).parent.tolist()

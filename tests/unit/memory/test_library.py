@@ -287,15 +287,15 @@ def test_a_file_that_changes_while_it_is_read_keeps_its_old_content(tmp_path: Pa
         "r+b"
     ) as file:  # large enough that reading takes longer than a tick of the file system's clock
         file.truncate(100_000_000)
-    told = ["a.org: changes while it is read"]
+    reported = ["a.org: changes while it is read"]
     with concurrent_writer(path):
         for _ in range(20):  # on a busy machine there may be no write during a read
             library.refresh()
-            if problem_lines(library) == told:
+            if problem_lines(library) == reported:
                 break
-        assert problem_lines(library) == told
+        assert problem_lines(library) == reported
         assert list(node_ids(library)) == ["a", "One", "b", "Other"]
-        fresh = next(fresh for _ in range(20) if problem_lines(fresh := load_library(path)) == told)
+        fresh = next(fresh for _ in range(20) if problem_lines(fresh := load_library(path)) == reported)
         assert fresh.documents == ()
     path.write_bytes(b"* Two\n")
     library.refresh()
@@ -389,9 +389,9 @@ def test_readers_see_a_consistent_state_during_a_refresh(tmp_path: Path) -> None
 
 def test_a_regenerated_id_never_equals_one_below_the_owner(tmp_path: Path) -> None:
     """Regression: both were generated from the id and the title."""
-    made = node_ids(load_library(write_files(tmp_path, {"a.org": "* Two\n"})))["Two"]
+    generated = node_ids(load_library(write_files(tmp_path, {"a.org": "* Two\n"})))["Two"]
     library = load_library(
-        write_files(tmp_path, {"a.org": "* Two\n" + WITH_ID.format("One", made) + "** Two\n"})
+        write_files(tmp_path, {"a.org": "* Two\n" + WITH_ID.format("One", generated) + "** Two\n"})
     )
     nodes = list(all_nodes(library))
 

@@ -87,16 +87,18 @@ def strings(root: object) -> Iterator[str]:
     code = (type, ModuleType, FunctionType, BuiltinFunctionType)
     pending, passed = [root], {id(root)}
     while pending:
-        each = pending.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, bytes | bytearray):
-            yield each.decode("utf-8", "replace")
+        reachable = pending.pop()
+        if isinstance(reachable, str):
+            yield reachable
+        elif isinstance(reachable, bytes | bytearray):
+            yield reachable.decode("utf-8", "replace")
         # The garbage collector does not track structs without it.
         held = (
-            [getattr(each, name) for name in each.__struct_fields__] if isinstance(each, msgspec.Struct) else []
+            [getattr(reachable, name) for name in reachable.__struct_fields__]
+            if isinstance(reachable, msgspec.Struct)
+            else []
         )
-        for other in [*gc.get_referents(each), *held]:
+        for other in [*gc.get_referents(reachable), *held]:
             if id(other) not in passed and not isinstance(other, code):
                 passed.add(id(other))
                 pending.append(other)
@@ -213,8 +215,8 @@ def test_any_file_is_read_completely(texts: list[str]) -> None:
 @pytest.mark.slow
 @given(forest=note_folders())
 def test_ids_do_not_depend_on_the_folders_location(forest: NoteFolder) -> None:
-    with temporary_notes(forest) as here, temporary_notes(forest) as there:
-        assert node_ids(load_library(here)) == node_ids(load_library(there))
+    with temporary_notes(forest) as first_folder, temporary_notes(forest) as second_folder:
+        assert node_ids(load_library(first_folder)) == node_ids(load_library(second_folder))
 
 
 def test_an_id_in_two_files_belongs_to_the_first_and_both_are_named(tmp_path: Path) -> None:

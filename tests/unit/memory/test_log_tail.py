@@ -72,14 +72,14 @@ def test_the_newest_lines_are_complete_whatever_the_block_boundaries(
 
 def test_only_the_end_of_a_long_log_is_read() -> None:
     size = 10**15
-    asked = []
+    reads = []
 
     def read(_start: int, length: int) -> bytes:
-        asked.append(length)
+        reads.append(length)
         return b"a line of a very long log\n" * (length // 26 + 1)
 
     assert len(read_tail(read, size, 20, name="log").lines) == 20
-    assert sum(asked) <= 64 * KB
+    assert sum(reads) <= 64 * KB
 
 
 def test_a_file_with_a_gigabyte_before_its_last_lines_is_read_from_the_end(log: Path) -> None:
@@ -135,12 +135,12 @@ def test_the_environment_sets_the_number_of_lines(environment: dict[str, str], l
     assert log_limit_lines(environment) == limit
 
 
-@pytest.mark.parametrize("said", ["many", "-1", "1.5", "9" * 5000])
-def test_an_invalid_number_of_lines_is_an_error_that_names_the_variable(said: str) -> None:
+@pytest.mark.parametrize("setting", ["many", "-1", "1.5", "9" * 5000])
+def test_an_invalid_number_of_lines_is_an_error_that_names_the_variable(setting: str) -> None:
     with pytest.raises(
         BadOption, match="CONTEXT_LOG_LIMIT is a whole number of lines, 0 or more, not"
     ) as caught:
-        log_limit_lines({"CONTEXT_LOG_LIMIT": said})
+        log_limit_lines({"CONTEXT_LOG_LIMIT": setting})
 
     assert len(str(caught.value)) < 150
 

@@ -133,21 +133,23 @@ def test_a_refresh_without_changes_changes_nothing(memory: Memory) -> None:
     assert (memory.version, memory.nodes) == (version, nodes)
 
 
-@pytest.mark.parametrize("said", ["", "  ", "0.75", '"0.75"'])
+@pytest.mark.parametrize("setting", ["", "  ", "0.75", '"0.75"'])
 def test_the_threshold_can_be_set_in_the_environment(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch, said: str
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     usual = memory.render("One", limit_tokens=None)
-    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", said)
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", setting)
     assert memory.render("One", limit_tokens=None) == usual
 
     monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", "0")
     assert {node.level for node in memory.render("One", limit_tokens=None).nodes} == {"full"}
 
 
-@pytest.mark.parametrize("said", ["high", "1.1", "-0.1", "nan"])
-def test_an_invalid_threshold_is_an_error(memory: Memory, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", said)
+@pytest.mark.parametrize("setting", ["high", "1.1", "-0.1", "nan"])
+def test_an_invalid_threshold_is_an_error(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", setting)
 
     with pytest.raises(BadOption, match="CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1"):
         memory.render()

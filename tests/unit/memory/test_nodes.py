@@ -17,9 +17,9 @@ def document(text: str, key: str = "notes.org") -> Document:
 
 
 def parse_nodes(text: str, key: str = "notes.org") -> list[Node]:
-    made = document(text, key)
-    build_nodes(made)
-    return made.nodes
+    built = document(text, key)
+    build_nodes(built)
+    return built.nodes
 
 
 def ids(text: str, key: str = "notes.org") -> dict[str, str]:
@@ -128,11 +128,11 @@ def test_ids_differ_between_files() -> None:
 
 
 def test_an_explicit_id_is_used_and_determines_those_below() -> None:
-    here = ids(with_id("One", "abc-123") + "** Two\n", "a.org")
+    first = ids(with_id("One", "abc-123") + "** Two\n", "a.org")
     moved = ids("* Above\n*" + with_id("One", "abc-123") + "*** Two\n", "folder/b.org")
 
-    assert here["One"] == "abc-123"
-    assert (here["One"], here["Two"]) == (moved["One"], moved["Two"])
+    assert first["One"] == "abc-123"
+    assert (first["One"], first["Two"]) == (moved["One"], moved["Two"])
 
 
 def test_writing_down_a_generated_id_changes_nothing() -> None:
@@ -142,9 +142,9 @@ def test_writing_down_a_generated_id_changes_nothing() -> None:
 
 
 def test_a_duplicate_id_belongs_to_the_first_node() -> None:
-    made = document(with_id("One", "same") + with_id("Two", "same") + "** Child\n" + with_id("Three", "same"))
-    refused = build_nodes(made)
-    _, one, two, child, three = made.nodes
+    built = document(with_id("One", "same") + with_id("Two", "same") + "** Child\n" + with_id("Three", "same"))
+    refused = build_nodes(built)
+    _, one, two, child, three = built.nodes
 
     assert one.id == "same"
     assert refused == [
@@ -152,24 +152,24 @@ def test_a_duplicate_id_belongs_to_the_first_node() -> None:
         RejectedId("same", three, is_generated=False),
     ]
     assert [two.id, child.id] == ids_in_order("* One\n* Two\n** Child\n")[2:]
-    assert len({node.id for node in made.nodes}) == 5
+    assert len({node.id for node in built.nodes}) == 5
 
 
 def test_an_id_owned_by_another_document_is_rejected() -> None:
-    made = document(with_id("One", "same"))
-    refused = build_nodes(made, {"same": "another.org"})
+    built = document(with_id("One", "same"))
+    refused = build_nodes(built, {"same": "another.org"})
 
-    assert refused == [RejectedId("same", made.nodes[1], is_generated=False)]
-    assert made.nodes[1].id == ids("* One\n")["One"]
+    assert refused == [RejectedId("same", built.nodes[1], is_generated=False)]
+    assert built.nodes[1].id == ids("* One\n")["One"]
 
 
 def test_an_explicit_id_wins_over_a_generated_one() -> None:
     taken = ids("* One\n** Two\n")["One"]
-    made = document("* One\n** Two\n")
-    refused = build_nodes(made, {taken: "another.org"})
+    built = document("* One\n** Two\n")
+    refused = build_nodes(built, {taken: "another.org"})
 
-    assert refused == [RejectedId(taken, made.nodes[1], is_generated=True)]
-    assert taken not in {node.id for node in made.nodes}
+    assert refused == [RejectedId(taken, built.nodes[1], is_generated=True)]
+    assert taken not in {node.id for node in built.nodes}
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_private_nodes_do_not_affect_ids_versions_or_conflicts(
     assert [(node.id, node.version) for node in whole.nodes] == [
         (node.id, node.version) for node in without.nodes
     ]
-    assert [each.id for each in refused[0]] == [each.id for each in refused[1]]
+    assert [rejected.id for rejected in refused[0]] == [rejected.id for rejected in refused[1]]
 
 
 def test_claimed_ids_include_those_of_files() -> None:
@@ -248,8 +248,8 @@ def test_the_type_is_declared_or_inferred(sown: NodeSpec, expected: str) -> None
 
 
 def test_the_repr_of_nodes_and_documents_has_no_text() -> None:
-    made = document("* One\nthe text of it\n")
-    build_nodes(made)
+    built = document("* One\nthe text of it\n")
+    build_nodes(built)
 
-    assert "text" not in repr(made) + repr(made.nodes)
-    assert "'One'" in repr(made.nodes[1])
+    assert "text" not in repr(built) + repr(built.nodes)
+    assert "'One'" in repr(built.nodes[1])

@@ -57,15 +57,15 @@ def outlines(draw: st.DrawFn) -> tuple[Outline, set[str], set[str]]:
                 above.append(earlier)
                 lowest = levels[earlier]
         hidden = ("private", "@personal")
-        if any(tag.strip(" :#").lower() in hidden for each in above for tag in own[each]):
+        if any(tag.strip(" :#").lower() in hidden for ancestor in above for tag in own[ancestor]):
             private.add(word)
     return outline(entries, ("line 1: odd",)), {word for _, word, _ in entries} - private, private
 
 
 @pytest.mark.slow
-@given(made=outlines())
-def test_exactly_the_public_text_remains(made: tuple[Outline, set[str], set[str]]) -> None:
-    read, public, private = made
+@given(generated=outlines())
+def test_exactly_the_public_text_remains(generated: tuple[Outline, set[str], set[str]]) -> None:
+    read, public, private = generated
     admitted = Gate().redact(read)
 
     assert set(words(admitted)) == public
@@ -75,22 +75,22 @@ def test_exactly_the_public_text_remains(made: tuple[Outline, set[str], set[str]
 
 
 @pytest.mark.slow
-@given(made=outlines())
-def test_positions_refer_to_the_public_text(made: tuple[Outline, set[str], set[str]]) -> None:
-    admitted = Gate().redact(made[0])
+@given(generated=outlines())
+def test_positions_refer_to_the_public_text(generated: tuple[Outline, set[str], set[str]]) -> None:
+    admitted = Gate().redact(generated[0])
     text = admitted.text
 
     for entry in admitted.entries:
         assert text[entry.start : entry.body] == f"{entry.title}:heading\n"
         assert text[entry.body : entry.content] == f"{entry.title}:planning\n"
         assert text[entry.content : entry.end] == f"{entry.title}:content\n"
-    assert all(one.end == next_one.start for one, next_one in pairwise(admitted.entries))
+    assert all(previous.end == following.start for previous, following in pairwise(admitted.entries))
 
 
 @pytest.mark.slow
-@given(made=outlines())
-def test_redacting_again_changes_nothing(made: tuple[Outline, set[str], set[str]]) -> None:
-    once = Gate().redact(made[0])
+@given(generated=outlines())
+def test_redacting_again_changes_nothing(generated: tuple[Outline, set[str], set[str]]) -> None:
+    once = Gate().redact(generated[0])
 
     assert Gate().redact(once) == once
     assert isinstance(once, PublicOutline)

@@ -54,6 +54,6 @@ def test_hidden_text_is_never_rendered_listed_or_found(notes: list[Note], form: 
         ]
         listed = [(node.id, node.title, node.tags) for node in memory.nodes]
 
-        told = repr(shown) + "".join(view.text for view in shown) + repr(listed) + repr(memory.problems)
-        assert [word for word in sorted(words) if word in told] == []
+        output = repr(shown) + "".join(view.text for view in shown) + repr(listed) + repr(memory.problems)
+        assert [word for word in sorted(words) if word in output] == []
         assert memory.has_private

@@ -22,8 +22,8 @@ GARDEN = build_test_nodes(
 )
 
 
-def find_titles(nodes: list[Node] = GARDEN, **said: Any) -> list[str]:
-    return node_titles(filter_nodes(nodes, Query.parse(now=NOW, **said)))
+def find_titles(nodes: list[Node] = GARDEN, **conditions: Any) -> list[str]:
+    return node_titles(filter_nodes(nodes, Query.parse(now=NOW, **conditions)))
 
 
 def test_an_empty_query_finds_everything_in_order() -> None:
@@ -118,7 +118,7 @@ def make_dated_nodes(*days: str) -> list[Node]:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("conditions", "expected"),
     [
         ({"since": "2026-11-01"}, ["2026-11-01", "2026-11-01 23:59:59", "2026-11-08 09:12"]),
         ({"until": "2026-11-01"}, ["2026-10-31", "2026-11-01", "2026-11-01 23:59:59"]),
@@ -133,10 +133,10 @@ def make_dated_nodes(*days: str) -> list[Node]:
         ({"since": "2026-11-08T08:12:01Z"}, []),
     ],
 )
-def test_since_and_until_are_inclusive(said: dict[str, str], expected: list[str]) -> None:
+def test_since_and_until_are_inclusive(conditions: dict[str, str], expected: list[str]) -> None:
     nodes = make_dated_nodes("2026-10-31", "2026-11-01", "2026-11-01 23:59:59", "2026-11-08 09:12")
 
-    assert find_titles(nodes, **said) == expected
+    assert find_titles(nodes, **conditions) == expected
 
 
 def test_ages_count_elapsed_hours_despite_clock_changes() -> None:
@@ -148,7 +148,7 @@ def test_ages_count_elapsed_hours_despite_clock_changes() -> None:
 
 @pytest.mark.parametrize("name", ["since", "until"])
 @pytest.mark.parametrize(
-    "said",
+    "conditions",
     [
         "",
         "yesterday",
@@ -165,21 +165,21 @@ def test_ages_count_elapsed_hours_despite_clock_changes() -> None:
         "9" * 5000,
     ],
 )
-def test_an_invalid_moment_is_rejected_with_the_valid_forms(name: str, said: str) -> None:
+def test_an_invalid_moment_is_rejected_with_the_valid_forms(name: str, conditions: str) -> None:
     with pytest.raises(BadOption, match=rf"{name} is a date \(2026-11-01\), .* \(12h, 7d, 2w\), not") as caught:
-        Query.parse(now=NOW, **{name: said})
+        Query.parse(now=NOW, **{name: conditions})
 
     assert caught.value.path == (name,)
     assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("conditions", "name"),
     [({"tag": "::"}, "tag"), ({"todo": " "}, "todo"), ({"type": ""}, "type"), ({"text": '""'}, "text")],
 )
-def test_an_empty_condition_is_rejected_by_name(said: dict[str, str], name: str) -> None:
+def test_an_empty_condition_is_rejected_by_name(conditions: dict[str, str], name: str) -> None:
     with pytest.raises(BadOption, match=f"{name} is empty"):
-        Query(**said)  # type: ignore[arg-type]
+        Query(**conditions)  # type: ignore[arg-type]
 
 
 def test_since_after_until_is_rejected() -> None:

@@ -27,7 +27,7 @@ def skill(name: str, *depends: str, priority: float = 0, description: str = "") 
 
 
 def names(found: Capabilities) -> list[str]:
-    return [each.name for each in found.skills]
+    return [listed_skill.name for listed_skill in found.skills]
 
 
 def test_skills_are_ordered_by_priority_then_name() -> None:
@@ -53,7 +53,7 @@ def test_names_between_spaces_are_split_unless_a_skill_has_that_name() -> None:
         [skill("a", "web search"), skill("b", "web a"), skill("web search"), skill("web")]
     )
 
-    assert {each.name: each.depends for each in found.skills} == {
+    assert {listed_skill.name: listed_skill.depends for listed_skill in found.skills} == {
         "a": ("web search",),
         "b": ("web", "a"),
         "web": (),
@@ -89,15 +89,18 @@ def test_of_two_skills_with_one_name_the_first_counts() -> None:
 def test_every_skill_is_listed_in_order_and_every_cycle_reported(
     needs: dict[str, list[str]], priorities: list[int]
 ) -> None:
-    made = [
-        skill(name, *each, priority=rank) for (name, each), rank in zip(needs.items(), priorities, strict=False)
+    created = [
+        skill(name, *listed_skill, priority=rank)
+        for (name, listed_skill), rank in zip(needs.items(), priorities, strict=False)
     ]
 
-    found = build_capabilities(made)
+    found = build_capabilities(created)
 
     assert sorted(names(found)) == sorted(needs)
-    assert [each.priority for each in found.skills] == sorted((each.priority for each in made), reverse=True)
-    assert found.missing == {name for each in needs.values() for name in each} - set(needs)
+    assert [listed_skill.priority for listed_skill in found.skills] == sorted(
+        (listed_skill.priority for listed_skill in created), reverse=True
+    )
+    assert found.missing == {name for listed_skill in needs.values() for name in listed_skill} - set(needs)
     assert any("each other" in warning for warning in found.warnings) == any(
         leads_to(name, name, needs) for name in needs
     )
@@ -116,9 +119,9 @@ def leads_to(start: str, end: str, needs: dict[str, list[str]]) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "skills"
-    made.mkdir()
-    return made
+    created = tmp_path / "skills"
+    created.mkdir()
+    return created
 
 
 def write(path: Path, text: str) -> None:
@@ -150,7 +153,7 @@ def test_a_skill_is_a_markdown_file_an_org_file_or_a_folder(folder: Path) -> Non
         "Skill sign: Signs it. (needs build)",
         "Skill ship: Ships it. (needs build, sign)",
     ]
-    assert [each.key for each in found.skills] == ["build.md", "sign/SKILL.md", "ship.org"]
+    assert [listed_skill.key for listed_skill in found.skills] == ["build.md", "sign/SKILL.md", "ship.org"]
     assert found.warnings == ()
 
 
@@ -163,7 +166,7 @@ def test_a_priority_is_a_number_a_letter_or_a_word(folder: Path, written: str, p
 
     found = read_capabilities(folder, GATE)
 
-    assert [each.priority for each in found.skills] == [priority]
+    assert [listed_skill.priority for listed_skill in found.skills] == [priority]
     assert found.warnings == ()
 
 
@@ -301,12 +304,12 @@ def test_unreadable_skills_are_reported_and_others_still_listed(folder: Path) ->
 
 
 def test_a_missing_folder_has_no_skills_and_a_warning(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
+    missing = tmp_path / "gone"
 
-    assert read_capabilities(gone, GATE).warnings == (f"{gone}: No such file or directory",)
+    assert read_capabilities(missing, GATE).warnings == (f"{missing}: No such file or directory",)
     assert read_capabilities("a\0b", GATE).warnings == ("'a\\x00b': nothing can have this name",)
     with pytest.raises(UnreadableInput, match="No such file or directory"):
-        read_skill(gone, "a", GATE)
+        read_skill(missing, "a", GATE)
 
 
 @given(name=st.text() | st.sampled_from(["..", "a/b", "a\\b", ".a", " a", "a\n"]))

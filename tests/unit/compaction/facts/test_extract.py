@@ -117,14 +117,14 @@ def test_line_numbers_of_listed_files_are_not_facts() -> None:
 
 
 def test_only_the_user_sets_constraints() -> None:
-    said = "You must never do this."
+    sentence = "You must never do this."
 
-    assert fact_texts([user_message(said)], FactKind.CONSTRAINT) == [said]
-    assert fact_texts([model_message(said), result_message(said)], FactKind.CONSTRAINT) == []
+    assert fact_texts([user_message(sentence)], FactKind.CONSTRAINT) == [sentence]
+    assert fact_texts([model_message(sentence), result_message(sentence)], FactKind.CONSTRAINT) == []
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sentence",
     [
         "I don't want any new dependency",
         "i really do not like this colour",
@@ -134,12 +134,12 @@ def test_only_the_user_sets_constraints() -> None:
         "we don't use tabs",
     ],
 )
-def test_polite_orders_are_constraints_too(said: str) -> None:
-    assert fact_texts([user_message(said)], FactKind.CONSTRAINT) == [said]
+def test_polite_orders_are_constraints_too(sentence: str) -> None:
+    assert fact_texts([user_message(sentence)], FactKind.CONSTRAINT) == [sentence]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sentence",
     [
         "i don't understand, does it capture the theme?",
         "I still don't know how it works",
@@ -148,8 +148,8 @@ def test_polite_orders_are_constraints_too(said: str) -> None:
         "and is it always required?",
     ],
 )
-def test_questions_and_doubts_are_not_constraints(said: str) -> None:
-    assert fact_texts([user_message(said)], FactKind.CONSTRAINT) == []
+def test_questions_and_doubts_are_not_constraints(sentence: str) -> None:
+    assert fact_texts([user_message(sentence)], FactKind.CONSTRAINT) == []
 
 
 def test_open_items_of_the_last_todo_list_are_tasks() -> None:
@@ -222,8 +222,8 @@ def test_the_text_of_a_document_counts_as_a_tool_result() -> None:
 def test_every_fact_occurs_in_its_messages_word_for_word(messages: list[Message]) -> None:
     for fact in extract_facts(messages):
         for place in (fact.first_index, fact.last_index):
-            said = [text for _, text in message_texts(messages[place])]
-            assert any(fact.text in text or fact.text in " ".join(text.split()) for text in said), fact
+            sentence = [text for _, text in message_texts(messages[place])]
+            assert any(fact.text in text or fact.text in " ".join(text.split()) for text in sentence), fact
 
 
 _PIECES = (

@@ -80,7 +80,7 @@ def test_a_name_is_mentioned_whatever_punctuation_surrounds_it(text: str, name: 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "constraint"),
     [
         ("The user said to never touch prod. We push the build to main.", "Never push to main."),
         ("- push to main, and never mind the rest", "Never push to main."),
@@ -101,13 +101,13 @@ def test_a_name_is_mentioned_whatever_punctuation_surrounds_it(text: str, name: 
         ("We ship on Friday.", "ship it"),
     ],
 )
-def test_a_negated_scattered_or_different_constraint_is_not_mentioned(text: str, said: str) -> None:
+def test_a_negated_scattered_or_different_constraint_is_not_mentioned(text: str, constraint: str) -> None:
     """Regression: words were searched in any order on the whole line."""
-    assert not is_mentioned(text, said)
+    assert not is_mentioned(text, constraint)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "constraint"),
     [
         ("The user wants us to never push to main, and more.", "Never push to main."),
         ("- never push to MAIN", "Please don’t push to main!"),
@@ -124,8 +124,8 @@ def test_a_negated_scattered_or_different_constraint_is_not_mentioned(text: str,
         ("N’utilise pas Redis", "N'utilise pas Redis."),
     ],
 )
-def test_a_constraint_is_mentioned_without_its_function_words(text: str, said: str) -> None:
-    assert is_mentioned(text, said)
+def test_a_constraint_is_mentioned_without_its_function_words(text: str, constraint: str) -> None:
+    assert is_mentioned(text, constraint)
 
 
 def test_added_texts_are_mentioned_and_kept_apart() -> None:
@@ -155,8 +155,8 @@ def test_contains_whole_ignores_parts_of_longer_names(wanted: str, text: str, do
 @given(conversations)
 @settings(max_examples=limit_examples(60))
 def test_every_fact_mentions_itself(messages: list[Message]) -> None:
-    for each in extract_facts(messages):
-        assert MentionIndex(each.text).mentions(each), each
+    for extracted in extract_facts(messages):
+        assert MentionIndex(extracted.text).mentions(extracted), extracted
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_mentions_take_linear_time(line: str) -> None:
 
 def _steps(messages: list[Message]) -> int:
     ranked = rank_facts(extract_facts(messages), 1)
-    told = "\n".join(one.fact.text for one in ranked[::2])
+    mentioned = "\n".join(ranked_fact.fact.text for ranked_fact in ranked[::2])
     steps = 0
 
     def count(*_: object) -> None:
@@ -191,8 +191,8 @@ def _steps(messages: list[Message]) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        select_missing_facts(told, ranked, limit_tokens=10**6, count=len)
-        find_missing_facts(told, ranked, limit_tokens=10**6, count=len, max_tokens=10**7)
+        select_missing_facts(mentioned, ranked, limit_tokens=10**6, count=len)
+        find_missing_facts(mentioned, ranked, limit_tokens=10**6, count=len, max_tokens=10**7)
     finally:
         sys.setprofile(before)
     return steps

@@ -46,8 +46,14 @@ def test_features_that_raise_the_probability(likelier: Fact, than: Fact) -> None
 def test_the_default_weights_can_be_replaced() -> None:
     facts = (fact("load_all"), fact("a/b.py", FactKind.PATH))
 
-    assert [one.fact.text for one in rank_facts(facts, 1, {"is_path": 9.0})] == ["a/b.py", "load_all"]
-    assert [one.fact.text for one in rank_facts(facts, 1, {"is_path": -9.0})] == ["load_all", "a/b.py"]
+    assert [ranked_fact.fact.text for ranked_fact in rank_facts(facts, 1, {"is_path": 9.0})] == [
+        "a/b.py",
+        "load_all",
+    ]
+    assert [ranked_fact.fact.text for ranked_fact in rank_facts(facts, 1, {"is_path": -9.0})] == [
+        "load_all",
+        "a/b.py",
+    ]
 
 
 def test_constraints_and_open_tasks_come_before_all_names() -> None:
@@ -60,7 +66,7 @@ def test_constraints_and_open_tasks_come_before_all_names() -> None:
         model_message("src/a.py is done, src/a.py works"),
     ]
 
-    ranked = [one.fact.text for one in rank_facts(extract_facts(messages), len(messages))]
+    ranked = [ranked_fact.fact.text for ranked_fact in rank_facts(extract_facts(messages), len(messages))]
 
     assert ranked[:3] == ["Never touch main.", "ship it now", "src/a.py"]
 
@@ -80,6 +86,8 @@ def test_probabilities_are_valid_and_the_order_is_deterministic(messages: list[M
     facts = extract_facts(messages)
     ranked = rank_facts(facts, len(messages))
 
-    assert all(0 < one.probability < 1 for one in ranked)
+    assert all(0 < ranked_fact.probability < 1 for ranked_fact in ranked)
     assert rank_facts(facts[::-1], len(messages)) == ranked
-    assert sorted(one.fact.text for one in ranked) == sorted(one.text for one in facts)
+    assert sorted(ranked_fact.fact.text for ranked_fact in ranked) == sorted(
+        ranked_fact.text for ranked_fact in facts
+    )

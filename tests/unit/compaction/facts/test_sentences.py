@@ -13,7 +13,7 @@ def constraints(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sentence",
     [
         "Don’t touch the prod database ever.",
         "Please don’t use sudo here.",
@@ -65,13 +65,13 @@ def constraints(text: str) -> list[str]:
         "테스트를 지우면 안 됩니다.",
     ],
 )
-def test_an_order_is_a_constraint_in_any_spelling_and_language(said: str) -> None:
+def test_an_order_is_a_constraint_in_any_spelling_and_language(sentence: str) -> None:
     """Regression: lost because of an apostrophe, because of two words, or because it is not English."""
-    assert constraints(said) == [said]
+    assert constraints(sentence) == [sentence]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sentence",
     [
         "No idea why it fails.",
         "No, that is wrong.",
@@ -117,12 +117,12 @@ def test_an_order_is_a_constraint_in_any_spelling_and_language(said: str) -> Non
         "왜 항상 실패하나요?",
     ],
 )
-def test_reports_questions_and_doubts_are_not_constraints_in_any_language(said: str) -> None:
-    assert constraints(said) == []
+def test_reports_questions_and_doubts_are_not_constraints_in_any_language(sentence: str) -> None:
+    assert constraints(sentence) == []
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("sentence", "expected"),
     [
         ("You must never\nforce-push to main.", "You must never force-push to main."),
         ("Under no circumstances\ndrop the table users.", "Under no circumstances drop the table users."),
@@ -133,12 +133,12 @@ def test_reports_questions_and_doubts_are_not_constraints_in_any_language(said: 
         ),
     ],
 )
-def test_a_wrapped_sentence_continues_in_the_next_line(said: str, expected: str) -> None:
-    assert constraints(said) == [expected]
+def test_a_wrapped_sentence_continues_in_the_next_line(sentence: str, expected: str) -> None:
+    assert constraints(sentence) == [expected]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sentence",
     [
         "Never push to main\nuse tabs",
         "Never push to main, not even when all of the tests are green\n- use tabs",
@@ -147,8 +147,8 @@ def test_a_wrapped_sentence_continues_in_the_next_line(said: str, expected: str)
         "Never push to main, not even when all of the tests are green\nuse_tabs = True",
     ],
 )
-def test_separate_lines_are_not_joined(said: str) -> None:
-    assert constraints(said) == [said.partition("\n")[0]]
+def test_separate_lines_are_not_joined(sentence: str) -> None:
+    assert constraints(sentence) == [sentence.partition("\n")[0]]
 
 
 def test_lines_without_a_full_stop_are_all_found() -> None:

@@ -81,10 +81,10 @@ async def run_summarizer(
         )
         summarizer = LlmSummarizer(client, where, model=model, window_tokens=window_tokens, sleep=pauses)
         if redraft:
-            made = await summarizer.redraft(summary_input, GOOD, redraft, usage_log, limit_tokens=LIMIT)
+            result = await summarizer.redraft(summary_input, GOOD, redraft, usage_log, limit_tokens=LIMIT)
         else:
-            made = await summarizer.summarize(summary_input, usage_log, limit_tokens=LIMIT)
-        return made, request_bodies(server), pauses.seconds
+            result = await summarizer.summarize(summary_input, usage_log, limit_tokens=LIMIT)
+        return result, request_bodies(server), pauses.seconds
 
 
 def request_bodies(server: FakeServer) -> list[Body]:
@@ -93,10 +93,10 @@ def request_bodies(server: FakeServer) -> list[Body]:
 
 async def test_the_agents_own_model_gets_the_sent_request_and_one_instruction() -> None:
     body = claude_body(12) | {"stream": True, "stop_sequences": ["x"], "temperature": 0.5}
-    made, (sent,), _ = await run_summarizer(make_summary_input(body), claude_reply(GOOD))
+    result, (sent,), _ = await run_summarizer(make_summary_input(body), claude_reply(GOOD))
 
-    assert isinstance(made, Summary)
-    assert (made.text, made.model) == (GOOD, MODEL)
+    assert isinstance(result, Summary)
+    assert (result.text, result.model) == (GOOD, MODEL)
     assert sent["messages"][:-1] == body["messages"]
     assert {name: sent[name] for name in ("model", "system", "tools", "temperature")} == {
         name: body[name] for name in ("model", "system", "tools", "temperature")
@@ -129,11 +129,11 @@ async def test_a_failure_does_not_reveal_the_query_of_the_url() -> None:
         url = f"{server.url}/openai/v1/responses?api-version=1&subscription-key=SECRET"
         where = SummarizerEndpoint(url=url, api_format=Format.ANTHROPIC, headers={})
         summarizer = LlmSummarizer(client, where, sleep=RecordedDelays())
-        made = await summarizer.summarize(make_summary_input(claude_body(12)), limit_tokens=LIMIT)
+        result = await summarizer.summarize(make_summary_input(claude_body(12)), limit_tokens=LIMIT)
 
-    assert isinstance(made, SummaryFailure)
-    assert made.reason.startswith(f"{server.url}/openai/v1/responses: answered 404")
-    assert "SECRET" not in made.reason
+    assert isinstance(result, SummaryFailure)
+    assert result.reason.startswith(f"{server.url}/openai/v1/responses: answered 404")
+    assert "SECRET" not in result.reason
 
 
 async def test_thinking_stays_enabled_and_gets_output_tokens() -> None:
@@ -150,11 +150,11 @@ async def test_thinking_stays_enabled_and_gets_output_tokens() -> None:
 async def test_a_streamed_chat_is_summarized_without_streaming() -> None:
     body = chat_body(24)
     choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
-    made, (sent,), _ = await run_summarizer(
+    result, (sent,), _ = await run_summarizer(
         make_summary_input(body, Format.CHAT), ok_response({"choices": [choice]}), api_format=Format.CHAT
     )
 
-    assert isinstance(made, Summary)
+    assert isinstance(result, Summary)
     assert sent["messages"][:-1] == body["messages"]
     assert not sent.keys() & {"stream", "stream_options", "max_tokens"}
     assert validate_request(formats.parse_request(sent, Format.CHAT)) is None
@@ -174,9 +174,9 @@ async def test_a_responses_session_is_summarized_from_the_cached_prefix() -> Non
     """Regression: it was asked for as a chat completion, which is not cached and which some models reject."""
     body = responses_body(24)
     summary_input = make_summary_input(body, Format.RESPONSES)
-    made, (sent,), _ = await run_summarizer(summary_input, responses_reply(GOOD), api_format=Format.RESPONSES)
+    result, (sent,), _ = await run_summarizer(summary_input, responses_reply(GOOD), api_format=Format.RESPONSES)
 
-    assert made == Summary(text=GOOD, model="gpt-5.2")
+    assert result == Summary(text=GOOD, model="gpt-5.2")
     assert sent["input"][:-1] == body["input"]
     assert sent["input"][-1]["role"] == "user"
     dropped = {"stream", "max_output_tokens"}
@@ -210,11 +210,11 @@ async def test_a_redraft_by_responses_continues_the_same_conversation() -> None:
 )
 async def test_responses_get_data_if_the_request_cannot_be_continued(changes: Body, model: str) -> None:
     summary_input = make_summary_input(responses_body(24) | changes, Format.RESPONSES)
-    made, sent, _ = await run_summarizer(
+    result, sent, _ = await run_summarizer(
         summary_input, *[responses_reply(GOOD)] * 9, api_format=Format.RESPONSES, model=model
     )
 
-    assert isinstance(made, Summary)
+    assert isinstance(result, Summary)
     assert all(not body.keys() & {"tools", "tool_choice", "text", "reasoning"} for body in sent)
     assert all(body["store"] is False for body in sent)
     assert all(validate_request(formats.parse_request(body, Format.RESPONSES)) is None for body in sent)
@@ -335,13 +335,13 @@ async def test_messages_beyond_the_window_are_shown_in_chunks_with_earlier_summa
     summary_input = make_summary_input(claude_body(40))
     summaries = [f"Summary number {number} of how slow the parser was so far." for number in range(60)]
     usage_log = UsageLog()
-    made, sent, _ = await run_summarizer(
+    result, sent, _ = await run_summarizer(
         summary_input, *map(claude_reply, summaries), window_tokens=3_500, usage_log=usage_log
     )
 
     assert len(sent) > 2
-    assert isinstance(made, Summary)
-    assert made.text == summaries[len(sent) - 1]
+    assert isinstance(result, Summary)
+    assert result.text == summaries[len(sent) - 1]
     assert len(usage_log.usages) == len(sent)
     for before, body in zip(summaries, sent[1:], strict=False):
         assert before in body["messages"][0]["content"]
@@ -355,18 +355,18 @@ async def test_messages_beyond_the_window_are_shown_in_chunks_with_earlier_summa
 async def test_an_error_in_a_chunk_is_not_passed_on() -> None:
     summary_input = make_summary_input(claude_body(40))
     page = claude_reply("<html><body>502</body></html>")
-    made, sent, _ = await run_summarizer(summary_input, claude_reply(GOOD), *[page] * 4, window_tokens=3_500)
+    result, sent, _ = await run_summarizer(summary_input, claude_reply(GOOD), *[page] * 4, window_tokens=3_500)
 
-    assert isinstance(made, SummaryFailure)
+    assert isinstance(result, SummaryFailure)
     assert len(sent) == 5
     assert all("<html>" not in body["messages"][0]["content"] for body in sent)
 
 
 async def test_a_window_too_small_for_any_chunk_is_reported() -> None:
-    made, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), window_tokens=600)
+    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), window_tokens=600)
 
-    assert isinstance(made, SummaryFailure)
-    assert "too small" in made.reason
+    assert isinstance(result, SummaryFailure)
+    assert "too small" in result.reason
     assert sent == []
 
 
@@ -380,12 +380,12 @@ async def test_an_earlier_summary_is_shown_before_new_messages() -> None:
 
 
 async def test_there_are_three_retries_with_growing_delays() -> None:
-    made, sent, seconds = await run_summarizer(make_summary_input(claude_body(12)), *[http_response(529)] * 4)
+    result, sent, seconds = await run_summarizer(make_summary_input(claude_body(12)), *[http_response(529)] * 4)
 
-    assert isinstance(made, SummaryFailure)
+    assert isinstance(result, SummaryFailure)
     assert len(sent) == 4
     assert seconds == [1.0, 4.0, 16.0]
-    assert "529" in made.reason
+    assert "529" in result.reason
 
 
 @pytest.mark.parametrize(
@@ -406,54 +406,54 @@ async def test_there_are_three_retries_with_growing_delays() -> None:
     ],
 )
 async def test_a_response_that_is_not_a_summary_is_retried(reply: bytes) -> None:
-    made, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), reply, claude_reply(GOOD))
+    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), reply, claude_reply(GOOD))
 
-    assert isinstance(made, Summary)
-    assert made.text == GOOD
+    assert isinstance(result, Summary)
+    assert result.text == GOOD
     assert len(sent) == 2
 
 
 async def test_a_model_that_calls_a_tool_is_shown_the_messages_as_data() -> None:
     usage_log = UsageLog()
-    made, sent, _ = await run_summarizer(
+    result, sent, _ = await run_summarizer(
         make_summary_input(claude_body(12)), CALLED, claude_reply(GOOD), usage_log=usage_log
     )
 
-    assert isinstance(made, Summary)
+    assert isinstance(result, Summary)
     assert ["tools" in body for body in sent] == [True, False]
     assert len(usage_log.usages) == 2
 
 
 async def test_a_model_that_continues_the_work_is_shown_the_messages_as_data() -> None:
-    made, sent, _ = await run_summarizer(
+    result, sent, _ = await run_summarizer(
         make_summary_input(claude_body(12)),
         claude_reply("Sure! Let me go on with that now."),
         claude_reply(GOOD),
     )
 
-    assert isinstance(made, Summary)
+    assert isinstance(result, Summary)
     assert ["tools" in body for body in sent] == [True, False]
 
 
 async def test_a_model_that_writes_unrelated_text_twice_is_not_asked_again() -> None:
-    hollow = claude_reply("All of it went well, and I am happy to help with more.")
-    made, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), *[hollow] * 9)
+    unrelated = claude_reply("All of it went well, and I am happy to help with more.")
+    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), *[unrelated] * 9)
 
-    assert isinstance(made, SummaryFailure)
-    assert "tells nothing" in made.reason
+    assert isinstance(result, SummaryFailure)
+    assert "tells nothing" in result.reason
     assert ["tools" in body for body in sent] == [True, False, False]
 
 
 async def test_a_truncated_summary_is_retried_with_more_output_tokens() -> None:
     """Regression: asked for four times with the same body, and truncated four times."""
-    made, sent, seconds = await run_summarizer(
+    result, sent, seconds = await run_summarizer(
         make_summary_input(claude_body(12)), claude_reply("The parser", "max_tokens"), claude_reply(GOOD)
     )
     _, again, _ = await run_summarizer(
         make_summary_input(claude_body(12)), *[claude_reply("The parser", "max_tokens")] * 9
     )
 
-    assert isinstance(made, Summary)
+    assert isinstance(result, Summary)
     assert [body["max_tokens"] for body in sent] == [2 * LIMIT, 4 * LIMIT]
     assert seconds == []
     assert [body["max_tokens"] for body in again] == [2 * LIMIT, 4 * LIMIT]
@@ -487,18 +487,18 @@ def test_a_client_with_a_short_timeout_is_rejected() -> None:
 
 
 async def test_a_rejected_request_is_not_repeated_but_sent_as_data() -> None:
-    made, sent, _ = await run_summarizer(
+    result, sent, _ = await run_summarizer(
         make_summary_input(claude_body(12)), http_response(400), claude_reply(GOOD)
     )
 
-    assert isinstance(made, Summary)
+    assert isinstance(result, Summary)
     assert ["tools" in body for body in sent] == [True, False]
 
 
 async def test_a_rejected_key_is_not_retried() -> None:
-    made, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), http_response(401))
+    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), http_response(401))
 
-    assert isinstance(made, SummaryFailure)
+    assert isinstance(result, SummaryFailure)
     assert len(sent) == 1
 
 
@@ -507,8 +507,8 @@ async def test_a_redraft_continues_the_draft_and_names_missing_facts() -> None:
         make_summary_input(claude_body(12)), claude_reply(GOOD), redraft=("src/secret_part.py",)
     )
 
-    *_, told, draft, again = sent["messages"]
-    assert [message["role"] for message in (told, draft, again)] == ["user", "assistant", "user"]
+    *_, prompt, draft, again = sent["messages"]
+    assert [message["role"] for message in (prompt, draft, again)] == ["user", "assistant", "user"]
     assert GOOD in json.dumps(draft)
     assert "src/secret_part.py" in json.dumps(again)
     assert validate_request(formats.parse_request(sent)) is None
@@ -525,11 +525,11 @@ async def test_a_redraft_of_data_shows_it_again_after_the_draft() -> None:
 
 
 async def test_a_redraft_is_attempted_once() -> None:
-    made, sent, _ = await run_summarizer(
+    result, sent, _ = await run_summarizer(
         make_summary_input(claude_body(12)), http_response(529), redraft=("x",)
     )
 
-    assert isinstance(made, SummaryFailure)
+    assert isinstance(result, SummaryFailure)
     assert len(sent) == 1
 
 

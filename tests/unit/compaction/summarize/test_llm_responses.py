@@ -59,14 +59,14 @@ def response(*items: Any, **more: Any) -> SummaryResponse:
     return read(Format.RESPONSES, output=list(items), **more)
 
 
-def message_item(kind: str, **said: Any) -> dict[str, Any]:
-    return {"type": "message", "role": "assistant", "content": [{"type": kind, **said}]}
+def message_item(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": kind, **fields}]}
 
 
 def test_reasoning_is_not_part_of_a_response_text() -> None:
-    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "content": None}
+    reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "content": None}
     usage = {"input_tokens": 9, "output_tokens": 3}
-    answer = response(thought, message_item("output_text", text=SAID), status="completed", usage=usage)
+    answer = response(reasoning, message_item("output_text", text=SAID), status="completed", usage=usage)
 
     assert (answer.text, answer.problem, answer.has_tool_calls) == (SAID, None, False)
     assert answer.usage is not None
@@ -75,8 +75,8 @@ def test_reasoning_is_not_part_of_a_response_text() -> None:
 
 @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
 def test_an_incomplete_response_is_rejected(reason: str) -> None:
-    said = message_item("output_text", text=SAID)
-    answer = response(said, status="incomplete", incomplete_details={"reason": reason})
+    fields = message_item("output_text", text=SAID)
+    answer = response(fields, status="incomplete", incomplete_details={"reason": reason})
 
     assert answer.problem is not None
     assert answer.is_truncated == (reason == "max_output_tokens")
@@ -114,6 +114,6 @@ def test_a_response_of_nothing_but_thinking_is_empty(text: str) -> None:
 
 
 def test_a_summary_that_mentions_thinking_tags_stays_complete() -> None:
-    said = "The parser strips `<think>` up to `</think>`.\nIt keeps <think>a</think> in quotes."
+    fields = "The parser strips `<think>` up to `</think>`.\nIt keeps <think>a</think> in quotes."
 
-    assert chat(content=said).text == said
+    assert chat(content=fields).text == fields

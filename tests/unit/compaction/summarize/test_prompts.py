@@ -105,12 +105,12 @@ def test_parts_that_cannot_be_shown_are_named_with_their_size() -> None:
 
 def test_the_instruction_quotes_the_start_of_the_tail() -> None:
     tail = [make_message(Thinking("hm"), Text("Now the lexer."), role="assistant"), make_message(Text("Go on"))]
-    told = prompts.continuation_prompt(tail, ("src/a.py",), limit_tokens=500)
+    prompt = prompts.continuation_prompt(tail, ("src/a.py",), limit_tokens=500)
 
-    assert "Now the lexer." in told
-    assert "- src/a.py" in told
-    assert "300 words" in told
-    assert {kind for kind, _ in FENCE.findall(told)} == {"quote", "facts"}
+    assert "Now the lexer." in prompt
+    assert "- src/a.py" in prompt
+    assert "300 words" in prompt
+    assert {kind for kind, _ in FENCE.findall(prompt)} == {"quote", "facts"}
 
 
 def test_a_tail_without_text_is_described_by_its_length() -> None:

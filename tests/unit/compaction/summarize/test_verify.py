@@ -193,10 +193,10 @@ def test_an_omitted_constraint_is_important() -> None:
 def test_all_omitted_constraints_are_important_whatever_fits() -> None:
     """Regression: 10 of 60 constraints fit the list, and nothing told that the others were missing."""
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
-    asked = [Message(role="user", parts=(Text(" ".join(rules)),))]
+    questions = [Message(role="user", parts=(Text(" ".join(rules)),))]
     missing = find_missing_facts(
         SUMMARY,
-        rank_facts(extract_facts(asked), 1),
+        rank_facts(extract_facts(questions), 1),
         limit_tokens=60,
         count=count,
         max_tokens=count(SUMMARY) + 100,
@@ -221,8 +221,8 @@ def test_a_long_summary_is_checked_too() -> None:
 
 
 def test_mentioned_facts_are_not_missing() -> None:
-    told = f"{SUMMARY} {' '.join(RULES)} It is about src/parser.py and src/lexer.py."
-    missing = find_missing_facts(told, RANKED, limit_tokens=400, count=count, max_tokens=800)
+    summary_text = f"{SUMMARY} {' '.join(RULES)} It is about src/parser.py and src/lexer.py."
+    missing = find_missing_facts(summary_text, RANKED, limit_tokens=400, count=count, max_tokens=800)
 
     assert not {*RULES, "src/parser.py", "src/lexer.py"} & set(missing.listed)
 

@@ -45,8 +45,8 @@ def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
 
 
 def test_toml_gives_the_same_as_yaml() -> None:
-    said = 'title = "T"\ntags = ["a"]\ndeadline = 2026-11-20T17:00:00\ndraft = true\nday = 2026-01-02'
-    found = file(f"+++\n{said}\nn = 1.5\n[x]\ny = 1\n+++\n")
+    source = 'title = "T"\ntags = ["a"]\ndeadline = 2026-11-20T17:00:00\ndraft = true\nday = 2026-01-02'
+    found = file(f"+++\n{source}\nn = 1.5\n[x]\ny = 1\n+++\n")
 
     assert (found.title, found.tags) == ("T", ("a",))
     assert found.planning_dates[0].at == datetime(2026, 11, 20, 17)
@@ -59,8 +59,8 @@ def test_toml_gives_the_same_as_yaml() -> None:
 
 
 def test_json_gives_the_same_as_yaml() -> None:
-    said = '"title": "T",\n"tags": ["a", "#b"], "deadline": "2026-11-20 17:00", "n": 1.50, "no": null'
-    text = f"{{\n{said}}}\n\nText\n"
+    source = '"title": "T",\n"tags": ["a", "#b"], "deadline": "2026-11-20 17:00", "n": 1.50, "no": null'
+    text = f"{{\n{source}}}\n\nText\n"
     found = file(text)
 
     assert (found.title, found.tags) == ("T", ("a", "b"))

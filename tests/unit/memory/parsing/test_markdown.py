@@ -197,9 +197,11 @@ def test_a_file_takes_all_properties_of_its_title_heading() -> None:
     assert (file.start, file.end, content(text, 0)) == (0, len(text), "\nText\n")
 
 
-@pytest.mark.parametrize(("said", "id_"), [("id: front", "front"), ("id:", "heading"), ("id: ' '", "heading")])
-def test_an_id_in_the_front_matter_overrides_the_titles(said: str, id_: str) -> None:
-    assert outline(f"---\n{said}\n---\n# A {{#heading}}\n").entries[0].properties["ID"] == id_
+@pytest.mark.parametrize(
+    ("front_matter", "id_"), [("id: front", "front"), ("id:", "heading"), ("id: ' '", "heading")]
+)
+def test_an_id_in_the_front_matter_overrides_the_titles(front_matter: str, id_: str) -> None:
+    assert outline(f"---\n{front_matter}\n---\n# A {{#heading}}\n").entries[0].properties["ID"] == id_
 
 
 def test_a_title_of_nothing_but_tags_leaves_the_file_name() -> None:

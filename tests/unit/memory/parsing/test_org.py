@@ -119,7 +119,7 @@ def test_a_repeater_is_kept_as_written(repeater: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("planning", "expected"),
     [
         ("<2026-02-31 Tue>", ()),
         ("<0000-01-01>", ()),
@@ -128,11 +128,13 @@ def test_a_repeater_is_kept_as_written(repeater: str) -> None:
         ("<2026-02-28 Sat 12:75>", (datetime(2026, 2, 28),)),
     ],
 )
-def test_an_invalid_date_is_reported_and_the_rest_is_kept(said: str, kept: tuple[datetime, ...]) -> None:
-    parsed = outline(f"* A\nText\n* B\nDEADLINE: {said} CLOSED: [2026-01-02 Fri]\nText\n")
+def test_an_invalid_date_is_reported_and_the_rest_is_kept(
+    planning: str, expected: tuple[datetime, ...]
+) -> None:
+    parsed = outline(f"* A\nText\n* B\nDEADLINE: {planning} CLOSED: [2026-01-02 Fri]\nText\n")
     stamps = parsed.entries[2].planning_dates
 
-    assert tuple(stamp.at for stamp in stamps) == (*kept, datetime(2026, 1, 2))
+    assert tuple(stamp.at for stamp in stamps) == (*expected, datetime(2026, 1, 2))
     assert len(parsed.problems) == 1
     assert parsed.problems[0].startswith("line 4: DEADLINE")
 

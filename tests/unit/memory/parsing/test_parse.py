@@ -62,10 +62,10 @@ def test_no_text_is_lost(text: str, path: str) -> None:
 @given(forest=note_folders())
 def test_exactly_the_public_words_remain_after_redaction(forest: NoteFolder) -> None:
     seen = [GATE.redact(parse_notes(file.text, GATE, path=file.path)) for file in forest.files]
-    said = "".join(outline.text for outline in seen)
+    text_seen = "".join(outline.text for outline in seen)
 
-    assert not forest.leaked_words(said + repr(seen))
-    assert not {word for word in forest.public if word not in said}
+    assert not forest.leaked_words(text_seen + repr(seen))
+    assert not {word for word in forest.public if word not in text_seen}
     assert {ident for ident in forest.ids if ident in forest.public} == {
         entry.properties["ID"] for outline in seen for entry in outline.entries if "ID" in entry.properties
     }

@@ -57,27 +57,27 @@ def test_scores_depend_only_on_the_current_texts(
         build_postings([[(1.0, vocabulary.learn_terms(" ".join(text)))] for text in texts], vocabulary)
         for texts in (first, second)
     ]
-    there = [
+    masks = [
         np.array(data.draw(st.lists(st.booleans(), min_size=len(x), max_size=len(x)))) for x in (first, second)
     ]
     left = [
         text
-        for texts, kept in zip((first, second), there, strict=True)
-        for text, stays in zip(texts, kept, strict=True)
+        for texts, mask in zip((first, second), masks, strict=True)
+        for text, stays in zip(texts, mask, strict=True)
         if stays
     ]
     query = [vocabulary.query_terms("anchor falcon"), vocabulary.query_terms("copper")]
     expected = score_texts(_field(left, vocabulary), query)
 
-    marked = score_texts(TextField(list(zip(pieces, there, strict=True))), query)
-    np.testing.assert_array_equal(marked.scores[np.concatenate(there)], expected.scores)
-    assert not marked.scores[~np.concatenate(there)].any()
+    marked = score_texts(TextField(list(zip(pieces, masks, strict=True))), query)
+    np.testing.assert_array_equal(marked.scores[np.concatenate(masks)], expected.scores)
+    assert not marked.scores[~np.concatenate(masks)].any()
 
     count = 0
     places = []
-    for kept in there:
-        places.append(np.where(kept, count + np.cumsum(kept) - 1, -1).astype(np.int32))
-        count += int(kept.sum())
+    for mask in masks:
+        places.append(np.where(mask, count + np.cumsum(mask) - 1, -1).astype(np.int32))
+        count += int(mask.sum())
     whole = merge_postings(list(zip(pieces, places, strict=True)), len(vocabulary))
     np.testing.assert_array_equal(score_texts(TextField([(whole, None)]), query).scores, expected.scores)
 

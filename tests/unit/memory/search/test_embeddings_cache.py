@@ -20,28 +20,28 @@ class CountingEmbedder:
     def __init__(self, name: str = "counting", width: int = 3) -> None:
         self.name = name
         self.width = width
-        self.asked: list[str] = []
+        self.inputs: list[str] = []
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.asked += texts
+        self.inputs += texts
         return np.array([[len(text) / 7] * self.width for text in texts], np.float32)
 
 
 def test_a_text_is_embedded_once(tmp_path: Path) -> None:
     embedder = CountingEmbedder()
     first = embed_with_cache(embedder, SqliteVectorCache(tmp_path / "v.sqlite"), ["one", "three", "one"])
-    assert embedder.asked == ["one", "three"]
+    assert embedder.inputs == ["one", "three"]
     second = embed_with_cache(embedder, SqliteVectorCache(tmp_path / "v.sqlite"), ["three", "two", "one"])
-    assert embedder.asked == ["one", "three", "two"]
+    assert embedder.inputs == ["one", "three", "two"]
     np.testing.assert_array_equal(first[[1, 0]], second[[0, 2]])
 
 
 def test_cached_and_new_vectors_are_equal(tmp_path: Path) -> None:
     vectors = SqliteVectorCache(tmp_path / "v.sqlite")
     texts = [f"text {'x' * number}" for number in range(9)]
-    made = embed_with_cache(CountingEmbedder(), vectors, texts)
-    np.testing.assert_array_equal(made, embed_with_cache(CountingEmbedder(), vectors, texts))
-    np.testing.assert_array_equal(made, embed_with_cache(CountingEmbedder(), None, texts))
+    rows = embed_with_cache(CountingEmbedder(), vectors, texts)
+    np.testing.assert_array_equal(rows, embed_with_cache(CountingEmbedder(), vectors, texts))
+    np.testing.assert_array_equal(rows, embed_with_cache(CountingEmbedder(), None, texts))
 
 
 def test_another_embedder_has_its_own_vectors(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_another_embedder_has_its_own_vectors(tmp_path: Path) -> None:
     embed_with_cache(CountingEmbedder("one"), vectors, ["a text"])
     other = CountingEmbedder("other")
     embed_with_cache(other, vectors, ["a text"])
-    assert other.asked == ["a text"]
+    assert other.inputs == ["a text"]
 
 
 def test_vectors_are_cached_batch_by_batch(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_vectors_are_cached_batch_by_batch(tmp_path: Path) -> None:
 
     class Stopping(CountingEmbedder):
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            if len(self.asked) > 3_000:
+            if len(self.inputs) > 3_000:
                 raise KeyboardInterrupt
             return super().embed(texts)
 
@@ -66,7 +66,7 @@ def test_vectors_are_cached_batch_by_batch(tmp_path: Path) -> None:
         embed_with_cache(Stopping(), vectors, texts)
     rest = CountingEmbedder()
     assert embed_with_cache(rest, vectors, texts).shape == (5_000, 3)
-    assert len(rest.asked) == 5_000 - 4_096
+    assert len(rest.inputs) == 5_000 - 4_096
 
 
 def test_no_texts_have_no_rows(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_oldest_vectors_make_room(tmp_path: Path) -> None:
         embed_with_cache(CountingEmbedder(), vectors, [str(number)])
     embedder = CountingEmbedder()
     embed_with_cache(embedder, vectors, [str(number) for number in range(30)])
-    assert embedder.asked == [str(number) for number in range(20)]
+    assert embedder.inputs == [str(number) for number in range(20)]
 
 
 def _raise_error(tmp_path: Path) -> Path:
@@ -131,7 +131,7 @@ def test_a_corrupt_file_is_moved_away(tmp_path: Path) -> None:
     assert (tmp_path / "v.broken").read_bytes().startswith(b"by no means")
     again = CountingEmbedder()
     embed_with_cache(again, SqliteVectorCache(path), ["one"])
-    assert not again.asked
+    assert not again.inputs
 
 
 def test_a_busy_file_is_skipped(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_busy_file_is_skipped(tmp_path: Path) -> None:
     embed_with_cache(CountingEmbedder(), vectors, ["two"])
     again = CountingEmbedder()
     embed_with_cache(again, vectors, ["one", "two"])
-    assert not again.asked
+    assert not again.inputs
 
 
 _WRITER = """
@@ -182,7 +182,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
         assert writer.returncode == 0
     again = CountingEmbedder()
     embed_with_cache(again, SqliteVectorCache(path), [f"text {number}" for number in range(91)])
-    assert not again.asked
+    assert not again.inputs
 
 
 @pytest.mark.process
@@ -196,7 +196,7 @@ def test_a_killed_process_leaves_a_usable_file(tmp_path: Path) -> None:
     writer.communicate()
     again, vectors = CountingEmbedder(), SqliteVectorCache(path)
     embed_with_cache(again, vectors, [f"text {number}" for number in range(20)])
-    assert not again.asked
+    assert not again.inputs
     assert vectors.failure is None
 
 

@@ -50,8 +50,8 @@ def _run_server(
             server.sent.append(body)
             server.paths.append(self.path)
             server.keys.append(self.headers["authorization"])
-            said = answer(body)
-            raw = said if isinstance(said, bytes) else json.dumps(said).encode()
+            response = answer(body)
+            raw = response if isinstance(response, bytes) else json.dumps(response).encode()
             with suppress(ConnectionError):  # the client did not wait
                 self.send_response(status)
                 self.send_header("content-length", str(len(raw)))

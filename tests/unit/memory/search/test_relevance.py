@@ -35,8 +35,8 @@ def _relevance(index: Index, documents: Sequence[Document], query: str) -> dict[
     found = index.score_query(documents, query).relevance
     assert len(found) == len(nodes)
     return {
-        f"{node.parent.title}/{node.title}" if node.parent else node.title: float(one)
-        for node, one in zip(nodes, found, strict=True)
+        f"{node.parent.title}/{node.title}" if node.parent else node.title: float(score)
+        for node, score in zip(nodes, found, strict=True)
     }
 
 
@@ -57,13 +57,13 @@ class RecordingEmbedder:
     name = "recording"
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.inputs: list[str] = []
         self.fails = False
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if self.fails:
             raise UpstreamTimeout("http://127.0.0.1", 1)
-        self.asked += texts
+        self.inputs += texts
         return np.array([[1, 0] if "cat" in text else [0, 1] for text in texts], np.float32)
 
 
@@ -190,11 +190,11 @@ def test_only_changed_nodes_are_embedded_again() -> None:
     index = Index(lambda: embedder, vector_cache=None)
     files = [_file(NodeSpec(title=f"Note {number}"), title=f"file {number}") for number in range(20)]
     index.score_query(files, "cat")
-    assert len(embedder.asked) == 41
-    embedder.asked.clear()
+    assert len(embedder.inputs) == 41
+    embedder.inputs.clear()
     files[7] = _file(NodeSpec(title="A cat"), title="file 7")
     found = _relevance(index, files, "cat")
-    assert embedder.asked == ["file 7\n", "A cat\n", "cat"]
+    assert embedder.inputs == ["file 7\n", "A cat\n", "cat"]
     assert max(found, key=found.__getitem__) == "file 7/A cat"
 
 
@@ -205,11 +205,11 @@ def test_queries_are_not_cached(tmp_path: Path) -> None:
     Index(lambda: embedder, vector_cache=lambda: vectors).score_node(
         [document], _file(NodeSpec(title="Fees, a cat")).nodes[1]
     )
-    asked_first = [*embedder.asked]
+    asked_first = [*embedder.inputs]
     assert {"fees of a cat", "Fees, a cat\n"} <= {*asked_first}, "both were embedded"
-    embedder.asked.clear()
+    embedder.inputs.clear()
     embed_with_cache(embedder, vectors, list(dict.fromkeys(asked_first)))
-    assert embedder.asked == ["fees of a cat", "Fees, a cat\n"], "and all else is there"
+    assert embedder.inputs == ["fees of a cat", "Fees, a cat\n"], "and all else is there"
 
 
 def test_a_failing_embedder_leaves_the_index_unchanged() -> None:
@@ -282,13 +282,13 @@ def test_every_weight_is_set_and_explained(root: Path) -> None:
 
 
 def test_the_default_embedder_is_created_lazily() -> None:
-    made: list[Embedder] = []
+    created: list[Embedder] = []
 
     def embedder() -> Embedder:
-        made.append(RecordingEmbedder())
-        return made[-1]
+        created.append(RecordingEmbedder())
+        return created[-1]
 
     index = Index(embedder, vector_cache=None)
-    assert not made
+    assert not created
     index.score_query([_bank()], "fees")
-    assert made
+    assert created

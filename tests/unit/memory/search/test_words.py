@@ -20,11 +20,11 @@ def test_variants_of_letters_match() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "query"),
     [("黒い猫がいる", "猫"), ("データベースの設定", "設定"), ("학교에서", "학교"), ("ภาษาไทย", "ไทย")],
 )
-def test_a_word_is_found_in_a_script_without_spaces(text: str, asked: str) -> None:
-    assert set(split_words(asked)) <= set(split_words(text))
+def test_a_word_is_found_in_a_script_without_spaces(text: str, query: str) -> None:
+    assert set(split_words(query)) <= set(split_words(text))
 
 
 def test_inflected_words_have_one_stem() -> None:

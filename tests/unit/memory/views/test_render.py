@@ -41,11 +41,11 @@ def test_nothing_private_is_ever_in_a_view(
         memory = load_memory(forest, Path(folder))
         try:
             view = memory.render(focus, query, limit_tokens, form)
-            told = view.text + repr(view)
+            output = view.text + repr(view)
         except (BudgetExceeded, BadOption) as error:
-            told = str(error).replace(str(focus), "what was asked for")
+            output = str(error).replace(str(focus), "what was asked for")
 
-        assert not forest.leaked_words(told)
+        assert not forest.leaked_words(output)
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ for limit_tokens in (60, 150, 250, 400):
 def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "a.org").write_text(_NOTES, encoding="utf-8")
     (tmp_path / "b.org").write_text(_NOTES.replace("Leaf", "Twig"), encoding="utf-8")
-    told = {
+    output = {
         subprocess.run(
             (sys.executable, "-c", _RENDERED, tmp_path),
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -162,8 +162,8 @@ def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
         for seed in ("1", "2", "3")
     }
 
-    assert len(told) == 1
-    assert b"Leaf c3" in told.pop()
+    assert len(output) == 1
+    assert b"Leaf c3" in output.pop()
 
 
 @pytest.mark.slow

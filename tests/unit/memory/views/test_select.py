@@ -59,9 +59,9 @@ def test_nodes_similar_to_the_focus_are_complete_with_their_score(memory: Memory
     assert titles_at(DetailLevel.FULL, view) == ["Pruning", "Pruning roses"]
     node = memory.node("Pruning roses")
     start = f"** Pruning roses\n:PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: 0."
-    _, told = view.text.split(start)
-    assert told[2:] == "\n:END:\nPrune the roses in March."
-    assert told[:2].isdigit()
+    _, shown_text = view.text.split(start)
+    assert shown_text[2:] == "\n:END:\nPrune the roses in March."
+    assert shown_text[:2].isdigit()
     assert view.text.count(":SEMANTIC_SCORE:") == 1
 
 
@@ -265,9 +265,9 @@ def test_moving_the_focus_to_the_next_heading_leaves_other_files_unchanged(tmp_p
         text = memory.render(focus, limit_tokens=350).text
         return {part[:6]: part for part in f"\n{text}".split("\n* ")[1:]}
 
-    for one, other in pairwise(about["File c"].split()):
-        first, second = parts(one), parts(other)
-        assert f"\nAbout the {one}." in first["File c"]
+    for heading, other in pairwise(about["File c"].split()):
+        first, second = parts(heading), parts(other)
+        assert f"\nAbout the {heading}." in first["File c"]
         assert f"\nAbout the {other}." in second["File c"]
         assert first.keys() == second.keys() == about.keys()
         assert {name for name in about if first[name] != second[name]} == {"File c"}
