@@ -90,7 +90,7 @@ class CompactionRunner:
         *,
         holder: str,
         clock: Clock,
-        options: CompactionOptions = CompactionOptions(),  # noqa: B008 - it is frozen
+        options: CompactionOptions = CompactionOptions(),  # noqa: B008 - frozen
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         price: PriceUsage | None = None,
         no_model_reason: str = "",
@@ -309,7 +309,7 @@ class CompactionRunner:
                 return await writing
         except TimeoutError:
             return SummaryFailure(reason=f"no summary within {limit_seconds:g} s")
-        except Exception as error:  # noqa: BLE001 - a border: anybody may write a summariser, and none may lose a request
+        except Exception as error:  # noqa: BLE001 - a custom summarizer must not break requests
             _LOG.warning("a summariser failed: %s: %s", type(error).__name__, error)
             return SummaryFailure(reason=str(error) or type(error).__name__)
 

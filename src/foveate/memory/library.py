@@ -328,7 +328,7 @@ class Library:
         """Changes with every change of a file."""
         return self._state.version
 
-    def node(self, id: str) -> Node | None:  # noqa: A002  # the spec's word
+    def node(self, id: str) -> Node | None:  # noqa: A002 - public name
         return self._state.nodes.get(id)
 
     def refresh(self) -> Changes:

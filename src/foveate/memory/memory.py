@@ -172,7 +172,7 @@ class Memory:
         *,
         tag: str | None = None,
         todo: str | None = None,
-        type: str | None = None,  # noqa: A002  # the spec's word
+        type: str | None = None,  # noqa: A002 - public name
         text: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -192,7 +192,7 @@ class Memory:
         focus: str | Node | None = None,
         query: str | None = None,
         limit_tokens: int | None = DEFAULT_LIMIT_TOKENS,
-        format: str = "org",  # noqa: A002  # the spec's word
+        format: str = "org",  # noqa: A002 - public name
         *,
         scope: str | Node | None = None,
         model: "str | TextCounter" = "gpt-4o",

@@ -86,7 +86,7 @@ class Query:
         *,
         tag: str | None = None,
         todo: str | None = None,
-        type: str | None = None,  # noqa: A002  # the spec's word
+        type: str | None = None,  # noqa: A002 - public name
         text: str | None = None,
         since: str | None = None,
         until: str | None = None,

@@ -310,7 +310,7 @@ def _read_text(skill_file: _SkillFile) -> str:
     try:
         # Do not wait for the writer of a pipe, and do not follow a link that replaced the file.
         descriptor = os.open(skill_file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as file:  # noqa: PTH123  # of a descriptor
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - opens a descriptor
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableInput(skill_file.key, "this is no file")
             data = file.read(_MAX_SKILL_BYTES + 1)

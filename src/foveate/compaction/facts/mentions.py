@@ -121,12 +121,14 @@ class MentionIndex:
 
 def contains_whole(wanted: str, text: str) -> bool:
     """Tell whether `wanted` occurs in `text`, and not only inside a longer name."""
-    at = text.find(wanted)
-    while at >= 0:
-        end = at + len(wanted)
-        if not (_continues_name(text[max(0, at - 2) : at][::-1]) or _continues_name(text[end : end + 2])):
+    position = text.find(wanted)
+    while position >= 0:
+        end = position + len(wanted)
+        if not (
+            _continues_name(text[max(0, position - 2) : position][::-1]) or _continues_name(text[end : end + 2])
+        ):
             return True
-        at = text.find(wanted, at + 1)
+        position = text.find(wanted, position + 1)
     return False
 
 

@@ -200,10 +200,10 @@ def _reports_error(line: str, match: re.Match[str]) -> bool:
     return ": " in line or len(line.split(maxsplit=_PROSE_WORDS)) <= _PROSE_WORDS
 
 
-def _clip_sentence(sentence: str, at: int, *, min_words: int = _MIN_SENTENCE_WORDS) -> str:
-    """The sentence without list markers; if it is very long, the part around `at`."""
+def _clip_sentence(sentence: str, position: int, *, min_words: int = _MIN_SENTENCE_WORDS) -> str:
+    """The sentence without list markers; if it is very long, the part around `position`."""
     if len(sentence) > _MAX_SENTENCE_CHARS:
-        start = max(0, at - _MAX_SENTENCE_CHARS // 2)
+        start = max(0, position - _MAX_SENTENCE_CHARS // 2)
         sentence = sentence[start : start + _MAX_SENTENCE_CHARS]
         if start:
             sentence = sentence.partition(" ")[2] or sentence

@@ -139,9 +139,9 @@ def _split_text(text: str, max_tokens: int, count: CountTokens) -> Iterator[str]
         yield text
         return
     middle = len(text) // 2
-    at = text.rfind("\n", middle // 2, middle) + 1 or middle
-    yield from _split_text(text[:at], max_tokens, count)
-    yield from _split_text(text[at:], max_tokens, count)
+    cut = text.rfind("\n", middle // 2, middle) + 1 or middle
+    yield from _split_text(text[:cut], max_tokens, count)
+    yield from _split_text(text[cut:], max_tokens, count)
 
 
 def _message_text(message: Message) -> str:

@@ -93,7 +93,7 @@ def _content_words(text: str) -> tuple[set[str], set[str]]:
     pairs: set[str] = set()
     for word in set(_WORD.findall(plain)):
         if ord(word[0]) >= _FIRST_UNSPACED_CODE:
-            pairs.update(word[at : at + 2] for at in range(len(word) - 1))
+            pairs.update(word[position : position + 2] for position in range(len(word) - 1))
         elif len(word) >= _STEM_CHARS and not _GENERIC_WORDS.intersection((word, _ENDING.sub("", word))):
             words.add(word[:_STEM_CHARS])
     return words, pairs

@@ -202,16 +202,16 @@ class _MarkdownParser:
         tags: list[str] = []
         stamps: list[PlanningDate] = []
         while blank := _BLANK.match(self._body, content, end):
-            at = self._body.rfind("\n", content, blank.end()) + 1 or content
-            after = self._body.find("\n", at, end) + 1 or end
-            line = self._body[at:after] if after - at <= _MAX_TAG_LINE_CHARS else ""
+            position = self._body.rfind("\n", content, blank.end()) + 1 or content
+            after = self._body.find("\n", position, end) + 1 or end
+            line = self._body[position:after] if after - position <= _MAX_TAG_LINE_CHARS else ""
             if hashtags := _parse_hashtags(line.split()):
                 tags += hashtags
-                self._used_tag_lines.add(at)
+                self._used_tag_lines.add(position)
             elif PLANNING_START.match(line) and (planning := parse_planning(line)):
                 stamps += planning.dates
                 for problem in planning.problems:
-                    self._problems.add(self._file_index(at), problem)
+                    self._problems.add(self._file_index(position), problem)
                 if not planning.is_complete_line:
                     break
             else:
@@ -224,10 +224,10 @@ class _MarkdownParser:
     def _paragraph_tags(self, start: int, end: int) -> tuple[str, ...]:
         """Privacy tags in lines such as `Tags: private` or `:private:` in the first paragraph."""
         blank = _BLANK.match(self._body, start, end)
-        at = blank.end() if blank else start
-        paragraph_end = self._body.find("\n\n", at, end)
+        position = blank.end() if blank else start
+        paragraph_end = self._body.find("\n\n", position, end)
         last = end if paragraph_end < 0 else paragraph_end
-        first = bisect_left(self._privacy_tag_lines, (self._body.rfind("\n", start, at) + 1 or start,))
+        first = bisect_left(self._privacy_tag_lines, (self._body.rfind("\n", start, position) + 1 or start,))
         tag_lines = self._privacy_tag_lines[first : bisect_left(self._privacy_tag_lines, (last,))]
         self._used_tag_lines.update(tag_line.start for tag_line in tag_lines)
         return tuple(tag_line.tag for tag_line in tag_lines)

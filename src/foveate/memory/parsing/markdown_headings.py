@@ -94,19 +94,19 @@ class _HeadingScanner:
         self._known_block_start = 0
 
     def scan(self) -> list[MarkdownHeading]:
-        text, at = self._text, 0
-        while noted := _CANDIDATE_LINE.search(text, at):
+        text, position = self._text, 0
+        while noted := _CANDIDATE_LINE.search(text, position):
             start = noted.start()
             if noted[1]:
-                at = self._scan_heading(start, len(noted[1]))
+                position = self._scan_heading(start, len(noted[1]))
             elif text[start] in "`~":
-                at = self._scan_fence(start)
+                position = self._scan_fence(start)
             elif text[start] == "<":
-                at = self._scan_html(start)
+                position = self._scan_html(start)
             elif text[start] in "=-":
-                at = self._scan_underline(start)
+                position = self._scan_underline(start)
             else:
-                at = self._scan_with_library(start)
+                position = self._scan_with_library(start)
         return self._headings
 
     def _scan_heading(self, start: int, level: int) -> int:
@@ -151,11 +151,11 @@ class _HeadingScanner:
         end = self._after_line(start)
         if self._begins_block(start):
             return end
-        above = self._line_before(start)
-        if not self._begins_paragraph(above):
+        title_start = self._line_before(start)
+        if not self._begins_paragraph(title_start):
             return self._scan_with_library(start)
         level = 1 if self._text[start] == "=" else 2
-        self._headings.append(MarkdownHeading(above, end, level, _trim(self._text[above:start])))
+        self._headings.append(MarkdownHeading(title_start, end, level, _trim(self._text[title_start:start])))
         self._known_block_start = end
         return end
 
@@ -192,17 +192,17 @@ class _HeadingScanner:
 
     def _block_start_before(self, start: int) -> int:
         """The last certain start of a block: an unindented line after a blank one."""
-        at = start
+        position = start
         for _ in range(_MAX_TRIES):
-            at = self._text.rfind("\n\n", self._known_block_start, at + 1)
-            if at < 0:
+            position = self._text.rfind("\n\n", self._known_block_start, position + 1)
+            if position < 0:
                 break
-            if at + 2 <= start and self._text[at + 2 : at + 3].strip():
-                return at + 2
+            if position + 2 <= start and self._text[position + 2 : position + 3].strip():
+                return position + 2
         return self._known_block_start
 
-    def _after_line(self, at: int) -> int:
-        end = self._text.find("\n", at)
+    def _after_line(self, position: int) -> int:
+        end = self._text.find("\n", position)
         return len(self._text) if end < 0 else end + 1
 
 

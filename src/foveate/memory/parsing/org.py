@@ -211,9 +211,9 @@ class _OrgParser:
         tags = add_suspected_tag(line, split_tags(line)[1], self._gate)
         return any(map(self._gate.is_private, tags))
 
-    def _rest_of_line(self, at: int) -> str:
-        end = self._lines.find("\n", at)
-        return self._lines[at:] if end < 0 else self._lines[at:end]
+    def _rest_of_line(self, position: int) -> str:
+        end = self._lines.find("\n", position)
+        return self._lines[position:] if end < 0 else self._lines[position:end]
 
     def _apply_setting(self, setting: str, value: str) -> None:
         match setting:
@@ -234,24 +234,24 @@ class _OrgParser:
                 self._done += done
 
     def _file_entry(self, end: int, name: str) -> OutlineEntry:
-        body = content = at = 1 if self._text[:1] == "\ufeff" and end else 0
+        body = content = position = 1 if self._text[:1] == "\ufeff" and end else 0
         properties: _Properties = {}
         stamps: list[PlanningDate] = []
-        while at < end:
-            blank = _BLANK_LINES.match(self._lines, at, end)
-            at = blank.end() if blank else at
-            if setting := _SETTINGS.match(self._lines, at, end):
+        while position < end:
+            blank = _BLANK_LINES.match(self._lines, position, end)
+            position = blank.end() if blank else position
+            if setting := _SETTINGS.match(self._lines, position, end):
                 key = (setting[1] or "").upper()
                 if key and key not in _HANDLED_SETTINGS:
                     properties.setdefault(key, []).append(setting[2].strip())
-                at = content = min(setting.end() + 1, end)
+                position = content = min(setting.end() + 1, end)
                 continue
-            header = self._read_header(at, end)
+            header = self._read_header(position, end)
             properties |= header.properties
             stamps += header.planning_dates
-            if header.content == at:
+            if header.content == position:
                 break
-            at = content = header.content
+            position = content = header.content
         return OutlineEntry(
             start=0,
             body=body,
@@ -291,39 +291,39 @@ class _OrgParser:
             planning_dates=header.planning_dates,
         )
 
-    def _read_header(self, at: int, end: int) -> _OrgHeader:
+    def _read_header(self, position: int, end: int) -> _OrgHeader:
         """Read planning and drawers, in any order."""
         properties: _Properties = {}
         stamps: list[PlanningDate] = []
-        while at < end:
-            if PLANNING_START.match(self._lines, at, end):
-                line = self._rest_of_line(at)
+        while position < end:
+            if PLANNING_START.match(self._lines, position, end):
+                line = self._rest_of_line(position)
                 planning = parse_planning(line)
                 if not planning:
                     break
                 stamps += planning.dates
                 for problem in planning.problems:
-                    self._problems.add(at, problem)
+                    self._problems.add(position, problem)
                 if not planning.is_complete_line:
                     break
-                at = min(at + len(line) + 1, end)
-            elif drawer := _DRAWER.match(self._lines, at, end):
+                position = min(position + len(line) + 1, end)
+            elif drawer := _DRAWER.match(self._lines, position, end):
                 closed = _END.search(self._lines, drawer.end(), end)
                 if drawer[1].lower() == "properties":
                     is_all = self._read_properties(properties, drawer.end(), closed.start() if closed else end)
                     if not is_all or not closed:
-                        self._problems.add(at, "these properties have lines that are none, or no :END:")
+                        self._problems.add(position, "these properties have lines that are none, or no :END:")
                         break
                 elif not closed:
                     break
-                at = min(closed.end() + 1, end)
+                position = min(closed.end() + 1, end)
             else:
                 break
-        return _OrgHeader(at, properties, tuple(stamps))
+        return _OrgHeader(position, properties, tuple(stamps))
 
-    def _read_properties(self, properties: _Properties, at: int, end: int) -> bool:
+    def _read_properties(self, properties: _Properties, position: int, end: int) -> bool:
         """Add the properties in these lines; False if there are other lines."""
-        for line in self._lines[at:end].split("\n"):
+        for line in self._lines[position:end].split("\n"):
             stripped = line.strip()
             matched = _PROPERTY.match(stripped)
             if matched:

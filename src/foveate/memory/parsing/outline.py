@@ -76,16 +76,16 @@ class ParseProblems:
         self._text = text
         self._found: list[tuple[int, str]] = []
 
-    def add(self, at: int, reason: str) -> None:
-        self._found.append((at, reason))
+    def add(self, position: int, reason: str) -> None:
+        self._found.append((position, reason))
 
     def to_messages(self) -> tuple[str, ...]:
         """The first problems by line, and the number of others."""
         messages, line, before = [], 1, 0
-        for at, reason in sorted(self._found)[:_MAX_LISTED]:
-            passed = self._text[before:at]
+        for position, reason in sorted(self._found)[:_MAX_LISTED]:
+            passed = self._text[before:position]
             line += passed.count("\n") + passed.count("\r") - passed.count("\r\n")
-            before = at
+            before = position
             messages.append(f"line {line}: {reason}")
         if len(self._found) > _MAX_LISTED:
             messages.append(f"and {len(self._found) - _MAX_LISTED} more")

@@ -286,41 +286,47 @@ def _has_tag(text: str, gate: Gate, *, is_ending: bool, is_task: bool) -> bool:
     return False
 
 
-def _block_start(text: str, at: int, floor: int, code: CodeRanges) -> int:
-    while at > floor and not _LIST_ITEM.match(text, at) and not _STANDALONE_LINE.match(text, at):
-        above = text.rfind("\n", floor, at - 1) + 1 or floor
-        if _is_blank(text[above:at]) or above in code or _STANDALONE_LINE.match(text, above):
+def _block_start(text: str, position: int, floor: int, code: CodeRanges) -> int:
+    while (
+        position > floor and not _LIST_ITEM.match(text, position) and not _STANDALONE_LINE.match(text, position)
+    ):
+        line_above = text.rfind("\n", floor, position - 1) + 1 or floor
+        if (
+            _is_blank(text[line_above:position])
+            or line_above in code
+            or _STANDALONE_LINE.match(text, line_above)
+        ):
             break
-        at = above
-    return at
+        position = line_above
+    return position
 
 
-def _block_end(text: str, begin: int, at: int, last: int, code: CodeRanges) -> int:
-    at = _next_line_start(text, at, last)
+def _block_end(text: str, begin: int, position: int, last: int, code: CodeRanges) -> int:
+    position = _next_line_start(text, position, last)
     if _STANDALONE_LINE.match(text, begin):
-        return at
-    item, indent, end, has_gap = _LIST_ITEM.match(text, begin), _indent_width(text, begin), at, False
-    while at < last:
-        after = _next_line_start(text, at, last)
-        if _is_blank(text[at:after]):
+        return position
+    item, indent, end, has_gap = _LIST_ITEM.match(text, begin), _indent_width(text, begin), position, False
+    while position < last:
+        after = _next_line_start(text, position, last)
+        if _is_blank(text[position:after]):
             has_gap = True
-        elif has_gap if not item else not _belongs_to_item(text, at, indent, has_gap):
+        elif has_gap if not item else not _belongs_to_item(text, position, indent, has_gap):
             break
         else:
-            closed = code.end_of(at)
+            closed = code.end_of(position)
             after = _next_line_start(text, closed, last) if closed is not None else after
             end, has_gap = after, False
-        at = after
+        position = after
     return end
 
 
-def _belongs_to_item(text: str, at: int, indent: int, has_gap: bool) -> bool:
+def _belongs_to_item(text: str, position: int, indent: int, has_gap: bool) -> bool:
     """Tell whether a line belongs to the item above it: it is indented more, or continues its text."""
-    return _indent_width(text, at) > indent or not (has_gap or _LIST_ITEM.match(text, at))
+    return _indent_width(text, position) > indent or not (has_gap or _LIST_ITEM.match(text, position))
 
 
-def _indent_width(text: str, at: int) -> int:
-    match = _INDENT.match(text, at)
+def _indent_width(text: str, position: int) -> int:
+    match = _INDENT.match(text, position)
     return len(match[0].expandtabs(4)) if match else 0
 
 
@@ -328,6 +334,6 @@ def _is_blank(line: str) -> bool:
     return not line.strip(" \t\r\n>")
 
 
-def _next_line_start(text: str, at: int, last: int) -> int:
-    end = text.find("\n", at, last)
+def _next_line_start(text: str, position: int, last: int) -> int:
+    end = text.find("\n", position, last)
     return last if end < 0 else end + 1

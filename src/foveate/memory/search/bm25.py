@@ -133,17 +133,17 @@ def group_postings(postings: Postings, group_of: TextNumbers, count: int) -> Pos
 def merge_postings(pieces: Sequence[tuple[Postings, TextNumbers]], terms: int) -> Postings:
     """Merge postings. `to` gives each text its new number; negative ones are dropped."""
     lengths = np.zeros(1 + max((int(to.max(initial=-1)) for _, to in pieces), default=-1), np.float32)
-    kept = [to[piece.texts] >= 0 for piece, to in pieces]
-    sizes = [_kept_sizes(piece, stays, terms) for (piece, _), stays in zip(pieces, kept, strict=True)]
+    masks = [to[piece.texts] >= 0 for piece, to in pieces]
+    sizes = [_kept_sizes(piece, is_kept, terms) for (piece, _), is_kept in zip(pieces, masks, strict=True)]
     starts = np.zeros(terms + 1, np.int64)
     np.cumsum(np.sum(sizes, axis=0), out=starts[1:])
     texts, amounts = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
     free = starts[:-1].copy()
-    for (piece, to), stays, size in zip(pieces, kept, sizes, strict=True):
+    for (piece, to), is_kept, size in zip(pieces, masks, sizes, strict=True):
         # Postings of a term are adjacent and keep their order.
-        places = np.arange(size.sum()) + np.repeat(free - (np.cumsum(size) - size), size)
-        texts[places] = to[piece.texts[stays]]
-        amounts[places] = piece.weights[stays]
+        new_places = np.arange(size.sum()) + np.repeat(free - (np.cumsum(size) - size), size)
+        texts[new_places] = to[piece.texts[is_kept]]
+        amounts[new_places] = piece.weights[is_kept]
         free += size
         lengths[to[to >= 0]] = piece.lengths[to >= 0]
     return Postings(starts, texts, amounts, lengths)
@@ -226,7 +226,7 @@ class TextField:
             )
             for piece, _ in self._pieces
         ]
-        places, amounts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+        all_texts, amounts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         sizes = [0] * len(terms)
         for number in range(len(terms)):
             shift = 0
@@ -235,13 +235,13 @@ class TextField:
                 if start < end:
                     texts, weights = piece.texts[start:end], piece.weights[start:end]
                     if mask is not None:
-                        kept = mask.take(texts)
-                        texts, weights = texts[kept], weights[kept]
-                    places.append(texts + np.int32(shift) if shift else texts)
+                        exists = mask.take(texts)
+                        texts, weights = texts[exists], weights[exists]
+                    all_texts.append(texts + np.int32(shift) if shift else texts)
                     amounts.append(weights)
                     sizes[number] += len(texts)
                 shift += len(piece.lengths)
-        return sizes, np.concatenate(places, dtype=np.intp), np.concatenate(amounts)
+        return sizes, np.concatenate(all_texts, dtype=np.intp), np.concatenate(amounts)
 
 
 def _count_hits(term_scores: dict[int, TermScores]) -> int:

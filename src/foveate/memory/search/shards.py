@@ -163,9 +163,9 @@ class ShardedIndex:
             (
                 (1.0, title),
                 (1.0, learn(node.full_text)),
-                (ancestor_weight, _ancestor_terms(at, titles, parent_offsets)),
+                (ancestor_weight, _ancestor_terms(row, titles, parent_offsets)),
             )
-            for at, (node, title) in enumerate(zip(nodes, titles, strict=True))
+            for row, (node, title) in enumerate(zip(nodes, titles, strict=True))
         )
         modified = {when: to_seconds(when) for when in {node.modified for node in nodes}}
         of_texts = build_postings(texts, self._vocabulary)
@@ -180,10 +180,10 @@ class ShardedIndex:
         )
 
     def _assign_locations(self, shard: Shard, documents: Iterable[Document]) -> None:
-        at = 0
+        row = 0
         for number, document in enumerate(documents):
-            self._locations[document] = ShardLocation(shard, at, number)
-            at += len(document.nodes)
+            self._locations[document] = ShardLocation(shard, row, number)
+            row += len(document.nodes)
 
     def _merge_small_shards(self) -> None:
         """Merge shards that are not much larger than the next one, and rebuild mostly removed ones."""
@@ -191,20 +191,20 @@ class ShardedIndex:
         for document, location in self._locations.items():
             alive[id(location.shard)] += len(document.nodes)
         self._shards = [shard for shard in self._shards if alive[id(shard)]]
-        at = len(self._shards) - 1
-        while at >= 0:
-            shard = self._shards[at]
+        number = len(self._shards) - 1
+        while number >= 0:
+            shard = self._shards[number]
             size = alive[id(shard)]
-            before = alive[id(self._shards[at - 1])] if at else 0
+            before = alive[id(self._shards[number - 1])] if number else 0
             merges_previous = 0 < before < _MERGE_RATIO * size and before + size <= self._max_rows
             if merges_previous or size * 2 < len(shard):
-                pieces = self._shards[at - 1 if merges_previous else at : at + 1]
-                merged = self._merge(pieces)
+                merged_shards = self._shards[number - 1 if merges_previous else number : number + 1]
+                merged = self._merge(merged_shards)
                 alive[id(merged)] = len(merged)
-                at -= merges_previous
-                self._shards[at : at + len(pieces)] = [merged]
+                number -= merges_previous
+                self._shards[number : number + len(merged_shards)] = [merged]
                 continue
-            at -= 1
+            number -= 1
 
     def _merge(self, shards: Sequence[Shard]) -> Shard:
         rows = {id(shard): np.full(len(shard), -1, np.int32) for shard in shards}

@@ -76,7 +76,7 @@ def split_segments(query: str) -> list[str]:
             joined.append(sentence)
             last = size
     group_size = -(-len(joined) // _MAX_SEGMENTS)
-    return [" ".join(joined[at : at + group_size]) for at in range(0, len(joined), group_size or 1)]
+    return [" ".join(joined[start : start + group_size]) for start in range(0, len(joined), group_size or 1)]
 
 
 def _split_any_script(text: str) -> list[str]:

@@ -67,11 +67,11 @@ def _escape_headings(content: str, view_format: ViewFormat) -> str:
         return _STARS.sub(" ", content) if "*" in content else content
     if "#" not in content:
         return content
-    pieces, at = [], 0
+    pieces, position = [], 0
     for fence in _FENCE.finditer(content):
-        pieces += [_HASHES.sub(r"\1\\", content[at : fence.start()]), fence[0]]
-        at = fence.end()
-    return "".join([*pieces, _HASHES.sub(r"\1\\", content[at:])])
+        pieces += [_HASHES.sub(r"\1\\", content[position : fence.start()]), fence[0]]
+        position = fence.end()
+    return "".join([*pieces, _HASHES.sub(r"\1\\", content[position:])])
 
 
 # A longer line is split, because it may be all that fits.

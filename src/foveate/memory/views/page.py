@@ -308,21 +308,21 @@ def _build_body(meter: TextMeter, body_text: str, relevant: Sequence[Passage]) -
     """Join passages in text order, each as an item, with the whitespace between them."""
     texts: list[str] = []
     items: dict[Passage, tuple[int, int]] = {}
-    at = before = 0
+    position = before = 0
     for start, end in sorted(relevant):
         blanks = body_text[before:start]
         if blanks.strip() or len(blanks) > _MAX_BLANKS:
             blanks = _LINE_BREAK
         texts += [blanks, body_text[start:end]]
-        at += len(blanks)
-        items[start, end] = (at, at + end - start)
-        at, before = items[start, end][1], end
+        position += len(blanks)
+        items[start, end] = (position, position + end - start)
+        position, before = items[start, end][1], end
     numbers = {stretch: number for number, stretch in enumerate(items)}
     return TruncatableText(
         measured_text=meter.measure("".join(texts)),
         keep=Keep.RELEVANT,
         start=0,
-        end=at,
+        end=position,
         items=[*items.values()],
         ranking=[numbers[stretch] for stretch in relevant],
     )
