@@ -26,7 +26,7 @@ POSSIBLE = replace(
 
 
 async def spent(store: Store) -> set[Decimal]:
-    """What is spent of the accounts of a call, which all have the same here."""
+    """Return the amount spent in the accounts of a call, which is the same in all of them."""
     found = await store.ledger.get_balances(list_accounts(CALL), now=NOON)
     assert {one.reserved for one in found.values()} == {Decimal(0)}
     return {one.spent for one in found.values()}
@@ -109,7 +109,7 @@ async def test_a_known_cost_is_corrected_and_its_comparison_still_adds_up(databa
         assert totals.compared == 1
 
 
-async def test_an_account_is_corrected_alone(database_url: str) -> None:
+async def test_correcting_an_account_changes_nothing_else(database_url: str) -> None:
     async with await open_store(database_url) as store:
         await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
         made = await store.corrections.correct_account("total", Decimal(9), reason="\x1b[31m why", at=NOON)
@@ -121,7 +121,7 @@ async def test_an_account_is_corrected_alone(database_url: str) -> None:
         assert await store.corrections.find() == [made]
 
 
-async def test_what_is_not_there_or_no_amount_is_not_corrected(database_url: str) -> None:
+async def test_unknown_calls_and_invalid_amounts_are_not_corrected(database_url: str) -> None:
     async with await open_store(database_url) as store:
         assert await store.corrections.correct_call("nobody", Decimal(1), reason="why", at=NOON) is None
         assert (

@@ -1,4 +1,4 @@
-"""The same of both databases: what is reserved, settled, released, and how accounts stand."""
+"""Reservations, settlements, releases and balances, on both databases."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def ledger(store: Store) -> Ledger:
-    """The store is what the room asks for; mypy sees to it."""
+    """mypy checks that the store implements the protocol."""
     return store.ledger
 
 
@@ -44,7 +44,6 @@ async def settle(ledger: Ledger, id_: str, dollars: str | None, *, at: float = N
 
 
 async def total(ledger: Ledger, *, now: float = NOON) -> AccountBalance:
-    """What is spent and what is reserved in all."""
     return (await ledger.get_balances(["total"], now=now))["total"]
 
 
@@ -52,7 +51,7 @@ async def booked(ledger: Ledger) -> list[tuple[str, Decimal | None]]:
     return [(one.call.id, one.dollars) async for one in ledger.list_charges()]
 
 
-async def test_what_is_reserved_is_told_of_every_account_with_a_limit_and_gone_once_it_is_settled(
+async def test_a_reservation_counts_in_every_limited_account_until_it_is_settled(
     ledger: Ledger,
 ) -> None:
     found = await ledger.reserve(make_reservation(CALL, "0.5", {"total": Decimal(1)}), now=NOON)
@@ -67,7 +66,7 @@ async def test_what_is_reserved_is_told_of_every_account_with_a_limit_and_gone_o
     )
 
 
-async def test_an_account_that_nothing_was_booked_on_is_at_zero(ledger: Ledger) -> None:
+async def test_an_account_without_charges_has_a_balance_of_zero(ledger: Ledger) -> None:
     assert await ledger.get_balances(["session new", "agent new"], now=NOON) == {
         "session new": make_standing(0),
         "agent new": make_standing(0),
@@ -82,12 +81,12 @@ async def test_a_cap_is_filled_to_the_last_picodollar_and_not_beyond(ledger: Led
     assert not await reserve(ledger, make_call("d"), "0.000000000001", total=1)
 
 
-async def test_less_than_a_picodollar_is_reserved_as_one(ledger: Ledger) -> None:
+async def test_less_than_a_picodollar_is_reserved_as_one_picodollar(ledger: Ledger) -> None:
     assert await reserve(ledger, make_call("a"), "0.0000000000001", total=1)
     assert await total(ledger) == make_standing(0, "0.000000000001")
 
 
-async def test_where_one_account_has_no_room_nothing_is_reserved_of_any(ledger: Ledger) -> None:
+async def test_nothing_is_reserved_if_one_account_is_over_its_limit(ledger: Ledger) -> None:
     assert await reserve(ledger, make_call("a"), "0.7", session=1, agent=5)
 
     over = await ledger.reserve(
@@ -100,7 +99,7 @@ async def test_where_one_account_has_no_room_nothing_is_reserved_of_any(ledger: 
     assert await reserve(ledger, make_call("c", session_id="another"), "0.4", session=1, agent=5)
 
 
-async def test_an_account_without_a_limit_is_only_added_to(ledger: Ledger) -> None:
+async def test_an_account_without_a_limit_is_never_over_it(ledger: Ledger) -> None:
     for number in range(3):
         assert await reserve(ledger, make_call(f"{number}"), "400")
 
@@ -116,7 +115,7 @@ async def test_reserving_twice_for_a_call_reserves_once(ledger: Ledger) -> None:
     assert await total(ledger) == make_standing(0, "0.6")
 
 
-async def test_settling_twice_books_once_as_it_was_first(ledger: Ledger) -> None:
+async def test_settling_twice_charges_once_as_the_first_time(ledger: Ledger) -> None:
     assert await settle(ledger, "a", "0.2")
 
     assert not await settle(ledger, "a", "0.3")
@@ -124,12 +123,12 @@ async def test_settling_twice_books_once_as_it_was_first(ledger: Ledger) -> None
     assert await total(ledger) == make_standing("0.2", 0)
 
 
-async def test_a_call_that_was_never_reserved_is_booked_all_the_same(ledger: Ledger) -> None:
+async def test_a_call_without_a_reservation_is_charged_all_the_same(ledger: Ledger) -> None:
     assert await settle(ledger, "a", "0.2")
     assert await total(ledger) == make_standing("0.2", 0)
 
 
-async def test_what_is_released_is_free_and_nothing_is_booked(ledger: Ledger) -> None:
+async def test_releasing_a_reservation_frees_it_without_a_charge(ledger: Ledger) -> None:
     assert await reserve(ledger, make_call("a"), "0.6", total=1)
 
     assert await ledger.release("a")
@@ -141,7 +140,9 @@ async def test_what_is_released_is_free_and_nothing_is_booked(ledger: Ledger) ->
     assert await total(ledger) == make_standing(0, 0)
 
 
-async def test_releasing_after_settling_does_nothing_and_settling_after_releasing_books(ledger: Ledger) -> None:
+async def test_releasing_after_settling_does_nothing_and_settling_after_releasing_charges(
+    ledger: Ledger,
+) -> None:
     assert await reserve(ledger, make_call("a"), "0.6", total=1)
     assert await settle(ledger, "a", "0.2")
     assert not await ledger.release("a")
@@ -153,7 +154,7 @@ async def test_releasing_after_settling_does_nothing_and_settling_after_releasin
     assert await total(ledger) == make_standing("0.5", 0)
 
 
-async def test_what_was_reserved_is_free_again_when_its_time_is_up_and_is_booked_when_it_comes(
+async def test_an_expired_reservation_is_freed_and_a_late_charge_is_still_recorded(
     ledger: Ledger,
 ) -> None:
     assert await reserve(ledger, make_call("late"), "0.6", total=1)
@@ -169,8 +170,8 @@ async def test_what_was_reserved_is_free_again_when_its_time_is_up_and_is_booked
     assert await total(ledger, now=NOON + 1200) == make_standing("1.1", 0)
 
 
-async def test_however_many_have_run_out_all_of_it_is_free(ledger: Ledger) -> None:
-    """More than are freed in one transaction: a gateway with many calls under way was killed."""
+async def test_any_number_of_expired_reservations_is_freed(ledger: Ledger) -> None:
+    """More than one batch: a gateway with many calls in flight was killed."""
     dead = [reserve(ledger, make_call(f"dead {number}"), "0.01", total=3) for number in range(300)]
     assert all(await asyncio.gather(*dead))
     assert not await reserve(ledger, make_call("too early"), "1", total=3)
@@ -182,15 +183,15 @@ async def test_however_many_have_run_out_all_of_it_is_free(ledger: Ledger) -> No
         assert not await ledger.release(f"dead {number}")
 
 
-async def test_looking_at_accounts_counts_nothing_that_has_run_out(ledger: Ledger) -> None:
+async def test_balances_exclude_expired_reservations(ledger: Ledger) -> None:
     for number in range(70):
         assert await reserve(ledger, make_call(f"dead {number}"), "0.01")
 
     assert await total(ledger, now=NOON + 1200) == make_standing(0, 0)
 
 
-async def test_looking_at_accounts_frees_nothing_whatever_clock_one_has(ledger: Ledger) -> None:
-    """Was: `foveate cost caps` on a machine whose clock is ahead let calls of all others overshoot."""
+async def test_reading_balances_never_deletes_reservations(ledger: Ledger) -> None:
+    """Regression: `foveate cost caps` on a machine whose clock is ahead let others exceed their caps."""
     assert await reserve(ledger, make_call("a"), "0.6", session=1, total=1)
     assert await reserve(ledger, make_call("later", session_id="another"), "0.3", now=NOON + 60, total=1)
 
@@ -206,8 +207,8 @@ async def test_looking_at_accounts_frees_nothing_whatever_clock_one_has(ledger: 
     assert await ledger.release("a")
 
 
-async def test_a_bill_of_unknown_price_is_charged_as_what_was_reserved_for_it(ledger: Ledger) -> None:
-    """Was $0: a client that cut its streams before the bill came was held to no cap."""
+async def test_a_call_of_unknown_price_is_charged_what_was_reserved(ledger: Ledger) -> None:
+    """Regression: it was $0, so that a client that cancelled its streams before the usage came had no cap."""
     assert await reserve(ledger, make_call("a"), "0.6", total=1)
 
     assert await settle(ledger, "a", None)
@@ -221,7 +222,7 @@ async def test_a_bill_of_unknown_price_is_charged_as_what_was_reserved_for_it(le
     assert (added.calls, added.unknown_calls, added.dollars) == (1, 1, Decimal(0))
 
 
-async def test_a_bill_of_unknown_price_is_charged_as_it_says_itself(ledger: Ledger) -> None:
+async def test_a_call_of_unknown_price_is_charged_its_own_estimate_if_it_has_one(ledger: Ledger) -> None:
     for number, (charge, reserved) in enumerate([("0", "0.6"), ("0.2", "0.6"), ("0.1", None)]):
         billed = structs.replace(make_charge(make_call(f"{number}"), None), charge=Decimal(charge))
         if reserved:
@@ -232,19 +233,19 @@ async def test_a_bill_of_unknown_price_is_charged_as_it_says_itself(ledger: Ledg
     assert await booked(ledger) == [("0", None), ("1", None), ("2", None)]
 
 
-async def test_a_bill_of_unknown_price_that_nothing_was_reserved_for_is_charged_nothing(ledger: Ledger) -> None:
+async def test_a_call_of_unknown_price_without_a_reservation_is_charged_nothing(ledger: Ledger) -> None:
     assert await reserve(ledger, make_call("gone"), "0.6", total=1)
     assert await ledger.release("gone")
     assert await settle(ledger, "gone", None)
     assert await settle(ledger, "never", None)
-    # What a cap allows without knowing its price is reserved as the least that there is.
+    # A call of unknown price that a cap allows reserves the minimum.
     assert await reserve(ledger, make_call("allowed"), "0.000000000001", total=1)
     assert await settle(ledger, "allowed", None)
 
     assert await total(ledger) == make_standing(0, 0)
 
 
-async def test_a_charge_says_nothing_where_the_price_is_known(ledger: Ledger) -> None:
+async def test_an_estimated_charge_is_ignored_if_the_price_is_known(ledger: Ledger) -> None:
     billed = structs.replace(make_charge(CALL, "0.2"), charge=Decimal("0.5"))
 
     assert await settle_one(ledger, billed, accounts=list_accounts(CALL))
@@ -252,8 +253,8 @@ async def test_a_charge_says_nothing_where_the_price_is_known(ledger: Ledger) ->
     assert await total(ledger) == make_standing("0.2", 0)
 
 
-async def test_a_call_that_is_settled_again_leaves_nothing_reserved(ledger: Ledger) -> None:
-    """Was a leak: what is reserved under the id of a call that is booked stood until its time was up."""
+async def test_settling_a_call_again_leaves_no_reservation(ledger: Ledger) -> None:
+    """Regression: a reservation under the id of a recorded call stayed until it expired."""
     assert await settle(ledger, "a", "0.2")
     assert await reserve(ledger, make_call("a"), "0.6", total=1)
 
@@ -262,8 +263,8 @@ async def test_a_call_that_is_settled_again_leaves_nothing_reserved(ledger: Ledg
     assert await total(ledger) == make_standing("0.2", 0)
 
 
-async def test_a_limit_is_no_higher_than_it_says(ledger: Ledger) -> None:
-    """What of a cap is less than a picodollar cannot be spent."""
+async def test_a_limit_is_rounded_down(ledger: Ledger) -> None:
+    """Fractions of a picodollar cannot be spent."""
     wanted = make_reservation(CALL, "0.000000000001", {"total": Decimal("0.0000000000009")})
 
     found = await ledger.reserve(wanted, now=NOON)
@@ -283,7 +284,7 @@ async def test_days_have_accounts_of_their_own(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["-0.01", "NaN", "Infinity", "5e6"])
-async def test_dollars_that_cannot_be_are_refused_and_nothing_is_kept(ledger: Ledger, wrong: str) -> None:
+async def test_invalid_amounts_are_rejected_and_nothing_is_stored(ledger: Ledger, wrong: str) -> None:
     with pytest.raises(BadOption, match="dollars"):
         await reserve(ledger, make_call("a"), wrong, total=1)
     with pytest.raises(BadOption, match="dollars"):
@@ -293,8 +294,8 @@ async def test_dollars_that_cannot_be_are_refused_and_nothing_is_kept(ledger: Le
     assert await total(ledger) == make_standing(0, 0)
 
 
-async def test_a_bill_is_kept_where_what_was_expected_or_saved_cannot_be(ledger: Ledger) -> None:
-    """Defect: a request for 1e30 answers made the price of the one that came unknown."""
+async def test_a_charge_is_stored_even_if_its_estimate_or_savings_cannot_be(ledger: Ledger) -> None:
+    """Regression: a request for 1e30 choices made the price of its response unknown."""
     bill = structs.replace(CHARGE, estimated_dollars=Decimal("1e30"), savings=Savings(context=Decimal("-1e30")))
 
     assert await settle_one(ledger, bill, accounts=["total"])
@@ -303,10 +304,10 @@ async def test_a_bill_is_kept_where_what_was_expected_or_saved_cannot_be(ledger:
     assert kept == structs.replace(bill, estimated_dollars=None, savings=Savings())
 
 
-async def test_more_than_an_account_can_hold_is_spent_no_further_and_the_ledger_knows_it_all(
+async def test_an_account_is_clamped_at_its_maximum_and_the_ledger_still_has_every_charge(
     ledger: Ledger,
 ) -> None:
-    """Was a trap: SQLite goes on with floats where 64 bits end, and PostgreSQL gives up."""
+    """Beyond 64 bits SQLite switches to floats, and PostgreSQL raises an error."""
     for number in range(4):
         assert await settle(ledger, f"{number}", "4611686")
 
@@ -318,7 +319,7 @@ async def test_more_than_an_account_can_hold_is_spent_no_further_and_the_ledger_
     assert not await reserve(ledger, make_call("next"), "0.01", total=4_611_686)
 
 
-async def test_more_reservations_than_can_be_added_up_are_refused(ledger: Ledger) -> None:
+async def test_reservations_that_would_overflow_are_rejected(ledger: Ledger) -> None:
     assert await reserve(ledger, make_call("a"), "4611686")
 
     with pytest.raises(BadOption, match=r"more dollars are reserved of .* than can be kept"):
@@ -327,7 +328,7 @@ async def test_more_reservations_than_can_be_added_up_are_refused(ledger: Ledger
     assert await total(ledger) == make_standing(0, 4_611_686)
 
 
-async def test_no_bill_is_refused_for_a_name_that_a_database_cannot_hold(ledger: Ledger) -> None:
+async def test_a_charge_with_an_unstorable_name_is_still_stored(ledger: Ledger) -> None:
     odd = structs.replace(make_call("a\0"), agent="an\0a", session_id="\ud83d", model="m\0", provider="p\udc00")
     wanted = make_reservation(odd, "0.5", {f"agent {odd.agent}": Decimal(1)})
 
@@ -345,7 +346,7 @@ async def test_no_bill_is_refused_for_a_name_that_a_database_cannot_hold(ledger:
     ] == ["m\ufffd"]
 
 
-async def test_what_is_renewed_runs_out_later_and_what_is_gone_is_told(ledger: Ledger) -> None:
+async def test_a_renewed_reservation_expires_later_and_a_lost_one_is_reported(ledger: Ledger) -> None:
     for id_ in "abcd":
         assert await reserve(ledger, make_call(id_), "0.2", total=1)
     await settle(ledger, "b", "0.1")
@@ -357,7 +358,7 @@ async def test_what_is_renewed_runs_out_later_and_what_is_gone_is_told(ledger: L
     assert await total(ledger, now=NOON + 1199) == make_standing("0.1", "0.4")
     assert await total(ledger, now=NOON + 4999) == make_standing("0.1", "0.2")
     assert await total(ledger, now=NOON + 5000) == make_standing("0.1")
-    # Whoever reserves frees what has run out, and it cannot be renewed any longer.
+    # The next reservation deletes what has expired, which then cannot be renewed.
     assert await reserve(ledger, make_call("e"), "0.9", now=NOON + 5000, total=1)
     assert await ledger.renew(["a", "d"], expires_at=NOON + 9000) == set()
 
@@ -372,7 +373,7 @@ async def test_hundreds_of_calls_are_renewed_at_once(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-async def test_old_calls_are_forgotten_and_what_was_spent_is_not(store: Store) -> None:
+async def test_deleting_old_charges_does_not_change_balances(store: Store) -> None:
     day = 86_400.0
     for number in range(1_205):
         await settle(store.ledger, f"old {number}", "0.001", at=NOON - 9 * day - number)

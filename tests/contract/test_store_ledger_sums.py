@@ -1,4 +1,4 @@
-"""The same of both databases: what calls cost, added up by anything and listed, exact to the picodollar."""
+"""Sums and lists of charges, exact to the picodollar, on both databases."""
 
 import asyncio
 import uuid
@@ -37,13 +37,13 @@ async def listed(ledger: Ledger, **asked: float | None) -> list[str]:
     return [one.call.id async for one in ledger.list_charges(**asked)]  # type: ignore[arg-type]
 
 
-async def test_an_entry_comes_back_as_it_was_settled(store: Store) -> None:
+async def test_a_charge_is_loaded_as_it_was_settled(store: Store) -> None:
     await keep(store.ledger, CHARGE)
 
     assert [one async for one in store.ledger.list_charges()] == [CHARGE]
 
 
-async def test_a_sum_adds_up_every_kind_of_token_and_dollar(store: Store) -> None:
+async def test_a_sum_includes_every_kind_of_token_and_amount(store: Store) -> None:
     await keep(store.ledger, CHARGE, replace(CHARGE, call=make_call("call-2"), is_partial=False))
 
     assert await store.ledger.sum_charges([GroupBy.AGENT, GroupBy.MODEL]) == [
@@ -66,7 +66,7 @@ async def test_a_sum_adds_up_every_kind_of_token_and_dollar(store: Store) -> Non
     ]
 
 
-async def test_of_no_calls_the_sum_is_nothing_and_of_no_group_there_is_none(store: Store) -> None:
+async def test_the_sum_of_no_calls_is_zero_and_has_no_groups(store: Store) -> None:
     (nothing,) = await store.ledger.sum_charges([])
 
     assert nothing == by_hand((), [])
@@ -74,7 +74,7 @@ async def test_of_no_calls_the_sum_is_nothing_and_of_no_group_there_is_none(stor
     assert await store.ledger.sum_charges([GroupBy.AGENT]) == []
 
 
-async def test_unknown_prices_are_counted_apart_and_never_as_zero(store: Store) -> None:
+async def test_calls_of_unknown_price_are_counted_separately_and_never_as_zero(store: Store) -> None:
     bills = [
         make_charge(make_call("a"), "0.2"),
         make_charge(make_call("b"), None),
@@ -88,7 +88,7 @@ async def test_unknown_prices_are_counted_apart_and_never_as_zero(store: Store) 
     assert (added.calls, added.unknown_calls, added.dollars) == (4, 2, Decimal("0.2"))
 
 
-async def test_the_dearest_come_first(store: Store) -> None:
+async def test_sums_are_sorted_by_cost(store: Store) -> None:
     for number, dollars in enumerate(("0.1", "0.3", "0.2", "0.2")):
         await keep(store.ledger, make_charge(make_call(f"{number}", session_id=f"s{number}"), dollars))
 
@@ -100,7 +100,7 @@ async def test_the_dearest_come_first(store: Store) -> None:
     ]
 
 
-async def test_from_since_up_to_and_not_with_until(store: Store) -> None:
+async def test_since_is_inclusive_and_until_is_exclusive(store: Store) -> None:
     for number in range(4):
         await keep(store.ledger, make_charge(make_call(f"{number}", at=NOON + number), number))
 
@@ -109,7 +109,7 @@ async def test_from_since_up_to_and_not_with_until(store: Store) -> None:
     assert added.dollars == 3
 
 
-async def test_days_begin_at_midnight_of_utc(store: Store) -> None:
+async def test_days_start_at_midnight_utc(store: Store) -> None:
     midnight = NOON + DAY / 2
     for number, at in enumerate((midnight - 1e-3, midnight, midnight + DAY)):
         await keep(store.ledger, make_charge(make_call(f"{number}", at=at), 10 - number))
@@ -121,14 +121,14 @@ async def test_days_begin_at_midnight_of_utc(store: Store) -> None:
     ]
 
 
-async def test_entries_are_listed_by_time_over_many_pages_with_many_at_the_same_time(store: Store) -> None:
+async def test_charges_are_listed_by_time_over_many_pages_even_at_equal_times(store: Store) -> None:
     calls = [make_call(f"{number:05}", at=NOON + number // 300) for number in range(1100)]
     await asyncio.gather(*(keep(store.ledger, make_charge(one, 1)) for one in reversed(calls)))
 
     assert await listed(store.ledger) == [one.id for one in calls]
 
 
-async def test_a_list_that_is_read_while_others_write_gives_each_that_was_there_once(store: Store) -> None:
+async def test_a_list_read_during_writes_yields_each_charge_once(store: Store) -> None:
     await asyncio.gather(
         *(keep(store.ledger, make_charge(make_call(f"{n:05}", at=NOON + n), 1)) for n in range(1050))
     )
@@ -210,12 +210,11 @@ def added(known: Sequence[Decimal | None]) -> Decimal | None:
 
 
 def charged(entry: Charge) -> Decimal | None:
-    """What the accounts of a call are charged."""
     return entry.charge if entry.dollars is None else entry.dollars
 
 
 def by_hand(group: tuple[str, ...], entries: Sequence[Charge]) -> ChargeTotal:
-    """The same added up in Python."""
+    """Compute the sums in Python."""
     usages = [one.usage for one in entries]
     caches = [usage.cache for usage in usages]
     not_fitting = [one for one in entries if one.savings.comparison is Comparison.WOULD_NOT_FIT]
@@ -251,7 +250,7 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Charge]) -> ChargeTotal:
     span=st.tuples(*[st.none() | st.floats(0, 4 * DAY)] * 2),
     agent=st.none() | st.sampled_from(["ana", "nobody"]),
 )
-def test_any_sum_is_what_the_entries_add_up_to_and_every_entry_comes_back(
+def test_any_sum_equals_the_sum_of_its_charges(
     database_url: str,
     entries: list[Charge],
     by: list[GroupBy],

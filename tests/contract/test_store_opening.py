@@ -1,4 +1,4 @@
-"""Opening a store: its tables are made and brought up to date, and what cannot be used is refused in words."""
+"""Opening a store: tables are created and migrated, and unusable databases are rejected."""
 
 import hashlib
 import json
@@ -52,13 +52,13 @@ def path_of(url: str) -> Path:
 
 
 def dump_of(version: str, url: str) -> str:
-    """The statements that make a database of such a version."""
+    """Return the statements that create a database of a version."""
     kind = "sqlite" if url.startswith("sqlite") else "postgres"
     return (DUMPS / f"{version}.{kind}.sql").read_text(encoding="utf-8")
 
 
 def run(url: str, statements: str) -> None:
-    """Run statements on a database, past the store."""
+    """Run statements directly on a database."""
     if url.startswith("sqlite"):
         path_of(url).parent.mkdir(exist_ok=True)
         connection = sqlite3.connect(path_of(url))
@@ -69,7 +69,7 @@ def run(url: str, statements: str) -> None:
             server.execute(statements)
 
 
-def test_what_is_kept_beside_a_store_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_every_store_has_its_own_name(tmp_path: Path) -> None:
     file, server = f"sqlite:///{tmp_path}/a.sqlite", "postgresql://me:secret@host/name"
 
     assert store_name(file) == store_name(f"sqlite:///{tmp_path}/../{tmp_path.name}/a.sqlite")
@@ -110,7 +110,7 @@ ANSWER = AnswerRecord(digest=b"\x00 mark", session_id="begun", tip=BEGUN.tip, at
 
 
 async def fill(store: Store) -> None:
-    """Something of each kind, as the dumps of released versions hold it."""
+    """Store one row of each kind, as in the dumps of released versions."""
     await store.sessions.save([SessionUpdate(session=make_session("s", 4), turns=make_turns("s", 0, 4))])
     await store.sessions.save(
         [
@@ -138,7 +138,7 @@ async def fill(store: Store) -> None:
 
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
-    """All that tables of such a version hold of it is there."""
+    """Check that everything a version could store is there."""
     assert await store.sessions.get_session("s") == make_session("s", 4)
     assert await store.sessions.get_session("fork") == make_session("fork", 6, parent=make_session("s", 4))
     assert (
@@ -183,7 +183,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
 
 
 async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) -> None:
-    """The totals are those of what is kept, of before there were any too."""
+    """Check that the totals match the stored rows, including those from before totals existed."""
     totals = Totals(
         requests=int(is_traced),
         added_seconds=0.0021 if is_traced else 0.0,
@@ -224,14 +224,14 @@ async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) ->
     ]
 
 
-async def test_a_database_of_today_holds_what_was_put_into_it(bare_database_url: str) -> None:
+async def test_a_current_database_returns_what_was_stored(bare_database_url: str) -> None:
     async with await open_store(bare_database_url) as store:
         await fill(store)
         await check_filled(store)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all_it_holds(
+async def test_a_database_of_any_released_version_is_migrated_with_all_its_data(
     bare_database_url: str, version: str
 ) -> None:
     run(bare_database_url, dump_of(version, bare_database_url))
@@ -246,7 +246,7 @@ async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all
 
 
 @pytest.mark.parametrize("version", [None, *VERSIONS])
-async def test_migrations_lead_from_anywhere_to_the_tables_of_the_schema(
+async def test_migrations_from_any_version_produce_the_tables_of_the_schema(
     bare_database_url: str, version: str | None
 ) -> None:
     from alembic.autogenerate import compare_metadata
@@ -264,7 +264,7 @@ async def test_migrations_lead_from_anywhere_to_the_tables_of_the_schema(
         )
         assert compare_metadata(context, tables) == []
         assert context.get_current_revision() == VERSIONS[-1]
-        # What Alembic does not compare: primary keys, and how SQLite lays a table out.
+        # Alembic does not compare primary keys and SQLite's table layout.
         for name, table in tables.tables.items():
             keys = inspect(connection).get_pk_constraint(name)["constrained_columns"]
             assert keys == [column.name for column in table.primary_key], name
@@ -293,15 +293,15 @@ MIGRATIONS = {
 }
 
 
-def test_a_migration_that_was_released_stays_as_it_was() -> None:
-    """Databases have it behind them: what is to change is another migration."""
+def test_released_migrations_never_change() -> None:
+    """Databases have already run them; a change needs another migration."""
     folder = Path(foveate.store.migrate.__file__).parent / "migrations" / "versions"
     found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in folder.glob("v*.py")}
 
     assert found == MIGRATIONS
 
 
-def test_every_version_is_a_migration_in_its_order() -> None:
+def test_every_version_has_a_migration_in_order() -> None:
     from alembic.script import ScriptDirectory
 
     folder = Path(foveate.store.migrate.__file__).parent / "migrations"
@@ -310,7 +310,7 @@ def test_every_version_is_a_migration_in_its_order() -> None:
     assert revisions[::-1] == list(VERSIONS)
 
 
-async def test_a_database_of_a_newer_foveate_is_refused_and_stays_as_it_is(bare_database_url: str) -> None:
+async def test_a_database_of_a_newer_version_is_rejected_and_unchanged(bare_database_url: str) -> None:
     async with await open_store(bare_database_url) as store:
         await fill(store)
     run(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
@@ -324,8 +324,8 @@ async def test_a_database_of_a_newer_foveate_is_refused_and_stays_as_it_is(bare_
         await check_filled(store)
 
 
-async def test_a_migration_that_breaks_off_leaves_nothing_half_made(bare_database_url: str) -> None:
-    # The last table that a migration makes is there already, and is somebody else's.
+async def test_an_interrupted_migration_is_rolled_back(bare_database_url: str) -> None:
+    # The last table of the migration already exists and belongs to another program.
     run(bare_database_url, "CREATE TABLE compaction_locks_v1 (whose TEXT)")
 
     with pytest.raises(StoreUnavailable, match="compaction_locks_v1"):
@@ -336,7 +336,7 @@ async def test_a_migration_that_breaks_off_leaves_nothing_half_made(bare_databas
         await fill(store)
 
 
-async def test_a_store_that_is_closed_says_so(bare_database_url: str) -> None:
+async def test_a_closed_store_raises_an_error(bare_database_url: str) -> None:
     store = await open_store(bare_database_url)
     await store.close()
 
@@ -358,7 +358,7 @@ async def test_a_store_that_is_closed_says_so(bare_database_url: str) -> None:
         "postgresql:",
     ],
 )
-async def test_a_url_of_no_database_is_refused_without_showing_a_password(url: str) -> None:
+async def test_an_invalid_url_is_rejected_without_showing_the_password(url: str) -> None:
     with pytest.raises(BadOption, match="sqlite:///path") as refused:
         await open_store(url or "x")
 
@@ -372,14 +372,14 @@ async def test_a_url_of_no_database_is_refused_without_showing_a_password(url: s
         "postgresql://h/db?nope=secret",
     ],
 )
-async def test_a_broken_url_of_a_server_is_refused_without_showing_a_password(url: str) -> None:
+async def test_a_malformed_server_url_is_rejected_without_showing_the_password(url: str) -> None:
     with pytest.raises(BadOption, match="PostgreSQL") as refused:
         await open_store(url)
 
     assert "secret" not in str(refused.value)
 
 
-async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+async def test_the_error_for_an_unreachable_server_omits_the_password() -> None:
     with pytest.raises(StoreUnavailable, match="refused") as refused:
         await open_store("postgresql://me:secret@127.0.0.1:1/notes", wait_seconds=0.3)
 
@@ -387,16 +387,16 @@ async def test_a_server_that_is_not_there_is_named_without_the_password() -> Non
     assert "secret" not in str(refused.value)
 
 
-async def test_a_database_that_the_server_does_not_have_is_named(postgres: PostgresServer) -> None:
+async def test_the_error_for_a_missing_database_names_it(postgres: PostgresServer) -> None:
     began = time.monotonic()
 
     with pytest.raises(StoreUnavailable, match='"nowhere" does not exist'):
         await open_store(postgres.server.get_uri("nowhere"), wait_seconds=60.0)
 
-    assert time.monotonic() - began < 30  # at once: it does not come to have it
+    assert time.monotonic() - began < 30  # immediately: it would not appear later
 
 
-async def test_a_user_who_may_not_make_tables_is_told(postgres: PostgresServer) -> None:
+async def test_a_user_without_permission_to_create_tables_gets_an_error(postgres: PostgresServer) -> None:
     url = postgres.new_database()
     run(
         url,
@@ -407,19 +407,21 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres: PostgresServer) 
         await open_store(url.replace("//postgres:@", "//guest@"))
 
 
-def test_by_default_it_is_a_file_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_store_is_a_file_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FOVEATE_HOME", str(tmp_path))
 
     assert default_url() == f"sqlite:///{tmp_path}/foveate.sqlite"
 
 
-async def test_a_file_is_for_its_owner_alone_and_its_folders_are_made(tmp_path: Path) -> None:
+async def test_a_new_file_is_private_to_its_owner_and_its_folders_are_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder with ? & # 100% ü" / "foveate.sqlite"
     async with await open_store(f"sqlite:///{path}") as store:
         await fill(store)
         modes = [stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()]
 
-        assert len(modes) == 5  # beside it SQLite's two, and two locks by which writers take turns
+        assert len(modes) == 5  # with SQLite's two files, and two lock files of the writer queue
         assert set(modes) == {0o600}
 
 
@@ -435,7 +437,7 @@ print(json.dumps([name for name in ("numpy", "sqlalchemy", "alembic", "psycopg")
 
 
 @pytest.mark.process
-def test_opening_what_is_up_to_date_loads_only_the_driver(bare_database_url: str) -> None:
+def test_opening_a_current_database_imports_only_the_driver(bare_database_url: str) -> None:
     loaded = [
         subprocess.run(
             [sys.executable, "-c", OPENED_LIGHTLY, bare_database_url],

@@ -1,4 +1,4 @@
-"""The same of both databases: several processes on one of them, some of which are killed."""
+"""Several processes on one database, some of which are killed, on both databases."""
 
 import asyncio
 import os
@@ -31,7 +31,9 @@ async def make(database_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_eight_processes_open_a_new_database_at_once_and_exactly_one_may_fold(bare_database_url: str) -> None:
+def test_eight_processes_open_a_new_database_at_once_and_exactly_one_gets_the_lease(
+    bare_database_url: str,
+) -> None:
     leases = run_together(acquire_lease, [(bare_database_url, f"process {number}") for number in range(8)])
 
     (lease,) = [lease for lease in leases if lease]
@@ -39,7 +41,7 @@ def test_eight_processes_open_a_new_database_at_once_and_exactly_one_may_fold(ba
 
 
 @pytest.mark.slow
-def test_four_processes_keep_the_same_turns_and_lengthen_a_session_with_nothing_twice(
+def test_four_processes_store_the_same_turns_and_extend_a_session_without_duplicates(
     database_url: str,
 ) -> None:
     asyncio.run(make(database_url))
@@ -49,7 +51,7 @@ def test_four_processes_keep_the_same_turns_and_lengthen_a_session_with_nothing_
     assert asyncio.run(missing_positions(database_url, "s", 80)) == []
 
 
-def test_after_kill_9_of_the_holder_the_next_takes_over_when_its_time_is_up(database_url: str) -> None:
+def test_after_kill_9_of_the_holder_the_lease_is_taken_over_when_it_expires(database_url: str) -> None:
     asyncio.run(make(database_url))
     hears, says = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=hold_lease, args=(database_url, says))
@@ -120,7 +122,7 @@ asyncio.run(end(store))
 
 
 @pytest.mark.slow
-def test_a_fork_is_told_that_the_store_is_not_its_own(database_url: str, root: Path) -> None:
+def test_using_a_store_in_a_forked_process_raises_an_error(database_url: str, root: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED, database_url],
         capture_output=True,
@@ -134,7 +136,7 @@ def test_a_fork_is_told_that_the_store_is_not_its_own(database_url: str, root: P
     assert done.stdout.splitlines() == ["was opened by another process: a fork opens its own"] * 3 + ["None"]
 
 
-def test_kill_9_of_a_writer_leaves_whole_sessions_and_all_that_it_was_told_are_kept(
+def test_kill_9_of_a_writer_leaves_complete_sessions_and_every_confirmed_write(
     database_url: str,
 ) -> None:
     asyncio.run(make(database_url))

@@ -1,4 +1,4 @@
-"""The same of both databases: what is forgotten after a time, and what never is."""
+"""What is deleted after the retention period, and what never is, on both databases."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 async def keep(store: Store, kept: Session) -> None:
-    """A session of two turns of its own, counted, with a fold at its tip."""
+    """Store a session with two counted turns and a compaction at its end."""
     own = [
         with_changes(turn, session_id=kept.id) for turn in make_turns(kept.id, kept.messages - 2, kept.messages)
     ]
@@ -60,7 +60,7 @@ async def keep(store: Store, kept: Session) -> None:
 
 
 async def is_whole(store: Store, kept: Session) -> bool:
-    """Whether all of a session is there; anything between all and nothing fails."""
+    """Return whether a session is stored; fail if only parts of it are."""
     own = message_hashes(kept.id, kept.messages - 2, kept.messages)
     there = {
         await store.sessions.get_session(kept.id) is not None,
@@ -77,7 +77,7 @@ async def is_whole(store: Store, kept: Session) -> bool:
     return there == {True}
 
 
-async def test_a_session_that_was_not_seen_for_so_long_is_forgotten_with_all_that_is_its_own(
+async def test_a_stale_session_is_deleted_with_everything_it_owns(
     store: Store,
 ) -> None:
     old, new = make_session("old", 2, seen_at=1 * DAY), make_session("new", 2, seen_at=9 * DAY)
@@ -91,7 +91,7 @@ async def test_a_session_that_was_not_seen_for_so_long_is_forgotten_with_all_tha
     assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult()
 
 
-async def test_a_parent_is_kept_as_long_as_its_child_since_the_child_stands_on_its_folds(
+async def test_a_parent_is_kept_while_its_child_depends_on_its_compactions(
     store: Store,
 ) -> None:
     parent = make_session("parent", 2, seen_at=1 * DAY)
@@ -110,10 +110,10 @@ async def test_a_parent_is_kept_as_long_as_its_child_since_the_child_stands_on_i
 @pytest.mark.slow
 @settings(max_examples=limit_examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9)), max_size=8))
-def test_whatever_is_forgotten_a_session_in_use_stands_on_whole_ones(
+def test_pruning_never_breaks_what_a_session_in_use_depends_on(
     database_url: str, family: list[tuple[int | None, int]]
 ) -> None:
-    """Each is a parent among those before it, or None, and the day on which it was last seen."""
+    """Each session has a parent among those before it, or None, and the day on which it was last seen."""
 
     async def check() -> None:
         async with await open_store(database_url) as store:
@@ -141,7 +141,7 @@ def test_whatever_is_forgotten_a_session_in_use_stands_on_whole_ones(
     asyncio.run(check())
 
 
-async def test_more_sessions_than_go_in_one_transaction_are_all_forgotten(store: Store) -> None:
+async def test_more_stale_sessions_than_one_batch_are_all_deleted(store: Store) -> None:
     many = [make_session(f"s{number}", 2, seen_at=1.0) for number in range(150)]
     await asyncio.gather(
         *(store.sessions.save([SessionUpdate(session=one, turns=make_turns(one.id, 0, 2))]) for one in many)
@@ -150,7 +150,7 @@ async def test_more_sessions_than_go_in_one_transaction_are_all_forgotten(store:
     assert await store.prune(keep_days=1, now=9 * DAY) == PruneResult(sessions=150, turns=300)
 
 
-async def test_the_words_of_a_fold_that_was_undone_so_long_ago_are_forgotten(store: Store) -> None:
+async def test_the_content_of_a_compaction_undone_long_ago_is_deleted(store: Store) -> None:
     for name in ("in force", "undone long ago", "undone now"):
         await store.compactions.record(make_compaction(name, at=9 * DAY), COMPACTED_MESSAGES, lease=None)
     await store.sessions.save(
@@ -175,7 +175,7 @@ async def test_the_words_of_a_fold_that_was_undone_so_long_ago_are_forgotten(sto
     }
 
 
-async def test_the_messages_of_an_undone_fold_stay_as_long_as_a_later_one_needs_them(store: Store) -> None:
+async def test_the_messages_of_an_undone_compaction_stay_while_a_later_one_needs_them(store: Store) -> None:
     await store.sessions.save(
         [SessionUpdate(session=make_session("s", 2, seen_at=9 * DAY), turns=make_turns("s", 0, 2))]
     )
@@ -198,7 +198,7 @@ async def test_the_messages_of_an_undone_fold_stay_as_long_as_a_later_one_needs_
     assert await store.compactions.load_messages("third") == []
 
 
-async def test_a_session_that_somebody_is_folding_is_kept(store: Store) -> None:
+async def test_a_session_that_is_being_compacted_is_kept(store: Store) -> None:
     await keep(store, make_session("s", 2, seen_at=1 * DAY))
     lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=10 * DAY)
 
@@ -209,10 +209,10 @@ async def test_a_session_that_somebody_is_folding_is_kept(store: Store) -> None:
     assert (await store.prune(keep_days=5, now=10 * DAY + 299)).sessions == 1
 
 
-async def test_a_lease_that_has_run_out_keeps_folds_of_no_session_as_long_as_other_things(
+async def test_an_expired_lease_keeps_compactions_without_a_session_for_the_retention_period(
     store: Store,
 ) -> None:
-    """So that whoever was late with it finds no other lease of the same number."""
+    """So that a late holder finds no other lease with the same fence."""
     await store.compactions.record(
         make_compaction("f", session_id="x", at=1 * DAY), COMPACTED_MESSAGES, lease=None
     )
@@ -222,7 +222,7 @@ async def test_a_lease_that_has_run_out_keeps_folds_of_no_session_as_long_as_oth
     assert await store.prune(keep_days=5, now=14 * DAY) == PruneResult(folds=1)
 
 
-async def test_a_late_one_is_still_late_when_its_session_was_forgotten_meanwhile(store: Store) -> None:
+async def test_a_lost_lease_stays_lost_if_its_session_is_deleted_meanwhile(store: Store) -> None:
     await keep(store, make_session("s", 2, seen_at=1 * DAY))
     late = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1 * DAY)
     assert late
@@ -236,7 +236,7 @@ async def test_a_late_one_is_still_late_when_its_session_was_forgotten_meanwhile
 
 
 @pytest.mark.parametrize("agents", [1, 3])
-async def test_counts_of_turns_that_are_not_kept_are_forgotten(store: Store, agents: int) -> None:
+async def test_counts_of_turns_that_are_not_stored_are_deleted(store: Store, agents: int) -> None:
     kept = make_session("kept", 2, seen_at=9 * DAY)
     await keep(store, kept)
     strays = message_hashes("never kept", 0, 1_500)
@@ -254,7 +254,9 @@ async def test_counts_of_turns_that_are_not_kept_are_forgotten(store: Store, age
     assert await is_whole(store, kept)
 
 
-async def test_folds_of_sessions_that_were_never_kept_are_forgotten_by_their_own_time(store: Store) -> None:
+async def test_compactions_of_sessions_that_were_never_stored_are_deleted_by_their_own_age(
+    store: Store,
+) -> None:
     await store.compactions.record(
         make_compaction("old", session_id="x", at=1 * DAY), COMPACTED_MESSAGES, lease=None
     )
@@ -272,7 +274,7 @@ def file_bytes(database_url: str) -> int:
     return Path(database_url.removeprefix("sqlite:///")).stat().st_size
 
 
-async def test_a_vacuum_gives_room_back_and_loses_nothing(store: Store, database_url: str) -> None:
+async def test_a_vacuum_reclaims_space_and_loses_nothing(store: Store, database_url: str) -> None:
     kept = make_session("kept", 2, seen_at=9 * DAY)
     await keep(store, kept)
     await store.sessions.save(
@@ -290,7 +292,7 @@ async def test_a_vacuum_gives_room_back_and_loses_nothing(store: Store, database
         assert file_bytes(database_url) < 260_000
 
 
-async def test_what_a_session_adds_up_to_goes_with_it_and_its_hours_stay(store: Store) -> None:
+async def test_session_totals_are_deleted_with_the_session_and_hourly_totals_stay(store: Store) -> None:
     old, new, parent = (
         make_session(name, 2, seen_at=day * DAY) for name, day in (("o", 1), ("n", 9), ("p", 1))
     )
@@ -301,7 +303,7 @@ async def test_what_a_session_adds_up_to_goes_with_it_and_its_hours_stay(store: 
         of = make_call(f"call of {name}", session_id=name, at=day * DAY)
         await settle_one(store.ledger, make_charge(of, 1), accounts=())
     await store.traces.save([with_changes(TRACE, id="r", session_id="traced long ago", at=1 * DAY)])
-    # Pinged since it was seen.
+    # Kept alive since it was last seen.
     await settle_one(store.ledger, make_charge(make_call("late", session_id="o", at=6 * DAY), 1), accounts=())
     before = await store.totals.sum_totals([TotalsGroup.HOUR])
 
@@ -316,7 +318,7 @@ async def test_what_a_session_adds_up_to_goes_with_it_and_its_hours_stay(store: 
     assert sum(totals.calls for _, totals in before) == 6
 
 
-async def test_what_very_many_sessions_add_up_to_is_all_forgotten(store: Store) -> None:
+async def test_totals_of_very_many_sessions_are_all_deleted(store: Store) -> None:
     await store.traces.save([with_changes(TRACE, id=f"{n}", session_id=f"s{n}", at=1.0) for n in range(600)])
 
     await store.prune(keep_days=1, now=9 * DAY)

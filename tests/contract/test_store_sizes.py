@@ -1,4 +1,4 @@
-"""The same of both databases: looking without making anything, what there is in numbers, and what would go."""
+"""Opening without creating, sizes, and previews of pruning, on both databases."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ def path_of(url: str) -> Path:
 
 
 def table_names(url: str) -> list[str]:
-    """What tables there are, looked at past the store."""
+    """Return the tables, read directly from the database."""
     if url.startswith("sqlite"):
         if not path_of(url).exists():
             return []
@@ -55,7 +55,7 @@ def table_names(url: str) -> list[str]:
     return [name for (name,) in found]
 
 
-async def test_who_only_looks_makes_nothing(bare_database_url: str) -> None:
+async def test_opening_without_create_creates_nothing(bare_database_url: str) -> None:
     with pytest.raises(NothingKept, match="nothing has been kept here yet"):
         await open_store(bare_database_url, create=False)
 
@@ -64,7 +64,7 @@ async def test_who_only_looks_makes_nothing(bare_database_url: str) -> None:
         assert not path_of(bare_database_url).parent.exists()
 
 
-async def test_who_only_looks_finds_what_is_there(database_url: str) -> None:
+async def test_opening_without_create_finds_an_existing_store(database_url: str) -> None:
     async with await open_store(database_url) as store:
         await store.compactions.record(make_compaction("f"), COMPACTED_MESSAGES, lease=None)
 
@@ -73,7 +73,7 @@ async def test_who_only_looks_finds_what_is_there(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("statement", ["", "CREATE TABLE notes (text)"], ids=["empty", "somebody else's"])
-async def test_a_file_without_our_tables_is_left_as_it_is(tmp_path: Path, statement: str) -> None:
+async def test_a_file_without_foveate_tables_is_unchanged(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "notes.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(statement)
@@ -88,7 +88,7 @@ async def test_a_file_without_our_tables_is_left_as_it_is(tmp_path: Path, statem
     assert sorted(os.listdir(tmp_path)) == ["notes.sqlite"]  # noqa: PTH208
 
 
-async def test_who_only_looks_is_told_of_what_is_no_database(tmp_path: Path) -> None:
+async def test_opening_a_file_that_is_not_a_database_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database, but a text that is long enough to be read as one")
 
     with pytest.raises(StoreUnavailable, match="no SQLite database") as told:
@@ -98,7 +98,7 @@ async def test_who_only_looks_is_told_of_what_is_no_database(tmp_path: Path) -> 
         await open_store(f"sqlite:///{tmp_path}", create=False)
 
 
-async def test_the_variable_says_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_variable_sets_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOVEATE_STORE", f"sqlite:///{tmp_path}/mine.sqlite")
 
     assert default_url() == f"sqlite:///{tmp_path}/mine.sqlite"
@@ -106,11 +106,11 @@ async def test_the_variable_says_where_the_store_is(tmp_path: Path, monkeypatch:
         assert store.location == f"{tmp_path}/mine.sqlite"
 
 
-def test_the_names_of_the_tables_are_those_of_the_schema() -> None:
+def test_the_table_names_match_the_schema() -> None:
     assert list(TABLES) == list(tables.tables)
 
 
-async def test_where_a_store_is_does_not_show_a_password(store: Store, database_url: str) -> None:
+async def test_the_location_of_a_store_omits_the_password(store: Store, database_url: str) -> None:
     if database_url.startswith("sqlite"):
         assert store.location == str(path_of(database_url))
     else:
@@ -118,7 +118,7 @@ async def test_where_a_store_is_does_not_show_a_password(store: Store, database_
         assert "@" not in store.location
 
 
-async def test_sizes_count_what_is_there(store: Store) -> None:
+async def test_sizes_count_what_is_stored(store: Store) -> None:
     empty = await store.sizes()
     await store.sessions.save([SessionUpdate(session=make_session("s", 4), turns=make_turns("s", 0, 4))])
     await store.compactions.record(make_compaction("f"), [bytes(100_000)] * 5, lease=None)
@@ -135,13 +135,13 @@ async def test_sizes_count_what_is_there(store: Store) -> None:
         size_bytes=empty.size_bytes,
     )
     assert (full.sessions, full.turns, full.folds, full.folded) == (1, 4, 1, 5)
-    if store.location.startswith("postgresql"):  # which compresses what it keeps
+    if store.location.startswith("postgresql"):  # which compresses its pages
         assert full.size_bytes > empty.size_bytes > 0
     else:
         assert full.size_bytes > empty.size_bytes + 500_000
 
 
-async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
+async def test_ids_are_found_by_prefix(store: Store) -> None:
     for number, id_ in enumerate(("abc1", "abc2", "abd", "a%", "a_", "Äb", "ab")):
         await store.compactions.record(make_compaction(id_, session_id=f"s{number % 2}{id_}"), (), lease=None)
 
@@ -156,7 +156,7 @@ async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
         await store.find_compaction_ids("\0", limit=9)
 
 
-async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
+async def test_a_session_with_several_compactions_is_found_once(store: Store) -> None:
     for id_ in ("one", "two"):
         await store.compactions.record(make_compaction(id_, session_id="same"), (), lease=None)
 
@@ -172,17 +172,17 @@ async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
     undone=st.lists(st.integers(0, 9), max_size=6),
 )
 @example(family=[(None, 0, False)], strays=[(0, False)], boundaries=[0] * 12, undone=[])
-def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
+def test_the_preview_always_matches_what_pruning_deletes(
     database_url: str,
     family: list[tuple[int | None, int, bool]],
     strays: list[tuple[int, bool]],
     boundaries: list[int],
     undone: list[int],
 ) -> None:
-    """Sessions: a parent or none, the day each was last seen, whether it is being folded; and stray folds.
+    """Sessions have a parent or none, the day of their last request, and whether they are being compacted.
 
-    Each of them has a fold, which ends with a turn of any session, or of none. And there are folds that take in
-    the one before, each undone on a day.
+    Each has a compaction that ends with a turn of any session, or of none. There are also orphaned compactions
+    and chains of compactions, each undone on some day.
     """
     ends = [message_hashes(f"s{number}", 1, 2)[0] for number in boundaries]
 
@@ -222,7 +222,7 @@ def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
 
             would = await store.preview_prune(keep_days=5, now=10 * DAY)
 
-            # PostgreSQL grows by itself: its own vacuum adds to a table's files.
+            # PostgreSQL's own vacuum may grow the files of a table.
             now = replace(await store.sizes(), size_bytes=before.size_bytes)
             assert now == before, "it only looks"
             forgotten = await store.prune(keep_days=5, now=10 * DAY)

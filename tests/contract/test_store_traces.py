@@ -1,4 +1,4 @@
-"""The same of both databases: what was done to requests, with their bills, in pages."""
+"""Traces with their charges, in pages, on both databases."""
 
 from collections.abc import AsyncIterator
 
@@ -23,11 +23,11 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def traces(store: Store) -> TraceStore:
-    """The store is what the room asks for; mypy sees to it."""
+    """mypy checks that the store implements the protocol."""
     return store.traces
 
 
-async def test_a_trace_comes_back_as_it_was_kept_with_the_bill_of_the_ledger(store: Store) -> None:
+async def test_a_trace_is_loaded_as_saved_with_its_charge(store: Store) -> None:
     await store.traces.save([TRACE, replace(TRACE, id="unbilled", broke=None, tokens=None)])
     await store.traces.save([replace(TRACE, status=529)])
     await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
@@ -44,7 +44,7 @@ async def test_a_trace_comes_back_as_it_was_kept_with_the_bill_of_the_ledger(sto
     assert await store.traces.get("call") is None
 
 
-async def test_a_break_that_is_found_later_is_added_to_its_request(traces: TraceStore) -> None:
+async def test_a_cache_miss_found_later_is_added_to_its_request(traces: TraceStore) -> None:
     broke = CacheMiss(cause="a tool changed", where="tools[2]", lost_tokens=9)
     await traces.save([replace(TRACE, broke=None)])
     await traces.save([], [(TRACE.id, broke), ("never", broke)])
@@ -54,7 +54,7 @@ async def test_a_break_that_is_found_later_is_added_to_its_request(traces: Trace
     assert found.trace.broke == broke
 
 
-async def test_they_come_in_pages_the_newest_first_and_filtered(traces: TraceStore) -> None:
+async def test_traces_are_paged_newest_first_and_filtered(traces: TraceStore) -> None:
     times = [3.0, 1.0, 2.0, 2.0, 5.0]
     await traces.save([replace(TRACE, id=f"r{at}", at=time) for at, time in enumerate(times)])
     await traces.save([replace(TRACE, id="other", session_id="t", agent="bo", at=4.0)])
@@ -70,7 +70,7 @@ async def test_they_come_in_pages_the_newest_first_and_filtered(traces: TraceSto
     assert await ids(session_id="never") == []
 
 
-async def test_sessions_are_listed_by_when_they_were_asked_last(traces: TraceStore) -> None:
+async def test_sessions_are_listed_by_their_last_request(traces: TraceStore) -> None:
     await traces.save([replace(TRACE, id=f"s{at}", at=float(at)) for at in range(3)])
     await traces.save([replace(TRACE, id="t", session_id="t", agent="bo", at=9.0)])
 
@@ -83,14 +83,14 @@ async def test_sessions_are_listed_by_when_they_were_asked_last(traces: TraceSto
     assert [one.session_id for one in await traces.list_sessions(limit=9, agent="ana")] == ["s"]
 
 
-async def test_ids_are_found_by_how_they_begin(traces: TraceStore) -> None:
+async def test_ids_are_found_by_prefix(traces: TraceStore) -> None:
     await traces.save([replace(TRACE, id=id_, session_id=of) for id_, of in (("ab1", "s1"), ("b%", "ab3"))])
 
     assert await traces.find_ids("ab", limit=9) == (["ab3"], ["ab1"])
     assert await traces.find_ids("%", limit=9) == ([], [])
 
 
-async def test_odd_names_and_long_reasons_lose_no_trace(traces: TraceStore) -> None:
+async def test_unusual_names_and_long_reasons_lose_no_trace(traces: TraceStore) -> None:
     odd = replace(TRACE.edits[0], reason="\0\ud83d" + "x" * 9_999)
     await traces.save([replace(TRACE, session_id="\0", model="m" * 9_999, edits=(odd,))])
 
@@ -99,7 +99,7 @@ async def test_odd_names_and_long_reasons_lose_no_trace(traces: TraceStore) -> N
     assert len(found.trace.edits[0].reason) < 500
 
 
-async def test_what_is_old_is_forgotten(store: Store) -> None:
+async def test_old_traces_are_deleted(store: Store) -> None:
     await store.traces.save([replace(TRACE, id=f"{day}", at=day * DAY) for day in (1, 9)])
 
     await store.prune(keep_days=5, now=10 * DAY)
@@ -107,7 +107,7 @@ async def test_what_is_old_is_forgotten(store: Store) -> None:
     assert [one.trace.id for one in await store.traces.list_traces(limit=9)] == ["9"]
 
 
-async def test_of_very_many_the_newest_stay(store: Store) -> None:
+async def test_the_newest_of_very_many_traces_stay(store: Store) -> None:
     await store.traces.save([replace(TRACE, id=f"{at}", at=float(at)) for at in range(9)])
 
     await delete_old_traces(store._database, before=0.0, max_traces=4)
@@ -115,7 +115,7 @@ async def test_of_very_many_the_newest_stay(store: Store) -> None:
     assert [one.trace.id for one in await store.traces.list_traces(limit=9)] == ["8", "7", "6", "5"]
 
 
-async def test_the_latest_breaks_are_found_by_time_and_by_agent(store: Store) -> None:
+async def test_the_latest_cache_misses_are_found_by_time_and_by_agent(store: Store) -> None:
     broke = CacheMiss(cause="expired", where="", lost_tokens=5, lost_dollars=None)
     agents = ("bob", "ana") * 3
     told = [replace(TRACE, id=f"r{at}", at=float(at), agent=one, broke=None) for at, one in enumerate(agents)]

@@ -12,7 +12,7 @@ from tests.support.harness import markers
 
 @pytest.mark.process
 def test_tests_that_use_a_database_server_or_a_browser_have_its_marker(root: Path) -> None:
-    both_databases = "tests/contract/test_store_leases.py"
+    both_databases = "tests/contract/test_store_compaction_leases.py"
     own_server, browser = "tests/e2e/test_cost_faults_postgres.py", "tests/e2e/test_web_people.py"
     files = (both_databases, own_server, browser)
     without_marker = subprocess.run(

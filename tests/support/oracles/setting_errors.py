@@ -1,4 +1,4 @@
-"""Settings that cannot be, and the errors that say so."""
+"""Helper for errors of invalid settings."""
 
 from collections.abc import Callable
 from typing import ParamSpec
@@ -11,7 +11,7 @@ Given = ParamSpec("Given")
 
 
 def refused(read: Callable[Given, object], *args: Given.args, **kwargs: Given.kwargs) -> BadSetting:
-    """The error with which `read` refuses what it is given."""
+    """Return the error with which `read` rejects its input."""
     with pytest.raises(BadSetting) as caught:
         read(*args, **kwargs)
     return caught.value

@@ -1,4 +1,4 @@
-"""Requests that every provider takes, to be spoilt one thing at a time."""
+"""Valid requests for every provider, to be modified by tests."""
 
 from typing import Any
 

@@ -1,18 +1,18 @@
-"""Budgets made up by Hypothesis."""
+"""Hypothesis strategies for budgets."""
 
 from hypothesis import strategies as st
 
 from foveate.budget import Budget, Keep, Ladder, Priority, SectionRule
 from foveate.budget.ladder import BUILT_IN_LADDERS, CUSTOM_LADDER_NAME, Drop, LastLines, Replace, Truncate
 
-# As a section's name may be: what can be shown on one line. Some that YAML takes for something else.
+# Valid section names: printable on one line. Some look like other YAML values.
 names = st.one_of(
     st.sampled_from(
         ["logs", "no", "on", "null", "12:30", "1e3", "<<", "- a", "a: b", "#x", "🎉", "系统", "*a", "'"]
     ),
     st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8),
 )
-# Everything that UTF-8 can write, control characters and odd line ends too.
+# Everything that UTF-8 can encode, including control characters and unusual line ends.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 caps = st.integers(0, 20_000)
 shares = st.floats(0, 1)
@@ -39,7 +39,7 @@ ladders = st.sampled_from(list(BUILT_IN_LADDERS.values())) | st.builds(
 
 
 def budgets(sections: st.SearchStrategy[str] = names, *, least_rules: int = 0) -> st.SearchStrategy[Budget]:
-    """Budgets with rules for some of `sections`."""
+    """Return a strategy for budgets with rules for some of `sections`."""
     return st.builds(
         Budget,
         total_tokens=st.none() | caps,
@@ -50,5 +50,5 @@ def budgets(sections: st.SearchStrategy[str] = names, *, least_rules: int = 0) -
 
 
 def leaves_room(budget: Budget) -> bool:
-    """Whether something of a budget is left for a prompt, as far as that is known."""
+    """Return whether a budget leaves room for a prompt, as far as that is known."""
     return budget.total_tokens is None or budget.total_tokens > budget.output_reserve

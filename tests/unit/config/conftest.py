@@ -1,4 +1,4 @@
-"""Files of budgets to write and to read."""
+"""Paths of budget files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """One that is not there yet."""
+    """A path that does not exist yet."""
     return tmp_path / "budget.yaml"
 
 
 @pytest.fixture(scope="module")
 def lasting_file() -> Iterator[Path]:
-    """One for all examples of a property."""
+    """A path shared by all examples of a property."""
     with TemporaryDirectory() as folder:
         yield Path(folder) / "budget.yaml"

@@ -1,4 +1,4 @@
-"""Budgets in files: the operator's, and the one that an agent writes itself."""
+"""Budget files of the operator and of agents."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def refusal(file: Path, text: str) -> BadSetting:
     return refused(load_budget, file)
 
 
-def test_the_example_is_the_preset(root: Path) -> None:
+def test_the_example_equals_the_preset(root: Path) -> None:
     assert load_budget(root / "examples" / "budget.yaml") == DEFAULT_BUDGET
 
 
@@ -48,7 +48,7 @@ def test_a_budget_may_be_json(tmp_path: Path) -> None:
         ("ladder:\n  - {drop: a}\n  - {dorp: b}\n", 3, "ladder.1", "rung 2 of the ladder is not one of"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_file_line_and_key(
+def test_invalid_values_are_reported_with_file_line_and_key(
     file: Path, text: str, line: int, key: str, words: str
 ) -> None:
     error = refusal(file, text)
@@ -58,11 +58,11 @@ def test_what_cannot_be_is_told_with_its_file_line_and_key(
     assert words in error.reason
 
 
-def test_a_value_that_is_a_megabyte_long_is_not_told_whole(file: Path) -> None:
+def test_a_very_long_value_is_shortened_in_the_error(file: Path) -> None:
     assert len(str(refusal(file, "total_tokens: " + "x" * 900_000))) < 1000
 
 
-def test_an_agents_file_is_laid_over_the_defaults(file: Path) -> None:
+def test_an_agents_file_overrides_the_defaults(file: Path) -> None:
     file.write_text(
         "total_tokens: 3000\noverflow_policy: drop_low_priority\n"
         "sections:\n  recent_events: {max_tokens: 100}\n  diary: {priority: low}\n",
@@ -83,14 +83,14 @@ def test_an_agents_file_is_laid_over_the_defaults(file: Path) -> None:
     )
 
 
-def test_a_file_that_is_not_there_is_no_problem(file: Path) -> None:
+def test_a_missing_file_is_not_an_error(file: Path) -> None:
     agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=None)
 
     assert agents.budget == DEFAULT_BUDGET
     assert agents.problem is None
 
 
-def test_without_a_file_the_defaults_are_held_to_what_is_allowed_and_nothing_is_told(file: Path) -> None:
+def test_without_a_file_the_defaults_are_clamped_silently(file: Path) -> None:
     allowed = Budget(4000, sections={"logs": SectionRule(max_tokens=50, enabled=False)})
     defaults = Budget(9000, sections={"logs": SectionRule(max_tokens=90)})
 
@@ -103,7 +103,7 @@ def test_without_a_file_the_defaults_are_held_to_what_is_allowed_and_nothing_is_
         file.write_text("what is this?\n", encoding="utf-8")
 
 
-def test_of_a_file_that_is_wrong_nothing_holds(file: Path) -> None:
+def test_nothing_of_an_invalid_file_applies(file: Path) -> None:
     file.write_text("total_tokens: 100\nsections: {recent_events: {max_tokens: -1}}\n", encoding="utf-8")
     agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=DEFAULT_BUDGET)
 
@@ -133,7 +133,7 @@ def test_of_a_file_that_is_wrong_nothing_holds(file: Path) -> None:
         ("total_tokens: null\noutput_reserve: 7000\n", 2, "output_reserve", "is 6000, of which the answer"),
     ],
 )
-def test_a_file_that_leaves_nothing_for_a_prompt_is_a_problem(
+def test_a_file_that_leaves_no_room_for_a_prompt_is_an_error(
     file: Path, text: str, line: int, key: str, words: str
 ) -> None:
     file.write_text(text, encoding="utf-8")
@@ -147,13 +147,13 @@ def test_a_file_that_leaves_nothing_for_a_prompt_is_a_problem(
     assert words in agents.problem.reason
 
 
-def test_a_file_is_not_blamed_for_what_the_defaults_leave(file: Path) -> None:
+def test_a_file_is_not_blamed_for_defaults_without_room(file: Path) -> None:
     file.write_text("total_tokens: 4000\n", encoding="utf-8")
 
     assert load_agent_budget(file, defaults=Budget(), allowed=Budget(0)).problem is None
 
 
-def test_what_cannot_be_read_is_a_problem_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_and_never_blocks(tmp_path: Path) -> None:
     pipe, loop = tmp_path / "pipe", tmp_path / "loop"
     os.mkfifo(pipe)
     loop.symlink_to(loop)

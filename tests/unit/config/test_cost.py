@@ -1,4 +1,4 @@
-"""Caps and prices of one's own in the configuration."""
+"""Caps and custom prices in the configuration."""
 
 import json
 from datetime import UTC, date, datetime
@@ -86,29 +86,29 @@ def test_a_configuration_may_be_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["server: {}\n", "cost:\n", "cost: {}\n", "cost: {caps: [], prices: []}\n"])
-def test_a_configuration_that_says_nothing_of_money_has_no_caps(text: str) -> None:
+def test_a_configuration_without_a_cost_section_has_no_caps(text: str) -> None:
     assert read(text) == CostOptions()
 
 
-def test_the_shortest_output_limit_is_read() -> None:
+def test_the_minimum_output_limit_is_read() -> None:
     assert read("cost: {min_output_tokens: 1000}").min_output_tokens == 1_000
     assert read("cost: {allow_fields: [provider.*]}").allow_fields == ("provider.*",)
     assert CostOptions().allow_fields == ()
     assert CostOptions().min_output_tokens == 4_000
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="No such file"):
         load_cost(tmp_path / "no.yaml")
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_omitted_values_have_their_defaults() -> None:
     (cap,) = read("cost: {caps: [{scope: agent, dollars: 1}]}").caps
 
     assert (cap.agent, cap.warn_at, cap.unknown) == (None, DEFAULT_WARN_AT, UnknownPricePolicy.REFUSE)
 
 
-# Caps are kept to the picodollar, prices to twelve digits behind the point.
+# Caps are exact to the picodollar, prices to twelve decimal places.
 AMOUNTS = st.decimals(0, 4_000_000, places=12, allow_nan=False, allow_infinity=False)
 
 
@@ -116,7 +116,7 @@ AMOUNTS = st.decimals(0, 4_000_000, places=12, allow_nan=False, allow_infinity=F
 @example(Decimal("0.1"), "yaml")
 @example(Decimal("3999999.123456789012"), "yaml")  # more digits than a float has
 @example(Decimal("3999999.123456789012"), "json")
-def test_money_is_always_what_is_written_to_the_last_digit(amount: Decimal, form: str) -> None:
+def test_money_is_always_read_exactly(amount: Decimal, form: str) -> None:
     written = f"{amount:f}"
     text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {written}}}]}}}}'
 
@@ -125,7 +125,7 @@ def test_money_is_always_what_is_written_to_the_last_digit(amount: Decimal, form
     assert f"{cap.dollars:f}" == written
 
 
-def test_prices_that_are_read_price_a_call() -> None:
+def test_configured_prices_are_applied_to_a_call() -> None:
     book = PriceBook(read(WHOLE).prices)
     usage = Usage(cache=CacheUsage(uncached=100_000, read=50_000), output_tokens=10_000)
 
@@ -241,7 +241,7 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
         ),
     ],
 )
-def test_what_cannot_be_is_told_with_its_file_line_and_key(text: str, line: int, key: str, words: str) -> None:
+def test_invalid_values_are_reported_with_file_line_and_key(text: str, line: int, key: str, words: str) -> None:
     error = refusal(text)
 
     assert str(error).startswith(f"foveate.yaml:{line}: ")
@@ -250,7 +250,7 @@ def test_what_cannot_be_is_told_with_its_file_line_and_key(text: str, line: int,
 
 
 @pytest.mark.parametrize("number", ["1e99999999999999999999", "NaN", "-Infinity", "1e400"])
-def test_a_number_in_json_that_is_no_money_is_refused(number: str) -> None:
+def test_a_json_number_that_is_not_an_amount_is_rejected(number: str) -> None:
     text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {number}}}]}}}}'
 
     assert isinstance(refused(parse_cost, text.encode(), "foveate.json"), BadSetting)
@@ -269,7 +269,7 @@ JUNK: Any = st.recursive(
 
 
 @given(JUNK, JUNK)
-def test_whatever_stands_there_is_read_or_refused_with_its_place(caps: Any, prices: Any) -> None:
+def test_any_value_is_read_or_rejected_with_its_key_path(caps: Any, prices: Any) -> None:
     data = json.dumps({"cost": {"caps": caps, "prices": prices}}).encode()
     try:
         found = parse_cost(data, "foveate.json")

@@ -1,4 +1,4 @@
-"""YAML and JSON as plain data, and errors that say where."""
+"""YAML and JSON as plain data, with errors that name the line."""
 
 import json
 import math
@@ -34,7 +34,7 @@ plain = st.recursive(
         st.sampled_from(
             ["no", "12:30", "2024-01-01", "<<", "=", "1_0", "0x1F", "~", "", "yes", ".inf", "a\nb"]
         ),
-        # PyYAML writes a NEL (U+0085) so that it is a blank for every reader.
+        # PyYAML writes NEL (U+0085) such that every reader takes it for a space.
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x85")),
     ),
     lambda inner: (
@@ -54,19 +54,19 @@ def refusal(text: str, source: str = "a.yaml") -> BadSetting:
 
 @settings(max_examples=limit_examples(80))
 @given(data=plain.filter(lambda data: data is not None))
-def test_what_is_written_as_yaml_is_read_back(data: object) -> None:
+def test_yaml_survives_a_round_trip(data: object) -> None:
     assert read(yaml.safe_dump(data, allow_unicode=True)) == data
 
 
 @settings(max_examples=limit_examples(80))
 @given(data=plain)
-def test_what_is_written_as_json_is_read_back(data: object) -> None:
+def test_json_survives_a_round_trip(data: object) -> None:
     assert read(json.dumps(data), "a.json") == data
 
 
 @settings(max_examples=limit_examples(100))
 @given(data=st.binary(max_size=60) | st.text("-:[]{}&*!|>'\"%#?, \t\nab1~", max_size=60).map(str.encode))
-def test_bytes_are_read_or_refused_and_nothing_else_happens(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(data: bytes) -> None:
     for source in ("a.yaml", "a.json", "standard input"):
         with suppress(InputError):
             parse_document(data, source)
@@ -75,7 +75,7 @@ def test_bytes_are_read_or_refused_and_nothing_else_happens(data: bytes) -> None
 @settings(max_examples=limit_examples(60))
 @given(data=plain)
 def test_the_line_of_every_value_is_found(data: object) -> None:
-    """In a text that has every key and item on a line of its own, as an independent witness."""
+    """Compared with a text that has every key and item on its own line."""
     lines: list[str] = []
     stands: dict[KeyPath, int] = {}
 
@@ -94,7 +94,7 @@ def test_the_line_of_every_value_is_found(data: object) -> None:
                     write(item, (*place, key), json.dumps(key) + ": ", "," if index < len(value) - 1 else "")
                 lines.append("}" + end)
             case _:
-                # In ASCII, since YAML counts more line ends than JSON does; without pairs of surrogates.
+                # ASCII, because YAML has more line ends than JSON; no surrogate pairs.
                 lines[-1] = lead + json.dumps(str(value).encode("ascii", "replace").decode()) + end
 
     write(data, (), "", "")
@@ -105,7 +105,7 @@ def test_the_line_of_every_value_is_found(data: object) -> None:
         assert yaml_parser.find_line(text, place) == line
 
 
-def test_the_line_of_what_is_not_there_is_the_line_around_it() -> None:
+def test_the_line_of_a_missing_value_is_that_of_its_parent() -> None:
     for find, text in (
         (yaml_parser.find_line, "a: 1\nb:\n  c: 2\n"),
         (json_parser.find_line, '{"a": 1,\n"b":\n{"c": 2}}'),
@@ -127,7 +127,7 @@ def test_the_line_of_what_is_not_there_is_the_line_around_it() -> None:
         ("- a\n...\n", ["a"]),
     ],
 )
-def test_yaml_is_read_as_people_mean_it(text: str, data: object) -> None:
+def test_yaml_is_read_as_people_expect(text: str, data: object) -> None:
     assert read(text) == data
 
 
@@ -160,7 +160,7 @@ def test_yaml_is_read_as_people_mean_it(text: str, data: object) -> None:
         ("a:\n  {" + "{" * 5000, 2, "a", "a key is a text, not a list or a mapping"),
     ],
 )
-def test_what_is_wrong_in_yaml_is_told_with_its_line(text: str, line: int, key: str, words: str) -> None:
+def test_yaml_errors_name_the_line(text: str, line: int, key: str, words: str) -> None:
     error = refusal(text)
 
     assert (error.source, error.line, error.key) == ("a.yaml", line, key)
@@ -169,7 +169,7 @@ def test_what_is_wrong_in_yaml_is_told_with_its_line(text: str, line: int, key: 
 
 
 @pytest.mark.parametrize("base_ten", ["0", "-0", "+1_000", "10", "0.5", "00.5", "-1_0.5e+3", ".5"])
-def test_a_number_in_base_ten_is_one(base_ten: str) -> None:
+def test_decimal_numbers_are_numbers(base_ten: str) -> None:
     assert read(f"a: {base_ten}\n") == {"a": float(base_ten)}
 
 
@@ -177,7 +177,7 @@ def test_a_number_in_base_ten_is_one(base_ten: str) -> None:
     "number",
     ["010", "-00", "0_7", "0x1F", "+0xf", "0x_", "0b1", "-0b_", "1:30", "-190:20:30", "1:30.5", "0:5.0"],
 )
-def test_a_number_in_another_base_is_refused_unless_it_is_a_text(number: str) -> None:
+def test_numbers_in_other_bases_are_rejected_unless_quoted(number: str) -> None:
     assert "in another base than ten" in refusal(f"- a: {number}\n").reason
     assert read(f"- '{number}'\n- !!str {number}\n- {number} is a text\n") == [
         number,
@@ -187,7 +187,7 @@ def test_a_number_in_another_base_is_refused_unless_it_is_a_text(number: str) ->
 
 
 @pytest.mark.parametrize("number", ["010", "0x_", "12:30", "12"])
-def test_a_key_that_is_a_number_in_any_base_is_to_be_put_in_quotes(number: str) -> None:
+def test_numeric_keys_must_be_quoted(number: str) -> None:
     error = refusal(f"a:\n  {number}: 1\n")
 
     assert (error.line, error.key) == (2, f"a.{number}")
@@ -206,33 +206,33 @@ def test_a_key_that_is_a_number_in_any_base_is_to_be_put_in_quotes(number: str) 
         ("[" + "9" * 5000 + "]", None, "", "thousands of digits"),
     ],
 )
-def test_what_is_wrong_in_json_is_told_with_its_line(text: str, line: int | None, key: str, words: str) -> None:
+def test_json_errors_name_the_line(text: str, line: int | None, key: str, words: str) -> None:
     error = refusal(text, "a.json")
 
     assert (error.line, error.key) == (line, key)
     assert words in error.reason
 
 
-def test_data_that_does_not_say_what_it_is_may_be_json_or_yaml() -> None:
+def test_data_without_a_suffix_may_be_json_or_yaml() -> None:
     assert read('["\\ud83d\\ude00", 1e3]', "standard input") == ["😀", 1000.0]
     assert read("{a: [b]}", "standard input") == {"a": ["b"]}
     assert read("- a", "standard input") == ["a"]
     assert "not JSON: Expecting value (column 17)" in refusal('["\\ud83d\\ude00",}', "standard input").reason
 
 
-def test_json_may_hold_half_of_a_surrogate_pair_as_requests_do() -> None:
+def test_json_may_contain_lone_surrogates() -> None:
     assert read('["\\ud83d"]', "a.json") == ["\ud83d"]
     assert math.isnan(read("[NaN]", "a.json")[0])
 
 
-def test_an_error_about_half_of_a_surrogate_pair_can_be_printed() -> None:
+def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
     error = refusal('{"\\ud83d": 1, "\\ud83d": 2}', "a.json")
 
     assert error.key == "?"
     str(error).encode()
 
 
-def test_a_few_lines_of_aliases_cannot_stand_for_gigabytes() -> None:
+def test_aliases_cannot_expand_to_gigabytes() -> None:
     started = process_time()
     error = refusal(LAUGHS)
 
@@ -241,7 +241,7 @@ def test_a_few_lines_of_aliases_cannot_stand_for_gigabytes() -> None:
     assert error.line == 6
 
 
-def test_a_long_text_cannot_be_multiplied_by_aliases() -> None:
+def test_aliases_cannot_multiply_a_long_text() -> None:
     text = f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 11)}]\n"
 
     assert refusal(text).key == "b.9"
@@ -253,7 +253,7 @@ def test_an_alias_may_double_a_long_file() -> None:
     assert len(read(text)["b"]) == 3_000_000
 
 
-def test_a_line_of_a_megabyte_is_a_line_like_any_other() -> None:
+def test_a_line_of_a_megabyte_is_read() -> None:
     long = "word and 😀 " * 100_000
 
     assert read(f'- "{long}"\n- {"7" * 1_000_000}\n') == [long, "7" * 1_000_000]
@@ -280,7 +280,7 @@ def test_an_error_about_a_long_key_is_short() -> None:
         (b"\x7fELF\0\0", "is binary, not text"),
     ],
 )
-def test_what_is_no_text_is_told_as_what_it_is(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_data_that_is_not_text_is_described_in_the_error(tmp_path: Path, data: bytes, reason: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_bytes(data)
 
@@ -289,7 +289,7 @@ def test_what_is_no_text_is_told_as_what_it_is(tmp_path: Path, data: bytes, reas
     assert str(caught.value) == f"{path}: {reason}"
 
 
-def test_a_file_that_is_none_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_described_in_the_error(tmp_path: Path) -> None:
     for path, reason in (
         (tmp_path / "nothing.yaml", "No such file or directory"),
         (tmp_path, "Is a directory"),
@@ -299,7 +299,7 @@ def test_a_file_that_is_none_is_told_as_what_it_is(tmp_path: Path) -> None:
             read_document(path)
 
 
-def test_settings_have_a_limit_and_other_files_another(tmp_path: Path) -> None:
+def test_settings_and_other_files_have_different_size_limits(tmp_path: Path) -> None:
     path = tmp_path / "long.yaml"
     path.write_text("a: " + "x" * 1_000_000, encoding="utf-8")
 
@@ -308,13 +308,13 @@ def test_settings_have_a_limit_and_other_files_another(tmp_path: Path) -> None:
     assert read_document(path, limit_bytes=1_000_003).data == {"a": "x" * 1_000_000}
 
 
-def test_a_file_without_an_end_is_read_up_to_the_limit() -> None:
+def test_an_endless_file_is_read_up_to_the_limit() -> None:
     for limit_bytes in (10, 16_000_000, 40_000_000):
         with pytest.raises(UnreadableInput, match=f"/dev/zero: is larger than {limit_bytes:,} bytes"):
             read_document(Path("/dev/zero"), limit_bytes=limit_bytes)
 
 
-def test_a_file_of_several_pieces_is_read_whole(tmp_path: Path) -> None:
+def test_a_file_of_several_chunks_is_read_completely(tmp_path: Path) -> None:
     path = tmp_path / "long"
     data = b"0123456789abcdef" * 2_500_000
     path.write_bytes(data)

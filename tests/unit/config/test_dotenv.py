@@ -1,4 +1,4 @@
-"""The file `.env`: what it sets, that the environment wins, and that a line that cannot be read is told."""
+"""The `.env` file: variables, precedence of the environment, and errors."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_variables_are_read_as_shells_and_tools_write_them() -> None:
 
 @settings(max_examples=limit_examples(60))
 @given(said=st.dictionaries(NAMES, TEXTS, max_size=5))
-def test_whatever_is_quoted_is_read_back(said: dict[str, str]) -> None:
+def test_quoted_values_survive_a_round_trip(said: dict[str, str]) -> None:
     def quoted(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -58,7 +58,7 @@ def test_whatever_is_quoted_is_read_back(said: dict[str, str]) -> None:
         ("A=1\nB='sk-secret' more", 2),
     ],
 )
-def test_a_line_that_cannot_be_read_is_told_without_what_stands_there(text: str, line: int) -> None:
+def test_an_invalid_line_is_reported_without_its_text(text: str, line: int) -> None:
     with pytest.raises(BadSetting) as caught:
         parse_env(text, ".env")
 
@@ -67,7 +67,7 @@ def test_a_line_that_cannot_be_read_is_told_without_what_stands_there(text: str,
     assert "secret" not in str(caught.value)
 
 
-def test_the_environment_wins_and_no_file_adds_nothing(tmp_path: Path) -> None:
+def test_the_environment_takes_precedence_and_a_missing_file_adds_nothing(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     assert load_env_file({"A_KEY": "real"}, path) == {"A_KEY": "real"}
 
@@ -99,7 +99,7 @@ def test_the_environment_wins_and_no_file_adds_nothing(tmp_path: Path) -> None:
         "TMPDIR",
     ],
 )
-def test_a_file_chooses_no_programs_proxies_or_certificates(tmp_path: Path, name: str) -> None:
+def test_a_file_cannot_set_programs_proxies_or_certificates(tmp_path: Path, name: str) -> None:
     path = tmp_path / ".env"
     path.write_text(f"{name}=/bad\nFOVEATE_HOME=/data\nHOUSE_API_KEY=sk\n")
 
@@ -117,20 +117,20 @@ def test_a_file_chooses_no_programs_proxies_or_certificates(tmp_path: Path, name
         "AWS_ACCESS_KEY_ID",
     ],
 )
-def test_credentials_are_read_whatever_they_are_called(tmp_path: Path, name: str) -> None:
+def test_credentials_are_read_under_any_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / ".env"
     path.write_text(f"{name}=sk\n")
 
     assert load_env_file({}, path) == {name: "sk"}
 
 
-def test_a_folder_of_that_name_is_somebody_elses(tmp_path: Path) -> None:
+def test_a_folder_named_env_is_ignored(tmp_path: Path) -> None:
     (tmp_path / ".env").mkdir()
 
     assert load_env_file({}, tmp_path / ".env") == {}
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_bytes(b"A=\xff")
 

@@ -1,4 +1,4 @@
-"""Every setting that holds, with where it is from."""
+"""Effective settings and their sources."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides
 
 
 def held_in(text: str, flags: ServeFlags = ServeFlags(), **environment: str) -> Mapping[str, EffectiveSetting]:  # noqa: B008 - frozen
-    """What holds by a file, by its key."""
+    """Return the effective settings of a file by key."""
 
     def made(found: Configuration) -> Configuration:
         return apply_overrides(found, environment, flags)
@@ -25,7 +25,7 @@ def held_in(text: str, flags: ServeFlags = ServeFlags(), **environment: str) -> 
     }
 
 
-def test_each_setting_says_from_which_line_it_is_and_what_it_would_be_by_default() -> None:
+def test_each_setting_has_its_line_and_default() -> None:
     found = held_in("server:\n  port: 9000\nagents:\n  - id: ana\n    window_tokens: 5000\n")
 
     assert found["server.port"] == EffectiveSetting(
@@ -38,14 +38,14 @@ def test_each_setting_says_from_which_line_it_is_and_what_it_would_be_by_default
     assert found["server.port"].differs
 
 
-def test_what_the_file_says_as_it_is_by_default_is_from_the_file_and_does_not_differ() -> None:
+def test_a_default_written_in_the_file_comes_from_the_file_and_does_not_differ() -> None:
     port = held_in("server: {port: 8090}")["server.port"]
 
     assert port.source is SettingSource.FILE
     assert not port.differs
 
 
-def test_what_the_command_was_told_goes_over_the_file_and_is_said_to_be_from_there() -> None:
+def test_flags_override_the_file_and_are_named_as_the_source() -> None:
     local = LocalModel(base_url="http://127.0.0.1:1", model="smollm2-135m")
     text = "server: {port: 9000, host: 0.0.0.0}\nroutes: [{models: 'claude-*', upstream: anthropic}]\n"
     found = held_in(text, ServeFlags(port=1, certificate="c.pem", key="k.pem", local=local))
@@ -59,7 +59,7 @@ def test_what_the_command_was_told_goes_over_the_file_and_is_said_to_be_from_the
     assert found["routes.1.models"].source is SettingSource.COMMAND
 
 
-def test_a_password_or_a_key_in_an_address_is_not_shown() -> None:
+def test_passwords_and_keys_in_urls_are_not_shown() -> None:
     text = (
         "store: {url: 'postgresql://ana:hush@db/x?password=hush2'}\n"
         "upstreams: {own: {base_url: 'http://ana:hush@host/v1?api_key=hush3&a=b', api: openai}}\n"
@@ -70,20 +70,20 @@ def test_a_password_or_a_key_in_an_address_is_not_shown() -> None:
     assert found["upstreams.own.base_url"].value == "http://ana@host/v1?api_key=…&a=b"
 
 
-def test_a_store_that_the_environment_names_is_from_there() -> None:
+def test_a_store_url_from_the_environment_names_it_as_the_source() -> None:
     store = held_in("store: {url: 'sqlite:///a'}", FOVEATE_STORE="sqlite:///b")["store.url"]
 
     assert (store.source, store.variable, store.line) == (SettingSource.ENVIRONMENT, "FOVEATE_STORE", None)
 
 
-def test_what_an_alias_stands_for_is_on_the_line_of_the_alias() -> None:
+def test_values_within_an_alias_have_the_line_of_the_alias() -> None:
     text = "agents:\n  - id: a\n    sections: &s\n      channel: true\n  - id: b\n    sections: *s\n"
 
     assert held_in(text)["agents.1.sections.channel"].line == 6
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])
-def test_all_lines_are_found_in_one_pass_as_they_are_one_by_one(ending: str) -> None:
+def test_lines_found_in_one_pass_equal_those_found_one_by_one(ending: str) -> None:
     text = b'{"a": [1,\n {"b": 2}],\n\n "c": {"d": null,\n "e": "x"}}'
     document = parse_document(text, f"it.{ending}")
     lines = document.lines()
@@ -92,14 +92,14 @@ def test_all_lines_are_found_in_one_pass_as_they_are_one_by_one(ending: str) -> 
     assert {place: document.find_line(document.text, place) for place in lines} == lines
 
 
-def test_a_key_that_stands_where_its_hash_belongs_is_not_told_to_anybody() -> None:
+def test_a_key_in_place_of_its_hash_is_never_shown() -> None:
     (problem,) = find_problems(b"agents: [{id: ana, keys: [fov-hush]}]", "foveate.yaml")
 
     assert "hush" not in str(problem)
     assert "foveate config key" in str(problem)
 
 
-def test_what_the_environment_says_of_an_agents_sections_is_what_is_shown() -> None:
+def test_environment_overrides_of_an_agents_sections_are_shown() -> None:
     text = "agents: [{id: ana, sections: {time: {format: iso}, limits: {ladder: progressive}}}]"
     plain = held_in(text)
     found = held_in(text, TIME_FORMAT="natural", TIME_AWARENESS="", CONTEXT_MAX_TOKENS="900")
@@ -115,7 +115,5 @@ def test_what_the_environment_says_of_an_agents_sections_is_what_is_shown() -> N
 @pytest.mark.parametrize(
     ("value", "words"), [("", '""'), ("a", "a"), (None, "-"), ([1, "ü"], '[1, "ü"]'), (True, "true")]
 )
-def test_a_value_is_written_so_that_nothing_and_an_empty_text_can_be_told_apart(
-    value: object, words: str
-) -> None:
+def test_null_and_an_empty_string_are_displayed_differently(value: object, words: str) -> None:
     assert EffectiveSetting(key="a", value=value, source=SettingSource.DEFAULT).value_text == words

@@ -1,4 +1,4 @@
-"""The configuration as it is now: changes hold at once, mistakes hold nothing up."""
+"""Live configuration: changes apply at once, and invalid files are ignored."""
 
 import os
 from pathlib import Path
@@ -17,17 +17,17 @@ def port(found: Configuration) -> int:
 
 
 def write(path: Path, text: str) -> None:
-    """As editors do: another file takes its place."""
+    """Replace the file, as editors do."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.replace(path)
 
 
-def test_without_a_file_all_is_as_it_is_by_default() -> None:
+def test_without_a_file_all_settings_have_their_defaults() -> None:
     assert LiveSettings(None, port).current().value == 8090
 
 
-def test_a_changed_file_holds_from_the_next_look_on(tmp_path: Path) -> None:
+def test_a_changed_file_applies_from_the_next_check_on(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     live = LiveSettings(path, port, check_interval_seconds=0)
@@ -39,7 +39,7 @@ def test_a_changed_file_holds_from_the_next_look_on(tmp_path: Path) -> None:
     assert live.current().value == 44
 
 
-def test_the_time_since_when_a_configuration_is_in_force_comes_from_the_clock(tmp_path: Path) -> None:
+def test_the_activation_time_comes_from_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     times = iter((100.0, 200.0))
@@ -52,7 +52,7 @@ def test_the_time_since_when_a_configuration_is_in_force_comes_from_the_clock(tm
     assert live.current().since == 200.0
 
 
-def test_a_change_is_seen_by_who_looks_again_however_lately_somebody_looked(tmp_path: Path) -> None:
+def test_check_next_time_finds_a_change_however_recent_the_last_check_was(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     live = LiveSettings(path, port, check_interval_seconds=60)
@@ -64,7 +64,7 @@ def test_a_change_is_seen_by_who_looks_again_however_lately_somebody_looked(tmp_
     assert live.current().value == 3
 
 
-def test_a_change_of_the_same_length_in_the_same_moment_is_seen(tmp_path: Path) -> None:
+def test_a_change_with_equal_size_and_time_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     before = path.stat()
@@ -76,7 +76,7 @@ def test_a_change_of_the_same_length_in_the_same_moment_is_seen(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["server: {prot: 3}", "server: [", "", None, "server: {port: 1}"])
-def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(tmp_path: Path, text: str | None) -> None:
+def test_an_invalid_file_changes_nothing_and_is_logged(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     live = LiveSettings(path, port, check_interval_seconds=0)
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(tmp_path: Path, 
     assert (live.current().value, live.current().problem) == (5, None)
 
 
-def test_at_the_start_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_file_at_start_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     with pytest.raises(UnreadableInput):
         LiveSettings(path, port, check_interval_seconds=0)
@@ -103,8 +103,8 @@ def test_at_the_start_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> 
             LiveSettings(path, port, check_interval_seconds=0)
 
 
-def test_at_the_start_what_held_before_stands_in_for_a_file_that_cannot_be_used(tmp_path: Path) -> None:
-    """Defect: a process that was started while the file was broken had nothing to go by."""
+def test_the_last_valid_content_replaces_an_invalid_file_at_start(tmp_path: Path) -> None:
+    """Regression: a process that was started while the file was invalid had no configuration."""
     path = tmp_path / "f.yaml"
     path.write_text("server: {port: 2}")
     before = LiveSettings(path, port, check_interval_seconds=0)
@@ -121,10 +121,10 @@ def test_at_the_start_what_held_before_stands_in_for_a_file_that_cannot_be_used(
     assert (live.current().value, live.current().problem) == (5, None)
 
 
-def test_a_file_that_appears_where_it_is_looked_for_holds_from_then_on_and_that_is_told(
+def test_a_file_that_appears_at_a_default_path_applies_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: a file that was written while the gateway ran without one was never looked at."""
+    """Regression: a file that was created while the gateway ran without one was never read."""
     caplog.set_level("INFO", "foveate")
     here, home = tmp_path / "here.yaml", tmp_path / "home.yaml"
     live = LiveSettings(None, port, default_paths=(here, home), check_interval_seconds=0)
@@ -142,12 +142,12 @@ def test_a_file_that_appears_where_it_is_looked_for_holds_from_then_on_and_that_
     assert (live.current().value, live.path) == (3, here)
     assert f"{here} is there, and holds from now on" in caplog.text
 
-    here.unlink()  # as some editors do for a moment
+    here.unlink()  # as some editors do temporarily
     assert live.current().value == 3
     assert live.current().problem is not None
 
 
-def test_what_waits_for_a_start_can_be_asked_for_until_it_is_as_it_was(tmp_path: Path) -> None:
+def test_settings_that_need_a_restart_are_listed_until_they_are_reverted(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 9001}")
     live = LiveSettings(path, port, read_fixed=lambda found: {"server.port": found}, check_interval_seconds=0)
@@ -162,8 +162,8 @@ def test_what_waits_for_a_start_can_be_asked_for_until_it_is_as_it_was(tmp_path:
     assert not live.needs_restart
 
 
-def test_what_waits_for_a_start_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Defect: a changed port was told to hold from now on."""
+def test_settings_that_need_a_restart_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: a changed port was logged as taking effect."""
     caplog.set_level("INFO", "foveate")
     path = tmp_path / "f.yaml"
     path.write_text("server: {port: 2}")

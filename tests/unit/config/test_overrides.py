@@ -1,4 +1,4 @@
-"""What goes over the file: the environment, and over both what the command was told."""
+"""Overrides of the file: the environment, and above it flags."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -19,18 +19,18 @@ def found() -> Configuration:
     return Configuration(parse_settings(FILE, "foveate.yaml"), CostOptions())
 
 
-def test_nothing_said_leaves_all_as_the_file_says() -> None:
+def test_without_overrides_the_file_applies() -> None:
     assert apply_overrides(found(), {"FOVEATE_STORE": ""}) == found()
 
 
-def test_the_environment_goes_over_the_file() -> None:
+def test_the_environment_overrides_the_file() -> None:
     settings = apply_overrides(found(), {"FOVEATE_STORE": "postgresql://db/foveate"}).settings
 
     assert settings.store.url == "postgresql://db/foveate"
     assert settings.store.keep_days == 30
 
 
-def test_what_the_command_was_told_goes_over_both() -> None:
+def test_flags_override_environment_and_file() -> None:
     flags = ServeFlags(
         host="::1", port=0, workers=1, certificate="a.pem", key="b.pem", cors_origins=("https://b.example",)
     )
@@ -43,7 +43,7 @@ def test_what_the_command_was_told_goes_over_both() -> None:
     assert server.cors_origins == ["https://b.example"]
 
 
-def test_a_model_on_this_machine_is_one_more_upstream_that_costs_nothing() -> None:
+def test_a_local_model_is_added_as_a_free_upstream() -> None:
     local = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
 
     made = apply_overrides(found(), {}, ServeFlags(local=local))
@@ -51,7 +51,7 @@ def test_a_model_on_this_machine_is_one_more_upstream_that_costs_nothing() -> No
     upstream = made.settings.upstreams["local"]
     assert (upstream.base_url, upstream.api, upstream.provider) == ("http://127.0.0.1:1", "both", "llama.cpp")
     assert [route.models for route in made.settings.routes] == [
-        "local",  # the user's own stays the first
+        "local",  # the user's own route stays first
         "local",
         "SmolLM2-135M-Instruct",
         "smollm2*",
@@ -65,7 +65,7 @@ def test_a_model_on_this_machine_is_one_more_upstream_that_costs_nothing() -> No
     )
 
 
-def test_the_file_of_the_working_folder_goes_before_that_of_the_data_folder(tmp_path: Path) -> None:
+def test_the_file_in_the_working_folder_takes_precedence_over_the_data_folder(tmp_path: Path) -> None:
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     home.mkdir()

@@ -1,4 +1,4 @@
-"""Sections in files: a list of them, or a folder with a file for each."""
+"""Sections in files and folders."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def refusal(text: str, source: str = "a.yaml") -> BadSetting:
 
 @settings(max_examples=limit_examples(80))
 @given(entries=st.lists(st.tuples(names, contents, fields), max_size=3, unique_by=lambda entry: entry[0]))
-def test_sections_in_a_file_are_what_they_are_in_python(
+def test_sections_in_a_file_equal_sections_in_python(
     entries: list[tuple[str, dict[str, object], dict[str, object]]],
 ) -> None:
     expected = tuple(Section(name, **content, **rest) for name, content, rest in entries)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_sections_in_a_file_are_what_they_are_in_python(
     assert parse_sections(yaml.safe_dump(listed).encode(), "a.yaml") == expected
 
 
-def test_an_item_is_a_text_or_a_text_with_a_score() -> None:
+def test_an_item_is_a_string_with_or_without_a_score() -> None:
     (section,) = parse_sections(
         b"- name: a\n  items: [one, {text: two, score: 0.5}, [three, 3], {text: four}]\n", "standard input"
     )
@@ -118,21 +118,23 @@ def test_the_examples_can_be_read(root: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told_with_line_key_and_number(text: str, line: int, key: str, words: str) -> None:
+def test_invalid_sections_are_reported_with_line_key_and_number(
+    text: str, line: int, key: str, words: str
+) -> None:
     error = refusal(text)
 
     assert (error.source, error.line, error.key) == ("a.yaml", line, key)
     assert words in error.reason
 
 
-def test_json_is_told_with_line_key_and_number_too() -> None:
+def test_invalid_json_sections_are_reported_with_line_key_and_number() -> None:
     error = refusal('[{"name": "a", "text": "x"},\n {"name": "b",\n  "txt": "y"}]', "a.json")
 
     assert (error.line, error.key) == (3, "1.txt")
     assert error.reason.startswith("section 2: ")
 
 
-def test_a_list_of_no_sections_is_no_sections() -> None:
+def test_an_empty_list_has_no_sections() -> None:
     assert parse_sections(b"[]", "standard input") == ()
 
 
@@ -146,10 +148,10 @@ def test_a_file_of_many_megabytes_is_read(tmp_path: Path) -> None:
     assert other.text == line.strip()
 
 
-def test_files_of_more_than_a_gigabyte_are_refused_before_they_are_read(tmp_path: Path) -> None:
+def test_files_over_a_gigabyte_are_rejected_before_reading(tmp_path: Path) -> None:
     file = tmp_path / "sections.yaml"
     with file.open("wb") as opened:
-        opened.truncate(MAX_SECTIONS_BYTES + 1)  # with nothing in it, so that it takes no room
+        opened.truncate(MAX_SECTIONS_BYTES + 1)  # sparse, so that it takes no space
 
     for path in (file, tmp_path):
         with pytest.raises(UnreadableInput, match="is larger than 1,000,000,000 bytes") as caught:
@@ -157,14 +159,14 @@ def test_files_of_more_than_a_gigabyte_are_refused_before_they_are_read(tmp_path
         assert caught.value.source == str(file)
 
 
-def test_a_name_may_be_a_text(tmp_path: Path) -> None:
+def test_a_path_may_be_a_string(tmp_path: Path) -> None:
     (tmp_path / "notes.yaml").write_text("- {name: a, text: x}\n", encoding="utf-8")
 
     assert load_sections(f"{tmp_path}/notes.yaml") == (Section("a", "x"),)
     assert load_sections(str(tmp_path)) == (Section("notes", "- {name: a, text: x}"),)
 
 
-def test_a_folder_gives_a_section_for_each_file_in_natural_order(tmp_path: Path) -> None:
+def test_a_folder_yields_a_section_for_each_file_in_natural_order(tmp_path: Path) -> None:
     for name, text in {
         "10-recent_events.log": "three\r\nfour\r\n",
         "2_working_memory.md": "two 🎉\n",
@@ -192,7 +194,7 @@ def test_a_folder_gives_a_section_for_each_file_in_natural_order(tmp_path: Path)
     )
 
 
-def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_files_of_one_section_name_are_rejected(tmp_path: Path) -> None:
     for name in ("1-notes.md", "2-notes.txt"):
         (tmp_path / name).write_text("x", encoding="utf-8")
 
@@ -208,7 +210,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
         (b"\xef\xbb\xbfhello", "begins with a byte order mark"),
     ],
 )
-def test_a_file_in_a_folder_that_is_no_text_is_told(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_a_binary_file_in_a_folder_is_reported(tmp_path: Path, data: bytes, reason: str) -> None:
     (tmp_path / "notes.md").write_bytes(data)
 
     with pytest.raises(UnreadableInput, match=r"notes\.md: ") as caught:
@@ -216,14 +218,14 @@ def test_a_file_in_a_folder_that_is_no_text_is_told(tmp_path: Path, data: bytes,
     assert caught.value.reason.startswith(reason)
 
 
-def test_a_folder_that_holds_no_sections_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_sections_is_reported(tmp_path: Path) -> None:
     (tmp_path / "drafts").mkdir()
 
     with pytest.raises(UnreadableInput, match="holds no files that could be sections"):
         load_sections(tmp_path)
 
 
-def test_what_is_not_there_or_no_file_is_told_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_missing_and_special_files_are_reported_without_blocking(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="No such file"):
         load_sections(tmp_path / "nothing")
     (tmp_path / "dangling.md").symlink_to(tmp_path / "nothing")
@@ -234,7 +236,7 @@ def test_what_is_not_there_or_no_file_is_told_and_nobody_waits_for_it(tmp_path: 
         load_sections(tmp_path)
 
 
-def test_a_file_name_that_cannot_be_shown_is_refused(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_rejected(tmp_path: Path) -> None:
     for name in (b"bell\x07.md", b"caf\xe9.md"):
         path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
         path.write_text("x", encoding="utf-8")

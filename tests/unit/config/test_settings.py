@@ -1,4 +1,4 @@
-"""The configuration: defaults as the specification says, and errors that name file, line and key."""
+"""Settings: defaults as specified, and errors that name file, line and key."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_the_four_mechanisms_have_the_defaults_of_the_specification() -> None:
     assert mechanisms["workspace_cache"] == {"enabled": True, "watch_debounce_ms": 500, "max_age_seconds": 0}
 
 
-def test_what_a_file_does_not_say_has_its_default() -> None:
+def test_omitted_settings_have_their_defaults() -> None:
     settings = parse_settings(b"context_optimization: {compaction: {enabled: true}}\n", "f.yaml")
 
     assert settings.context_optimization.compaction.enabled
@@ -51,7 +51,7 @@ def test_what_a_file_does_not_say_has_its_default() -> None:
     assert settings.server == Settings().server
 
 
-def test_an_agents_switches_are_set_and_nothing_else_of_it() -> None:
+def test_only_switches_can_be_set_for_an_agent() -> None:
     text = b"agents:\n- id: ana\n  context_optimization: {compaction: true, prompt_cache: false}\n"
 
     (ana,) = parse_settings(text, "f.yaml").agents
@@ -93,7 +93,7 @@ def test_an_agents_switches_are_set_and_nothing_else_of_it() -> None:
         ("a: [", 2, "not YAML"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_file_line_and_key(text: str, line: int, said: str) -> None:
+def test_errors_name_file_line_and_key(text: str, line: int, said: str) -> None:
     with pytest.raises(BadSetting) as wrong:
         parse_settings(text.encode(), "foveate.yaml")
 
@@ -112,8 +112,8 @@ def test_what_is_wrong_is_named_with_its_file_line_and_key(text: str, line: int,
         ("store: {url: 'mysql://ana:SECRET@host/name'}", "url is sqlite:///path or postgresql://user@host/name"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_without_a_key_that_stands_there(text: str, said: str) -> None:
-    """Defect: a key that stood where the name of its variable belongs was told, to the log too."""
+def test_errors_do_not_show_secret_keys(text: str, said: str) -> None:
+    """Regression: a key in place of its variable's name was shown in the error and in the log."""
     with pytest.raises(BadSetting) as wrong:
         parse_settings(text.encode(), "foveate.yaml")
 
@@ -122,11 +122,11 @@ def test_what_is_wrong_is_told_without_a_key_that_stands_there(text: str, said: 
 
 
 @pytest.mark.parametrize("text", [b"# all by default\n", b"---\n\n  # nothing\n"])
-def test_a_file_with_nothing_but_comments_leaves_all_as_it_is(text: bytes) -> None:
+def test_a_file_with_only_comments_yields_the_defaults(text: bytes) -> None:
     assert parse_settings(text, "foveate.yaml") == Settings()
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_bytes(b"\xff\xfea\x00")
 
     with pytest.raises(UnreadableInput, match="UTF-16"):

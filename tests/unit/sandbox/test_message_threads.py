@@ -1,4 +1,4 @@
-"""Message threads of the sandbox: a conversation that it keeps, when it does not, and its five errors."""
+"""Message threads: stored conversations, when they expire, and five errors."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def refused(reply: SandboxReply) -> tuple[int, str, str | None]:
     return reply.status, error["type"], error.get("details", {}).get("error_code")
 
 
-def test_a_continued_thread_is_billed_like_the_whole_conversation() -> None:
+def test_a_continued_thread_is_charged_like_the_whole_conversation() -> None:
     threaded, whole = sandbox(), sandbox()
     first = answered(threaded.reply(ask(CREATE)))
     second = answered(threaded.reply(ask(continuing(first["id"]))))
@@ -98,7 +98,7 @@ def test_a_response_is_continued_only_once() -> None:
     assert found == (400, "invalid_request_error", "thread_already_continued")
 
 
-def test_a_response_that_is_being_continued_is_refused_until_that_fails() -> None:
+def test_a_response_being_continued_is_rejected_until_that_request_fails() -> None:
     one = sandbox()
     first = answered(one.reply(ask(CREATE)))
     body = ask(continuing(first["id"]))
@@ -106,12 +106,12 @@ def test_a_response_that_is_being_continued_is_refused_until_that_fails() -> Non
 
     assert refused(one.reply(body)) == (400, "invalid_request_error", "thread_continue_in_flight")
     assert sending.on_end is not None
-    sending.on_end()  # the client went away before the last byte
+    sending.on_end()  # the client disconnected before the last byte
     answered(one.reply(body))
 
 
 @pytest.mark.parametrize("fault", [ScriptStep(disconnect_after=4), ScriptStep(fail_after=4)])
-def test_a_stream_that_broke_off_cannot_be_continued_but_what_it_continued_can(fault: ScriptStep) -> None:
+def test_an_interrupted_stream_cannot_be_continued_but_its_predecessor_can(fault: ScriptStep) -> None:
     one = sandbox(ScriptStep(text="first"), fault)
     first = answered(one.reply(ask(CREATE)))
     broken = one.reply(ask(continuing(first["id"], stream=True)))
@@ -147,7 +147,7 @@ def test_fields_that_threads_do_not_support_are_named(field: str, said: object) 
     "thread",
     ["create", [], {}, {"type": "go"}, {"type": "continue"}, {"type": "continue", "previous_message_id": 7}],
 )
-def test_anything_else_than_the_two_shapes_is_refused(thread: object) -> None:
+def test_a_thread_other_than_create_or_continue_is_rejected(thread: object) -> None:
     assert refused(sandbox().reply(ask(CREATE | {"thread": thread})))[:2] == (400, "invalid_request_error")
 
 

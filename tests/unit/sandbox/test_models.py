@@ -1,4 +1,4 @@
-"""Which models there are: those that the providers' clients know, newer versions of them, and no others."""
+"""Known models: those of the providers' client libraries, newer versions of them, and no others."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -14,8 +14,8 @@ def names(kind: Any) -> Iterator[str]:
         yield from (inner,) if isinstance(inner, str) else names(inner)
 
 
-@pytest.mark.slow  # loading both clients takes seconds
-def test_every_model_that_the_clients_know_is_known() -> None:
+@pytest.mark.slow  # importing both clients takes seconds
+def test_every_model_of_the_client_libraries_is_known() -> None:
     from anthropic.types.model import Model as AnthropicModel
     from openai.types.shared.all_models import AllModels as OpenAIModel
 
@@ -52,7 +52,7 @@ def test_openai_has_no_model_of_that_name(name: str) -> None:
         (Format.CHAT, "ft:gpt-4o-mini-2024-07-18:acme::abc"),
     ],
 )
-def test_a_newer_version_of_a_known_family_is_taken(api_format: Format, name: str) -> None:
+def test_a_newer_version_of_a_known_family_is_accepted(api_format: Format, name: str) -> None:
     assert find_model(api_format, name) is not None
 
 

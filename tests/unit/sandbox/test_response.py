@@ -1,4 +1,4 @@
-"""What is answered: never more than was asked for, in parts that add up, streamed as it is said whole."""
+"""Generated responses: within their limits, and the same streamed or whole."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def wish(**more: Any) -> ResponseSpec:
     return ResponseSpec(model="m", is_streaming=False, **more)
 
 
-def test_without_a_script_it_says_who_it_is() -> None:
+def test_without_a_script_the_response_identifies_the_sandbox() -> None:
     told = generate_response(wish(), None, words)
 
     assert told.parts == (TextPart(DEFAULT_TEXT),)
@@ -51,11 +51,11 @@ def test_a_forced_tool_is_called_with_what_its_schema_requires(forced_tool: str,
     assert told.stop is StopReason.TOOL_CALL
 
 
-def test_tools_that_are_only_offered_are_not_called() -> None:
+def test_tools_that_are_not_forced_are_not_called() -> None:
     assert generate_response(wish(tools=TOOLS), None, words).stop is StopReason.DONE
 
 
-def test_a_step_may_think_speak_and_call() -> None:
+def test_a_step_may_have_thinking_text_and_tool_calls() -> None:
     step = ScriptStep(
         thinking="Hm.",
         text="I look.",
@@ -73,7 +73,7 @@ def test_a_step_may_think_speak_and_call() -> None:
     assert told.output_tokens == 1 + 2 + 2 + 2
 
 
-def test_a_stop_sequence_ends_the_text_before_it_and_nothing_is_called() -> None:
+def test_a_stop_sequence_ends_the_text_and_prevents_tool_calls() -> None:
     step = ScriptStep(text="one STOP two END", tools=(ScriptedCall(name="look"),))
     told = generate_response(wish(stop_sequences=("END", "STOP")), step, words)
 
@@ -81,12 +81,12 @@ def test_a_stop_sequence_ends_the_text_before_it_and_nothing_is_called() -> None
     assert (told.stop, told.stop_sequence) == (StopReason.SEQUENCE, "STOP")
 
 
-def test_the_narrower_of_two_limits_is_the_reason() -> None:
+def test_the_lower_of_two_limits_is_the_stop_reason() -> None:
     assert generate_response(wish(limit_tokens=3, window_tokens_left=9), None, words).stop is StopReason.LIMIT
     assert generate_response(wish(limit_tokens=9, window_tokens_left=3), None, words).stop is StopReason.WINDOW
 
 
-def test_an_answer_of_nothing_is_empty() -> None:
+def test_a_limit_of_zero_yields_an_empty_response() -> None:
     told = generate_response(wish(limit_tokens=0), None, words)
 
     assert (told.parts, told.output_tokens, told.stop) == ((), 0, StopReason.LIMIT)
@@ -99,7 +99,7 @@ def test_an_answer_of_nothing_is_empty() -> None:
     calls=st.integers(0, 3),
     limit=st.integers(0, 30),
 )
-def test_no_answer_is_longer_than_its_limit(thinking: str | None, text: str, calls: int, limit: int) -> None:
+def test_no_response_exceeds_its_limit(thinking: str | None, text: str, calls: int, limit: int) -> None:
     step = ScriptStep(thinking=thinking, text=text, tools=(ScriptedCall(name="look"),) * calls)
     told = generate_response(wish(tools=TOOLS, limit_tokens=limit), step, words)
 
@@ -111,12 +111,12 @@ def test_no_answer_is_longer_than_its_limit(thinking: str | None, text: str, cal
 
 
 @given(st.text())
-def test_the_pieces_of_a_text_are_the_text(text: str) -> None:
+def test_the_chunks_of_a_text_join_to_the_text(text: str) -> None:
     assert "".join(split_chunks(text)) == text
     assert all(split_chunks(text))
 
 
-def test_a_cut_never_leaves_a_text_of_blanks() -> None:
+def test_a_cut_never_leaves_only_whitespace() -> None:
     told = generate_response(wish(limit_tokens=1), ScriptStep(text="     word"), lambda text: len(text) // 3)
 
     assert told.parts == ()
@@ -148,11 +148,11 @@ def test_a_cut_never_leaves_a_text_of_blanks() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_value_fits_its_schema(schema: dict[str, Any], value: object) -> None:
+def test_an_example_value_conforms_to_its_schema(schema: dict[str, Any], value: object) -> None:
     assert build_example(schema) == value
 
 
-def test_a_schema_that_holds_itself_comes_to_an_end() -> None:
+def test_a_recursive_schema_terminates() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 
     assert json.dumps(build_example(schema)).count('"a"') < 20

@@ -1,4 +1,4 @@
-"""The stand-in without a server: who is let in, what is billed as time passes, what goes wrong on demand."""
+"""The sandbox without a server: authentication, usage over time, and scripted faults."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ LONG = "These words are kept. " * 800
 
 
 class Room:
-    """A sandbox, its clock, and short ways to ask it."""
+    """A sandbox with its clock, and shortcuts for requests."""
 
     def __init__(self, *steps: ScriptStep, **more: Any) -> None:
         self.clock = ManualClock()
@@ -66,7 +66,7 @@ def streamed(reply: SandboxReply) -> list[Json]:
 
 
 def cached(reply: SandboxReply) -> tuple[int, int, int, int]:
-    """What Anthropic billed: uncached, read, written for five minutes and for an hour."""
+    """Return Anthropic's usage: uncached, read, written for five minutes and for an hour."""
     usage = said(reply)["usage"]
     written = usage["cache_creation"]
     assert usage["cache_creation_input_tokens"] == sum(written.values())
@@ -82,14 +82,14 @@ def cached(reply: SandboxReply) -> tuple[int, int, int, int]:
     "headers", [{}, {"x-api-key": " "}, {"authorization": "Basic x"}, {"authorization": "Bearer"}]
 )
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/nothing"])
-def test_nobody_comes_in_without_a_key(path: str, headers: dict[str, str]) -> None:
+def test_an_api_key_is_required(path: str, headers: dict[str, str]) -> None:
     reply = Room().ask(path, b"{}", headers)
 
     assert reply.status == 401
     assert "key" in said(reply)["error"]["message"]
 
 
-def test_anthropic_wants_to_know_its_version() -> None:
+def test_anthropic_requires_a_version_header() -> None:
     reply = Room().ask("/v1/messages", claude(), {"x-api-key": "k"})
 
     assert (reply.status, said(reply)["error"]["message"]) == (400, "anthropic-version: header is required")
@@ -108,7 +108,7 @@ def test_an_error_has_the_shape_of_its_provider() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'"x"', b'{"a": "\\ud83d"}', b"[" * 100_000])
-def test_a_body_that_is_no_object_is_refused_in_words(body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_rejected(body: bytes) -> None:
     room = Room()
 
     assert said(room.messages(body))["error"]["message"].startswith("The request body is not valid JSON: ")
@@ -131,7 +131,7 @@ def test_a_body_over_32_mb_is_too_large() -> None:
         ("/v1/messages/batches", "POST", 404),
     ],
 )
-def test_another_route_is_not_found(path: str, method: str, status: int) -> None:
+def test_an_unknown_route_is_not_found(path: str, method: str, status: int) -> None:
     reply = Room().ask(path, b"", ANTHROPIC, method)
 
     assert reply.status == status
@@ -141,7 +141,7 @@ def test_another_route_is_not_found(path: str, method: str, status: int) -> None
     assert said(ours).keys() == {"error"}
 
 
-def test_a_sandbox_of_one_provider_knows_no_routes_of_the_other() -> None:
+def test_a_sandbox_of_one_provider_has_no_routes_of_another() -> None:
     only = Room(providers=[Provider.ANTHROPIC])
 
     assert only.messages(claude()).status == 200
@@ -149,7 +149,7 @@ def test_a_sandbox_of_one_provider_knows_no_routes_of_the_other() -> None:
     assert Room(providers=[Provider.OPENAI]).ask("/v1/messages", claude(), OPENAI).status == 404
 
 
-def test_models_are_listed_as_whoever_asks_knows_them() -> None:
+def test_models_are_listed_in_the_format_of_the_provider() -> None:
     room = Room()
     theirs = said(room.ask("/v1/models", b"", ANTHROPIC, "GET"))
     ours = said(room.ask("/v1/models", b"", OPENAI, "GET"))
@@ -171,7 +171,7 @@ MARKED = claude(
 )
 
 
-def test_what_is_written_is_read_again_until_its_time_is_over() -> None:
+def test_a_cache_entry_is_read_until_it_expires() -> None:
     room = Room()
     uncached, read, short, long = cached(room.messages(MARKED))
     assert (uncached, read) == (0, 0)
@@ -186,7 +186,7 @@ def test_what_is_written_is_read_again_until_its_time_is_over() -> None:
     assert cached(room.messages(MARKED)) == (0, 0, short, long)
 
 
-def test_each_key_has_a_cache_of_its_own() -> None:
+def test_each_key_has_its_own_cache() -> None:
     room = Room()
     room.messages(MARKED)
 
@@ -194,7 +194,7 @@ def test_each_key_has_a_cache_of_its_own() -> None:
     assert cached(room.messages(MARKED))[1] > 3_000
 
 
-def test_a_request_that_is_refused_or_fails_leaves_nothing_in_the_cache() -> None:
+def test_a_rejected_or_failed_request_leaves_nothing_in_the_cache() -> None:
     room = Room(ScriptStep(status=500), ScriptStep(overloaded=True))
     assert room.messages(MARKED | {"max_tokens": -1}).status == 400
     assert room.messages(MARKED).status == 500
@@ -203,7 +203,7 @@ def test_a_request_that_is_refused_or_fails_leaves_nothing_in_the_cache() -> Non
     assert cached(room.messages(MARKED))[1] == 0
 
 
-def test_nothing_can_be_read_before_the_answer_that_wrote_it_has_begun() -> None:
+def test_a_cache_entry_cannot_be_read_before_its_response_starts() -> None:
     room = Room(ScriptStep(delay_seconds=5))
     room.messages(MARKED)
     room.clock.now += 4
@@ -212,7 +212,7 @@ def test_nothing_can_be_read_before_the_answer_that_wrote_it_has_begun() -> None
     assert cached(room.messages(MARKED))[1] > 3_000
 
 
-def test_all_input_is_what_counting_says() -> None:
+def test_reported_input_equals_the_count() -> None:
     room = Room()
     asked = {name: value for name, value in MARKED.items() if name != "max_tokens"}
     counted = said(room.ask("/v1/messages/count_tokens", asked, ANTHROPIC))["input_tokens"]
@@ -220,7 +220,7 @@ def test_all_input_is_what_counting_says() -> None:
     assert sum(cached(room.messages(MARKED))) == counted
 
 
-def test_a_thought_comes_back_and_is_taken_until_the_past_is_edited() -> None:
+def test_a_returned_thinking_block_is_accepted_until_the_history_is_edited() -> None:
     room = Room()
     asked = MARKED | {"thinking": {"type": "adaptive"}, "max_tokens": 4_096}
     answer = said(room.messages(asked))
@@ -233,7 +233,7 @@ def test_a_thought_comes_back_and_is_taken_until_the_past_is_edited() -> None:
     assert "prefix_mismatch" in said(edited)["error"]["message"]
 
 
-def test_a_thought_that_is_not_shown_is_still_signed() -> None:
+def test_omitted_thinking_is_still_signed() -> None:
     room = Room()
     asked = claude(model=BINDING, thinking={"type": "adaptive", "display": "omitted"})
     answer = said(room.messages(asked))
@@ -243,7 +243,7 @@ def test_a_thought_that_is_not_shown_is_still_signed() -> None:
     assert room.messages(again).status == 200
 
 
-def test_a_prompt_over_the_window_is_refused_with_its_size() -> None:
+def test_a_prompt_over_the_window_is_rejected_with_its_size() -> None:
     reply = Room().messages(claude(user("word " * 250_000)))
 
     assert reply.status == 400
@@ -251,7 +251,7 @@ def test_a_prompt_over_the_window_is_refused_with_its_size() -> None:
     assert said(reply)["error"]["message"].endswith(" tokens > 200000 maximum")
 
 
-def test_chat_bills_what_was_read_within_the_prompt() -> None:
+def test_chat_usage_includes_cache_reads_in_the_prompt() -> None:
     room = Room()
     body = chat({"role": "system", "content": LONG}, {"role": "user", "content": "x"}, model=MARKING_GPT)
     first, second = (said(room.chat(body))["usage"] for _ in range(2))
@@ -266,7 +266,7 @@ def test_chat_bills_what_was_read_within_the_prompt() -> None:
     assert second["total_tokens"] == second["prompt_tokens"] + second["completion_tokens"]
 
 
-def test_chat_before_gpt_5_6_reads_in_steps_and_has_no_line_for_writes() -> None:
+def test_chat_before_gpt_5_6_reads_in_steps_and_reports_no_cache_writes() -> None:
     room = Room()
     body = chat({"role": "system", "content": LONG}, {"role": "user", "content": "x"})
     room.chat(body)
@@ -277,7 +277,7 @@ def test_chat_before_gpt_5_6_reads_in_steps_and_has_no_line_for_writes() -> None
     assert details["cached_tokens"] % 128 == 0
 
 
-def test_responses_bill_by_how_long_they_keep() -> None:
+def test_responses_usage_reports_cache_writes_by_ttl() -> None:
     room = Room()
     body = response({"role": "user", "content": LONG}, model=MARKING_GPT, prompt_cache_options={"ttl": "12h"})
     details = said(room.responses(body))["usage"]["input_tokens_details"]
@@ -289,7 +289,7 @@ def test_responses_bill_by_how_long_they_keep() -> None:
     assert details["cache_write_tokens"] > 3_000
 
 
-def test_a_response_goes_on_from_one_that_was_stored_by_the_same_key() -> None:
+def test_a_response_continues_a_stored_one_of_the_same_key() -> None:
     room = Room(ScriptStep(tools=(ScriptedCall(name="look", input={}),)))
     first = said(room.responses(response(tools=[{"type": "function", "name": "look"}])))
     call_id = first["output"][-1]["call_id"]
@@ -306,14 +306,14 @@ def test_a_response_goes_on_from_one_that_was_stored_by_the_same_key() -> None:
     assert said(elsewhere)["error"]["code"] == "previous_response_not_found"
 
 
-def test_a_response_that_was_not_to_be_stored_is_not() -> None:
+def test_a_response_with_store_false_is_not_stored() -> None:
     room = Room()
     first = said(room.responses(response(store=False)))
 
     assert room.responses(response(previous_response_id=first["id"])).status == 400
 
 
-def test_ids_are_never_given_twice() -> None:
+def test_ids_are_unique() -> None:
     room = Room()
     ids = {said(room.messages(claude()))["id"] for _ in range(50)}
 
@@ -337,13 +337,13 @@ def test_a_step_can_fail(step: ScriptStep, status: tuple[int, int], theirs: str,
     assert [said(reply)["error"]["type"] for reply in replies] == [theirs, ours]
 
 
-def test_a_client_is_told_when_to_come_back() -> None:
+def test_retry_after_is_sent() -> None:
     reply = Room(ScriptStep(status=429, retry_after_seconds=1.5)).messages(claude())
 
     assert reply.headers["retry-after"] == "1.5"
 
 
-def test_a_stream_fails_in_the_middle_in_the_words_of_its_provider() -> None:
+def test_a_failing_stream_ends_with_the_error_of_its_provider() -> None:
     room = Room(*[ScriptStep(fail_after=3)] * 3)
 
     theirs = streamed(room.messages(claude(stream=True)))
@@ -353,7 +353,7 @@ def test_a_stream_fails_in_the_middle_in_the_words_of_its_provider() -> None:
     assert streamed(room.responses(response(stream=True)))[-1]["type"] == "error"
 
 
-def test_an_answer_is_broken_off_where_the_step_says() -> None:
+def test_a_response_is_cut_off_where_the_step_says() -> None:
     step = ScriptStep(disconnect_after=2, pace_seconds=0.5, delay_seconds=1)
     reply = Room(step).messages(claude(stream=True))
 
@@ -365,9 +365,9 @@ def test_an_answer_is_broken_off_where_the_step_says() -> None:
         json.loads(whole.chunks[0])
 
 
-def test_a_script_is_followed_step_by_step_and_then_the_usual_is_said() -> None:
+def test_a_script_is_followed_step_by_step_and_then_the_default_follows() -> None:
     room = Room(ScriptStep(text="One."), ScriptStep(text="Two."))
-    room.messages(claude(max_tokens=-1))  # refused, so no step is taken
+    room.messages(claude(max_tokens=-1))  # rejected, so no step is used
     texts = [said(room.messages(claude()))["content"][0]["text"] for _ in range(3)]
 
     assert texts[:2] == ["One.", "Two."]
@@ -388,7 +388,7 @@ def test_a_request_can_bring_its_own_step() -> None:
 
 
 @pytest.mark.parametrize("header", ["{", '{"txet": "x"}', '{"status": 200}', '{"delay_seconds": -1}', "[]"])
-def test_a_step_that_cannot_be_is_refused_in_words(header: str) -> None:
+def test_an_invalid_step_is_rejected(header: str) -> None:
     reply = Room().messages(claude(), **{"x-sandbox-answer": header})
 
     assert reply.status == 400

@@ -1,4 +1,4 @@
-"""Whatever is sent, the sandbox answers or refuses it; it never fails by itself."""
+"""The sandbox answers or rejects any body, and never fails itself."""
 
 import copy
 import json
@@ -77,7 +77,7 @@ HEADERS = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "
 
 
 def places(found: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to everything in a piece of JSON."""
+    """Yield the path of every value in JSON."""
     inner = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
     return [path, *(deeper for name, value in inner for deeper in places(value, (*path, name)))]
 
@@ -99,7 +99,7 @@ def sandbox() -> Sandbox:
 
 
 @pytest.mark.parametrize("route", BODIES)
-def test_the_bodies_are_taken_as_they_are(sandbox: Sandbox, route: str) -> None:
+def test_the_unmodified_bodies_are_accepted(sandbox: Sandbox, route: str) -> None:
     reply = sandbox.reply(
         SandboxRequest(method="POST", path=route, headers=HEADERS, body=json.dumps(BODIES[route]).encode())
     )
@@ -110,7 +110,7 @@ def test_the_bodies_are_taken_as_they_are(sandbox: Sandbox, route: str) -> None:
 @pytest.mark.parametrize("route", BODIES)
 @settings(max_examples=limit_examples(60))
 @given(data=st.data())
-def test_a_body_with_anything_in_any_place_is_answered_or_refused(
+def test_a_body_with_any_value_anywhere_is_answered_or_rejected(
     sandbox: Sandbox, route: str, data: st.DataObject
 ) -> None:
     path = data.draw(st.sampled_from(places(BODIES[route])))
@@ -122,7 +122,7 @@ def test_a_body_with_anything_in_any_place_is_answered_or_refused(
 
 
 @pytest.mark.parametrize("route", BODIES)
-def test_a_body_is_answered_or_refused_however_deep_it_is_nested(sandbox: Sandbox, route: str) -> None:
+def test_a_deeply_nested_body_is_answered_or_rejected(sandbox: Sandbox, route: str) -> None:
     for depth in (300, *range(940, 1000), 100_000):
         deep = "[" * depth + "]" * depth
         body = json.dumps(BODIES[route]).replace('{"type": "object"}', f'{{"type": "object", "x": {deep}}}')
@@ -131,7 +131,7 @@ def test_a_body_is_answered_or_refused_however_deep_it_is_nested(sandbox: Sandbo
         assert reply.status in (200, 400)
 
 
-def test_a_format_that_it_does_not_speak_is_an_error_and_not_taken() -> None:
+def test_an_unsupported_format_raises_an_error() -> None:
     body: Json = {"messages": []}
 
     with pytest.raises(MalformedRequest, match="does not speak bedrock"):

@@ -1,4 +1,4 @@
-"""The tables of shapes: each can be read, leads nowhere that there is not, and means what it says."""
+"""Schema tables and the validator."""
 
 import re
 import tomllib
@@ -20,7 +20,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
-    """Where what is wrong, by the table above."""
+    """Return the errors by the table above."""
     said = RequestSchemas(SMALL).find_errors(name, found)
     return [
         (".".join(str(step) for step in fault.path if not isinstance(step, schema.TypeTag)), fault.violation)
@@ -29,7 +29,7 @@ def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
-def test_a_table_can_be_read_and_leads_nowhere_that_there_is_not(path: Path) -> None:
+def test_every_schema_table_is_valid_and_has_no_dangling_references(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     table = tomllib.loads(text)
     RequestSchemas(table)
@@ -70,7 +70,7 @@ def test_a_table_can_be_read_and_leads_nowhere_that_there_is_not(path: Path) -> 
         ("big_box", {"floor": {"type": "high", "width": 1}}, [("floor", Violation.TAG)]),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(
+def test_schema_errors_name_their_path(
     name: str, found: dict[str, Any], faults: list[tuple[str, Violation]]
 ) -> None:
     assert wrong(name, found) == faults

@@ -27,7 +27,7 @@ def test_a_script_can_be_a_list_of_steps(tmp_path: Path) -> None:
     )
 
 
-def test_a_script_can_be_json_and_begin_again(tmp_path: Path) -> None:
+def test_a_script_can_be_json_and_repeat(tmp_path: Path) -> None:
     script = read_script(
         written(tmp_path, '{"steps": [{"text": "a"}, {"text": "b"}], "repeat": true}', "s.json")
     )
@@ -39,7 +39,7 @@ def test_a_script_can_be_json_and_begin_again(tmp_path: Path) -> None:
     ]
 
 
-def test_after_the_last_step_there_is_none() -> None:
+def test_no_step_follows_the_last() -> None:
     assert Script(steps=(ScriptStep(text="a"),)).step(1) is None
     assert Script(repeat=True).step(0) is None
 
@@ -61,9 +61,7 @@ def test_the_example_can_be_read() -> None:
         ("repeat: maybe\n", 1, "repeat", "expected `bool`"),
     ],
 )
-def test_what_cannot_be_is_named_with_its_line(
-    tmp_path: Path, text: str, line: int, key: str, says: str
-) -> None:
+def test_errors_in_a_script_name_the_line(tmp_path: Path, text: str, line: int, key: str, says: str) -> None:
     with pytest.raises(BadSetting) as found:
         read_script(written(tmp_path, text))
 
@@ -71,6 +69,6 @@ def test_what_cannot_be_is_named_with_its_line(
     assert says in found.value.reason
 
 
-def test_a_script_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_script_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="No such file"):
         read_script(tmp_path / "nothing.yaml")

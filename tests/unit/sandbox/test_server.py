@@ -1,4 +1,4 @@
-"""The app around the sandbox: bodies of any length, clients that go away, and sockets."""
+"""The ASGI app: bodies of any length, disconnecting clients, and sockets."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ SCOPE: dict[str, Any] = {
 
 
 class Client:
-    """The other side of an app: sends pieces of a body, keeps what comes back, and may go away."""
+    """An ASGI client that sends a body in chunks, records the response, and may disconnect."""
 
     def __init__(self, *pieces: bytes, goes: bool = False) -> None:
         self._waiting = [
@@ -71,7 +71,7 @@ async def asked(made: SandboxApp, pieces: Sequence[bytes], *, goes: bool = False
     return client
 
 
-async def test_a_body_may_come_in_pieces() -> None:
+async def test_a_body_may_arrive_in_chunks() -> None:
     body = json.dumps(claude()).encode()
     heard: list[SandboxRequest] = []
     client = await asked(app(heard=heard), [body[:10], body[10:]])
@@ -82,7 +82,7 @@ async def test_a_body_may_come_in_pieces() -> None:
     assert heard[0].headers["x-api-key"] == "k"
 
 
-async def test_a_long_body_is_counted_beside_the_event_loop() -> None:
+async def test_a_long_body_is_counted_in_a_thread() -> None:
     body = json.dumps(claude(user("word " * 20_000))).encode()
     client = await asked(app(), [body])
 
@@ -90,7 +90,7 @@ async def test_a_long_body_is_counted_beside_the_event_loop() -> None:
     assert json.loads(client.body)["usage"]["input_tokens"] > 10_000
 
 
-async def test_no_more_is_kept_of_a_body_than_shows_that_it_is_too_long() -> None:
+async def test_a_body_that_is_too_long_is_not_kept_in_memory() -> None:
     heard: list[SandboxRequest] = []
     client = await asked(app(heard=heard), [b" " * (MAX_BODY_BYTES // 4)] * 6)
 
@@ -98,7 +98,7 @@ async def test_no_more_is_kept_of_a_body_than_shows_that_it_is_too_long() -> Non
     assert len(heard[0].body) <= MAX_BODY_BYTES * 5 // 4
 
 
-async def test_a_client_that_goes_before_it_has_asked_is_not_answered() -> None:
+async def test_a_client_that_disconnects_during_its_request_gets_no_response() -> None:
     client = Client(goes=True)
     await app()(SCOPE, client.receive, client.send)
 
@@ -106,7 +106,7 @@ async def test_a_client_that_goes_before_it_has_asked_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize("step", [ScriptStep(delay_seconds=60), ScriptStep(pace_seconds=60)])
-async def test_a_client_that_goes_while_it_waits_is_noticed(step: ScriptStep) -> None:
+async def test_a_client_that_disconnects_while_waiting_is_noticed(step: ScriptStep) -> None:
     lost: list[SandboxRequest] = []
     body = json.dumps(claude(stream=True)).encode()
     async with asyncio.timeout(10):
@@ -115,14 +115,14 @@ async def test_a_client_that_goes_while_it_waits_is_noticed(step: ScriptStep) ->
     assert len(lost) == 1
 
 
-async def test_an_answer_that_is_broken_off_is_not_ended() -> None:
+async def test_an_interrupted_response_is_not_terminated() -> None:
     body = json.dumps(claude(stream=True)).encode()
     client = await asked(app(ScriptStep(disconnect_after=2)), [body])
 
     assert [message.get("more_body") for message in client.sent] == [None, True, True]
 
 
-async def test_what_is_no_request_is_left_alone() -> None:
+async def test_scopes_other_than_http_are_ignored() -> None:
     client = Client()
     await app()({"type": "websocket"}, client.receive, client.send)
 
@@ -137,7 +137,7 @@ def test_an_address_is_one_that_can_be_connected_to() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "a" * 70, "not a host", "256.1.1.1"])
-def test_an_address_that_cannot_be_had_says_why(host: str) -> None:
+def test_an_unavailable_address_is_reported_with_the_reason(host: str) -> None:
     with pytest.raises(CannotListen, match="cannot listen on") as found:
         open_listening_socket(host, 0)
 

@@ -1,4 +1,4 @@
-"""Thoughts that are sent back: signed here, and on some models only after what they were thought after."""
+"""Signatures of thinking blocks, which some models bind to their prefix."""
 
 import base64
 import copy
@@ -39,7 +39,7 @@ SYSTEM = [text("Be brief."), text("Be kind.")]
 
 
 def thought(asked: Json, said: str = "Hm.") -> Json:
-    """A thought that answers a request."""
+    """Return the thinking block of a response."""
     signature = thinking_signatures.sign_thinking(
         asked["model"], thinking_signatures.hash_prefix(asked).digest(), said
     )
@@ -47,7 +47,7 @@ def thought(asked: Json, said: str = "Hm.") -> Json:
 
 
 def continued(model: str = BINDING) -> Json:
-    """A request of four turns, with a thought in each of the assistant's."""
+    """Return a request of four turns with thinking in each assistant turn."""
     body = claude(user("Look at it."), model=model, tools=TOOLS, system=SYSTEM)
     body["messages"].append(assistant(thought(body), call("a")))
     body["messages"].append(user(result("a")))
@@ -57,7 +57,7 @@ def continued(model: str = BINDING) -> Json:
 
 
 @pytest.mark.parametrize("model", [*BOUND, CLAUDE])
-def test_a_history_that_is_sent_back_as_it_was_is_taken(model: str) -> None:
+def test_an_unchanged_history_is_accepted(model: str) -> None:
     assert takes(Format.ANTHROPIC, continued(model))
 
 
@@ -77,7 +77,7 @@ EDITS: dict[str, Callable[[Json], object]] = {
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 @pytest.mark.parametrize("model", BOUND)
-def test_an_edit_before_a_bound_thought_is_noticed(model: str, edit: Callable[[Json], object]) -> None:
+def test_an_edit_before_a_bound_thinking_block_is_detected(model: str, edit: Callable[[Json], object]) -> None:
     body = continued(model)
     edit(body)
     found = refusal(Format.ANTHROPIC, body)
@@ -87,14 +87,14 @@ def test_an_edit_before_a_bound_thought_is_noticed(model: str, edit: Callable[[J
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_models_that_do_not_bind_take_an_edited_history(edit: Callable[[Json], object]) -> None:
+def test_models_without_binding_accept_an_edited_history(edit: Callable[[Json], object]) -> None:
     body = continued(CLAUDE)
     edit(body)
 
     assert takes(Format.ANTHROPIC, body)
 
 
-def test_who_asks_for_it_has_thoughts_after_an_edit_dropped() -> None:
+def test_thinking_blocks_after_an_edit_are_dropped_on_request() -> None:
     body = continued()
     body["messages"][0]["content"][0]["text"] = "Look away."
     binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
@@ -105,7 +105,7 @@ def test_who_asks_for_it_has_thoughts_after_an_edit_dropped() -> None:
     assert refusal(Format.ANTHROPIC, asking, betas=["another-2026-01-01"]).message == says
 
 
-def test_a_history_without_its_thoughts_may_be_edited() -> None:
+def test_a_history_without_thinking_blocks_may_be_edited() -> None:
     body = continued()
     for message in body["messages"]:
         message["content"] = [block for block in message["content"] if block["type"] != "thinking"]
@@ -114,7 +114,7 @@ def test_a_history_without_its_thoughts_may_be_edited() -> None:
     assert takes(Format.ANTHROPIC, body)
 
 
-def test_marks_that_move_are_no_edit() -> None:
+def test_moved_breakpoints_are_not_an_edit() -> None:
     body = continued()
     body["system"][1]["cache_control"] = LONG_MARK
     body["messages"][2]["content"][0]["cache_control"] = MARK
@@ -129,14 +129,14 @@ def test_a_string_and_its_text_block_are_the_same_history() -> None:
     assert takes(Format.ANTHROPIC, body)
 
 
-def test_fields_that_say_nothing_are_no_edit() -> None:
+def test_null_fields_are_not_an_edit() -> None:
     body = continued()
     body["messages"][3]["content"][1]["citations"] = None
 
     assert takes(Format.ANTHROPIC, body)
 
 
-def test_a_thought_of_another_model_is_left_out_without_a_word() -> None:
+def test_a_thinking_block_of_another_model_is_silently_ignored() -> None:
     body = continued("claude-opus-5-5") | {"model": "claude-fable-5-1"}
     body["messages"][0]["content"][0]["text"] = "Look away."
 
@@ -145,7 +145,7 @@ def test_a_thought_of_another_model_is_left_out_without_a_word() -> None:
 
 @pytest.mark.parametrize("model", [CLAUDE, BINDING])
 @pytest.mark.parametrize("signature", ["", "forged", "AAAA", base64.b64encode(b"x" * 80).decode(), "ü"])
-def test_a_forged_signature_is_refused_on_every_model(model: str, signature: str) -> None:
+def test_a_forged_signature_is_rejected_by_every_model(model: str, signature: str) -> None:
     body = continued(model)
     body["messages"][1]["content"][0]["signature"] = signature
 
@@ -156,7 +156,7 @@ def test_a_forged_signature_is_refused_on_every_model(model: str, signature: str
 
 
 def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
-    """The prefix's digest is in the signature for all to see, but only the sandbox can seal it."""
+    """The prefix digest in the signature is readable, but only the sandbox can sign it."""
     body = continued()
     body["messages"][0]["content"][0]["text"] = "Look away."
     block = body["messages"][1]["content"][0]
@@ -168,7 +168,7 @@ def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
     assert "Invalid `signature`" in refusal(Format.ANTHROPIC, body).message
 
 
-def test_a_thought_whose_words_were_changed_is_refused() -> None:
+def test_a_changed_thinking_block_is_rejected() -> None:
     body = continued(CLAUDE)
     body["messages"][3]["content"][0]["thinking"] = "Oho."
 
@@ -180,7 +180,7 @@ def test_a_thought_whose_words_were_changed_is_refused() -> None:
     turns=st.lists(st.text(st.characters(categories=["L"]), min_size=1), min_size=2, max_size=6),
     data=st.data(),
 )
-def test_every_edit_of_any_earlier_message_is_noticed(turns: list[str], data: st.DataObject) -> None:
+def test_every_edit_of_any_earlier_message_is_detected(turns: list[str], data: st.DataObject) -> None:
     body = claude(*(user(turn) for turn in turns), model=BINDING)
     body["messages"].append(assistant(thought(body), "Done."))
     body["messages"].append(user("And now?"))

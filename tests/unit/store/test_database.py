@@ -1,4 +1,4 @@
-"""Reads of pages leave room for those of requests."""
+"""Dashboard reads leave capacity for reads of requests."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ NO_ROWS = cast("Transaction", None)
 
 
 class Slow:
-    """A database that counts how many read at once."""
+    """A database that counts concurrent reads."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -39,7 +39,7 @@ class Slow:
             self.now -= 1
 
 
-async def test_however_much_a_page_asks_few_of_its_reads_are_under_way() -> None:
+async def test_concurrent_dashboard_reads_are_limited() -> None:
     database = Slow()
     aside = LowPriorityReader(database)
 
@@ -48,7 +48,7 @@ async def test_however_much_a_page_asks_few_of_its_reads_are_under_way() -> None
     assert database.most == MAX_CONCURRENT_READS
 
 
-async def test_a_read_that_fails_or_is_given_up_leaves_its_turn_to_the_next() -> None:
+async def test_a_failed_or_cancelled_read_frees_its_slot() -> None:
     def fail(_: Transaction) -> int:
         raise StoreUnavailable("here", "is gone")
 
@@ -72,7 +72,7 @@ def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
     assert [asyncio.run(read()), asyncio.run(read())] == [[3] * 3] * 2
 
 
-async def test_sums_are_made_where_they_are_read_and_not_on_the_event_loop(tmp_path: Path) -> None:
+async def test_totals_are_converted_in_the_reader_thread_and_not_on_the_event_loop(tmp_path: Path) -> None:
     made: list[object] = []
 
     class Seen:

@@ -1,4 +1,4 @@
-"""Processes that write one SQLite file take turns, and nobody is kept from writing by the locks for that."""
+"""Processes that write one SQLite file take turns, and the lock files never prevent a write."""
 
 from pathlib import Path
 from threading import Event, Thread
@@ -8,7 +8,7 @@ from tests.support.oracles.system_state import wait_until
 
 
 def is_queued(database: Path) -> bool:
-    """Whether a writer is first in line."""
+    """Return whether a writer is waiting."""
     import fcntl
 
     with Path(f"{database}-next").open("wb") as file:
@@ -19,8 +19,8 @@ def is_queued(database: Path) -> bool:
     return False
 
 
-def test_a_process_that_writes_again_at_once_lets_the_one_in_line_go_first(tmp_path: Path) -> None:
-    """Defect: a busy process starved the others for seconds: SQLite's waiting writers poll ever less often."""
+def test_a_process_that_writes_again_queues_behind_waiting_writers(tmp_path: Path) -> None:
+    """Regression: a busy process starved the others, since SQLite's waiting writers poll ever less often."""
     database = tmp_path / "store.sqlite"
     busy, waiting = WriterQueue(database), WriterQueue(database)
     order: list[str] = []
@@ -43,7 +43,7 @@ def test_a_process_that_writes_again_at_once_lets_the_one_in_line_go_first(tmp_p
     assert order == ["busy", "waiting", "busy again"]
 
 
-def test_a_writer_goes_on_without_a_turn_that_somebody_keeps(tmp_path: Path) -> None:
+def test_a_writer_proceeds_if_another_process_holds_the_turn_too_long(tmp_path: Path) -> None:
     database = tmp_path / "store.sqlite"
     stuck, other = WriterQueue(database), WriterQueue(database)
     wrote = Event()
@@ -53,7 +53,7 @@ def test_a_writer_goes_on_without_a_turn_that_somebody_keeps(tmp_path: Path) -> 
     assert wrote.is_set()
 
 
-def test_a_writer_goes_on_if_the_locks_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_writer_proceeds_if_the_lock_files_cannot_be_opened(tmp_path: Path) -> None:
     turns = WriterQueue(tmp_path / "no such folder" / "store.sqlite")
     with turns.hold_turn():
         pass

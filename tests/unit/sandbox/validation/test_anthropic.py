@@ -1,4 +1,4 @@
-"""What Anthropic takes for a request, and what it says no to."""
+"""Validation of Anthropic requests."""
 
 import pytest
 
@@ -53,7 +53,7 @@ PLAIN = claude()
         claude(stop_sequences=["END"], metadata={"user_id": "x"}, stream=True),
     ],
 )
-def test_what_is_allowed_is_taken(body: Json) -> None:
+def test_valid_requests_are_accepted(body: Json) -> None:
     assert takes(ANTHROPIC, body)
 
 
@@ -85,12 +85,12 @@ def test_every_model_on_the_list_is_known() -> None:
         (PLAIN | {"system": [{"type": "image"}]}, "system.0.type: Input should be 'text'"),
     ],
 )
-def test_a_parameter_that_cannot_be_is_named(body: Json, says: str) -> None:
+def test_an_invalid_parameter_is_named(body: Json, says: str) -> None:
     assert refusal(ANTHROPIC, body).message.startswith(says)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o", "claude", "mistral-large", ""])
-def test_a_model_that_there_is_not_is_not_found(name: str) -> None:
+def test_an_unknown_model_is_not_found(name: str) -> None:
     found = refusal(ANTHROPIC, PLAIN | {"model": name})
 
     assert (found.status, found.kind, found.message) == (404, "not_found_error", f"model: {name}")
@@ -121,11 +121,11 @@ def test_a_model_that_there_is_not_is_not_found(name: str) -> None:
         (assistant("Trailing "), "messages: final assistant content cannot end with trailing whitespace"),
     ],
 )
-def test_a_message_that_cannot_be_is_named(message: Json, says: str) -> None:
+def test_an_invalid_message_is_named(message: Json, says: str) -> None:
     assert refusal(ANTHROPIC, claude(message)).message.startswith(says)
 
 
-def test_only_the_last_message_may_be_an_empty_assistant() -> None:
+def test_only_the_last_message_may_be_an_empty_assistant_message() -> None:
     empty = {"role": "assistant", "content": []}
 
     assert takes(ANTHROPIC, claude(user("x"), empty))
@@ -156,11 +156,11 @@ ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
         ),
     ],
 )
-def test_a_call_and_its_result_stand_next_to_each_other(messages: list[Json], says: str) -> None:
+def test_a_tool_call_is_followed_by_its_result(messages: list[Json], says: str) -> None:
     assert refusal(ANTHROPIC, claude(*messages)).message.startswith(says)
 
 
-def test_all_calls_without_a_result_are_named() -> None:
+def test_all_tool_calls_without_a_result_are_named() -> None:
     messages = [assistant(call("a"), call("b"), call("c")), user(result("b"))]
 
     assert "immediately after: a, c. Each" in refusal(ANTHROPIC, claude(*messages)).message
@@ -179,7 +179,7 @@ def test_all_calls_without_a_result_are_named() -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice: tool_choice may only be specified while"),
     ],
 )
-def test_a_tool_that_cannot_be_is_named(more: Json, says: str) -> None:
+def test_an_invalid_tool_is_named(more: Json, says: str) -> None:
     assert refusal(ANTHROPIC, claude(**more)).message.startswith(says)
 
 
@@ -217,17 +217,17 @@ MUST_START = "messages.1.content.0.type: Expected `thinking` or `redacted_thinki
         ),
     ],
 )
-def test_thinking_and_what_goes_with_it(body: Json, says: str) -> None:
+def test_parameters_that_conflict_with_thinking_are_rejected(body: Json, says: str) -> None:
     assert refusal(ANTHROPIC, body).message.startswith(says)
 
 
-def test_a_model_that_thinks_when_it_likes_may_call_a_tool_without_a_thought() -> None:
+def test_an_adaptive_model_may_call_a_tool_without_thinking() -> None:
     loop = [user("x"), assistant(call()), user(result())]
 
     assert takes(ANTHROPIC, claude(*loop, thinking={"type": "adaptive"}))
 
 
-def test_a_prompt_over_the_window_is_too_long() -> None:
+def test_a_prompt_over_the_window_is_rejected() -> None:
     assert takes(ANTHROPIC, PLAIN, prompt_tokens=200_000)
     assert (
         refusal(ANTHROPIC, PLAIN, prompt_tokens=200_001).message
@@ -237,7 +237,7 @@ def test_a_prompt_over_the_window_is_too_long() -> None:
     assert verdict(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_001)
 
 
-def test_older_models_want_room_for_their_answer_too() -> None:
+def test_older_models_need_room_for_the_output_too() -> None:
     old = PLAIN | {"model": "claude-opus-4-1", "max_tokens": 32_000}
 
     assert takes(ANTHROPIC, old, prompt_tokens=168_000)
@@ -246,7 +246,7 @@ def test_older_models_want_room_for_their_answer_too() -> None:
     )
 
 
-def test_counting_wants_no_limit_of_the_answer_and_takes_none() -> None:
+def test_count_tokens_takes_no_output_limit() -> None:
     body = {name: said for name, said in PLAIN.items() if name != "max_tokens"}
 
     assert takes(ANTHROPIC, body, counting=True)

@@ -1,4 +1,4 @@
-"""Cache marks: how many, on what, in which order. The rules marked *always* are properties."""
+"""Cache breakpoints: their number, blocks and order. Rules marked *always* are properties."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def marked(count: int, mark: Json = MARK) -> Json:
     return claude(user(*(text(f"block {i}", mark) for i in range(count))))
 
 
-def test_four_marks_are_taken_and_a_fifth_is_not() -> None:
+def test_four_breakpoints_are_accepted_and_a_fifth_is_not() -> None:
     assert takes(ANTHROPIC, marked(4))
     found = refusal(ANTHROPIC, marked(5))
 
@@ -45,7 +45,7 @@ def test_four_marks_are_taken_and_a_fifth_is_not() -> None:
     assert (found.status, found.kind) == (400, "invalid_request_error")
 
 
-def test_marks_are_counted_in_tools_system_and_messages_together() -> None:
+def test_breakpoints_in_tools_system_and_messages_count_together() -> None:
     spread = claude(
         user(text("x", MARK)), tools=[tool(cache_control=MARK)], system=[text("a", MARK), text("b", MARK)]
     )
@@ -55,12 +55,12 @@ def test_marks_are_counted_in_tools_system_and_messages_together() -> None:
     assert "Found 5." in refusal(ANTHROPIC, spread).message
 
 
-def test_the_automatic_mark_is_one_of_the_four() -> None:
+def test_the_automatic_breakpoint_is_one_of_the_four() -> None:
     assert takes(ANTHROPIC, marked(3) | {"cache_control": MARK})
     assert "Found 5." in refusal(ANTHROPIC, marked(4) | {"cache_control": MARK}).message
 
 
-def test_the_automatic_mark_agrees_with_the_block_it_falls_on() -> None:
+def test_the_automatic_breakpoint_must_match_the_ttl_of_its_block() -> None:
     assert takes(ANTHROPIC, marked(1, LONG_MARK) | {"cache_control": LONG_MARK})
     assert (
         "different ttl ('1h', not '5m')"
@@ -71,14 +71,14 @@ def test_the_automatic_mark_agrees_with_the_block_it_falls_on() -> None:
     )
 
 
-def test_the_automatic_mark_comes_last_in_the_order_of_lifetimes() -> None:
+def test_the_automatic_breakpoint_is_last_in_the_order_of_ttls() -> None:
     body = claude(user(text("a", MARK), "b"), cache_control=LONG_MARK)
 
     assert refusal(ANTHROPIC, body).message.startswith("cache_control.ttl: a ttl='1h' cache_control block")
     assert takes(ANTHROPIC, claude(user(text("a", LONG_MARK), "b"), cache_control=MARK))
 
 
-def test_an_hour_comes_before_five_minutes() -> None:
+def test_one_hour_breakpoints_come_before_five_minute_ones() -> None:
     assert takes(ANTHROPIC, claude(user(text("a", LONG_MARK), text("b", MARK))))
     body = claude(user(text("a", LONG_MARK)), system=[text("s", MARK)])
     found = refusal(ANTHROPIC, body).message
@@ -109,11 +109,11 @@ def test_an_hour_comes_before_five_minutes() -> None:
         (text("x") | {"cache_control": "yes"}, "messages.0.content.0.text.cache_control: Input should be a"),
     ],
 )
-def test_a_mark_that_cannot_be_is_named(block: Json, says: str) -> None:
+def test_an_invalid_breakpoint_is_named(block: Json, says: str) -> None:
     assert refusal(ANTHROPIC, claude(assistant(block), user("x"))).message.startswith(says)
 
 
-def test_a_mark_stands_on_a_tool_result_and_not_inside_it() -> None:
+def test_a_breakpoint_belongs_on_a_tool_result_and_not_inside_it() -> None:
     outside = claude(assistant(call()), user(result(cache_control=MARK)))
     inside = claude(assistant(call()), user(result(content=[text("x", MARK)])))
 
@@ -134,11 +134,11 @@ def test_a_mark_stands_on_a_tool_result_and_not_inside_it() -> None:
         claude(user(text("x", {"type": "ephemeral", "ttl": "5m"}))),
     ],
 )
-def test_what_can_be_marked_is_taken(body: Json) -> None:
+def test_breakpoints_on_cacheable_blocks_are_accepted(body: Json) -> None:
     assert takes(ANTHROPIC, body)
 
 
-def test_models_without_a_cache_take_no_mark() -> None:
+def test_models_without_a_cache_accept_no_breakpoint() -> None:
     assert takes(ANTHROPIC, marked(0) | claude(model="claude-2.1"))
     assert verdict(ANTHROPIC, marked(1) | {"model": "claude-2.1"}) is not None
 
@@ -148,7 +148,7 @@ KINDS = ("tool", "system", "text", "call", "image")
 
 
 def built(places: Places) -> Json:
-    """A request with a tool, block of the system prompt or message for each place, marked as it says."""
+    """Return a request with a tool, system block or message for each place, with its breakpoint."""
 
     def mark(ttl: str | None) -> Any:
         return {} if ttl is None else {"cache_control": {"type": "ephemeral", "ttl": ttl}}
@@ -170,7 +170,7 @@ def built(places: Places) -> Json:
 
 
 def in_order(places: Places) -> list[str]:
-    """The marks' times in the order in which a provider reads them."""
+    """Return the TTLs of breakpoints in the order in which a provider reads them."""
     area = {"tool": 0, "system": 1}
     read = sorted(places, key=lambda place: area.get(place[0], 2))
     return [ttl for _, ttl in read if ttl is not None]
@@ -178,7 +178,7 @@ def in_order(places: Places) -> list[str]:
 
 @settings(max_examples=limit_examples(80))
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from([None, "5m", "1h"])), max_size=9))
-def test_marks_are_taken_just_where_there_are_four_at_most_and_the_long_ones_come_first(places: Places) -> None:
+def test_breakpoints_are_accepted_exactly_if_at_most_four_with_long_ttls_first(places: Places) -> None:
     ttls = in_order(places)
     allowed = len(ttls) <= 4 and ttls == sorted(ttls)  # "1h" sorts before "5m"
 
@@ -190,7 +190,7 @@ def point_chat(count: int, **more: Any) -> Json:
     return chat({"role": "user", "content": parts}, model=MARKING_GPT) | more
 
 
-def test_openai_takes_four_marks_from_gpt_5_6_on_and_no_fifth() -> None:
+def test_openai_accepts_four_breakpoints_from_gpt_5_6_on_and_no_fifth() -> None:
     assert takes(Format.CHAT, point_chat(4))
     assert "A maximum of 4" in refusal(Format.CHAT, point_chat(5)).message
     found = refusal(Format.CHAT, point_chat(1, model="gpt-5.4"))
@@ -200,19 +200,19 @@ def test_openai_takes_four_marks_from_gpt_5_6_on_and_no_fifth() -> None:
     )
 
 
-def test_openai_takes_no_mark_on_what_the_model_said() -> None:
+def test_openai_accepts_no_breakpoint_on_model_output() -> None:
     said = {"role": "assistant", "content": [text("x") | {"prompt_cache_breakpoint": POINT}]}
 
     assert refusal(Format.CHAT, chat(said, model=MARKING_GPT)).code == "unknown_parameter"
 
 
-def test_openai_does_not_know_the_marks_of_others() -> None:
+def test_openai_rejects_breakpoints_of_other_providers() -> None:
     body = chat({"role": "user", "content": [text("x", MARK)]}, model=MARKING_GPT)
 
     assert refusal(Format.CHAT, body).message == "Unknown parameter: 'messages[0].content[0].cache_control'."
 
 
-def test_only_responses_keep_for_twelve_hours() -> None:
+def test_only_the_responses_api_accepts_a_ttl_of_twelve_hours() -> None:
     part = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": POINT | {"ttl": "12h"}}
     item = {"role": "user", "content": [part]}
     long = {"mode": "explicit", "ttl": "12h"}
@@ -233,5 +233,5 @@ def test_only_responses_keep_for_twelve_hours() -> None:
         ),
     ],
 )
-def test_options_of_the_cache_that_cannot_be(more: Json, param: str) -> None:
+def test_invalid_cache_options_are_rejected(more: Json, param: str) -> None:
     assert refusal(Format.CHAT, point_chat(0) | chat(model=MARKING_GPT) | more).param == param

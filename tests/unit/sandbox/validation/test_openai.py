@@ -1,4 +1,4 @@
-"""What OpenAI takes for a chat completion and for a response, and what it says no to."""
+"""Validation of chat completion and Responses API requests."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def output(call_id: str = "c1") -> Json:
         chat(HELLO, {**calling("a"), "provider_specific_fields": {"refusal": None}}, answered("a")),
     ],
 )
-def test_a_chat_that_is_allowed_is_taken(body: Json) -> None:
+def test_valid_chat_requests_are_accepted(body: Json) -> None:
     assert takes(Format.CHAT, body)
 
 
@@ -108,14 +108,16 @@ def test_every_model_on_the_list_is_known_to_both_formats(name: str) -> None:
         ),
     ],
 )
-def test_a_chat_that_cannot_be_names_the_parameter(body: Json, says: str, param: str, code: str | None) -> None:
+def test_errors_of_chat_requests_name_the_parameter(
+    body: Json, says: str, param: str, code: str | None
+) -> None:
     found = refusal(Format.CHAT, body)
 
     assert found.message.startswith(says)
     assert (found.status, found.kind, found.param, found.code) == (400, "invalid_request_error", param, code)
 
 
-def test_a_model_that_there_is_not_is_not_found() -> None:
+def test_an_unknown_model_is_not_found() -> None:
     found = refusal(Format.CHAT, chat(model="claude-opus-5-5"))
 
     assert (found.status, found.code) == (404, "model_not_found")
@@ -137,18 +139,18 @@ FOLLOW = "An assistant message with 'tool_calls' must be followed by tool messag
         ([{"role": "tool", "content": "x"}], "Missing required parameter: 'messages[0].tool_call_id'."),
     ],
 )
-def test_a_call_is_followed_by_its_tool_messages(messages: list[Json], says: str) -> None:
+def test_a_tool_call_is_followed_by_its_tool_messages(messages: list[Json], says: str) -> None:
     assert refusal(Format.CHAT, chat(*messages)).message.startswith(says)
 
 
-def test_the_calls_without_an_answer_are_named() -> None:
+def test_tool_calls_without_a_result_are_named() -> None:
     found = refusal(Format.CHAT, chat(calling("a", "b", "c"), answered("b"), HELLO))
 
     assert found.message.endswith("did not have response messages: a, c")
 
 
 @pytest.mark.parametrize("api_format", [Format.CHAT, Format.RESPONSES])
-def test_a_prompt_over_the_window_is_too_long(api_format: Format) -> None:
+def test_a_prompt_over_the_window_is_rejected(api_format: Format) -> None:
     body: Any = chat() if api_format is Format.CHAT else response()
 
     assert takes(api_format, body, prompt_tokens=128_000)
@@ -158,7 +160,7 @@ def test_a_prompt_over_the_window_is_too_long(api_format: Format) -> None:
     assert "128001" in found.message
 
 
-def test_prompt_and_answer_have_to_fit_together() -> None:
+def test_prompt_and_output_limit_must_fit_the_window_together() -> None:
     body = chat(max_tokens=1000)
 
     assert takes(Format.CHAT, body, prompt_tokens=127_000)
@@ -182,7 +184,7 @@ def test_prompt_and_answer_have_to_fit_together() -> None:
         response(HELLO | CODEX_NOTE, called() | CODEX_NOTE, output() | CODEX_NOTE),
     ],
 )
-def test_a_response_that_is_allowed_is_taken(body: Json) -> None:
+def test_valid_responses_requests_are_accepted(body: Json) -> None:
     assert takes(Format.RESPONSES, body)
 
 
@@ -211,7 +213,7 @@ def test_a_response_that_is_allowed_is_taken(body: Json) -> None:
         (response(previous_response_id="a", conversation="b"), "Mutually exclusive parameters"),
     ],
 )
-def test_a_response_that_cannot_be_is_named(body: Json, says: str) -> None:
+def test_errors_of_responses_requests_name_the_parameter(body: Json, says: str) -> None:
     assert refusal(Format.RESPONSES, body).message.startswith(says)
 
 
@@ -228,7 +230,7 @@ Turn = tuple[list[str], list[str]]
         max_size=4,
     )
 )
-def test_a_chat_is_taken_just_where_each_turn_answers_its_own_calls(turns: list[Turn]) -> None:
+def test_a_chat_is_accepted_exactly_if_each_turn_answers_its_own_calls(turns: list[Turn]) -> None:
     messages: list[Json] = [HELLO]
     for calls, answers in turns:
         messages.append(calling(*calls) if calls else {"role": "assistant", "content": "x"})

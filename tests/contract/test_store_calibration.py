@@ -1,4 +1,4 @@
-"""What bills have taught is kept, by upstream and counter, on both databases."""
+"""Calibrations by upstream and counter, on both databases."""
 
 from collections.abc import AsyncIterator
 
@@ -25,7 +25,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def test_lessons_are_kept_and_the_newest_come_last(store: Store) -> None:
+async def test_calibrations_are_stored_and_loaded_with_the_newest_last(store: Store) -> None:
     await store.calibrations.save({OTHER: learnt(2, 0.7)}, now=2.0)
     await store.calibrations.save({ONE: learnt(3)}, now=1.0)
 
@@ -36,7 +36,7 @@ async def test_lessons_are_kept_and_the_newest_come_last(store: Store) -> None:
     assert await store.calibrations.load_latest(limit=1) == {OTHER: learnt(2, 0.7)}
 
 
-async def test_of_two_that_learn_beside_each_other_the_one_stays_that_has_heard_more(store: Store) -> None:
+async def test_of_two_concurrent_calibrations_the_one_with_more_responses_wins(store: Store) -> None:
     await store.calibrations.save({ONE: learnt(5)}, now=1.0)
     await store.calibrations.save({ONE: learnt(2, 0.7)}, now=2.0)
     assert await store.calibrations.load_latest(limit=9) == {ONE: learnt(5)}
@@ -45,7 +45,7 @@ async def test_of_two_that_learn_beside_each_other_the_one_stays_that_has_heard_
     assert await store.calibrations.load_latest(limit=9) == {ONE: learnt(6)}
 
 
-async def test_a_name_that_is_too_long_for_a_key_is_left_out_and_the_others_are_kept(store: Store) -> None:
+async def test_a_calibration_with_a_name_too_long_for_a_key_is_skipped(store: Store) -> None:
     await store.calibrations.save({("openai", "m" * 9_000): learnt(1), ONE: learnt(1)}, now=1.0)
 
     assert await store.calibrations.load_latest(limit=9) == {ONE: learnt(1)}
@@ -53,7 +53,7 @@ async def test_a_name_that_is_too_long_for_a_key_is_left_out_and_the_others_are_
         await store.calibrations.save({("openai", "a\0b"): learnt(1)}, now=1.0)
 
 
-async def test_what_cannot_be_read_is_learnt_anew(store: Store, database_url: str) -> None:
+async def test_an_unreadable_calibration_is_ignored(store: Store, database_url: str) -> None:
     await store.calibrations.save({ONE: learnt(1), OTHER: learnt(1)}, now=1.0)
     said = b'{"weight": "much"}'.hex()
     literal = f"X'{said}'" if database_url.startswith("sqlite") else f"'\\x{said}'::bytea"
@@ -62,7 +62,7 @@ async def test_what_cannot_be_read_is_learnt_anew(store: Store, database_url: st
     assert await store.calibrations.load_latest(limit=9) == {}
 
 
-async def test_what_was_not_heard_of_for_long_is_forgotten(store: Store) -> None:
+async def test_old_calibrations_are_deleted(store: Store) -> None:
     day = 86_400.0
     await store.calibrations.save({ONE: learnt(1)}, now=1 * day)
     await store.calibrations.save({OTHER: learnt(1)}, now=9 * day)

@@ -1,6 +1,6 @@
-"""Always, on both databases: totals are what the ledger and the traces add up to, however these came.
+"""Always, on both databases: totals match the ledger and the traces, in whatever order these were stored.
 
-Bills and traces come in any order, one by one or many at once, again and again, by several processes.
+Charges and traces come in any order, singly or in batches, repeatedly, from several processes.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ Told = tuple[Charge | None, Trace | None, CacheMiss | None]
 def told(
     number: int, hour: int, whose: tuple[str, str, str], size: int, *, has: str, category: Category, status: int
 ) -> Told:
-    """A request of some hour; `has` names what comes of it: a bill, its price, a trace, a break, one later."""
+    """A request; `has` names what is stored: a charge, its price, a trace, a cache miss, a later one."""
     agent, session_id, model = whose
     at = NOON + hour * HOUR + number  # no two at the same time
     id_ = f"r{number}"
@@ -106,7 +106,7 @@ TOLD = st.builds(
 
 
 def numbered(number: int, one: Told) -> Told:
-    """The same with a name and a time of its own."""
+    """Return the request with a unique id and time."""
     entry, trace, later = one
     id_ = f"r{number}"
     if entry is not None:
@@ -117,7 +117,7 @@ def numbered(number: int, one: Told) -> Told:
 
 
 async def tell(store: Store, some: Sequence[Told]) -> None:
-    """Have some requests kept and booked, all at once."""
+    """Store some requests and their charges concurrently."""
     traces = [trace for _, trace, _ in some if trace is not None]
     breaks = [(trace.id, later) for _, trace, later in some if trace is not None and later is not None]
     await asyncio.gather(
@@ -131,7 +131,7 @@ async def tell(store: Store, some: Sequence[Told]) -> None:
 
 
 def added_up(entries: Iterable[Charge], traced: Iterable[ChargedTrace]) -> Totals:
-    """What they add up to, one after the other."""
+    """Sum the requests one by one."""
     bills, traces = list(entries), [one.trace for one in traced]
     broke = [trace.broke for trace in traces if trace.broke is not None]
     caches = [entry.usage.cache for entry in bills]
@@ -178,7 +178,7 @@ def added_up(entries: Iterable[Charge], traced: Iterable[ChargedTrace]) -> Total
 
 
 async def check(store: Store) -> None:
-    """Totals of every kind are what is kept, added up."""
+    """Check all totals against the stored rows."""
     entries = [entry async for entry in store.ledger.list_charges()]
     traced = await store.traces.list_traces(limit=10_000)
     kinds: dict[tuple[TotalsGroup, ...], Callable[[str, str, str, float], tuple[str, ...]]] = {
@@ -200,7 +200,7 @@ async def check(store: Store) -> None:
 
 
 async def check_sessions(store: Store, entries: Sequence[Charge], traced: Sequence[ChargedTrace]) -> None:
-    """Each session has what is its own, with the model and the window of the newest request."""
+    """Check that each session has its own totals, with the model and window of its newest request."""
     ids = {entry.call.session_id for entry in entries} | {one.trace.session_id for one in traced}
     found = {one.session_id: one for one in await store.totals.list_sessions(limit=10_000)}
     assert found.keys() == ids - {""}
@@ -225,7 +225,7 @@ async def check_sessions(store: Store, entries: Sequence[Charge], traced: Sequen
     requests=st.lists(TOLD, min_size=1, max_size=6),
     order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=5),
 )
-def test_totals_are_what_is_kept_whatever_came_when_and_how_often(
+def test_totals_always_match_the_stored_rows_in_any_order_with_repetitions(
     requests: list[Told], order: list[list[int]]
 ) -> None:
     made = [numbered(number, one) for number, one in enumerate(requests)]
@@ -242,7 +242,7 @@ def test_totals_are_what_is_kept_whatever_came_when_and_how_often(
 
 
 def many(number: int) -> Told:
-    """One of very many requests of a few sessions."""
+    """Return one of very many requests of a few sessions."""
     categories = (Category.MAIN, Category.MAIN, Category.PING)
     return numbered(
         number,
@@ -259,7 +259,7 @@ def many(number: int) -> Told:
 
 
 def tell_all(url: str, first: int, end: int) -> None:
-    """Tell very many requests, some of which others tell too, a few at a time and all of these at once."""
+    """Store very many requests in concurrent batches, some of which other processes store too."""
 
     async def run() -> None:
         async with await open_store(url, wait_seconds=30.0) as store:
@@ -271,7 +271,7 @@ def tell_all(url: str, first: int, end: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-async def test_totals_are_what_is_kept_whatever_several_processes_tell_at_once(database_url: str) -> None:
+async def test_totals_match_the_stored_rows_with_several_concurrent_processes(database_url: str) -> None:
     async with await open_store(database_url) as store:
         spans = [(0, 120), (60, 180), (0, 180)]
         await asyncio.to_thread(run_together, tell_all, [(database_url, *span) for span in spans])
@@ -282,7 +282,7 @@ async def test_totals_are_what_is_kept_whatever_several_processes_tell_at_once(d
 
 
 def fill_before_totals(url: str, some: Iterable[Told]) -> None:
-    """A store as it was before there were totals, with requests in it."""
+    """Create a store of the version before totals existed, with requests in it."""
     run(url, dump_of("0006", url))
     told = list(some)
     connection: Any
@@ -311,7 +311,7 @@ def fill_before_totals(url: str, some: Iterable[Told]) -> None:
         connection.commit()
 
 
-async def test_what_was_kept_before_there_were_totals_is_added_up_in_the_same_way(
+async def test_the_migration_computes_the_same_totals_for_existing_rows(
     bare_database_url: str,
 ) -> None:
     made = [many(number) for number in range(60)]
@@ -320,10 +320,10 @@ async def test_what_was_kept_before_there_were_totals_is_added_up_in_the_same_wa
     async with await open_store(bare_database_url) as store:
         await check(store)
         ((_, totals),) = await store.totals.sum_totals()
-        assert (totals.requests, totals.calls) == (61, 61)  # with what else is in such a store
+        assert (totals.requests, totals.calls) == (61, 61)  # with whatever else is in such a store
 
 
-async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_being_opened(
+async def test_overflowing_sums_and_unusual_names_do_not_prevent_the_migration(
     bare_database_url: str,
 ) -> None:
     entry, trace, _ = many(0)
@@ -343,7 +343,7 @@ async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_
     async with await open_store(bare_database_url) as store:
         ((_, totals),) = await store.totals.sum_totals()
         assert (totals.calls, totals.requests, totals.breaks) == (4, 4, 4)
-        assert totals.compared == 0  # they were recorded before calls were compared
+        assert totals.compared == 0  # recorded before calls were compared
         assert totals.dollars > MAX_DOLLARS
         large_ones = dict(await store.totals.sum_totals([TotalsGroup.AGENT]))
         assert large_ones[long[:250],].dollars == MAX_DOLLARS

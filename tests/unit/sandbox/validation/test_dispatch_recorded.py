@@ -1,4 +1,4 @@
-"""Requests that the real providers took and billed: the sandbox has to take them as well."""
+"""Recorded requests that the real providers accepted must be accepted by the sandbox."""
 
 import gzip
 import json
@@ -15,11 +15,11 @@ ROUTES = {
     "https://api.openai.com/v1/chat/completions": Format.CHAT,
     "https://api.openai.com/v1/responses": Format.RESPONSES,
 }
-# Only who signed a thought can tell whether it is genuine.
+# Only the signer can verify a signature.
 FOREIGN = "Invalid `signature` in"
 
 
-def test_what_the_providers_billed_is_taken(shared_data: Path) -> None:
+def test_recorded_requests_that_providers_charged_are_accepted(shared_data: Path) -> None:
     taken: Counter[Format] = Counter()
     refused = {}
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as rows:

@@ -1,4 +1,4 @@
-"""The same of both databases: what is left of those whose work has failed."""
+"""Failed work leaves no references to its callers, on both databases."""
 
 import asyncio
 import gc
@@ -15,7 +15,6 @@ from foveate.store.sqlite import SQLiteDatabase
 
 
 def opened(url: str) -> tuple[Database, type[Exception]]:
-    """A database, and what its driver raises."""
     if url.startswith("sqlite"):
         path = Path(url.removeprefix("sqlite:///"))
         return SQLiteDatabase.open(path, wait_seconds=5.0), sqlite3.OperationalError
@@ -23,11 +22,11 @@ def opened(url: str) -> tuple[Database, type[Exception]]:
 
 
 class Held:
-    """Something that whoever asks has at hand."""
+    """An object that the caller holds."""
 
 
-async def test_who_was_told_of_a_failure_is_gone_with_it(database_url: str) -> None:
-    """Defect: while a store was away, each request stayed until garbage was looked for, which is seldom."""
+async def test_a_failed_write_keeps_no_reference_to_its_caller(database_url: str) -> None:
+    """Regression: while a store was unreachable, requests stayed in memory until garbage collection."""
     database, away = opened(database_url)
     held: list[ReferenceType[Held]] = []
 
@@ -48,7 +47,7 @@ async def test_who_was_told_of_a_failure_is_gone_with_it(database_url: str) -> N
             assert [type(one) for one in told] == [StoreUnavailable] * at_once
             del told
         async with asyncio.timeout(5):
-            while any(one() for one in held):  # noqa: ASYNC110 - the loop and the threads have them for a moment
+            while any(one() for one in held):  # noqa: ASYNC110 - the loop and the threads hold them for a moment
                 await asyncio.sleep(0.005)
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""What stands in each place of a request to Anthropic: a table of what is refused, and one of what is taken."""
+"""Fields of Anthropic requests: tables of rejected and of accepted values."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def paper(**source: Any) -> Json:
 
 
 def found(*parts: Any, **more: Any) -> Json:
-    """A tool's result with these parts."""
+    """Return a tool result with these parts."""
     return claude(user("Look"), assistant(call()), user(result(content=list(parts), **more)))
 
 
@@ -272,7 +272,7 @@ TAKEN: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_in_the_words_of_anthropic(name: str) -> None:
+def test_invalid_fields_get_the_error_text_of_anthropic(name: str) -> None:
     body, says = REFUSED[name]
     problem = refusal(Format.ANTHROPIC, body)
 
@@ -281,7 +281,7 @@ def test_it_is_refused_in_the_words_of_anthropic(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_it_is_taken(name: str) -> None:
+def test_valid_fields_are_accepted(name: str) -> None:
     assert takes(Format.ANTHROPIC, TAKEN[name])
 
 

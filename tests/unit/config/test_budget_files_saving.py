@@ -1,4 +1,4 @@
-"""Saving an agent's budget: all of it or nothing, whatever happens on the way."""
+"""Saving an agent's budget atomically."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from foveate.errors import BadOption, UnwritableFile
 from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.budgets import budgets, leaves_room
 
-# Two that differ much in length, written in turn as fast as it goes.
+# Two budgets of very different length, written alternately as fast as possible.
 KINDS = (b"short", b"long" * 500_000)
 REPLACING = """
 import sys
@@ -64,11 +64,11 @@ def is_whole(budget: Budget) -> bool:
 @given(budget=budgets().filter(leaves_room))
 @example(budget=Budget(ladder=[Replace(("a",), "\x85\u2028 🎉")]))
 @example(budget=Budget(ladder=[Replace(("a",), "\x85")]))
-def test_what_is_saved_is_loaded_again(lasting_file: Path, budget: Budget) -> None:
+def test_a_saved_budget_is_loaded_unchanged(lasting_file: Path, budget: Budget) -> None:
     save_agent_budget(lasting_file, budget)
 
     assert load_budget(lasting_file) == budget
-    # Over whatever defaults the same agent has, which its budget came from.
+    # On top of any defaults from which the budget was made.
     defaults = Budget(7, 1, sections=dict.fromkeys(budget.sections, SectionRule(max_tokens=7, enabled=False)))
     assert load_agent_budget(lasting_file, defaults=defaults, allowed=None).budget == budget
 
@@ -96,7 +96,7 @@ def test_a_saved_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> None
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
-def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> None:
+def test_a_new_file_has_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("", encoding="utf-8")
     save_agent_budget(tmp_path / "budget.yaml", DEFAULT_BUDGET)
 
@@ -115,7 +115,7 @@ def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> N
     ],
     ids=["surrogate", "nameless", "huge number", "too long"],
 )
-def test_what_would_not_be_read_back_the_same_is_not_saved(file: Path, budget: Budget) -> None:
+def test_a_budget_that_would_not_read_back_the_same_is_not_saved(file: Path, budget: Budget) -> None:
     file.write_text("total_tokens: 1\n", encoding="utf-8")
 
     with pytest.raises(BadOption, match="read back"):
@@ -124,25 +124,25 @@ def test_what_would_not_be_read_back_the_same_is_not_saved(file: Path, budget: B
 
 
 @pytest.mark.parametrize("budget", [Budget(0), Budget(100, 100)])
-def test_what_leaves_nothing_for_a_prompt_is_not_saved(file: Path, budget: Budget) -> None:
+def test_a_budget_without_room_for_a_prompt_is_not_saved(file: Path, budget: Budget) -> None:
     with pytest.raises(BadOption, match="nothing is left for the prompt"):
         save_agent_budget(file, budget)
     assert not file.exists()
 
 
-def test_the_name_of_the_file_may_be_a_text(file: Path) -> None:
+def test_the_path_may_be_a_string(file: Path) -> None:
     save_agent_budget(str(file), DEFAULT_BUDGET)
 
     assert load_budget(str(file)) == DEFAULT_BUDGET
     assert load_agent_budget(str(file), defaults=Budget(), allowed=None).budget == DEFAULT_BUDGET
 
 
-def test_a_budget_is_not_saved_as_json_that_is_none(tmp_path: Path) -> None:
+def test_a_budget_is_not_saved_as_yaml_in_a_json_file(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"let the name end in \.yaml"):
         save_agent_budget(tmp_path / "budget.json", DEFAULT_BUDGET)
 
 
-def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_reported_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path, words in (
         (tmp_path / "nowhere" / "budget.yaml", "make its folder first"),
@@ -158,7 +158,7 @@ def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_read_only_is_told(file: Path) -> None:
+def test_a_read_only_folder_is_reported(file: Path) -> None:
     save_agent_budget(file, DEFAULT_BUDGET)
     file.parent.chmod(0o500)
 
@@ -168,8 +168,8 @@ def test_a_folder_that_is_read_only_is_told(file: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(file: Path) -> None:
-    """A limit on the size of files stands for the full disk: the write fails in the middle."""
+def test_a_full_disk_leaves_only_the_old_file(file: Path) -> None:
+    """A limit on file sizes simulates a full disk: the write fails in the middle."""
     save_agent_budget(file, DEFAULT_BUDGET)
     code = """
         import resource, sys
@@ -195,7 +195,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(file: Pa
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_save_that_is_killed_leaves_a_whole_file(file: Path) -> None:
+def test_a_killed_save_leaves_a_complete_file(file: Path) -> None:
     replace_file(file, KINDS[0])
     for pause in range(8):
         process = started(REPLACING, file)
@@ -208,7 +208,7 @@ def test_a_save_that_is_killed_leaves_a_whole_file(file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_two_that_save_at_once_leave_one_of_both_whole(file: Path) -> None:
+def test_two_concurrent_saves_leave_one_complete_file(file: Path) -> None:
     processes = [started(SAVING, file) for _ in range(2)]
     while any(process.poll() is None for process in processes):
         if file.exists():
@@ -219,13 +219,13 @@ def test_two_that_save_at_once_leave_one_of_both_whole(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["budget.yaml"]
 
 
-def test_what_is_written_is_what_was_given(file: Path) -> None:
+def test_a_file_contains_exactly_the_given_bytes(file: Path) -> None:
     replace_file(file, b"\0\xff\r\n")
 
     assert file.read_bytes() == b"\0\xff\r\n"
 
 
-def test_what_breaks_off_while_a_file_is_written_leaves_the_old_one(file: Path) -> None:
+def test_an_interrupted_write_leaves_the_old_file(file: Path) -> None:
     def break_off() -> None:
         with open_replacement(file) as new:
             new.write(b"half of it")
@@ -240,7 +240,7 @@ def test_what_breaks_off_while_a_file_is_written_leaves_the_old_one(file: Path) 
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_new_file_can_be_for_its_owner_alone(file: Path) -> None:
+def test_a_new_file_can_be_private_to_its_owner(file: Path) -> None:
     with open_replacement(file, mode=0o600) as new:
         new.write(b"what was said")
 

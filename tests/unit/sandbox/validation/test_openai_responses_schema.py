@@ -1,4 +1,4 @@
-"""What stands in each place of a request for a response: tables of what is refused and of what is taken."""
+"""Fields of Responses API requests: tables of rejected and of accepted values."""
 
 from typing import Any
 
@@ -196,7 +196,7 @@ TAKEN: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_with_the_name_of_the_parameter(name: str) -> None:
+def test_errors_name_the_parameter(name: str) -> None:
     body, says, param = REFUSED[name]
     problem = refusal(Format.RESPONSES, body)
 
@@ -205,5 +205,5 @@ def test_it_is_refused_with_the_name_of_the_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_it_is_taken(name: str) -> None:
+def test_valid_fields_are_accepted(name: str) -> None:
     assert takes(Format.RESPONSES, TAKEN[name])

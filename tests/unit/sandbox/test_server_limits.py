@@ -1,4 +1,4 @@
-"""No request stalls the sandbox for the others, and none makes it keep more than it can."""
+"""Limits: no request blocks the others or fills the memory."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ NAMES = [str(number) for number in range(10)]
     ],
     ids=["a long string", "lists in lists", "itself, ten times", "many parts", "many names", "a long constant"],
 )
-def test_a_value_is_short_whatever_its_schema_wants(schema: Json) -> None:
+def test_an_example_value_is_short_whatever_its_schema_requires(schema: Json) -> None:
     begun = time.thread_time()
     value = build_example(schema)
 
@@ -77,14 +77,14 @@ async def posted(app: SandboxApp, body: Json) -> int:
 async def test_a_short_request_does_not_wait_for_a_long_one() -> None:
     app = SandboxApp(Sandbox(clock=ManualClock(), seed=b"x"))
     long = asyncio.create_task(posted(app, claude(user("some words of a tale " * 200_000), model=BINDING)))
-    await asyncio.sleep(0)  # so that the long one is begun
+    await asyncio.sleep(0)  # so that the long one has started
 
     assert await posted(app, claude(model=BINDING)) == 200
     assert not long.done()
     assert await long in (200, 400)
 
 
-def test_stored_responses_are_forgotten_by_their_bytes() -> None:
+def test_stored_responses_are_limited_in_bytes() -> None:
     stored = StoredResponses(limit_bytes=1_000)
     for number in range(10):
         stored.store(OWNER, f"resp_{number}", [{"id": f"msg_{number}", "text": "x" * 300}])
@@ -97,7 +97,7 @@ def test_stored_responses_are_forgotten_by_their_bytes() -> None:
     assert stored.find_item(OTHER, "msg_9") is None
 
 
-def test_an_item_lives_as_long_as_any_response_that_has_it() -> None:
+def test_an_item_is_kept_as_long_as_any_response_that_contains_it() -> None:
     stored = StoredResponses(limit_bytes=1_000)
     item = {"id": "msg", "text": "x" * 300}
     for number in range(4):
@@ -107,7 +107,7 @@ def test_an_item_lives_as_long_as_any_response_that_has_it() -> None:
     assert stored.find_item(OWNER, "msg") == item
 
 
-def test_an_item_can_be_referred_to_where_it_was_stored() -> None:
+def test_a_stored_item_can_be_referenced() -> None:
     sandbox = Sandbox(clock=ManualClock(), seed=b"x")
 
     def asked(body: Json, headers: dict[str, str] = OPENAI) -> tuple[int, Json]:
@@ -129,7 +129,7 @@ def test_an_item_can_be_referred_to_where_it_was_stored() -> None:
     assert problem["error"]["message"] == f"Item with id '{reference['id']}' not found."
 
 
-def test_a_port_in_use_is_said_to_be() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with open_listening_socket("127.0.0.1", 0) as where, pytest.raises(CannotListen) as found:
         open_listening_socket("127.0.0.1", where.getsockname()[1])
 

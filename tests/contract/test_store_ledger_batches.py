@@ -1,4 +1,4 @@
-"""What is asked of the ledger at once is done together, and it is as if one had come after the other."""
+"""Concurrent ledger operations are batched, with the same result as in sequence."""
 
 import asyncio
 import random
@@ -34,7 +34,7 @@ from tests.support.stores.postgres import PostgresServer
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
     async with await open_store(database_url) as opened:
-        # The first who reserves looks for what has run out, and others would overtake it.
+        # The first reservation looks for expired ones, and others would overtake it.
         assert await reserve(opened.ledger, make_call("first"), 0)
         yield opened
 
@@ -43,7 +43,7 @@ async def settle(ledger: Ledger, id_: str, dollars: str) -> bool:
     return await settle_one(ledger, make_charge(make_call(id_), dollars), accounts=list_accounts(CALL))
 
 
-async def test_room_that_is_made_at_the_same_time_can_be_taken(store: Store) -> None:
+async def test_a_reservation_can_use_what_is_released_in_the_same_batch(store: Store) -> None:
     ledger = store.ledger
     assert await reserve(ledger, make_call("a"), "0.5", total=1)
     assert await reserve(ledger, make_call("b"), "0.5", total=1)
@@ -61,7 +61,7 @@ async def test_room_that_is_made_at_the_same_time_can_be_taken(store: Store) -> 
     assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.1", "0.9")}
 
 
-async def test_of_the_same_asked_twice_at_once_one_is_done(store: Store) -> None:
+async def test_an_operation_submitted_twice_in_a_batch_is_applied_once(store: Store) -> None:
     ledger = store.ledger
     wanted = make_reservation(CALL, "0.6", {"total": Decimal(1)})
 
@@ -78,7 +78,7 @@ async def test_of_the_same_asked_twice_at_once_one_is_done(store: Store) -> None
     assert [one.dollars async for one in ledger.list_charges()] == [Decimal("0.1")]
 
 
-async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store) -> None:
+async def test_an_invalid_operation_fails_only_for_its_caller(store: Store) -> None:
     ledger = store.ledger
     done = await asyncio.gather(
         reserve(ledger, make_call("a"), "0.5", total=1),
@@ -101,7 +101,7 @@ async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store)
     assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.25", "0.5")}
 
 
-async def test_of_many_bills_at_once_one_that_cannot_be_kept_is_told_and_all_others_are(store: Store) -> None:
+async def test_one_invalid_charge_in_a_batch_does_not_fail_the_others(store: Store) -> None:
     ledger = store.ledger
     assert await reserve(ledger, make_call("a"), "0.5", total=1)
     bills = [
@@ -118,7 +118,7 @@ async def test_of_many_bills_at_once_one_that_cannot_be_kept_is_told_and_all_oth
     assert await ledger.settle_all([]) == []
 
 
-async def test_what_there_is_no_room_for_leaves_nothing_behind(store: Store) -> None:
+async def test_a_rejected_reservation_leaves_nothing_behind(store: Store) -> None:
     ledger = store.ledger
     done = await asyncio.gather(
         reserve(ledger, make_call("a"), "0.6", total=1),
@@ -136,8 +136,8 @@ async def test_what_there_is_no_room_for_leaves_nothing_behind(store: Store) -> 
     assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing(0)}
 
 
-async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
-    """An index of PostgreSQL takes 2,700 bytes, and what a client calls its session is up to it."""
+async def test_very_long_names_stay_distinct(store: Store) -> None:
+    """PostgreSQL's index entries have at most 2,700 bytes, and clients choose the names of sessions."""
     ledger = store.ledger
     long = "模" * 5000
     first, second = (make_call(f"{long} {n}", agent=f"{long} {n}", session_id=f"{long} {n}") for n in (1, 2))
@@ -153,7 +153,7 @@ async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
         assert len([row async for row in ledger.list_charges(agent=one.agent, session_id=one.session_id)]) == 1
 
 
-async def test_the_same_call_reserved_for_by_several_at_once_is_reserved_for_once(database_url: str) -> None:
+async def test_concurrent_reservations_of_one_call_reserve_once(database_url: str) -> None:
     stores = [await open_store(database_url) for _ in range(4)]
     ids = [uuid.uuid4().hex for _ in range(40)]
 
@@ -171,8 +171,8 @@ async def test_the_same_call_reserved_for_by_several_at_once_is_reserved_for_onc
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_nobody_waits_for_each_other_in_a_circle(postgres: PostgresServer) -> None:
-    """Was a trap: accounts that are locked in any order, by four processes."""
+def test_concurrent_batches_do_not_deadlock(postgres: PostgresServer) -> None:
+    """Four processes would deadlock if accounts were locked in any order."""
     url = postgres.new_database()
     load = CallLoad(agent="ana", agent_limit=10_000, session_limit=10_000, concurrency=16)
     crew = LedgerWorkerPool(4)
@@ -202,7 +202,7 @@ async def made(url: str) -> None:
 
 
 class Scribe:
-    """Does what it is asked for, slowly, and remembers what came together."""
+    """Executes batches slowly, and records them."""
 
     def __init__(self) -> None:
         self.together: list[list[str]] = []
@@ -218,7 +218,7 @@ class Scribe:
         return [BadOption(one) if one == "wrong" else one.upper() for one in asked]
 
 
-async def test_what_is_asked_for_meanwhile_is_done_next_and_each_gets_its_own_answer() -> None:
+async def test_items_submitted_during_a_batch_form_the_next_one_and_each_gets_its_result() -> None:
     scribe = Scribe()
     gathering = BatchExecutor(scribe.do, max_items=3)
 
@@ -231,7 +231,7 @@ async def test_what_is_asked_for_meanwhile_is_done_next_and_each_gets_its_own_an
     assert await gathering.submit("g") == "G"
 
 
-async def test_an_error_is_raised_to_whom_it_is_for() -> None:
+async def test_an_error_is_raised_to_the_caller_of_its_item() -> None:
     scribe = Scribe()
     gathering = BatchExecutor(scribe.do, max_items=9)
 
@@ -246,10 +246,10 @@ async def test_an_error_is_raised_to_whom_it_is_for() -> None:
     tries = len(scribe.together)
     done = await asyncio.gather(*map(gathering.submit, ("a", "b")), return_exceptions=True)
     assert [type(one) for one in done] == [StoreUnavailable] * 2
-    assert len(scribe.together) == tries + 1  # not each alone: that would take twice as long
+    assert len(scribe.together) == tries + 1  # not each alone, which would take twice as long
 
 
-async def test_what_nobody_waits_for_any_longer_is_done_and_disturbs_nobody() -> None:
+async def test_items_of_cancelled_callers_are_still_executed() -> None:
     scribe = Scribe()
     gathering = BatchExecutor(scribe.do, max_items=9)
 
@@ -263,19 +263,19 @@ async def test_what_nobody_waits_for_any_longer_is_done_and_disturbs_nobody() ->
     assert scribe.together == [["a", "b", "c"]]
 
 
-def test_it_can_be_asked_from_one_event_loop_after_the_other() -> None:
+def test_a_batch_executor_works_from_several_event_loops_in_turn() -> None:
     scribe = Scribe()
     gathering = BatchExecutor(scribe.do, max_items=9)
 
     async def give_up() -> None:
-        asyncio.ensure_future(gathering.submit("a"))  # noqa: RUF006 - the loop ends before it is done
+        asyncio.ensure_future(gathering.submit("a"))  # noqa: RUF006 - the loop ends before it finishes
         await asyncio.sleep(0.001)
 
     asyncio.run(give_up())
     assert asyncio.run(gathering.submit("b")) == "B"
 
 
-async def test_a_refusal_names_the_first_account_without_room(store: Store) -> None:
+async def test_a_rejected_reservation_names_the_first_account_over_its_limit(store: Store) -> None:
     found = await store.ledger.reserve(
         make_reservation(CALL, 2, {"total": Decimal(1), "agent ana": Decimal(1)}), now=NOON
     )

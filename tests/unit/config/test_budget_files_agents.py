@@ -1,4 +1,4 @@
-"""What an operator allows, and agents that write whatever they like."""
+"""Budgets of agents, limited by what the operator allows."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from foveate.config import load_agent_budget, load_budget, save_agent_budget
 from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.budgets import budgets, caps, leaves_room, names, rules, shares
 
-# With rules for both everywhere, so that what an agent asks for and what is allowed do meet.
+# Rules for both sections everywhere, so that the agent's and the operator's rules meet.
 few_names = st.sampled_from(["logs", "no"])
 few_budgets = budgets(few_names, least_rules=2)
 
-# What an agent may write into its file, most of it a budget or nearly one.
+# What an agent may write to its file, mostly a budget or nearly one.
 wishes = st.one_of(
     few_budgets.map(lambda budget: yaml.safe_dump(budget_as_data(budget)).encode()),
     st.fixed_dictionaries(
@@ -44,7 +44,7 @@ wishes = st.one_of(
 )
 
 
-def test_a_wish_for_more_than_is_allowed_is_brought_down_and_told(file: Path) -> None:
+def test_values_above_what_is_allowed_are_clamped_and_reported(file: Path) -> None:
     file.write_text(
         "total_tokens: 1000000\noutput_reserve: 0\n"
         "sections:\n"
@@ -83,7 +83,7 @@ def test_a_wish_for_more_than_is_allowed_is_brought_down_and_told(file: Path) ->
     )
 
 
-def test_what_the_operator_requires_or_switches_is_not_the_agents_to_switch(file: Path) -> None:
+def test_an_agent_cannot_change_what_the_operator_requires_or_switches(file: Path) -> None:
     file.write_text(
         "sections:\n"
         "  system: {enabled: false, priority: low, keep: ends, max_tokens: 0}\n"
@@ -130,7 +130,7 @@ def test_what_the_operator_requires_or_switches_is_not_the_agents_to_switch(file
     )
 
 
-def test_what_the_defaults_require_stays_so_where_no_more_than_numbers_are_allowed(file: Path) -> None:
+def test_required_defaults_stay_if_only_numbers_are_allowed(file: Path) -> None:
     save_agent_budget(file, DEFAULT_BUDGET)
     agents = load_agent_budget(file, defaults=DEFAULT_BUDGET, allowed=Budget(4000))
 
@@ -141,7 +141,7 @@ def test_what_the_defaults_require_stays_so_where_no_more_than_numbers_are_allow
 @pytest.mark.parametrize(
     ("asked", "held"),
     [
-        ((4000, 0), (4000, 500)),  # the room for the answer is not the agent's
+        ((4000, 0), (4000, 500)),  # the output reserve is not the agent's to change
         ((5000, 1600), (4000, 1600)),
         ((3000, 0), (3000, 500)),
         ((None, 900), (4000, 900)),
@@ -149,7 +149,7 @@ def test_what_the_defaults_require_stays_so_where_no_more_than_numbers_are_allow
         ((10_000, 3000), (4000, 3000)),
     ],
 )
-def test_a_total_is_at_most_and_a_reserve_at_least_what_is_allowed(
+def test_the_allowed_total_is_an_upper_and_the_allowed_reserve_a_lower_bound(
     file: Path, asked: tuple[int | None, int], held: tuple[int, int]
 ) -> None:
     file.write_text(yaml.safe_dump(budget_as_data(Budget(*asked))), encoding="utf-8")
@@ -158,7 +158,7 @@ def test_a_total_is_at_most_and_a_reserve_at_least_what_is_allowed(
     assert (budget.total_tokens, budget.output_reserve) == held
 
 
-def test_where_the_window_is_all_that_is_allowed_the_reserve_stays(file: Path) -> None:
+def test_the_reserve_stays_if_only_the_window_limits_the_total(file: Path) -> None:
     file.write_text("output_reserve: 0\n", encoding="utf-8")
     budget = load_agent_budget(file, defaults=Budget(), allowed=Budget(None, 500)).budget
 
@@ -166,7 +166,7 @@ def test_where_the_window_is_all_that_is_allowed_the_reserve_stays(file: Path) -
 
 
 def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> None:
-    """Fail if an agent was given a rule that the operator's rule, over the usual one, does not let it have."""
+    """Fail if an agent got a rule that the operator's rule, on top of the default, does not allow."""
     for has, may in ((given.max_tokens, most.max_tokens), (given.share, most.share)):
         assert may is None or (has is not None and has <= may)
     if most.priority is Priority.REQUIRED:
@@ -181,7 +181,7 @@ def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> Non
 
 @settings(max_examples=limit_examples(100))
 @given(asked=rules, most=rules, usual=rules)
-def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRule, usual: SectionRule) -> None:
+def test_no_rule_exceeds_what_is_allowed(asked: SectionRule, most: SectionRule, usual: SectionRule) -> None:
     budget, allowed, defaults = (Budget(sections={"logs": rule}) for rule in (asked, most, usual))
     held, clamped = clamp_budget(budget, allowed, defaults=defaults)
 
@@ -193,7 +193,7 @@ def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRul
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
 @given(wish=wishes, defaults=few_budgets, allowed=few_budgets)
-def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
+def test_an_agent_never_gets_more_than_is_allowed(
     lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget
 ) -> None:
     lasting_file.write_bytes(wish)
@@ -220,7 +220,7 @@ def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
     defaults=few_budgets.filter(leaves_room),
     allowed=st.none() | few_budgets.filter(leaves_room),
 )
-def test_whatever_an_agent_writes_there_is_room_for_a_prompt_where_the_defaults_leave_some(
+def test_an_agent_budget_always_leaves_room_for_a_prompt_if_the_defaults_do(
     lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget | None
 ) -> None:
     lasting_file.unlink(missing_ok=True)
@@ -232,7 +232,7 @@ def test_whatever_an_agent_writes_there_is_room_for_a_prompt_where_the_defaults_
 
 @settings(max_examples=limit_examples(50))
 @given(wish=wishes, defaults=few_budgets)
-def test_a_file_holds_whole_or_not_at_all(lasting_file: Path, wish: bytes, defaults: Budget) -> None:
+def test_a_file_applies_completely_or_not_at_all(lasting_file: Path, wish: bytes, defaults: Budget) -> None:
     lasting_file.write_bytes(wish)
     agents = load_agent_budget(lasting_file, defaults=defaults, allowed=None)
 

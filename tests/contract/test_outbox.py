@@ -1,4 +1,4 @@
-"""Bills that wait on the disk while the store is away: none is lost with its process, none is booked twice."""
+"""The outbox: no charge is lost while the store is unreachable, and none is recorded twice."""
 
 import asyncio
 import os
@@ -47,14 +47,14 @@ def files_in(folder: Path) -> list[Path]:
 
 
 async def left_in(folder: Path) -> list[Charge]:
-    """What somebody who starts now finds, and leaves there."""
+    """Return what a new process would find, and leave it there."""
     spool = FileOutbox(folder)
     found = [bill for left in await spool.orphans() for bill in left.charges]
     await spool.close()
     return found
 
 
-async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_booked(tmp_path: Path) -> None:
+async def test_a_waiting_charge_is_on_disk_until_it_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "spool"
     books, naps, spool = Books(gone=2), Naps(), FileOutbox(folder)
     ours = admission(books, spool, naps)
@@ -65,7 +65,7 @@ async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_b
     (path,) = files_in(folder)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_bytes().count(b"\n") == 2
-    assert await left_in(folder) == []  # its process lives
+    assert await left_in(folder) == []  # its process is alive
 
     await naps.end()
     await naps.end()
@@ -80,7 +80,7 @@ async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_b
     assert files_in(folder) == []
 
 
-async def test_without_an_outage_there_is_no_file(tmp_path: Path) -> None:
+async def test_no_file_exists_without_an_outage(tmp_path: Path) -> None:
     spool = FileOutbox(tmp_path / "spool")
     ours = admission(Books(), spool)
     await ours.settle(CHARGE)
@@ -90,7 +90,7 @@ async def test_without_an_outage_there_is_no_file(tmp_path: Path) -> None:
     assert files_in(tmp_path) == []
 
 
-async def test_what_could_not_be_booked_before_the_end_is_booked_by_whoever_starts_next(tmp_path: Path) -> None:
+async def test_unrecorded_charges_are_recorded_by_the_next_process(tmp_path: Path) -> None:
     spool = FileOutbox(tmp_path)
     ours = admission(Books(gone=10**6), spool)
     bills = [CHARGE, make_charge(make_call("b"), None)]
@@ -107,7 +107,7 @@ async def test_what_could_not_be_booked_before_the_end_is_booked_by_whoever_star
     assert await left_in(tmp_path) == []
 
 
-async def test_where_the_store_is_still_away_they_stay_for_the_next_one(tmp_path: Path) -> None:
+async def test_charges_stay_for_the_next_process_if_the_store_is_still_unreachable(tmp_path: Path) -> None:
     for _ in range(3):
         spool = FileOutbox(tmp_path)
         ours = admission(Books(gone=10**6), spool)
@@ -123,7 +123,7 @@ async def test_where_the_store_is_still_away_they_stay_for_the_next_one(tmp_path
     assert files_in(tmp_path) == []
 
 
-async def test_a_call_of_unknown_price_is_charged_what_was_reserved_also_by_another_process(
+async def test_another_process_charges_a_call_of_unknown_price_what_was_reserved(
     tmp_path: Path,
 ) -> None:
     books, spool = Books(), FileOutbox(tmp_path)
@@ -138,11 +138,11 @@ async def test_a_call_of_unknown_price_is_charged_what_was_reserved_also_by_anot
     assert (left.dollars, left.charge) == (None, Decimal("0.8"))
 
 
-async def test_a_file_that_cannot_be_read_keeps_no_other_from_being_booked(tmp_path: Path) -> None:
-    """Defect: after it, those that were found before it were held unread, and removed 20 seconds later."""
+async def test_an_unreadable_file_does_not_keep_others_from_being_recorded(tmp_path: Path) -> None:
+    """Regression: files found before it stayed claimed but unread, and were removed 20 seconds later."""
     await written(tmp_path, [CHARGE])
     unreadable = tmp_path / "zzz.bills"
-    unreadable.symlink_to("/proc/self/mem")  # it can be opened and locked, and its first byte cannot be read
+    unreadable.symlink_to("/proc/self/mem")  # it can be opened and locked, but not read
     books, spool = Books(), FileOutbox(tmp_path)
     for _ in range(2):
         with suppress(OSError):
@@ -154,15 +154,15 @@ async def test_a_file_that_cannot_be_read_keeps_no_other_from_being_booked(tmp_p
     assert files_in(tmp_path) == []
 
 
-async def test_what_waits_for_the_store_is_left_where_it_was_until_it_is_booked(tmp_path: Path) -> None:
-    """Defect: the next look, 20 seconds later, found nothing else and removed it."""
+async def test_waiting_charges_stay_in_place_until_they_are_recorded(tmp_path: Path) -> None:
+    """Regression: the next check, 20 seconds later, found nothing else and removed it."""
     await written(tmp_path, [CHARGE, make_charge(make_call("b"), "0.5")])
     (path,) = files_in(tmp_path)
     books, naps, spool = Books(gone=10**6), Naps(), FileOutbox(tmp_path)
     ours = admission(books, spool, naps)
     for _ in range(3):
         assert await record_orphans(spool, ours) == 0
-    assert ours.waiting == 1  # the others wait where they are
+    assert ours.waiting == 1  # the others stay in place
     assert path.exists()
 
     books.gone = 0
@@ -174,10 +174,10 @@ async def test_what_waits_for_the_store_is_left_where_it_was_until_it_is_booked(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-async def test_a_bill_that_cannot_be_booked_is_moved_aside_with_its_file(
+async def test_a_file_with_an_invalid_charge_is_renamed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_lost: bool
 ) -> None:
-    """Defect: its file was removed, as was one with a line that another version has written."""
+    """Regression: its file was removed, as was one with a line that another version had written."""
     await written(tmp_path, [CHARGE, make_charge(make_call("never"), "0.5")])
     (path,) = files_in(tmp_path)
     if not is_lost:
@@ -195,10 +195,10 @@ async def test_a_bill_that_cannot_be_booked_is_moved_aside_with_its_file(
     assert caplog.text.count(str(aside)) == 1
 
 
-def test_where_files_cannot_be_locked_it_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:
-    """Defect: it was taken for a lock of somebody else, and one file after the other was made, for ever."""
-    for locks in (lambda _: try_lock(10**8), lambda _: False):  # there is no such descriptor
-        with pytest.raises(OSError):  # noqa: PT011 - whatever it is
+def test_a_file_system_without_locks_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+    """Regression: the error was taken for another process's lock, and files were created forever."""
+    for locks in (lambda _: try_lock(10**8), lambda _: False):  # not a valid descriptor
+        with pytest.raises(OSError):  # noqa: PT011 - any reason
             create_locked_file(tmp_path, lock=locks)
 
     assert files_in(tmp_path) == []
@@ -213,7 +213,7 @@ BILLS = [
 
 @settings(max_examples=limit_examples(60))
 @given(data=st.data())
-def test_whatever_a_crash_leaves_of_the_last_line_the_bills_before_it_are_there(
+def test_a_truncated_last_line_never_loses_earlier_charges(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("spool")
@@ -226,7 +226,7 @@ def test_whatever_a_crash_leaves_of_the_last_line_the_bills_before_it_are_there(
 
     found = asyncio.run(left_in(folder))
 
-    # A line is a bill also where only its end is missing.
+    # A line that lacks only its line end is complete.
     assert found in (BILLS[: sum(end <= size for end in ends)], BILLS[: sum(end - 1 <= size for end in ends)])
 
 
@@ -237,7 +237,7 @@ async def written(folder: Path, bills: Sequence[Charge]) -> None:
     await spool.close()
 
 
-async def test_many_bills_at_once_share_a_wait_for_the_disk_and_all_are_there(tmp_path: Path) -> None:
+async def test_many_concurrent_charges_share_one_sync_and_all_are_stored(tmp_path: Path) -> None:
     spool = FileOutbox(tmp_path)
     bills = [make_charge(make_call(f"{number:03}"), number) for number in range(600)]
     await asyncio.gather(*(spool.put(bill) for bill in bills))
@@ -249,7 +249,7 @@ async def test_many_bills_at_once_share_a_wait_for_the_disk_and_all_are_there(tm
 
 
 def wait_and_say(folder: Path, said: Connection, name: str) -> None:
-    """Have bills wait for a store that never comes back, and say which are kept, until something ends this."""
+    """Put charges for a store that never returns, and print which are stored, until the process is killed."""
 
     async def work() -> None:
         ours = admission(Books(gone=10**9), FileOutbox(folder))
@@ -263,7 +263,7 @@ def wait_and_say(folder: Path, said: Connection, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_kill_9_of_two_processes_loses_no_bill_that_was_told_to_wait(tmp_path: Path, database_url: str) -> None:
+def test_kill_9_of_two_processes_loses_no_waiting_charge(tmp_path: Path, database_url: str) -> None:
     folder = tmp_path / "spool"
     pipes = [SPAWN.Pipe(duplex=False) for _ in range(2)]
     processes = [
@@ -286,7 +286,7 @@ def test_kill_9_of_two_processes_loses_no_bill_that_was_told_to_wait(tmp_path: P
 
     async def book() -> None:
         async with await open_store(database_url) as store:
-            for _ in range(2):  # the second finds nothing
+            for _ in range(2):  # the second finds none
                 spool = FileOutbox(folder)
                 ours = Admission(store.ledger, clock=lambda: NOON, outbox=spool)
                 await record_orphans(spool, ours)
@@ -303,7 +303,7 @@ def test_kill_9_of_two_processes_loses_no_bill_that_was_told_to_wait(tmp_path: P
 
 
 def fill_up(folder: Path, said: Connection) -> None:
-    """Have bills wait on a disk that is full after a while; says what became of each."""
+    """Put charges on a disk that fills up, and print the result of each."""
 
     async def work() -> list[str]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -326,7 +326,7 @@ def fill_up(folder: Path, said: Connection) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_on_a_full_disk_what_was_kept_before_and_after_is_whole(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_damage_charges_before_and_after(tmp_path: Path) -> None:
     hears, says = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=fill_up, args=(tmp_path, says))
     process.start()

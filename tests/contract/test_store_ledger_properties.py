@@ -1,7 +1,7 @@
-"""COST 3, always, on both databases: caps hold and no bill is lost, however calls come together.
+"""COST 3, always, on both databases: caps hold and no charge is lost, however calls interleave.
 
-What was let through never comes to more than a cap, with what each call may cost at most. Where a bill is
-higher than that, or comes when nothing is reserved for it any longer, a cap is exceeded by that much at most.
+The cost ceilings of admitted calls never exceed a cap. If a charge exceeds its ceiling, or comes after its
+reservation has expired, the cap is exceeded by at most that much.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ WORKERS = 4
 
 @dataclass
 class Known:
-    """A call as a test knows it, in picodollars; `bill` is what it will cost, or be charged, booked or not."""
+    """A call as the test expects it, in picodollars; `bill` is what it will cost or be charged."""
 
     call: Call
     ceiling: int
@@ -56,7 +56,7 @@ class Known:
 
     @property
     def error(self) -> int:
-        """By how much a cap may be exceeded for its sake."""
+        """By how much this call may exceed a cap."""
         return self.billed if self.was_free else max(0, self.billed - self.ceiling)
 
 
@@ -70,9 +70,9 @@ OPERATIONS = st.one_of(
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Calls of one agent in two sessions, each account with a limit; several of them do something at once.
+    """Concurrent operations of calls of one agent in two sessions, each account with a limit.
 
-    They go through three stores, each with transactions of its own, as those of as many gateways.
+    They use three stores, as three gateways would.
     """
 
     url = ""
@@ -95,7 +95,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @property
     def ledger(self) -> Ledger:
-        """That of the store whose turn it is."""
+        """The ledger of the next store."""
         return next(self.turn).ledger
 
     @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=8))
@@ -124,7 +124,7 @@ class Interleavings(RuleBasedStateMachine):
         found = self.runner.run(self.ledger.renew(list(some), expires_at=until))
         assert found <= some.keys()
         for id_, one in some.items():
-            if id_ in found:  # also what has run out, where nobody was in want of it meanwhile
+            if id_ in found:  # including what has expired, if nobody needed it meanwhile
                 assert not one.is_booked
                 one.is_held, one.expires_at = True, until
             else:
@@ -155,8 +155,8 @@ class Interleavings(RuleBasedStateMachine):
     def a_bill_comes_without_a_price(self, which: int) -> None:
         if self.known:
             one = self.known[which % len(self.known)]
-            if not one.is_booked and self._is_held(one):  # what has run out may have been freed, or not yet
-                # What is reserved as the least that there is, is so for want of a price.
+            if not one.is_booked and self._is_held(one):  # what has expired may not be released yet
+                # The minimum is reserved if the price is unknown.
                 one.bill = one.ceiling if one.ceiling > 1 else 0
                 one.is_unknown = True
                 self.runner.run(self._settle(one))
@@ -189,7 +189,7 @@ class Interleavings(RuleBasedStateMachine):
         if not self.known:
             return asyncio.sleep(0)
         one = self.known[asked[0] % len(self.known)]
-        # Whichever of them comes first: for a moment it may have been free, before its bill came.
+        # In either order: it may have been released for a moment before its charge came.
         one.was_free = one.was_free or (not one.is_booked and (what == "release" or not self._is_held(one)))
         return self._settle(one) if what == "settle" else self._release(one)
 
@@ -238,7 +238,7 @@ class Interleavings(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_caps_hold_and_no_bill_is_lost_whatever_is_done_at_once(database_url: str) -> None:
+def test_caps_hold_and_no_charge_is_lost_under_any_concurrent_operations(database_url: str) -> None:
     machine = type("OnOneDatabase", (Interleavings,), {"url": database_url})
     run_state_machine_as_test(
         machine,
@@ -264,7 +264,7 @@ CREWS = st.lists(STEPS, min_size=WORKERS, max_size=WORKERS)
 
 
 def own_sessions(steps: Sequence[Sequence[PlannedCall]], agent: str) -> list[list[PlannedCall]]:
-    """The same in sessions that no other example has."""
+    """Return the calls in sessions that no other example uses."""
     return [
         [
             PlannedCall(session_id=f"{agent} {s.session_id}", ceiling=s.ceiling, cost=s.cost, end=s.end)
@@ -275,7 +275,7 @@ def own_sessions(steps: Sequence[Sequence[PlannedCall]], agent: str) -> list[lis
 
 
 async def check(url: str, load: CallLoad, made: Sequence[CallResult]) -> None:
-    """Whether caps held to the end, and every bill is in the ledger and in its accounts."""
+    """Check that caps held, and that every charge is in the ledger and in its accounts."""
     assert all(one.is_within_caps for one in made)
     passed = [one.planned for one in made if one.is_admitted]
     async with await open_store(url) as store:
@@ -304,7 +304,7 @@ def crew() -> Iterator[LedgerWorkerPool]:
 @pytest.mark.process
 @settings(max_examples=limit_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
-def test_caps_hold_and_no_bill_is_lost_by_processes(
+def test_caps_hold_and_no_charge_is_lost_with_several_processes(
     database_url: str, crew: LedgerWorkerPool, steps: list[list[PlannedCall]]
 ) -> None:
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
@@ -318,7 +318,9 @@ def test_caps_hold_and_no_bill_is_lost_by_processes(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
-def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list[list[PlannedCall]]) -> None:
+def test_caps_hold_and_no_charge_is_lost_with_several_threads(
+    database_url: str, steps: list[list[PlannedCall]]
+) -> None:
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
     store = asyncio.run(open_store(database_url))
 
@@ -330,7 +332,7 @@ def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list
 
 
 def by_threads(store: Store, load: CallLoad, steps: Sequence[Sequence[PlannedCall]]) -> list[CallResult]:
-    """What became of the steps, each list of them in a thread with an event loop of its own."""
+    """Return the results of the steps, each list run in a thread with its own event loop."""
     gate = threading.Barrier(len(steps))
     made: list[CallResult] = []
 
@@ -349,7 +351,7 @@ def by_threads(store: Store, load: CallLoad, steps: Sequence[Sequence[PlannedCal
 FULL = PlannedCall(session_id="all of it", ceiling=1, cost=1, end=CallEnd.SETTLED)
 
 
-def test_of_400_calls_by_four_processes_as_many_are_let_through_as_the_cap_has_room_for(
+def test_a_cap_admits_exactly_as_many_of_400_calls_of_four_processes_as_fit(
     database_url: str, crew: LedgerWorkerPool
 ) -> None:
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, concurrency=16)
@@ -360,7 +362,7 @@ def test_of_400_calls_by_four_processes_as_many_are_let_through_as_the_cap_has_r
     asyncio.run(check(database_url, load, made))
 
 
-async def test_of_400_calls_at_once_as_many_are_let_through_as_the_cap_has_room_for(database_url: str) -> None:
+async def test_a_cap_admits_exactly_as_many_of_400_concurrent_calls_as_fit(database_url: str) -> None:
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, concurrency=400)
     async with await open_store(database_url) as store:
         made = await make_calls(store, load, "one", own_sessions([[FULL] * 400], load.agent)[0])

@@ -1,4 +1,4 @@
-"""Where Anthropic takes system messages among the others: between a user's turn and the assistant's."""
+"""System messages among the others, which Anthropic accepts between a user and an assistant turn."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def asked(*messages: Json) -> Json:
         [user("x"), system("a"), DIRECTIVE, assistant("y"), user("z")],
     ],
 )
-def test_a_system_message_stands_between_the_user_and_the_assistant(messages: list[Json]) -> None:
+def test_a_system_message_is_accepted_between_user_and_assistant(messages: list[Json]) -> None:
     assert takes(ANTHROPIC, asked(*messages))
 
 
@@ -67,12 +67,12 @@ def test_a_system_message_stands_between_the_user_and_the_assistant(messages: li
         ([user("x"), system("")], "messages: text content blocks must be non-empty"),
     ],
 )
-def test_a_system_message_anywhere_else_is_refused(messages: list[Json], says: str) -> None:
+def test_a_system_message_anywhere_else_is_rejected(messages: list[Json], says: str) -> None:
     assert refusal(ANTHROPIC, asked(*messages)).message.startswith(says)
 
 
 @pytest.mark.parametrize("model", [CLAUDE, "claude-opus-4-7", "claude-opus-4-6", "claude-3-7-sonnet-latest"])
-def test_models_before_opus_4_8_take_no_system_messages(model: str) -> None:
+def test_models_before_opus_4_8_accept_no_system_messages(model: str) -> None:
     body = claude(user("x"), system("a"), model=model)
 
     assert refusal(ANTHROPIC, body).message == "role 'system' is not supported on this model"

@@ -1,4 +1,4 @@
-"""The same of both databases: light looks at sessions, however long they are."""
+"""Dashboard queries on both databases."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace as with_
@@ -28,7 +28,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def test_the_windows_of_the_last_requests_come_in_their_order(store: Store) -> None:
+async def test_window_samples_of_the_last_requests_are_in_order(store: Store) -> None:
     await store.traces.save(
         [
             replace(
@@ -55,7 +55,7 @@ async def test_the_windows_of_the_last_requests_come_in_their_order(store: Store
     assert await store.dashboard.count_requests("s", before=(3.0, "r3")) == 3
 
 
-async def test_what_filled_windows_is_read_without_their_edits(store: Store) -> None:
+async def test_window_contents_are_read_without_edits(store: Store) -> None:
     await store.traces.save([TRACE, replace(TRACE, id="b", broke=None, sections=())])
     found = await store.dashboard.window_contents([TRACE.id, "b", "never"])
 
@@ -67,7 +67,7 @@ async def test_what_filled_windows_is_read_without_their_edits(store: Store) -> 
     assert await store.dashboard.window_contents([]) == {}
 
 
-async def test_folds_are_counted_for_many_sessions_at_once(store: Store) -> None:
+async def test_compactions_are_counted_for_many_sessions_at_once(store: Store) -> None:
     await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
     await store.compactions.record(with_(COMPACTION, id="again"), (), lease=None)
     await store.compactions.record(
@@ -85,7 +85,7 @@ async def test_folds_are_counted_for_many_sessions_at_once(store: Store) -> None
     assert await store.dashboard.count_compactions([]) == {}
 
 
-async def test_of_what_was_folded_the_ends_are_read_or_a_page(store: Store) -> None:
+async def test_compacted_messages_are_read_at_both_ends_or_by_page(store: Store) -> None:
     messages = [b'{"number": %d}' % number for number in range(20)]
     first = with_(COMPACTION, id="first", messages=12)
     second = with_(COMPACTION, id="second", messages=20, earlier_id="first")
@@ -112,7 +112,7 @@ async def test_of_what_was_folded_the_ends_are_read_or_a_page(store: Store) -> N
     assert not (await store.dashboard.compacted_ends(["first"], each=2))["first"].is_taken_in
 
 
-async def test_a_message_that_is_far_too_long_is_not_read_as_a_whole(store: Store) -> None:
+async def test_a_very_long_message_is_only_read_in_part(store: Store) -> None:
     long = b"\xff" + b"x" * 1_000_000
     await store.compactions.record(with_(COMPACTION, messages=2), [long, b"\0short"], lease=None)
     first, second = (await store.dashboard.compacted_ends([COMPACTION.id], each=3))[COMPACTION.id].turns
@@ -122,7 +122,7 @@ async def test_a_message_that_is_far_too_long_is_not_read_as_a_whole(store: Stor
     assert (second.message, second.is_complete) == (b"\0short", True)
 
 
-async def test_children_are_found_by_the_session_that_they_come_from(store: Store) -> None:
+async def test_children_are_found_by_their_parent_session(store: Store) -> None:
     parent = make_session("parent", 3)
     await store.sessions.save([SessionUpdate(session=parent, turns=make_turns("parent", 0, 3))])
     for name in ("b", "a", "refused"):
@@ -136,7 +136,7 @@ async def test_children_are_found_by_the_session_that_they_come_from(store: Stor
     assert await store.session_tree.children("a", limit=5) == []
 
 
-async def test_what_descendants_cost_is_added_up_for_each_session(store: Store) -> None:
+async def test_costs_of_descendants_are_summed_for_each_session(store: Store) -> None:
     family = [("root", None), ("sub", "root"), ("deeper", "sub"), ("other", None)]
     circle = [("one", "two"), ("two", "one")]
     sessions = [replace(make_session(name, 1), parent_id=parent) for name, parent in family + circle]
@@ -153,7 +153,7 @@ async def test_what_descendants_cost_is_added_up_for_each_session(store: Store) 
     }
 
 
-async def test_a_session_is_shown_as_its_agent_its_folder_or_first_words_and_its_time(store: Store) -> None:
+async def test_a_session_title_has_its_agent_its_folder_or_first_words_and_its_time(store: Store) -> None:
     told = [
         replace(make_session("in", 1), folder="/home/ana/garden", opening="Plant the beans"),
         replace(make_session("said", 1), opening="Plant the beans", parent_id="in"),

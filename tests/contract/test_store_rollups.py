@@ -1,4 +1,4 @@
-"""The same of both databases: what requests and bills add up to, by hours and by sessions."""
+"""Totals of requests and charges by hour and session, on both databases."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -30,7 +30,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def added(store: Store) -> RollupStore:
-    """The store is what the room asks for; mypy sees to it."""
+    """mypy checks that the store implements the protocol."""
     return store.totals
 
 
@@ -52,11 +52,11 @@ async def all_of(store: Store, agent: str | None = None) -> Totals:
 async def groups(
     added: RollupStore, *per: TotalsGroup, **asked: float | str | None
 ) -> list[tuple[tuple[str, ...], int]]:
-    """How many requests there are by the groups."""
+    """Count the requests by group."""
     return [(group, totals.requests) for group, totals in await added.sum_totals(per, **asked)]  # type: ignore[arg-type]
 
 
-async def test_nothing_adds_up_to_nothing(added: RollupStore) -> None:
+async def test_an_empty_store_has_zero_totals(added: RollupStore) -> None:
     assert await added.sum_totals() == await added.sum_totals(since=NOON, until=NOON) == [((), Totals())]
     assert await added.sum_totals([TotalsGroup.DAY]) == []
     assert [await added.list_sessions(limit=9), await added.list_agents()] == [[], []]
@@ -64,7 +64,7 @@ async def test_nothing_adds_up_to_nothing(added: RollupStore) -> None:
     assert await added.get_session("s") is None
 
 
-async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) -> None:
+async def test_totals_include_every_number_of_a_request_and_its_charge(store: Store) -> None:
     await settle(store, CHARGE)
     await store.traces.save([with_changes(TRACE, at=NOON + 1)])
 
@@ -98,7 +98,7 @@ async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) 
     )
 
 
-async def test_what_is_told_twice_is_added_once(store: Store) -> None:
+async def test_what_is_saved_twice_is_added_once(store: Store) -> None:
     for _ in range(2):
         await settle(store, CHARGE, with_changes(CHARGE, dollars=Decimal(9)))
         await store.traces.save([trace("r"), trace("r", status=529)], [("r", BROKE), ("r", BROKE)])
@@ -112,7 +112,7 @@ async def test_what_is_told_twice_is_added_once(store: Store) -> None:
     assert session.totals == totals
 
 
-async def test_a_bill_without_a_price_is_counted_and_adds_no_money(store: Store) -> None:
+async def test_a_charge_without_a_price_is_counted_and_adds_no_money(store: Store) -> None:
     charged = with_changes(make_charge(make_call("a"), None), charge=Decimal(7))
     await settle(store, charged, make_charge(make_call("b"), 2))
 
@@ -121,7 +121,7 @@ async def test_a_bill_without_a_price_is_counted_and_adds_no_money(store: Store)
     assert totals.cache == CacheUsage(uncached=20)
 
 
-async def test_a_request_fails_by_the_providers_error_and_not_by_a_client_who_went_away(store: Store) -> None:
+async def test_provider_errors_count_as_failures_and_client_disconnects_do_not(store: Store) -> None:
     statuses = (200, 0, 400, 529, 301)
     await store.traces.save([trace(f"{status}", status=status) for status in statuses])
 
@@ -129,7 +129,7 @@ async def test_a_request_fails_by_the_providers_error_and_not_by_a_client_who_we
     assert (totals.requests, totals.failed) == (5, 2)
 
 
-async def test_they_are_told_by_hour_day_agent_model_and_category(store: Store) -> None:
+async def test_totals_are_grouped_by_hour_day_agent_model_and_category(store: Store) -> None:
     await store.traces.save(
         [
             trace("a", NOON),
@@ -156,9 +156,7 @@ async def test_they_are_told_by_hour_day_agent_model_and_category(store: Store) 
 
 
 @pytest.mark.parametrize("per", [(), (TotalsGroup.AGENT,), (TotalsGroup.DAY,), (TotalsGroup.HOUR,)])
-async def test_a_time_is_made_of_whole_hours_whatever_it_is_told_by(
-    store: Store, per: tuple[TotalsGroup, ...]
-) -> None:
+async def test_periods_cover_whole_hours_in_any_grouping(store: Store, per: tuple[TotalsGroup, ...]) -> None:
     midnight = NOON - DAY / 2
     hours = range(-30, 60, 5)
     await store.traces.save([trace(f"{hour}", midnight + hour * HOUR + 1) for hour in hours])
@@ -175,7 +173,7 @@ async def test_a_time_is_made_of_whole_hours_whatever_it_is_told_by(
         assert sum(n for _, n in await groups(store.totals, *per, until=until)) == sum(h < end for h in hours)
 
 
-async def test_a_late_bill_is_added_to_the_hour_of_its_call(store: Store) -> None:
+async def test_a_late_charge_is_added_to_the_hour_of_its_call(store: Store) -> None:
     await settle(store, make_charge(make_call("now"), 1), make_charge(make_call("late", at=NOON - DAY), 2))
 
     found = await store.totals.sum_totals([TotalsGroup.DAY])
@@ -187,7 +185,7 @@ async def test_a_late_bill_is_added_to_the_hour_of_its_call(store: Store) -> Non
     assert (session.first_at, session.last_at) == (NOON - DAY, NOON)
 
 
-async def test_the_newest_request_tells_model_and_window_whichever_is_written_first(store: Store) -> None:
+async def test_model_and_window_come_from_the_newest_request_in_any_order_of_writes(store: Store) -> None:
     new = trace("new", NOON + 9, tokens=900, window_tokens=None, model="new")
     old = trace("old", NOON, tokens=100, model="old")
     await store.traces.save([new])
@@ -204,7 +202,7 @@ async def test_the_newest_request_tells_model_and_window_whichever_is_written_fi
     assert (second.session_id, second.model, second.tokens) == ("t", "new", 900)
 
 
-async def test_a_bill_alone_is_a_session_and_what_has_no_session_is_none(store: Store) -> None:
+async def test_a_charge_alone_creates_session_totals_and_one_without_a_session_does_not(store: Store) -> None:
     await settle(
         store,
         make_charge(make_call("a", session_id="billed"), 1),
@@ -218,7 +216,7 @@ async def test_a_bill_alone_is_a_session_and_what_has_no_session_is_none(store: 
     assert (totals.calls, totals.requests) == (2, 1)
 
 
-async def test_sessions_come_in_pages_newest_or_dearest_first_and_filtered(store: Store) -> None:
+async def test_sessions_are_paged_newest_or_most_expensive_first_and_filtered(store: Store) -> None:
     for number, dollars in enumerate((3, 1, 2, 2)):
         of = make_call(f"{number}", session_id=f"s{number}", at=NOON + number, agent="ana" if number else "bo")
         await settle(store, make_charge(of, dollars))
@@ -246,7 +244,7 @@ async def test_sessions_come_in_pages_newest_or_dearest_first_and_filtered(store
     assert await added.count_sessions(agent="ana", since=NOON + 2, id_prefix="s3") == 1
 
 
-async def test_a_pulse_is_another_as_soon_as_something_is_added(store: Store) -> None:
+async def test_the_change_token_changes_when_something_is_added(store: Store) -> None:
     added = store.totals
     seen = [await added.get_change_token()]
     of_session = [await added.get_change_token("s")]
@@ -273,7 +271,7 @@ async def test_a_pulse_is_another_as_soon_as_something_is_added(store: Store) ->
     assert await added.get_change_token() != seen[-1]
 
 
-async def test_planned_rewrites_are_counted_once_and_apart_from_cache_breaks(store: Store) -> None:
+async def test_planned_rewrites_are_counted_once_and_separately_from_cache_misses(store: Store) -> None:
     planned = replace(BROKE, cause="compaction", is_planned=True)
     await store.traces.save([trace("a", NOON, broke=planned), trace("b", NOON + 1)])
     for _ in range(2):
@@ -284,7 +282,7 @@ async def test_planned_rewrites_are_counted_once_and_apart_from_cache_breaks(sto
     assert (totals.breaks, totals.lost_tokens, totals.lost_dollars) == (0, 0, Decimal(0))
 
 
-async def test_calls_that_would_not_fit_are_counted_apart(store: Store) -> None:
+async def test_calls_that_would_not_fit_are_counted_separately(store: Store) -> None:
     await settle(store, with_changes(CHARGE, savings=Savings(comparison=Comparison.WOULD_NOT_FIT)))
 
     totals = await all_of(store)
@@ -292,7 +290,7 @@ async def test_calls_that_would_not_fit_are_counted_apart(store: Store) -> None:
     assert (totals.compared, totals.without, totals.saved) == (0, Decimal(0), Decimal(0))
 
 
-async def test_sums_end_where_they_could_no_longer_be_added_to(store: Store) -> None:
+async def test_sums_are_clamped_to_the_largest_storable_value(store: Store) -> None:
     most = with_changes(
         CHARGE,
         usage=Usage(cache=CacheUsage(read=2**62), output_tokens=2**62),
@@ -314,7 +312,7 @@ async def test_sums_end_where_they_could_no_longer_be_added_to(store: Store) -> 
     assert (two_hours.dollars, two_hours.saved_by_compaction) == (2 * MAX_DOLLARS, -2 * MAX_DOLLARS)
 
 
-async def test_odd_times_and_names_lose_nothing(store: Store) -> None:
+async def test_unusual_times_and_names_lose_nothing(store: Store) -> None:
     await store.traces.save(
         [
             trace("early", -5.0, session_id="\0" * 3),

@@ -1,4 +1,4 @@
-"""The same of both databases: sessions, their turns, and what was counted of them."""
+"""Sessions, their turns and counts, on both databases."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,11 +26,11 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 def as_turns(store: Store) -> SessionStore:
-    """The store is what the room asks for; mypy sees to it."""
+    """mypy checks that the store implements the protocol."""
     return store.sessions
 
 
-async def test_a_session_comes_back_as_it_was_kept(store: Store) -> None:
+async def test_a_session_is_loaded_as_saved(store: Store) -> None:
     kept = as_turns(store)
     parent = make_session("s", 2)
     child = make_session("fork", 3, parent=parent)
@@ -43,7 +43,7 @@ async def test_a_session_comes_back_as_it_was_kept(store: Store) -> None:
     assert await kept.get_session("nobody") is None
 
 
-async def test_turns_are_known_by_agent_and_hash(store: Store) -> None:
+async def test_turns_are_found_by_agent_and_hash(store: Store) -> None:
     new = make_turns("s", 0, 3)
     await store.sessions.save([SessionUpdate(session=make_session("s", 3), turns=new)])
 
@@ -63,7 +63,7 @@ async def test_any_number_of_turns_can_be_asked_for_at_once(store: Store, many: 
     )
 
 
-async def test_a_session_is_stored_as_it_was_seen_last(store: Store) -> None:
+async def test_the_latest_state_of_a_session_is_stored(store: Store) -> None:
     for messages, seen_at in ((2, 100.0), (4, 300.0), (3, 200.0)):
         new = make_turns("s", 0, messages)
         await store.sessions.save(
@@ -74,7 +74,7 @@ async def test_a_session_is_stored_as_it_was_seen_last(store: Store) -> None:
     assert len(await store.sessions.find_turns(AGENT, message_hashes("s", 0, 4))) == 4
 
 
-async def test_all_that_is_known_of_a_session_comes_back(store: Store) -> None:
+async def test_all_fields_of_a_session_are_loaded(store: Store) -> None:
     told = replace(
         make_session("s", 2),
         caller="who",
@@ -88,7 +88,7 @@ async def test_all_that_is_known_of_a_session_comes_back(store: Store) -> None:
     assert await store.sessions.get_session("s") == replace(told, opening="Fix the ? bug")
 
 
-async def test_a_session_that_goes_on_gets_a_caller_once_and_its_latest_setting(store: Store) -> None:
+async def test_a_continued_session_gets_a_caller_once_and_its_latest_setting(store: Store) -> None:
     states = [(None, None), ("me", b"x"), ("you", b"y"), (None, None)]
     for seen_at, (caller, setting) in enumerate(states, 1):
         going_on = replace(make_session("s", 2, seen_at=float(seen_at)), caller=caller, setting=setting)
@@ -99,7 +99,7 @@ async def test_a_session_that_goes_on_gets_a_caller_once_and_its_latest_setting(
     assert (found.caller, found.setting) == ("me", b"y")
 
 
-async def test_sessions_answers_and_counts_of_many_requests_are_kept_in_one(store: Store) -> None:
+async def test_sessions_answers_and_counts_of_many_requests_are_saved_in_one_transaction(store: Store) -> None:
     (counted,) = message_hashes("new", 0, 1)
     kept: list[SessionWrite] = [
         SessionUpdate(session=make_session("old", 3), turns=make_turns("old", 0, 3)),
@@ -130,7 +130,7 @@ async def test_sessions_answers_and_counts_of_many_requests_are_kept_in_one(stor
     assert [one.id for _, one in await store.sessions.find_answers([b"m", b"other"])] == ["new"]
 
 
-async def test_an_answer_leads_to_all_sessions_that_got_it_and_stays_as_it_was_last(store: Store) -> None:
+async def test_an_answer_leads_to_all_its_sessions_in_its_latest_state(store: Store) -> None:
     for name in ("a", "b"):
         await store.sessions.save([SessionUpdate(session=make_session(name, 2))])
         for at in (1.0, 2.0):
@@ -145,7 +145,7 @@ async def test_an_answer_leads_to_all_sessions_that_got_it_and_stays_as_it_was_l
     assert await store.sessions.find_answers([]) == []
 
 
-async def test_sessions_are_found_by_their_ends_and_their_callers(store: Store) -> None:
+async def test_sessions_are_found_by_last_hash_and_caller(store: Store) -> None:
     own = [
         replace(make_session(name, 2), caller=caller)
         for name, caller in (("a", "me"), ("b", "you"), ("c", None))
@@ -163,7 +163,7 @@ async def test_sessions_are_found_by_their_ends_and_their_callers(store: Store) 
     assert await store.sessions.find_sessions_ending_at(AGENT, "me", []) == []
 
 
-async def test_a_turn_that_two_requests_have_counted_is_kept_as_the_later_says(store: Store) -> None:
+async def test_the_later_of_two_counts_of_a_turn_is_stored(store: Store) -> None:
     await store.sessions.save([SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))])
     first, second = message_hashes("s", 0, 2)
     told = [{first: b"7", second: b"8"}, {first: b"9"}]
@@ -173,7 +173,7 @@ async def test_a_turn_that_two_requests_have_counted_is_kept_as_the_later_says(s
     assert await store.sessions.get_counts(AGENT, [first, second], "o200k") == {first: b"9", second: b"8"}
 
 
-async def test_a_turn_stays_with_the_session_that_had_it_first(store: Store) -> None:
+async def test_a_turn_belongs_to_the_first_session_that_had_it(store: Store) -> None:
     await store.sessions.save([SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))])
     shared = [replace(turn, session_id="new") for turn in make_turns("s", 1, 3)]
 
@@ -183,7 +183,7 @@ async def test_a_turn_stays_with_the_session_that_had_it_first(store: Store) -> 
     assert [known[one].session_id for one in message_hashes("s", 0, 3)] == ["s", "s", "new"]
 
 
-async def test_a_parent_is_seen_in_its_child(store: Store) -> None:
+async def test_saving_a_child_updates_when_its_parent_was_last_seen(store: Store) -> None:
     parent = make_session("s", 2, seen_at=100.0)
     await store.sessions.save([SessionUpdate(session=parent, turns=make_turns("s", 0, 2))])
 
@@ -193,7 +193,7 @@ async def test_a_parent_is_seen_in_its_child(store: Store) -> None:
         assert await store.sessions.get_session("s") == replace(parent, seen_at=then)
 
 
-async def test_many_who_keep_the_same_at_once_all_succeed(store: Store) -> None:
+async def test_concurrent_saves_of_the_same_turns_all_succeed(store: Store) -> None:
     move = SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))
 
     await asyncio.gather(*(store.sessions.save([move]) for _ in range(20)))
@@ -201,7 +201,7 @@ async def test_many_who_keep_the_same_at_once_all_succeed(store: Store) -> None:
     assert await store.sessions.get_session("s") == make_session("s", 2)
 
 
-async def test_many_sessions_at_once_are_all_kept(store: Store) -> None:
+async def test_concurrent_saves_of_many_sessions_are_all_stored(store: Store) -> None:
     names = [f"session {number}" for number in range(200)]
 
     await asyncio.gather(
@@ -214,7 +214,7 @@ async def test_many_sessions_at_once_are_all_kept(store: Store) -> None:
     assert all(await asyncio.gather(*(store.sessions.get_session(name) for name in names)))
 
 
-async def test_what_was_counted_is_kept_by_counter_and_what_was_last_stays(store: Store) -> None:
+async def test_counts_are_stored_by_counter_and_the_last_one_counts(store: Store) -> None:
     first, second, third = message_hashes("s", 0, 3)
 
     await store.sessions.save_counts(AGENT, {first: b"7", second: b"\x00\xff"}, "o200k")
@@ -233,14 +233,14 @@ async def test_what_was_counted_is_kept_by_counter_and_what_was_last_stays(store
 
 
 @pytest.mark.parametrize("name", ["a\0b", "half \ud83d"])
-async def test_a_name_that_not_both_databases_can_hold_is_refused_by_either(store: Store, name: str) -> None:
+async def test_both_databases_reject_a_name_that_one_of_them_cannot_store(store: Store, name: str) -> None:
     with pytest.raises(BadOption, match="agent"):
         await store.sessions.find_turns(name, [hash_word(1)])
     with pytest.raises(BadOption, match="session_id"):
         await store.sessions.save([SessionUpdate(session=make_session(name, 1), turns=[])])
 
 
-async def test_any_other_name_is_kept_as_it_is(store: Store) -> None:
+async def test_any_other_name_is_stored_unchanged(store: Store) -> None:
     names = ["", "  ", "two\nlines", "Zoë 你好 🙂", "'; DROP TABLE turns_v1; --", "100% ?", "\u202e"]
     for name in names:
         await store.sessions.save([SessionUpdate(session=make_session(name, 1), turns=make_turns(name, 0, 1))])
@@ -249,7 +249,7 @@ async def test_any_other_name_is_kept_as_it_is(store: Store) -> None:
         assert await store.sessions.get_session(name) == make_session(name, 1)
 
 
-async def test_what_was_kept_is_there_when_the_store_is_opened_again(database_url: str) -> None:
+async def test_stored_data_is_there_when_the_store_is_reopened(database_url: str) -> None:
     async with await open_store(database_url) as first:
         await first.sessions.save([SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))])
 

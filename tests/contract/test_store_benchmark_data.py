@@ -1,4 +1,4 @@
-"""The store that pages are measured on is one that Foveate could have written."""
+"""The store that pages are benchmarked on is one that Foveate could have written."""
 
 import asyncio
 from pathlib import Path
@@ -8,13 +8,13 @@ import pytest
 from benchmarks.web_data import fill_store
 from foveate.session.rollups import TotalsGroup
 from foveate.store import open_store
-from tests.contract.test_store_totals_always import check
+from tests.contract.test_store_rollups_properties import check
 
 NOW = 1_794_744_000.0
 
 
 @pytest.mark.slow
-def test_a_filled_store_has_as_much_as_was_asked_for_and_its_totals_are_right(tmp_path: Path) -> None:
+def test_a_filled_store_has_the_requested_size_and_correct_totals(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/filled.sqlite"
 
     fill_store(url, sessions=30, rows=4_000, now=NOW)

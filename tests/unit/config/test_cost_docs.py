@@ -1,4 +1,4 @@
-"""The page on money names every scope, category and setting, and its example can be used."""
+"""The documentation of costs has every scope, category and setting, and a valid example."""
 
 import re
 from pathlib import Path
@@ -18,12 +18,12 @@ def page(root: Path) -> str:
 
 
 @pytest.mark.parametrize("word", [*CapScope, *Category])
-def test_a_scope_and_a_category_has_a_row_of_its_own(page: str, word: str) -> None:
+def test_every_scope_and_category_is_documented(page: str, word: str) -> None:
     assert re.search(rf"^\| `{word}` \| \S", page, re.MULTILINE), f"docs/cost.md does not explain {word}"
 
 
 @pytest.mark.parametrize("key", sorted({*CAP_KEYS, *PRICE_KEYS}))
-def test_a_setting_has_a_row_of_its_own(page: str, key: str) -> None:
+def test_every_setting_is_documented(page: str, key: str) -> None:
     assert re.search(rf"^\| (`\w+`, )*`{key}`[^|]*\| \S", page, re.MULTILINE), (
         f"docs/cost.md does not explain {key}"
     )
@@ -32,18 +32,18 @@ def test_a_setting_has_a_row_of_its_own(page: str, key: str) -> None:
 @pytest.mark.parametrize(
     "word", [*COST_KEYS, *TIER_KEYS, *UnknownPricePolicy, *GroupBy, "warnings", "lease_seconds"]
 )
-def test_a_word_is_in_the_page(page: str, word: str) -> None:
+def test_every_term_is_documented(page: str, word: str) -> None:
     assert re.search(rf"\b{word}\b", page), f"docs/cost.md does not mention {word}"
 
 
-def test_defaults_are_those_that_hold(page: str) -> None:
+def test_documented_defaults_are_correct(page: str) -> None:
     assert re.search(rf"^\| `warn_at` \|.*\| {DEFAULT_WARN_AT} \|$", page, re.MULTILINE)
     options = AdmissionOptions()
     assert f"`lease_seconds` ({options.lease_seconds:g} s)" in page
     assert f"({options.max_waiting:,} of them at most)" in page
 
 
-def test_the_example_is_a_configuration(page: str) -> None:
+def test_the_documented_example_is_valid(page: str) -> None:
     example = re.search(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert example
 

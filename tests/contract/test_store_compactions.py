@@ -1,4 +1,4 @@
-"""The same of both databases: folds, what they folded, and who may fold."""
+"""Compactions, the messages they replaced, and leases, on both databases."""
 
 import asyncio
 import uuid
@@ -38,11 +38,11 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 def as_journal(store: Store) -> CompactionStore:
-    """The store is what the room asks for; mypy sees to it."""
+    """mypy checks that the store implements the protocol."""
     return store.compactions
 
 
-async def test_a_fold_comes_back_as_it_was_recorded_with_every_turn_it_folded(store: Store) -> None:
+async def test_a_compaction_is_loaded_as_recorded_with_every_message_it_replaced(store: Store) -> None:
     journal = as_journal(store)
 
     assert await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
@@ -54,7 +54,7 @@ async def test_a_fold_comes_back_as_it_was_recorded_with_every_turn_it_folded(st
 
 
 def new_name() -> str:
-    """One that no other example has, also where Hypothesis tries the same again: they share a database."""
+    """Return a name that no other example uses: they share a database, and Hypothesis may repeat examples."""
     return uuid.uuid4().hex
 
 
@@ -65,7 +65,7 @@ FOLDS = st.builds(
     session_id=st.just("s"),
     boundary=st.binary(min_size=32, max_size=32),
     messages=st.integers(0, 10_000),
-    summary=st.text(st.characters(), max_size=60),  # half characters and NUL too
+    summary=st.text(st.characters(), max_size=60),  # including lone surrogates and NUL
     carried=st.lists(st.text(st.characters(), max_size=9), max_size=3).map(tuple),
     tokens_before=st.integers(0, 2**53),
     tokens_after=st.integers(0, 2**53),
@@ -82,7 +82,7 @@ FOLDS = st.builds(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recorded=st.lists(st.tuples(FOLDS, st.lists(st.binary(max_size=20), max_size=4)), max_size=4))
-def test_any_fold_comes_back_to_the_last_digit_and_character(
+def test_any_compaction_is_loaded_exactly_as_recorded(
     database_url: str, recorded: list[tuple[Compaction, list[bytes]]]
 ) -> None:
     async def check() -> None:
@@ -98,7 +98,7 @@ def test_any_fold_comes_back_to_the_last_digit_and_character(
     asyncio.run(check())
 
 
-async def test_a_fold_that_is_recorded_twice_is_there_once_as_it_was_first(store: Store) -> None:
+async def test_a_compaction_recorded_twice_is_stored_once_as_the_first_time(store: Store) -> None:
     assert await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
     assert await store.compactions.record(
@@ -109,7 +109,7 @@ async def test_a_fold_that_is_recorded_twice_is_there_once_as_it_was_first(store
     assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
 
 
-async def test_a_fold_that_took_in_an_earlier_one_keeps_only_what_is_new_and_gives_back_all(
+async def test_a_compaction_on_top_of_another_stores_only_new_messages_and_loads_all(
     store: Store,
 ) -> None:
     second = replace(COMPACTION, id="second", messages=6, earlier_id=COMPACTION.id)
@@ -123,7 +123,7 @@ async def test_a_fold_that_took_in_an_earlier_one_keeps_only_what_is_new_and_giv
     assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
 
 
-async def test_what_was_folded_or_cut_somewhere_is_found_there_undone_or_not(store: Store) -> None:
+async def test_compactions_and_truncations_are_found_by_boundary_even_if_undone(store: Store) -> None:
     journal = store.compactions
     for outcome in CompactionOutcome:
         await journal.record(
@@ -147,7 +147,7 @@ async def test_what_was_folded_or_cut_somewhere_is_found_there_undone_or_not(sto
     assert await journal.find_compactions(AGENT, []) == []
 
 
-async def test_of_folds_the_longest_comes_first_and_then_the_newest(store: Store) -> None:
+async def test_compactions_are_sorted_by_length_and_then_by_age(store: Store) -> None:
     boundaries = [COMPACTION.boundary, hash_word("later")]
     await store.compactions.record(make_compaction("old", at=1.0), (), lease=None)
     await store.compactions.record(make_compaction("new", at=2.0), (), lease=None)
@@ -158,7 +158,7 @@ async def test_of_folds_the_longest_comes_first_and_then_the_newest(store: Store
     assert compaction_ids(await store.compactions.find_compactions(AGENT, boundaries)) == ["long", "new", "old"]
 
 
-async def test_a_fold_is_undone_once_and_its_turns_stay(store: Store) -> None:
+async def test_a_compaction_is_undone_once_and_its_messages_stay(store: Store) -> None:
     await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
     undone = await asyncio.gather(*(store.compactions.undo(COMPACTION.id, now=300.0 + n) for n in range(5)))
@@ -171,13 +171,13 @@ async def test_a_fold_is_undone_once_and_its_turns_stay(store: Store) -> None:
     assert not await store.compactions.undo("another", now=300.0)
 
 
-async def test_a_fold_that_failed_cannot_be_undone(store: Store) -> None:
+async def test_a_failed_compaction_cannot_be_undone(store: Store) -> None:
     await store.compactions.record(replace(COMPACTION, outcome=CompactionOutcome.FAILED), (), lease=None)
 
     assert not await store.compactions.undo(COMPACTION.id, now=300.0)
 
 
-async def test_folds_are_listed_newest_first_by_agent_session_and_time(store: Store) -> None:
+async def test_compactions_are_listed_newest_first_by_agent_session_and_time(store: Store) -> None:
     for number in range(5):
         await store.compactions.record(
             make_compaction(f"f{number}", at=float(number), session_id="s" if number % 2 else "t"),
@@ -194,7 +194,7 @@ async def test_folds_are_listed_newest_first_by_agent_session_and_time(store: St
 
 
 @pytest.mark.slow
-async def test_a_model_of_an_impossible_name_is_refused_and_nothing_is_kept(store: Store) -> None:
+async def test_a_model_with_an_unstorable_name_is_rejected_and_nothing_is_stored(store: Store) -> None:
     with pytest.raises(BadOption, match="model"):
         await store.compactions.record(replace(COMPACTION, model="gpt\0"), COMPACTED_MESSAGES, lease=None)
 
@@ -210,7 +210,7 @@ async def test_money_is_not_rounded(store: Store) -> None:
     assert kept.cost == Decimal("0.3")
 
 
-async def test_of_many_who_ask_at_once_one_may_fold(store: Store) -> None:
+async def test_only_one_of_many_concurrent_callers_gets_the_lease(store: Store) -> None:
     asked = [store.compactions.acquire_lease("s", f"h{n}", ttl_seconds=300, now=1000.0) for n in range(20)]
 
     leases = [lease for lease in await asyncio.gather(*asked) if lease]
@@ -218,7 +218,7 @@ async def test_of_many_who_ask_at_once_one_may_fold(store: Store) -> None:
     assert [lease.fence for lease in leases] == [1]
 
 
-async def test_the_right_to_fold_one_session_is_none_to_fold_another(store: Store) -> None:
+async def test_a_lease_for_one_session_does_not_cover_another(store: Store) -> None:
     lease = await store.compactions.acquire_lease("t", "me", ttl_seconds=300, now=1000.0)
     await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
 
@@ -229,7 +229,7 @@ async def test_the_right_to_fold_one_session_is_none_to_fold_another(store: Stor
 
 @dataclass
 class Right:
-    """What the right to fold one session should be, in the plainest words."""
+    """A simple model of the lease of one session."""
 
     holder: str = ""
     fence: int = 0
@@ -259,10 +259,10 @@ STEPS = st.lists(
     steps=[("lease", "anna"), ("release", 0), ("renew", 0), ("record", 0), ("release", 0), ("lease", "anna")]
 )
 @example(steps=[("lease", "anna"), ("wait", 11.0), ("renew", 0), ("lease", "bert"), ("record", 0)])
-def test_a_late_one_can_neither_release_nor_renew_nor_record(
+def test_a_holder_that_lost_its_lease_can_neither_release_nor_renew_nor_record(
     database_url: str, steps: list[tuple[str, object]]
 ) -> None:
-    """FOLD 6: whatever comes in whatever order, only the newest lease of a session counts."""
+    """FOLD 6: in any order of operations, only the newest lease of a session counts."""
 
     async def check() -> None:
         right, now, name = Right(), 1000.0, new_name()
@@ -308,7 +308,7 @@ def test_a_late_one_can_neither_release_nor_renew_nor_record(
     asyncio.run(check())
 
 
-async def test_when_a_fold_came_into_use_is_kept_once_for_each_message_and_the_last_word_holds(
+async def test_application_changes_are_stored_once_per_message_and_the_last_one_counts(
     store: Store,
 ) -> None:
     uses = [
@@ -325,7 +325,7 @@ async def test_when_a_fold_came_into_use_is_kept_once_for_each_message_and_the_l
     assert replace(uses[0], is_applied=None) in await store.compactions.list_application_changes(["a"])
 
 
-async def test_why_a_fold_failed_is_kept_however_it_is_said(store: Store) -> None:
+async def test_the_reason_of_a_failed_compaction_is_stored_whatever_its_text(store: Store) -> None:
     assert await store.compactions.record(FAILED_COMPACTION, (), lease=None)
     long = replace(FAILED_COMPACTION, id="long", reason="x" * 9_999)
     assert await store.compactions.record(long, (), lease=None)

@@ -27,7 +27,7 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def fields(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every setting that there is, and its default; through lists and mappings too."""
+    """Return every setting and its default, including those within lists and mappings."""
     for name, field in model.model_fields.items():
         here = (*place, name)
         below = list(models_in(field.annotation))
@@ -40,7 +40,7 @@ def fields(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tupl
 FIELDS = dict(fields(Settings))
 COST = {("cost", "caps", key) for key in CAP_KEYS} | {("cost", "prices", key) for key in PRICE_KEYS}
 TIERS = {("cost", "prices", "tiers", "over_tokens")}
-# What stands in an agent's budget and under `cost` has pages of its own.
+# Budgets and `cost` are documented elsewhere.
 LEAVES = {place for place in FIELDS if place != ("cost",)} | COST
 
 NAMED = ("agents", "upstreams", "routes", "cost")
@@ -52,7 +52,7 @@ PLAIN = sorted(
 
 
 def said_at(data: Any, place: tuple[str, ...]) -> list[Any]:
-    """All that is said at a place, in every entry of lists and under every name."""
+    """Return all values at a key path, in every list item and under every name."""
     found = [data]
     for step in place:
         below: list[Any] = []
@@ -73,20 +73,20 @@ def plain() -> bytes:
 
 @pytest.fixture(scope="module")
 def whole(plain: bytes) -> bytes:
-    """With all that is commented out put in."""
+    """Return the example with all commented settings enabled."""
     return uncommented(plain)
 
 
 def uncommented(data: bytes) -> bytes:
-    """What is commented out has its # right before its words, or before two spaces; prose before one."""
+    """A commented setting has no space or two after its #, prose has one."""
     return re.sub(rb"^( *)#(?! \S)", rb"\1", data, flags=re.MULTILINE)
 
 
-def test_the_example_holds_what_holds_without_it(plain: bytes) -> None:
+def test_the_example_file_equals_the_defaults(plain: bytes) -> None:
     assert parse_settings(plain, "foveate.yaml") == Settings()
 
 
-def test_all_that_is_commented_out_can_be_used(whole: bytes) -> None:
+def test_all_commented_settings_are_valid(whole: bytes) -> None:
     settings = parse_settings(whole, "foveate.yaml")
 
     assert [agent.id for agent in settings.agents] == ["ana"]
@@ -97,12 +97,12 @@ def test_all_that_is_commented_out_can_be_used(whole: bytes) -> None:
 
 
 @pytest.mark.parametrize("place", sorted(LEAVES | TIERS), ids=".".join)
-def test_a_setting_is_in_the_example(place: tuple[str, ...], whole: bytes) -> None:
+def test_every_setting_is_in_the_example_file(place: tuple[str, ...], whole: bytes) -> None:
     assert said_at(parse_document(whole, "foveate.yaml").data, place), (
         f"examples/foveate.yaml lacks {'.'.join(place)}"
     )
 
 
 @pytest.mark.parametrize("place", PLAIN, ids=".".join)
-def test_a_default_stands_in_the_example_as_it_is(place: tuple[str, ...], plain: bytes) -> None:
+def test_the_example_file_has_the_right_defaults(place: tuple[str, ...], plain: bytes) -> None:
     assert said_at(parse_document(plain, "foveate.yaml").data, place) == [FIELDS[place]]

@@ -1,4 +1,4 @@
-"""What stands in each place of a chat completion: a table of what is refused, and one of what is taken."""
+"""Fields of chat completion requests: tables of rejected and of accepted values."""
 
 from typing import Any
 
@@ -240,7 +240,7 @@ TAKEN: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_with_the_name_of_the_parameter(name: str) -> None:
+def test_errors_name_the_parameter(name: str) -> None:
     body, says, param = REFUSED[name]
     problem = refusal(Format.CHAT, body)
 
@@ -249,5 +249,5 @@ def test_it_is_refused_with_the_name_of_the_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_it_is_taken(name: str) -> None:
+def test_valid_fields_are_accepted(name: str) -> None:
     assert takes(Format.CHAT, TAKEN[name])

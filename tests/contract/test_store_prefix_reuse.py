@@ -1,4 +1,4 @@
-"""Which prefixes agents ask for again is kept on both databases."""
+"""Prefix reuse of agents, on both databases."""
 
 from collections.abc import AsyncIterator
 
@@ -20,7 +20,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def test_what_was_learnt_is_loaded_with_the_newest_last(store: Store) -> None:
+async def test_prefix_reuse_is_loaded_with_the_newest_last(store: Store) -> None:
     await store.prefix_reuse.save({"bo": learnt(2)}, now=2.0)
     await store.prefix_reuse.save({"ana": learnt(3)}, now=1.0)
 
@@ -58,7 +58,7 @@ async def test_a_row_that_cannot_be_read_is_ignored(store: Store, database_url: 
     assert await store.prefix_reuse.load(since=0.0, limit=9) == {}
 
 
-async def test_agents_that_were_not_seen_for_long_are_forgotten(store: Store) -> None:
+async def test_prefix_reuse_of_inactive_agents_is_deleted(store: Store) -> None:
     day = 86_400.0
     await store.prefix_reuse.save({"ana": learnt(1)}, now=1 * day)
     await store.prefix_reuse.save({"bo": learnt(1)}, now=9 * day)

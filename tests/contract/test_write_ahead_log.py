@@ -1,4 +1,4 @@
-"""Calls are noted before they are sent and booked: none is lost with its process, none is recorded twice."""
+"""The write-ahead log: no call is lost with its process, and none is recorded twice."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ def bill(name: str) -> Charge:
 
 
 async def left_in(folder: Path) -> list[str]:
-    """The calls whose bills somebody who looks now finds there."""
+    """Return the calls whose charges another process would find now."""
     spool = FileOutbox(folder)
     found = [bill.call.id for left in await spool.orphans() for bill in left.charges]
     await spool.close()
@@ -35,19 +35,19 @@ async def left_in(folder: Path) -> list[str]:
 
 
 def killed(notes: FileWriteAheadLog) -> None:
-    """As if its process were no more: nothing of it is tidied up."""
+    """Simulate a killed process: nothing is cleaned up."""
     assert notes._file is not None
     os.close(notes._file)
     notes._file = None
 
 
-async def test_a_bill_outlives_its_process_until_it_is_booked(tmp_path: Path) -> None:
+async def test_a_charge_outlives_its_process_until_it_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     notes, books = FileWriteAheadLog(folder), Books()
     ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
     for name in ("booked", "lost"):
         ours.log_charge(bill(name))
-    assert await left_in(folder) == []  # its process lives
+    assert await left_in(folder) == []  # its process is alive
     assert (await ours.settle(bill("booked"))).outcome is SettlementOutcome.BOOKED
     killed(notes)
 
@@ -58,7 +58,7 @@ async def test_a_bill_outlives_its_process_until_it_is_booked(tmp_path: Path) ->
     assert list(folder.iterdir()) == []
 
 
-async def test_a_bill_of_a_process_that_died_too_early_is_booked_as_not_compared(
+async def test_a_charge_of_a_crashed_process_is_recorded_as_not_compared(
     tmp_path: Path,
 ) -> None:
     noted, notes, books = replace(CHARGE, savings=Savings()), FileWriteAheadLog(tmp_path), Books()
@@ -71,7 +71,7 @@ async def test_a_bill_of_a_process_that_died_too_early_is_booked_as_not_compared
     assert books.entries_ == [noted]
 
 
-async def test_a_bill_that_waits_for_the_store_waits_in_one_place(tmp_path: Path) -> None:
+async def test_a_charge_that_waits_for_the_store_is_in_one_place(tmp_path: Path) -> None:
     notes, spool = FileWriteAheadLog(tmp_path), FileOutbox(tmp_path)
     ours = Admission(Books(gone=9), clock=lambda: NOON, sleep=Naps().sleep, outbox=spool, write_ahead_log=notes)
     ours.log_charge(CHARGE)
@@ -82,7 +82,7 @@ async def test_a_bill_that_waits_for_the_store_waits_in_one_place(tmp_path: Path
     assert await left_in(tmp_path) == [CHARGE.call.id]
 
 
-def test_nothing_is_left_of_what_was_booked(tmp_path: Path) -> None:
+def test_recorded_charges_leave_nothing_in_the_log(tmp_path: Path) -> None:
     notes = FileWriteAheadLog(tmp_path)
     for number in range(3):
         notes.append(bill(f"{number}"))
@@ -97,7 +97,7 @@ def test_nothing_is_left_of_what_was_booked(tmp_path: Path) -> None:
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
 @settings(max_examples=limit_examples(60))
-async def test_whatever_comes_and_goes_what_is_not_booked_is_found(
+async def test_charges_that_are_not_recorded_are_always_found(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
@@ -118,7 +118,7 @@ async def test_whatever_comes_and_goes_what_is_not_booked_is_found(
     assert open_bills <= set(await left_in(folder))
 
 
-async def test_where_nothing_can_be_written_it_is_told_once_and_the_bill_is_booked(
+async def test_an_unwritable_log_is_reported_once_and_charges_are_still_recorded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "spool").write_text("no folder")
@@ -133,10 +133,10 @@ async def test_where_nothing_can_be_written_it_is_told_once_and_the_bill_is_book
     assert books.booked == ["one", "two"]
 
 
-async def test_the_file_is_there_before_the_first_bill(
+async def test_the_file_exists_before_the_first_charge(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: the first client waited for the disk, and had its answer before its bill was in the file."""
+    """Regression: the first client waited for the disk, and got its response before its charge was logged."""
     notes = FileWriteAheadLog(tmp_path / "spool")
     notes.open()
     (made,) = (tmp_path / "spool").iterdir()
@@ -160,7 +160,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 async def recovered(folder: Path, books: Books) -> int:
-    """Start another process twice; how many calls were recorded."""
+    """Start another process twice, and return how many calls were recorded."""
     number = 0
     for _ in range(2):
         spool = FileOutbox(folder)
@@ -170,7 +170,7 @@ async def recovered(folder: Path, books: Books) -> int:
 
 
 async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged(tmp_path: Path) -> None:
-    """Attack: a process that was killed with streams in flight left nothing of them in the ledger."""
+    """Regression: a process killed with streams in flight left nothing of them in the ledger."""
     notes, books = FileWriteAheadLog(tmp_path), Books()
     ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
     for name in ("streams", "refused", "finished"):
@@ -199,7 +199,7 @@ async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged
 
 
 class Life(StrEnum):
-    """What becomes of a call, each after those before it."""
+    """The stages of a call, in order."""
 
     ANNOUNCED = "announced"
     CEILING = "ceiling"
@@ -219,7 +219,7 @@ NEXT = {
 @pytest.mark.slow
 @given(data=st.data(), most_bytes=st.sampled_from([500, 3_000, 100_000]))
 @settings(max_examples=limit_examples(150))
-async def test_whenever_a_process_is_killed_each_call_is_recorded_once_as_far_as_it_came(
+async def test_a_killed_process_leaves_each_call_recorded_once_with_what_was_known(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, most_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
@@ -247,7 +247,7 @@ async def test_whenever_a_process_is_killed_each_call_is_recorded_once_as_far_as
                 ours.withdraw(last)
     if notes._file is not None:
         killed(notes)
-    # The last line may be torn, as if the process had been killed in the middle of it.
+    # The last line may be truncated, as if the process had been killed while writing it.
     is_torn = False
     for path in folder.iterdir():
         written = path.stat().st_size - sizes.get(path, path.stat().st_size)
@@ -275,7 +275,7 @@ RECORDED = {
 }
 
 
-async def test_on_a_full_disk_calls_go_on_and_it_is_said_once(
+async def test_on_a_full_disk_calls_continue_and_the_error_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "spool").write_text("not a folder")
@@ -289,7 +289,7 @@ async def test_on_a_full_disk_calls_go_on_and_it_is_said_once(
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-def test_the_file_stays_small_while_many_calls_are_under_way(tmp_path: Path) -> None:
+def test_the_file_stays_small_with_many_calls_in_flight(tmp_path: Path) -> None:
     notes = FileWriteAheadLog(tmp_path, max_bytes=2_000)
     for number in range(200):
         notes.append(bill(f"{number}"))

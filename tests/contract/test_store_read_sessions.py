@@ -1,4 +1,4 @@
-"""The same of both databases: what is kept is read as recordings, and nothing in it is changed."""
+"""Reading a store for replay without changing it, on both databases."""
 
 import json
 from dataclasses import replace
@@ -65,7 +65,7 @@ async def filled(url: str) -> None:
             await settle_one(store.ledger, one, accounts=())
 
 
-async def test_kept_requests_are_calls_with_their_bills(database_url: str) -> None:
+async def test_archived_requests_come_with_their_charges(database_url: str) -> None:
     await filled(database_url)
     billed, requested = read_store(database_url)
     first, second = requested.calls
@@ -81,7 +81,7 @@ async def test_kept_requests_are_calls_with_their_bills(database_url: str) -> No
     assert billed.name == "t"
 
 
-async def test_where_no_request_is_kept_the_ledger_still_knows_the_bills(database_url: str) -> None:
+async def test_charges_are_read_even_if_no_request_is_archived(database_url: str) -> None:
     await filled(database_url)
     billed, _ = read_store(database_url)
 
@@ -107,7 +107,7 @@ async def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-async def test_a_store_that_is_in_use_is_read_as_it_stands(tmp_path: Path) -> None:
+async def test_a_store_in_use_can_be_read(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'foveate.sqlite'}"
     await filled(url)
     async with await open_store(url) as store:
@@ -116,7 +116,7 @@ async def test_a_store_that_is_in_use_is_read_as_it_stands(tmp_path: Path) -> No
         assert [one.name for one in read_store(url)] == ["t", "s", "u"]
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     with pytest.raises(NothingKept):
         list(read_store(str(path)))

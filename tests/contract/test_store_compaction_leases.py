@@ -1,4 +1,4 @@
-"""The same of both databases: the right to fold, when those who ask for it break off or have a wrong clock."""
+"""Leases of cancelled callers and of callers with wrong clocks, on both databases."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ def opened(url: str) -> Database:
 
 @dataclass
 class Slow:
-    """A `Database` whose answers come when told, long after what was asked for is done."""
+    """A `Database` that returns results only when told to, long after the transaction."""
 
     database: Database
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,7 +55,7 @@ class Slow:
 
 
 async def broken_off(store: Store, slow: Slow) -> None:
-    """Ask for the right to fold, and break off when it is taken and not told yet."""
+    """Request a lease, and cancel after it is acquired and before the result arrives."""
     asking = asyncio.ensure_future(store.compactions.acquire_lease("s", "gone", ttl_seconds=300, now=1000.0))
     await slow.done.wait()
     asking.cancel()
@@ -64,7 +64,7 @@ async def broken_off(store: Store, slow: Slow) -> None:
     slow.answers.set()
 
 
-async def test_whoever_breaks_off_while_asking_for_the_right_to_fold_does_not_hold_it(
+async def test_a_cancelled_caller_does_not_keep_the_lease(
     database_url: str,
 ) -> None:
     slow = Slow(opened(database_url))
@@ -81,7 +81,7 @@ async def test_whoever_breaks_off_while_asking_for_the_right_to_fold_does_not_ho
     await store.close()
 
 
-async def test_a_store_that_is_closed_at_once_gives_back_first_what_nobody_waits_for(
+async def test_closing_a_store_first_releases_leases_of_cancelled_callers(
     database_url: str,
 ) -> None:
     slow = Slow(opened(database_url))
@@ -93,7 +93,7 @@ async def test_a_store_that_is_closed_at_once_gives_back_first_what_nobody_waits
         assert await later.compactions.acquire_lease("s", "next", ttl_seconds=300, now=1001.0)
 
 
-async def test_whoever_breaks_off_takes_nothing_from_who_holds_the_right(database_url: str) -> None:
+async def test_a_cancelled_caller_does_not_take_the_lease_from_its_holder(database_url: str) -> None:
     slow = Slow(opened(database_url))
     async with await open_store(database_url) as other:
         lease = await other.compactions.acquire_lease("s", "holder", ttl_seconds=300, now=1000.0)
@@ -106,8 +106,8 @@ async def test_whoever_breaks_off_takes_nothing_from_who_holds_the_right(databas
 
 
 @pytest.mark.parametrize("ahead", [601.0, DAY, 10 * YEAR])
-async def test_a_lease_of_somebody_whose_clock_was_ahead_is_taken_over(database_url: str, ahead: float) -> None:
-    """FOLD 6: a crashed folder does not block the session."""
+async def test_a_lease_from_a_clock_that_was_ahead_is_taken_over(database_url: str, ahead: float) -> None:
+    """FOLD 6: a crashed process does not block the session."""
     async with await open_store(database_url) as store:
         lost = await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=1000.0 + ahead)
         assert lost
@@ -118,7 +118,7 @@ async def test_a_lease_of_somebody_whose_clock_was_ahead_is_taken_over(database_
         assert await store.compactions.renew_lease(lost, ttl_seconds=300, now=1000.0 + ahead) is None
 
 
-async def test_clocks_that_disagree_a_little_part_nobody_from_a_lease(database_url: str) -> None:
+async def test_slightly_different_clocks_do_not_break_a_lease(database_url: str) -> None:
     async with await open_store(database_url) as store:
         assert await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=1200.0)
 
@@ -126,7 +126,7 @@ async def test_clocks_that_disagree_a_little_part_nobody_from_a_lease(database_u
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_a_lease_of_somebody_whose_clock_was_ahead_keeps_no_session(
+async def test_a_lease_from_a_clock_that_was_ahead_does_not_keep_its_session(
     database_url: str, is_kept: bool
 ) -> None:
     async with await open_store(database_url) as store:

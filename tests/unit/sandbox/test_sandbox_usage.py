@@ -1,4 +1,4 @@
-"""What the sandbox bills and streams is what Foveate's own readers of each format make of it."""
+"""Foveate's own parsers agree with the usage and streams of the sandbox."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ ROUTES: dict[Format, tuple[str, Json]] = {
 
 
 def pieces(api_format: Format, step: ScriptStep, *, streams: bool, again: bool) -> tuple[bytes, ...]:
-    """The answer of a new sandbox, or of one that was asked the same before."""
+    """Return the response of a new sandbox, or of one that got the same request before."""
     path, body = ROUTES[api_format]
     asked: Any = body | {"stream": streams}
     if api_format is Format.CHAT and streams:
@@ -61,7 +61,7 @@ def pieces(api_format: Format, step: ScriptStep, *, streams: bool, again: bool) 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("api_format", ROUTES)
-def test_a_bill_is_read_the_same_from_a_stream_as_from_the_whole(
+def test_usage_is_the_same_in_a_stream_and_in_a_whole_response(
     api_format: Format, step: ScriptStep, again: bool
 ) -> None:
     usage = read_response_usage(api_format, pieces(api_format, step, streams=False, again=again)[0])

@@ -1,4 +1,4 @@
-"""A call that a request forces is made, in the shape that each format has for it; and each choice is billed."""
+"""Forced tool calls in each format, and usage of several choices."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def completion(body: Json, *steps: ScriptStep) -> Json:
 
 
 def chunks(body: Json) -> list[Json]:
-    """The deltas of the first choice of a stream."""
+    """Return the deltas of the first choice of a stream."""
     lines = b"".join(asked("/v1/chat/completions", body | {"stream": True})).decode().splitlines()
     rows = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     return [row["choices"][0]["delta"] for row in rows if row["choices"] and row["choices"][0]["index"] == 0]
@@ -55,7 +55,7 @@ def allowed(mode: str, *tools: Json) -> Json:
         (allowed("required", {"type": "custom", "custom": {"name": "write"}}), "custom", "write"),
     ],
 )
-def test_a_forced_call_is_made_in_a_chat(choice: Any, kind: str, name: str) -> None:
+def test_a_forced_tool_is_called_in_chat_completions(choice: Any, kind: str, name: str) -> None:
     body = chat(tools=[WRITE, LOOK, LISTEN], tool_choice=choice)
     (told,) = completion(body)["choices"]
 
@@ -70,14 +70,14 @@ def test_a_forced_call_is_made_in_a_chat(choice: Any, kind: str, name: str) -> N
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", allowed("auto", LOOK)])
-def test_a_call_that_is_not_forced_is_not_made(choice: Any) -> None:
+def test_a_tool_that_is_not_forced_is_not_called(choice: Any) -> None:
     (told,) = completion(chat(tools=[WRITE, LOOK], tool_choice=choice))["choices"]
 
     assert "tool_calls" not in told["message"]
     assert told["message"]["content"]
 
 
-def test_a_function_of_old_is_called_as_of_old() -> None:
+def test_a_legacy_function_is_called_in_the_legacy_format() -> None:
     body = chat(functions=OLDER, function_call={"name": "look"})
     (told,) = completion(body)["choices"]
 
@@ -103,7 +103,7 @@ def test_a_function_of_old_is_called_as_of_old() -> None:
         ),
     ],
 )
-def test_a_forced_call_is_made_in_a_response(choice: Any, kind: str, name: str) -> None:
+def test_a_forced_tool_is_called_in_the_responses_api(choice: Any, kind: str, name: str) -> None:
     body = response(tools=FLAT, tool_choice=choice)
     (item,) = json.loads(asked("/v1/responses", body)[0])["output"]
     assert (item["type"], item["name"], item["status"]) == (kind, name, "completed")
@@ -124,7 +124,7 @@ def test_a_forced_call_is_made_in_a_response(choice: Any, kind: str, name: str) 
     assert done[field] == item[field]
 
 
-def test_a_custom_call_and_its_output_are_taken_back() -> None:
+def test_a_custom_tool_call_and_its_output_are_accepted() -> None:
     body = response(tools=FLAT, tool_choice={"type": "custom", "name": "write"})
     (item,) = json.loads(asked("/v1/responses", body)[0])["output"]
     output = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "written"}
@@ -132,7 +132,7 @@ def test_a_custom_call_and_its_output_are_taken_back() -> None:
     asked("/v1/responses", response({"role": "user", "content": "x"}, item, output))
 
 
-def test_a_call_of_a_tool_in_a_namespace_names_the_namespace_and_is_taken_back() -> None:
+def test_a_call_of_a_namespaced_tool_names_the_namespace_and_is_accepted() -> None:
     namespace = {"type": "namespace", "name": "files", "tools": FLAT}
     body = response(tools=[namespace], tool_choice="required")
     (item,) = json.loads(asked("/v1/responses", body)[0])["output"]
@@ -142,7 +142,7 @@ def test_a_call_of_a_tool_in_a_namespace_names_the_namespace_and_is_taken_back()
     asked("/v1/responses", response({"role": "user", "content": "x"}, item, output))
 
 
-def test_messages_between_agents_are_taken() -> None:
+def test_messages_between_agents_are_accepted() -> None:
     content = [
         {"type": "input_text", "text": "NEW_TASK"},
         {"type": "encrypted_content", "encrypted_content": "x"},
@@ -152,7 +152,7 @@ def test_messages_between_agents_are_taken() -> None:
     asked("/v1/responses", response({"role": "user", "content": "x"}, message))
 
 
-def test_a_tool_of_the_provider_that_the_client_runs_can_be_forced() -> None:
+def test_a_client_side_provider_tool_can_be_forced() -> None:
     tools = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]
     body = claude(tools=[*tools, tool()], tool_choice={"type": "any"})
     (block,) = json.loads(asked("/v1/messages", body)[0])["content"]
@@ -160,7 +160,7 @@ def test_a_tool_of_the_provider_that_the_client_runs_can_be_forced() -> None:
     assert (block["type"], block["name"]) == ("tool_use", "bash")
 
 
-def test_every_choice_is_billed_and_has_calls_of_its_own() -> None:
+def test_every_choice_is_charged_and_has_its_own_tool_calls() -> None:
     step = ScriptStep(text="I look.", tools=(ScriptedCall(name="look", input={"path": "a"}),))
     one, three = (completion(chat(tools=[LOOK], n=n), step) for n in (1, 3))
 

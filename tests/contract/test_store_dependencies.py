@@ -1,4 +1,4 @@
-"""The same of both databases: what sessions stand on is kept for as long as they are, whoever said it first."""
+"""Sessions keep what they depend on, whichever session stored it first, on both databases."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def api_format(at: int) -> bytes:
 async def folded(
     store: Store, found: SessionMatch, what: str, *, day: float, earlier: str | None = None
 ) -> str:
-    """The id of a fold, made by that session, of all that was said."""
+    """Record a compaction of all messages in a session, and return its id."""
     row = replace(
         COMPACTION,
         id=f"{found.session.id} {what}",
@@ -67,7 +67,7 @@ async def known(store: Store, what: str) -> int:
     return len(await store.sessions.find_turns(AGENT, words(*what).hashes))
 
 
-async def test_a_conversation_that_goes_on_under_another_name_keeps_its_beginning_and_its_folds(
+async def test_a_conversation_continued_in_another_session_keeps_its_start_and_its_compactions(
     store: Store,
 ) -> None:
     first = await said(store, "abcd", day=1, name="first")
@@ -82,11 +82,11 @@ async def test_a_conversation_that_goes_on_under_another_name_keeps_its_beginnin
     assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=2, turns=8, folds=1)
 
 
-async def test_a_name_that_says_what_several_others_have_said_keeps_them_all(store: Store) -> None:
+async def test_a_session_with_turns_of_several_others_keeps_them_all(store: Store) -> None:
     for what, name in (("ab", "one"), ("xy", "two"), ("pq", "three")):
         await said(store, what, day=1, name=name)
     await said(store, "m", day=1, name="mine")
-    for what in ("abc", "xyz", "pq"):  # the last of them word for word
+    for what in ("abc", "xyz", "pq"):  # the last of them verbatim
         await said(store, what, day=2, name="mine")
     await said(store, "mn", day=30, name="mine")
 
@@ -97,7 +97,7 @@ async def test_a_name_that_says_what_several_others_have_said_keeps_them_all(sto
     assert (await store.prune(keep_days=10, now=41 * DAY)).sessions == 4
 
 
-async def test_two_that_go_on_from_each_other_are_forgotten_together(store: Store) -> None:
+async def test_two_sessions_that_depend_on_each_other_are_deleted_together(store: Store) -> None:
     await said(store, "ab", day=1, name="one")
     await said(store, "abcd", day=1, name="two")
     await said(store, "abcdef", day=20, name="one")
@@ -106,7 +106,7 @@ async def test_two_that_go_on_from_each_other_are_forgotten_together(store: Stor
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult(sessions=2, turns=6)
 
 
-async def test_a_fold_stays_as_long_as_others_go_on_from_where_it_ends(store: Store) -> None:
+async def test_a_compaction_stays_while_others_continue_from_its_boundary(store: Store) -> None:
     await said(store, "abcd", day=1, name=None)
     fork = await said(store, "abcx", day=1, name=None)
     row = await folded(store, fork, "abc", day=1)
@@ -121,8 +121,8 @@ async def test_a_fold_stays_as_long_as_others_go_on_from_where_it_ends(store: St
     assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=1, turns=5, folds=1)
 
 
-async def test_a_fold_keeps_those_that_it_took_in_whichever_session_made_them(store: Store) -> None:
-    """Also where no turns of them are kept."""
+async def test_a_compaction_keeps_the_earlier_ones_it_builds_on_in_any_session(store: Store) -> None:
+    """Even if none of their turns are stored."""
     await store.compactions.record(
         make_compaction("first", session_id="x", at=1 * DAY), COMPACTED_MESSAGES, lease=None
     )
@@ -143,10 +143,10 @@ REQUESTS = st.lists(st.tuples(NAMES, WORDS, st.booleans()), max_size=9)
 @settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=REQUESTS)
 @example(requests=[("one", "a", True), ("two", "ab", True), ("three", "b", False), ("two", "b", False)])
-def test_whatever_was_said_by_whom_a_session_in_use_has_all_it_ever_said(
+def test_a_session_in_use_always_keeps_all_its_turns(
     database_url: str, requests: list[tuple[str | None, str, bool]]
 ) -> None:
-    """Requests, one a day, with or without a name, some of which fold all that they say."""
+    """One request a day, with or without a session name, some of which compact all their messages."""
 
     async def check() -> None:
         async with await open_store(database_url) as store:

@@ -1,4 +1,4 @@
-"""The same of both databases: whole requests that are kept, and the oldest of them dropped."""
+"""Archived requests, and deleting the oldest, on both databases."""
 
 import os
 from collections.abc import AsyncIterator
@@ -21,11 +21,11 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def requests(store: Store) -> RequestArchive:
-    """The store is what the room asks for; mypy sees to it."""
+    """mypy checks that the store implements the protocol."""
     return store.request_archive
 
 
-async def test_a_request_comes_back_as_it_was_kept_and_is_kept_once(requests: RequestArchive) -> None:
+async def test_a_request_is_loaded_as_archived_and_archived_once(requests: RequestArchive) -> None:
     odd = replace(
         STORED_REQUEST, id="req-2", original_body=None, usage=None, request_body=b"\xff\0" * 1000, status=529
     )
@@ -38,7 +38,7 @@ async def test_a_request_comes_back_as_it_was_kept_and_is_kept_once(requests: Re
     assert await requests.get("req") is None
 
 
-async def test_names_that_no_database_can_hold_lose_no_request(requests: RequestArchive) -> None:
+async def test_a_request_with_unstorable_names_is_still_archived(requests: RequestArchive) -> None:
     assert await requests.save(replace(STORED_REQUEST, session_id="a\0\ud83d", agent="\0", model="x" * 5000))
 
     found = await requests.get(STORED_REQUEST.id)
@@ -46,7 +46,7 @@ async def test_names_that_no_database_can_hold_lose_no_request(requests: Request
     assert found.request_body == STORED_REQUEST.request_body
 
 
-async def test_the_last_ones_of_a_session_are_found_the_newest_first(requests: RequestArchive) -> None:
+async def test_the_last_requests_of_a_session_are_found_newest_first(requests: RequestArchive) -> None:
     for at in (3.0, 1.0, 2.0):
         await requests.save(replace(STORED_REQUEST, id=f"req at {at}", at=at))
     await requests.save(replace(STORED_REQUEST, id="of another", session_id="t", at=2.5))
@@ -57,7 +57,7 @@ async def test_the_last_ones_of_a_session_are_found_the_newest_first(requests: R
     assert await requests.find_by_session("never") == []
 
 
-async def test_the_oldest_go_beyond_either_limit_and_no_others(requests: RequestArchive) -> None:
+async def test_only_the_oldest_requests_beyond_a_limit_are_deleted(requests: RequestArchive) -> None:
     sizes = [
         await requests.save(
             replace(
@@ -76,7 +76,7 @@ async def test_the_oldest_go_beyond_either_limit_and_no_others(requests: Request
     assert await requests.trim(before=0.0, max_bytes=1) == 3
 
 
-async def test_what_is_old_goes_with_what_is_forgotten(store: Store) -> None:
+async def test_pruning_deletes_old_archived_requests(store: Store) -> None:
     for day in (1, 9):
         await store.request_archive.save(replace(STORED_REQUEST, id=f"{day}", at=day * DAY))
 
@@ -85,7 +85,7 @@ async def test_what_is_old_goes_with_what_is_forgotten(store: Store) -> None:
     assert [one.id for one in await store.request_archive.find_by_session("s")] == ["9"]
 
 
-async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
+async def test_ids_are_found_by_prefix(store: Store) -> None:
     for id_, session_id in (("ab1", "s1"), ("ab2", "s1"), ("b%", "ab3")):
         await store.request_archive.save(replace(STORED_REQUEST, id=id_, session_id=session_id))
 
@@ -95,7 +95,7 @@ async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
     assert await store.find_archived_ids("b", limit=9) == ([], ["b%"])
 
 
-async def test_how_many_there_are_and_what_they_take_is_told(store: Store) -> None:
+async def test_sizes_report_the_number_and_bytes_of_archived_requests(store: Store) -> None:
     assert ((await store.sizes()).requests, (await store.sizes()).request_bytes) == (0, 0)
     sizes = [await store.request_archive.save(replace(STORED_REQUEST, id=id_)) for id_ in "ab"]
 

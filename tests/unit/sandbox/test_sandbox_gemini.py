@@ -1,4 +1,4 @@
-"""The sandbox as Google: what it takes, and what it says no to."""
+"""Validation and responses of the Gemini API."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ STEP = ScriptStep(
         [HELLO, model({"text": "Hi", "thoughtSignature": "skip_thought_signature_validator"}), HELLO],
     ],
 )
-def test_what_google_takes_is_answered(contents: list[Any]) -> None:
+def test_valid_gemini_requests_are_answered(contents: list[Any]) -> None:
     body = {
         "contents": contents,
         "system_instruction": {"parts": [{"text": "Be kind."}]},
@@ -93,7 +93,7 @@ def test_what_google_takes_is_answered(contents: list[Any]) -> None:
         ({"contents": [model(CALL), user(RESULT)]}, "function call turn comes immediately after"),
     ],
 )
-def test_what_google_does_not_take_is_refused_in_its_words(body: Any, said: str) -> None:
+def test_invalid_gemini_requests_get_the_error_text_of_google(body: Any, said: str) -> None:
     reply = asked(body)
     error = json.loads(reply.chunks[0])["error"]
 
@@ -101,7 +101,7 @@ def test_what_google_does_not_take_is_refused_in_its_words(body: Any, said: str)
     assert said in error["message"]
 
 
-def test_a_model_that_there_is_not_is_not_found_and_a_key_is_needed() -> None:
+def test_an_unknown_model_is_not_found_and_a_key_is_required() -> None:
     assert asked({"contents": [HELLO]}, name="nobody").status == 404
     ask = SandboxRequest(
         method="POST", path="/v1beta/models/gemini-2.5-flash:generateContent", headers={}, body=b"{}"
@@ -110,7 +110,7 @@ def test_a_model_that_there_is_not_is_not_found_and_a_key_is_needed() -> None:
 
 
 @pytest.mark.parametrize("query", ["alt=sse", ""])
-def test_a_bill_is_read_the_same_from_a_stream_as_from_the_whole(query: str) -> None:
+def test_usage_is_the_same_in_a_stream_and_in_a_whole_response(query: str) -> None:
     body = {"contents": [HELLO], "generationConfig": {"candidateCount": 2}}
     usage = read_response_usage(Format.GEMINI, asked(body).chunks[0])
     reader = StreamReader(Format.GEMINI)
@@ -124,7 +124,7 @@ def test_a_bill_is_read_the_same_from_a_stream_as_from_the_whole(query: str) -> 
     assert (reader.is_complete, reader.stop_reason, reader.model) == (True, "STOP", "gemini-2.5-flash")
 
 
-def test_a_count_is_the_number_of_the_bill() -> None:
+def test_a_count_equals_the_reported_usage() -> None:
     bare = asked({"contents": [HELLO]}, method="countTokens")
     wrapped = asked({"generateContentRequest": {"contents": [HELLO]}}, method="countTokens")
     billed = read_response_usage(Format.GEMINI, asked({"contents": [HELLO]}).chunks[0])
