@@ -90,14 +90,14 @@ def _parse_cost_document(document: Document) -> CostOptions:
     if value is None:
         return CostOptions()
     try:
-        given = check_mapping(value, COST_KEYS, COST_KEY, (COST_KEY,))
+        fields = check_mapping(value, COST_KEYS, COST_KEY, (COST_KEY,))
         return CostOptions(
-            caps=_parse_caps(given.get("caps", [])),
+            caps=_parse_caps(fields.get("caps", [])),
             min_output_tokens=_parse_tokens(
-                given.get("min_output_tokens", DEFAULT_MIN_OUTPUT_TOKENS), "min_output_tokens"
+                fields.get("min_output_tokens", DEFAULT_MIN_OUTPUT_TOKENS), "min_output_tokens"
             ),
-            allow_fields=_parse_names(given.get("allow_fields", []), "allow_fields"),
-            prices=_parse_prices(given.get("prices", [])),
+            allow_fields=_parse_names(fields.get("allow_fields", []), "allow_fields"),
+            prices=_parse_prices(fields.get("prices", [])),
         )
     except BadOption as error:
         raise document.error(str(error), error.path) from None
@@ -122,18 +122,18 @@ def _parse_caps(value: object) -> tuple[Cap, ...]:
 
 
 def _parse_cap(value: object, key_path: KeyPath) -> Cap:
-    given = check_mapping(value, CAP_KEYS, "a cap", key_path)
+    fields = check_mapping(value, CAP_KEYS, "a cap", key_path)
     for key in ("scope", "dollars"):
-        if key not in given:
+        if key not in fields:
             raise BadOption(f"a cap needs {key}", path=key_path)
     try:
         return Cap(
-            scope=_parse_choice(CapScope, given["scope"], "scope"),
-            dollars=_parse_number(given["dollars"], "dollars"),
-            agent=_parse_text(given["agent"], "agent") if "agent" in given else None,
-            warn_at=_parse_number(given["warn_at"], "warn_at") if "warn_at" in given else DEFAULT_WARN_AT,
-            unknown=_parse_choice(UnknownPricePolicy, given["unknown"], "unknown")
-            if "unknown" in given
+            scope=_parse_choice(CapScope, fields["scope"], "scope"),
+            dollars=_parse_number(fields["dollars"], "dollars"),
+            agent=_parse_text(fields["agent"], "agent") if "agent" in fields else None,
+            warn_at=_parse_number(fields["warn_at"], "warn_at") if "warn_at" in fields else DEFAULT_WARN_AT,
+            unknown=_parse_choice(UnknownPricePolicy, fields["unknown"], "unknown")
+            if "unknown" in fields
             else UnknownPricePolicy.REFUSE,
         )
     except BadOption as error:
@@ -154,63 +154,67 @@ def _parse_prices(value: object) -> tuple[CustomPrice, ...]:
 
 
 def _parse_price(value: object, key_path: KeyPath) -> CustomPrice:
-    given = check_mapping(value, PRICE_KEYS, "a price", key_path)
-    if "model" not in given:
+    fields = check_mapping(value, PRICE_KEYS, "a price", key_path)
+    if "model" not in fields:
         raise BadOption(
             "a price needs the name of a model, or a pattern for some (model: claude-*)", path=key_path
         )
     try:
         return CustomPrice(
-            model=_parse_text(given["model"], "model"),
-            provider=_parse_text(given["provider"], "provider") if "provider" in given else None,
-            since=_parse_date(given["since"]) if "since" in given else None,
-            dollars_per_million=_parse_full_price(given),
-            tiers=_parse_tiers(given["tiers"]) if "tiers" in given else (),
-            discount=_parse_number(given["discount"], "discount") if "discount" in given else None,
+            model=_parse_text(fields["model"], "model"),
+            provider=_parse_text(fields["provider"], "provider") if "provider" in fields else None,
+            since=_parse_date(fields["since"]) if "since" in fields else None,
+            dollars_per_million=_parse_full_price(fields),
+            tiers=_parse_tiers(fields["tiers"]) if "tiers" in fields else (),
+            discount=_parse_number(fields["discount"], "discount") if "discount" in fields else None,
         )
     except BadOption as error:
         raise BadOption(str(error), path=(*key_path, *error.path)) from None
 
 
-def _parse_full_price(given: Any) -> DollarsPerMillion | None:
+def _parse_full_price(fields: Any) -> DollarsPerMillion | None:
     """Parse the price of each token kind; None if there is a discount instead."""
-    dollars = [key for key in TOKEN_KIND_BY_KEY if key in given]
-    if "discount" in given:
+    dollars = [key for key in TOKEN_KIND_BY_KEY if key in fields]
+    if "discount" in fields:
         if dollars:
             raise BadOption(
                 f"a price is either a discount or dollars ({', '.join(dollars)}), and not both",
                 path=("discount",),
             )
         return None
-    missing = [key for key in _REQUIRED_KEYS if key not in given]
+    missing = [key for key in _REQUIRED_KEYS if key not in fields]
     if missing:
         raise BadOption(
-            f"the price of {given['model']} lacks {' and '.join(missing)} (dollars for a million tokens), or a "
-            "discount"
+            f"the price of {fields['model']} lacks {' and '.join(missing)} (dollars for a million tokens), or "
+            "a discount"
         )
-    return _parse_per_million(given)
+    return _parse_per_million(fields)
 
 
 def _parse_tiers(value: object) -> tuple[CustomPriceTier, ...]:
     tiers = []
     for index, entry in enumerate(_require_list(value, "tiers", ("tiers",))):
         key_path: KeyPath = ("tiers", index)
-        given = check_mapping(entry, TIER_KEYS, "a tier", key_path)
-        if "over_tokens" not in given:
+        fields = check_mapping(entry, TIER_KEYS, "a tier", key_path)
+        if "over_tokens" not in fields:
             raise BadOption("a tier needs over_tokens: it holds for inputs that are larger", path=key_path)
-        if not any(key in given for key in TOKEN_KIND_BY_KEY):
+        if not any(key in fields for key in TOKEN_KIND_BY_KEY):
             raise BadOption(f"a tier needs a price: one of {', '.join(TOKEN_KIND_BY_KEY)}", path=key_path)
         try:
             tiers.append(
-                CustomPriceTier(over_tokens=given["over_tokens"], dollars_per_million=_parse_per_million(given))
+                CustomPriceTier(
+                    over_tokens=fields["over_tokens"], dollars_per_million=_parse_per_million(fields)
+                )
             )
         except BadOption as error:
             raise BadOption(str(error), path=(*key_path, *error.path)) from None
     return tuple(tiers)
 
 
-def _parse_per_million(given: Any) -> DollarsPerMillion:
-    numbers = {kind: _parse_number(given[key], key) for key, kind in TOKEN_KIND_BY_KEY.items() if key in given}
+def _parse_per_million(fields: Any) -> DollarsPerMillion:
+    numbers = {
+        kind: _parse_number(fields[key], key) for key, kind in TOKEN_KIND_BY_KEY.items() if key in fields
+    }
     try:
         return DollarsPerMillion(**numbers)
     except BadOption as error:

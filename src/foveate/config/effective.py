@@ -237,5 +237,5 @@ def _iter_plain_values(data: object, key_path: KeyPath) -> Iterator[tuple[KeyPat
 def redact_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     account, at, host = rest.rpartition("@")
-    shown = f"{scheme}{separator}{account.partition(':')[0]}{at}{host}" if at else url
-    return _SECRET_PARAMETER.sub(r"\1…", shown)
+    redacted = f"{scheme}{separator}{account.partition(':')[0]}{at}{host}" if at else url
+    return _SECRET_PARAMETER.sub(r"\1…", redacted)

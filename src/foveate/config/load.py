@@ -133,15 +133,15 @@ def validate_settings(document: Document) -> "Settings":
 def to_setting_error(document: Document, detail: "ErrorDetails") -> BadSetting:
     """Convert a pydantic error to one with line and key that says what to do."""
     key_path = tuple(detail["loc"])
-    kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         return document.error(_describe_unknown_key(key_path), key_path)
     if kind == "missing":
         return document.error(f"{key_path[-1]} has to be given", key_path[:-1])
     expected = f"{_last_name(key_path)} {_describe_expected(kind, context, detail['msg'])}"
-    if not _SECRET_KEYS.isdisjoint(key_path) or (isinstance(given, str) and "@" in given):
+    if not _SECRET_KEYS.isdisjoint(key_path) or (isinstance(value, str) and "@" in value):
         return document.error(expected, key_path)
-    return document.error(f"{expected}, not {_describe_value(given)}", key_path)
+    return document.error(f"{expected}, not {_describe_value(value)}", key_path)
 
 
 def _describe_expected(kind: str, context: Mapping[str, Any], message: str) -> str:
@@ -208,10 +208,10 @@ def _last_name(key_path: KeyPath) -> str:
     return names[-1] if names else "it"
 
 
-def _describe_value(given: object) -> str:
-    if isinstance(given, dict | list):  # may contain a key
-        return "a mapping" if isinstance(given, dict) else "a list"
-    return "nothing" if given is None else repr(given)[:80]
+def _describe_value(value: object) -> str:
+    if isinstance(value, dict | list):  # may contain a key
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return "nothing" if value is None else repr(value)[:80]
 
 
 def _check_agent_ids(settings: "Settings", document: Document) -> None:

@@ -79,16 +79,16 @@ def _sections_from_document(document: Document) -> tuple[Section, ...]:
 
 
 def _parse_section(entry: object) -> Section:
-    given = dict(check_mapping(entry, _SECTION_KEYS, "a section", ()))
-    name = check_section_name(_require_text(given.pop("name", None), "name", ("name",)), ("name",))
-    if "text" in given:
-        _require_text(given["text"], "text", ("text",))
-    if "items" in given:
-        given["items"] = _parse_items(given["items"])
-    if not isinstance(given.get("enabled", True), bool):
-        raise BadOption(f"{name}.enabled is true or false, not {given['enabled']!r}", path=("enabled",))
+    fields = dict(check_mapping(entry, _SECTION_KEYS, "a section", ()))
+    name = check_section_name(_require_text(fields.pop("name", None), "name", ("name",)), ("name",))
+    if "text" in fields:
+        _require_text(fields["text"], "text", ("text",))
+    if "items" in fields:
+        fields["items"] = _parse_items(fields["items"])
+    if not isinstance(fields.get("enabled", True), bool):
+        raise BadOption(f"{name}.enabled is true or false, not {fields['enabled']!r}", path=("enabled",))
     try:
-        return Section(name, **given)
+        return Section(name, **fields)
     except BadOption as error:
         # The path starts with the section's name, which is not a key here.
         raise BadOption(str(error), path=error.path[1:]) from None
@@ -110,8 +110,8 @@ def _parse_item(value: object, index: int) -> Item:
         case [text, score]:
             pass
         case dict():
-            given = check_mapping(value, _ITEM_KEYS, label, path)
-            label, text, score = f"the text of {label}", given.get("text"), given.get("score")
+            fields = check_mapping(value, _ITEM_KEYS, label, path)
+            label, text, score = f"the text of {label}", fields.get("text"), fields.get("score")
     try:
         return Item(_require_text(text, label, path), score)
     except BadOption as error:

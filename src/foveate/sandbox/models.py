@@ -22,7 +22,7 @@ class SandboxModel:
     """
 
     name: str
-    most_output_tokens: int
+    max_output_tokens: int
     takes_prefill: bool
     adds_output: bool
     reasons: bool = False

@@ -85,18 +85,18 @@ def generate_response(
     """Generate a response, from a script step if there is one, within the limits of the spec."""
     text, sequence = _cut_at_stop_sequence(_response_text(spec, step), spec.stop_sequences)
     calls = [] if sequence is not None else _tool_calls(spec, step)
-    wanted: list[ThinkingPart | TextPart | ToolCallPart] = []
+    planned: list[ThinkingPart | TextPart | ToolCallPart] = []
     if spec.includes_thinking or (step is not None and step.thinking is not None):
-        wanted.append(ThinkingPart(step.thinking if step and step.thinking is not None else DEFAULT_THINKING))
-    wanted += [TextPart(text)] if text else []
-    wanted += calls
+        planned.append(ThinkingPart(step.thinking if step and step.thinking is not None else DEFAULT_THINKING))
+    planned += [TextPart(text)] if text else []
+    planned += calls
     limits = {StopReason.LIMIT: spec.limit_tokens, StopReason.WINDOW: spec.window_tokens_left}
     stop, limit = min(
         ((stop, limit) for stop, limit in limits.items() if limit is not None),
         key=lambda bound: bound[1],
         default=(StopReason.LIMIT, None),
     )
-    parts, tokens, is_complete = _cut_to_limit(wanted, limit, count)
+    parts, tokens, is_complete = _cut_to_limit(planned, limit, count)
     thinking_tokens = sum(count(part.text) for part in parts if isinstance(part, ThinkingPart))
     if is_complete:
         stop = (
@@ -153,12 +153,12 @@ def _cut_at_stop_sequence(text: str, stop_sequences: tuple[str, ...]) -> tuple[s
 
 
 def _cut_to_limit(
-    wanted: list[ThinkingPart | TextPart | ToolCallPart], limit: int | None, count: Callable[[str], int]
+    planned: list[ThinkingPart | TextPart | ToolCallPart], limit: int | None, count: Callable[[str], int]
 ) -> tuple[list[ThinkingPart | TextPart | ToolCallPart], int, bool]:
     """Return the parts that fit the limit, their tokens, and whether that is all. Tool calls are never cut."""
     parts: list[ThinkingPart | TextPart | ToolCallPart] = []
     tokens = 0
-    for part in wanted:
+    for part in planned:
         size = count(part.name + part.arguments if isinstance(part, ToolCallPart) else part.text)
         if limit is not None and tokens + size > limit:
             if not isinstance(part, ToolCallPart):

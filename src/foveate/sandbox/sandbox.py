@@ -181,13 +181,13 @@ class Sandbox:
             found = errors.make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
         return self.render_error(api_format, found) if isinstance(found, ErrorResponse) else found
 
-    def render_error(self, api_format: Format, refusal: ErrorResponse) -> SandboxReply:
+    def render_error(self, api_format: Format, error: ErrorResponse) -> SandboxReply:
         request_id = self._new_id("req_01")
         headers = self._headers(api_format, request_id)
-        if refusal.retry_after_seconds is not None:
-            headers["retry-after"] = f"{refusal.retry_after_seconds:g}"
-        body = errors.error_body(api_format, refusal, request_id)
-        return SandboxReply(status=refusal.status, headers=headers, chunks=(body,))
+        if error.retry_after_seconds is not None:
+            headers["retry-after"] = f"{error.retry_after_seconds:g}"
+        body = errors.error_body(api_format, error, request_id)
+        return SandboxReply(status=error.status, headers=headers, chunks=(body,))
 
     def _route(
         self, http_request: SandboxRequest, api_format: Format, owner: bytes
@@ -233,9 +233,9 @@ class Sandbox:
                 return accepted
             as_events = dict(parse_qsl(http_request.query)).get("alt") == "sse"
             return replace(accepted, is_streaming=method == "streamGenerateContent", as_events=as_events)
-        listed = _GEMINI_MODELS_PATH.fullmatch(http_request.path.rstrip("/"))
-        if http_request.method == "GET" and listed is not None:
-            return render_models(api_format, listed[1] or "")
+        models_path = _GEMINI_MODELS_PATH.fullmatch(http_request.path.rstrip("/"))
+        if http_request.method == "GET" and models_path is not None:
+            return render_models(api_format, models_path[1] or "")
         return errors.make_status_error(
             api_format, 404, f"Not Found: {http_request.method} {http_request.path}"
         )
@@ -264,23 +264,25 @@ class Sandbox:
             return thread
         if thread is not None:
             body = thread.body
-        whole = resolve_references(body, self._responses, owner) if api_format is Format.RESPONSES else body
-        if isinstance(whole, ErrorResponse):
-            return whole
-        is_as_sent = whole is body and thread is None
+        full_body = resolve_references(body, self._responses, owner) if api_format is Format.RESPONSES else body
+        if isinstance(full_body, ErrorResponse):
+            return full_body
+        is_as_sent = full_body is body and thread is None
         request = formats.parse_request(
-            http_request.body if is_as_sent else to_json(whole), api_format, model=model
+            http_request.body if is_as_sent else to_json(full_body), api_format, model=model
         )
         is_google = api_format is Format.GEMINI or is_google_chat(http_request)
         if is_google and api_format is Format.CHAT and find_model(Format.GEMINI, request.model) is not None:
-            whole = whole | {"model": _DEFAULT_CHAT_MODEL}
-        refusal = find_error(api_format, whole, counting=counting, betas=read_betas(http_request), model=model)
-        if refusal is not None:
-            return refusal
+            full_body = full_body | {"model": _DEFAULT_CHAT_MODEL}
+        error = find_error(
+            api_format, full_body, counting=counting, betas=read_betas(http_request), model=model
+        )
+        if error is not None:
+            return error
         rules = rules_for(request.model, "google" if is_google else _PROVIDERS[api_format])
         prompt = build_cached_prompt(request, rules, self._tokens(request.model))
-        refusal = None if counting else find_window_error(api_format, whole, prompt.tokens, model=model)
-        return refusal or AcceptedRequest(
+        error = None if counting else find_window_error(api_format, full_body, prompt.tokens, model=model)
+        return error or AcceptedRequest(
             body=body,
             request=request,
             rules=rules,
@@ -288,7 +290,7 @@ class Sandbox:
             owner=owner,
             is_count=counting,
             prefix=thinking_signatures.hash_prefix(body).digest() if api_format is Format.ANTHROPIC else b"",
-            items=input_items(whole) if api_format is Format.RESPONSES else (),
+            items=input_items(full_body) if api_format is Format.RESPONSES else (),
             thread=thread,
         )
 
@@ -317,9 +319,9 @@ class Sandbox:
         if failure is not None:
             return failure
         if accepted.thread is not None:
-            refusal = self._threads.claim(accepted.owner, accepted.thread, now=self._clock())
-            if refusal is not None:
-                return refusal
+            error = self._threads.claim(accepted.owner, accepted.thread, now=self._clock())
+            if error is not None:
+                return error
         counter = counter_for(accepted.request.model)
         generated = generate_response(spec, step, lambda text: counter.text(text).tokens)
         rendered = self._render(accepted, generated, delay_seconds=step.delay_seconds if step else 0)
@@ -395,12 +397,12 @@ class Sandbox:
         )
 
     def _headers(self, api_format: Format, request_id: str) -> dict[str, str]:
-        own = {"content-type": "application/json"}
+        headers = {"content-type": "application/json"}
         if api_format is Format.GEMINI:
-            return own
+            return headers
         if api_format is Format.ANTHROPIC:
-            return own | {"request-id": request_id, "anthropic-organization-id": "sandbox"}
-        return own | {
+            return headers | {"request-id": request_id, "anthropic-organization-id": "sandbox"}
+        return headers | {
             "x-request-id": request_id,
             "openai-version": "2020-10-01",
             "openai-organization": "sandbox",
@@ -476,8 +478,8 @@ def _apply_faults(reply: SandboxReply, step: ScriptStep | None, api_format: Form
     )
 
 
-def _is_same_provider(api_format: Format, wanted: Format) -> bool:
-    return _PROVIDERS[api_format] == _PROVIDERS[wanted]
+def _is_same_provider(api_format: Format, other: Format) -> bool:
+    return _PROVIDERS[api_format] == _PROVIDERS[other]
 
 
 def _route_not_found(http_request: SandboxRequest, api_format: Format) -> ErrorResponse:
@@ -504,14 +506,14 @@ def render_models(api_format: Format, name: str) -> bytes | ErrorResponse:
 
 def render_stream_error(api_format: Format, number: int) -> bytes:
     """Render the event that ends a failing stream; `number` is the index of the event."""
-    refusal = make_overloaded_error(api_format)
+    error = make_overloaded_error(api_format)
     if api_format is Format.ANTHROPIC:
-        return error_event(refusal.message)
+        return error_event(error.message)
     if api_format is Format.CHAT:
-        return encode_event({"error": openai_error_object(refusal)})
+        return encode_event({"error": openai_error_object(error)})
     if api_format is Format.GEMINI:
-        return encode_event({"error": gemini_error_object(refusal)})
-    fields = {"type": "error", "sequence_number": number, "code": refusal.kind, "message": refusal.message}
+        return encode_event({"error": gemini_error_object(error)})
+    fields = {"type": "error", "sequence_number": number, "code": error.kind, "message": error.message}
     return encode_event(fields | {"param": None}, "error")
 
 
@@ -524,7 +526,7 @@ def _anthropic_model(name: str) -> dict[str, Any]:
         "created_at": "1970-01-01T00:00:00Z",  # as in the API for an unknown date
         "lifecycle": "active",
         "max_input_tokens": window.tokens if window else None,
-        "max_tokens": model.most_output_tokens if model else None,
+        "max_tokens": model.max_output_tokens if model else None,
     }
 
 
@@ -538,7 +540,7 @@ def _google_model(name: str) -> dict[str, Any]:
         "name": f"models/{name}",
         "displayName": name.replace("-", " ").title(),
         "inputTokenLimit": window.tokens if window else None,
-        "outputTokenLimit": model.most_output_tokens if model else None,
+        "outputTokenLimit": model.max_output_tokens if model else None,
         "supportedGenerationMethods": ["generateContent", "countTokens"],
     }
 

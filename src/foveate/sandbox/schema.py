@@ -23,7 +23,7 @@ from typing import Any
 
 from foveate.model import Format
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "schemas"
 _TYPE_PATTERN = re.compile(r"(?P<name>\w+)(?: (?P<least>-?\d+)\.\.(?P<most>\d*))?")
 _LIST_PATTERN = re.compile(r"\[(?P<inner>.*)\](?: (?P<least>\d+)\.\.(?P<most>\d*))?")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+(?:=+\s*)?")
@@ -133,13 +133,13 @@ class RequestSchemas:
         tag_value = ""
         if schemas.tag:
             tag_value = found.get(schemas.tag, schemas.default)
-            known = value_type.tags or tuple(schemas.schemas)
+            allowed = value_type.tags or tuple(schemas.schemas)
             if tag_value is None:
                 yield SchemaError(path=(*path, schemas.tag), violation=Violation.MISSING)
                 return
-            if tag_value not in known:
+            if tag_value not in allowed:
                 yield SchemaError(
-                    path=path, violation=Violation.TAG, found=tag_value, allowed=known, tag=schemas.tag
+                    path=path, violation=Violation.TAG, found=tag_value, allowed=allowed, tag=schemas.tag
                 )
                 return
             path = (*path, TypeTag(tag_value)) if schemas.tag == "type" else path
@@ -179,11 +179,11 @@ class RequestSchemas:
 def schemas_for(api_format: Format) -> RequestSchemas:
     name = {
         Format.ANTHROPIC: "anthropic",
-        Format.CHAT: "chat",
-        Format.RESPONSES: "responses",
+        Format.CHAT: "openai_chat",
+        Format.RESPONSES: "openai_responses",
         Format.GEMINI: "gemini",
     }[api_format]
-    return RequestSchemas(tomllib.loads((_FOLDER / f"{name}_shapes.toml").read_text(encoding="utf-8")))
+    return RequestSchemas(tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
 
 
 def is_base64(text: str) -> bool:
@@ -225,9 +225,11 @@ def _parse_schemas(rows: Mapping[str, Any], table: Mapping[str, Mapping[str, Any
 
 def _parse_object(row: Mapping[str, str], table: Mapping[str, Mapping[str, Any]]) -> _ObjectSchema:
     base = row.get("...")
-    whole = {**(table[base] if base else {}), **row}
-    fields = {name: _parse_field(definition) for name, definition in whole.items() if name not in ("...", "*")}
-    return _ObjectSchema(fields, is_open="*" in whole)
+    definitions = {**(table[base] if base else {}), **row}
+    fields = {
+        name: _parse_field(definition) for name, definition in definitions.items() if name not in ("...", "*")
+    }
+    return _ObjectSchema(fields, is_open="*" in definitions)
 
 
 def _parse_field(definition: str) -> _FieldSchema:

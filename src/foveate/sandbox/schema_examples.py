@@ -39,12 +39,12 @@ class _ExampleBuilder:
     def build(self, schema: dict[str, Any], depth: int) -> Any:
         if depth > _MAX_DEPTH or not self._spend(1):  # a recursive or very large schema
             return None
-        for known in ("const", "default"):
-            if known in schema:
-                return self._literal(schema[known])
-        for listed in ("enum", "examples"):
-            if as_list(schema.get(listed)):
-                return self._literal(schema[listed][0])
+        for keyword in ("const", "default"):
+            if keyword in schema:
+                return self._literal(schema[keyword])
+        for list_keyword in ("enum", "examples"):
+            if as_list(schema.get(list_keyword)):
+                return self._literal(schema[list_keyword][0])
         if "$ref" in schema:
             return self.build(_resolve_reference(str(schema["$ref"]), self._root), depth + 1)
         for choices in ("anyOf", "oneOf"):

@@ -49,8 +49,8 @@ class PrefixHash:
     def digest(self) -> bytes:
         return self._chain.digest(_DIGEST_BYTES)
 
-    def _add(self, where: str, block: object) -> None:
-        self._chain.update(_JSON.encode([where, _normalize_block(block)]))
+    def _add(self, label: str, block: object) -> None:
+        self._chain.update(_JSON.encode([label, _normalize_block(block)]))
 
 
 def hash_prefix(body: dict[str, Any]) -> PrefixHash:

@@ -290,16 +290,16 @@ class SQLiteDatabase:
                     self._run_outside_transaction(job)
 
     def _take_jobs(self) -> list[_WriteJob]:
-        taken: list[_WriteJob] = []
+        jobs: list[_WriteJob] = []
         job = self._jobs.get()
         while job is not None:
-            taken.append(job)
-            if len(taken) == _MAX_JOBS_PER_TRANSACTION or self._jobs.empty():
-                return taken
+            jobs.append(job)
+            if len(jobs) == _MAX_JOBS_PER_TRANSACTION or self._jobs.empty():
+                return jobs
             job = self._jobs.get()
-        if taken:
+        if jobs:
             self._jobs.put(None)  # seen again by the next call
-        return taken
+        return jobs
 
     def _write_batch(self, jobs: list[_WriteJob]) -> None:
         """Run jobs in one transaction, and notify their callers."""

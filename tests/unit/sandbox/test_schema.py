@@ -10,7 +10,7 @@ import pytest
 from foveate.sandbox import schema
 from foveate.sandbox.schema import RequestSchemas, Violation
 
-TABLES = sorted(Path(schema.__file__).parent.glob("*_shapes.toml"))
+TABLES = sorted(Path(schema.__file__).parent.glob("schemas/*.toml"))
 
 SMALL: dict[str, dict[str, Any]] = {
     "box": {"name": "string!", "size": "number 1..9", "tags": "[= red blue] 1..2", "lid": "string / @lid"},
@@ -21,10 +21,10 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
     """Return the errors by the table above."""
-    said = RequestSchemas(SMALL).find_errors(name, found)
+    errors = RequestSchemas(SMALL).find_errors(name, found)
     return [
-        (".".join(str(step) for step in fault.path if not isinstance(step, schema.TypeTag)), fault.violation)
-        for fault in said
+        (".".join(str(step) for step in error.path if not isinstance(step, schema.TypeTag)), error.violation)
+        for error in errors
     ]
 
 
@@ -34,10 +34,10 @@ def test_every_schema_table_is_valid_and_has_no_dangling_references(path: Path) 
     table = tomllib.loads(text)
     RequestSchemas(table)
 
-    meant = set(re.findall(r"@(\w+)", text)) | set(re.findall(r'"\.\.\." = "(\w+)"', text))
+    referenced = set(re.findall(r"@(\w+)", text)) | set(re.findall(r'"\.\.\." = "(\w+)"', text))
     assert len(TABLES) == 4
-    assert meant - table.keys() == set()
-    assert table.keys() - meant == {"request"}, "a shape that nothing leads to"
+    assert referenced - table.keys() == set()
+    assert table.keys() - referenced == {"request"}, "a schema that nothing refers to"
     tags = re.findall(r"@(\w+): ([\w ]+)\]", text)
     for name, said in tags:
         known = {tag for names in table[name] for tag in names.split()}

@@ -83,9 +83,11 @@ class AnthropicResponse:
         return to_json(self._message(self.content, self._stop_fields(), usage))
 
     def events(self) -> Iterator[bytes]:
-        begun = usage_block(self._metadata.usage) | {"output_tokens": 1}
+        initial_usage = usage_block(self._metadata.usage) | {"output_tokens": 1}
         silent: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
-        yield _encode_typed_event({"type": "message_start", "message": self._message([], silent, begun)})
+        yield _encode_typed_event(
+            {"type": "message_start", "message": self._message([], silent, initial_usage)}
+        )
         for index, block in enumerate(self.content):
             empty, deltas = _split_deltas(block)
             yield _encode_typed_event({"type": "content_block_start", "index": index, "content_block": empty})

@@ -89,7 +89,7 @@ class GeminiResponse:
         parts = [
             part
             for generated_part in self._generated.parts
-            for part in _render_parts(generated_part, whole=True)
+            for part in _render_parts(generated_part, is_whole=True)
         ]
         candidates = [self._candidate(index, parts, is_last=True) for index in range(self._candidate_count)]
         return to_json(self._envelope(candidates))
@@ -100,7 +100,7 @@ class GeminiResponse:
             parts = [
                 part
                 for generated_part in self._generated.parts
-                for part in _render_parts(generated_part, whole=False)
+                for part in _render_parts(generated_part, is_whole=False)
             ]
             chunks += [self._candidate(index, [part], is_last=False) for part in parts]
             chunks.append(self._candidate(index, [{"text": ""}], is_last=True))
@@ -130,13 +130,13 @@ class GeminiResponse:
         }
 
 
-def _render_parts(part: ThinkingPart | TextPart | ToolCallPart, *, whole: bool) -> list[dict[str, Any]]:
+def _render_parts(part: ThinkingPart | TextPart | ToolCallPart, *, is_whole: bool) -> list[dict[str, Any]]:
     """Render a part; a streamed text becomes several."""
     if isinstance(part, ToolCallPart):
         signature = b64encode(part.name.encode() * 4).decode()
         call = {"name": part.name, "args": json.loads(part.arguments)}
         return [{"functionCall": call, "thoughtSignature": signature}]
-    texts = [part.text] if whole else split_chunks(part.text)
+    texts = [part.text] if is_whole else split_chunks(part.text)
     extra: dict[str, Any] = {"thought": True} if isinstance(part, ThinkingPart) else {}
     return [{"text": text} | extra for text in texts]
 

@@ -34,10 +34,10 @@ def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> Respons
     stops = body.get("stop")
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     tools = [as_dict(tool) for tool in as_list(body.get("tools"))]
-    called = [as_dict(tool.get(as_text(tool.get("type")))) for tool in tools]
+    definitions = [as_dict(tool.get(as_text(tool.get("type")))) for tool in tools]
     forced = find_forced_tool(body.get("tool_choice"))
     if not tools:  # the API of 2023 has functions instead
-        called = as_list(body.get("functions"))
+        definitions = as_list(body.get("functions"))
         forced = as_dict(body.get("function_call")).get("name")
     output = as_dict(body.get("response_format"))
     schema = as_dict(as_dict(output.get("json_schema")).get("schema"))
@@ -45,7 +45,7 @@ def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> Respons
     return ResponseSpec(
         model=as_text(body["model"]),
         is_streaming=bool(body.get("stream")),
-        tools=tuple((as_text(tool.get("name")), as_dict(tool.get("parameters"))) for tool in called),
+        tools=tuple((as_text(tool.get("name")), as_dict(tool.get("parameters"))) for tool in definitions),
         forced_tool=forced,
         text_tools=text_tool_names(tools),
         schema={"json_schema": schema, "json_object": {}}.get(as_text(output.get("type"))),
@@ -124,9 +124,9 @@ class ChatResponse:
                 yield self._chunk(index, {"content": chunk})
             for number, call in enumerate(calls[:1] if self._uses_functions else calls):
                 for delta in _split_call(call):
-                    whole = {"tool_calls": [{"index": number, **delta}]}
+                    call_delta = {"tool_calls": [{"index": number, **delta}]}
                     yield self._chunk(
-                        index, {"function_call": delta["function"]} if self._uses_functions else whole
+                        index, {"function_call": delta["function"]} if self._uses_functions else call_delta
                     )
             yield self._chunk(index, {}, finish=self._finish)
         if self._includes_usage:

@@ -50,8 +50,12 @@ _ECHOED_DEFAULTS: dict[str, Any] = {
 def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> ResponseSpec:
     effort = as_text(as_dict(body.get("reasoning")).get("effort"))
     output = as_dict(as_dict(body.get("text")).get("format"))
-    given = body.get("input")
-    last = as_dict(given[-1]).get("content") if isinstance(given, list) and given else given
+    input_value = body.get("input")
+    last = (
+        as_dict(input_value[-1]).get("content")
+        if isinstance(input_value, list) and input_value
+        else input_value
+    )
     tools = _records(body.get("tools"))
     tools += [
         inner for tool in tools if tool.get("type") == "namespace" for inner in _records(tool.get("tools"))
@@ -75,8 +79,8 @@ def read_response_spec(body: dict[str, Any], room_tokens: int | None) -> Respons
     )
 
 
-def _records(given: object) -> list[dict[str, Any]]:
-    return [as_dict(item) for item in as_list(given)]
+def _records(values: object) -> list[dict[str, Any]]:
+    return [as_dict(item) for item in as_list(values)]
 
 
 def _tool_namespaces(body: dict[str, Any]) -> dict[str, str]:

@@ -44,10 +44,10 @@ def to_error_response(schema_error: SchemaError) -> ErrorResponse:
     return ErrorResponse(message=f"{_format_path(schema_error.path)}: {_describe_error(schema_error)}")
 
 
-def join_choices(words: tuple[str, ...]) -> str:
+def join_choices(choices: tuple[str, ...]) -> str:
     """Join words as in `'a', 'b' or 'c'`."""
-    *others, last = (f"'{word}'" for word in words)
-    return f"{', '.join(others)} or {last}" if others else last
+    *rest, last = (f"'{word}'" for word in choices)
+    return f"{', '.join(rest)} or {last}" if rest else last
 
 
 def _describe_error(schema_error: SchemaError) -> str:
@@ -107,11 +107,11 @@ def check_breakpoints(body: dict[str, Any], rules: CacheRules) -> Iterator[Error
             yield from _check_breakpoint(f"{path}.cache_control", block.cache_breakpoint, rules)
     if automatic is not None:
         yield from _check_breakpoint("cache_control", automatic, rules)
-    marked = [block for block in blocks if block.cache_breakpoint is not None]
-    yield from _check_count(len(marked) + (automatic is not None), rules)
-    yield from _check_ttl_order(marked)
+    with_breakpoint = [block for block in blocks if block.cache_breakpoint is not None]
+    yield from _check_count(len(with_breakpoint) + (automatic is not None), rules)
+    yield from _check_ttl_order(with_breakpoint)
     if automatic is not None:
-        yield from _check_automatic(blocks, marked, _read_ttl(automatic), rules)
+        yield from _check_automatic(blocks, with_breakpoint, _read_ttl(automatic), rules)
 
 
 def _find_cacheable_blocks(body: dict[str, Any]) -> Iterator[_CacheableBlock]:
@@ -143,8 +143,8 @@ def _check_breakpoint(path: str, cache_breakpoint: Any, rules: CacheRules) -> It
     if cache_breakpoint.get("type") != "ephemeral":
         yield ErrorResponse(message=f"{path}.type: Input should be 'ephemeral'")
     if cache_breakpoint.get("ttl") is not None and cache_breakpoint["ttl"] not in rules.ttls:
-        known = " or ".join(f"'{ttl}'" for ttl in rules.ttls)
-        yield ErrorResponse(message=f"{path}.ttl: Input should be {known}")
+        ttls = " or ".join(f"'{ttl}'" for ttl in rules.ttls)
+        yield ErrorResponse(message=f"{path}.ttl: Input should be {ttls}")
     for field in (name for name in cache_breakpoint if name not in ("type", "ttl")):
         yield ErrorResponse(message=f"{path}.{field}: Extra inputs are not permitted")
 
@@ -157,9 +157,9 @@ def _check_count(found: int, rules: CacheRules) -> Iterator[ErrorResponse]:
         )
 
 
-def _check_ttl_order(marked: list[_CacheableBlock]) -> Iterator[ErrorResponse]:
+def _check_ttl_order(with_breakpoint: list[_CacheableBlock]) -> Iterator[ErrorResponse]:
     shorter = False
-    for block in marked:
+    for block in with_breakpoint:
         ttl = _read_ttl(block.cache_breakpoint)
         if shorter and ttl is Ttl.ONE_HOUR:
             yield _ttl_order_error(f"{block.path}.cache_control.ttl")
@@ -167,7 +167,7 @@ def _check_ttl_order(marked: list[_CacheableBlock]) -> Iterator[ErrorResponse]:
 
 
 def _check_automatic(
-    blocks: list[_CacheableBlock], marked: list[_CacheableBlock], ttl: Ttl, rules: CacheRules
+    blocks: list[_CacheableBlock], with_breakpoint: list[_CacheableBlock], ttl: Ttl, rules: CacheRules
 ) -> Iterator[ErrorResponse]:
     """Check the breakpoint of the whole request, which applies to the last cacheable block."""
     last_block = next(
@@ -181,7 +181,9 @@ def _check_automatic(
             message=f"cache_control: the last cacheable block ({last_block.path}) already has cache_control "
             f"with a different ttl ('{_read_ttl(last_block.cache_breakpoint)}', not '{ttl}')"
         )
-    if ttl is Ttl.ONE_HOUR and any(_read_ttl(block.cache_breakpoint) is Ttl.FIVE_MINUTES for block in marked):
+    if ttl is Ttl.ONE_HOUR and any(
+        _read_ttl(block.cache_breakpoint) is Ttl.FIVE_MINUTES for block in with_breakpoint
+    ):
         yield _ttl_order_error("cache_control.ttl")
 
 
@@ -237,18 +239,18 @@ def _check_parameters(body: dict[str, Any], counting: bool) -> Iterator[ErrorRes
 def _check_block_binding(thinking: dict[str, Any], betas: Collection[str]) -> Iterator[ErrorResponse]:
     """Check that `block_binding` is only used with its beta; otherwise it is an unknown field."""
     if thinking.get("block_binding") is not None and _BINDING_BETA not in betas:
-        where = f"thinking.{thinking['type']}.block_binding"
-        yield ErrorResponse(message=f"{where}: Extra inputs are not permitted")
+        path = f"thinking.{thinking['type']}.block_binding"
+        yield ErrorResponse(message=f"{path}: Extra inputs are not permitted")
 
 
 def _check_output_limit(body: dict[str, Any], model: SandboxModel) -> Iterator[ErrorResponse]:
-    wanted = body["max_tokens"]
-    if wanted > model.most_output_tokens:
+    max_tokens = body["max_tokens"]
+    if max_tokens > model.max_output_tokens:
         yield ErrorResponse(
-            message=f"max_tokens: {wanted} > {model.most_output_tokens}, which is the maximum allowed number "
-            f"of output tokens for {model.name}"
+            message=f"max_tokens: {max_tokens} > {model.max_output_tokens}, which is the maximum allowed "
+            f"number of output tokens for {model.name}"
         )
-    if wanted == 0 and body.get("stream"):  # such a request only warms the cache
+    if max_tokens == 0 and body.get("stream"):  # such a request only warms the cache
         yield ErrorResponse(message="max_tokens: 0 is not supported with streaming")
     if any(not stop.strip() for stop in body.get("stop_sequences") or ()):
         yield ErrorResponse(message="stop_sequences: each stop sequence must contain non-whitespace")

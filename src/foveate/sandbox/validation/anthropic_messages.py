@@ -89,8 +89,8 @@ def _check_tool_result(at: str, block: dict[str, Any]) -> Iterator[ErrorResponse
         if part["type"] == "text" and not part["text"]:
             yield ErrorResponse(message="messages: text content blocks must be non-empty")
         if part.get("cache_control") is not None:  # only the result itself can have a breakpoint
-            where = f"{at}.tool_result.content.{k}.{part['type']}"
-            yield ErrorResponse(message=f"{where}.cache_control: Extra inputs are not permitted")
+            path = f"{at}.tool_result.content.{k}.{part['type']}"
+            yield ErrorResponse(message=f"{path}.cache_control: Extra inputs are not permitted")
 
 
 def _check_system_messages(messages: list[dict[str, Any]], takes_system: bool) -> Iterator[ErrorResponse]:
@@ -174,7 +174,7 @@ def _check_tool_pairs(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]
     Consecutive messages of one role are one turn, and a later turn may reuse an id: recorded requests with
     either were accepted and charged.
     """
-    called: list[str] = []
+    call_ids: list[str] = []
     last_index = 0
     for _, turn in groupby(enumerate(messages), lambda entry: entry[1]["role"]):
         numbered = list(turn)
@@ -183,36 +183,36 @@ def _check_tool_pairs(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]
             for i, message in numbered
             for j, block in enumerate(content_blocks(message))
         ]
-        yield from _check_result_ids(placed, called)
-        answered = _leading_result_ids([block for _, block in placed])
-        missing = [call for call in called if call not in answered]
+        yield from _check_result_ids(placed, call_ids)
+        result_ids = _leading_result_ids([block for _, block in placed])
+        missing = [call for call in call_ids if call not in result_ids]
         if missing:
             yield _missing_results(last_index, missing)
         last_index = numbered[-1][0]
-        called = [as_text(block.get("id")) for _, block in placed if block.get("type") == "tool_use"]
-        if len(called) > len(set(called)):
+        call_ids = [as_text(block.get("id")) for _, block in placed if block.get("type") == "tool_use"]
+        if len(call_ids) > len(set(call_ids)):
             yield ErrorResponse(message=f"messages.{last_index}: `tool_use` ids must be unique")
-    if called:
-        yield _missing_results(last_index, called)
+    if call_ids:
+        yield _missing_results(last_index, call_ids)
 
 
-def _check_result_ids(placed: list[tuple[str, dict[str, Any]]], called: list[str]) -> Iterator[ErrorResponse]:
-    answered: set[str] = set()
+def _check_result_ids(placed: list[tuple[str, dict[str, Any]]], call_ids: list[str]) -> Iterator[ErrorResponse]:
+    result_ids: set[str] = set()
     for at, block in placed:
         if block.get("type") != "tool_result":
             continue
         call = as_text(block.get("tool_use_id"))
-        if call not in called:
+        if call not in call_ids:
             yield ErrorResponse(
                 message=f"{at}: unexpected `tool_use_id` found in `tool_result` blocks: {call}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
-        if call in answered:
+        if call in result_ids:
             yield ErrorResponse(
                 message=f"{at}: each tool_use must have a single result. Found multiple `tool_result` "
                 f"blocks with id: {call}"
             )
-        answered.add(call)
+        result_ids.add(call)
 
 
 def _leading_result_ids(blocks: list[dict[str, Any]]) -> set[str]:

@@ -63,8 +63,8 @@ def find_error(
             return openai_responses.find_error(body)
         case Format.GEMINI:
             return gemini.find_error(body, model, counting=counting)
-        case other:
-            raise MalformedRequest(f"the sandbox does not speak {other}")
+        case unsupported:
+            raise MalformedRequest(f"the sandbox does not speak {unsupported}")
 
 
 def find_window_error(

@@ -57,8 +57,8 @@ def find_window_error(model: str, prompt_tokens: int) -> ErrorResponse | None:
 
 
 def _check_request(body: dict[str, Any], model: str, *, counting: bool) -> Iterator[ErrorResponse]:
-    known = find_model(Format.GEMINI, model)
-    if known is None:
+    known_model = find_model(Format.GEMINI, model)
+    if known_model is None:
         yield make_status_error(
             Format.GEMINI,
             404,
@@ -77,10 +77,10 @@ def _check_request(body: dict[str, Any], model: str, *, counting: bool) -> Itera
         yield from _check_parts(f"contents[{at}]", content)
     yield from _check_turns(contents)
     limit = as_dict(body.get("generationConfig")).get("maxOutputTokens")
-    if limit is not None and limit > known.most_output_tokens:
+    if limit is not None and limit > known_model.max_output_tokens:
         yield _invalid_argument(
             f"Unable to submit request because it has a maxOutputTokens value of {limit} but the supported"
-            f" range is from 1 (inclusive) to {known.most_output_tokens + 1} (exclusive)."
+            f" range is from 1 (inclusive) to {known_model.max_output_tokens + 1} (exclusive)."
         )
 
 

@@ -90,9 +90,9 @@ def invalid_type(param: str, expected: str, found: object) -> ErrorResponse:
     )
 
 
-def invalid_value(param: str, found: object, known: Collection[str]) -> ErrorResponse:
-    *others, last = (f"'{value}'" for value in known)
-    values = f"{', '.join(others)}, and {last}" if others else last
+def invalid_value(param: str, found: object, allowed: Collection[str]) -> ErrorResponse:
+    *rest, last = (f"'{value}'" for value in allowed)
+    values = f"{', '.join(rest)}, and {last}" if rest else last
     return ErrorResponse(
         message=f"Invalid value: '{found}'. Supported values are: {values}.", param=param, code="invalid_value"
     )
@@ -190,10 +190,10 @@ def check_tool_choice(choice: object, names: list[str], *, has_tools: bool) -> I
         )
     kind = as_dict(choice).get("type")
     if kind in ("function", "custom"):
-        wanted = read_tool_name(as_dict(choice))
-        if wanted not in names:
+        name = read_tool_name(as_dict(choice))
+        if name not in names:
             yield ErrorResponse(
-                message=f"Tool choice '{kind}' not found in 'tools' parameter: '{wanted}'.",
+                message=f"Tool choice '{kind}' not found in 'tools' parameter: '{name}'.",
                 param="tool_choice",
             )
 
@@ -233,10 +233,10 @@ def _check_function_schema(tool: CallableTool) -> Iterator[ErrorResponse]:
 def _check_strict_schema(prefix: str, param: str, schema: dict[str, Any], code: str) -> Iterator[ErrorResponse]:
     """Check that objects in a strict schema allow no other properties and require all they have."""
     for place, inner in _find_objects(schema, ()):
-        where = f"{prefix}: In context={place}"
+        context = f"{prefix}: In context={place}"
         if inner.get("additionalProperties") is not False:
             yield ErrorResponse(
-                message=f"{where}, 'additionalProperties' is required to be supplied and to be false.",
+                message=f"{context}, 'additionalProperties' is required to be supplied and to be false.",
                 param=param,
                 code=code,
             )
@@ -244,7 +244,7 @@ def _check_strict_schema(prefix: str, param: str, schema: dict[str, Any], code: 
         for name in as_dict(inner.get("properties")):
             if name not in required:
                 yield ErrorResponse(
-                    message=f"{where}, 'required' is required to be supplied and to be an array including "
+                    message=f"{context}, 'required' is required to be supplied and to be an array including "
                     f"every key in properties. Missing '{name}'.",
                     param=param,
                     code=code,
@@ -294,12 +294,12 @@ def check_breakpoints(
     """
     rules = rules_for(body["model"], "openai")
     takes_breakpoints = rules.caching is CachingMode.BOTH
-    marked = [
+    with_breakpoint = [
         (path, is_from_model, part)
         for path, is_from_model, part in parts
         if part.get("prompt_cache_breakpoint") is not None
     ]
-    for path, is_from_model, part in marked:
+    for path, is_from_model, part in with_breakpoint:
         param = f"{path}.prompt_cache_breakpoint"
         cache_breakpoint = as_dict(part["prompt_cache_breakpoint"])
         if not takes_breakpoints or is_from_model or as_text(part.get("type")) not in rules.breakpoint_kinds:
@@ -308,10 +308,10 @@ def check_breakpoints(
             yield invalid_value(f"{param}.mode", cache_breakpoint.get("mode"), ("explicit",))
         if cache_breakpoint.get("ttl") is not None and cache_breakpoint["ttl"] not in ttls:
             yield invalid_value(f"{param}.ttl", cache_breakpoint["ttl"], ttls)
-    if takes_breakpoints and len(marked) > rules.max_breakpoints:
+    if takes_breakpoints and len(with_breakpoint) > rules.max_breakpoints:
         yield ErrorResponse(
             message=f"A maximum of {rules.max_breakpoints} prompt cache breakpoints may be provided. Found "
-            f"{len(marked)}.",
+            f"{len(with_breakpoint)}.",
             param="prompt_cache_options",
         )
     yield from _check_cache_options(body, takes_breakpoints, ttls)
@@ -338,21 +338,21 @@ def _check_cache_options(
 
 
 def check_output_limit(body: dict[str, Any], param: str, *, minimum: int) -> Iterator[ErrorResponse]:
-    wanted = body.get(param)
+    limit = body.get(param)
     model = find_model(Format.CHAT, body["model"])
-    if wanted is None or model is None:
+    if limit is None or model is None:
         return
-    if wanted < minimum:
+    if limit < minimum:
         yield ErrorResponse(
             message=f"Invalid '{param}': integer below minimum value. Expected a value >= {minimum}, but got "
-            f"{wanted} instead.",
+            f"{limit} instead.",
             param=param,
             code="integer_below_min_value",
         )
-    elif wanted > model.most_output_tokens:
+    elif limit > model.max_output_tokens:
         yield ErrorResponse(
-            message=f"{param} is too large: {wanted}. This model supports at most {model.most_output_tokens} "
-            f"completion tokens, whereas you provided {wanted}.",
+            message=f"{param} is too large: {limit}. This model supports at most {model.max_output_tokens} "
+            f"completion tokens, whereas you provided {limit}.",
             param=param,
             code="invalid_value",
         )

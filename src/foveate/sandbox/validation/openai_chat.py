@@ -30,8 +30,8 @@ def find_error(body: dict[str, Any]) -> ErrorResponse | None:
 
 
 def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
-    wanted = body.get("max_completion_tokens") or body.get("max_tokens") or 0
-    return openai.window_error(body["model"], prompt_tokens, wanted, "messages")
+    output_tokens = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    return openai.window_error(body["model"], prompt_tokens, output_tokens, "messages")
 
 
 def _check_request(body: dict[str, Any]) -> Iterator[ErrorResponse]:
@@ -54,7 +54,7 @@ def _check_request(body: dict[str, Any]) -> Iterator[ErrorResponse]:
 def _check_contents(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     for i, message in enumerate(messages):
         content, role = message.get("content"), message["role"]
-        has_alternative = role == "assistant" and any(message.get(way) for way in _CONTENT_ALTERNATIVES)
+        has_alternative = role == "assistant" and any(message.get(field) for field in _CONTENT_ALTERNATIVES)
         if content is None and not has_alternative:
             yield ErrorResponse(
                 message="Invalid value for 'content': expected a string, got null.",
@@ -70,18 +70,18 @@ def _check_contents(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
 
 def _check_tool_pairs(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     """Check that each tool call is answered by one of the tool messages that follow immediately."""
-    called: list[str] = []
+    call_ids: list[str] = []
     waiting: dict[str, None] = {}
     for i, message in enumerate(messages):
         if message["role"] == "tool":
             call = message["tool_call_id"]
-            if not called:
+            if not call_ids:
                 yield ErrorResponse(
                     message="Invalid parameter: messages with role 'tool' must be a response to a preceeding "
                     "message with 'tool_calls'.",
                     param=f"messages.[{i}].role",
                 )
-            if call not in called:
+            if call not in call_ids:
                 yield ErrorResponse(
                     message=f"Invalid parameter: 'tool_call_id' of '{call}' not found in 'tool_calls' of "
                     "previous message.",
@@ -96,9 +96,9 @@ def _check_tool_pairs(messages: list[dict[str, Any]]) -> Iterator[ErrorResponse]
             continue
         if waiting:
             yield _missing_results(i, waiting)
-        called = [as_text(as_dict(call).get("id")) for call in as_list(message.get("tool_calls"))]
-        waiting = dict.fromkeys(called)
-        if len(waiting) < len(called):
+        call_ids = [as_text(as_dict(call).get("id")) for call in as_list(message.get("tool_calls"))]
+        waiting = dict.fromkeys(call_ids)
+        if len(waiting) < len(call_ids):
             yield ErrorResponse(
                 message="Duplicate value for 'tool_call_id' in 'tool_calls'", param=f"messages.[{i}]"
             )
@@ -137,11 +137,11 @@ def _check_tools(body: dict[str, Any]) -> Iterator[ErrorResponse]:
             "specified.",
             param="function_call",
         )
-    wanted = as_dict(body.get("function_call")).get("name")
-    if wanted is not None and wanted not in [function.name for function in functions]:
+    forced_function = as_dict(body.get("function_call")).get("name")
+    if forced_function is not None and forced_function not in [function.name for function in functions]:
         yield ErrorResponse(
-            message=f"Invalid value for 'function_call': no function named '{wanted}' was specified in the "
-            "'functions' parameter.",
+            message=f"Invalid value for 'function_call': no function named '{forced_function}' was specified "
+            "in the 'functions' parameter.",
             param="function_call",
         )
 
@@ -183,10 +183,10 @@ def _check_options(body: dict[str, Any]) -> Iterator[ErrorResponse]:
 
 
 def _check_response_format(body: dict[str, Any]) -> Iterator[ErrorResponse]:
-    wanted = as_dict(body.get("response_format"))
-    if wanted.get("type") == "json_schema":
-        yield from openai.check_json_schema("response_format.json_schema", wanted["json_schema"])
-    if wanted.get("type") == "json_object":
+    response_format = as_dict(body.get("response_format"))
+    if response_format.get("type") == "json_schema":
+        yield from openai.check_json_schema("response_format.json_schema", response_format["json_schema"])
+    if response_format.get("type") == "json_object":
         contents = str([message.get("content") for message in body["messages"]])
         if "json" not in contents.lower():
             yield ErrorResponse(

@@ -46,9 +46,9 @@ def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse
 def _check_request(body: dict[str, Any]) -> Iterator[ErrorResponse]:
     yield from openai.check_model(body)
     yield from openai.check_schema(Format.RESPONSES, body)
-    given = body.get("input")
+    input_value = body.get("input")
     is_continued = any(body.get(field) is not None for field in (*_STORED_HISTORY_FIELDS, "prompt"))
-    if given is None and not is_continued:
+    if input_value is None and not is_continued:
         yield ErrorResponse(
             message="One of 'input', 'previous_response_id', 'conversation' or 'prompt' must be provided.",
             param="input",
@@ -60,7 +60,7 @@ def _check_request(body: dict[str, Any]) -> Iterator[ErrorResponse]:
             param="previous_response_id",
             code="mutually_exclusive_parameters",
         )
-    items = as_list(given)
+    items = as_list(input_value)
     yield from chain(
         _check_parts(items),
         _check_tool_pairs(items, body),
@@ -75,12 +75,12 @@ def _check_parts(items: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     """Check that messages of the model and of others have their own kinds of parts."""
     for i, item in enumerate(items):
         if item.get("type", "message") == "message":
-            known = _OUTPUT_PARTS if item["role"] == "assistant" else _INPUT_PARTS
+            allowed = _OUTPUT_PARTS if item["role"] == "assistant" else _INPUT_PARTS
             for path, _, part in list_content_parts(
                 f"input[{i}].content", item["content"], is_from_model=False
             ):
-                if part["type"] not in known:
-                    yield invalid_value(f"{path}.type", part["type"], known)
+                if part["type"] not in allowed:
+                    yield invalid_value(f"{path}.type", part["type"], allowed)
                 yield from _check_source(path, part)
 
 
@@ -95,30 +95,30 @@ def _check_tool_pairs(items: list[dict[str, Any]], body: dict[str, Any]) -> Iter
     """Check that every output follows its call and every call has an output, unless the call is stored."""
     is_continued = any(body.get(field) is not None for field in _STORED_HISTORY_FIELDS)
     for call_kind, output_kind in _OUTPUT_BY_CALL_TYPE.items():
-        called: list[str] = []
+        call_ids: list[str] = []
         searched: set[str] = set()  # a tool search may be answered by a tool output
-        answered: set[str] = set()
+        answered_ids: set[str] = set()
         for item in items:
             call = as_text(item.get("call_id"))
             if item.get("type") == call_kind:
-                if call in called:
+                if call in call_ids:
                     yield ErrorResponse(message=f"Duplicate call_id {call} in input.", param="input")
-                called.append(call)
+                call_ids.append(call)
             elif item.get("type") == "tool_search_call":
                 searched.add(call)
             elif item.get("type") == output_kind:
-                if call not in called and call not in searched and not is_continued:
+                if call not in call_ids and call not in searched and not is_continued:
                     yield ErrorResponse(
                         message=f"No tool call found for function call output with call_id {call}.",
                         param="input",
                     )
-                if call in answered:
+                if call in answered_ids:
                     yield ErrorResponse(
                         message=f"Duplicate output for function call {call} in input.", param="input"
                     )
-                answered.add(call)
-        for call in called:
-            if call not in answered:
+                answered_ids.add(call)
+        for call in call_ids:
+            if call not in answered_ids:
                 yield ErrorResponse(message=f"No tool output found for function call {call}.", param="input")
 
 
@@ -127,10 +127,10 @@ def _check_reasoning(items: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
     for item, following in pairwise((*items, {})):
         if item.get("type") == "reasoning":
             kind = following.get("type", "message")
-            by_model = (
+            is_from_model = (
                 following.get("role") == "assistant" if kind == "message" else not kind.endswith("_output")
             )
-            if not following or not by_model:
+            if not following or not is_from_model:
                 yield ErrorResponse(
                     message=f"Item '{item.get('id', '')}' of type 'reasoning' was provided without its "
                     "required following item.",
@@ -140,7 +140,7 @@ def _check_reasoning(items: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
 
 def _check_tools(body: dict[str, Any]) -> Iterator[ErrorResponse]:
     tools = as_list(body.get("tools"))
-    called = [
+    callable_tools = [
         openai.CallableTool(
             path=f"tools[{i}]",
             name=tool["name"],
@@ -150,8 +150,8 @@ def _check_tools(body: dict[str, Any]) -> Iterator[ErrorResponse]:
         for i, tool in enumerate(tools)
         if tool["type"] in ("function", "custom")
     ]
-    yield from openai.check_tools(called)
-    names = [tool.name for tool in called]
+    yield from openai.check_tools(callable_tools)
+    names = [tool.name for tool in callable_tools]
     yield from openai.check_tool_choice(body.get("tool_choice"), names, has_tools=bool(tools))
 
 
@@ -170,11 +170,11 @@ def _check_options(body: dict[str, Any]) -> Iterator[ErrorResponse]:
 
 
 def _check_text_format(body: dict[str, Any]) -> Iterator[ErrorResponse]:
-    wanted = as_dict(as_dict(body.get("text")).get("format"))
-    if wanted.get("type") == "json_schema":
-        yield from openai.check_json_schema("text.format", wanted)
+    text_format = as_dict(as_dict(body.get("text")).get("format"))
+    if text_format.get("type") == "json_schema":
+        yield from openai.check_json_schema("text.format", text_format)
     is_continued = any(body.get(field) is not None for field in (*_STORED_HISTORY_FIELDS, "prompt"))
-    if wanted.get("type") == "json_object" and not is_continued:
+    if text_format.get("type") == "json_object" and not is_continued:
         contents = str([body.get("instructions"), body.get("input")])
         if "json" not in contents.lower():
             yield ErrorResponse(

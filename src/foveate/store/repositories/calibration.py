@@ -30,9 +30,9 @@ class SqlCalibrationStore:
             lambda transaction: transaction.fetch_all(_FIND_CALIBRATIONS, (limit,))
         )
         return {
-            (upstream, counter): known
+            (upstream, counter): calibration
             for upstream, counter, learnt in reversed(found)
-            if (known := _decode_calibration(learnt)) is not None
+            if (calibration := _decode_calibration(learnt)) is not None
         }
 
     async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:

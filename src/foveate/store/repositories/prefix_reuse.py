@@ -27,14 +27,14 @@ class SqlReuseStore:
 
     async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
         found = await self._database.read(lambda transaction: transaction.fetch_all(_LOAD, (since, limit)))
-        return {agent: known for agent, learnt in reversed(found) if (known := _decode(learnt)) is not None}
+        return {agent: reuse for agent, learnt in reversed(found) if (reuse := _decode(learnt)) is not None}
 
     async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
         rows = []
-        for agent, known in learnt.items():
+        for agent, reuse in learnt.items():
             check_storable_names(agent=agent)
             if len(agent) <= _MAX_NAME_CHARS:
-                rows.append((agent, known.requests, msgspec.json.encode(known), now))
+                rows.append((agent, reuse.requests, msgspec.json.encode(reuse), now))
         if rows:
             await self._database.write(
                 lambda transaction: transaction.execute_many(_SAVE, rows), is_idempotent=True

@@ -29,14 +29,14 @@ class SqlRateLimitStore:
         rows = sorted(
             (
                 *(
-                    to_storable_name(seen.agent),
-                    to_storable_name(seen.provider),
-                    seen.limit.name,
-                    seen.limit.used,
+                    to_storable_name(observed.agent),
+                    to_storable_name(observed.provider),
+                    observed.limit.name,
+                    observed.limit.used,
                 ),
-                *(seen.limit.resets_at, seen.limit.status, seen.at),
+                *(observed.limit.resets_at, observed.limit.status, observed.at),
             )
-            for seen in limits
+            for observed in limits
         )
         if rows:
             await self._database.write(

@@ -91,7 +91,7 @@ class SqlRequestArchive:
         check_storable_names(id=prefix)
         values = (len(prefix), prefix, len(prefix), prefix, limit)
         found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_IDS, values))
-        sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
+        sessions, requests = ([id_ for id_, kind in found if kind == code] for code in (0, 1))
         return sessions, requests
 
 

@@ -146,17 +146,17 @@ def request_delta(
     is_failed: bool,
     added_seconds: float,
     window: WindowUsage,
-    broke: CacheMiss | None,
+    cache_miss: CacheMiss | None,
 ) -> TotalsDelta:
     added = round(added_seconds * 1e6) if math.isfinite(added_seconds) else 0
-    sums = (1, int(is_failed), added, *_cache_miss_sums(broke))
+    sums = (1, int(is_failed), added, *_cache_miss_sums(cache_miss))
     return TotalsDelta(at, agent, session_id, model, Category.MAIN.value, at, sums, window)
 
 
-def cache_miss_delta(at: float, agent: str, session_id: str, model: str, broke: CacheMiss) -> TotalsDelta:
+def cache_miss_delta(at: float, agent: str, session_id: str, model: str, cache_miss: CacheMiss) -> TotalsDelta:
     """Return what a cache miss adds that was found after its request was added."""
     return TotalsDelta(
-        at, agent, session_id, model, Category.MAIN.value, at, (0, 0, 0, *_cache_miss_sums(broke))
+        at, agent, session_id, model, Category.MAIN.value, at, (0, 0, 0, *_cache_miss_sums(cache_miss))
     )
 
 
@@ -231,15 +231,15 @@ def _charge_delta(
     )
 
 
-def _cache_miss_sums(broke: CacheMiss | None) -> tuple[int, int, int, int, int]:
-    if broke is None:
+def _cache_miss_sums(cache_miss: CacheMiss | None) -> tuple[int, int, int, int, int]:
+    if cache_miss is None:
         return 0, 0, 0, 0, 0
-    if broke.is_planned:
-        return 0, 0, 0, 1, broke.lost_tokens
+    if cache_miss.is_planned:
+        return 0, 0, 0, 1, cache_miss.lost_tokens
     try:
-        return 1, broke.lost_tokens, to_picodollars(broke.lost_dollars or Decimal(0)), 0, 0
+        return 1, cache_miss.lost_tokens, to_picodollars(cache_miss.lost_dollars or Decimal(0)), 0, 0
     except OverflowError:  # an impossible amount
-        return 1, broke.lost_tokens, 0, 0, 0
+        return 1, cache_miss.lost_tokens, 0, 0, 0
 
 
 def _execute_inserts(transaction: Transaction, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
@@ -372,7 +372,7 @@ class SqlRollupStore:
                 (_to_group_labels(group_by, row[:groups]), _to_totals(*_join_halves(row[groups:])))
                 for row in found
             )
-            return sorted(named, key=lambda one: one[0])
+            return sorted(named, key=lambda labelled: labelled[0])
 
         return await self._database.read(find)
 
@@ -394,10 +394,10 @@ class SqlRollupStore:
         }
         condition, values = _build_session_condition(since, agent, id_prefix, places)
         # The sessions nearest to `before` come first; they are reversed below.
-        way = "DESC" if before is None else "ASC"
+        direction = "DESC" if before is None else "ASC"
         statement = f"""
             SELECT {_SESSION_COLUMNS} FROM session_totals_v1 {condition}
-            ORDER BY {by} {way}, session_id {way} LIMIT ?
+            ORDER BY {by} {direction}, session_id {direction} LIMIT ?
         """
         found = [_to_session_totals(*row) for row in await self._read(statement, [*values, limit])]
         return found if before is None else found[::-1]

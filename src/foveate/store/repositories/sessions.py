@@ -127,9 +127,9 @@ class SqlSessionStore:
     async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
         def find(transaction: Transaction) -> list[tuple[AnswerRecord, Session]]:
             return [
-                (AnswerRecord(digest=mark, session_id=session_id, tip=tip, at=at), _to_session(*session))
+                (AnswerRecord(digest=digest, session_id=session_id, tip=tip, at=at), _to_session(*session))
                 for placeholders, group in group_placeholders(digests)
-                for mark, session_id, tip, at, *session in transaction.fetch_all(
+                for digest, session_id, tip, at, *session in transaction.fetch_all(
                     _FIND_ANSWERS.format(placeholders), group
                 )
             ]

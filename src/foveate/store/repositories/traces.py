@@ -142,8 +142,10 @@ class SqlTraceStore:
             }
         )
         return [
-            TracedSession(session_id=id_, agent=of_agent, requests=int(requests), first_at=first, last_at=last)
-            for id_, of_agent, requests, first, last in await self._read(
+            TracedSession(
+                session_id=id_, agent=session_agent, requests=int(requests), first_at=first, last_at=last
+            )
+            for id_, session_agent, requests, first, last in await self._read(
                 _FIND_SESSIONS.format(condition), (*values, limit)
             )
         ]
@@ -151,7 +153,7 @@ class SqlTraceStore:
     async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         check_storable_names(id=prefix)
         found = await self._read(_FIND_IDS, (len(prefix), prefix, len(prefix), prefix, limit))
-        sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
+        sessions, requests = ([id_ for id_, kind in found if kind == code] for code in (0, 1))
         return sessions, requests
 
     async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -173,7 +175,9 @@ def _prepare_rows(
     for trace in traces:
         row = to_trace_row(trace)
         new.setdefault(row[0], _NewTrace(row, to_totals_delta(trace, row)))
-    return new, sorted(((to_storable_name(id_), broke) for id_, broke in breaks), key=lambda miss: miss[0])
+    return new, sorted(
+        ((to_storable_name(id_), cache_miss) for id_, cache_miss in breaks), key=lambda miss: miss[0]
+    )
 
 
 def _save_rows(
@@ -184,10 +188,10 @@ def _save_rows(
     deltas = [
         new[id_].delta for statement, batch in groups for (id_,) in transaction.fetch_all(statement, batch)
     ]
-    for id_, broke in breaks:
-        found = transaction.fetch_all(_SET_CACHE_MISS, (_encode_cache_miss(broke), id_))
+    for id_, cache_miss in breaks:
+        found = transaction.fetch_all(_SET_CACHE_MISS, (_encode_cache_miss(cache_miss), id_))
         deltas += [
-            cache_miss_delta(at, agent, session_id, model, broke) for at, agent, session_id, model in found
+            cache_miss_delta(at, agent, session_id, model, cache_miss) for at, agent, session_id, model in found
         ]
     add_requests(transaction, deltas)
 
@@ -202,7 +206,7 @@ def to_totals_delta(trace: Trace, row: tuple[Any, ...]) -> TotalsDelta:
         is_failed=trace.status >= _MIN_ERROR_STATUS,
         added_seconds=trace.added_seconds,
         window=WindowUsage(trace.at, trace.tokens, trace.window_tokens),
-        broke=trace.broke,
+        cache_miss=trace.broke,
     )
 
 
@@ -236,10 +240,14 @@ def to_trace_row(trace: Trace) -> tuple[Any, ...]:
     )
 
 
-def _encode_cache_miss(broke: CacheMiss) -> bytes:
-    lost = None if broke.lost_dollars is None else str(broke.lost_dollars)
+def _encode_cache_miss(cache_miss: CacheMiss) -> bytes:
+    lost = None if cache_miss.lost_dollars is None else str(cache_miss.lost_dollars)
     details = _CacheMissDetails(
-        _shorten_text(broke.cause), _shorten_text(broke.where), broke.lost_tokens, lost, broke.is_planned
+        _shorten_text(cache_miss.cause),
+        _shorten_text(cache_miss.where),
+        cache_miss.lost_tokens,
+        lost,
+        cache_miss.is_planned,
     )
     return msgspec.json.encode(details)
 
@@ -261,11 +269,11 @@ def _to_traced(
     tokens: int | None,
     window_tokens: int | None,
     fold_id: str | None,
-    told: bytes,
+    encoded_details: bytes,
     broke: bytes | None,
     *charge: int | None,
 ) -> ChargedTrace:
-    details = msgspec.json.decode(told, type=_TraceDetails)
+    details = msgspec.json.decode(encoded_details, type=_TraceDetails)
     trace = Trace(
         id=id_,
         agent=agent,

@@ -62,7 +62,7 @@ def test_every_model_on_the_list_is_known() -> None:
         assert takes(ANTHROPIC, PLAIN | {"model": name})
         model = find_model(ANTHROPIC, name)
         assert model is not None
-        assert model.most_output_tokens >= 32_000
+        assert model.max_output_tokens >= 32_000
 
 
 @pytest.mark.parametrize(
