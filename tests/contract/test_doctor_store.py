@@ -15,7 +15,7 @@ from foveate.doctor.findings import Level
 from foveate.doctor.store_checks import check_store
 from foveate.model import CacheUsage, Usage
 from foveate.store import open_store
-from tests.contract.test_store_opening import dump_of, run
+from tests.contract.test_store_opening import load_dump, run_statements
 from tests.support.stores.ledger_records import CALL, NOON, RESERVATION, make_charge, settle_one
 from tests.support.stores.records import COMPACTION, FAILED_COMPACTION
 
@@ -92,7 +92,7 @@ async def test_reservations_that_ran_out_long_ago_are_told(database_url: str) ->
 
 @pytest.mark.parametrize("version", ["0001", "0005"])
 def test_an_older_store_is_told_and_not_brought_up_to_date(bare_database_url: str, version: str) -> None:
-    run(bare_database_url, dump_of(version, bare_database_url))
+    run_statements(bare_database_url, load_dump(version, bare_database_url))
 
     for _ in ("once", "and again"):
         assert one_of(seen(bare_database_url), f"is of version {version}") is Level.WARNING
@@ -100,13 +100,13 @@ def test_an_older_store_is_told_and_not_brought_up_to_date(bare_database_url: st
 
 async def test_a_store_of_a_newer_foveate_has_failed(database_url: str) -> None:
     await made(database_url)
-    run(database_url, "UPDATE foveate_version SET version_num = '9999'")
+    run_statements(database_url, "UPDATE foveate_version SET version_num = '9999'")
 
     assert one_of(seen(database_url), "is of version 9999") is Level.FAILED
 
 
 def test_an_empty_database_is_fine(bare_database_url: str) -> None:
-    run(bare_database_url, "CREATE TABLE somebody_elses (id INTEGER)")
+    run_statements(bare_database_url, "CREATE TABLE somebody_elses (id INTEGER)")
 
     assert one_of(seen(bare_database_url), "is empty") is Level.OK
 
@@ -132,7 +132,7 @@ def test_what_others_may_open_or_is_no_database_is_told(tmp_path: Path) -> None:
 def test_a_journal_that_is_no_wal_is_told(tmp_path: Path) -> None:
     path = tmp_path / "foveate.sqlite"
     connection = sqlite3.connect(path)
-    connection.executescript(dump_of("0006", f"sqlite:///{path}"))
+    connection.executescript(load_dump("0006", f"sqlite:///{path}"))
     connection.close()
     path.chmod(0o600)
 

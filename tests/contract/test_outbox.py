@@ -38,34 +38,34 @@ from tests.support.stores.ledger_records import (
 from tests.support.stores.memory_ledger import Books, Naps
 
 
-def admission(books: Books, spool: FileOutbox, naps: Naps | None = None) -> Admission:
-    return Admission(books, clock=lambda: NOON, sleep=(naps or Naps()).sleep, outbox=spool)
+def admission(ledger: Books, outbox: FileOutbox, naps: Naps | None = None) -> Admission:
+    return Admission(ledger, clock=lambda: NOON, sleep=(naps or Naps()).sleep, outbox=outbox)
 
 
-def files_in(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def left_in(folder: Path) -> list[Charge]:
+async def read_orphans(folder: Path) -> list[Charge]:
     """Return what a new process would find, and leave it there."""
-    spool = FileOutbox(folder)
-    found = [bill for left in await spool.orphans() for bill in left.charges]
-    await spool.close()
+    outbox = FileOutbox(folder)
+    found = [charge for orphans in await outbox.orphans() for charge in orphans.charges]
+    await outbox.close()
     return found
 
 
 async def test_a_waiting_charge_is_on_disk_until_it_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "spool"
-    books, naps, spool = Books(gone=2), Naps(), FileOutbox(folder)
-    ours = admission(books, spool, naps)
+    ledger, naps, outbox = Books(gone=2), Naps(), FileOutbox(folder)
+    ours = admission(ledger, outbox, naps)
     odd = replace(CHARGE, call=replace(CALL, id="odd \ud83d\n", agent="a\0"))
-    for bill in (CHARGE, odd):
-        assert (await ours.settle(bill)).outcome is SettlementOutcome.WAITING
+    for charge in (CHARGE, odd):
+        assert (await ours.settle(charge)).outcome is SettlementOutcome.WAITING
 
-    (path,) = files_in(folder)
+    (path,) = list_files(folder)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_bytes().count(b"\n") == 2
-    assert await left_in(folder) == []  # its process is alive
+    assert await read_orphans(folder) == []  # its process is alive
 
     await naps.end()
     await naps.end()
@@ -73,104 +73,104 @@ async def test_a_waiting_charge_is_on_disk_until_it_is_recorded(tmp_path: Path) 
         await asyncio.sleep(0.01)
         if not path.stat().st_size:
             break
-    assert books.booked == [CHARGE.call.id, odd.call.id]
+    assert ledger.booked == [CHARGE.call.id, odd.call.id]
     assert path.stat().st_size == 0
     assert await ours.close() == ()
-    await spool.close()
-    assert files_in(folder) == []
+    await outbox.close()
+    assert list_files(folder) == []
 
 
 async def test_no_file_exists_without_an_outage(tmp_path: Path) -> None:
-    spool = FileOutbox(tmp_path / "spool")
-    ours = admission(Books(), spool)
+    outbox = FileOutbox(tmp_path / "spool")
+    ours = admission(Books(), outbox)
     await ours.settle(CHARGE)
     await ours.close()
-    await spool.close()
+    await outbox.close()
 
-    assert files_in(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 async def test_unrecorded_charges_are_recorded_by_the_next_process(tmp_path: Path) -> None:
-    spool = FileOutbox(tmp_path)
-    ours = admission(Books(gone=10**6), spool)
-    bills = [CHARGE, make_charge(make_call("b"), None)]
-    for bill in bills:
-        await ours.settle(bill)
-    assert list(await ours.close()) == bills
-    await spool.close()
+    outbox = FileOutbox(tmp_path)
+    ours = admission(Books(gone=10**6), outbox)
+    charges = [CHARGE, make_charge(make_call("b"), None)]
+    for charge in charges:
+        await ours.settle(charge)
+    assert list(await ours.close()) == charges
+    await outbox.close()
 
-    books, next_one = Books(), FileOutbox(tmp_path)
-    assert await record_orphans(next_one, admission(books, next_one)) == 2
-    assert books.entries_ == bills
+    ledger, next_one = Books(), FileOutbox(tmp_path)
+    assert await record_orphans(next_one, admission(ledger, next_one)) == 2
+    assert ledger.entries_ == charges
     await next_one.close()
-    assert files_in(tmp_path) == []
-    assert await left_in(tmp_path) == []
+    assert list_files(tmp_path) == []
+    assert await read_orphans(tmp_path) == []
 
 
 async def test_charges_stay_for_the_next_process_if_the_store_is_still_unreachable(tmp_path: Path) -> None:
     for _ in range(3):
-        spool = FileOutbox(tmp_path)
-        ours = admission(Books(gone=10**6), spool)
-        await record_orphans(spool, ours)
+        outbox = FileOutbox(tmp_path)
+        ours = admission(Books(gone=10**6), outbox)
+        await record_orphans(outbox, ours)
         await ours.settle(CHARGE)
         await ours.close()
-        await spool.close()
+        await outbox.close()
 
-    books, spool = Books(), FileOutbox(tmp_path)
-    assert await record_orphans(spool, admission(books, spool)) == 1
-    assert books.entries_ == [CHARGE]
-    await spool.close()
-    assert files_in(tmp_path) == []
+    ledger, outbox = Books(), FileOutbox(tmp_path)
+    assert await record_orphans(outbox, admission(ledger, outbox)) == 1
+    assert ledger.entries_ == [CHARGE]
+    await outbox.close()
+    assert list_files(tmp_path) == []
 
 
 async def test_another_process_charges_a_call_of_unknown_price_what_was_reserved(
     tmp_path: Path,
 ) -> None:
-    books, spool = Books(), FileOutbox(tmp_path)
-    ours = admission(books, spool)
+    ledger, outbox = Books(), FileOutbox(tmp_path)
+    ours = admission(ledger, outbox)
     await ours.admit(CALL, Decimal("0.8"), [make_cap(CapScope.DAY, 1)])
-    books.gone = 10**6
+    ledger.gone = 10**6
     await ours.settle(make_charge(CALL, None))
     await ours.close()
-    await spool.close()
+    await outbox.close()
 
-    (left,) = await left_in(tmp_path)
-    assert (left.dollars, left.charge) == (None, Decimal("0.8"))
+    (orphans,) = await read_orphans(tmp_path)
+    assert (orphans.dollars, orphans.charge) == (None, Decimal("0.8"))
 
 
 async def test_an_unreadable_file_does_not_keep_others_from_being_recorded(tmp_path: Path) -> None:
     """Regression: files found before it stayed claimed but unread, and were removed 20 seconds later."""
-    await written(tmp_path, [CHARGE])
+    await write_charges(tmp_path, [CHARGE])
     unreadable = tmp_path / "zzz.bills"
     unreadable.symlink_to("/proc/self/mem")  # it can be opened and locked, but not read
-    books, spool = Books(), FileOutbox(tmp_path)
+    ledger, outbox = Books(), FileOutbox(tmp_path)
     for _ in range(2):
         with suppress(OSError):
-            await record_orphans(spool, admission(books, spool))
+            await record_orphans(outbox, admission(ledger, outbox))
         unreadable.unlink(missing_ok=True)
-    await spool.close()
+    await outbox.close()
 
-    assert books.entries_ == [CHARGE]
-    assert files_in(tmp_path) == []
+    assert ledger.entries_ == [CHARGE]
+    assert list_files(tmp_path) == []
 
 
 async def test_waiting_charges_stay_in_place_until_they_are_recorded(tmp_path: Path) -> None:
     """Regression: the next check, 20 seconds later, found nothing else and removed it."""
-    await written(tmp_path, [CHARGE, make_charge(make_call("b"), "0.5")])
-    (path,) = files_in(tmp_path)
-    books, naps, spool = Books(gone=10**6), Naps(), FileOutbox(tmp_path)
-    ours = admission(books, spool, naps)
+    await write_charges(tmp_path, [CHARGE, make_charge(make_call("b"), "0.5")])
+    (path,) = list_files(tmp_path)
+    ledger, naps, outbox = Books(gone=10**6), Naps(), FileOutbox(tmp_path)
+    ours = admission(ledger, outbox, naps)
     for _ in range(3):
-        assert await record_orphans(spool, ours) == 0
+        assert await record_orphans(outbox, ours) == 0
     assert ours.waiting == 1  # the others stay in place
     assert path.exists()
 
-    books.gone = 0
+    ledger.gone = 0
     await ours.close()
-    assert await record_orphans(spool, ours) == 1
-    assert [one.call.id for one in books.entries_] == [CHARGE.call.id, "b"]
+    assert await record_orphans(outbox, ours) == 1
+    assert [one.call.id for one in ledger.entries_] == [CHARGE.call.id, "b"]
     assert not path.exists()
-    await spool.close()
+    await outbox.close()
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
@@ -178,20 +178,20 @@ async def test_a_file_with_an_invalid_charge_is_renamed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_lost: bool
 ) -> None:
     """Regression: its file was removed, as was one with a line that another version had written."""
-    await written(tmp_path, [CHARGE, make_charge(make_call("never"), "0.5")])
-    (path,) = files_in(tmp_path)
+    await write_charges(tmp_path, [CHARGE, make_charge(make_call("never"), "0.5")])
+    (path,) = list_files(tmp_path)
     if not is_lost:
         said = b'{"of": "another version"}'
         path.write_bytes(path.read_bytes() + b"%08x %s\n" % (zlib.crc32(said), said))
-    whole = path.read_bytes()
-    books, spool = Books(never={"never": BadOption("no such call")} if is_lost else {}), FileOutbox(tmp_path)
+    complete = path.read_bytes()
+    ledger, outbox = Books(never={"never": BadOption("no such call")} if is_lost else {}), FileOutbox(tmp_path)
     for _ in range(2):
-        await record_orphans(spool, admission(books, spool))
-    await spool.close()
+        await record_orphans(outbox, admission(ledger, outbox))
+    await outbox.close()
 
-    assert [one.call.id for one in books.entries_] == [CHARGE.call.id, "never"][: 2 - is_lost]
-    (aside,) = files_in(tmp_path)
-    assert (aside.suffix, aside.read_bytes()) == (".unbooked", whole)
+    assert [one.call.id for one in ledger.entries_] == [CHARGE.call.id, "never"][: 2 - is_lost]
+    (aside,) = list_files(tmp_path)
+    assert (aside.suffix, aside.read_bytes()) == (".unbooked", complete)
     assert caplog.text.count(str(aside)) == 1
 
 
@@ -201,7 +201,7 @@ def test_a_file_system_without_locks_is_an_error_and_leaves_no_file(tmp_path: Pa
         with pytest.raises(OSError):  # noqa: PT011 - any reason
             create_locked_file(tmp_path, lock=locks)
 
-    assert files_in(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 BILLS = [
@@ -217,46 +217,46 @@ def test_a_truncated_last_line_never_loses_earlier_charges(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("spool")
-    asyncio.run(written(folder, BILLS))
+    asyncio.run(write_charges(folder, BILLS))
     (path,) = folder.iterdir()
-    whole = path.read_bytes()
-    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
-    size = data.draw(st.integers(0, len(whole)))
-    path.write_bytes(whole[:size] + data.draw(st.sampled_from([b"", b"\0" * 9, b"\nx", b"00000000 {}\n"])))
+    complete = path.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(complete) if byte == ord("\n")]
+    size = data.draw(st.integers(0, len(complete)))
+    path.write_bytes(complete[:size] + data.draw(st.sampled_from([b"", b"\0" * 9, b"\nx", b"00000000 {}\n"])))
 
-    found = asyncio.run(left_in(folder))
+    found = asyncio.run(read_orphans(folder))
 
     # A line that lacks only its line end is complete.
     assert found in (BILLS[: sum(end <= size for end in ends)], BILLS[: sum(end - 1 <= size for end in ends)])
 
 
-async def written(folder: Path, bills: Sequence[Charge]) -> None:
-    spool = FileOutbox(folder)
-    for bill in bills:
-        await spool.put(bill)
-    await spool.close()
+async def write_charges(folder: Path, charges: Sequence[Charge]) -> None:
+    outbox = FileOutbox(folder)
+    for charge in charges:
+        await outbox.put(charge)
+    await outbox.close()
 
 
 async def test_many_concurrent_charges_share_one_sync_and_all_are_stored(tmp_path: Path) -> None:
-    spool = FileOutbox(tmp_path)
-    bills = [make_charge(make_call(f"{number:03}"), number) for number in range(600)]
-    await asyncio.gather(*(spool.put(bill) for bill in bills))
-    await asyncio.gather(*(spool.remove(bill.call.id) for bill in bills[:300]))
-    await spool.close()
+    outbox = FileOutbox(tmp_path)
+    charges = [make_charge(make_call(f"{number:03}"), number) for number in range(600)]
+    await asyncio.gather(*(outbox.put(charge) for charge in charges))
+    await asyncio.gather(*(outbox.remove(charge.call.id) for charge in charges[:300]))
+    await outbox.close()
 
-    found = {bill.call.id for bill in await left_in(tmp_path)}
-    assert {bill.call.id for bill in bills[300:]} <= found
+    found = {charge.call.id for charge in await read_orphans(tmp_path)}
+    assert {charge.call.id for charge in charges[300:]} <= found
 
 
-def wait_and_say(folder: Path, said: Connection, name: str) -> None:
+def put_until_killed(folder: Path, said: Connection, name: str) -> None:
     """Put charges for a store that never returns, and print which are stored, until the process is killed."""
 
     async def work() -> None:
         ours = admission(Books(gone=10**9), FileOutbox(folder))
         for number in range(10**6):
-            bill = make_charge(make_call(f"{name} {number}"), "0.25")
-            assert (await ours.settle(bill)).outcome in (SettlementOutcome.WAITING, SettlementOutcome.LOST)
-            said.send(bill.call.id)
+            charge = make_charge(make_call(f"{name} {number}"), "0.25")
+            assert (await ours.settle(charge)).outcome in (SettlementOutcome.WAITING, SettlementOutcome.LOST)
+            said.send(charge.call.id)
 
     asyncio.run(work())
 
@@ -267,18 +267,18 @@ def test_kill_9_of_two_processes_loses_no_waiting_charge(tmp_path: Path, databas
     folder = tmp_path / "spool"
     pipes = [SPAWN.Pipe(duplex=False) for _ in range(2)]
     processes = [
-        SPAWN.Process(target=wait_and_say, args=(folder, says, f"w{number}"))
-        for number, (_, says) in enumerate(pipes)
+        SPAWN.Process(target=put_until_killed, args=(folder, reports, f"w{number}"))
+        for number, (_, reports) in enumerate(pipes)
     ]
     for process in processes:
         process.start()
     heard: set[str] = set()
-    for hears, says in pipes:
-        says.close()
+    for hears, reports in pipes:
+        reports.close()
         for _ in range(30):
             assert hears.poll(WAIT_SECONDS)
             heard.add(hears.recv())
-    assert asyncio.run(left_in(folder)) == []
+    assert asyncio.run(read_orphans(folder)) == []
     for process in processes:
         assert process.pid
         os.kill(process.pid, signal.SIGKILL)
@@ -287,11 +287,11 @@ def test_kill_9_of_two_processes_loses_no_waiting_charge(tmp_path: Path, databas
     async def book() -> None:
         async with await open_store(database_url) as store:
             for _ in range(2):  # the second finds none
-                spool = FileOutbox(folder)
-                ours = Admission(store.ledger, clock=lambda: NOON, outbox=spool)
-                await record_orphans(spool, ours)
+                outbox = FileOutbox(folder)
+                ours = Admission(store.ledger, clock=lambda: NOON, outbox=outbox)
+                await record_orphans(outbox, ours)
                 await ours.close()
-                await spool.close()
+                await outbox.close()
             there = [one.call.id async for one in store.ledger.list_charges()]
             assert heard <= set(there)
             assert len(there) == len(set(there))
@@ -299,27 +299,27 @@ def test_kill_9_of_two_processes_loses_no_waiting_charge(tmp_path: Path, databas
             assert spent == {"total": make_standing(len(there) * Decimal("0.25"))}
 
     asyncio.run(book())
-    assert files_in(folder) == []
+    assert list_files(folder) == []
 
 
-def fill_up(folder: Path, said: Connection) -> None:
+def put_until_disk_is_full(folder: Path, said: Connection) -> None:
     """Put charges on a disk that fills up, and print the result of each."""
 
     async def work() -> list[str]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
-        spool = FileOutbox(folder)
-        kept: list[str] = []
+        outbox = FileOutbox(folder)
+        stored: list[str] = []
         for number in range(20):
             try:
-                await spool.put(make_charge(make_call(f"{number}"), "0.25"))
-                kept.append(f"{number}")
+                await outbox.put(make_charge(make_call(f"{number}"), "0.25"))
+                stored.append(f"{number}")
             except UnwritableFile as error:
                 assert "large" in str(error)  # noqa: PT017 - in another process
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        await spool.put(make_charge(make_call("last"), "0.25"))
-        await spool.close()
-        return [*kept, "last"]
+        await outbox.put(make_charge(make_call("last"), "0.25"))
+        await outbox.close()
+        return [*stored, "last"]
 
     said.send(asyncio.run(work()))
 
@@ -327,13 +327,13 @@ def fill_up(folder: Path, said: Connection) -> None:
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_full_disk_does_not_damage_charges_before_and_after(tmp_path: Path) -> None:
-    hears, says = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=fill_up, args=(tmp_path, says))
+    hears, reports = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=put_until_disk_is_full, args=(tmp_path, reports))
     process.start()
-    says.close()
+    reports.close()
     assert hears.poll(WAIT_SECONDS)
-    kept = hears.recv()
+    stored = hears.recv()
     process.join(WAIT_SECONDS)
 
-    assert 1 < len(kept) < 15
-    assert [bill.call.id for bill in asyncio.run(left_in(tmp_path))] == kept
+    assert 1 < len(stored) < 15
+    assert [charge.call.id for charge in asyncio.run(read_orphans(tmp_path))] == stored

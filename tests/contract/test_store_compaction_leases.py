@@ -17,14 +17,14 @@ DAY = 86_400.0
 YEAR = 365 * DAY
 
 
-def opened(url: str) -> Database:
+def open_database(url: str) -> Database:
     if url.startswith("sqlite"):
         return SQLiteDatabase.open(Path(url.removeprefix("sqlite:///")), wait_seconds=5.0)
     return PostgresDatabase.open(url, wait_seconds=5.0)
 
 
 @dataclass
-class Slow:
+class SlowDatabase:
     """A `Database` that returns results only when told to, long after the transaction."""
 
     database: Database
@@ -54,7 +54,7 @@ class Slow:
         await self.database.close()
 
 
-async def broken_off(store: Store, slow: Slow) -> None:
+async def cancel_during_acquisition(store: Store, slow: SlowDatabase) -> None:
     """Request a lease, and cancel after it is acquired and before the result arrives."""
     asking = asyncio.ensure_future(store.compactions.acquire_lease("s", "gone", ttl_seconds=300, now=1000.0))
     await slow.done.wait()
@@ -67,9 +67,9 @@ async def broken_off(store: Store, slow: Slow) -> None:
 async def test_a_cancelled_caller_does_not_keep_the_lease(
     database_url: str,
 ) -> None:
-    slow = Slow(opened(database_url))
+    slow = SlowDatabase(open_database(database_url))
     store = Store(slow)
-    await broken_off(store, slow)
+    await cancel_during_acquisition(store, slow)
 
     for _ in range(500):
         new = await store.compactions.acquire_lease("s", "next", ttl_seconds=300, now=1001.0)
@@ -84,9 +84,9 @@ async def test_a_cancelled_caller_does_not_keep_the_lease(
 async def test_closing_a_store_first_releases_leases_of_cancelled_callers(
     database_url: str,
 ) -> None:
-    slow = Slow(opened(database_url))
+    slow = SlowDatabase(open_database(database_url))
     store = Store(slow)
-    await broken_off(store, slow)
+    await cancel_during_acquisition(store, slow)
     await store.close()
 
     async with await open_store(database_url) as later:
@@ -94,15 +94,15 @@ async def test_closing_a_store_first_releases_leases_of_cancelled_callers(
 
 
 async def test_a_cancelled_caller_does_not_take_the_lease_from_its_holder(database_url: str) -> None:
-    slow = Slow(opened(database_url))
-    async with await open_store(database_url) as other:
-        lease = await other.compactions.acquire_lease("s", "holder", ttl_seconds=300, now=1000.0)
+    slow = SlowDatabase(open_database(database_url))
+    async with await open_store(database_url) as other_lease:
+        lease = await other_lease.compactions.acquire_lease("s", "holder", ttl_seconds=300, now=1000.0)
         store = Store(slow)
-        await broken_off(store, slow)
+        await cancel_during_acquisition(store, slow)
         await store.close()
 
         assert lease
-        assert await other.compactions.renew_lease(lease, ttl_seconds=300, now=1100.0)
+        assert await other_lease.compactions.renew_lease(lease, ttl_seconds=300, now=1100.0)
 
 
 @pytest.mark.parametrize("ahead", [601.0, DAY, 10 * YEAR])

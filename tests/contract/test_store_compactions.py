@@ -37,13 +37,13 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-def as_journal(store: Store) -> CompactionStore:
+def as_compaction_store(store: Store) -> CompactionStore:
     """mypy checks that the store implements the protocol."""
     return store.compactions
 
 
 async def test_a_compaction_is_loaded_as_recorded_with_every_message_it_replaced(store: Store) -> None:
-    journal = as_journal(store)
+    journal = as_compaction_store(store)
 
     assert await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
@@ -135,13 +135,13 @@ async def test_compactions_and_truncations_are_found_by_boundary_even_if_undone(
     )
     assert await journal.undo("undone", now=300.0)
 
-    there = ["ok", "tool_result_truncated", "undone"]
-    assert compaction_ids(await journal.find_compactions(AGENT, [COMPACTION.boundary])) == there
+    present = ["ok", "tool_result_truncated", "undone"]
+    assert compaction_ids(await journal.find_compactions(AGENT, [COMPACTION.boundary])) == present
     assert sorted(
         compaction_ids(await journal.find_compactions(AGENT, [COMPACTION.boundary, hash_word("elsewhere")]))
     ) == [
         "elsewhere",
-        *there,
+        *present,
     ]
     assert await journal.find_compactions("another agent", [COMPACTION.boundary]) == []
     assert await journal.find_compactions(AGENT, []) == []
@@ -164,9 +164,9 @@ async def test_a_compaction_is_undone_once_and_its_messages_stay(store: Store) -
     undone = await asyncio.gather(*(store.compactions.undo(COMPACTION.id, now=300.0 + n) for n in range(5)))
 
     assert sorted(undone) == [False] * 4 + [True]
-    kept = await store.compactions.get_compaction(COMPACTION.id)
-    assert kept
-    assert kept == replace(COMPACTION, undone_at=300.0 + undone.index(True))
+    stored = await store.compactions.get_compaction(COMPACTION.id)
+    assert stored
+    assert stored == replace(COMPACTION, undone_at=300.0 + undone.index(True))
     assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
     assert not await store.compactions.undo("another", now=300.0)
 
@@ -204,16 +204,16 @@ async def test_a_model_with_an_unstorable_name_is_rejected_and_nothing_is_stored
 async def test_money_is_not_rounded(store: Store) -> None:
     await store.compactions.record(replace(COMPACTION, cost=Decimal("0.1") + Decimal("0.2")), (), lease=None)
 
-    kept = await store.compactions.get_compaction(COMPACTION.id)
+    stored = await store.compactions.get_compaction(COMPACTION.id)
 
-    assert kept
-    assert kept.cost == Decimal("0.3")
+    assert stored
+    assert stored.cost == Decimal("0.3")
 
 
 async def test_only_one_of_many_concurrent_callers_gets_the_lease(store: Store) -> None:
-    asked = [store.compactions.acquire_lease("s", f"h{n}", ttl_seconds=300, now=1000.0) for n in range(20)]
+    requests = [store.compactions.acquire_lease("s", f"h{n}", ttl_seconds=300, now=1000.0) for n in range(20)]
 
-    leases = [lease for lease in await asyncio.gather(*asked) if lease]
+    leases = [lease for lease in await asyncio.gather(*requests) if lease]
 
     assert [lease.fence for lease in leases] == [1]
 
@@ -228,7 +228,7 @@ async def test_a_lease_for_one_session_does_not_cover_another(store: Store) -> N
 
 
 @dataclass
-class Right:
+class LeaseModel:
     """A simple model of the lease of one session."""
 
     holder: str = ""
@@ -265,7 +265,7 @@ def test_a_holder_that_lost_its_lease_can_neither_release_nor_renew_nor_record(
     """FOLD 6: in any order of operations, only the newest lease of a session counts."""
 
     async def check() -> None:
-        right, now, name = Right(), 1000.0, new_name()
+        right, now, name = LeaseModel(), 1000.0, new_name()
         async with await open_store(database_url) as store:
             for number, (step, what) in enumerate(steps):
                 if isinstance(what, float):
@@ -278,13 +278,13 @@ def test_a_holder_that_lost_its_lease_can_neither_release_nor_renew_nor_record(
                         assert lease == CompactionLease(
                             session_id=name, holder=what, fence=right.fence + 1, expires_at=now + 10.0
                         )
-                        right = Right(what, lease.fence, lease.expires_at, [*right.given, lease])
+                        right = LeaseModel(what, lease.fence, lease.expires_at, [*right.given, lease])
                 elif isinstance(what, int) and right.given:
                     lease = right.given[what % len(right.given)]
                     await do_by_lease(store, step, lease, right, now, f"{name} {number}")
 
     async def do_by_lease(
-        store: Store, step: str, lease: CompactionLease, right: Right, now: float, new: str
+        store: Store, step: str, lease: CompactionLease, right: LeaseModel, now: float, new: str
     ) -> None:
         own = right.is_of(lease)
         match step:
@@ -298,10 +298,10 @@ def test_a_holder_that_lost_its_lease_can_neither_release_nor_renew_nor_record(
                 if own:
                     right.holder = ""
             case _:
-                kept = await store.compactions.record(
+                stored = await store.compactions.record(
                     make_compaction(new, session_id=lease.session_id), COMPACTED_MESSAGES, lease=lease
                 )
-                assert kept == own
+                assert stored == own
                 assert bool(await store.compactions.get_compaction(new)) == own
                 assert bool(await store.compactions.load_messages(new)) == own
 

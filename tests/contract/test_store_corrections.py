@@ -25,7 +25,7 @@ POSSIBLE = replace(
 )
 
 
-async def spent(store: Store) -> set[Decimal]:
+async def spent_amounts(store: Store) -> set[Decimal]:
     """Return the amount spent in the accounts of a call, which is the same in all of them."""
     found = await store.ledger.get_balances(list_accounts(CALL), now=NOON)
     assert {one.reserved for one in found.values()} == {Decimal(0)}
@@ -33,9 +33,9 @@ async def spent(store: Store) -> set[Decimal]:
 
 
 async def correct_call(store: Store, call_id: str, dollars: str) -> Correction:
-    made = await store.corrections.correct_call(call_id, Decimal(dollars), reason="invoice", at=NOON)
-    assert made is not None
-    return made
+    correction = await store.corrections.correct_call(call_id, Decimal(dollars), reason="invoice", at=NOON)
+    assert correction is not None
+    return correction
 
 
 async def check_sums(store: Store, *, dollars: str, unknown: int, possible: int = 0) -> None:
@@ -61,12 +61,16 @@ async def test_a_call_of_unknown_cost_is_corrected_everywhere(database_url: str)
         )
         assert not isinstance(await store.ledger.reserve(reservation, now=NOON), AccountOverLimit)
         await settle_one(store.ledger, UNKNOWN, accounts=list_accounts(CALL))
-        assert await spent(store) == {Decimal("0.30")}
+        assert await spent_amounts(store) == {Decimal("0.30")}
         await check_sums(store, dollars="0", unknown=1)
 
-        made = await correct_call(store, "unknown", "0.12")
-        assert (made.before, made.charged, made.after) == (None, Decimal("0.30"), Decimal("0.12"))
-        assert await spent(store) == {Decimal("0.12")}
+        correction = await correct_call(store, "unknown", "0.12")
+        assert (correction.before, correction.charged, correction.after) == (
+            None,
+            Decimal("0.30"),
+            Decimal("0.12"),
+        )
+        assert await spent_amounts(store) == {Decimal("0.12")}
         await check_sums(store, dollars="0.12", unknown=0)
         entry = await store.ledger.get_charge("unknown")
         assert entry is not None
@@ -74,21 +78,21 @@ async def test_a_call_of_unknown_cost_is_corrected_everywhere(database_url: str)
 
         again = await correct_call(store, "unknown", "0.20")
         assert (again.before, again.charged) == (Decimal("0.12"), Decimal("0.12"))
-        assert await spent(store) == {Decimal("0.20")}
+        assert await spent_amounts(store) == {Decimal("0.20")}
         await check_sums(store, dollars="0.20", unknown=0)
         found = await store.corrections.find(call_id="unknown")
-        assert sorted(found, key=lambda one: one.after) == [made, again]
+        assert sorted(found, key=lambda one: one.after) == [correction, again]
         assert await store.corrections.find(agent="nobody") == []
 
 
 async def test_a_possibly_charged_call_is_corrected_to_nothing(database_url: str) -> None:
     async with await open_store(database_url) as store:
         await settle_one(store.ledger, POSSIBLE, accounts=list_accounts(CALL))
-        assert await spent(store) == {Decimal("0.30")}
+        assert await spent_amounts(store) == {Decimal("0.30")}
         await check_sums(store, dollars="0", unknown=1, possible=1)
 
         await correct_call(store, "possible", "0")
-        assert await spent(store) == {Decimal(0)}
+        assert await spent_amounts(store) == {Decimal(0)}
         await check_sums(store, dollars="0", unknown=0)
 
 
@@ -98,9 +102,9 @@ async def test_a_known_cost_is_corrected_and_its_comparison_still_adds_up(databa
         await settle_one(
             store.ledger, replace(CHARGE, dollars=Decimal("2.5"), savings=saved), accounts=list_accounts(CALL)
         )
-        made = await correct_call(store, CALL.id, "2")
-        assert made.before == Decimal("2.5")
-        assert await spent(store) == {Decimal(2)}
+        correction = await correct_call(store, CALL.id, "2")
+        assert correction.before == Decimal("2.5")
+        assert await spent_amounts(store) == {Decimal(2)}
         entry = await store.ledger.get_charge(CALL.id)
         assert entry is not None
         assert entry.savings.simulation_error == 0
@@ -112,13 +116,15 @@ async def test_a_known_cost_is_corrected_and_its_comparison_still_adds_up(databa
 async def test_correcting_an_account_changes_nothing_else(database_url: str) -> None:
     async with await open_store(database_url) as store:
         await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
-        made = await store.corrections.correct_account("total", Decimal(9), reason="\x1b[31m why", at=NOON)
-        assert made is not None
-        assert (made.before, made.after, made.call_id) == (CHARGE.dollars, Decimal(9), "")
+        correction = await store.corrections.correct_account(
+            "total", Decimal(9), reason="\x1b[31m why", at=NOON
+        )
+        assert correction is not None
+        assert (correction.before, correction.after, correction.call_id) == (CHARGE.dollars, Decimal(9), "")
         found = await store.ledger.get_balances(["total", f"agent {CALL.agent}"], now=NOON)
         assert found["total"] == AccountBalance(spent=Decimal(9), reserved=Decimal(0))
         assert found[f"agent {CALL.agent}"].spent == CHARGE.dollars
-        assert await store.corrections.find() == [made]
+        assert await store.corrections.find() == [correction]
 
 
 async def test_unknown_calls_and_invalid_amounts_are_not_corrected(database_url: str) -> None:

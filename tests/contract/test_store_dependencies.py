@@ -27,13 +27,13 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def said(store: Store, what: str, *, day: float, name: str | None) -> SessionMatch:
+async def store_conversation(store: Store, what: str, *, day: float, name: str | None) -> SessionMatch:
     conversation = ObservedConversation(
         agent=AGENT,
         caller="caller",
         format=Format.ANTHROPIC,
         chain=words(*what),
-        messages=[api_format(at) for at in range(len(what))],
+        messages=[make_message(at) for at in range(len(what))],
         compute_setting=lambda: b"",
         named_session_id=derive_named_session_id(AGENT, name) if name is not None else None,
     )
@@ -42,11 +42,11 @@ async def said(store: Store, what: str, *, day: float, name: str | None) -> Sess
     return found
 
 
-def api_format(at: int) -> bytes:
+def make_message(at: int) -> bytes:
     return json.dumps({"role": ("user", "assistant")[at % 2], "content": "word"}).encode()
 
 
-async def folded(
+async def record_compaction(
     store: Store, found: SessionMatch, what: str, *, day: float, earlier: str | None = None
 ) -> str:
     """Record a compaction of all messages in a session, and return its id."""
@@ -63,61 +63,61 @@ async def folded(
     return row.id
 
 
-async def known(store: Store, what: str) -> int:
+async def count_known_turns(store: Store, what: str) -> int:
     return len(await store.sessions.find_turns(AGENT, words(*what).hashes))
 
 
 async def test_a_conversation_continued_in_another_session_keeps_its_start_and_its_compactions(
     store: Store,
 ) -> None:
-    first = await said(store, "abcd", day=1, name="first")
-    row = await folded(store, first, "abcd", day=1)
-    await said(store, "abcdef", day=2, name="second")
-    await said(store, "abcdefgh", day=30, name="second")
+    first = await store_conversation(store, "abcd", day=1, name="first")
+    row = await record_compaction(store, first, "abcd", day=1)
+    await store_conversation(store, "abcdef", day=2, name="second")
+    await store_conversation(store, "abcdefgh", day=30, name="second")
 
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult()
 
     assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abcd").hashes)) == [row]
-    assert await known(store, "abcdefgh") == 8
+    assert await count_known_turns(store, "abcdefgh") == 8
     assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=2, turns=8, folds=1)
 
 
 async def test_a_session_with_turns_of_several_others_keeps_them_all(store: Store) -> None:
     for what, name in (("ab", "one"), ("xy", "two"), ("pq", "three")):
-        await said(store, what, day=1, name=name)
-    await said(store, "m", day=1, name="mine")
+        await store_conversation(store, what, day=1, name=name)
+    await store_conversation(store, "m", day=1, name="mine")
     for what in ("abc", "xyz", "pq"):  # the last of them verbatim
-        await said(store, what, day=2, name="mine")
-    await said(store, "mn", day=30, name="mine")
+        await store_conversation(store, what, day=2, name="mine")
+    await store_conversation(store, "mn", day=30, name="mine")
 
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult()
 
     for what in ("abc", "xyz", "pq", "mn"):
-        assert await known(store, what) == len(what)
+        assert await count_known_turns(store, what) == len(what)
     assert (await store.prune(keep_days=10, now=41 * DAY)).sessions == 4
 
 
 async def test_two_sessions_that_depend_on_each_other_are_deleted_together(store: Store) -> None:
-    await said(store, "ab", day=1, name="one")
-    await said(store, "abcd", day=1, name="two")
-    await said(store, "abcdef", day=20, name="one")
+    await store_conversation(store, "ab", day=1, name="one")
+    await store_conversation(store, "abcd", day=1, name="two")
+    await store_conversation(store, "abcdef", day=20, name="one")
 
     assert await store.prune(keep_days=10, now=25 * DAY) == PruneResult()
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult(sessions=2, turns=6)
 
 
 async def test_a_compaction_stays_while_others_continue_from_its_boundary(store: Store) -> None:
-    await said(store, "abcd", day=1, name=None)
-    fork = await said(store, "abcx", day=1, name=None)
-    row = await folded(store, fork, "abc", day=1)
-    own = await folded(store, fork, "abcx", day=1)
-    await said(store, "abcde", day=30, name=None)
+    await store_conversation(store, "abcd", day=1, name=None)
+    fork = await store_conversation(store, "abcx", day=1, name=None)
+    row = await record_compaction(store, fork, "abc", day=1)
+    own_id = await record_compaction(store, fork, "abcx", day=1)
+    await store_conversation(store, "abcde", day=30, name=None)
 
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult(sessions=1, turns=1, folds=1)
 
     assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abc").hashes)) == [row]
     assert len(await store.compactions.load_messages(row)) == 3
-    assert await store.compactions.get_compaction(own) is None
+    assert await store.compactions.get_compaction(own_id) is None
     assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=1, turns=5, folds=1)
 
 
@@ -150,23 +150,23 @@ def test_a_session_in_use_always_keeps_all_its_turns(
 
     async def check() -> None:
         async with await open_store(database_url) as store:
-            seen: dict[str, int] = {}
-            made: list[tuple[str, str, str | None]] = []
-            for day, (name, what, folds) in enumerate(requests):
-                found = await said(store, what, day=day, name=name)
-                seen[found.session.id] = day
-                fold_id = await folded(store, found, what, day=day) if folds else None
-                made.append((found.session.id, what, fold_id))
+            last_day: dict[str, int] = {}
+            stored: list[tuple[str, str, str | None]] = []
+            for day, (name, what, is_compacted) in enumerate(requests):
+                found = await store_conversation(store, what, day=day, name=name)
+                last_day[found.session.id] = day
+                compaction_id = await record_compaction(store, found, what, day=day) if is_compacted else None
+                stored.append((found.session.id, what, compaction_id))
 
             await store.prune(keep_days=3, now=len(requests) * DAY)
 
-            for session_id, what, fold_id in made:
-                if seen[session_id] >= len(requests) - 3:
-                    assert await known(store, what) == len(what)
+            for session_id, what, compaction_id in stored:
+                if last_day[session_id] >= len(requests) - 3:
+                    assert await count_known_turns(store, what) == len(what)
                     assert await store.sessions.get_session(session_id)
-                    assert fold_id is None or await store.compactions.get_compaction(fold_id)
+                    assert compaction_id is None or await store.compactions.get_compaction(compaction_id)
             await store.prune(keep_days=1, now=100 * DAY)
-            left = await store.sizes()
-            assert (left.sessions, left.turns, left.folds, left.folded) == (0, 0, 0, 0)
+            sizes = await store.sizes()
+            assert (sizes.sessions, sizes.turns, sizes.folds, sizes.folded) == (0, 0, 0, 0)
 
     asyncio.run(check())

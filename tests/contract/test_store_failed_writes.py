@@ -14,40 +14,40 @@ from foveate.store.postgres import PostgresDatabase
 from foveate.store.sqlite import SQLiteDatabase
 
 
-def opened(url: str) -> tuple[Database, type[Exception]]:
+def open_database(url: str) -> tuple[Database, type[Exception]]:
     if url.startswith("sqlite"):
         path = Path(url.removeprefix("sqlite:///"))
         return SQLiteDatabase.open(path, wait_seconds=5.0), sqlite3.OperationalError
     return PostgresDatabase.open(url, wait_seconds=5.0), psycopg.OperationalError
 
 
-class Held:
+class CallerObject:
     """An object that the caller holds."""
 
 
 async def test_a_failed_write_keeps_no_reference_to_its_caller(database_url: str) -> None:
     """Regression: while a store was unreachable, requests stayed in memory until garbage collection."""
-    database, away = opened(database_url)
-    held: list[ReferenceType[Held]] = []
+    database, away = open_database(database_url)
+    references: list[ReferenceType[CallerObject]] = []
 
     def fail(_: Transaction) -> None:
         raise away("away")
 
     async def asking(*, writes: bool) -> None:
-        own = Held()
-        held.append(ref(own))
+        held_object = CallerObject()
+        references.append(ref(held_object))
         await (database.write(fail, is_idempotent=False) if writes else database.read(fail))
 
     gc.disable()
     try:
         for writes, at_once in ((True, 1), (True, 3), (False, 1), (False, 3)):
-            told = await asyncio.gather(
+            errors = await asyncio.gather(
                 *(asking(writes=writes) for _ in range(at_once)), return_exceptions=True
             )
-            assert [type(one) for one in told] == [StoreUnavailable] * at_once
-            del told
+            assert [type(one) for one in errors] == [StoreUnavailable] * at_once
+            del errors
         async with asyncio.timeout(5):
-            while any(one() for one in held):  # noqa: ASYNC110 - the loop and the threads hold them for a moment
+            while any(one() for one in references):  # noqa: ASYNC110 - the loop and the threads hold them for a moment
                 await asyncio.sleep(0.005)
     finally:
         gc.enable()

@@ -47,7 +47,7 @@ async def total(ledger: Ledger, *, now: float = NOON) -> AccountBalance:
     return (await ledger.get_balances(["total"], now=now))["total"]
 
 
-async def booked(ledger: Ledger) -> list[tuple[str, Decimal | None]]:
+async def list_charged(ledger: Ledger) -> list[tuple[str, Decimal | None]]:
     return [(one.call.id, one.dollars) async for one in ledger.list_charges()]
 
 
@@ -107,11 +107,11 @@ async def test_an_account_without_a_limit_is_never_over_it(ledger: Ledger) -> No
 
 
 async def test_reserving_twice_for_a_call_reserves_once(ledger: Ledger) -> None:
-    wanted = make_reservation(CALL, "0.6", {"total": Decimal(1)})
-    first = await ledger.reserve(wanted, now=NOON)
+    reservation = make_reservation(CALL, "0.6", {"total": Decimal(1)})
+    first = await ledger.reserve(reservation, now=NOON)
 
-    assert await ledger.reserve(wanted, now=NOON) == first
-    assert await ledger.reserve(replace(wanted, dollars=Decimal(100)), now=NOON) == first
+    assert await ledger.reserve(reservation, now=NOON) == first
+    assert await ledger.reserve(replace(reservation, dollars=Decimal(100)), now=NOON) == first
     assert await total(ledger) == make_standing(0, "0.6")
 
 
@@ -119,7 +119,7 @@ async def test_settling_twice_charges_once_as_the_first_time(ledger: Ledger) -> 
     assert await settle(ledger, "a", "0.2")
 
     assert not await settle(ledger, "a", "0.3")
-    assert await booked(ledger) == [("a", Decimal("0.2"))]
+    assert await list_charged(ledger) == [("a", Decimal("0.2"))]
     assert await total(ledger) == make_standing("0.2", 0)
 
 
@@ -134,7 +134,7 @@ async def test_releasing_a_reservation_frees_it_without_a_charge(ledger: Ledger)
     assert await ledger.release("a")
 
     assert await total(ledger) == make_standing(0, 0)
-    assert await booked(ledger) == []
+    assert await list_charged(ledger) == []
     assert not await ledger.release("a")
     assert not await ledger.release("never")
     assert await total(ledger) == make_standing(0, 0)
@@ -213,7 +213,7 @@ async def test_a_call_of_unknown_price_is_charged_what_was_reserved(ledger: Ledg
 
     assert await settle(ledger, "a", None)
 
-    assert await booked(ledger) == [("a", None)]
+    assert await list_charged(ledger) == [("a", None)]
     assert await ledger.get_balances(list_accounts(CALL), now=NOON) == dict.fromkeys(
         list_accounts(CALL), make_standing("0.6", 0)
     )
@@ -230,7 +230,7 @@ async def test_a_call_of_unknown_price_is_charged_its_own_estimate_if_it_has_one
         assert await settle_one(ledger, billed, accounts=list_accounts(billed.call))
 
     assert await total(ledger) == make_standing("0.3", 0)
-    assert await booked(ledger) == [("0", None), ("1", None), ("2", None)]
+    assert await list_charged(ledger) == [("0", None), ("1", None), ("2", None)]
 
 
 async def test_a_call_of_unknown_price_without_a_reservation_is_charged_nothing(ledger: Ledger) -> None:
@@ -265,9 +265,9 @@ async def test_settling_a_call_again_leaves_no_reservation(ledger: Ledger) -> No
 
 async def test_a_limit_is_rounded_down(ledger: Ledger) -> None:
     """Fractions of a picodollar cannot be spent."""
-    wanted = make_reservation(CALL, "0.000000000001", {"total": Decimal("0.0000000000009")})
+    reservation = make_reservation(CALL, "0.000000000001", {"total": Decimal("0.0000000000009")})
 
-    found = await ledger.reserve(wanted, now=NOON)
+    found = await ledger.reserve(reservation, now=NOON)
 
     assert found == AccountOverLimit(account="total", limit=Decimal(0), balance=make_standing(0))
 
@@ -290,7 +290,7 @@ async def test_invalid_amounts_are_rejected_and_nothing_is_stored(ledger: Ledger
     with pytest.raises(BadOption, match="dollars"):
         await settle(ledger, "a", wrong)
 
-    assert await booked(ledger) == []
+    assert await list_charged(ledger) == []
     assert await total(ledger) == make_standing(0, 0)
 
 
@@ -300,8 +300,8 @@ async def test_a_charge_is_stored_even_if_its_estimate_or_savings_cannot_be(ledg
 
     assert await settle_one(ledger, bill, accounts=["total"])
 
-    (kept,) = [one async for one in ledger.list_charges()]
-    assert kept == structs.replace(bill, estimated_dollars=None, savings=Savings())
+    (stored,) = [one async for one in ledger.list_charges()]
+    assert stored == structs.replace(bill, estimated_dollars=None, savings=Savings())
 
 
 async def test_an_account_is_clamped_at_its_maximum_and_the_ledger_still_has_every_charge(
@@ -330,13 +330,13 @@ async def test_reservations_that_would_overflow_are_rejected(ledger: Ledger) -> 
 
 async def test_a_charge_with_an_unstorable_name_is_still_stored(ledger: Ledger) -> None:
     odd = structs.replace(make_call("a\0"), agent="an\0a", session_id="\ud83d", model="m\0", provider="p\udc00")
-    wanted = make_reservation(odd, "0.5", {f"agent {odd.agent}": Decimal(1)})
+    reservation = make_reservation(odd, "0.5", {f"agent {odd.agent}": Decimal(1)})
 
-    found = await ledger.reserve(wanted, now=NOON)
+    found = await ledger.reserve(reservation, now=NOON)
     assert not isinstance(found, AccountOverLimit)
     assert found == {"agent an\0a": make_standing(0, "0.5")}
     assert isinstance(
-        await ledger.reserve(replace(wanted, call_id="b", dollars=Decimal(1)), now=NOON), AccountOverLimit
+        await ledger.reserve(replace(reservation, call_id="b", dollars=Decimal(1)), now=NOON), AccountOverLimit
     )
     assert await settle_one(ledger, make_charge(odd, "0.2"), accounts=list_accounts(odd))
 
@@ -383,5 +383,5 @@ async def test_deleting_old_charges_does_not_change_balances(store: Store) -> No
     assert await store.ledger.count_before(before=before) == 1_205
     assert await store.ledger.delete_before(before=before) == 1_205
     assert await store.ledger.delete_before(before=before) == 0
-    assert await booked(store.ledger) == [("new", Decimal("0.1"))]
+    assert await list_charged(store.ledger) == [("new", Decimal("0.1"))]
     assert await total(store.ledger) == make_standing("1.305")

@@ -63,10 +63,10 @@ async def test_a_reservation_can_use_what_is_released_in_the_same_batch(store: S
 
 async def test_an_operation_submitted_twice_in_a_batch_is_applied_once(store: Store) -> None:
     ledger = store.ledger
-    wanted = make_reservation(CALL, "0.6", {"total": Decimal(1)})
+    reservation = make_reservation(CALL, "0.6", {"total": Decimal(1)})
 
     assert (
-        await asyncio.gather(*(ledger.reserve(wanted, now=NOON) for _ in range(3)))
+        await asyncio.gather(*(ledger.reserve(reservation, now=NOON) for _ in range(3)))
         == [{"total": make_standing(0, "0.6")}] * 3
     )
     assert await asyncio.gather(*(settle(ledger, CALL.id, f"0.{number}") for number in (1, 2, 3))) == [
@@ -104,13 +104,13 @@ async def test_an_invalid_operation_fails_only_for_its_caller(store: Store) -> N
 async def test_one_invalid_charge_in_a_batch_does_not_fail_the_others(store: Store) -> None:
     ledger = store.ledger
     assert await reserve(ledger, make_call("a"), "0.5", total=1)
-    bills = [
+    charges = [
         make_charge(make_call("a"), "0.1"),
         structs.replace(CHARGE, estimated_input_tokens=-1),
         make_charge(make_call("b"), "0.2"),
     ]
 
-    done = await ledger.settle_all([(bill, list_accounts(bill.call)) for bill in (*bills, bills[0])])
+    done = await ledger.settle_all([(charge, list_accounts(charge.call)) for charge in (*charges, charges[0])])
 
     assert [one if isinstance(one, bool) else type(one) for one in done] == [True, BadOption, True, False]
     assert await ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.3")}
@@ -185,7 +185,7 @@ def test_concurrent_batches_do_not_deadlock(postgres: PostgresServer) -> None:
         for _ in range(4)
     ]
 
-    asyncio.run(made(url))
+    asyncio.run(create_store(url))
     crew.make_calls(url, load, steps)
 
     crew.close()
@@ -197,29 +197,29 @@ def test_concurrent_batches_do_not_deadlock(postgres: PostgresServer) -> None:
     assert found == (0,)
 
 
-async def made(url: str) -> None:
+async def create_store(url: str) -> None:
     await (await open_store(url)).close()
 
 
-class Scribe:
+class RecordingExecutor:
     """Executes batches slowly, and records them."""
 
     def __init__(self) -> None:
         self.together: list[list[str]] = []
         self.error: Exception | None = None
 
-    async def do(self, asked: Sequence[str]) -> list[str | Exception]:
-        self.together.append(list(asked))
+    async def do(self, items: Sequence[str]) -> list[str | Exception]:
+        self.together.append(list(items))
         await asyncio.sleep(0.01)
         if self.error is not None:
             raise self.error
-        if "poison" in asked:
+        if "poison" in items:
             raise ValueError("poison")
-        return [BadOption(one) if one == "wrong" else one.upper() for one in asked]
+        return [BadOption(one) if one == "wrong" else one.upper() for one in items]
 
 
 async def test_items_submitted_during_a_batch_form_the_next_one_and_each_gets_its_result() -> None:
-    scribe = Scribe()
+    scribe = RecordingExecutor()
     gathering = BatchExecutor(scribe.do, max_items=3)
 
     first = asyncio.ensure_future(gathering.submit("a"))
@@ -232,7 +232,7 @@ async def test_items_submitted_during_a_batch_form_the_next_one_and_each_gets_it
 
 
 async def test_an_error_is_raised_to_the_caller_of_its_item() -> None:
-    scribe = Scribe()
+    scribe = RecordingExecutor()
     gathering = BatchExecutor(scribe.do, max_items=9)
 
     done = await asyncio.gather(*map(gathering.submit, ("a", "wrong", "b")), return_exceptions=True)
@@ -250,13 +250,13 @@ async def test_an_error_is_raised_to_the_caller_of_its_item() -> None:
 
 
 async def test_items_of_cancelled_callers_are_still_executed() -> None:
-    scribe = Scribe()
+    scribe = RecordingExecutor()
     gathering = BatchExecutor(scribe.do, max_items=9)
 
-    asked = [asyncio.ensure_future(gathering.submit(one)) for one in "abc"]
+    items = [asyncio.ensure_future(gathering.submit(one)) for one in "abc"]
     await asyncio.sleep(0.002)
-    asked[1].cancel()
-    done = await asyncio.gather(*asked, return_exceptions=True)
+    items[1].cancel()
+    done = await asyncio.gather(*items, return_exceptions=True)
 
     assert [done[0], done[2]] == ["A", "C"]
     assert isinstance(done[1], asyncio.CancelledError)
@@ -264,7 +264,7 @@ async def test_items_of_cancelled_callers_are_still_executed() -> None:
 
 
 def test_a_batch_executor_works_from_several_event_loops_in_turn() -> None:
-    scribe = Scribe()
+    scribe = RecordingExecutor()
     gathering = BatchExecutor(scribe.do, max_items=9)
 
     async def give_up() -> None:

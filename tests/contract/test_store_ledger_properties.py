@@ -37,7 +37,7 @@ WORKERS = 4
 
 
 @dataclass
-class Known:
+class ExpectedCall:
     """A call as the test expects it, in picodollars; `bill` is what it will cost or be charged."""
 
     call: Call
@@ -62,9 +62,9 @@ class Known:
 
 AMOUNTS = st.sampled_from([0, 1, 20, 39, 40, 41, 60])
 WHICH = st.integers(0, 1000)
-BILLS = st.integers(0, 70)
+CHARGES = st.integers(0, 70)
 OPERATIONS = st.one_of(
-    st.tuples(st.just("reserve"), st.sampled_from("ab"), AMOUNTS, BILLS),
+    st.tuples(st.just("reserve"), st.sampled_from("ab"), AMOUNTS, CHARGES),
     st.tuples(st.sampled_from(["settle", "release"]), WHICH),
 )
 
@@ -86,7 +86,7 @@ class Interleavings(RuleBasedStateMachine):
         self.turn = itertools.cycle(self.stores)
         self.agent = uuid.uuid4().hex
         self.now = NOON
-        self.known: list[Known] = []
+        self.known: list[ExpectedCall] = []
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -107,7 +107,7 @@ class Interleavings(RuleBasedStateMachine):
 
         self.runner.run(all_of_it())
 
-    @rule(session=st.sampled_from("ab"), ceiling=AMOUNTS, bill=BILLS)
+    @rule(session=st.sampled_from("ab"), ceiling=AMOUNTS, bill=CHARGES)
     def six_want_the_same_at_once(self, session: str, ceiling: int, bill: int) -> None:
         self.do_at_once([("reserve", session, ceiling, bill)] * 6)
 
@@ -130,7 +130,7 @@ class Interleavings(RuleBasedStateMachine):
             else:
                 assert not self._is_held(one)
 
-    @rule(session=st.sampled_from("ab"), ceiling=AMOUNTS, bill=BILLS)
+    @rule(session=st.sampled_from("ab"), ceiling=AMOUNTS, bill=CHARGES)
     def a_call_alone_is_let_through_where_there_is_room_and_only_there(
         self, session: str, ceiling: int, bill: int
     ) -> None:
@@ -169,19 +169,22 @@ class Interleavings(RuleBasedStateMachine):
         for name, session in names.items():
             own = [one for one in self.known if session in (None, one.call.session_id[-1])]
             spent = sum(one.billed for one in own)
-            held = sum(one.ceiling for one in own if one.is_held)
-            assert (to_picodollars(found[name].spent), to_picodollars(found[name].reserved)) == (spent, held)
+            reserved = sum(one.ceiling for one in own if one.is_held)
+            assert (to_picodollars(found[name].spent), to_picodollars(found[name].reserved)) == (
+                spent,
+                reserved,
+            )
             limit = self.agent_limit if session is None else self.session_limit
-            assert spent + held <= limit + sum(one.error for one in own)
+            assert spent + reserved <= limit + sum(one.error for one in own)
         assert all(one.booked_times == one.is_booked for one in self.known)
 
     @invariant()
     def the_ledger_adds_up_to_the_bills(self) -> None:
         (added,) = self.runner.run(self.ledger.sum_charges([], agent=self.agent))
         booked = [one for one in self.known if one.is_booked]
-        bills = [one.bill for one in booked if not one.is_unknown]
-        assert (added.calls, added.unknown_calls) == (len(booked), len(booked) - len(bills))
-        assert to_picodollars(added.dollars) == sum(bills)
+        charges = [one.bill for one in booked if not one.is_unknown]
+        assert (added.calls, added.unknown_calls) == (len(booked), len(booked) - len(charges))
+        assert to_picodollars(added.dollars) == sum(charges)
 
     def _begun(self, what: str, *asked: Any) -> Awaitable[None]:
         if what == "reserve":
@@ -206,23 +209,23 @@ class Interleavings(RuleBasedStateMachine):
         found = await self.ledger.reserve(wanted, now=self.now)
         if isinstance(found, AccountOverLimit):
             return
-        self.known.append(Known(of, ceiling, bill, wanted.expires_at))
+        self.known.append(ExpectedCall(of, ceiling, bill, wanted.expires_at))
         for name, limit in limits.items():
             errors = sum(one.error for one in self.known)
             assert to_picodollars(found[name].spent + found[name].reserved) <= limit + errors
 
-    async def _settle(self, one: Known) -> None:
+    async def _settle(self, one: ExpectedCall) -> None:
         one.was_free = one.was_free or (not one.is_booked and not self._is_held(one))
         one.is_booked, one.is_held = True, False
         billed = make_charge(one.call, None if one.is_unknown else to_dollars(one.bill))
         is_new = await settle_one(self.ledger, billed, accounts=list_accounts(one.call))
         one.booked_times += is_new
 
-    async def _release(self, one: Known) -> None:
+    async def _release(self, one: ExpectedCall) -> None:
         one.is_held = False
         await self.ledger.release(one.call.id)
 
-    def _is_held(self, one: Known) -> bool:
+    def _is_held(self, one: ExpectedCall) -> bool:
         return one.is_held and one.expires_at > self.now
 
     def _expire(self) -> None:
@@ -263,21 +266,21 @@ STEPS = st.lists(
 CREWS = st.lists(STEPS, min_size=WORKERS, max_size=WORKERS)
 
 
-def own_sessions(steps: Sequence[Sequence[PlannedCall]], agent: str) -> list[list[PlannedCall]]:
+def with_unique_sessions(steps: Sequence[Sequence[PlannedCall]], agent: str) -> list[list[PlannedCall]]:
     """Return the calls in sessions that no other example uses."""
     return [
         [
             PlannedCall(session_id=f"{agent} {s.session_id}", ceiling=s.ceiling, cost=s.cost, end=s.end)
-            for s in of_one
+            for s in worker_steps
         ]
-        for of_one in steps
+        for worker_steps in steps
     ]
 
 
-async def check(url: str, load: CallLoad, made: Sequence[CallResult]) -> None:
+async def check(url: str, load: CallLoad, results: Sequence[CallResult]) -> None:
     """Check that caps held, and that every charge is in the ledger and in its accounts."""
-    assert all(one.is_within_caps for one in made)
-    passed = [one.planned for one in made if one.is_admitted]
+    assert all(one.is_within_caps for one in results)
+    passed = [one.planned for one in results if one.is_admitted]
     async with await open_store(url) as store:
         sessions = {step.session_id for step in passed}
         names = {f"agent {load.agent}": None, **{f"session {name}": name for name in sessions}}
@@ -285,16 +288,19 @@ async def check(url: str, load: CallLoad, made: Sequence[CallResult]) -> None:
         for name, session in names.items():
             own = [step for step in passed if session in (None, step.session_id)]
             spent = sum(step.cost for step in own if step.end is CallEnd.SETTLED)
-            held = sum(step.ceiling for step in own if step.end is CallEnd.ABANDONED)
-            assert (to_picodollars(found[name].spent), to_picodollars(found[name].reserved)) == (spent, held)
-            assert spent + held <= (load.agent_limit if session is None else load.session_limit)
+            reserved = sum(step.ceiling for step in own if step.end is CallEnd.ABANDONED)
+            assert (to_picodollars(found[name].spent), to_picodollars(found[name].reserved)) == (
+                spent,
+                reserved,
+            )
+            assert spent + reserved <= (load.agent_limit if session is None else load.session_limit)
         (added,) = await store.ledger.sum_charges([], agent=load.agent)
-        bills = [step.cost for step in passed if step.end is CallEnd.SETTLED]
-        assert (added.calls, to_picodollars(added.dollars)) == (len(bills), sum(bills))
+        charges = [step.cost for step in passed if step.end is CallEnd.SETTLED]
+        assert (added.calls, to_picodollars(added.dollars)) == (len(charges), sum(charges))
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[LedgerWorkerPool]:
+def worker_pool() -> Iterator[LedgerWorkerPool]:
     processes = LedgerWorkerPool(WORKERS)
     yield processes
     processes.close()
@@ -305,14 +311,14 @@ def crew() -> Iterator[LedgerWorkerPool]:
 @settings(max_examples=limit_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
 def test_caps_hold_and_no_charge_is_lost_with_several_processes(
-    database_url: str, crew: LedgerWorkerPool, steps: list[list[PlannedCall]]
+    database_url: str, worker_pool: LedgerWorkerPool, steps: list[list[PlannedCall]]
 ) -> None:
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
 
-    made = crew.make_calls(database_url, load, own_sessions(steps, load.agent))
+    results = worker_pool.make_calls(database_url, load, with_unique_sessions(steps, load.agent))
 
-    assert len(made) == sum(map(len, steps))
-    asyncio.run(check(database_url, load, made))
+    assert len(results) == sum(map(len, steps))
+    asyncio.run(check(database_url, load, results))
 
 
 @pytest.mark.slow
@@ -324,48 +330,50 @@ def test_caps_hold_and_no_charge_is_lost_with_several_threads(
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
     store = asyncio.run(open_store(database_url))
 
-    made = by_threads(store, load, own_sessions(steps, load.agent))
+    results = run_in_threads(store, load, with_unique_sessions(steps, load.agent))
 
     asyncio.run(store.close())
-    assert len(made) == sum(map(len, steps))
-    asyncio.run(check(database_url, load, made))
+    assert len(results) == sum(map(len, steps))
+    asyncio.run(check(database_url, load, results))
 
 
-def by_threads(store: Store, load: CallLoad, steps: Sequence[Sequence[PlannedCall]]) -> list[CallResult]:
+def run_in_threads(store: Store, load: CallLoad, steps: Sequence[Sequence[PlannedCall]]) -> list[CallResult]:
     """Return the results of the steps, each list run in a thread with its own event loop."""
     gate = threading.Barrier(len(steps))
-    made: list[CallResult] = []
+    results: list[CallResult] = []
 
     def work(worker: str, own: Sequence[PlannedCall]) -> None:
         gate.wait()
-        made.extend(asyncio.run(make_calls(store, load, worker, own)))
+        results.extend(asyncio.run(make_calls(store, load, worker, own)))
 
     threads = [threading.Thread(target=work, args=(f"t{n}", own)) for n, own in enumerate(steps)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return made
+    return results
 
 
 FULL = PlannedCall(session_id="all of it", ceiling=1, cost=1, end=CallEnd.SETTLED)
 
 
 def test_a_cap_admits_exactly_as_many_of_400_calls_of_four_processes_as_fit(
-    database_url: str, crew: LedgerWorkerPool
+    database_url: str, worker_pool: LedgerWorkerPool
 ) -> None:
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, concurrency=16)
 
-    made = crew.make_calls(database_url, load, own_sessions([[FULL] * 100] * WORKERS, load.agent))
+    results = worker_pool.make_calls(
+        database_url, load, with_unique_sessions([[FULL] * 100] * WORKERS, load.agent)
+    )
 
-    assert sum(one.is_admitted for one in made) == 250
-    asyncio.run(check(database_url, load, made))
+    assert sum(one.is_admitted for one in results) == 250
+    asyncio.run(check(database_url, load, results))
 
 
 async def test_a_cap_admits_exactly_as_many_of_400_concurrent_calls_as_fit(database_url: str) -> None:
     load = CallLoad(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, concurrency=400)
     async with await open_store(database_url) as store:
-        made = await make_calls(store, load, "one", own_sessions([[FULL] * 400], load.agent)[0])
+        results = await make_calls(store, load, "one", with_unique_sessions([[FULL] * 400], load.agent)[0])
 
-    assert sum(one.is_admitted for one in made) == 250
-    await check(database_url, load, made)
+    assert sum(one.is_admitted for one in results) == 250
+    await check(database_url, load, results)

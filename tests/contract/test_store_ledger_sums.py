@@ -28,23 +28,23 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def keep(ledger: Ledger, *entries: Charge) -> None:
-    for one in entries:
+async def store_charges(ledger: Ledger, *charges: Charge) -> None:
+    for one in charges:
         assert await settle_one(ledger, one, accounts=list_accounts(one.call))
 
 
-async def listed(ledger: Ledger, **asked: float | None) -> list[str]:
-    return [one.call.id async for one in ledger.list_charges(**asked)]  # type: ignore[arg-type]
+async def list_ids(ledger: Ledger, **conditions: float | None) -> list[str]:
+    return [one.call.id async for one in ledger.list_charges(**conditions)]  # type: ignore[arg-type]
 
 
 async def test_a_charge_is_loaded_as_it_was_settled(store: Store) -> None:
-    await keep(store.ledger, CHARGE)
+    await store_charges(store.ledger, CHARGE)
 
     assert [one async for one in store.ledger.list_charges()] == [CHARGE]
 
 
 async def test_a_sum_includes_every_kind_of_token_and_amount(store: Store) -> None:
-    await keep(store.ledger, CHARGE, replace(CHARGE, call=make_call("call-2"), is_partial=False))
+    await store_charges(store.ledger, CHARGE, replace(CHARGE, call=make_call("call-2"), is_partial=False))
 
     assert await store.ledger.sum_charges([GroupBy.AGENT, GroupBy.MODEL]) == [
         ChargeTotal(
@@ -69,28 +69,28 @@ async def test_a_sum_includes_every_kind_of_token_and_amount(store: Store) -> No
 async def test_the_sum_of_no_calls_is_zero_and_has_no_groups(store: Store) -> None:
     (nothing,) = await store.ledger.sum_charges([])
 
-    assert nothing == by_hand((), [])
+    assert nothing == sum_in_python((), [])
     assert nothing.savings.without is None
     assert await store.ledger.sum_charges([GroupBy.AGENT]) == []
 
 
 async def test_calls_of_unknown_price_are_counted_separately_and_never_as_zero(store: Store) -> None:
-    bills = [
+    charges = [
         make_charge(make_call("a"), "0.2"),
         make_charge(make_call("b"), None),
         make_charge(make_call("c"), None),
         make_charge(make_call("d"), 0),
     ]
-    await keep(store.ledger, *bills)
+    await store_charges(store.ledger, *charges)
 
-    (added,) = await store.ledger.sum_charges([GroupBy.AGENT])
+    (sum_known,) = await store.ledger.sum_charges([GroupBy.AGENT])
 
-    assert (added.calls, added.unknown_calls, added.dollars) == (4, 2, Decimal("0.2"))
+    assert (sum_known.calls, sum_known.unknown_calls, sum_known.dollars) == (4, 2, Decimal("0.2"))
 
 
 async def test_sums_are_sorted_by_cost(store: Store) -> None:
     for number, dollars in enumerate(("0.1", "0.3", "0.2", "0.2")):
-        await keep(store.ledger, make_charge(make_call(f"{number}", session_id=f"s{number}"), dollars))
+        await store_charges(store.ledger, make_charge(make_call(f"{number}", session_id=f"s{number}"), dollars))
 
     assert [one.group[0] for one in await store.ledger.sum_charges([GroupBy.SESSION])] == [
         "s1",
@@ -102,17 +102,17 @@ async def test_sums_are_sorted_by_cost(store: Store) -> None:
 
 async def test_since_is_inclusive_and_until_is_exclusive(store: Store) -> None:
     for number in range(4):
-        await keep(store.ledger, make_charge(make_call(f"{number}", at=NOON + number), number))
+        await store_charges(store.ledger, make_charge(make_call(f"{number}", at=NOON + number), number))
 
-    assert await listed(store.ledger, since=NOON + 1, until=NOON + 3) == ["1", "2"]
-    (added,) = await store.ledger.sum_charges([], since=NOON + 1, until=NOON + 3)
-    assert added.dollars == 3
+    assert await list_ids(store.ledger, since=NOON + 1, until=NOON + 3) == ["1", "2"]
+    (sum_known,) = await store.ledger.sum_charges([], since=NOON + 1, until=NOON + 3)
+    assert sum_known.dollars == 3
 
 
 async def test_days_start_at_midnight_utc(store: Store) -> None:
     midnight = NOON + DAY / 2
     for number, at in enumerate((midnight - 1e-3, midnight, midnight + DAY)):
-        await keep(store.ledger, make_charge(make_call(f"{number}", at=at), 10 - number))
+        await store_charges(store.ledger, make_charge(make_call(f"{number}", at=at), 10 - number))
 
     assert [one.group for one in await store.ledger.sum_charges([GroupBy.DAY])] == [
         ("2026-11-15",),
@@ -123,21 +123,21 @@ async def test_days_start_at_midnight_utc(store: Store) -> None:
 
 async def test_charges_are_listed_by_time_over_many_pages_even_at_equal_times(store: Store) -> None:
     calls = [make_call(f"{number:05}", at=NOON + number // 300) for number in range(1100)]
-    await asyncio.gather(*(keep(store.ledger, make_charge(one, 1)) for one in reversed(calls)))
+    await asyncio.gather(*(store_charges(store.ledger, make_charge(one, 1)) for one in reversed(calls)))
 
-    assert await listed(store.ledger) == [one.id for one in calls]
+    assert await list_ids(store.ledger) == [one.id for one in calls]
 
 
 async def test_a_list_read_during_writes_yields_each_charge_once(store: Store) -> None:
     await asyncio.gather(
-        *(keep(store.ledger, make_charge(make_call(f"{n:05}", at=NOON + n), 1)) for n in range(1050))
+        *(store_charges(store.ledger, make_charge(make_call(f"{n:05}", at=NOON + n), 1)) for n in range(1050))
     )
     found: list[str] = []
 
     async for one in store.ledger.list_charges():
         if len(found) % 400 == 0:
             early, late = uuid.uuid4().hex, uuid.uuid4().hex
-            await keep(
+            await store_charges(
                 store.ledger,
                 make_charge(make_call(early, at=NOON - 1), 1),
                 make_charge(make_call(late, at=NOON + 9e6), 1),
@@ -191,53 +191,56 @@ ENTRIES = st.builds(
 ).map(lambda one: one if one.dollars is None else replace(one, charge=None))
 
 
-def value_of(by: GroupBy, of: Call) -> str:
+def group_value(by: GroupBy, call: Call) -> str:
     match by:
         case GroupBy.AGENT:
-            return of.agent
+            return call.agent
         case GroupBy.SESSION:
-            return of.session_id
+            return call.session_id
         case GroupBy.MODEL:
-            return of.model
+            return call.model
         case GroupBy.CATEGORY:
-            return of.category.value
+            return call.category.value
         case GroupBy.DAY:
-            return utc_day(of.at)
+            return utc_day(call.at)
 
 
-def added(known: Sequence[Decimal | None]) -> Decimal | None:
-    return sum((one for one in known if one is not None), Decimal(0)) if any(known) or 0 in known else None
+def sum_known(amounts: Sequence[Decimal | None]) -> Decimal | None:
+    return (
+        sum((one for one in amounts if one is not None), Decimal(0)) if any(amounts) or 0 in amounts else None
+    )
 
 
-def charged(entry: Charge) -> Decimal | None:
-    return entry.charge if entry.dollars is None else entry.dollars
+def charged_amount(charge: Charge) -> Decimal | None:
+    return charge.charge if charge.dollars is None else charge.dollars
 
 
-def by_hand(group: tuple[str, ...], entries: Sequence[Charge]) -> ChargeTotal:
+def sum_in_python(group: tuple[str, ...], charges: Sequence[Charge]) -> ChargeTotal:
     """Compute the sums in Python."""
-    usages = [one.usage for one in entries]
+    usages = [one.usage for one in charges]
     caches = [usage.cache for usage in usages]
-    not_fitting = [one for one in entries if one.savings.comparison is Comparison.WOULD_NOT_FIT]
+    not_fitting = [one for one in charges if one.savings.comparison is Comparison.WOULD_NOT_FIT]
     return ChargeTotal(
         group=group,
-        calls=len(entries),
-        unknown_calls=sum(one.dollars is None for one in entries),
+        calls=len(charges),
+        unknown_calls=sum(one.dollars is None for one in charges),
         **{name: sum(getattr(cache, name) for cache in caches) for name in CacheUsage.__struct_fields__},
         output_tokens=sum(usage.output_tokens for usage in usages),
         reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
-        dollars=added([one.dollars for one in entries]) or Decimal(0),
-        estimated_dollars=added([one.estimated_dollars for one in entries]) or Decimal(0),
-        savings=add_savings([one.savings for one in entries]),
-        partial_calls=sum(one.is_partial for one in entries),
-        compared_calls=sum(one.savings.without is not None for one in entries),
+        dollars=sum_known([one.dollars for one in charges]) or Decimal(0),
+        estimated_dollars=sum_known([one.estimated_dollars for one in charges]) or Decimal(0),
+        savings=add_savings([one.savings for one in charges]),
+        partial_calls=sum(one.is_partial for one in charges),
+        compared_calls=sum(one.savings.without is not None for one in charges),
         would_not_fit_calls=len(not_fitting),
-        would_not_fit_dollars=added([one.dollars for one in not_fitting]) or Decimal(0),
-        inherited_calls=sum(one.is_inherited for one in entries),
-        inherited_dollars=added([one.dollars for one in entries if one.is_inherited]) or Decimal(0),
-        subscription_calls=sum(one.call.is_subscription for one in entries),
-        subscription_dollars=added([one.dollars for one in entries if one.call.is_subscription]) or Decimal(0),
-        possibly_charged_calls=sum(one.is_possibly_charged for one in entries),
-        possibly_charged_dollars=added([charged(one) for one in entries if one.is_possibly_charged])
+        would_not_fit_dollars=sum_known([one.dollars for one in not_fitting]) or Decimal(0),
+        inherited_calls=sum(one.is_inherited for one in charges),
+        inherited_dollars=sum_known([one.dollars for one in charges if one.is_inherited]) or Decimal(0),
+        subscription_calls=sum(one.call.is_subscription for one in charges),
+        subscription_dollars=sum_known([one.dollars for one in charges if one.call.is_subscription])
+        or Decimal(0),
+        possibly_charged_calls=sum(one.is_possibly_charged for one in charges),
+        possibly_charged_dollars=sum_known([charged_amount(one) for one in charges if one.is_possibly_charged])
         or Decimal(0),
     )
 
@@ -245,48 +248,50 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Charge]) -> ChargeTotal:
 @pytest.mark.slow
 @settings(max_examples=limit_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    entries=st.lists(ENTRIES, max_size=8),
+    charges=st.lists(ENTRIES, max_size=8),
     by=st.lists(st.sampled_from(GroupBy), unique=True, max_size=5),
     span=st.tuples(*[st.none() | st.floats(0, 4 * DAY)] * 2),
     agent=st.none() | st.sampled_from(["ana", "nobody"]),
 )
 def test_any_sum_equals_the_sum_of_its_charges(
     database_url: str,
-    entries: list[Charge],
+    charges: list[Charge],
     by: list[GroupBy],
     span: tuple[float | None, float | None],
     agent: str | None,
 ) -> None:
     since, until = span
     mark = uuid.uuid4().hex  # examples share a database
-    entries = [
-        replace(one, call=replace(one.call, session_id=f"{mark} {one.call.session_id}")) for one in entries
+    charges = [
+        replace(one, call=replace(one.call, session_id=f"{mark} {one.call.session_id}")) for one in charges
     ]
     in_span = [
-        e for e in entries if (since is None or e.call.at >= since) and (until is None or e.call.at < until)
+        e for e in charges if (since is None or e.call.at >= since) and (until is None or e.call.at < until)
     ]
-    wanted = [one for one in in_span if agent in (None, one.call.agent)]
+    expected = [one for one in in_span if agent in (None, one.call.agent)]
 
     async def check() -> None:
         async with await open_store(database_url) as store:
-            await keep(store.ledger, *entries)
+            await store_charges(store.ledger, *charges)
             for session in ("s1", "s2"):
-                asked = {"since": since, "until": until, "agent": agent, "session_id": f"{mark} {session}"}
-                own = [one for one in wanted if one.call.session_id == f"{mark} {session}"]
+                conditions = {"since": since, "until": until, "agent": agent, "session_id": f"{mark} {session}"}
+                own = [one for one in expected if one.call.session_id == f"{mark} {session}"]
                 own.sort(key=lambda one: (one.call.at, one.call.id))
-                found = [one async for one in store.ledger.list_charges(**asked)]  # type: ignore[arg-type]
+                found = [one async for one in store.ledger.list_charges(**conditions)]  # type: ignore[arg-type]
                 assert found == own
                 assert [str(one.usage.said_dollars) for one in found] == [
                     str(one.usage.said_dollars) for one in own
                 ]
 
                 def group(one: Charge) -> tuple[str, ...]:
-                    return tuple(value_of(name, one.call) for name in by)
+                    return tuple(group_value(name, one.call) for name in by)
 
                 own.sort(key=group)
-                sums = [by_hand(key, list(some)) for key, some in groupby(own, group)] or [by_hand((), [])]
+                sums = [sum_in_python(key, list(some)) for key, some in groupby(own, group)] or [
+                    sum_in_python((), [])
+                ]
                 sums = sums if own or not by else []
-                assert await store.ledger.sum_charges(by, **asked) == sorted(  # type: ignore[arg-type]
+                assert await store.ledger.sum_charges(by, **conditions) == sorted(  # type: ignore[arg-type]
                     sums, key=lambda one: (-one.dollars, one.group)
                 )
 

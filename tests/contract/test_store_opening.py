@@ -47,21 +47,21 @@ from tests.support.stores.records import (
 DUMPS = Path(__file__).parent / "stores"
 
 
-def path_of(url: str) -> Path:
+def sqlite_path(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
-def dump_of(version: str, url: str) -> str:
+def load_dump(version: str, url: str) -> str:
     """Return the statements that create a database of a version."""
     kind = "sqlite" if url.startswith("sqlite") else "postgres"
     return (DUMPS / f"{version}.{kind}.sql").read_text(encoding="utf-8")
 
 
-def run(url: str, statements: str) -> None:
+def run_statements(url: str, statements: str) -> None:
     """Run statements directly on a database."""
     if url.startswith("sqlite"):
-        path_of(url).parent.mkdir(exist_ok=True)
-        connection = sqlite3.connect(path_of(url))
+        sqlite_path(url).parent.mkdir(exist_ok=True)
+        connection = sqlite3.connect(sqlite_path(url))
         connection.executescript(statements)
         connection.close()
     else:
@@ -80,11 +80,11 @@ def test_every_store_has_its_own_name(tmp_path: Path) -> None:
         store_name("postgresql://[host/name")
 
 
-EARLIER = Savings(comparison=Comparison.EARLIER)
+EARLIER_SESSION = Savings(comparison=Comparison.EARLIER)
 """Of calls that were recorded before they were compared: marked, and as they were."""
 
 
-BEGUN = structs.replace(
+OPEN_CALL = structs.replace(
     make_session("begun", 1),
     caller="caller",
     setting=b"\x00 setting",
@@ -106,10 +106,10 @@ CORRECTION = Correction(
     after=CHARGE.dollars or Decimal(0),
     reason="\x00 why",
 )
-ANSWER = AnswerRecord(digest=b"\x00 mark", session_id="begun", tip=BEGUN.tip, at=420.0)
+ANSWER = AnswerRecord(digest=b"\x00 mark", session_id="begun", tip=OPEN_CALL.tip, at=420.0)
 
 
-async def fill(store: Store) -> None:
+async def fill_store(store: Store) -> None:
     """Store one row of each kind, as in the dumps of released versions."""
     await store.sessions.save([SessionUpdate(session=make_session("s", 4), turns=make_turns("s", 0, 4))])
     await store.sessions.save(
@@ -130,7 +130,7 @@ async def fill(store: Store) -> None:
     await store.traces.save([TRACE])
     await store.calibrations.save(CALIBRATIONS, now=400.0)
     await store.prefix_reuse.save(REUSE, now=410.0)
-    await store.sessions.save([SessionUpdate(session=BEGUN), AnswerUpdate(rows=[ANSWER])])
+    await store.sessions.save([SessionUpdate(session=OPEN_CALL), AnswerUpdate(rows=[ANSWER])])
     await store.rate_limits.save([LIMIT])
     await store.corrections.correct_account(
         CORRECTION.account, CORRECTION.after, reason=CORRECTION.reason, at=CORRECTION.at
@@ -152,7 +152,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
     assert await store.compactions.acquire_lease("s", "other", ttl_seconds=300, now=1000.0) is None
     if version >= "0003":
-        expected = CHARGE if version >= "0011" else structs.replace(CHARGE, savings=EARLIER)
+        expected = CHARGE if version >= "0011" else structs.replace(CHARGE, savings=EARLIER_SESSION)
         assert [entry async for entry in store.ledger.list_charges()] == [expected]
         assert CHARGE.dollars
         stands = make_standing(CHARGE.dollars, RESERVATION.dollars)
@@ -160,7 +160,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
             "total": stands,
             "agent ana": stands,
         }
-        await check_added_up(store, is_traced=version >= "0006", is_compared=version >= "0011")
+        await check_totals(store, is_traced=version >= "0006", is_compared=version >= "0011")
     if version >= "0005":
         assert await store.compactions.get_compaction(FAILED_COMPACTION.id) == FAILED_COMPACTION
         assert await store.compactions.list_application_changes([COMPACTION.id]) == [COMPACTION_USE]
@@ -173,16 +173,16 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
         assert found.charge.dollars == CHARGE.dollars
     assert await store.calibrations.load_latest(limit=9) == (CALIBRATIONS if version >= "0009" else {})
     assert await store.prefix_reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
-    assert await store.sessions.get_session("begun") == (BEGUN if version >= "0012" else None)
+    assert await store.sessions.get_session("begun") == (OPEN_CALL if version >= "0012" else None)
     assert await store.sessions.find_answers([ANSWER.digest]) == (
-        [(ANSWER, BEGUN)] if version >= "0012" else []
+        [(ANSWER, OPEN_CALL)] if version >= "0012" else []
     )
     assert await store.rate_limits.find_recent(since=0.0) == ([LIMIT] if version >= "0013" else [])
     corrections = await store.corrections.find()
     assert [replace(one, id="") for one in corrections] == ([CORRECTION] if version >= "0014" else [])
 
 
-async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) -> None:
+async def check_totals(store: Store, *, is_traced: bool, is_compared: bool) -> None:
     """Check that the totals match the stored rows, including those from before totals existed."""
     totals = Totals(
         requests=int(is_traced),
@@ -226,7 +226,7 @@ async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) ->
 
 async def test_a_current_database_returns_what_was_stored(bare_database_url: str) -> None:
     async with await open_store(bare_database_url) as store:
-        await fill(store)
+        await fill_store(store)
         await check_filled(store)
 
 
@@ -234,13 +234,13 @@ async def test_a_current_database_returns_what_was_stored(bare_database_url: str
 async def test_a_database_of_any_released_version_is_migrated_with_all_its_data(
     bare_database_url: str, version: str
 ) -> None:
-    run(bare_database_url, dump_of(version, bare_database_url))
+    run_statements(bare_database_url, load_dump(version, bare_database_url))
 
     async with await open_store(bare_database_url) as store:
         await check_filled(store, version=version)
         fork = make_session("fork", 6, parent=make_session("s", 4), seen_at=1e9)
         await store.sessions.save(
-            [SessionUpdate(session=fork), SessionUpdate(session=structs.replace(BEGUN, seen_at=1e9))]
+            [SessionUpdate(session=fork), SessionUpdate(session=structs.replace(OPEN_CALL, seen_at=1e9))]
         )
         assert await store.prune(keep_days=1, now=1e9) == PruneResult(), "the fork stands on the other one"
 
@@ -254,7 +254,7 @@ async def test_migrations_from_any_version_produce_the_tables_of_the_schema(
     from sqlalchemy import create_engine, inspect
 
     if version is not None:
-        run(bare_database_url, dump_of(version, bare_database_url))
+        run_statements(bare_database_url, load_dump(version, bare_database_url))
     await (await open_store(bare_database_url)).close()
 
     engine = create_engine(bare_database_url.replace("postgresql:", "postgresql+psycopg:"))
@@ -269,8 +269,8 @@ async def test_migrations_from_any_version_produce_the_tables_of_the_schema(
             keys = inspect(connection).get_pk_constraint(name)["constrained_columns"]
             assert keys == [column.name for column in table.primary_key], name
             if bare_database_url.startswith("sqlite"):
-                made = connection.exec_driver_sql("SELECT sql FROM sqlite_schema WHERE name = ?", (name,))
-                has_rowid = "WITHOUT ROWID" not in made.scalar_one()
+                created = connection.exec_driver_sql("SELECT sql FROM sqlite_schema WHERE name = ?", (name,))
+                has_rowid = "WITHOUT ROWID" not in created.scalar_one()
                 assert has_rowid == table.dialect_options["sqlite"]["with_rowid"], name
     engine.dispose()
 
@@ -312,28 +312,28 @@ def test_every_version_has_a_migration_in_order() -> None:
 
 async def test_a_database_of_a_newer_version_is_rejected_and_unchanged(bare_database_url: str) -> None:
     async with await open_store(bare_database_url) as store:
-        await fill(store)
-    run(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        await fill_store(store)
+    run_statements(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
 
-    with pytest.raises(StoreTooNew, match="newer Foveate") as refused:
+    with pytest.raises(StoreTooNew, match="newer Foveate") as rejected:
         await open_store(bare_database_url)
 
-    assert (refused.value.version, refused.value.known) == ("9999", VERSIONS[-1])
-    run(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{VERSIONS[-1]}'")
+    assert (rejected.value.version, rejected.value.known) == ("9999", VERSIONS[-1])
+    run_statements(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{VERSIONS[-1]}'")
     async with await open_store(bare_database_url) as store:
         await check_filled(store)
 
 
 async def test_an_interrupted_migration_is_rolled_back(bare_database_url: str) -> None:
     # The last table of the migration already exists and belongs to another program.
-    run(bare_database_url, "CREATE TABLE compaction_locks_v1 (whose TEXT)")
+    run_statements(bare_database_url, "CREATE TABLE compaction_locks_v1 (whose TEXT)")
 
     with pytest.raises(StoreUnavailable, match="compaction_locks_v1"):
         await open_store(bare_database_url)
 
-    run(bare_database_url, "DROP TABLE compaction_locks_v1")
+    run_statements(bare_database_url, "DROP TABLE compaction_locks_v1")
     async with await open_store(bare_database_url) as store:
-        await fill(store)
+        await fill_store(store)
 
 
 async def test_a_closed_store_raises_an_error(bare_database_url: str) -> None:
@@ -359,10 +359,10 @@ async def test_a_closed_store_raises_an_error(bare_database_url: str) -> None:
     ],
 )
 async def test_an_invalid_url_is_rejected_without_showing_the_password(url: str) -> None:
-    with pytest.raises(BadOption, match="sqlite:///path") as refused:
+    with pytest.raises(BadOption, match="sqlite:///path") as rejected:
         await open_store(url or "x")
 
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -373,18 +373,18 @@ async def test_an_invalid_url_is_rejected_without_showing_the_password(url: str)
     ],
 )
 async def test_a_malformed_server_url_is_rejected_without_showing_the_password(url: str) -> None:
-    with pytest.raises(BadOption, match="PostgreSQL") as refused:
+    with pytest.raises(BadOption, match="PostgreSQL") as rejected:
         await open_store(url)
 
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(rejected.value)
 
 
 async def test_the_error_for_an_unreachable_server_omits_the_password() -> None:
-    with pytest.raises(StoreUnavailable, match="refused") as refused:
+    with pytest.raises(StoreUnavailable, match="refused") as rejected:
         await open_store("postgresql://me:secret@127.0.0.1:1/notes", wait_seconds=0.3)
 
-    assert refused.value.where == "postgresql://127.0.0.1:1/notes"
-    assert "secret" not in str(refused.value)
+    assert rejected.value.where == "postgresql://127.0.0.1:1/notes"
+    assert "secret" not in str(rejected.value)
 
 
 async def test_the_error_for_a_missing_database_names_it(postgres: PostgresServer) -> None:
@@ -398,7 +398,7 @@ async def test_the_error_for_a_missing_database_names_it(postgres: PostgresServe
 
 async def test_a_user_without_permission_to_create_tables_gets_an_error(postgres: PostgresServer) -> None:
     url = postgres.new_database()
-    run(
+    run_statements(
         url,
         "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN; REVOKE ALL ON SCHEMA public FROM PUBLIC, guest",
     )
@@ -418,7 +418,7 @@ def test_the_default_store_is_a_file_in_the_data_folder(
 async def test_a_new_file_is_private_to_its_owner_and_its_folders_are_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder with ? & # 100% ü" / "foveate.sqlite"
     async with await open_store(f"sqlite:///{path}") as store:
-        await fill(store)
+        await fill_store(store)
         modes = [stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()]
 
         assert len(modes) == 5  # with SQLite's two files, and two lock files of the writer queue

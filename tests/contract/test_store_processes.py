@@ -26,7 +26,7 @@ from tests.support.stores.records import AGENT, COMPACTED_MESSAGES, COMPACTION, 
 pytestmark = pytest.mark.process
 
 
-async def make(database_url: str) -> None:
+async def create_store(database_url: str) -> None:
     await (await open_store(database_url)).close()
 
 
@@ -44,7 +44,7 @@ def test_eight_processes_open_a_new_database_at_once_and_exactly_one_gets_the_le
 def test_four_processes_store_the_same_turns_and_extend_a_session_without_duplicates(
     database_url: str,
 ) -> None:
-    asyncio.run(make(database_url))
+    asyncio.run(create_store(database_url))
     lengthened = run_together(extend_session, [(database_url, "s", 80)] * 4)
 
     assert sum(lengthened) >= 40
@@ -52,9 +52,9 @@ def test_four_processes_store_the_same_turns_and_extend_a_session_without_duplic
 
 
 def test_after_kill_9_of_the_holder_the_lease_is_taken_over_when_it_expires(database_url: str) -> None:
-    asyncio.run(make(database_url))
-    hears, says = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=hold_lease, args=(database_url, says))
+    asyncio.run(create_store(database_url))
+    hears, output = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=hold_lease, args=(database_url, output))
     process.start()
     assert hears.poll(WAIT_SECONDS)
     late: CompactionLease = hears.recv()
@@ -139,30 +139,30 @@ def test_using_a_store_in_a_forked_process_raises_an_error(database_url: str, ro
 def test_kill_9_of_a_writer_leaves_complete_sessions_and_every_confirmed_write(
     database_url: str,
 ) -> None:
-    asyncio.run(make(database_url))
-    hears, says = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=write_until_killed, args=(database_url, says))
+    asyncio.run(create_store(database_url))
+    hears, output = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=write_until_killed, args=(database_url, output))
     process.start()
-    says.close()
-    told = -1
-    while told < 20:
+    output.close()
+    confirmed = -1
+    while confirmed < 20:
         assert hears.poll(WAIT_SECONDS)
-        told = hears.recv()
+        confirmed = hears.recv()
     assert process.pid
     os.kill(process.pid, signal.SIGKILL)
     process.join(WAIT_SECONDS)
     try:
         while True:
-            told = hears.recv()
+            confirmed = hears.recv()
     except EOFError:
         pass
 
     async def look() -> None:
         async with await open_store(database_url) as store:
-            for number in range(told + 3):
+            for number in range(confirmed + 3):
                 found = await store.sessions.get_session(f"s{number}")
                 known = await store.sessions.find_turns(AGENT, message_hashes(f"s{number}", 0, 20))
                 assert len(known) == (20 if found else 0)
-                assert found or number > told
+                assert found or number > confirmed
 
     asyncio.run(look())

@@ -22,12 +22,12 @@ MORE = {"role": "user", "content": "more"}
 ANSWER = {"role": "assistant", "content": "seen"}
 
 
-def body(*messages: object) -> bytes:
-    told = {"model": "claude-opus-5-5", "max_tokens": 9, "system": "s", "messages": messages}
-    return json.dumps(told).encode()
+def make_body(*messages: object) -> bytes:
+    fields = {"model": "claude-opus-5-5", "max_tokens": 9, "system": "s", "messages": messages}
+    return json.dumps(fields).encode()
 
 
-def entry(name: str, at: float, session: str = "s", category: Category = Category.MAIN) -> Charge:
+def make_named_charge(name: str, at: float, session: str = "s", category: Category = Category.MAIN) -> Charge:
     call = Call(
         id=name,
         agent="ana",
@@ -41,33 +41,35 @@ def entry(name: str, at: float, session: str = "s", category: Category = Categor
     return Charge(call=call, usage=usage, dollars=Decimal("0.25"))
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in folder.iterdir()}
 
 
-async def filled(url: str) -> None:
+async def fill_store(url: str) -> None:
     async with await open_store(url) as store:
-        await store.request_archive.save(replace(STORED_REQUEST, id="one", request_body=body(USER), at=400.0))
         await store.request_archive.save(
-            replace(STORED_REQUEST, id="two", request_body=body(USER, ANSWER, MORE), usage=None, at=500.0)
+            replace(STORED_REQUEST, id="one", request_body=make_body(USER), at=400.0)
         )
         await store.request_archive.save(
-            replace(STORED_REQUEST, id="refused", request_body=body(USER), status=529, at=450.0)
+            replace(STORED_REQUEST, id="two", request_body=make_body(USER, ANSWER, MORE), usage=None, at=500.0)
+        )
+        await store.request_archive.save(
+            replace(STORED_REQUEST, id="refused", request_body=make_body(USER), status=529, at=450.0)
         )
         await store.request_archive.save(replace(STORED_REQUEST, id="odd", request_body=b"\xff\0", at=460.0))
         for one in (
-            entry("one", 400.0),
-            entry("two", 500.0),
-            entry("three", 100.0, session="t"),
-            entry("four", 200.0, session="t"),
-            entry("a ping", 300.0, session="t", category=Category.PING),
+            make_named_charge("one", 400.0),
+            make_named_charge("two", 500.0),
+            make_named_charge("three", 100.0, session="t"),
+            make_named_charge("four", 200.0, session="t"),
+            make_named_charge("a ping", 300.0, session="t", category=Category.PING),
         ):
             await settle_one(store.ledger, one, accounts=())
 
 
 async def test_archived_requests_come_with_their_charges(database_url: str) -> None:
-    await filled(database_url)
-    billed, requested = read_store(database_url)
+    await fill_store(database_url)
+    charges, requested = read_store(database_url)
     first, second = requested.calls
 
     assert [call.id for call in requested.calls] == ["one", "two"]
@@ -78,20 +80,20 @@ async def test_archived_requests_come_with_their_charges(database_url: str) -> N
     assert json.loads(first.envelope)["system"] == "s"
     assert (requested.source, requested.name, requested.missing) == (RecordingSource.STORE, "s", frozenset())
     assert requested.reported_dollars == Decimal("0.50")
-    assert billed.name == "t"
+    assert charges.name == "t"
 
 
 async def test_charges_are_read_even_if_no_request_is_archived(database_url: str) -> None:
-    await filled(database_url)
-    billed, _ = read_store(database_url)
+    await fill_store(database_url)
+    charges, _ = read_store(database_url)
 
-    assert [call.id for call in billed.calls] == ["three", "four"]
-    assert [call.last_message.depth for call in billed.calls] == [0, 2]
-    assert billed.missing == {MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.MESSAGES}
+    assert [call.id for call in charges.calls] == ["three", "four"]
+    assert [call.last_message.depth for call in charges.calls] == [0, 2]
+    assert charges.missing == {MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.MESSAGES}
 
 
 async def test_a_store_is_found_by_its_url(database_url: str) -> None:
-    await filled(database_url)
+    await fill_store(database_url)
     (path,) = find_files([database_url]).files
 
     assert peek_file(path).source is RecordingSource.STORE
@@ -100,18 +102,18 @@ async def test_a_store_is_found_by_its_url(database_url: str) -> None:
 
 async def test_reading_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "foveate.sqlite"
-    await filled(f"sqlite:///{path}")
-    before = contents(tmp_path)
+    await fill_store(f"sqlite:///{path}")
+    before = read_files(tmp_path)
     list(read_recordings(path))
 
-    assert contents(tmp_path) == before
+    assert read_files(tmp_path) == before
 
 
 async def test_a_store_in_use_can_be_read(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'foveate.sqlite'}"
-    await filled(url)
+    await fill_store(url)
     async with await open_store(url) as store:
-        await settle_one(store.ledger, entry("five", 600.0, session="u"), accounts=())
+        await settle_one(store.ledger, make_named_charge("five", 600.0, session="u"), accounts=())
 
         assert [one.name for one in read_store(url)] == ["t", "s", "u"]
 

@@ -20,46 +20,46 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def requests(store: Store) -> RequestArchive:
+def archive(store: Store) -> RequestArchive:
     """mypy checks that the store implements the protocol."""
     return store.request_archive
 
 
-async def test_a_request_is_loaded_as_archived_and_archived_once(requests: RequestArchive) -> None:
+async def test_a_request_is_loaded_as_archived_and_archived_once(archive: RequestArchive) -> None:
     odd = replace(
         STORED_REQUEST, id="req-2", original_body=None, usage=None, request_body=b"\xff\0" * 1000, status=529
     )
     for one in (STORED_REQUEST, odd):
-        assert await requests.save(one)
-        assert await requests.save(replace(one, request_body=b"other")) == 0
+        assert await archive.save(one)
+        assert await archive.save(replace(one, request_body=b"other")) == 0
 
-    assert await requests.get(STORED_REQUEST.id) == STORED_REQUEST
-    assert await requests.get(odd.id) == odd
-    assert await requests.get("req") is None
+    assert await archive.get(STORED_REQUEST.id) == STORED_REQUEST
+    assert await archive.get(odd.id) == odd
+    assert await archive.get("req") is None
 
 
-async def test_a_request_with_unstorable_names_is_still_archived(requests: RequestArchive) -> None:
-    assert await requests.save(replace(STORED_REQUEST, session_id="a\0\ud83d", agent="\0", model="x" * 5000))
+async def test_a_request_with_unstorable_names_is_still_archived(archive: RequestArchive) -> None:
+    assert await archive.save(replace(STORED_REQUEST, session_id="a\0\ud83d", agent="\0", model="x" * 5000))
 
-    found = await requests.get(STORED_REQUEST.id)
+    found = await archive.get(STORED_REQUEST.id)
     assert found is not None
     assert found.request_body == STORED_REQUEST.request_body
 
 
-async def test_the_last_requests_of_a_session_are_found_newest_first(requests: RequestArchive) -> None:
+async def test_the_last_requests_of_a_session_are_found_newest_first(archive: RequestArchive) -> None:
     for at in (3.0, 1.0, 2.0):
-        await requests.save(replace(STORED_REQUEST, id=f"req at {at}", at=at))
-    await requests.save(replace(STORED_REQUEST, id="of another", session_id="t", at=2.5))
+        await archive.save(replace(STORED_REQUEST, id=f"req at {at}", at=at))
+    await archive.save(replace(STORED_REQUEST, id="of another", session_id="t", at=2.5))
 
-    assert [one.at for one in await requests.find_by_session("s", limit=9)] == [3.0, 2.0, 1.0]
-    assert [one.at for one in await requests.find_by_session("s", limit=1)] == [3.0]
-    assert [one.at for one in await requests.find_by_session("s", before=3.0)] == [2.0, 1.0]
-    assert await requests.find_by_session("never") == []
+    assert [one.at for one in await archive.find_by_session("s", limit=9)] == [3.0, 2.0, 1.0]
+    assert [one.at for one in await archive.find_by_session("s", limit=1)] == [3.0]
+    assert [one.at for one in await archive.find_by_session("s", before=3.0)] == [2.0, 1.0]
+    assert await archive.find_by_session("never") == []
 
 
-async def test_only_the_oldest_requests_beyond_a_limit_are_deleted(requests: RequestArchive) -> None:
+async def test_only_the_oldest_requests_beyond_a_limit_are_deleted(archive: RequestArchive) -> None:
     sizes = [
-        await requests.save(
+        await archive.save(
             replace(
                 STORED_REQUEST, id=f"{day}", at=day * DAY, request_body=os.urandom(1000), original_body=None
             )
@@ -68,12 +68,12 @@ async def test_only_the_oldest_requests_beyond_a_limit_are_deleted(requests: Req
     ]
     assert all(1000 <= size < 1100 for size in sizes)
 
-    assert await requests.trim(before=0.0, max_bytes=sum(sizes)) == 0
-    assert await requests.trim(before=2 * DAY, max_bytes=10**9) == 1
-    assert [one.id for one in await requests.find_by_session("s", limit=9)] == ["7", "6", "5", "4", "3", "2"]
-    assert await requests.trim(before=0.0, max_bytes=sum(sizes[-3:]) + 1) == 3
-    assert [one.id for one in await requests.find_by_session("s", limit=9)] == ["7", "6", "5"]
-    assert await requests.trim(before=0.0, max_bytes=1) == 3
+    assert await archive.trim(before=0.0, max_bytes=sum(sizes)) == 0
+    assert await archive.trim(before=2 * DAY, max_bytes=10**9) == 1
+    assert [one.id for one in await archive.find_by_session("s", limit=9)] == ["7", "6", "5", "4", "3", "2"]
+    assert await archive.trim(before=0.0, max_bytes=sum(sizes[-3:]) + 1) == 3
+    assert [one.id for one in await archive.find_by_session("s", limit=9)] == ["7", "6", "5"]
+    assert await archive.trim(before=0.0, max_bytes=1) == 3
 
 
 async def test_pruning_deletes_old_archived_requests(store: Store) -> None:

@@ -38,56 +38,66 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def keep(store: Store, kept: Session) -> None:
+async def store_session(store: Store, stored_session: Session) -> None:
     """Store a session with two counted turns and a compaction at its end."""
-    own = [
-        with_changes(turn, session_id=kept.id) for turn in make_turns(kept.id, kept.messages - 2, kept.messages)
+    turns = [
+        with_changes(turn, session_id=stored_session.id)
+        for turn in make_turns(stored_session.id, stored_session.messages - 2, stored_session.messages)
     ]
-    await store.sessions.save([SessionUpdate(session=kept, turns=own)])
-    await store.sessions.save_counts(AGENT, {turn.hash: b"1" for turn in own}, "o200k")
+    await store.sessions.save([SessionUpdate(session=stored_session, turns=turns)])
+    await store.sessions.save_counts(AGENT, {turn.hash: b"1" for turn in turns}, "o200k")
     await store.compactions.record(
-        make_compaction(f"fold of {kept.id}", session_id=kept.id, boundary=kept.tip, at=kept.seen_at),
+        make_compaction(
+            f"fold of {stored_session.id}",
+            session_id=stored_session.id,
+            boundary=stored_session.tip,
+            at=stored_session.seen_at,
+        ),
         COMPACTED_MESSAGES,
         lease=None,
     )
     await store.compactions.record_application_changes(
         [
             ApplicationChange(
-                compaction_id=f"fold of {kept.id}", last_hash=kept.tip, messages=kept.messages, is_applied=True
+                compaction_id=f"fold of {stored_session.id}",
+                last_hash=stored_session.tip,
+                messages=stored_session.messages,
+                is_applied=True,
             )
         ]
     )
 
 
-async def is_whole(store: Store, kept: Session) -> bool:
+async def is_stored(store: Store, stored_session: Session) -> bool:
     """Return whether a session is stored; fail if only parts of it are."""
-    own = message_hashes(kept.id, kept.messages - 2, kept.messages)
-    there = {
-        await store.sessions.get_session(kept.id) is not None,
-        len(await store.sessions.find_turns(AGENT, own)) == 2,
-        len(await store.sessions.get_counts(AGENT, own, "o200k")) == 2,
-        compaction_ids(await store.compactions.find_compactions(AGENT, [kept.tip])) == [f"fold of {kept.id}"],
-        await store.compactions.load_messages(f"fold of {kept.id}") == list(COMPACTED_MESSAGES),
-        len(await store.compactions.list_application_changes([f"fold of {kept.id}"])) == 1,
+    hashes = message_hashes(stored_session.id, stored_session.messages - 2, stored_session.messages)
+    present = {
+        await store.sessions.get_session(stored_session.id) is not None,
+        len(await store.sessions.find_turns(AGENT, hashes)) == 2,
+        len(await store.sessions.get_counts(AGENT, hashes, "o200k")) == 2,
+        compaction_ids(await store.compactions.find_compactions(AGENT, [stored_session.tip]))
+        == [f"fold of {stored_session.id}"],
+        await store.compactions.load_messages(f"fold of {stored_session.id}") == list(COMPACTED_MESSAGES),
+        len(await store.compactions.list_application_changes([f"fold of {stored_session.id}"])) == 1,
     }
-    gone = not await store.sessions.find_turns(AGENT, own) and not await store.sessions.get_counts(
-        AGENT, own, "o200k"
+    absent = not await store.sessions.find_turns(AGENT, hashes) and not await store.sessions.get_counts(
+        AGENT, hashes, "o200k"
     )
-    assert there == {True} or (there == {False} and gone), "half a session is kept"
-    return there == {True}
+    assert present == {True} or (present == {False} and absent), "half a session is kept"
+    return present == {True}
 
 
 async def test_a_stale_session_is_deleted_with_everything_it_owns(
     store: Store,
 ) -> None:
     old, new = make_session("old", 2, seen_at=1 * DAY), make_session("new", 2, seen_at=9 * DAY)
-    await keep(store, old)
-    await keep(store, new)
+    await store_session(store, old)
+    await store_session(store, new)
 
     assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult(sessions=1, turns=2, folds=1)
 
-    assert not await is_whole(store, old)
-    assert await is_whole(store, new)
+    assert not await is_stored(store, old)
+    assert await is_stored(store, new)
     assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult()
 
 
@@ -96,8 +106,8 @@ async def test_a_parent_is_kept_while_its_child_depends_on_its_compactions(
 ) -> None:
     parent = make_session("parent", 2, seen_at=1 * DAY)
     child = make_session("child", 4, seen_at=2 * DAY, parent=parent)
-    await keep(store, parent)
-    await keep(store, child)
+    await store_session(store, parent)
+    await store_session(store, child)
     await store.sessions.save([SessionUpdate(session=with_changes(child, seen_at=9 * DAY), turns=[])])
 
     assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult()
@@ -117,25 +127,25 @@ def test_pruning_never_breaks_what_a_session_in_use_depends_on(
 
     async def check() -> None:
         async with await open_store(database_url) as store:
-            made: list[Session] = []
+            sessions: list[Session] = []
             for number, (parent, _) in enumerate(family):
-                above = made[parent % len(made)] if parent is not None and made else None
-                made.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
-                await keep(store, made[-1])
+                above = sessions[parent % len(sessions)] if parent is not None and sessions else None
+                sessions.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
+                await store_session(store, sessions[-1])
             days = [day for _, day in family]
-            for one, day in zip(made, days, strict=True):
+            for one, day in zip(sessions, days, strict=True):
                 await store.sessions.save(
                     [SessionUpdate(session=with_changes(one, seen_at=day * DAY), turns=[])]
                 )
 
             forgotten = await store.prune(keep_days=5, now=10 * DAY)
 
-            in_use = {one.id for one, day in zip(made, days, strict=True) if day >= 5}
-            for one in reversed(made):
+            in_use = {one.id for one, day in zip(sessions, days, strict=True) if day >= 5}
+            for one in reversed(sessions):
                 if one.id in in_use and one.parent_id:
                     in_use.add(one.parent_id)
-            assert {one.id for one in made if await is_whole(store, one)} == in_use
-            assert forgotten.sessions == len(made) - len(in_use)
+            assert {one.id for one in sessions if await is_stored(store, one)} == in_use
+            assert forgotten.sessions == len(sessions) - len(in_use)
             await store.prune(keep_days=-1, now=10 * DAY)  # for the next example
 
     asyncio.run(check())
@@ -164,11 +174,11 @@ async def test_the_content_of_a_compaction_undone_long_ago_is_deleted(store: Sto
     assert await store.compactions.load_messages("in force") == list(COMPACTED_MESSAGES)
     assert await store.compactions.load_messages("undone now") == list(COMPACTED_MESSAGES)
     assert await store.compactions.load_messages("undone long ago") == []
-    told = {
+    content = {
         name: await store.compactions.get_compaction(name)
         for name in ("in force", "undone now", "undone long ago")
     }
-    assert {name: one and (one.summary, one.carried) for name, one in told.items()} == {
+    assert {name: one and (one.summary, one.carried) for name, one in content.items()} == {
         "in force": (COMPACTION.summary, COMPACTION.carried),
         "undone now": (COMPACTION.summary, COMPACTION.carried),
         "undone long ago": ("", ()),
@@ -199,7 +209,7 @@ async def test_the_messages_of_an_undone_compaction_stay_while_a_later_one_needs
 
 
 async def test_a_session_that_is_being_compacted_is_kept(store: Store) -> None:
-    await keep(store, make_session("s", 2, seen_at=1 * DAY))
+    await store_session(store, make_session("s", 2, seen_at=1 * DAY))
     lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=10 * DAY)
 
     assert await store.prune(keep_days=5, now=10 * DAY + 299) == PruneResult()
@@ -223,7 +233,7 @@ async def test_an_expired_lease_keeps_compactions_without_a_session_for_the_rete
 
 
 async def test_a_lost_lease_stays_lost_if_its_session_is_deleted_meanwhile(store: Store) -> None:
-    await keep(store, make_session("s", 2, seen_at=1 * DAY))
+    await store_session(store, make_session("s", 2, seen_at=1 * DAY))
     late = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1 * DAY)
     assert late
     await store.prune(keep_days=5, now=10 * DAY)
@@ -237,8 +247,8 @@ async def test_a_lost_lease_stays_lost_if_its_session_is_deleted_meanwhile(store
 
 @pytest.mark.parametrize("agents", [1, 3])
 async def test_counts_of_turns_that_are_not_stored_are_deleted(store: Store, agents: int) -> None:
-    kept = make_session("kept", 2, seen_at=9 * DAY)
-    await keep(store, kept)
+    stored_session = make_session("kept", 2, seen_at=9 * DAY)
+    await store_session(store, stored_session)
     strays = message_hashes("never kept", 0, 1_500)
     for number in range(agents):
         await store.sessions.save_counts(
@@ -251,7 +261,7 @@ async def test_counts_of_turns_that_are_not_stored_are_deleted(store: Store, age
     for number in range(agents):
         assert await store.sessions.get_counts(f"{AGENT}{number}" if number else AGENT, strays, "a") == {}
     assert await store.sessions.get_counts(AGENT, strays, "b") == {}
-    assert await is_whole(store, kept)
+    assert await is_stored(store, stored_session)
 
 
 async def test_compactions_of_sessions_that_were_never_stored_are_deleted_by_their_own_age(
@@ -275,8 +285,8 @@ def file_bytes(database_url: str) -> int:
 
 
 async def test_a_vacuum_reclaims_space_and_loses_nothing(store: Store, database_url: str) -> None:
-    kept = make_session("kept", 2, seen_at=9 * DAY)
-    await keep(store, kept)
+    stored_session = make_session("kept", 2, seen_at=9 * DAY)
+    await store_session(store, stored_session)
     await store.sessions.save(
         [SessionUpdate(session=make_session("old", 2, seen_at=1 * DAY), turns=make_turns("old", 0, 2))]
     )
@@ -287,7 +297,7 @@ async def test_a_vacuum_reclaims_space_and_loses_nothing(store: Store, database_
 
     await store.vacuum()
 
-    assert await is_whole(store, kept)
+    assert await is_stored(store, stored_session)
     if database_url.startswith("sqlite"):
         assert file_bytes(database_url) < 260_000
 
@@ -296,12 +306,12 @@ async def test_session_totals_are_deleted_with_the_session_and_hourly_totals_sta
     old, new, parent = (
         make_session(name, 2, seen_at=day * DAY) for name, day in (("o", 1), ("n", 9), ("p", 1))
     )
-    for kept in (old, new, parent, make_session("child", 4, seen_at=9 * DAY, parent=parent)):
-        await keep(store, kept)
+    for stored_session in (old, new, parent, make_session("child", 4, seen_at=9 * DAY, parent=parent)):
+        await store_session(store, stored_session)
     at = {"o": 1, "n": 1, "p": 1, "billed long ago": 1, "billed now": 9}
     for name, day in at.items():
-        of = make_call(f"call of {name}", session_id=name, at=day * DAY)
-        await settle_one(store.ledger, make_charge(of, 1), accounts=())
+        session_ids = make_call(f"call of {name}", session_id=name, at=day * DAY)
+        await settle_one(store.ledger, make_charge(session_ids, 1), accounts=())
     await store.traces.save([with_changes(TRACE, id="r", session_id="traced long ago", at=1 * DAY)])
     # Kept alive since it was last seen.
     await settle_one(store.ledger, make_charge(make_call("late", session_id="o", at=6 * DAY), 1), accounts=())

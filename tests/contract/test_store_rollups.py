@@ -19,7 +19,7 @@ from tests.support.stores.records import COMPACTED_MESSAGES, COMPACTION, TRACE
 
 HOUR, DAY = 3_600.0, 86_400.0
 LONG = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))
-BROKE = CacheMiss(cause="a tool changed", where="tools[2]", lost_tokens=9, lost_dollars=Decimal("0.5"))
+CACHE_MISS = CacheMiss(cause="a tool changed", where="tools[2]", lost_tokens=9, lost_dollars=Decimal("0.5"))
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def added(store: Store) -> RollupStore:
+def rollups(store: Store) -> RollupStore:
     """mypy checks that the store implements the protocol."""
     return store.totals
 
 
-def trace(id_: str, at: float = NOON, *, session_id: str = "s", **changes: object) -> Trace:
+def make_trace(id_: str, at: float = NOON, *, session_id: str = "s", **changes: object) -> Trace:
     return with_changes(TRACE, id=id_, at=at, session_id=session_id, **{"broke": None, **changes})
 
 
@@ -43,25 +43,25 @@ async def settle(store: Store, *entries: Charge) -> None:
         await settle_one(store.ledger, one, accounts=list_accounts(one.call))
 
 
-async def all_of(store: Store, agent: str | None = None) -> Totals:
+async def total_of_all(store: Store, agent: str | None = None) -> Totals:
     ((group, totals),) = await store.totals.sum_totals(agent=agent)
     assert group == ()
     return totals
 
 
-async def groups(
-    added: RollupStore, *per: TotalsGroup, **asked: float | str | None
+async def count_by_group(
+    rollups: RollupStore, *per: TotalsGroup, **conditions: float | str | None
 ) -> list[tuple[tuple[str, ...], int]]:
     """Count the requests by group."""
-    return [(group, totals.requests) for group, totals in await added.sum_totals(per, **asked)]  # type: ignore[arg-type]
+    return [(group, totals.requests) for group, totals in await rollups.sum_totals(per, **conditions)]  # type: ignore[arg-type]
 
 
-async def test_an_empty_store_has_zero_totals(added: RollupStore) -> None:
-    assert await added.sum_totals() == await added.sum_totals(since=NOON, until=NOON) == [((), Totals())]
-    assert await added.sum_totals([TotalsGroup.DAY]) == []
-    assert [await added.list_sessions(limit=9), await added.list_agents()] == [[], []]
-    assert await added.count_sessions() == 0
-    assert await added.get_session("s") is None
+async def test_an_empty_store_has_zero_totals(rollups: RollupStore) -> None:
+    assert await rollups.sum_totals() == await rollups.sum_totals(since=NOON, until=NOON) == [((), Totals())]
+    assert await rollups.sum_totals([TotalsGroup.DAY]) == []
+    assert [await rollups.list_sessions(limit=9), await rollups.list_agents()] == [[], []]
+    assert await rollups.count_sessions() == 0
+    assert await rollups.get_session("s") is None
 
 
 async def test_totals_include_every_number_of_a_request_and_its_charge(store: Store) -> None:
@@ -84,7 +84,7 @@ async def test_totals_include_every_number_of_a_request_and_its_charge(store: St
         saved_by_compaction=Decimal("-0.000000000001"),
         simulation_error=Decimal("0.00023456789"),
     )
-    assert await all_of(store) == totals
+    assert await total_of_all(store) == totals
     assert totals.hit_ratio == pytest.approx(34_000 / 34_650)
     assert await store.totals.get_session("s") == SessionTotals(
         session_id="s",
@@ -101,10 +101,14 @@ async def test_totals_include_every_number_of_a_request_and_its_charge(store: St
 async def test_what_is_saved_twice_is_added_once(store: Store) -> None:
     for _ in range(2):
         await settle(store, CHARGE, with_changes(CHARGE, dollars=Decimal(9)))
-        await store.traces.save([trace("r"), trace("r", status=529)], [("r", BROKE), ("r", BROKE)])
-        await store.traces.save([trace("r")], [("r", replace(BROKE, lost_tokens=1)), ("never", BROKE)])
+        await store.traces.save(
+            [make_trace("r"), make_trace("r", status=529)], [("r", CACHE_MISS), ("r", CACHE_MISS)]
+        )
+        await store.traces.save(
+            [make_trace("r")], [("r", replace(CACHE_MISS, lost_tokens=1)), ("never", CACHE_MISS)]
+        )
 
-    totals = await all_of(store)
+    totals = await total_of_all(store)
     assert (totals.calls, totals.dollars) == (1, CHARGE.dollars)
     assert (totals.requests, totals.failed) == (1, 0)
     assert (totals.breaks, totals.lost_tokens, totals.lost_dollars) == (1, 9, Decimal("0.5"))
@@ -116,61 +120,69 @@ async def test_a_charge_without_a_price_is_counted_and_adds_no_money(store: Stor
     charged = with_changes(make_charge(make_call("a"), None), charge=Decimal(7))
     await settle(store, charged, make_charge(make_call("b"), 2))
 
-    totals = await all_of(store)
+    totals = await total_of_all(store)
     assert (totals.calls, totals.unpriced, totals.dollars) == (2, 1, Decimal(2))
     assert totals.cache == CacheUsage(uncached=20)
 
 
 async def test_provider_errors_count_as_failures_and_client_disconnects_do_not(store: Store) -> None:
     statuses = (200, 0, 400, 529, 301)
-    await store.traces.save([trace(f"{status}", status=status) for status in statuses])
+    await store.traces.save([make_trace(f"{status}", status=status) for status in statuses])
 
-    totals = await all_of(store)
+    totals = await total_of_all(store)
     assert (totals.requests, totals.failed) == (5, 2)
 
 
 async def test_totals_are_grouped_by_hour_day_agent_model_and_category(store: Store) -> None:
     await store.traces.save(
         [
-            trace("a", NOON),
-            trace("b", NOON + HOUR - 0.001, agent="bo"),
-            trace("c", NOON + HOUR, model="m"),
-            trace("d", NOON + DAY),
+            make_trace("a", NOON),
+            make_trace("b", NOON + HOUR - 0.001, agent="bo"),
+            make_trace("c", NOON + HOUR, model="m"),
+            make_trace("d", NOON + DAY),
         ]
     )
     await settle(store, make_charge(with_changes(CALL, category=Category.PING, model="p"), 1))
-    added = store.totals
+    rollups = store.totals
 
-    assert await groups(added, TotalsGroup.HOUR) == [
+    assert await count_by_group(rollups, TotalsGroup.HOUR) == [
         (("2026-11-15T12",), 2),
         (("2026-11-15T13",), 1),
         (("2026-11-16T12",), 1),
     ]
-    assert await groups(added, TotalsGroup.DAY) == [(("2026-11-15",), 3), (("2026-11-16",), 1)]
-    assert await groups(added, TotalsGroup.AGENT) == [(("ana",), 3), (("bo",), 1)]
-    assert await groups(added, TotalsGroup.MODEL) == [(("claude-opus-5-5",), 3), (("m",), 1), (("p",), 0)]
-    assert await groups(added, TotalsGroup.CATEGORY) == [(("main",), 4), (("ping",), 0)]
-    assert await groups(added, TotalsGroup.DAY, TotalsGroup.AGENT, agent="bo") == [(("2026-11-15", "bo"), 1)]
-    assert await groups(added, agent="never") == [((), 0)]
-    assert await added.list_agents() == ["ana", "bo"]
+    assert await count_by_group(rollups, TotalsGroup.DAY) == [(("2026-11-15",), 3), (("2026-11-16",), 1)]
+    assert await count_by_group(rollups, TotalsGroup.AGENT) == [(("ana",), 3), (("bo",), 1)]
+    assert await count_by_group(rollups, TotalsGroup.MODEL) == [
+        (("claude-opus-5-5",), 3),
+        (("m",), 1),
+        (("p",), 0),
+    ]
+    assert await count_by_group(rollups, TotalsGroup.CATEGORY) == [(("main",), 4), (("ping",), 0)]
+    assert await count_by_group(rollups, TotalsGroup.DAY, TotalsGroup.AGENT, agent="bo") == [
+        (("2026-11-15", "bo"), 1)
+    ]
+    assert await count_by_group(rollups, agent="never") == [((), 0)]
+    assert await rollups.list_agents() == ["ana", "bo"]
 
 
 @pytest.mark.parametrize("per", [(), (TotalsGroup.AGENT,), (TotalsGroup.DAY,), (TotalsGroup.HOUR,)])
 async def test_periods_cover_whole_hours_in_any_grouping(store: Store, per: tuple[TotalsGroup, ...]) -> None:
     midnight = NOON - DAY / 2
     hours = range(-30, 60, 5)
-    await store.traces.save([trace(f"{hour}", midnight + hour * HOUR + 1) for hour in hours])
+    await store.traces.save([make_trace(f"{hour}", midnight + hour * HOUR + 1) for hour in hours])
 
     for first, end in [(-30, 60), (0, 24), (-7, 31), (1, 23), (10, 48), (0, 48), (-24, 0), (5, 6), (20, 20)]:
-        wanted = sum(first <= hour < end for hour in hours)
+        expected = sum(first <= hour < end for hour in hours)
         since, until = midnight + first * HOUR, midnight + end * HOUR
-        assert sum(n for _, n in await groups(store.totals, *per, since=since, until=until)) == wanted
-        late = await groups(store.totals, *per, since=since + 1800, until=until - 1800)
-        assert sum(n for _, n in late) == wanted
-        assert sum(n for _, n in await groups(store.totals, *per, since=since)) == sum(
+        assert sum(n for _, n in await count_by_group(store.totals, *per, since=since, until=until)) == expected
+        late = await count_by_group(store.totals, *per, since=since + 1800, until=until - 1800)
+        assert sum(n for _, n in late) == expected
+        assert sum(n for _, n in await count_by_group(store.totals, *per, since=since)) == sum(
             h >= first for h in hours
         )
-        assert sum(n for _, n in await groups(store.totals, *per, until=until)) == sum(h < end for h in hours)
+        assert sum(n for _, n in await count_by_group(store.totals, *per, until=until)) == sum(
+            h < end for h in hours
+        )
 
 
 async def test_a_late_charge_is_added_to_the_hour_of_its_call(store: Store) -> None:
@@ -186,8 +198,8 @@ async def test_a_late_charge_is_added_to_the_hour_of_its_call(store: Store) -> N
 
 
 async def test_model_and_window_come_from_the_newest_request_in_any_order_of_writes(store: Store) -> None:
-    new = trace("new", NOON + 9, tokens=900, window_tokens=None, model="new")
-    old = trace("old", NOON, tokens=100, model="old")
+    new = make_trace("new", NOON + 9, tokens=900, window_tokens=None, model="new")
+    old = make_trace("old", NOON, tokens=100, model="old")
     await store.traces.save([new])
     await store.traces.save([old])
     await store.traces.save([with_changes(old, session_id="t"), with_changes(new, id="n", session_id="t")])
@@ -208,28 +220,30 @@ async def test_a_charge_alone_creates_session_totals_and_one_without_a_session_d
         make_charge(make_call("a", session_id="billed"), 1),
         make_charge(make_call("b", session_id=""), 2),
     )
-    await store.traces.save([trace("r", session_id="")])
+    await store.traces.save([make_trace("r", session_id="")])
 
     (session,) = await store.totals.list_sessions(limit=9)
     assert (session.session_id, session.tokens, session.model) == ("billed", None, CALL.model)
-    totals = await all_of(store)
+    totals = await total_of_all(store)
     assert (totals.calls, totals.requests) == (2, 1)
 
 
 async def test_sessions_are_paged_newest_or_most_expensive_first_and_filtered(store: Store) -> None:
     for number, dollars in enumerate((3, 1, 2, 2)):
-        of = make_call(f"{number}", session_id=f"s{number}", at=NOON + number, agent="ana" if number else "bo")
-        await settle(store, make_charge(of, dollars))
-    added = store.totals
+        call = make_call(
+            f"{number}", session_id=f"s{number}", at=NOON + number, agent="ana" if number else "bo"
+        )
+        await settle(store, make_charge(call, dollars))
+    rollups = store.totals
 
-    async def ids(**asked: object) -> list[str]:
-        return [one.session_id for one in await added.list_sessions(**{"limit": 9, **asked})]  # type: ignore[arg-type]
+    async def ids(**conditions: object) -> list[str]:
+        return [one.session_id for one in await rollups.list_sessions(**{"limit": 9, **conditions})]  # type: ignore[arg-type]
 
     assert await ids() == ["s3", "s2", "s1", "s0"]
     assert await ids(order=SessionOrder.DEAREST) == ["s0", "s3", "s2", "s1"]
     for order in SessionOrder:
         paged: list[SessionTotals] = []
-        while page := await added.list_sessions(limit=1, order=order, after=paged[-1] if paged else None):
+        while page := await rollups.list_sessions(limit=1, order=order, after=paged[-1] if paged else None):
             paged += page
         assert [one.session_id for one in paged] == await ids(order=order)
     assert await ids(agent="ana", order=SessionOrder.DEAREST) == ["s3", "s2", "s1"]
@@ -237,29 +251,29 @@ async def test_sessions_are_paged_newest_or_most_expensive_first_and_filtered(st
     assert await ids(id_prefix="s1") == ["s1"]
     assert await ids(id_prefix="%") == await ids(agent="never") == []
     assert [
-        await added.count_sessions(),
-        await added.count_sessions(agent="ana"),
-        await added.count_sessions(since=NOON + 2),
+        await rollups.count_sessions(),
+        await rollups.count_sessions(agent="ana"),
+        await rollups.count_sessions(since=NOON + 2),
     ] == [4, 3, 2]
-    assert await added.count_sessions(agent="ana", since=NOON + 2, id_prefix="s3") == 1
+    assert await rollups.count_sessions(agent="ana", since=NOON + 2, id_prefix="s3") == 1
 
 
 async def test_the_change_token_changes_when_something_is_added(store: Store) -> None:
-    added = store.totals
-    seen = [await added.get_change_token()]
-    of_session = [await added.get_change_token("s")]
+    rollups = store.totals
+    change_tokens = [await rollups.get_change_token()]
+    of_session = [await rollups.get_change_token("s")]
 
     async def beats(*, of_all: bool = True) -> None:
-        seen.append(await added.get_change_token())
-        of_session.append(await added.get_change_token("s"))
-        assert (seen[-1] != seen[-2]) == of_all
+        change_tokens.append(await rollups.get_change_token())
+        of_session.append(await rollups.get_change_token("s"))
+        assert (change_tokens[-1] != change_tokens[-2]) == of_all
         assert of_session[-1] != of_session[-2]
 
     await settle(store, CHARGE)
     await beats()
-    await store.traces.save([trace("r")])
+    await store.traces.save([make_trace("r")])
     await beats()
-    await store.traces.save([], [("r", BROKE)])
+    await store.traces.save([], [("r", CACHE_MISS)])
     await beats()
     await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
     await beats(of_all=False)
@@ -267,41 +281,41 @@ async def test_the_change_token_changes_when_something_is_added(store: Store) ->
     await beats(of_all=False)
 
     await settle(store, CHARGE, make_charge(make_call("x", session_id="t"), 1))
-    assert await added.get_change_token("s") == of_session[-1]
-    assert await added.get_change_token() != seen[-1]
+    assert await rollups.get_change_token("s") == of_session[-1]
+    assert await rollups.get_change_token() != change_tokens[-1]
 
 
 async def test_planned_rewrites_are_counted_once_and_separately_from_cache_misses(store: Store) -> None:
-    planned = replace(BROKE, cause="compaction", is_planned=True)
-    await store.traces.save([trace("a", NOON, broke=planned), trace("b", NOON + 1)])
+    planned = replace(CACHE_MISS, cause="compaction", is_planned=True)
+    await store.traces.save([make_trace("a", NOON, broke=planned), make_trace("b", NOON + 1)])
     for _ in range(2):
         await store.traces.save([], [("b", planned)])
 
-    totals = await all_of(store)
-    assert (totals.planned_rewrites, totals.rewritten_tokens) == (2, 2 * BROKE.lost_tokens)
+    totals = await total_of_all(store)
+    assert (totals.planned_rewrites, totals.rewritten_tokens) == (2, 2 * CACHE_MISS.lost_tokens)
     assert (totals.breaks, totals.lost_tokens, totals.lost_dollars) == (0, 0, Decimal(0))
 
 
 async def test_calls_that_would_not_fit_are_counted_separately(store: Store) -> None:
     await settle(store, with_changes(CHARGE, savings=Savings(comparison=Comparison.WOULD_NOT_FIT)))
 
-    totals = await all_of(store)
+    totals = await total_of_all(store)
     assert (totals.would_not_fit, totals.would_not_fit_dollars) == (1, CHARGE.dollars)
     assert (totals.compared, totals.without, totals.saved) == (0, Decimal(0), Decimal(0))
 
 
 async def test_sums_are_clamped_to_the_largest_storable_value(store: Store) -> None:
-    most = with_changes(
+    largest = with_changes(
         CHARGE,
         usage=Usage(cache=CacheUsage(read=2**62), output_tokens=2**62),
         dollars=MAX_DOLLARS,
         savings=Savings(breakpoints=MAX_DOLLARS, compaction=-MAX_DOLLARS),
     )
-    lost = replace(BROKE, lost_tokens=2**62, lost_dollars=MAX_DOLLARS)
+    lost = replace(CACHE_MISS, lost_tokens=2**62, lost_dollars=MAX_DOLLARS)
     for number in range(3):
         at = NOON + number % 2 * HOUR
-        await settle(store, with_changes(most, call=make_call(f"{number}", at=at)))
-        await store.traces.save([trace(f"{number}", at, broke=lost)])
+        await settle(store, with_changes(largest, call=make_call(f"{number}", at=at)))
+        await store.traces.save([make_trace(f"{number}", at, broke=lost)])
 
     hours = [totals for _, totals in await store.totals.sum_totals([TotalsGroup.HOUR])]
     assert [one.dollars for one in hours] == [MAX_DOLLARS] * 2
@@ -315,17 +329,19 @@ async def test_sums_are_clamped_to_the_largest_storable_value(store: Store) -> N
 async def test_unusual_times_and_names_lose_nothing(store: Store) -> None:
     await store.traces.save(
         [
-            trace("early", -5.0, session_id="\0" * 3),
-            trace("late", 1e18, session_id="\N{SNOWMAN}" * 900, model="m" * 9_999, agent="\ud83d"),
-            trace("long", session_id=LONG, model=LONG, agent=LONG),
-            trace("odd", added_seconds=float("nan"), broke=replace(BROKE, lost_dollars=Decimal("NaN"))),
+            make_trace("early", -5.0, session_id="\0" * 3),
+            make_trace("late", 1e18, session_id="\N{SNOWMAN}" * 900, model="m" * 9_999, agent="\ud83d"),
+            make_trace("long", session_id=LONG, model=LONG, agent=LONG),
+            make_trace(
+                "odd", added_seconds=float("nan"), broke=replace(CACHE_MISS, lost_dollars=Decimal("NaN"))
+            ),
         ]
     )
 
     await settle(store, make_charge(make_call("long", agent=LONG, session_id=LONG), 1))
 
-    assert (await all_of(store)).requests == 4
-    assert (await all_of(store, LONG)).dollars == 1
+    assert (await total_of_all(store)).requests == 4
+    assert (await total_of_all(store, LONG)).dollars == 1
     found = await store.totals.list_sessions(limit=9)
     assert len(found) == 4
     for one in found:

@@ -34,7 +34,7 @@ from foveate.store.repositories.ledger_rows import SAVINGS_COLUMNS, to_ledger_ro
 from foveate.store.repositories.traces import TRACE_COLUMNS
 from foveate.store.repositories.traces import to_trace_row as trace_row
 from foveate.store.sqlite import SQLiteTransaction
-from tests.contract.test_store_opening import dump_of, run
+from tests.contract.test_store_opening import load_dump, run_statements
 from tests.support.harness.example_limits import limit_examples
 from tests.support.processes.store_workers import run_together
 from tests.support.stores.ledger_records import NOON, make_call, settle_one
@@ -42,13 +42,13 @@ from tests.support.stores.records import TRACE
 from tests.support.stores.templates import ensure_store
 
 HOUR = 3_600.0
-Told = tuple[Charge | None, Trace | None, CacheMiss | None]
+StoredRequest = tuple[Charge | None, Trace | None, CacheMiss | None]
 """A request: its bill, its trace, and a break that is found later; at least one of the first two."""
 
 
-def told(
+def make_request(
     number: int, hour: int, whose: tuple[str, str, str], size: int, *, has: str, category: Category, status: int
-) -> Told:
+) -> StoredRequest:
     """A request; `has` names what is stored: a charge, its price, a trace, a cache miss, a later one."""
     agent, session_id, model = whose
     at = NOON + hour * HOUR + number  # no two at the same time
@@ -74,7 +74,9 @@ def told(
             compaction=Decimal(size),
         ),
     )
-    broke = CacheMiss(cause="c", where="w", lost_tokens=size, lost_dollars=Decimal(size) / 3 if size else None)
+    cache_miss = CacheMiss(
+        cause="c", where="w", lost_tokens=size, lost_dollars=Decimal(size) / 3 if size else None
+    )
     trace = with_changes(
         TRACE,
         id=id_,
@@ -85,14 +87,14 @@ def told(
         status=status,
         tokens=size if size % 3 else None,
         added_seconds=size / 1_000,
-        broke=broke if "broken" in has else None,
+        broke=cache_miss if "broken" in has else None,
     )
-    later = replace(broke, lost_tokens=size + 1) if "later" in has else None
+    later = replace(cache_miss, lost_tokens=size + 1) if "later" in has else None
     return entry if "bill" in has else None, trace if "trace" in has or "bill" not in has else None, later
 
 
-TOLD = st.builds(
-    told,
+STORED_REQUESTS = st.builds(
+    make_request,
     st.just(0),
     st.sampled_from([-30, -1, 0, 1]),
     st.tuples(st.sampled_from(["ana", "bo"]), st.sampled_from(["s", "t", ""]), st.sampled_from(["m", "n"])),
@@ -105,7 +107,7 @@ TOLD = st.builds(
 )
 
 
-def numbered(number: int, one: Told) -> Told:
+def with_number(number: int, one: StoredRequest) -> StoredRequest:
     """Return the request with a unique id and time."""
     entry, trace, later = one
     id_ = f"r{number}"
@@ -116,7 +118,7 @@ def numbered(number: int, one: Told) -> Told:
     return entry, trace, later
 
 
-async def tell(store: Store, some: Sequence[Told]) -> None:
+async def store_requests(store: Store, some: Sequence[StoredRequest]) -> None:
     """Store some requests and their charges concurrently."""
     traces = [trace for _, trace, _ in some if trace is not None]
     breaks = [(trace.id, later) for _, trace, later in some if trace is not None and later is not None]
@@ -130,11 +132,11 @@ async def tell(store: Store, some: Sequence[Told]) -> None:
     )
 
 
-def added_up(entries: Iterable[Charge], traced: Iterable[ChargedTrace]) -> Totals:
+def sum_up(entries: Iterable[Charge], traced: Iterable[ChargedTrace]) -> Totals:
     """Sum the requests one by one."""
-    bills, traces = list(entries), [one.trace for one in traced]
-    broke = [trace.broke for trace in traces if trace.broke is not None]
-    caches = [entry.usage.cache for entry in bills]
+    charges, traces = list(entries), [one.trace for one in traced]
+    cache_miss = [trace.broke for trace in traces if trace.broke is not None]
+    caches = [entry.usage.cache for entry in charges]
     pico = Decimal("1e-12")
 
     def dollars(amounts: Iterable[Decimal | None]) -> Decimal:
@@ -144,36 +146,36 @@ def added_up(entries: Iterable[Charge], traced: Iterable[ChargedTrace]) -> Total
         requests=len(traces),
         failed=sum(trace.status >= 400 for trace in traces),
         added_seconds=sum(round(trace.added_seconds * 1e6) for trace in traces) / 1e6,
-        breaks=len(broke),
-        lost_tokens=sum(one.lost_tokens for one in broke),
-        lost_dollars=dollars(one.lost_dollars for one in broke),
-        calls=len(bills),
-        unpriced=sum(entry.dollars is None for entry in bills),
+        breaks=len(cache_miss),
+        lost_tokens=sum(one.lost_tokens for one in cache_miss),
+        lost_dollars=dollars(one.lost_dollars for one in cache_miss),
+        calls=len(charges),
+        unpriced=sum(entry.dollars is None for entry in charges),
         cache=CacheUsage(
             uncached=sum(cache.uncached for cache in caches),
             read=sum(cache.read for cache in caches),
             written_5m=sum(cache.written_5m for cache in caches),
             written_1h=sum(cache.written_1h for cache in caches),
         ),
-        output_tokens=sum(entry.usage.output_tokens for entry in bills),
-        dollars=dollars(entry.dollars for entry in bills),
-        compared=sum(entry.savings.without is not None for entry in bills),
-        without=dollars(entry.savings.without for entry in bills),
-        saved_by_compaction=dollars(entry.savings.compaction for entry in bills),
-        saved_by_context=dollars(entry.savings.context for entry in bills),
-        saved_by_breakpoints=dollars(entry.savings.breakpoints for entry in bills),
-        saved_by_keep_alive=dollars(entry.savings.keep_alive for entry in bills),
-        simulation_error=dollars(entry.savings.simulation_error for entry in bills),
-        would_not_fit=sum(entry.savings.comparison is Comparison.WOULD_NOT_FIT for entry in bills),
+        output_tokens=sum(entry.usage.output_tokens for entry in charges),
+        dollars=dollars(entry.dollars for entry in charges),
+        compared=sum(entry.savings.without is not None for entry in charges),
+        without=dollars(entry.savings.without for entry in charges),
+        saved_by_compaction=dollars(entry.savings.compaction for entry in charges),
+        saved_by_context=dollars(entry.savings.context for entry in charges),
+        saved_by_breakpoints=dollars(entry.savings.breakpoints for entry in charges),
+        saved_by_keep_alive=dollars(entry.savings.keep_alive for entry in charges),
+        simulation_error=dollars(entry.savings.simulation_error for entry in charges),
+        would_not_fit=sum(entry.savings.comparison is Comparison.WOULD_NOT_FIT for entry in charges),
         would_not_fit_dollars=dollars(
-            entry.dollars for entry in bills if entry.savings.comparison is Comparison.WOULD_NOT_FIT
+            entry.dollars for entry in charges if entry.savings.comparison is Comparison.WOULD_NOT_FIT
         ),
-        inherited=sum(entry.is_inherited for entry in bills),
-        inherited_dollars=dollars(entry.dollars for entry in bills if entry.is_inherited),
-        subscription=sum(entry.call.is_subscription for entry in bills),
-        subscription_dollars=dollars(entry.dollars for entry in bills if entry.call.is_subscription),
-        possibly_charged=sum(entry.is_possibly_charged for entry in bills),
-        possibly_charged_dollars=dollars(entry.charge for entry in bills if entry.is_possibly_charged),
+        inherited=sum(entry.is_inherited for entry in charges),
+        inherited_dollars=dollars(entry.dollars for entry in charges if entry.is_inherited),
+        subscription=sum(entry.call.is_subscription for entry in charges),
+        subscription_dollars=dollars(entry.dollars for entry in charges if entry.call.is_subscription),
+        possibly_charged=sum(entry.is_possibly_charged for entry in charges),
+        possibly_charged_dollars=dollars(entry.charge for entry in charges if entry.is_possibly_charged),
     )
 
 
@@ -195,7 +197,7 @@ async def check(store: Store) -> None:
         for one in traced:
             groups[group_of(one.trace.agent, one.trace.model, "main", one.trace.at)][1].append(one)
         found = [totals for _, totals in await store.totals.sum_totals(per)]
-        assert found == [added_up(*groups[group]) for group in sorted(groups)]
+        assert found == [sum_up(*groups[group]) for group in sorted(groups)]
     await check_sessions(store, entries, traced)
 
 
@@ -205,13 +207,13 @@ async def check_sessions(store: Store, entries: Sequence[Charge], traced: Sequen
     found = {one.session_id: one for one in await store.totals.list_sessions(limit=10_000)}
     assert found.keys() == ids - {""}
     for session_id, one in found.items():
-        bills = [entry for entry in entries if entry.call.session_id == session_id]
+        charges = [entry for entry in entries if entry.call.session_id == session_id]
         traces = [trace for trace in traced if trace.trace.session_id == session_id]
-        assert one.totals == added_up(bills, traces)
-        times = [entry.call.at for entry in bills] + [trace.trace.at for trace in traces]
+        assert one.totals == sum_up(charges, traces)
+        times = [entry.call.at for entry in charges] + [trace.trace.at for trace in traces]
         assert (one.first_at, one.last_at) == (min(times), max(times))
         asked = [(of.trace.at, of.trace.model) for of in traces]
-        asked += [(b.call.at, b.call.model) for b in bills if b.call.category is Category.MAIN]
+        asked += [(b.call.at, b.call.model) for b in charges if b.call.category is Category.MAIN]
         if asked:
             assert one.model == max(asked)[1]
         if traces:
@@ -222,31 +224,31 @@ async def check_sessions(store: Store, entries: Sequence[Charge], traced: Sequen
 @pytest.mark.slow
 @settings(max_examples=limit_examples(25))
 @given(
-    requests=st.lists(TOLD, min_size=1, max_size=6),
+    requests=st.lists(STORED_REQUESTS, min_size=1, max_size=6),
     order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=5),
 )
 def test_totals_always_match_the_stored_rows_in_any_order_with_repetitions(
-    requests: list[Told], order: list[list[int]]
+    requests: list[StoredRequest], order: list[list[int]]
 ) -> None:
-    made = [numbered(number, one) for number, one in enumerate(requests)]
+    numbered_requests = [with_number(number, one) for number, one in enumerate(requests)]
 
-    async def run(url: str) -> None:
+    async def run_statements(url: str) -> None:
         async with await open_store(url) as store, await open_store(url) as other:
             for which in order:
-                some = [made[number % len(made)] for number in which]
-                await asyncio.gather(tell(store, some), tell(other, some[::-1]))
+                some = [numbered_requests[number % len(numbered_requests)] for number in which]
+                await asyncio.gather(store_requests(store, some), store_requests(other, some[::-1]))
             await check(store)
 
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(run(ensure_store(Path(folder) / "store.sqlite")))
+        asyncio.run(run_statements(ensure_store(Path(folder) / "store.sqlite")))
 
 
-def many(number: int) -> Told:
+def nth_request(number: int) -> StoredRequest:
     """Return one of very many requests of a few sessions."""
     categories = (Category.MAIN, Category.MAIN, Category.PING)
-    return numbered(
+    return with_number(
         number,
-        told(
+        make_request(
             0,
             number % 3 - 30,
             ("ab"[number % 2], f"s{number % 7}", "mn"[number % 2]),
@@ -258,15 +260,17 @@ def many(number: int) -> Told:
     )
 
 
-def tell_all(url: str, first: int, end: int) -> None:
+def store_range(url: str, first: int, end: int) -> None:
     """Store very many requests in concurrent batches, some of which other processes store too."""
 
-    async def run() -> None:
+    async def run_statements() -> None:
         async with await open_store(url, wait_seconds=30.0) as store:
-            groups = [[many(number) for number in range(at, min(at + 8, end))] for at in range(first, end, 8)]
-            await asyncio.gather(*(tell(store, group[:: 1 if first else -1]) for group in groups))
+            groups = [
+                [nth_request(number) for number in range(at, min(at + 8, end))] for at in range(first, end, 8)
+            ]
+            await asyncio.gather(*(store_requests(store, group[:: 1 if first else -1]) for group in groups))
 
-    asyncio.run(run())
+    asyncio.run(run_statements())
 
 
 @pytest.mark.slow
@@ -274,48 +278,50 @@ def tell_all(url: str, first: int, end: int) -> None:
 async def test_totals_match_the_stored_rows_with_several_concurrent_processes(database_url: str) -> None:
     async with await open_store(database_url) as store:
         spans = [(0, 120), (60, 180), (0, 180)]
-        await asyncio.to_thread(run_together, tell_all, [(database_url, *span) for span in spans])
+        await asyncio.to_thread(run_together, store_range, [(database_url, *span) for span in spans])
 
         await check(store)
         ((_, totals),) = await store.totals.sum_totals()
         assert (totals.requests, totals.calls) == (180, 180)
 
 
-def fill_before_totals(url: str, some: Iterable[Told]) -> None:
+def fill_before_totals(url: str, new_requests: Iterable[StoredRequest]) -> None:
     """Create a store of the version before totals existed, with requests in it."""
-    run(url, dump_of("0006", url))
-    told = list(some)
+    run_statements(url, load_dump("0006", url))
+    requests = list(new_requests)
     connection: Any
     if url.startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"))
     else:
         connection = psycopg.connect(url)
     with closing(connection):
-        rows: Transaction = (
+        transaction: Transaction = (
             SQLiteTransaction(connection) if url.startswith("sqlite") else PostgresTransaction(connection)
         )
         columns = [name.strip() for name in LEDGER.split(",")]
         later = (*SAVINGS_COLUMNS.split(", "), "is_inherited", "is_subscription")
         later += ("is_possibly_charged", "charged_picodollars")
-        kept = [at for at, name in enumerate(columns) if name not in later]
-        names = ", ".join(columns[at] for at in kept)
+        indexes = [at for at, name in enumerate(columns) if name not in later]
+        names = ", ".join(columns[at] for at in indexes)
         add_entries = f"INSERT INTO ledger_v1 (day, {names}) VALUES {{}}"
-        whole = [to_ledger_row(entry) for entry, *_ in told if entry]
+        charge_rows = [to_ledger_row(entry) for entry, *_ in requests if entry]
         for statement, values in batch_inserts(
-            add_entries, [(row[0], *(row[1 + at] for at in kept)) for row in whole]
+            add_entries, [(row[0], *(row[1 + at] for at in indexes)) for row in charge_rows]
         ):
-            rows.execute(statement, values)
+            transaction.execute(statement, values)
         add_traces = f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES {{}}"
-        for statement, values in batch_inserts(add_traces, [trace_row(trace) for _, trace, _ in told if trace]):
-            rows.execute(statement, values)
+        for statement, values in batch_inserts(
+            add_traces, [trace_row(trace) for _, trace, _ in requests if trace]
+        ):
+            transaction.execute(statement, values)
         connection.commit()
 
 
 async def test_the_migration_computes_the_same_totals_for_existing_rows(
     bare_database_url: str,
 ) -> None:
-    made = [many(number) for number in range(60)]
-    fill_before_totals(bare_database_url, made)
+    numbered_requests = [nth_request(number) for number in range(60)]
+    fill_before_totals(bare_database_url, numbered_requests)
 
     async with await open_store(bare_database_url) as store:
         await check(store)
@@ -326,19 +332,19 @@ async def test_the_migration_computes_the_same_totals_for_existing_rows(
 async def test_overflowing_sums_and_unusual_names_do_not_prevent_the_migration(
     bare_database_url: str,
 ) -> None:
-    entry, trace, _ = many(0)
+    entry, trace, _ = nth_request(0)
     assert entry is not None
     assert trace is not None
     long = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))
-    broke = CacheMiss(cause="\0", where="\\u0000" + long, lost_tokens=2**62, lost_dollars=None)
+    cache_miss = CacheMiss(cause="\0", where="\\u0000" + long, lost_tokens=2**62, lost_dollars=None)
     large = Usage(cache=CacheUsage(read=2**62), output_tokens=2**62)
     costs = with_changes(entry, usage=large, dollars=MAX_DOLLARS, savings=Savings(breakpoints=-MAX_DOLLARS))
-    made: list[Told] = []
+    numbered_requests: list[StoredRequest] = []
     for number, at in enumerate((-1.0, 1e18, NOON)):
         of = with_changes(entry.call, id=f"{number}", agent=long, model=long, session_id=long * (number // 2))
-        odd = with_changes(trace, id=f"{number}", at=at, broke=broke, model="\0", session_id="odd")
-        made.append((with_changes(costs, call=of), odd, None))
-    fill_before_totals(bare_database_url, made)
+        odd = with_changes(trace, id=f"{number}", at=at, broke=cache_miss, model="\0", session_id="odd")
+        numbered_requests.append((with_changes(costs, call=of), odd, None))
+    fill_before_totals(bare_database_url, numbered_requests)
 
     async with await open_store(bare_database_url) as store:
         ((_, totals),) = await store.totals.sum_totals()

@@ -25,32 +25,32 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-def as_turns(store: Store) -> SessionStore:
+def as_session_store(store: Store) -> SessionStore:
     """mypy checks that the store implements the protocol."""
     return store.sessions
 
 
 async def test_a_session_is_loaded_as_saved(store: Store) -> None:
-    kept = as_turns(store)
+    stored = as_session_store(store)
     parent = make_session("s", 2)
     child = make_session("fork", 3, parent=parent)
 
-    await kept.save([SessionUpdate(session=parent, turns=make_turns("s", 0, 2))])
-    await kept.save([SessionUpdate(session=child, turns=make_turns("fork", 2, 3))])
+    await stored.save([SessionUpdate(session=parent, turns=make_turns("s", 0, 2))])
+    await stored.save([SessionUpdate(session=child, turns=make_turns("fork", 2, 3))])
 
-    assert await kept.get_session("s") == parent
-    assert await kept.get_session("fork") == child
-    assert await kept.get_session("nobody") is None
+    assert await stored.get_session("s") == parent
+    assert await stored.get_session("fork") == child
+    assert await stored.get_session("nobody") is None
 
 
 async def test_turns_are_found_by_agent_and_hash(store: Store) -> None:
     new = make_turns("s", 0, 3)
     await store.sessions.save([SessionUpdate(session=make_session("s", 3), turns=new)])
 
-    asked = [*message_hashes("s", 0, 3), hash_word("never seen")]
+    hashes = [*message_hashes("s", 0, 3), hash_word("never seen")]
 
-    assert await store.sessions.find_turns(AGENT, asked) == {turn.hash: turn for turn in new}
-    assert await store.sessions.find_turns("another agent", asked) == {}
+    assert await store.sessions.find_turns(AGENT, hashes) == {turn.hash: turn for turn in new}
+    assert await store.sessions.find_turns("another agent", hashes) == {}
     assert await store.sessions.find_turns(AGENT, []) == {}
 
 
@@ -75,7 +75,7 @@ async def test_the_latest_state_of_a_session_is_stored(store: Store) -> None:
 
 
 async def test_all_fields_of_a_session_are_loaded(store: Store) -> None:
-    told = replace(
+    session = replace(
         make_session("s", 2),
         caller="who",
         setting=b"\x00\xff",
@@ -83,9 +83,9 @@ async def test_all_fields_of_a_session_are_loaded(store: Store) -> None:
         folder="/home/zoë/\x00",
         opening="Fix the \ud83d bug",
     )
-    await store.sessions.save([SessionUpdate(session=told)])
+    await store.sessions.save([SessionUpdate(session=session)])
 
-    assert await store.sessions.get_session("s") == replace(told, opening="Fix the ? bug")
+    assert await store.sessions.get_session("s") == replace(session, opening="Fix the ? bug")
 
 
 async def test_a_continued_session_gets_a_caller_once_and_its_latest_setting(store: Store) -> None:
@@ -101,7 +101,7 @@ async def test_a_continued_session_gets_a_caller_once_and_its_latest_setting(sto
 
 async def test_sessions_answers_and_counts_of_many_requests_are_saved_in_one_transaction(store: Store) -> None:
     (counted,) = message_hashes("new", 0, 1)
-    kept: list[SessionWrite] = [
+    stored: list[SessionWrite] = [
         SessionUpdate(session=make_session("old", 3), turns=make_turns("old", 0, 3)),
         CountUpdate(agent=AGENT, counter="o200k", counts={counted: b"7"}),
         SessionUpdate(session=make_session("new", 1), turns=make_turns("new", 0, 1)),
@@ -113,7 +113,7 @@ async def test_sessions_answers_and_counts_of_many_requests_are_saved_in_one_tra
         SessionUpdate(session=make_session("new", 3, seen_at=200.0), turns=make_turns("new", 1, 3)),
     ]
 
-    await store.sessions.save(kept)
+    await store.sessions.save(stored)
 
     then = [make_session(name, size, seen_at=200.0) for name, size in (("old", 5), ("new", 3))]
     assert [await store.sessions.get_session(id_) for id_ in ("old", "new")] == then
@@ -146,15 +146,15 @@ async def test_an_answer_leads_to_all_its_sessions_in_its_latest_state(store: St
 
 
 async def test_sessions_are_found_by_last_hash_and_caller(store: Store) -> None:
-    own = [
+    own_sessions = [
         replace(make_session(name, 2), caller=caller)
         for name, caller in (("a", "me"), ("b", "you"), ("c", None))
     ]
-    await store.sessions.save([SessionUpdate(session=one) for one in own])
+    await store.sessions.save([SessionUpdate(session=one) for one in own_sessions])
     await store.sessions.save(
-        [AnswerUpdate(rows=[AnswerRecord(digest=b"m", session_id="a", tip=own[0].tip, at=1.0)])]
+        [AnswerUpdate(rows=[AnswerRecord(digest=b"m", session_id="a", tip=own_sessions[0].tip, at=1.0)])]
     )
-    tips = [one.tip for one in own]
+    tips = [one.tip for one in own_sessions]
 
     found = await store.sessions.find_sessions_ending_at(AGENT, "me", tips)
 
@@ -166,9 +166,9 @@ async def test_sessions_are_found_by_last_hash_and_caller(store: Store) -> None:
 async def test_the_later_of_two_counts_of_a_turn_is_stored(store: Store) -> None:
     await store.sessions.save([SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))])
     first, second = message_hashes("s", 0, 2)
-    told = [{first: b"7", second: b"8"}, {first: b"9"}]
+    updates = [{first: b"7", second: b"8"}, {first: b"9"}]
 
-    await store.sessions.save([CountUpdate(agent=AGENT, counter="o200k", counts=one) for one in told])
+    await store.sessions.save([CountUpdate(agent=AGENT, counter="o200k", counts=one) for one in updates])
 
     assert await store.sessions.get_counts(AGENT, [first, second], "o200k") == {first: b"9", second: b"8"}
 
@@ -179,8 +179,8 @@ async def test_a_turn_belongs_to_the_first_session_that_had_it(store: Store) -> 
 
     await store.sessions.save([SessionUpdate(session=make_session("new", 3), turns=shared)])
 
-    known = await store.sessions.find_turns(AGENT, message_hashes("s", 0, 3))
-    assert [known[one].session_id for one in message_hashes("s", 0, 3)] == ["s", "s", "new"]
+    turns = await store.sessions.find_turns(AGENT, message_hashes("s", 0, 3))
+    assert [turns[one].session_id for one in message_hashes("s", 0, 3)] == ["s", "s", "new"]
 
 
 async def test_saving_a_child_updates_when_its_parent_was_last_seen(store: Store) -> None:
@@ -222,14 +222,14 @@ async def test_counts_are_stored_by_counter_and_the_last_one_counts(store: Store
     await store.sessions.save_counts(AGENT, {first: b"9"}, "claude")
     await store.sessions.save_counts(AGENT, {}, "claude")
 
-    asked = [first, second, third]
-    assert await store.sessions.get_counts(AGENT, asked, "o200k") == {
+    hashes = [first, second, third]
+    assert await store.sessions.get_counts(AGENT, hashes, "o200k") == {
         first: b"8",
         second: b"\x00\xff",
         third: b"",
     }
-    assert await store.sessions.get_counts(AGENT, asked, "claude") == {first: b"9"}
-    assert await store.sessions.get_counts("another agent", asked, "claude") == {}
+    assert await store.sessions.get_counts(AGENT, hashes, "claude") == {first: b"9"}
+    assert await store.sessions.get_counts("another agent", hashes, "claude") == {}
 
 
 @pytest.mark.parametrize("name", ["a\0b", "half \ud83d"])

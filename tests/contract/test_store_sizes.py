@@ -37,16 +37,16 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-def path_of(url: str) -> Path:
+def sqlite_path(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
 def table_names(url: str) -> list[str]:
     """Return the tables, read directly from the database."""
     if url.startswith("sqlite"):
-        if not path_of(url).exists():
+        if not sqlite_path(url).exists():
             return []
-        connection = sqlite3.connect(path_of(url))
+        connection = sqlite3.connect(sqlite_path(url))
         found = connection.execute("SELECT name FROM sqlite_schema").fetchall()
         connection.close()
     else:
@@ -61,7 +61,7 @@ async def test_opening_without_create_creates_nothing(bare_database_url: str) ->
 
     assert table_names(bare_database_url) == []
     if bare_database_url.startswith("sqlite"):
-        assert not path_of(bare_database_url).parent.exists()
+        assert not sqlite_path(bare_database_url).parent.exists()
 
 
 async def test_opening_without_create_finds_an_existing_store(database_url: str) -> None:
@@ -91,9 +91,9 @@ async def test_a_file_without_foveate_tables_is_unchanged(tmp_path: Path, statem
 async def test_opening_a_file_that_is_not_a_database_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database, but a text that is long enough to be read as one")
 
-    with pytest.raises(StoreUnavailable, match="no SQLite database") as told:
+    with pytest.raises(StoreUnavailable, match="no SQLite database") as error:
         await open_store(f"sqlite:///{tmp_path / 'notes.txt'}", create=False)
-    assert not isinstance(told.value, NothingKept)
+    assert not isinstance(error.value, NothingKept)
     with pytest.raises(StoreUnavailable, match="directory"):
         await open_store(f"sqlite:///{tmp_path}", create=False)
 
@@ -112,7 +112,7 @@ def test_the_table_names_match_the_schema() -> None:
 
 async def test_the_location_of_a_store_omits_the_password(store: Store, database_url: str) -> None:
     if database_url.startswith("sqlite"):
-        assert store.location == str(path_of(database_url))
+        assert store.location == str(sqlite_path(database_url))
     else:
         assert store.location.startswith("postgresql://")
         assert "@" not in store.location
@@ -188,18 +188,18 @@ def test_the_preview_always_matches_what_pruning_deletes(
 
     async def check() -> None:
         async with await open_store(database_url) as store:
-            made: list[Session] = []
+            created: list[Session] = []
             for number, (parent, _, held) in enumerate(family):
-                above = made[parent % len(made)] if parent is not None and made else None
-                made.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
+                above = created[parent % len(created)] if parent is not None and created else None
+                created.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
                 await store.sessions.save(
-                    [SessionUpdate(session=made[-1], turns=make_turns(f"s{number}", 0, 2))]
+                    [SessionUpdate(session=created[-1], turns=make_turns(f"s{number}", 0, 2))]
                 )
                 made_of = make_compaction(f"f{number}", session_id=f"s{number}", boundary=ends[number])
                 await store.compactions.record(made_of, COMPACTED_MESSAGES, lease=None)
                 if held:
                     await store.compactions.acquire_lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
-            for one, (_, day, _) in zip(made, family, strict=True):
+            for one, (_, day, _) in zip(created, family, strict=True):
                 await store.sessions.save(
                     [SessionUpdate(session=with_changes(one, seen_at=day * DAY), turns=[])]
                 )

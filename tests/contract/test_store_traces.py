@@ -45,13 +45,13 @@ async def test_a_trace_is_loaded_as_saved_with_its_charge(store: Store) -> None:
 
 
 async def test_a_cache_miss_found_later_is_added_to_its_request(traces: TraceStore) -> None:
-    broke = CacheMiss(cause="a tool changed", where="tools[2]", lost_tokens=9)
+    cache_miss = CacheMiss(cause="a tool changed", where="tools[2]", lost_tokens=9)
     await traces.save([replace(TRACE, broke=None)])
-    await traces.save([], [(TRACE.id, broke), ("never", broke)])
+    await traces.save([], [(TRACE.id, cache_miss), ("never", cache_miss)])
 
     found = await traces.get(TRACE.id)
     assert found is not None
-    assert found.trace.broke == broke
+    assert found.trace.broke == cache_miss
 
 
 async def test_traces_are_paged_newest_first_and_filtered(traces: TraceStore) -> None:
@@ -59,8 +59,8 @@ async def test_traces_are_paged_newest_first_and_filtered(traces: TraceStore) ->
     await traces.save([replace(TRACE, id=f"r{at}", at=time) for at, time in enumerate(times)])
     await traces.save([replace(TRACE, id="other", session_id="t", agent="bo", at=4.0)])
 
-    async def ids(**asked: object) -> list[str]:
-        return [one.trace.id for one in await traces.list_traces(**{"limit": 9, **asked})]  # type: ignore[arg-type]
+    async def ids(**conditions: object) -> list[str]:
+        return [one.trace.id for one in await traces.list_traces(**{"limit": 9, **conditions})]  # type: ignore[arg-type]
 
     assert await ids() == ["r4", "other", "r0", "r3", "r2", "r1"]
     assert await ids(limit=2) == ["r4", "other"]
@@ -116,15 +116,17 @@ async def test_the_newest_of_very_many_traces_stay(store: Store) -> None:
 
 
 async def test_the_latest_cache_misses_are_found_by_time_and_by_agent(store: Store) -> None:
-    broke = CacheMiss(cause="expired", where="", lost_tokens=5, lost_dollars=None)
+    cache_miss = CacheMiss(cause="expired", where="", lost_tokens=5, lost_dollars=None)
     agents = ("bob", "ana") * 3
-    told = [replace(TRACE, id=f"r{at}", at=float(at), agent=one, broke=None) for at, one in enumerate(agents)]
-    await store.traces.save(told, [(f"r{at}", broke) for at in (1, 2, 4, 5)])
+    records = [
+        replace(TRACE, id=f"r{at}", at=float(at), agent=one, broke=None) for at, one in enumerate(agents)
+    ]
+    await store.traces.save(records, [(f"r{at}", cache_miss) for at in (1, 2, 4, 5)])
 
     found = await store.find_latest_cache_misses(limit=3)
     assert [one.request_id for one in found] == ["r5", "r4", "r2"]
     assert (found[0].at, found[0].agent, found[0].session_id) == (5.0, "ana", "s")
-    assert (found[0].model, found[0].broke) == (TRACE.model, broke)
-    of_bob = await store.find_latest_cache_misses(limit=9, since=2.5, agent="bob")
-    assert [one.request_id for one in of_bob] == ["r4"]
+    assert (found[0].model, found[0].broke) == (TRACE.model, cache_miss)
+    misses_of_bob = await store.find_latest_cache_misses(limit=9, since=2.5, agent="bob")
+    assert [one.request_id for one in misses_of_bob] == ["r4"]
     assert await store.find_latest_cache_misses(limit=9, agent="nobody\0") == []

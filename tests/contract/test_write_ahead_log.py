@@ -22,34 +22,36 @@ from tests.support.stores.ledger_records import CALL, CHARGE, NOON
 from tests.support.stores.memory_ledger import Books, Naps
 
 
-def bill(name: str) -> Charge:
+def make_named_charge(name: str) -> Charge:
     return replace(CHARGE, call=replace(CALL, id=name))
 
 
-async def left_in(folder: Path) -> list[str]:
+async def read_orphaned_calls(folder: Path) -> list[str]:
     """Return the calls whose charges another process would find now."""
     spool = FileOutbox(folder)
-    found = [bill.call.id for left in await spool.orphans() for bill in left.charges]
+    found = [
+        make_named_charge.call.id for orphans in await spool.orphans() for make_named_charge in orphans.charges
+    ]
     await spool.close()
     return found
 
 
-def killed(notes: FileWriteAheadLog) -> None:
+def simulate_kill(log: FileWriteAheadLog) -> None:
     """Simulate a killed process: nothing is cleaned up."""
-    assert notes._file is not None
-    os.close(notes._file)
-    notes._file = None
+    assert log._file is not None
+    os.close(log._file)
+    log._file = None
 
 
 async def test_a_charge_outlives_its_process_until_it_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    notes, books = FileWriteAheadLog(folder), Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
+    log, books = FileWriteAheadLog(folder), Books()
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=log)
     for name in ("booked", "lost"):
-        ours.log_charge(bill(name))
-    assert await left_in(folder) == []  # its process is alive
-    assert (await ours.settle(bill("booked"))).outcome is SettlementOutcome.BOOKED
-    killed(notes)
+        ours.log_charge(make_named_charge(name))
+    assert await read_orphaned_calls(folder) == []  # its process is alive
+    assert (await ours.settle(make_named_charge("booked"))).outcome is SettlementOutcome.BOOKED
+    simulate_kill(log)
 
     spool = FileOutbox(folder)
     assert await record_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
@@ -61,9 +63,9 @@ async def test_a_charge_outlives_its_process_until_it_is_recorded(tmp_path: Path
 async def test_a_charge_of_a_crashed_process_is_recorded_as_not_compared(
     tmp_path: Path,
 ) -> None:
-    noted, notes, books = replace(CHARGE, savings=Savings()), FileWriteAheadLog(tmp_path), Books()
-    notes.append(noted)
-    killed(notes)
+    noted, log, books = replace(CHARGE, savings=Savings()), FileWriteAheadLog(tmp_path), Books()
+    log.append(noted)
+    simulate_kill(log)
 
     spool = FileOutbox(tmp_path)
     assert await record_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
@@ -72,24 +74,24 @@ async def test_a_charge_of_a_crashed_process_is_recorded_as_not_compared(
 
 
 async def test_a_charge_that_waits_for_the_store_is_in_one_place(tmp_path: Path) -> None:
-    notes, spool = FileWriteAheadLog(tmp_path), FileOutbox(tmp_path)
-    ours = Admission(Books(gone=9), clock=lambda: NOON, sleep=Naps().sleep, outbox=spool, write_ahead_log=notes)
+    log, spool = FileWriteAheadLog(tmp_path), FileOutbox(tmp_path)
+    ours = Admission(Books(gone=9), clock=lambda: NOON, sleep=Naps().sleep, outbox=spool, write_ahead_log=log)
     ours.log_charge(CHARGE)
     assert (await ours.settle(CHARGE)).outcome is SettlementOutcome.WAITING
-    killed(notes)
+    simulate_kill(log)
     await spool.close()
 
-    assert await left_in(tmp_path) == [CHARGE.call.id]
+    assert await read_orphaned_calls(tmp_path) == [CHARGE.call.id]
 
 
 def test_recorded_charges_leave_nothing_in_the_log(tmp_path: Path) -> None:
-    notes = FileWriteAheadLog(tmp_path)
+    log = FileWriteAheadLog(tmp_path)
     for number in range(3):
-        notes.append(bill(f"{number}"))
-        notes.mark_recorded(f"{number}")
+        log.append(make_named_charge(f"{number}"))
+        log.mark_recorded(f"{number}")
     (path,) = tmp_path.iterdir()
     assert path.stat().st_size == 0
-    notes.close()
+    log.close()
 
     assert list(tmp_path.iterdir()) == []
 
@@ -101,21 +103,21 @@ async def test_charges_that_are_not_recorded_are_always_found(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
-    notes = FileWriteAheadLog(folder, max_bytes=2_000)
+    log = FileWriteAheadLog(folder, max_bytes=2_000)
     open_bills: set[str] = set()
     for number, is_new in steps:
         if is_new:
-            notes.append(bill(f"{number}"))
+            log.append(make_named_charge(f"{number}"))
             open_bills.add(f"{number}")
         else:
-            notes.mark_recorded(f"{number}")
+            log.mark_recorded(f"{number}")
             open_bills.discard(f"{number}")
         sizes = [path.stat().st_size for path in folder.iterdir()]
         assert sum(sizes) < 2_000 + 11 * 1_000
-    if notes._file is not None:
-        killed(notes)
+    if log._file is not None:
+        simulate_kill(log)
 
-    assert open_bills <= set(await left_in(folder))
+    assert open_bills <= set(await read_orphaned_calls(folder))
 
 
 async def test_an_unwritable_log_is_reported_once_and_charges_are_still_recorded(
@@ -126,8 +128,8 @@ async def test_an_unwritable_log_is_reported_once_and_charges_are_still_recorded
     ours = Admission(books, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
     with caplog.at_level(logging.ERROR):
         for name in ("one", "two"):
-            ours.log_charge(bill(name))
-            assert (await ours.settle(bill(name))).outcome is SettlementOutcome.BOOKED
+            ours.log_charge(make_named_charge(name))
+            assert (await ours.settle(make_named_charge(name))).outcome is SettlementOutcome.BOOKED
 
     assert len(caplog.records) == 1
     assert books.booked == ["one", "two"]
@@ -137,13 +139,13 @@ async def test_the_file_exists_before_the_first_charge(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the first client waited for the disk, and got its response before its charge was logged."""
-    notes = FileWriteAheadLog(tmp_path / "spool")
-    notes.open()
+    log = FileWriteAheadLog(tmp_path / "spool")
+    log.open()
     (made,) = (tmp_path / "spool").iterdir()
-    notes.append(CHARGE)
+    log.append(CHARGE)
     assert list((tmp_path / "spool").iterdir()) == [made]
-    killed(notes)
-    assert await left_in(tmp_path / "spool") == [CHARGE.call.id]
+    simulate_kill(log)
+    assert await read_orphaned_calls(tmp_path / "spool") == [CHARGE.call.id]
 
     nowhere = FileWriteAheadLog(made)
     nowhere.open()
@@ -151,15 +153,15 @@ async def test_the_file_exists_before_the_first_charge(
     assert len(caplog.records) == 1
 
 
-def call(name: str) -> Call:
+def make_named_call(name: str) -> Call:
     return replace(CALL, id=name)
 
 
-def files_in(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def recovered(folder: Path, books: Books) -> int:
+async def recover_twice(folder: Path, books: Books) -> int:
     """Start another process twice, and return how many calls were recorded."""
     number = 0
     for _ in range(2):
@@ -171,22 +173,22 @@ async def recovered(folder: Path, books: Books) -> int:
 
 async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged(tmp_path: Path) -> None:
     """Regression: a process killed with streams in flight left nothing of them in the ledger."""
-    notes, books = FileWriteAheadLog(tmp_path), Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
+    log, books = FileWriteAheadLog(tmp_path), Books()
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=log)
     for name in ("streams", "refused", "finished"):
-        ours.announce(call(name), estimated_input_tokens=7)
+        ours.announce(make_named_call(name), estimated_input_tokens=7)
     ours.announce_ceiling("streams", Decimal("0.25"))
     ours.withdraw("refused")
-    ours.log_charge(bill("finished"))
-    await ours.settle(bill("finished"))
-    killed(notes)
+    ours.log_charge(make_named_charge("finished"))
+    await ours.settle(make_named_charge("finished"))
+    simulate_kill(log)
 
-    assert await recovered(tmp_path, books) == 1
+    assert await recover_twice(tmp_path, books) == 1
     finished, streams = books.entries_
     assert finished.call.id == "finished"
     assert not finished.is_possibly_charged
     assert streams == Charge(
-        call=call("streams"),
+        call=make_named_call("streams"),
         usage=Usage(cache=CacheUsage()),
         dollars=None,
         estimated_input_tokens=7,
@@ -195,10 +197,10 @@ async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged
         charge=Decimal("0.25"),
         is_possibly_charged=True,
     )
-    assert files_in(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
-class Life(StrEnum):
+class CallStage(StrEnum):
     """The stages of a call, in order."""
 
     ANNOUNCED = "announced"
@@ -209,10 +211,10 @@ class Life(StrEnum):
 
 
 NEXT = {
-    None: [Life.ANNOUNCED],
-    Life.ANNOUNCED: [Life.CEILING, Life.BILLED, Life.WITHDRAWN],
-    Life.CEILING: [Life.BILLED, Life.WITHDRAWN],
-    Life.BILLED: [Life.SETTLED],
+    None: [CallStage.ANNOUNCED],
+    CallStage.ANNOUNCED: [CallStage.CEILING, CallStage.BILLED, CallStage.WITHDRAWN],
+    CallStage.CEILING: [CallStage.BILLED, CallStage.WITHDRAWN],
+    CallStage.BILLED: [CallStage.SETTLED],
 }
 
 
@@ -223,30 +225,30 @@ async def test_a_killed_process_leaves_each_call_recorded_once_with_what_was_kno
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, most_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
-    notes, books = FileWriteAheadLog(folder, max_bytes=most_bytes), Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=notes)
-    lives: dict[str, Life | None] = {f"{number}": None for number in range(data.draw(st.integers(1, 6)))}
-    before, last, sizes = dict(lives), "0", dict[Path, int]()
+    log, books = FileWriteAheadLog(folder, max_bytes=most_bytes), Books()
+    ours = Admission(books, clock=lambda: NOON, write_ahead_log=log)
+    stages: dict[str, CallStage | None] = {f"{number}": None for number in range(data.draw(st.integers(1, 6)))}
+    before, last, sizes = dict(stages), "0", dict[Path, int]()
     for _ in range(data.draw(st.integers(0, 25))):
-        open_calls = [name for name, life in lives.items() if life in NEXT]
+        open_calls = [name for name, life in stages.items() if life in NEXT]
         if not open_calls:
             break
-        before, sizes = dict(lives), {path: path.stat().st_size for path in folder.iterdir()}
+        before, sizes = dict(stages), {path: path.stat().st_size for path in folder.iterdir()}
         last = data.draw(st.sampled_from(open_calls))
-        lives[last] = life = data.draw(st.sampled_from(NEXT[lives[last]]))
+        stages[last] = life = data.draw(st.sampled_from(NEXT[stages[last]]))
         match life:
-            case Life.ANNOUNCED:
-                ours.announce(call(last))
-            case Life.CEILING:
+            case CallStage.ANNOUNCED:
+                ours.announce(make_named_call(last))
+            case CallStage.CEILING:
                 ours.announce_ceiling(last, Decimal(1))
-            case Life.BILLED:
-                ours.log_charge(bill(last))
-            case Life.SETTLED:
-                await ours.settle(bill(last))
-            case Life.WITHDRAWN:
+            case CallStage.BILLED:
+                ours.log_charge(make_named_charge(last))
+            case CallStage.SETTLED:
+                await ours.settle(make_named_charge(last))
+            case CallStage.WITHDRAWN:
                 ours.withdraw(last)
-    if notes._file is not None:
-        killed(notes)
+    if log._file is not None:
+        simulate_kill(log)
     # The last line may be truncated, as if the process had been killed while writing it.
     is_torn = False
     for path in folder.iterdir():
@@ -255,23 +257,29 @@ async def test_a_killed_process_leaves_each_call_recorded_once_with_what_was_kno
             os.truncate(path, path.stat().st_size - data.draw(st.integers(1, written)))
             is_torn = True
 
-    await recovered(folder, books)
+    await recover_twice(folder, books)
     found = {entry.call.id: entry for entry in books.entries_}
     assert len(found) == len(books.entries_)
-    for name, reached in lives.items():
-        seen = None if name not in found else Life.ANNOUNCED if found[name].is_possibly_charged else Life.BILLED
+    for name, reached in stages.items():
+        seen = (
+            None
+            if name not in found
+            else CallStage.ANNOUNCED
+            if found[name].is_possibly_charged
+            else CallStage.BILLED
+        )
         possible = [reached, before[name]] if is_torn and name == last else [reached]
         assert seen in [RECORDED[one] for one in possible], (name, reached)
-    assert files_in(folder) == []
+    assert list_files(folder) == []
 
 
 RECORDED = {
     None: None,
-    Life.ANNOUNCED: Life.ANNOUNCED,
-    Life.CEILING: Life.ANNOUNCED,
-    Life.BILLED: Life.BILLED,
-    Life.SETTLED: Life.BILLED,
-    Life.WITHDRAWN: None,
+    CallStage.ANNOUNCED: CallStage.ANNOUNCED,
+    CallStage.CEILING: CallStage.ANNOUNCED,
+    CallStage.BILLED: CallStage.BILLED,
+    CallStage.SETTLED: CallStage.BILLED,
+    CallStage.WITHDRAWN: None,
 }
 
 
@@ -282,21 +290,21 @@ async def test_on_a_full_disk_calls_continue_and_the_error_is_logged_once(
     books = Books()
     ours = Admission(books, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
     for name in ("one", "two"):
-        ours.announce(call(name))
+        ours.announce(make_named_call(name))
     ours.withdraw("two")
-    ours.log_charge(bill("one"))
-    assert (await ours.settle(bill("one"))).outcome is SettlementOutcome.BOOKED
+    ours.log_charge(make_named_charge("one"))
+    assert (await ours.settle(make_named_charge("one"))).outcome is SettlementOutcome.BOOKED
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
 def test_the_file_stays_small_with_many_calls_in_flight(tmp_path: Path) -> None:
-    notes = FileWriteAheadLog(tmp_path, max_bytes=2_000)
+    log = FileWriteAheadLog(tmp_path, max_bytes=2_000)
     for number in range(200):
-        notes.append(bill(f"{number}"))
-    held = sum(path.stat().st_size for path in tmp_path.iterdir())
+        log.append(make_named_charge(f"{number}"))
+    in_flight = sum(path.stat().st_size for path in tmp_path.iterdir())
     for number in range(200, 1_000):
-        notes.append(bill(f"{number}"))
-        notes.mark_recorded(f"{number - 200}")
+        log.append(make_named_charge(f"{number}"))
+        log.mark_recorded(f"{number - 200}")
         (path,) = tmp_path.iterdir()
-        assert path.stat().st_size < 3 * held
-    notes.close()
+        assert path.stat().st_size < 3 * in_flight
+    log.close()

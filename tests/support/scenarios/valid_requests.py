@@ -11,15 +11,15 @@ Json = dict[str, Any]
 CLAUDE = "claude-sonnet-4-5"
 BINDING = "claude-opus-5-5"
 GPT = "gpt-4o"
-MARKING_GPT = "gpt-5.6-sol"
+BREAKPOINT_GPT = "gpt-5.6-sol"
 
-MARK = {"type": "ephemeral"}
-LONG_MARK = {"type": "ephemeral", "ttl": "1h"}
-POINT = {"mode": "explicit"}
+BREAKPOINT = {"type": "ephemeral"}
+LONG_BREAKPOINT = {"type": "ephemeral", "ttl": "1h"}
+OPENAI_BREAKPOINT = {"mode": "explicit"}
 
 
-def text(said: str, mark: Json | None = None) -> Json:
-    return {"type": "text", "text": said} | ({"cache_control": mark} if mark else {})
+def text(content: str, cache_breakpoint: Json | None = None) -> Json:
+    return {"type": "text", "text": content} | ({"cache_control": cache_breakpoint} if cache_breakpoint else {})
 
 
 def user(*blocks: Json | str) -> Json:
@@ -30,42 +30,42 @@ def assistant(*blocks: Json | str) -> Json:
     return user(*blocks) | {"role": "assistant"}
 
 
-def call(call_id: str = "toolu_1", **more: Any) -> Json:
-    return {"type": "tool_use", "id": call_id, "name": "look", "input": {}} | more
+def call(call_id: str = "toolu_1", **fields: Any) -> Json:
+    return {"type": "tool_use", "id": call_id, "name": "look", "input": {}} | fields
 
 
-def result(call_id: str = "toolu_1", **more: Any) -> Json:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": "found"} | more
+def result(call_id: str = "toolu_1", **fields: Any) -> Json:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": "found"} | fields
 
 
-def tool(name: str = "look", **more: Any) -> Json:
-    return {"name": name, "description": "Looks.", "input_schema": {"type": "object"}} | more
+def tool(name: str = "look", **fields: Any) -> Json:
+    return {"name": name, "description": "Looks.", "input_schema": {"type": "object"}} | fields
 
 
-def claude(*messages: Json, **more: Any) -> Json:
-    return {"model": CLAUDE, "max_tokens": 1024, "messages": list(messages or [user("Hello")])} | more
+def claude(*messages: Json, **fields: Any) -> Json:
+    return {"model": CLAUDE, "max_tokens": 1024, "messages": list(messages or [user("Hello")])} | fields
 
 
-def chat(*messages: Json, **more: Any) -> Json:
-    said = list(messages or [{"role": "user", "content": "Hello"}])
-    return {"model": GPT, "messages": said} | more
+def chat(*messages: Json, **fields: Any) -> Json:
+    content = list(messages or [{"role": "user", "content": "Hello"}])
+    return {"model": GPT, "messages": content} | fields
 
 
-def response(*items: Json, **more: Any) -> Json:
-    return {"model": GPT, "input": list(items) or "Hello"} | more
+def response(*items: Json, **fields: Any) -> Json:
+    return {"model": GPT, "input": list(items) or "Hello"} | fields
 
 
-def verdict(api_format: Format, body: Json, **more: Any) -> ErrorResponse | None:
-    return validate_request(formats.parse_request(body, api_format), **more)
+def validate(api_format: Format, body: Json, **fields: Any) -> ErrorResponse | None:
+    return validate_request(formats.parse_request(body, api_format), **fields)
 
 
-def refusal(api_format: Format, body: Json, **more: Any) -> ErrorResponse:
-    found = verdict(api_format, body, **more)
+def rejection(api_format: Format, body: Json, **fields: Any) -> ErrorResponse:
+    found = validate(api_format, body, **fields)
     assert found is not None, f"taken: {body}"
     return found
 
 
-def takes(api_format: Format, body: Json, **more: Any) -> bool:
-    found = verdict(api_format, body, **more)
+def accepts(api_format: Format, body: Json, **fields: Any) -> bool:
+    found = validate(api_format, body, **fields)
     assert found is None, f"refused: {found}"
     return True

@@ -38,14 +38,14 @@ ladders = st.sampled_from(list(BUILT_IN_LADDERS.values())) | st.builds(
 )
 
 
-def budgets(sections: st.SearchStrategy[str] = names, *, least_rules: int = 0) -> st.SearchStrategy[Budget]:
+def budgets(sections: st.SearchStrategy[str] = names, *, min_rules: int = 0) -> st.SearchStrategy[Budget]:
     """Return a strategy for budgets with rules for some of `sections`."""
     return st.builds(
         Budget,
         total_tokens=st.none() | caps,
         output_reserve=caps,
         ladder=ladders,
-        sections=st.dictionaries(sections, rules, min_size=least_rules, max_size=4),
+        sections=st.dictionaries(sections, rules, min_size=min_rules, max_size=4),
     )
 
 

@@ -11,7 +11,7 @@ from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.budgets import budgets
 
 _few_names = st.sampled_from(["logs", "notes"])
-_few_budgets = budgets(_few_names, least_rules=2)
+_few_budgets = budgets(_few_names, min_rules=2)
 SECTIONS = [Section("logs", "a line of the log\n" * 40), Section("notes", "remember the milk. " * 40)]
 
 

@@ -9,12 +9,12 @@ from foveate.budget import DEFAULT_BUDGET, Budget, Keep, Priority, SectionRule
 from foveate.budget.ladder import DROP_LOW_PRIORITY
 from foveate.config import load_agent_budget, load_budget
 from foveate.errors import BadSetting, UnreadableInput
-from tests.support.oracles.setting_errors import refused
+from tests.support.oracles.setting_errors import read_error
 
 
-def refusal(file: Path, text: str) -> BadSetting:
+def load_error(file: Path, text: str) -> BadSetting:
     file.write_text(text, encoding="utf-8")
-    return refused(load_budget, file)
+    return read_error(load_budget, file)
 
 
 def test_the_example_equals_the_preset(root: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_budget_may_be_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "words"),
+    ("text", "line", "key", "message"),
     [
         ("# mine\n5\n", 2, "", "a budget is a mapping of total_tokens"),
         ("# mine\n- {drop: a}\n- a\n", 3, "1", "rung 2 of the ladder"),
@@ -49,17 +49,17 @@ def test_a_budget_may_be_json(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_values_are_reported_with_file_line_and_key(
-    file: Path, text: str, line: int, key: str, words: str
+    file: Path, text: str, line: int, key: str, message: str
 ) -> None:
-    error = refusal(file, text)
+    error = load_error(file, text)
 
     assert str(error).startswith(f"{file}:{line}: ")
     assert error.key == key
-    assert words in error.reason
+    assert message in error.reason
 
 
 def test_a_very_long_value_is_shortened_in_the_error(file: Path) -> None:
-    assert len(str(refusal(file, "total_tokens: " + "x" * 900_000))) < 1000
+    assert len(str(load_error(file, "total_tokens: " + "x" * 900_000))) < 1000
 
 
 def test_an_agents_file_overrides_the_defaults(file: Path) -> None:
@@ -113,7 +113,7 @@ def test_nothing_of_an_invalid_file_applies(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "words"),
+    ("text", "line", "key", "message"),
     [
         ("# none\ntotal_tokens: 0\n", 2, "total_tokens", "total_tokens is 0: nothing is left for the prompt"),
         ("output_reserve: 9\ntotal_tokens: 0\n", 2, "total_tokens", "total_tokens is 0: nothing is left"),
@@ -134,7 +134,7 @@ def test_nothing_of_an_invalid_file_applies(file: Path) -> None:
     ],
 )
 def test_a_file_that_leaves_no_room_for_a_prompt_is_an_error(
-    file: Path, text: str, line: int, key: str, words: str
+    file: Path, text: str, line: int, key: str, message: str
 ) -> None:
     file.write_text(text, encoding="utf-8")
     defaults = Budget(4000, 500)
@@ -144,7 +144,7 @@ def test_a_file_that_leaves_no_room_for_a_prompt_is_an_error(
     assert agents.clamped == ()
     assert isinstance(agents.problem, BadSetting)
     assert (agents.problem.source, agents.problem.line, agents.problem.key) == (str(file), line, key)
-    assert words in agents.problem.reason
+    assert message in agents.problem.reason
 
 
 def test_a_file_is_not_blamed_for_defaults_without_room(file: Path) -> None:

@@ -15,10 +15,10 @@ from tests.support.strategies.budgets import budgets, caps, leaves_room, names, 
 
 # Rules for both sections everywhere, so that the agent's and the operator's rules meet.
 few_names = st.sampled_from(["logs", "no"])
-few_budgets = budgets(few_names, least_rules=2)
+few_budgets = budgets(few_names, min_rules=2)
 
 # What an agent may write to its file, mostly a budget or nearly one.
-wishes = st.one_of(
+agent_files = st.one_of(
     few_budgets.map(lambda budget: yaml.safe_dump(budget_as_data(budget)).encode()),
     st.fixed_dictionaries(
         {},
@@ -38,8 +38,8 @@ wishes = st.one_of(
                 ),
             ),
         },
-    ).map(lambda wish: yaml.safe_dump(wish).encode()),
-    st.dictionaries(names, names).map(lambda wish: yaml.safe_dump(wish).encode()),
+    ).map(lambda agent_file: yaml.safe_dump(agent_file).encode()),
+    st.dictionaries(names, names).map(lambda agent_file: yaml.safe_dump(agent_file).encode()),
     st.binary(),
 )
 
@@ -139,7 +139,7 @@ def test_required_defaults_stay_if_only_numbers_are_allowed(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "held"),
+    ("requested", "effective"),
     [
         ((4000, 0), (4000, 500)),  # the output reserve is not the agent's to change
         ((5000, 1600), (4000, 1600)),
@@ -150,12 +150,12 @@ def test_required_defaults_stay_if_only_numbers_are_allowed(file: Path) -> None:
     ],
 )
 def test_the_allowed_total_is_an_upper_and_the_allowed_reserve_a_lower_bound(
-    file: Path, asked: tuple[int | None, int], held: tuple[int, int]
+    file: Path, requested: tuple[int | None, int], effective: tuple[int, int]
 ) -> None:
-    file.write_text(yaml.safe_dump(budget_as_data(Budget(*asked))), encoding="utf-8")
+    file.write_text(yaml.safe_dump(budget_as_data(Budget(*requested))), encoding="utf-8")
     budget = load_agent_budget(file, defaults=Budget(), allowed=Budget(4000, 500)).budget
 
-    assert (budget.total_tokens, budget.output_reserve) == held
+    assert (budget.total_tokens, budget.output_reserve) == effective
 
 
 def test_the_reserve_stays_if_only_the_window_limits_the_total(file: Path) -> None:
@@ -165,38 +165,42 @@ def test_the_reserve_stays_if_only_the_window_limits_the_total(file: Path) -> No
     assert (budget.total_tokens, budget.output_reserve) == (None, 500)
 
 
-def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> None:
+def check_rule(given: SectionRule, allowed_rule: SectionRule, default_rule: SectionRule) -> None:
     """Fail if an agent got a rule that the operator's rule, on top of the default, does not allow."""
-    for has, may in ((given.max_tokens, most.max_tokens), (given.share, most.share)):
+    for has, may in ((given.max_tokens, allowed_rule.max_tokens), (given.share, allowed_rule.share)):
         assert may is None or (has is not None and has <= may)
-    if most.priority is Priority.REQUIRED:
+    if allowed_rule.priority is Priority.REQUIRED:
         assert given.priority is Priority.REQUIRED
-        assert given.enabled is not False or most.enabled is False
-        assert given.enabled is not None or usual.enabled is not True
-        assert (given.max_tokens, given.share) == (most.max_tokens, most.share)
+        assert given.enabled is not False or allowed_rule.enabled is False
+        assert given.enabled is not None or default_rule.enabled is not True
+        assert (given.max_tokens, given.share) == (allowed_rule.max_tokens, allowed_rule.share)
     if given.priority is Priority.REQUIRED:
-        assert Priority.REQUIRED in (most.priority, usual.priority)
-    assert most.enabled in (None, given.enabled)
+        assert Priority.REQUIRED in (allowed_rule.priority, default_rule.priority)
+    assert allowed_rule.enabled in (None, given.enabled)
 
 
 @settings(max_examples=limit_examples(100))
-@given(asked=rules, most=rules, usual=rules)
-def test_no_rule_exceeds_what_is_allowed(asked: SectionRule, most: SectionRule, usual: SectionRule) -> None:
-    budget, allowed, defaults = (Budget(sections={"logs": rule}) for rule in (asked, most, usual))
-    held, clamped = clamp_budget(budget, allowed, defaults=defaults)
+@given(requested=rules, allowed_rule=rules, default_rule=rules)
+def test_no_rule_exceeds_what_is_allowed(
+    requested: SectionRule, allowed_rule: SectionRule, default_rule: SectionRule
+) -> None:
+    budget, allowed, defaults = (
+        Budget(sections={"logs": rule}) for rule in (requested, allowed_rule, default_rule)
+    )
+    effective, clamped = clamp_budget(budget, allowed, defaults=defaults)
 
-    check_rule(held.sections["logs"], most, usual)
-    assert (held == budget) is (clamped == ())
-    assert clamp_budget(held, allowed, defaults=defaults) == (held, ())
+    check_rule(effective.sections["logs"], allowed_rule, default_rule)
+    assert (effective == budget) is (clamped == ())
+    assert clamp_budget(effective, allowed, defaults=defaults) == (effective, ())
 
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
-@given(wish=wishes, defaults=few_budgets, allowed=few_budgets)
+@given(agent_file=agent_files, defaults=few_budgets, allowed=few_budgets)
 def test_an_agent_never_gets_more_than_is_allowed(
-    lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget
+    lasting_file: Path, agent_file: bytes, defaults: Budget, allowed: Budget
 ) -> None:
-    lasting_file.write_bytes(wish)
+    lasting_file.write_bytes(agent_file)
     agents = load_agent_budget(lasting_file, defaults=defaults, allowed=allowed)
     budget = agents.budget
 
@@ -216,24 +220,26 @@ def test_an_agent_never_gets_more_than_is_allowed(
 @pytest.mark.slow
 @settings(max_examples=limit_examples(100))
 @given(
-    wish=wishes,
+    agent_file=agent_files,
     defaults=few_budgets.filter(leaves_room),
     allowed=st.none() | few_budgets.filter(leaves_room),
 )
 def test_an_agent_budget_always_leaves_room_for_a_prompt_if_the_defaults_do(
-    lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget | None
+    lasting_file: Path, agent_file: bytes, defaults: Budget, allowed: Budget | None
 ) -> None:
     lasting_file.unlink(missing_ok=True)
     assume(leaves_room(load_agent_budget(lasting_file, defaults=defaults, allowed=allowed).budget))
-    lasting_file.write_bytes(wish)
+    lasting_file.write_bytes(agent_file)
 
     assert leaves_room(load_agent_budget(lasting_file, defaults=defaults, allowed=allowed).budget)
 
 
 @settings(max_examples=limit_examples(50))
-@given(wish=wishes, defaults=few_budgets)
-def test_a_file_applies_completely_or_not_at_all(lasting_file: Path, wish: bytes, defaults: Budget) -> None:
-    lasting_file.write_bytes(wish)
+@given(agent_file=agent_files, defaults=few_budgets)
+def test_a_file_applies_completely_or_not_at_all(
+    lasting_file: Path, agent_file: bytes, defaults: Budget
+) -> None:
+    lasting_file.write_bytes(agent_file)
     agents = load_agent_budget(lasting_file, defaults=defaults, allowed=None)
 
     assert agents.clamped == ()

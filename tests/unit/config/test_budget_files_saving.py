@@ -46,7 +46,7 @@ for turn in range(30):
 """
 
 
-def started(code: str, file: Path) -> "subprocess.Popen[str]":
+def start_process(code: str, file: Path) -> "subprocess.Popen[str]":
     process = subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -54,7 +54,7 @@ def started(code: str, file: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def is_whole(budget: Budget) -> bool:
+def is_one_of_both(budget: Budget) -> bool:
     count = budget.total_tokens
     return len(budget.sections) == count and {r.max_tokens for r in budget.sections.values()} == {count}
 
@@ -144,7 +144,7 @@ def test_a_budget_is_not_saved_as_yaml_in_a_json_file(tmp_path: Path) -> None:
 
 def test_an_unwritable_path_is_reported_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    for path, words in (
+    for path, message in (
         (tmp_path / "nowhere" / "budget.yaml", "make its folder first"),
         (tmp_path / "file" / "budget.yaml", "nothing was changed"),
         (tmp_path, "is not a file"),
@@ -152,7 +152,7 @@ def test_an_unwritable_path_is_reported_with_a_remedy(tmp_path: Path) -> None:
         (Path("/proc/budget.yaml"), "nothing was changed"),
         (tmp_path / "a\0b", "null byte"),
     ):
-        with pytest.raises(UnwritableFile, match=words):
+        with pytest.raises(UnwritableFile, match=message):
             save_agent_budget(path, DEFAULT_BUDGET)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -198,7 +198,7 @@ def test_a_full_disk_leaves_only_the_old_file(file: Path) -> None:
 def test_a_killed_save_leaves_a_complete_file(file: Path) -> None:
     replace_file(file, KINDS[0])
     for pause in range(8):
-        process = started(REPLACING, file)
+        process = start_process(REPLACING, file)
         sleep(pause * 0.0037)
         process.send_signal(signal.SIGKILL)
         assert process.wait(timeout=10) == -signal.SIGKILL
@@ -209,13 +209,13 @@ def test_a_killed_save_leaves_a_complete_file(file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.process
 def test_two_concurrent_saves_leave_one_complete_file(file: Path) -> None:
-    processes = [started(SAVING, file) for _ in range(2)]
+    processes = [start_process(SAVING, file) for _ in range(2)]
     while any(process.poll() is None for process in processes):
         if file.exists():
-            assert is_whole(load_budget(file))
+            assert is_one_of_both(load_budget(file))
 
     assert [process.returncode for process in processes] == [0, 0]
-    assert is_whole(load_budget(file))
+    assert is_one_of_both(load_budget(file))
     assert [path.name for path in file.parent.iterdir()] == ["budget.yaml"]
 
 

@@ -16,9 +16,9 @@ from foveate.cost.pricing.custom_prices import CustomPrice, CustomPriceTier, Dol
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.errors import BadSetting, UnreadableInput
 from foveate.model import CacheUsage, Usage
-from tests.support.oracles.setting_errors import refused
+from tests.support.oracles.setting_errors import read_error
 
-WHOLE = """\
+FULL_CONFIG = """\
 server: {port: 8090}
 cost:
   caps:
@@ -63,17 +63,17 @@ EXPECTED = CostOptions(
 )
 
 
-def read(text: str) -> CostOptions:
+def parse(text: str) -> CostOptions:
     return parse_cost(text.encode(), "foveate.yaml")
 
 
-def refusal(text: str) -> BadSetting:
-    return refused(read, text)
+def parse_error(text: str) -> BadSetting:
+    return read_error(parse, text)
 
 
 def test_caps_and_prices_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "foveate.yaml"
-    file.write_text(WHOLE, encoding="utf-8")
+    file.write_text(FULL_CONFIG, encoding="utf-8")
 
     assert load_cost(file) == EXPECTED
 
@@ -87,12 +87,12 @@ def test_a_configuration_may_be_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["server: {}\n", "cost:\n", "cost: {}\n", "cost: {caps: [], prices: []}\n"])
 def test_a_configuration_without_a_cost_section_has_no_caps(text: str) -> None:
-    assert read(text) == CostOptions()
+    assert parse(text) == CostOptions()
 
 
 def test_the_minimum_output_limit_is_read() -> None:
-    assert read("cost: {min_output_tokens: 1000}").min_output_tokens == 1_000
-    assert read("cost: {allow_fields: [provider.*]}").allow_fields == ("provider.*",)
+    assert parse("cost: {min_output_tokens: 1000}").min_output_tokens == 1_000
+    assert parse("cost: {allow_fields: [provider.*]}").allow_fields == ("provider.*",)
     assert CostOptions().allow_fields == ()
     assert CostOptions().min_output_tokens == 4_000
 
@@ -103,7 +103,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_omitted_values_have_their_defaults() -> None:
-    (cap,) = read("cost: {caps: [{scope: agent, dollars: 1}]}").caps
+    (cap,) = parse("cost: {caps: [{scope: agent, dollars: 1}]}").caps
 
     assert (cap.agent, cap.warn_at, cap.unknown) == (None, DEFAULT_WARN_AT, UnknownPricePolicy.REFUSE)
 
@@ -126,7 +126,7 @@ def test_money_is_always_read_exactly(amount: Decimal, form: str) -> None:
 
 
 def test_configured_prices_are_applied_to_a_call() -> None:
-    book = PriceBook(read(WHOLE).prices)
+    book = PriceBook(parse(FULL_CONFIG).prices)
     usage = Usage(cache=CacheUsage(uncached=100_000, read=50_000), output_tokens=10_000)
 
     price = book.price("qwen3-32b", usage, provider="vllm", at=datetime(2026, 11, 1, tzinfo=UTC).timestamp())
@@ -139,7 +139,7 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "words"),
+    ("text", "line", "key", "message"),
     [
         ("- a\n", 1, "", "the configuration is a mapping"),
         ("a: 1\ncost: 5\n", 2, "cost", "cost is a mapping of caps, min_output_tokens, allow_fields, prices"),
@@ -241,19 +241,21 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
         ),
     ],
 )
-def test_invalid_values_are_reported_with_file_line_and_key(text: str, line: int, key: str, words: str) -> None:
-    error = refusal(text)
+def test_invalid_values_are_reported_with_file_line_and_key(
+    text: str, line: int, key: str, message: str
+) -> None:
+    error = parse_error(text)
 
     assert str(error).startswith(f"foveate.yaml:{line}: ")
     assert error.key == key
-    assert words in error.reason
+    assert message in error.reason
 
 
 @pytest.mark.parametrize("number", ["1e99999999999999999999", "NaN", "-Infinity", "1e400"])
 def test_a_json_number_that_is_not_an_amount_is_rejected(number: str) -> None:
     text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {number}}}]}}}}'
 
-    assert isinstance(refused(parse_cost, text.encode(), "foveate.json"), BadSetting)
+    assert isinstance(read_error(parse_cost, text.encode(), "foveate.json"), BadSetting)
 
 
 JUNK: Any = st.recursive(

@@ -18,7 +18,7 @@ from foveate.config.files import read_bytes
 from foveate.config.key_path import KeyPath
 from foveate.errors import BadSetting, InputError, UnreadableInput
 from tests.support.harness.example_limits import limit_examples
-from tests.support.oracles.setting_errors import refused
+from tests.support.oracles.setting_errors import read_error
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
@@ -44,24 +44,24 @@ plain = st.recursive(
 )
 
 
-def read(text: str, source: str = "a.yaml") -> Any:
+def parse(text: str, source: str = "a.yaml") -> Any:
     return parse_document(text.encode(), source).data
 
 
-def refusal(text: str, source: str = "a.yaml") -> BadSetting:
-    return refused(parse_document, text.encode(), source)
+def parse_error(text: str, source: str = "a.yaml") -> BadSetting:
+    return read_error(parse_document, text.encode(), source)
 
 
 @settings(max_examples=limit_examples(80))
 @given(data=plain.filter(lambda data: data is not None))
 def test_yaml_survives_a_round_trip(data: object) -> None:
-    assert read(yaml.safe_dump(data, allow_unicode=True)) == data
+    assert parse(yaml.safe_dump(data, allow_unicode=True)) == data
 
 
 @settings(max_examples=limit_examples(80))
 @given(data=plain)
 def test_json_survives_a_round_trip(data: object) -> None:
-    assert read(json.dumps(data), "a.json") == data
+    assert parse(json.dumps(data), "a.json") == data
 
 
 @settings(max_examples=limit_examples(100))
@@ -128,11 +128,11 @@ def test_the_line_of_a_missing_value_is_that_of_its_parent() -> None:
     ],
 )
 def test_yaml_is_read_as_people_expect(text: str, data: object) -> None:
-    assert read(text) == data
+    assert parse(text) == data
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "words"),
+    ("text", "line", "key", "message"),
     [
         ("a: 1\n\tb: 2\n", 2, "a", "a tab indents this line; use spaces"),
         ("a:\n  - x\n\t- y\n", 3, "a", "a tab indents this line"),
@@ -160,17 +160,17 @@ def test_yaml_is_read_as_people_expect(text: str, data: object) -> None:
         ("a:\n  {" + "{" * 5000, 2, "a", "a key is a text, not a list or a mapping"),
     ],
 )
-def test_yaml_errors_name_the_line(text: str, line: int, key: str, words: str) -> None:
-    error = refusal(text)
+def test_yaml_errors_name_the_line(text: str, line: int, key: str, message: str) -> None:
+    error = parse_error(text)
 
     assert (error.source, error.line, error.key) == ("a.yaml", line, key)
     assert str(error).startswith(f"a.yaml:{line}: ")
-    assert words in error.reason
+    assert message in error.reason
 
 
 @pytest.mark.parametrize("base_ten", ["0", "-0", "+1_000", "10", "0.5", "00.5", "-1_0.5e+3", ".5"])
 def test_decimal_numbers_are_numbers(base_ten: str) -> None:
-    assert read(f"a: {base_ten}\n") == {"a": float(base_ten)}
+    assert parse(f"a: {base_ten}\n") == {"a": float(base_ten)}
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_decimal_numbers_are_numbers(base_ten: str) -> None:
     ["010", "-00", "0_7", "0x1F", "+0xf", "0x_", "0b1", "-0b_", "1:30", "-190:20:30", "1:30.5", "0:5.0"],
 )
 def test_numbers_in_other_bases_are_rejected_unless_quoted(number: str) -> None:
-    assert "in another base than ten" in refusal(f"- a: {number}\n").reason
-    assert read(f"- '{number}'\n- !!str {number}\n- {number} is a text\n") == [
+    assert "in another base than ten" in parse_error(f"- a: {number}\n").reason
+    assert parse(f"- '{number}'\n- !!str {number}\n- {number} is a text\n") == [
         number,
         number,
         f"{number} is a text",
@@ -188,14 +188,14 @@ def test_numbers_in_other_bases_are_rejected_unless_quoted(number: str) -> None:
 
 @pytest.mark.parametrize("number", ["010", "0x_", "12:30", "12"])
 def test_numeric_keys_must_be_quoted(number: str) -> None:
-    error = refusal(f"a:\n  {number}: 1\n")
+    error = parse_error(f"a:\n  {number}: 1\n")
 
     assert (error.line, error.key) == (2, f"a.{number}")
     assert error.reason == f"the key {number!r} is read as a number: put it in quotes"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "words"),
+    ("text", "line", "key", "message"),
     [
         ('{"a": 1,\n "a": 2}', 2, "a", "the key 'a' stands here a second time"),
         ('{"a": [1, {"b": "]}",\n "b": 3}]}', 2, "a.1.b", "a second time"),
@@ -206,27 +206,29 @@ def test_numeric_keys_must_be_quoted(number: str) -> None:
         ("[" + "9" * 5000 + "]", None, "", "thousands of digits"),
     ],
 )
-def test_json_errors_name_the_line(text: str, line: int | None, key: str, words: str) -> None:
-    error = refusal(text, "a.json")
+def test_json_errors_name_the_line(text: str, line: int | None, key: str, message: str) -> None:
+    error = parse_error(text, "a.json")
 
     assert (error.line, error.key) == (line, key)
-    assert words in error.reason
+    assert message in error.reason
 
 
 def test_data_without_a_suffix_may_be_json_or_yaml() -> None:
-    assert read('["\\ud83d\\ude00", 1e3]', "standard input") == ["😀", 1000.0]
-    assert read("{a: [b]}", "standard input") == {"a": ["b"]}
-    assert read("- a", "standard input") == ["a"]
-    assert "not JSON: Expecting value (column 17)" in refusal('["\\ud83d\\ude00",}', "standard input").reason
+    assert parse('["\\ud83d\\ude00", 1e3]', "standard input") == ["😀", 1000.0]
+    assert parse("{a: [b]}", "standard input") == {"a": ["b"]}
+    assert parse("- a", "standard input") == ["a"]
+    assert (
+        "not JSON: Expecting value (column 17)" in parse_error('["\\ud83d\\ude00",}', "standard input").reason
+    )
 
 
 def test_json_may_contain_lone_surrogates() -> None:
-    assert read('["\\ud83d"]', "a.json") == ["\ud83d"]
-    assert math.isnan(read("[NaN]", "a.json")[0])
+    assert parse('["\\ud83d"]', "a.json") == ["\ud83d"]
+    assert math.isnan(parse("[NaN]", "a.json")[0])
 
 
 def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
-    error = refusal('{"\\ud83d": 1, "\\ud83d": 2}', "a.json")
+    error = parse_error('{"\\ud83d": 1, "\\ud83d": 2}', "a.json")
 
     assert error.key == "?"
     str(error).encode()
@@ -234,7 +236,7 @@ def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
 
 def test_aliases_cannot_expand_to_gigabytes() -> None:
     started = process_time()
-    error = refusal(LAUGHS)
+    error = parse_error(LAUGHS)
 
     assert process_time() - started < 1
     assert "the aliases stand for too much" in error.reason
@@ -244,25 +246,28 @@ def test_aliases_cannot_expand_to_gigabytes() -> None:
 def test_aliases_cannot_multiply_a_long_text() -> None:
     text = f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 11)}]\n"
 
-    assert refusal(text).key == "b.9"
+    assert parse_error(text).key == "b.9"
 
 
 def test_an_alias_may_double_a_long_file() -> None:
     text = "a: &a " + "x" * 3_000_000 + "\nb: *a\n"
 
-    assert len(read(text)["b"]) == 3_000_000
+    assert len(parse(text)["b"]) == 3_000_000
 
 
 def test_a_line_of_a_megabyte_is_read() -> None:
     long = "word and 😀 " * 100_000
 
-    assert read(f'- "{long}"\n- {"7" * 1_000_000}\n') == [long, "7" * 1_000_000]
+    assert parse(f'- "{long}"\n- {"7" * 1_000_000}\n') == [long, "7" * 1_000_000]
 
 
 def test_an_error_about_a_long_key_is_short() -> None:
     key = "k" * 100_000
 
-    for error in (refusal(f'{{"{key}": 1, "{key}": 2}}', "a.json"), refusal(f"? {key}\n: 1\n? {key}\n: 1\n")):
+    for error in (
+        parse_error(f'{{"{key}": 1, "{key}": 2}}', "a.json"),
+        parse_error(f"? {key}\n: 1\n? {key}\n: 1\n"),
+    ):
         assert len(str(error)) < 1000
         assert len(error.key) < 1000
 

@@ -13,7 +13,7 @@ from tests.support.harness.example_limits import limit_examples
 NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=40)
 
-SAID = """
+QUOTED_TEXTS = """
 # keys
 ANTHROPIC_API_KEY=sk-ant-1   # mine
 export OPENAI_API_KEY = "sk # 2"
@@ -27,7 +27,7 @@ URL=http://host/#part
 
 
 def test_variables_are_read_as_shells_and_tools_write_them() -> None:
-    assert parse_env(SAID, ".env") == {
+    assert parse_env(QUOTED_TEXTS, ".env") == {
         "ANTHROPIC_API_KEY": "sk-ant-1",
         "OPENAI_API_KEY": "sk # 2",
         "EMPTY": "",
@@ -39,14 +39,14 @@ def test_variables_are_read_as_shells_and_tools_write_them() -> None:
 
 
 @settings(max_examples=limit_examples(60))
-@given(said=st.dictionaries(NAMES, TEXTS, max_size=5))
-def test_quoted_values_survive_a_round_trip(said: dict[str, str]) -> None:
+@given(variables=st.dictionaries(NAMES, TEXTS, max_size=5))
+def test_quoted_values_survive_a_round_trip(variables: dict[str, str]) -> None:
     def quoted(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
-    text = "\n".join(f"{name}={quoted(value)}" for name, value in said.items())
+    text = "\n".join(f"{name}={quoted(value)}" for name, value in variables.items())
 
-    assert parse_env(text, ".env") == said
+    assert parse_env(text, ".env") == variables
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,17 @@ from foveate.config.load import Configuration, build_from_bytes, find_problems
 from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides
 
 
-def held_in(text: str, flags: ServeFlags = ServeFlags(), **environment: str) -> Mapping[str, EffectiveSetting]:  # noqa: B008 - frozen
+def effective_in(
+    text: str,
+    flags: ServeFlags = ServeFlags(),  # noqa: B008 - frozen
+    **environment: str,
+) -> Mapping[str, EffectiveSetting]:
     """Return the effective settings of a file by key."""
 
-    def made(found: Configuration) -> Configuration:
+    def build(found: Configuration) -> Configuration:
         return apply_overrides(found, environment, flags)
 
-    settings = build_from_bytes(text.encode(), "foveate.yaml", made).settings
+    settings = build_from_bytes(text.encode(), "foveate.yaml", build).settings
     return {
         one.key: one
         for one in list_effective_settings(
@@ -26,7 +30,7 @@ def held_in(text: str, flags: ServeFlags = ServeFlags(), **environment: str) -> 
 
 
 def test_each_setting_has_its_line_and_default() -> None:
-    found = held_in("server:\n  port: 9000\nagents:\n  - id: ana\n    window_tokens: 5000\n")
+    found = effective_in("server:\n  port: 9000\nagents:\n  - id: ana\n    window_tokens: 5000\n")
 
     assert found["server.port"] == EffectiveSetting(
         key="server.port", value=9000, source=SettingSource.FILE, line=2, default=8090
@@ -39,7 +43,7 @@ def test_each_setting_has_its_line_and_default() -> None:
 
 
 def test_a_default_written_in_the_file_comes_from_the_file_and_does_not_differ() -> None:
-    port = held_in("server: {port: 8090}")["server.port"]
+    port = effective_in("server: {port: 8090}")["server.port"]
 
     assert port.source is SettingSource.FILE
     assert not port.differs
@@ -48,7 +52,7 @@ def test_a_default_written_in_the_file_comes_from_the_file_and_does_not_differ()
 def test_flags_override_the_file_and_are_named_as_the_source() -> None:
     local = LocalModel(base_url="http://127.0.0.1:1", model="smollm2-135m")
     text = "server: {port: 9000, host: 0.0.0.0}\nroutes: [{models: 'claude-*', upstream: anthropic}]\n"
-    found = held_in(text, ServeFlags(port=1, certificate="c.pem", key="k.pem", local=local))
+    found = effective_in(text, ServeFlags(port=1, certificate="c.pem", key="k.pem", local=local))
 
     assert found["server.port"].source is SettingSource.COMMAND
     assert found["server.port"].line is None
@@ -64,14 +68,14 @@ def test_passwords_and_keys_in_urls_are_not_shown() -> None:
         "store: {url: 'postgresql://ana:hush@db/x?password=hush2'}\n"
         "upstreams: {own: {base_url: 'http://ana:hush@host/v1?api_key=hush3&a=b', api: openai}}\n"
     )
-    found = held_in(text)
+    found = effective_in(text)
 
     assert found["store.url"].value == "postgresql://ana@db/x?password=…"
     assert found["upstreams.own.base_url"].value == "http://ana@host/v1?api_key=…&a=b"
 
 
 def test_a_store_url_from_the_environment_names_it_as_the_source() -> None:
-    store = held_in("store: {url: 'sqlite:///a'}", FOVEATE_STORE="sqlite:///b")["store.url"]
+    store = effective_in("store: {url: 'sqlite:///a'}", FOVEATE_STORE="sqlite:///b")["store.url"]
 
     assert (store.source, store.variable, store.line) == (SettingSource.ENVIRONMENT, "FOVEATE_STORE", None)
 
@@ -79,7 +83,7 @@ def test_a_store_url_from_the_environment_names_it_as_the_source() -> None:
 def test_values_within_an_alias_have_the_line_of_the_alias() -> None:
     text = "agents:\n  - id: a\n    sections: &s\n      channel: true\n  - id: b\n    sections: *s\n"
 
-    assert held_in(text)["agents.1.sections.channel"].line == 6
+    assert effective_in(text)["agents.1.sections.channel"].line == 6
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])
@@ -101,8 +105,8 @@ def test_a_key_in_place_of_its_hash_is_never_shown() -> None:
 
 def test_environment_overrides_of_an_agents_sections_are_shown() -> None:
     text = "agents: [{id: ana, sections: {time: {format: iso}, limits: {ladder: progressive}}}]"
-    plain = held_in(text)
-    found = held_in(text, TIME_FORMAT="natural", TIME_AWARENESS="", CONTEXT_MAX_TOKENS="900")
+    plain = effective_in(text)
+    found = effective_in(text, TIME_FORMAT="natural", TIME_AWARENESS="", CONTEXT_MAX_TOKENS="900")
 
     form, limits = found["agents.0.sections.time.format"], found["agents.0.sections.limits"]
     assert (form.value, form.variable) == ("natural", "TIME_FORMAT")
@@ -113,7 +117,7 @@ def test_environment_overrides_of_an_agents_sections_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [("", '""'), ("a", "a"), (None, "-"), ([1, "ü"], '[1, "ü"]'), (True, "true")]
+    ("value", "expected"), [("", '""'), ("a", "a"), (None, "-"), ([1, "ü"], '[1, "ü"]'), (True, "true")]
 )
-def test_null_and_an_empty_string_are_displayed_differently(value: object, words: str) -> None:
-    assert EffectiveSetting(key="a", value=value, source=SettingSource.DEFAULT).value_text == words
+def test_null_and_an_empty_string_are_displayed_differently(value: object, expected: str) -> None:
+    assert EffectiveSetting(key="a", value=value, source=SettingSource.DEFAULT).value_text == expected

@@ -97,9 +97,9 @@ def test_an_invalid_file_at_start_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     with pytest.raises(UnreadableInput):
         LiveSettings(path, port, check_interval_seconds=0)
-    for text, said in (("a: 1", "no setting 'a'"), ("server:\n  port: 1", "f.yaml:2: no such port here")):
+    for text, message in (("a: 1", "no setting 'a'"), ("server:\n  port: 1", "f.yaml:2: no such port here")):
         path.write_text(text)
-        with pytest.raises(BadSetting, match=said):
+        with pytest.raises(BadSetting, match=message):
             LiveSettings(path, port, check_interval_seconds=0)
 
 
@@ -126,23 +126,25 @@ def test_a_file_that_appears_at_a_default_path_applies_and_is_logged(
 ) -> None:
     """Regression: a file that was created while the gateway ran without one was never read."""
     caplog.set_level("INFO", "foveate")
-    here, home = tmp_path / "here.yaml", tmp_path / "home.yaml"
-    live = LiveSettings(None, port, default_paths=(here, home), check_interval_seconds=0)
+    folder_file, home = tmp_path / "here.yaml", tmp_path / "home.yaml"
+    live = LiveSettings(None, port, default_paths=(folder_file, home), check_interval_seconds=0)
     assert (live.current().value, live.path) == (8090, None)
 
     write(home, "server: {prot: 2}")
     assert live.current().value == 8090
     assert isinstance(live.current().problem, BadSetting)
-    again = LiveSettings(None, port, default_paths=(here, home), last_valid=live.text, check_interval_seconds=0)
+    again = LiveSettings(
+        None, port, default_paths=(folder_file, home), last_valid=live.text, check_interval_seconds=0
+    )
     assert (again.current().value, again.current().problem is None) == (8090, False)
 
     write(home, "server: {port: 2}")
     assert (live.current().value, live.path) == (2, home)
-    write(here, "server: {port: 3}")
-    assert (live.current().value, live.path) == (3, here)
-    assert f"{here} is there, and holds from now on" in caplog.text
+    write(folder_file, "server: {port: 3}")
+    assert (live.current().value, live.path) == (3, folder_file)
+    assert f"{folder_file} is there, and holds from now on" in caplog.text
 
-    here.unlink()  # as some editors do temporarily
+    folder_file.unlink()  # as some editors do temporarily
     assert live.current().value == 3
     assert live.current().problem is not None
 
@@ -167,7 +169,7 @@ def test_settings_that_need_a_restart_are_logged(tmp_path: Path, caplog: pytest.
     caplog.set_level("INFO", "foveate")
     path = tmp_path / "f.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, read_fixed=lambda made: {"server.port": made}, check_interval_seconds=0)
+    live = LiveSettings(path, port, read_fixed=lambda value: {"server.port": value}, check_interval_seconds=0)
 
     write(path, "server: {port: 33}")
     live.current()

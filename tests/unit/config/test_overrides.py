@@ -46,21 +46,21 @@ def test_flags_override_environment_and_file() -> None:
 def test_a_local_model_is_added_as_a_free_upstream() -> None:
     local = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
 
-    made = apply_overrides(found(), {}, ServeFlags(local=local))
+    overridden = apply_overrides(found(), {}, ServeFlags(local=local))
 
-    upstream = made.settings.upstreams["local"]
+    upstream = overridden.settings.upstreams["local"]
     assert (upstream.base_url, upstream.api, upstream.provider) == ("http://127.0.0.1:1", "both", "llama.cpp")
-    assert [route.models for route in made.settings.routes] == [
+    assert [route.models for route in overridden.settings.routes] == [
         "local",  # the user's own route stays first
         "local",
         "SmolLM2-135M-Instruct",
         "smollm2*",
     ]
-    assert [price.model for price in made.cost.prices] == ["SmolLM2-135M-Instruct"]
-    PriceBook(made.cost.prices)
+    assert [price.model for price in overridden.cost.prices] == ["SmolLM2-135M-Instruct"]
+    PriceBook(overridden.cost.prices)
     assert all(
         price.dollars_per_million.output == Decimal(0)
-        for price in made.cost.prices
+        for price in overridden.cost.prices
         if price.dollars_per_million
     )
 

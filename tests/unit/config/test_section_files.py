@@ -14,7 +14,7 @@ from foveate.config import load_sections, parse_sections
 from foveate.config.section_files import MAX_SECTIONS_BYTES
 from foveate.errors import BadSetting, UnreadableInput
 from tests.support.harness.example_limits import limit_examples
-from tests.support.oracles.setting_errors import refused
+from tests.support.oracles.setting_errors import read_error
 from tests.support.strategies.budgets import caps, names, shares, texts
 
 fields = st.fixed_dictionaries(
@@ -34,8 +34,8 @@ contents = st.fixed_dictionaries({"text": texts}) | st.fixed_dictionaries(
 )
 
 
-def refusal(text: str, source: str = "a.yaml") -> BadSetting:
-    return refused(parse_sections, text.encode(), source)
+def parse_error(text: str, source: str = "a.yaml") -> BadSetting:
+    return read_error(parse_sections, text.encode(), source)
 
 
 @settings(max_examples=limit_examples(80))
@@ -72,7 +72,7 @@ def test_the_examples_can_be_read(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "words"),
+    ("text", "line", "key", "message"),
     [
         ("# mine\na: {text: x}\n", 2, "", "sections are a list (- name: …), not a mapping"),
         ("hello\n", 1, "", "not a single value"),
@@ -119,16 +119,16 @@ def test_the_examples_can_be_read(root: Path) -> None:
     ],
 )
 def test_invalid_sections_are_reported_with_line_key_and_number(
-    text: str, line: int, key: str, words: str
+    text: str, line: int, key: str, message: str
 ) -> None:
-    error = refusal(text)
+    error = parse_error(text)
 
     assert (error.source, error.line, error.key) == ("a.yaml", line, key)
-    assert words in error.reason
+    assert message in error.reason
 
 
 def test_invalid_json_sections_are_reported_with_line_key_and_number() -> None:
-    error = refusal('[{"name": "a", "text": "x"},\n {"name": "b",\n  "txt": "y"}]', "a.json")
+    error = parse_error('[{"name": "a", "text": "x"},\n {"name": "b",\n  "txt": "y"}]', "a.json")
 
     assert (error.line, error.key) == (3, "1.txt")
     assert error.reason.startswith("section 2: ")
@@ -198,8 +198,8 @@ def test_two_files_of_one_section_name_are_rejected(tmp_path: Path) -> None:
     for name in ("1-notes.md", "2-notes.txt"):
         (tmp_path / name).write_text("x", encoding="utf-8")
 
-    said = str(refused(load_sections, tmp_path))
-    assert said == f"{tmp_path}/2-notes.txt: gives a section 'notes', as {tmp_path}/1-notes.md does"
+    message = str(read_error(load_sections, tmp_path))
+    assert message == f"{tmp_path}/2-notes.txt: gives a section 'notes', as {tmp_path}/1-notes.md does"
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_only_switches_can_be_set_for_an_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         (f"{COMPACTION}\n    enabld: true", 3, "no setting 'enabld' here; did you mean enabled"),
         ("context_optimization:\n  compactoin: {}", 2, "did you mean compaction"),
@@ -93,16 +93,16 @@ def test_only_switches_can_be_set_for_an_agent() -> None:
         ("a: [", 2, "not YAML"),
     ],
 )  # fmt: skip
-def test_errors_name_file_line_and_key(text: str, line: int, said: str) -> None:
+def test_errors_name_file_line_and_key(text: str, line: int, message: str) -> None:
     with pytest.raises(BadSetting) as wrong:
         parse_settings(text.encode(), "foveate.yaml")
 
     assert str(wrong.value).startswith(f"foveate.yaml:{line}: ")
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("agents: [{id: ana, keys: [SECRET]}]", "hash of a key"),
         ("upstreams: {openai: {key_variable: sk-SECRET}}", "name of a variable that holds the key"),
@@ -112,12 +112,12 @@ def test_errors_name_file_line_and_key(text: str, line: int, said: str) -> None:
         ("store: {url: 'mysql://ana:SECRET@host/name'}", "url is sqlite:///path or postgresql://user@host/name"),
     ],
 )  # fmt: skip
-def test_errors_do_not_show_secret_keys(text: str, said: str) -> None:
+def test_errors_do_not_show_secret_keys(text: str, message: str) -> None:
     """Regression: a key in place of its variable's name was shown in the error and in the log."""
     with pytest.raises(BadSetting) as wrong:
         parse_settings(text.encode(), "foveate.yaml")
 
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
     assert "SECRET" not in str(wrong.value)
 
 

@@ -26,38 +26,38 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from models_in(argument)
 
 
-def fields(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def fields(model: type[BaseModel], key_path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Return every setting and its default, including those within lists and mappings."""
     for name, field in model.model_fields.items():
-        here = (*place, name)
+        here = (*key_path, name)
         below = list(models_in(field.annotation))
         if not below:
             yield here, field.default
-        for one in below:
-            yield from fields(one, here)
+        for item in below:
+            yield from fields(item, here)
 
 
 FIELDS = dict(fields(Settings))
 COST = {("cost", "caps", key) for key in CAP_KEYS} | {("cost", "prices", key) for key in PRICE_KEYS}
 TIERS = {("cost", "prices", "tiers", "over_tokens")}
 # Budgets and `cost` are documented elsewhere.
-LEAVES = {place for place in FIELDS if place != ("cost",)} | COST
+LEAVES = {key_path for key_path in FIELDS if key_path != ("cost",)} | COST
 
 NAMED = ("agents", "upstreams", "routes", "cost")
 PLAIN = sorted(
-    place
-    for place, default in FIELDS.items()
-    if place[0] not in NAMED and isinstance(default, bool | int | float | str)
+    key_path
+    for key_path, default in FIELDS.items()
+    if key_path[0] not in NAMED and isinstance(default, bool | int | float | str)
 )
 
 
-def said_at(data: Any, place: tuple[str, ...]) -> list[Any]:
+def values_at(data: Any, key_path: tuple[str, ...]) -> list[Any]:
     """Return all values at a key path, in every list item and under every name."""
     found = [data]
-    for step in place:
+    for step in key_path:
         below: list[Any] = []
-        for one in found:
-            entries = one if isinstance(one, list) else [one]
+        for item in found:
+            entries = item if isinstance(item, list) else [item]
             for entry in entries:
                 if isinstance(entry, dict):
                     named = [value for value in entry.values() if isinstance(value, dict) and step in value]
@@ -67,42 +67,42 @@ def said_at(data: Any, place: tuple[str, ...]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def plain() -> bytes:
+def example() -> bytes:
     return EXAMPLE.read_bytes()
 
 
 @pytest.fixture(scope="module")
-def whole(plain: bytes) -> bytes:
+def full_example(example: bytes) -> bytes:
     """Return the example with all commented settings enabled."""
-    return uncommented(plain)
+    return uncomment(example)
 
 
-def uncommented(data: bytes) -> bytes:
+def uncomment(data: bytes) -> bytes:
     """A commented setting has no space or two after its #, prose has one."""
     return re.sub(rb"^( *)#(?! \S)", rb"\1", data, flags=re.MULTILINE)
 
 
-def test_the_example_file_equals_the_defaults(plain: bytes) -> None:
-    assert parse_settings(plain, "foveate.yaml") == Settings()
+def test_the_example_file_equals_the_defaults(example: bytes) -> None:
+    assert parse_settings(example, "foveate.yaml") == Settings()
 
 
-def test_all_commented_settings_are_valid(whole: bytes) -> None:
-    settings = parse_settings(whole, "foveate.yaml")
+def test_all_commented_settings_are_valid(full_example: bytes) -> None:
+    settings = parse_settings(full_example, "foveate.yaml")
 
     assert [agent.id for agent in settings.agents] == ["ana"]
     assert settings.server.tls is not None
-    cost = parse_cost(whole, "foveate.yaml")
+    cost = parse_cost(full_example, "foveate.yaml")
     assert cost.caps
     assert len(cost.prices) == 2
 
 
-@pytest.mark.parametrize("place", sorted(LEAVES | TIERS), ids=".".join)
-def test_every_setting_is_in_the_example_file(place: tuple[str, ...], whole: bytes) -> None:
-    assert said_at(parse_document(whole, "foveate.yaml").data, place), (
-        f"examples/foveate.yaml lacks {'.'.join(place)}"
+@pytest.mark.parametrize("key_path", sorted(LEAVES | TIERS), ids=".".join)
+def test_every_setting_is_in_the_example_file(key_path: tuple[str, ...], full_example: bytes) -> None:
+    assert values_at(parse_document(full_example, "foveate.yaml").data, key_path), (
+        f"examples/foveate.yaml lacks {'.'.join(key_path)}"
     )
 
 
-@pytest.mark.parametrize("place", PLAIN, ids=".".join)
-def test_the_example_file_has_the_right_defaults(place: tuple[str, ...], plain: bytes) -> None:
-    assert said_at(parse_document(plain, "foveate.yaml").data, place) == [FIELDS[place]]
+@pytest.mark.parametrize("key_path", PLAIN, ids=".".join)
+def test_the_example_file_has_the_right_defaults(key_path: tuple[str, ...], example: bytes) -> None:
+    assert values_at(parse_document(example, "foveate.yaml").data, key_path) == [FIELDS[key_path]]

@@ -25,34 +25,34 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "require
 TOOLS = (("look", SCHEMA), ("listen", {"type": "object"}))
 
 
-def words(text: str) -> int:
+def count_words(text: str) -> int:
     return len(text.split())
 
 
-def wish(**more: Any) -> ResponseSpec:
-    return ResponseSpec(model="m", is_streaming=False, **more)
+def make_spec(**fields: Any) -> ResponseSpec:
+    return ResponseSpec(model="m", is_streaming=False, **fields)
 
 
 def test_without_a_script_the_response_identifies_the_sandbox() -> None:
-    told = generate_response(wish(), None, words)
+    response = generate_response(make_spec(), None, count_words)
 
-    assert told.parts == (TextPart(DEFAULT_TEXT),)
-    assert (told.stop, told.output_tokens) == (StopReason.DONE, words(DEFAULT_TEXT))
+    assert response.parts == (TextPart(DEFAULT_TEXT),)
+    assert (response.stop, response.output_tokens) == (StopReason.DONE, count_words(DEFAULT_TEXT))
 
 
 @pytest.mark.parametrize(("forced_tool", "name"), [("", "look"), ("listen", "listen")])
 def test_a_forced_tool_is_called_with_what_its_schema_requires(forced_tool: str, name: str) -> None:
-    told = generate_response(wish(tools=TOOLS, forced_tool=forced_tool), None, words)
+    response = generate_response(make_spec(tools=TOOLS, forced_tool=forced_tool), None, count_words)
 
-    (called,) = told.parts
-    assert isinstance(called, ToolCallPart)
-    assert called.name == name
-    assert json.loads(called.arguments) == ({"path": "sandbox"} if name == "look" else {})
-    assert told.stop is StopReason.TOOL_CALL
+    (call,) = response.parts
+    assert isinstance(call, ToolCallPart)
+    assert call.name == name
+    assert json.loads(call.arguments) == ({"path": "sandbox"} if name == "look" else {})
+    assert response.stop is StopReason.TOOL_CALL
 
 
 def test_tools_that_are_not_forced_are_not_called() -> None:
-    assert generate_response(wish(tools=TOOLS), None, words).stop is StopReason.DONE
+    assert generate_response(make_spec(tools=TOOLS), None, count_words).stop is StopReason.DONE
 
 
 def test_a_step_may_have_thinking_text_and_tool_calls() -> None:
@@ -61,35 +61,41 @@ def test_a_step_may_have_thinking_text_and_tool_calls() -> None:
         text="I look.",
         tools=(ScriptedCall(name="look"), ScriptedCall(name="look", input={"path": "a"})),
     )
-    told = generate_response(wish(tools=TOOLS), step, words)
+    response = generate_response(make_spec(tools=TOOLS), step, count_words)
 
-    assert told.parts == (
+    assert response.parts == (
         ThinkingPart("Hm."),
         TextPart("I look."),
         ToolCallPart("look", '{"path": "sandbox"}'),
         ToolCallPart("look", '{"path": "a"}'),
     )
-    assert told.thinking_tokens == 1
-    assert told.output_tokens == 1 + 2 + 2 + 2
+    assert response.thinking_tokens == 1
+    assert response.output_tokens == 1 + 2 + 2 + 2
 
 
 def test_a_stop_sequence_ends_the_text_and_prevents_tool_calls() -> None:
     step = ScriptStep(text="one STOP two END", tools=(ScriptedCall(name="look"),))
-    told = generate_response(wish(stop_sequences=("END", "STOP")), step, words)
+    response = generate_response(make_spec(stop_sequences=("END", "STOP")), step, count_words)
 
-    assert told.parts == (TextPart("one "),)
-    assert (told.stop, told.stop_sequence) == (StopReason.SEQUENCE, "STOP")
+    assert response.parts == (TextPart("one "),)
+    assert (response.stop, response.stop_sequence) == (StopReason.SEQUENCE, "STOP")
 
 
 def test_the_lower_of_two_limits_is_the_stop_reason() -> None:
-    assert generate_response(wish(limit_tokens=3, window_tokens_left=9), None, words).stop is StopReason.LIMIT
-    assert generate_response(wish(limit_tokens=9, window_tokens_left=3), None, words).stop is StopReason.WINDOW
+    assert (
+        generate_response(make_spec(limit_tokens=3, window_tokens_left=9), None, count_words).stop
+        is StopReason.LIMIT
+    )
+    assert (
+        generate_response(make_spec(limit_tokens=9, window_tokens_left=3), None, count_words).stop
+        is StopReason.WINDOW
+    )
 
 
 def test_a_limit_of_zero_yields_an_empty_response() -> None:
-    told = generate_response(wish(limit_tokens=0), None, words)
+    response = generate_response(make_spec(limit_tokens=0), None, count_words)
 
-    assert (told.parts, told.output_tokens, told.stop) == ((), 0, StopReason.LIMIT)
+    assert (response.parts, response.output_tokens, response.stop) == ((), 0, StopReason.LIMIT)
 
 
 @settings(max_examples=limit_examples(100))
@@ -101,13 +107,17 @@ def test_a_limit_of_zero_yields_an_empty_response() -> None:
 )
 def test_no_response_exceeds_its_limit(thinking: str | None, text: str, calls: int, limit: int) -> None:
     step = ScriptStep(thinking=thinking, text=text, tools=(ScriptedCall(name="look"),) * calls)
-    told = generate_response(wish(tools=TOOLS, limit_tokens=limit), step, words)
+    response = generate_response(make_spec(tools=TOOLS, limit_tokens=limit), step, count_words)
 
-    api_format = sum(words(p.name + p.arguments if isinstance(p, ToolCallPart) else p.text) for p in told.parts)
-    assert api_format <= told.output_tokens <= limit
-    assert told.thinking_tokens <= told.output_tokens
-    whole = generate_response(wish(tools=TOOLS), step, words)
-    assert (told.parts == whole.parts) == (told.stop is not StopReason.LIMIT) or whole.output_tokens > limit
+    counted_tokens = sum(
+        count_words(p.name + p.arguments if isinstance(p, ToolCallPart) else p.text) for p in response.parts
+    )
+    assert counted_tokens <= response.output_tokens <= limit
+    assert response.thinking_tokens <= response.output_tokens
+    full = generate_response(make_spec(tools=TOOLS), step, count_words)
+    assert (response.parts == full.parts) == (
+        response.stop is not StopReason.LIMIT
+    ) or full.output_tokens > limit
 
 
 @given(st.text())
@@ -117,9 +127,11 @@ def test_the_chunks_of_a_text_join_to_the_text(text: str) -> None:
 
 
 def test_a_cut_never_leaves_only_whitespace() -> None:
-    told = generate_response(wish(limit_tokens=1), ScriptStep(text="     word"), lambda text: len(text) // 3)
+    response = generate_response(
+        make_spec(limit_tokens=1), ScriptStep(text="     word"), lambda text: len(text) // 3
+    )
 
-    assert told.parts == ()
+    assert response.parts == ()
 
 
 @pytest.mark.parametrize(

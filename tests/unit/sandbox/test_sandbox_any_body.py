@@ -16,7 +16,17 @@ from foveate.sandbox import validate_request
 from foveate.sandbox.http import SandboxRequest
 from foveate.sandbox.sandbox import Sandbox
 from tests.support.harness.example_limits import limit_examples
-from tests.support.scenarios.valid_requests import MARK, Json, assistant, call, claude, result, text, tool, user
+from tests.support.scenarios.valid_requests import (
+    BREAKPOINT,
+    Json,
+    assistant,
+    call,
+    claude,
+    result,
+    text,
+    tool,
+    user,
+)
 from tests.support.servers.sandbox import ManualClock
 
 JSON = st.recursive(
@@ -31,7 +41,7 @@ BODIES: dict[str, Json] = {
     "/v1/messages": claude(
         user("Hello", {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}),
         assistant(call()),
-        user(result(content=[text("found")]), text("And?", MARK)),
+        user(result(content=[text("found")]), text("And?", BREAKPOINT)),
         system=[text("Be brief.")],
         tools=[tool()],
         tool_choice={"type": "auto"},
@@ -76,13 +86,13 @@ BODIES: dict[str, Json] = {
 HEADERS = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
 
 
-def places(found: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def list_paths(found: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Yield the path of every value in JSON."""
     inner = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
-    return [path, *(deeper for name, value in inner for deeper in places(value, (*path, name)))]
+    return [path, *(deeper for name, value in inner for deeper in list_paths(value, (*path, name)))]
 
 
-def spoilt(body: Json, path: tuple[Any, ...], value: Any) -> Any:
+def replace_value(body: Json, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     body = copy.deepcopy(body)
@@ -113,8 +123,8 @@ def test_the_unmodified_bodies_are_accepted(sandbox: Sandbox, route: str) -> Non
 def test_a_body_with_any_value_anywhere_is_answered_or_rejected(
     sandbox: Sandbox, route: str, data: st.DataObject
 ) -> None:
-    path = data.draw(st.sampled_from(places(BODIES[route])))
-    body = msgspec.json.encode(spoilt(BODIES[route], path, data.draw(JSON)))
+    path = data.draw(st.sampled_from(list_paths(BODIES[route])))
+    body = msgspec.json.encode(replace_value(BODIES[route], path, data.draw(JSON)))
     reply = sandbox.reply(SandboxRequest(method="POST", path=route, headers=HEADERS, body=body))
 
     assert reply.status == 200 or 400 <= reply.status < 500

@@ -28,7 +28,7 @@ def model(*parts: Any) -> dict[str, Any]:
 HELLO = user({"text": "Hello"})
 
 
-def asked(
+def send(
     body: Any, *, name: str = "gemini-2.5-flash", method: str = "generateContent", query: str = ""
 ) -> SandboxReply:
     sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=(STEP,), repeat=True))
@@ -64,11 +64,11 @@ def test_valid_gemini_requests_are_answered(contents: list[Any]) -> None:
         "tools": [{"function_declarations": [{"name": "look", "parameters": {"type": "OBJECT"}}]}],
     }
 
-    assert asked(body).status == 200
+    assert send(body).status == 200
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({}, "contents is not specified"),
         ({"contents": []}, "out of range"),
@@ -93,16 +93,16 @@ def test_valid_gemini_requests_are_answered(contents: list[Any]) -> None:
         ({"contents": [model(CALL), user(RESULT)]}, "function call turn comes immediately after"),
     ],
 )
-def test_invalid_gemini_requests_get_the_error_text_of_google(body: Any, said: str) -> None:
-    reply = asked(body)
+def test_invalid_gemini_requests_get_the_error_text_of_google(body: Any, message: str) -> None:
+    reply = send(body)
     error = json.loads(reply.chunks[0])["error"]
 
     assert (reply.status, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
-    assert said in error["message"]
+    assert message in error["message"]
 
 
 def test_an_unknown_model_is_not_found_and_a_key_is_required() -> None:
-    assert asked({"contents": [HELLO]}, name="nobody").status == 404
+    assert send({"contents": [HELLO]}, name="nobody").status == 404
     ask = SandboxRequest(
         method="POST", path="/v1beta/models/gemini-2.5-flash:generateContent", headers={}, body=b"{}"
     )
@@ -112,10 +112,10 @@ def test_an_unknown_model_is_not_found_and_a_key_is_required() -> None:
 @pytest.mark.parametrize("query", ["alt=sse", ""])
 def test_usage_is_the_same_in_a_stream_and_in_a_whole_response(query: str) -> None:
     body = {"contents": [HELLO], "generationConfig": {"candidateCount": 2}}
-    usage = read_response_usage(Format.GEMINI, asked(body).chunks[0])
+    usage = read_response_usage(Format.GEMINI, send(body).chunks[0])
     reader = StreamReader(Format.GEMINI)
-    for piece in asked(body, method="streamGenerateContent", query=query).chunks:
-        reader.feed(piece)
+    for chunk in send(body, method="streamGenerateContent", query=query).chunks:
+        reader.feed(chunk)
     reader.end()
 
     assert usage is not None
@@ -125,9 +125,9 @@ def test_usage_is_the_same_in_a_stream_and_in_a_whole_response(query: str) -> No
 
 
 def test_a_count_equals_the_reported_usage() -> None:
-    bare = asked({"contents": [HELLO]}, method="countTokens")
-    wrapped = asked({"generateContentRequest": {"contents": [HELLO]}}, method="countTokens")
-    billed = read_response_usage(Format.GEMINI, asked({"contents": [HELLO]}).chunks[0])
+    bare = send({"contents": [HELLO]}, method="countTokens")
+    wrapped = send({"generateContentRequest": {"contents": [HELLO]}}, method="countTokens")
+    billed = read_response_usage(Format.GEMINI, send({"contents": [HELLO]}).chunks[0])
 
     assert billed is not None
     for reply in (bare, wrapped):

@@ -17,10 +17,10 @@ LOOK = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 LISTEN = {"type": "function", "function": {"name": "listen"}}
 WRITE = {"type": "custom", "custom": {"name": "write"}}
 FLAT = [{"type": "function", "name": "look", "parameters": SCHEMA}, {"type": "custom", "name": "write"}]
-OLDER = [{"name": "listen"}, {"name": "look", "parameters": SCHEMA}]
+LEGACY = [{"name": "listen"}, {"name": "look", "parameters": SCHEMA}]
 
 
-def asked(path: str, body: Json, *steps: ScriptStep) -> tuple[bytes, ...]:
+def send(path: str, body: Json, *steps: ScriptStep) -> tuple[bytes, ...]:
     sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=steps))
     reply = sandbox.reply(
         SandboxRequest(method="POST", path=path, headers=HEADERS, body=json.dumps(body).encode())
@@ -30,13 +30,13 @@ def asked(path: str, body: Json, *steps: ScriptStep) -> tuple[bytes, ...]:
 
 
 def completion(body: Json, *steps: ScriptStep) -> Json:
-    found: Json = json.loads(asked("/v1/chat/completions", body, *steps)[0])
+    found: Json = json.loads(send("/v1/chat/completions", body, *steps)[0])
     return found
 
 
 def chunks(body: Json) -> list[Json]:
     """Return the deltas of the first choice of a stream."""
-    lines = b"".join(asked("/v1/chat/completions", body | {"stream": True})).decode().splitlines()
+    lines = b"".join(send("/v1/chat/completions", body | {"stream": True})).decode().splitlines()
     rows = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     return [row["choices"][0]["delta"] for row in rows if row["choices"] and row["choices"][0]["index"] == 0]
 
@@ -63,10 +63,10 @@ def test_a_forced_tool_is_called_in_chat_completions(choice: Any, kind: str, nam
     assert told["finish_reason"] == "tool_calls"
     assert (call["type"], call[kind]["name"]) == (kind, name)
     assert call[kind]["input" if kind == "custom" else "arguments"]
-    first, *others = [delta["tool_calls"][0] for delta in chunks(body) if "tool_calls" in delta]
+    first, *rest = [delta["tool_calls"][0] for delta in chunks(body) if "tool_calls" in delta]
     assert first[kind]["name"] == name
     field = "input" if kind == "custom" else "arguments"
-    assert "".join(piece[kind][field] for piece in others) == call[kind][field]
+    assert "".join(piece[kind][field] for piece in rest) == call[kind][field]
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", allowed("auto", LOOK)])
@@ -78,16 +78,16 @@ def test_a_tool_that_is_not_forced_is_not_called(choice: Any) -> None:
 
 
 def test_a_legacy_function_is_called_in_the_legacy_format() -> None:
-    body = chat(functions=OLDER, function_call={"name": "look"})
+    body = chat(functions=LEGACY, function_call={"name": "look"})
     (told,) = completion(body)["choices"]
 
     assert told["finish_reason"] == "function_call"
     assert told["message"]["function_call"] == {"name": "look", "arguments": '{"path": "sandbox"}'}
     assert "tool_calls" not in told["message"]
-    first, *others = [delta["function_call"] for delta in chunks(body) if "function_call" in delta]
+    first, *rest = [delta["function_call"] for delta in chunks(body) if "function_call" in delta]
     assert first == {"name": "look", "arguments": ""}
-    assert "".join(piece["arguments"] for piece in others) == '{"path": "sandbox"}'
-    (silent,) = completion(chat(functions=OLDER, function_call="auto"))["choices"]
+    assert "".join(piece["arguments"] for piece in rest) == '{"path": "sandbox"}'
+    (silent,) = completion(chat(functions=LEGACY, function_call="auto"))["choices"]
     assert silent["finish_reason"] == "stop"
 
 
@@ -105,10 +105,10 @@ def test_a_legacy_function_is_called_in_the_legacy_format() -> None:
 )
 def test_a_forced_tool_is_called_in_the_responses_api(choice: Any, kind: str, name: str) -> None:
     body = response(tools=FLAT, tool_choice=choice)
-    (item,) = json.loads(asked("/v1/responses", body)[0])["output"]
+    (item,) = json.loads(send("/v1/responses", body)[0])["output"]
     assert (item["type"], item["name"], item["status"]) == (kind, name, "completed")
 
-    lines = b"".join(asked("/v1/responses", body | {"stream": True})).decode().splitlines()
+    lines = b"".join(send("/v1/responses", body | {"stream": True})).decode().splitlines()
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
     field, stem = (
         ("input", "custom_tool_call_input")
@@ -118,28 +118,28 @@ def test_a_forced_tool_is_called_in_the_responses_api(choice: Any, kind: str, na
             "function_call_arguments",
         )
     )
-    pieces = [event["delta"] for event in events if event["type"] == f"response.{stem}.delta"]
-    assert "".join(pieces) == item[field]
+    deltas = [event["delta"] for event in events if event["type"] == f"response.{stem}.delta"]
+    assert "".join(deltas) == item[field]
     (done,) = [event for event in events if event["type"] == f"response.{stem}.done"]
     assert done[field] == item[field]
 
 
 def test_a_custom_tool_call_and_its_output_are_accepted() -> None:
     body = response(tools=FLAT, tool_choice={"type": "custom", "name": "write"})
-    (item,) = json.loads(asked("/v1/responses", body)[0])["output"]
+    (item,) = json.loads(send("/v1/responses", body)[0])["output"]
     output = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "written"}
 
-    asked("/v1/responses", response({"role": "user", "content": "x"}, item, output))
+    send("/v1/responses", response({"role": "user", "content": "x"}, item, output))
 
 
 def test_a_call_of_a_namespaced_tool_names_the_namespace_and_is_accepted() -> None:
     namespace = {"type": "namespace", "name": "files", "tools": FLAT}
     body = response(tools=[namespace], tool_choice="required")
-    (item,) = json.loads(asked("/v1/responses", body)[0])["output"]
+    (item,) = json.loads(send("/v1/responses", body)[0])["output"]
     output = {"type": "function_call_output", "call_id": item["call_id"], "output": "seen"}
 
     assert (item["name"], item["namespace"]) == ("look", "files")
-    asked("/v1/responses", response({"role": "user", "content": "x"}, item, output))
+    send("/v1/responses", response({"role": "user", "content": "x"}, item, output))
 
 
 def test_messages_between_agents_are_accepted() -> None:
@@ -149,13 +149,13 @@ def test_messages_between_agents_are_accepted() -> None:
     ]
     message = {"type": "agent_message", "author": "/root", "recipient": "/root/one", "content": content}
 
-    asked("/v1/responses", response({"role": "user", "content": "x"}, message))
+    send("/v1/responses", response({"role": "user", "content": "x"}, message))
 
 
 def test_a_client_side_provider_tool_can_be_forced() -> None:
     tools = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]
     body = claude(tools=[*tools, tool()], tool_choice={"type": "any"})
-    (block,) = json.loads(asked("/v1/messages", body)[0])["content"]
+    (block,) = json.loads(send("/v1/messages", body)[0])["content"]
 
     assert (block["type"], block["name"]) == ("tool_use", "bash")
 

@@ -13,9 +13,9 @@ from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import Script, ScriptedCall, ScriptStep
 from tests.support.scenarios.valid_requests import (
     BINDING,
-    LONG_MARK,
-    MARK,
-    MARKING_GPT,
+    BREAKPOINT,
+    BREAKPOINT_GPT,
+    LONG_BREAKPOINT,
     Json,
     chat,
     claude,
@@ -34,44 +34,48 @@ STEPS = (
 ROUTES: dict[Format, tuple[str, Json]] = {
     Format.ANTHROPIC: (
         "/v1/messages",
-        claude(user(text("Hello", MARK)), model=BINDING, system=[text(LONG, LONG_MARK)]),
+        claude(user(text("Hello", BREAKPOINT)), model=BINDING, system=[text(LONG, LONG_BREAKPOINT)]),
     ),
     Format.CHAT: (
         "/v1/chat/completions",
-        chat({"role": "user", "content": LONG}, model=MARKING_GPT),
+        chat({"role": "user", "content": LONG}, model=BREAKPOINT_GPT),
     ),
-    Format.RESPONSES: ("/v1/responses", response({"role": "user", "content": LONG}, model=MARKING_GPT)),
+    Format.RESPONSES: ("/v1/responses", response({"role": "user", "content": LONG}, model=BREAKPOINT_GPT)),
 }
 
 
-def pieces(api_format: Format, step: ScriptStep, *, streams: bool, again: bool) -> tuple[bytes, ...]:
+def response_chunks(
+    api_format: Format, step: ScriptStep, *, is_streaming: bool, is_repeated: bool
+) -> tuple[bytes, ...]:
     """Return the response of a new sandbox, or of one that got the same request before."""
     path, body = ROUTES[api_format]
-    asked: Any = body | {"stream": streams}
-    if api_format is Format.CHAT and streams:
+    asked: Any = body | {"stream": is_streaming}
+    if api_format is Format.CHAT and is_streaming:
         asked["stream_options"] = {"include_usage": True}
     sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=(step,), repeat=True))
     ask = SandboxRequest(method="POST", path=path, headers=HEADERS, body=json.dumps(asked).encode())
-    for _ in range(2 if again else 1):
+    for _ in range(2 if is_repeated else 1):
         reply = sandbox.reply(ask)
     assert reply.status == 200
     return reply.chunks
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("is_repeated", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("api_format", ROUTES)
 def test_usage_is_the_same_in_a_stream_and_in_a_whole_response(
-    api_format: Format, step: ScriptStep, again: bool
+    api_format: Format, step: ScriptStep, is_repeated: bool
 ) -> None:
-    usage = read_response_usage(api_format, pieces(api_format, step, streams=False, again=again)[0])
+    usage = read_response_usage(
+        api_format, response_chunks(api_format, step, is_streaming=False, is_repeated=is_repeated)[0]
+    )
     reader = StreamReader(api_format)
-    for piece in pieces(api_format, step, streams=True, again=again):
-        reader.feed(piece)
+    for chunk in response_chunks(api_format, step, is_streaming=True, is_repeated=is_repeated):
+        reader.feed(chunk)
 
     assert usage is not None
     assert usage.output_tokens > 0
-    if again:
+    if is_repeated:
         assert usage.cache.read > 1_500
     else:
         assert usage.cache.written_5m + usage.cache.written_1h > 1_500

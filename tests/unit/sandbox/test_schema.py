@@ -12,16 +12,16 @@ from foveate.sandbox.schema import RequestSchemas, Violation
 
 TABLES = sorted(Path(schema.__file__).parent.glob("schemas/*.toml"))
 
-SMALL: dict[str, dict[str, Any]] = {
+SMALL_TABLE: dict[str, dict[str, Any]] = {
     "box": {"name": "string!", "size": "number 1..9", "tags": "[= red blue] 1..2", "lid": "string / @lid"},
     "lid": {"default": "flat", "flat": {"*": "any"}, "round high": {"width": "integer!"}},
     "big_box": {"...": "box", "name": "string", "floor": "@lid: round"},
 }
 
 
-def wrong(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
+def find_errors(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
     """Return the errors by the table above."""
-    errors = RequestSchemas(SMALL).find_errors(name, found)
+    errors = RequestSchemas(SMALL_TABLE).find_errors(name, found)
     return [
         (".".join(str(step) for step in error.path if not isinstance(step, schema.TypeTag)), error.violation)
         for error in errors
@@ -73,4 +73,4 @@ def test_every_schema_table_is_valid_and_has_no_dangling_references(path: Path) 
 def test_schema_errors_name_their_path(
     name: str, found: dict[str, Any], faults: list[tuple[str, Violation]]
 ) -> None:
-    assert wrong(name, found) == faults
+    assert find_errors(name, found) == faults

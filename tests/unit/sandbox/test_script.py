@@ -10,14 +10,14 @@ from foveate.sandbox.script import Script, ScriptedCall, ScriptStep, read_script
 ROOT = Path(__file__).parents[3]
 
 
-def written(tmp_path: Path, text: str, name: str = "script.yaml") -> Path:
+def write_script(tmp_path: Path, text: str, name: str = "script.yaml") -> Path:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_a_script_can_be_a_list_of_steps(tmp_path: Path) -> None:
-    path = written(tmp_path, "- text: One.\n- tools: [{name: look, input: {path: a}}]\n  thinking: Hm.\n")
+    path = write_script(tmp_path, "- text: One.\n- tools: [{name: look, input: {path: a}}]\n  thinking: Hm.\n")
 
     assert read_script(path) == Script(
         steps=(
@@ -29,7 +29,7 @@ def test_a_script_can_be_a_list_of_steps(tmp_path: Path) -> None:
 
 def test_a_script_can_be_json_and_repeat(tmp_path: Path) -> None:
     script = read_script(
-        written(tmp_path, '{"steps": [{"text": "a"}, {"text": "b"}], "repeat": true}', "s.json")
+        write_script(tmp_path, '{"steps": [{"text": "a"}, {"text": "b"}], "repeat": true}', "s.json")
     )
 
     assert [script.step(number) for number in range(3)] == [
@@ -52,7 +52,7 @@ def test_the_example_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "says"),
+    ("text", "line", "key", "message"),
     [
         ("- text: a\n- txet: b\n", 2, "1", "unknown field `txet`"),
         ("steps:\n- text: a\n- status: 200\n", 3, "steps.1.status", ">= 400"),
@@ -61,12 +61,12 @@ def test_the_example_can_be_read() -> None:
         ("repeat: maybe\n", 1, "repeat", "expected `bool`"),
     ],
 )
-def test_errors_in_a_script_name_the_line(tmp_path: Path, text: str, line: int, key: str, says: str) -> None:
+def test_errors_in_a_script_name_the_line(tmp_path: Path, text: str, line: int, key: str, message: str) -> None:
     with pytest.raises(BadSetting) as found:
-        read_script(written(tmp_path, text))
+        read_script(write_script(tmp_path, text))
 
     assert (found.value.line, found.value.key) == (line, key)
-    assert says in found.value.reason
+    assert message in found.value.reason
 
 
 def test_a_missing_script_is_reported(tmp_path: Path) -> None:

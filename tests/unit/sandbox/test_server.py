@@ -27,12 +27,12 @@ SCOPE: dict[str, Any] = {
 class Client:
     """An ASGI client that sends a body in chunks, records the response, and may disconnect."""
 
-    def __init__(self, *pieces: bytes, goes: bool = False) -> None:
+    def __init__(self, *chunks: bytes, disconnects: bool = False) -> None:
         self._waiting = [
-            {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
-            for number, piece in enumerate(pieces, 1)
+            {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
+            for number, chunk in enumerate(chunks, 1)
         ]
-        self._goes = goes
+        self._goes = disconnects
         self.sent: list[Mapping[str, Any]] = []
 
     async def receive(self) -> Any:
@@ -65,16 +65,18 @@ def app(
     )
 
 
-async def asked(made: SandboxApp, pieces: Sequence[bytes], *, goes: bool = False) -> Client:
-    client = Client(*pieces, goes=goes)
-    await made(SCOPE, client.receive, client.send)
+async def send_request(
+    sandbox_app: SandboxApp, chunks: Sequence[bytes], *, disconnects: bool = False
+) -> Client:
+    client = Client(*chunks, disconnects=disconnects)
+    await sandbox_app(SCOPE, client.receive, client.send)
     return client
 
 
 async def test_a_body_may_arrive_in_chunks() -> None:
     body = json.dumps(claude()).encode()
     heard: list[SandboxRequest] = []
-    client = await asked(app(heard=heard), [body[:10], body[10:]])
+    client = await send_request(app(heard=heard), [body[:10], body[10:]])
 
     assert client.status == 200
     assert client.sent[-1] == {"type": "http.response.body", "body": b""}
@@ -84,7 +86,7 @@ async def test_a_body_may_arrive_in_chunks() -> None:
 
 async def test_a_long_body_is_counted_in_a_thread() -> None:
     body = json.dumps(claude(user("word " * 20_000))).encode()
-    client = await asked(app(), [body])
+    client = await send_request(app(), [body])
 
     assert client.status == 200
     assert json.loads(client.body)["usage"]["input_tokens"] > 10_000
@@ -92,14 +94,14 @@ async def test_a_long_body_is_counted_in_a_thread() -> None:
 
 async def test_a_body_that_is_too_long_is_not_kept_in_memory() -> None:
     heard: list[SandboxRequest] = []
-    client = await asked(app(heard=heard), [b" " * (MAX_BODY_BYTES // 4)] * 6)
+    client = await send_request(app(heard=heard), [b" " * (MAX_BODY_BYTES // 4)] * 6)
 
     assert client.status == 413
     assert len(heard[0].body) <= MAX_BODY_BYTES * 5 // 4
 
 
 async def test_a_client_that_disconnects_during_its_request_gets_no_response() -> None:
-    client = Client(goes=True)
+    client = Client(disconnects=True)
     await app()(SCOPE, client.receive, client.send)
 
     assert client.sent == []
@@ -110,14 +112,14 @@ async def test_a_client_that_disconnects_while_waiting_is_noticed(step: ScriptSt
     lost: list[SandboxRequest] = []
     body = json.dumps(claude(stream=True)).encode()
     async with asyncio.timeout(10):
-        await asked(app(step, lost=lost), [body], goes=True)
+        await send_request(app(step, lost=lost), [body], disconnects=True)
 
     assert len(lost) == 1
 
 
 async def test_an_interrupted_response_is_not_terminated() -> None:
     body = json.dumps(claude(stream=True)).encode()
-    client = await asked(app(ScriptStep(disconnect_after=2)), [body])
+    client = await send_request(app(ScriptStep(disconnect_after=2)), [body])
 
     assert [message.get("more_body") for message in client.sent] == [None, True, True]
 
@@ -130,9 +132,9 @@ async def test_scopes_other_than_http_are_ignored() -> None:
 
 
 def test_an_address_is_one_that_can_be_connected_to() -> None:
-    for host, shown in (("0.0.0.0", "http://127.0.0.1:"), ("127.0.0.1", "http://127.0.0.1:")):
+    for host, address_text in (("0.0.0.0", "http://127.0.0.1:"), ("127.0.0.1", "http://127.0.0.1:")):
         with open_listening_socket(host, 0) as where:
-            assert socket_url(where) == f"{shown}{where.getsockname()[1]}"
+            assert socket_url(where) == f"{address_text}{where.getsockname()[1]}"
             socket.create_connection(("127.0.0.1", where.getsockname()[1]), timeout=5).close()
 
 

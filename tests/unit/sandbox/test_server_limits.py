@@ -51,16 +51,16 @@ NAMES = [str(number) for number in range(10)]
     ids=["a long string", "lists in lists", "itself, ten times", "many parts", "many names", "a long constant"],
 )
 def test_an_example_value_is_short_whatever_its_schema_requires(schema: Json) -> None:
-    begun = time.thread_time()
+    started_at = time.thread_time()
     value = build_example(schema)
 
     assert len(to_json(value)) < 64 * 1024
-    assert time.thread_time() - begun < 5
+    assert time.thread_time() - started_at < 5
 
 
-async def posted(app: SandboxApp, body: Json) -> int:
+async def post(app: SandboxApp, body: Json) -> int:
     waiting = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-    sent: list[MutableMapping[str, Any]] = []
+    messages: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
         if not waiting:
@@ -68,18 +68,18 @@ async def posted(app: SandboxApp, body: Json) -> int:
         return waiting.pop()
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+        messages.append(message)
 
     await app(SCOPE, receive, send)
-    return int(sent[0]["status"])
+    return int(messages[0]["status"])
 
 
 async def test_a_short_request_does_not_wait_for_a_long_one() -> None:
     app = SandboxApp(Sandbox(clock=ManualClock(), seed=b"x"))
-    long = asyncio.create_task(posted(app, claude(user("some words of a tale " * 200_000), model=BINDING)))
+    long = asyncio.create_task(post(app, claude(user("some words of a tale " * 200_000), model=BINDING)))
     await asyncio.sleep(0)  # so that the long one has started
 
-    assert await posted(app, claude(model=BINDING)) == 200
+    assert await post(app, claude(model=BINDING)) == 200
     assert not long.done()
     assert await long in (200, 400)
 
@@ -130,7 +130,7 @@ def test_a_stored_item_can_be_referenced() -> None:
 
 
 def test_a_port_in_use_is_reported() -> None:
-    with open_listening_socket("127.0.0.1", 0) as where, pytest.raises(CannotListen) as found:
-        open_listening_socket("127.0.0.1", where.getsockname()[1])
+    with open_listening_socket("127.0.0.1", 0) as listener, pytest.raises(CannotListen) as found:
+        open_listening_socket("127.0.0.1", listener.getsockname()[1])
 
     assert found.value.reason == "Address already in use"

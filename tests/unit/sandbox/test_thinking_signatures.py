@@ -16,20 +16,20 @@ from foveate.sandbox.sandbox import Sandbox
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.valid_requests import (
     BINDING,
+    BREAKPOINT,
     CLAUDE,
-    LONG_MARK,
-    MARK,
+    LONG_BREAKPOINT,
     Json,
+    accepts,
     assistant,
     call,
     claude,
-    refusal,
+    rejection,
     result,
-    takes,
     text,
     tool,
     user,
-    verdict,
+    validate,
 )
 from tests.support.servers.sandbox import ManualClock
 
@@ -38,27 +38,27 @@ TOOLS = [tool()]
 SYSTEM = [text("Be brief."), text("Be kind.")]
 
 
-def thought(asked: Json, said: str = "Hm.") -> Json:
+def make_thinking(asked: Json, thinking_text: str = "Hm.") -> Json:
     """Return the thinking block of a response."""
     signature = thinking_signatures.sign_thinking(
-        asked["model"], thinking_signatures.hash_prefix(asked).digest(), said
+        asked["model"], thinking_signatures.hash_prefix(asked).digest(), thinking_text
     )
-    return {"type": "thinking", "thinking": said, "signature": signature}
+    return {"type": "thinking", "thinking": thinking_text, "signature": signature}
 
 
-def continued(model: str = BINDING) -> Json:
+def make_history(model: str = BINDING) -> Json:
     """Return a request of four turns with thinking in each assistant turn."""
     body = claude(user("Look at it."), model=model, tools=TOOLS, system=SYSTEM)
-    body["messages"].append(assistant(thought(body), call("a")))
+    body["messages"].append(assistant(make_thinking(body), call("a")))
     body["messages"].append(user(result("a")))
-    body["messages"].append(assistant(thought(body, "Aha."), "It is there."))
+    body["messages"].append(assistant(make_thinking(body, "Aha."), "It is there."))
     body["messages"].append(user("Thanks."))
     return copy.deepcopy(body)
 
 
 @pytest.mark.parametrize("model", [*BOUND, CLAUDE])
 def test_an_unchanged_history_is_accepted(model: str) -> None:
-    assert takes(Format.ANTHROPIC, continued(model))
+    assert accepts(Format.ANTHROPIC, make_history(model))
 
 
 EDITS: dict[str, Callable[[Json], object]] = {
@@ -78,9 +78,9 @@ EDITS: dict[str, Callable[[Json], object]] = {
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 @pytest.mark.parametrize("model", BOUND)
 def test_an_edit_before_a_bound_thinking_block_is_detected(model: str, edit: Callable[[Json], object]) -> None:
-    body = continued(model)
+    body = make_history(model)
     edit(body)
-    found = refusal(Format.ANTHROPIC, body)
+    found = rejection(Format.ANTHROPIC, body)
 
     assert "prefix_mismatch" in found.message
     assert found.message.startswith("messages.")
@@ -88,76 +88,76 @@ def test_an_edit_before_a_bound_thinking_block_is_detected(model: str, edit: Cal
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 def test_models_without_binding_accept_an_edited_history(edit: Callable[[Json], object]) -> None:
-    body = continued(CLAUDE)
+    body = make_history(CLAUDE)
     edit(body)
 
-    assert takes(Format.ANTHROPIC, body)
+    assert accepts(Format.ANTHROPIC, body)
 
 
 def test_thinking_blocks_after_an_edit_are_dropped_on_request() -> None:
-    body = continued()
+    body = make_history()
     body["messages"][0]["content"][0]["text"] = "Look away."
     binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
     asking = body | {"thinking": {"type": "adaptive"} | binding}
 
-    assert takes(Format.ANTHROPIC, asking, betas=["thinking-binding-controls-2026-08-01"])
+    assert accepts(Format.ANTHROPIC, asking, betas=["thinking-binding-controls-2026-08-01"])
     says = "thinking.adaptive.block_binding: Extra inputs are not permitted"
-    assert refusal(Format.ANTHROPIC, asking, betas=["another-2026-01-01"]).message == says
+    assert rejection(Format.ANTHROPIC, asking, betas=["another-2026-01-01"]).message == says
 
 
 def test_a_history_without_thinking_blocks_may_be_edited() -> None:
-    body = continued()
+    body = make_history()
     for message in body["messages"]:
         message["content"] = [block for block in message["content"] if block["type"] != "thinking"]
     body["messages"][0]["content"][0]["text"] = "Look away."
 
-    assert takes(Format.ANTHROPIC, body)
+    assert accepts(Format.ANTHROPIC, body)
 
 
 def test_moved_breakpoints_are_not_an_edit() -> None:
-    body = continued()
-    body["system"][1]["cache_control"] = LONG_MARK
-    body["messages"][2]["content"][0]["cache_control"] = MARK
+    body = make_history()
+    body["system"][1]["cache_control"] = LONG_BREAKPOINT
+    body["messages"][2]["content"][0]["cache_control"] = BREAKPOINT
 
-    assert takes(Format.ANTHROPIC, body)
+    assert accepts(Format.ANTHROPIC, body)
 
 
 def test_a_string_and_its_text_block_are_the_same_history() -> None:
-    body = continued()
+    body = make_history()
     body["messages"][0]["content"] = "Look at it."
 
-    assert takes(Format.ANTHROPIC, body)
+    assert accepts(Format.ANTHROPIC, body)
 
 
 def test_null_fields_are_not_an_edit() -> None:
-    body = continued()
+    body = make_history()
     body["messages"][3]["content"][1]["citations"] = None
 
-    assert takes(Format.ANTHROPIC, body)
+    assert accepts(Format.ANTHROPIC, body)
 
 
 def test_a_thinking_block_of_another_model_is_silently_ignored() -> None:
-    body = continued("claude-opus-5-5") | {"model": "claude-fable-5-1"}
+    body = make_history("claude-opus-5-5") | {"model": "claude-fable-5-1"}
     body["messages"][0]["content"][0]["text"] = "Look away."
 
-    assert takes(Format.ANTHROPIC, body)
+    assert accepts(Format.ANTHROPIC, body)
 
 
 @pytest.mark.parametrize("model", [CLAUDE, BINDING])
 @pytest.mark.parametrize("signature", ["", "forged", "AAAA", base64.b64encode(b"x" * 80).decode(), "ü"])
 def test_a_forged_signature_is_rejected_by_every_model(model: str, signature: str) -> None:
-    body = continued(model)
+    body = make_history(model)
     body["messages"][1]["content"][0]["signature"] = signature
 
     assert (
-        refusal(Format.ANTHROPIC, body).message
+        rejection(Format.ANTHROPIC, body).message
         == "messages.1.content.0: Invalid `signature` in `thinking` block"
     )
 
 
 def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
     """The prefix digest in the signature is readable, but only the sandbox can sign it."""
-    body = continued()
+    body = make_history()
     body["messages"][0]["content"][0]["text"] = "Look away."
     block = body["messages"][1]["content"][0]
     sealed = bytearray(base64.b64decode(block["signature"]))
@@ -165,14 +165,14 @@ def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
     sealed[16:32] = thinking_signatures.hash_prefix(before).digest()
     block["signature"] = base64.b64encode(sealed).decode()
 
-    assert "Invalid `signature`" in refusal(Format.ANTHROPIC, body).message
+    assert "Invalid `signature`" in rejection(Format.ANTHROPIC, body).message
 
 
 def test_a_changed_thinking_block_is_rejected() -> None:
-    body = continued(CLAUDE)
+    body = make_history(CLAUDE)
     body["messages"][3]["content"][0]["thinking"] = "Oho."
 
-    assert refusal(Format.ANTHROPIC, body).message.startswith("messages.3.content.0: Invalid `signature`")
+    assert rejection(Format.ANTHROPIC, body).message.startswith("messages.3.content.0: Invalid `signature`")
 
 
 @settings(max_examples=limit_examples(60))
@@ -182,15 +182,15 @@ def test_a_changed_thinking_block_is_rejected() -> None:
 )
 def test_every_edit_of_any_earlier_message_is_detected(turns: list[str], data: st.DataObject) -> None:
     body = claude(*(user(turn) for turn in turns), model=BINDING)
-    body["messages"].append(assistant(thought(body), "Done."))
+    body["messages"].append(assistant(make_thinking(body), "Done."))
     body["messages"].append(user("And now?"))
-    assert verdict(Format.ANTHROPIC, body) is None
+    assert validate(Format.ANTHROPIC, body) is None
     edited = data.draw(st.integers(0, len(turns) - 1))
     body["messages"][edited]["content"][0]["text"] += data.draw(
         st.text(st.characters(categories=["L"]), min_size=1)
     )
 
-    found = verdict(Format.ANTHROPIC, body)
+    found = validate(Format.ANTHROPIC, body)
     assert found is not None
     assert "prefix_mismatch" in found.message
 

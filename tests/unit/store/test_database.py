@@ -22,7 +22,7 @@ from foveate.store.sqlite import SQLiteDatabase
 NO_ROWS = cast("Transaction", None)
 
 
-class Slow:
+class SlowDatabase:
     """A database that counts concurrent reads."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Slow:
 
 
 async def test_concurrent_dashboard_reads_are_limited() -> None:
-    database = Slow()
+    database = SlowDatabase()
     aside = LowPriorityReader(database)
 
     assert await asyncio.gather(*(aside.read(lambda _: "found") for _ in range(20))) == ["found"] * 20
@@ -52,7 +52,7 @@ async def test_a_failed_or_cancelled_read_frees_its_slot() -> None:
     def fail(_: Transaction) -> int:
         raise StoreUnavailable("here", "is gone")
 
-    aside = LowPriorityReader(Slow(), max_concurrent=1)
+    aside = LowPriorityReader(SlowDatabase(), max_concurrent=1)
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             await aside.read(fail)
@@ -64,7 +64,7 @@ async def test_a_failed_or_cancelled_read_frees_its_slot() -> None:
 
 
 def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
-    aside = LowPriorityReader(Slow(), max_concurrent=1)
+    aside = LowPriorityReader(SlowDatabase(), max_concurrent=1)
 
     async def read() -> list[int]:
         return await asyncio.gather(*(aside.read(lambda _: 3) for _ in range(3)))
@@ -73,7 +73,7 @@ def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
 
 
 async def test_totals_are_converted_in_the_reader_thread_and_not_on_the_event_loop(tmp_path: Path) -> None:
-    made: list[object] = []
+    threads: list[object] = []
 
     class Seen:
         def __init__(self, database: Reader) -> None:
@@ -81,13 +81,13 @@ async def test_totals_are_converted_in_the_reader_thread_and_not_on_the_event_lo
 
         async def read(self, work: TransactionCallback[T]) -> T:
             found = await self._database.read(work)
-            made.append(found)
+            threads.append(found)
             return found
 
     database = SQLiteDatabase.open(tmp_path / "store.sqlite", wait_seconds=5)
     try:
-        told = await SqlRollupStore(Seen(database)).sum_totals()
+        result = await SqlRollupStore(Seen(database)).sum_totals()
     finally:
         await database.close()
 
-    assert made == [told] == [[((), Totals())]]
+    assert threads == [result] == [[((), Totals())]]

@@ -29,14 +29,14 @@ def test_a_process_that_writes_again_queues_behind_waiting_writers(tmp_path: Pat
         with waiting.hold_turn():
             order.append("waiting")
 
-    other = Thread(target=write)
+    other_queue = Thread(target=write)
     with busy.hold_turn():
         order.append("busy")
-        other.start()
+        other_queue.start()
         wait_until(lambda: is_queued(database), bool, 30)
     with busy.hold_turn():
         order.append("busy again")
-    other.join()
+    other_queue.join()
     busy.close()
     waiting.close()
 
@@ -45,9 +45,9 @@ def test_a_process_that_writes_again_queues_behind_waiting_writers(tmp_path: Pat
 
 def test_a_writer_proceeds_if_another_process_holds_the_turn_too_long(tmp_path: Path) -> None:
     database = tmp_path / "store.sqlite"
-    stuck, other = WriterQueue(database), WriterQueue(database)
+    stuck, other_queue = WriterQueue(database), WriterQueue(database)
     wrote = Event()
-    with stuck.hold_turn(), other.hold_turn():
+    with stuck.hold_turn(), other_queue.hold_turn():
         wrote.set()
 
     assert wrote.is_set()

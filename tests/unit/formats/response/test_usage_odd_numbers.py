@@ -17,7 +17,7 @@ from foveate.sandbox.response import ResponseMetadata
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import Script
 from tests.support.harness.example_limits import limit_examples
-from tests.support.scenarios.valid_requests import MARKING_GPT, response
+from tests.support.scenarios.valid_requests import BREAKPOINT_GPT, response
 from tests.support.servers.sandbox import ManualClock
 
 CHAT_BILL = b'"usage":{"prompt_tokens":1000,"completion_tokens":500}'
@@ -112,7 +112,9 @@ def test_the_bill_of_responses_is_read_as_the_sandbox_means_it(meant: CacheUsage
 
 def test_what_responses_keep_for_twelve_hours_is_written_for_the_long_time() -> None:
     text = "These words are kept. " * 800
-    asked = response({"role": "user", "content": text}, model=MARKING_GPT, prompt_cache_options={"ttl": "12h"})
+    asked = response(
+        {"role": "user", "content": text}, model=BREAKPOINT_GPT, prompt_cache_options={"ttl": "12h"}
+    )
     headers = {"authorization": "Bearer k"}
     sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=()))
     ask = SandboxRequest(method="POST", path="/v1/responses", headers=headers, body=json.dumps(asked).encode())

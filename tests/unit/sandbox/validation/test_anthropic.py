@@ -6,19 +6,19 @@ from foveate.model import Format
 from foveate.sandbox.models import find_model, list_model_names
 from tests.support.scenarios.valid_requests import (
     BINDING,
+    BREAKPOINT,
     CLAUDE,
-    MARK,
     Json,
+    accepts,
     assistant,
     call,
     claude,
-    refusal,
+    rejection,
     result,
-    takes,
     text,
     tool,
     user,
-    verdict,
+    validate,
 )
 
 ANTHROPIC = Format.ANTHROPIC
@@ -54,12 +54,12 @@ PLAIN = claude()
     ],
 )
 def test_valid_requests_are_accepted(body: Json) -> None:
-    assert takes(ANTHROPIC, body)
+    assert accepts(ANTHROPIC, body)
 
 
 def test_every_model_on_the_list_is_known() -> None:
     for name in list_model_names(ANTHROPIC):
-        assert takes(ANTHROPIC, PLAIN | {"model": name})
+        assert accepts(ANTHROPIC, PLAIN | {"model": name})
         model = find_model(ANTHROPIC, name)
         assert model is not None
         assert model.max_output_tokens >= 32_000
@@ -86,12 +86,12 @@ def test_every_model_on_the_list_is_known() -> None:
     ],
 )
 def test_an_invalid_parameter_is_named(body: Json, says: str) -> None:
-    assert refusal(ANTHROPIC, body).message.startswith(says)
+    assert rejection(ANTHROPIC, body).message.startswith(says)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o", "claude", "mistral-large", ""])
 def test_an_unknown_model_is_not_found(name: str) -> None:
-    found = refusal(ANTHROPIC, PLAIN | {"model": name})
+    found = rejection(ANTHROPIC, PLAIN | {"model": name})
 
     assert (found.status, found.kind, found.message) == (404, "not_found_error", f"model: {name}")
 
@@ -108,7 +108,10 @@ def test_an_unknown_model_is_not_found(name: str) -> None:
         ({"role": "user", "content": []}, "messages.0: all messages must have non-empty content"),
         ({"role": "user", "content": " \n"}, "messages: text content blocks must contain non-whitespace text"),
         (user(""), "messages: text content blocks must be non-empty"),
-        (user(text("", MARK)), "messages.0.content.0.text: cache_control cannot be set for empty text blocks"),
+        (
+            user(text("", BREAKPOINT)),
+            "messages.0.content.0.text: cache_control cannot be set for empty text blocks",
+        ),
         (user({"type": "song"}), "messages.0.content.0: Input tag 'song' found using 'type' does not match"),
         (user({"type": "text"}), "messages.0.content.0.text.text: Field required"),
         (user(text("x") | {"lang": "en"}), "messages.0.content.0.text.lang: Extra inputs are not permitted"),
@@ -122,14 +125,14 @@ def test_an_unknown_model_is_not_found(name: str) -> None:
     ],
 )
 def test_an_invalid_message_is_named(message: Json, says: str) -> None:
-    assert refusal(ANTHROPIC, claude(message)).message.startswith(says)
+    assert rejection(ANTHROPIC, claude(message)).message.startswith(says)
 
 
 def test_only_the_last_message_may_be_an_empty_assistant_message() -> None:
     empty = {"role": "assistant", "content": []}
 
-    assert takes(ANTHROPIC, claude(user("x"), empty))
-    assert "messages.1: all messages" in refusal(ANTHROPIC, claude(user("x"), empty, user("y"))).message
+    assert accepts(ANTHROPIC, claude(user("x"), empty))
+    assert "messages.1: all messages" in rejection(ANTHROPIC, claude(user("x"), empty, user("y"))).message
 
 
 LONELY = "`tool_use` ids were found without `tool_result` blocks immediately after: toolu_1. Each"
@@ -157,17 +160,17 @@ ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
     ],
 )
 def test_a_tool_call_is_followed_by_its_result(messages: list[Json], says: str) -> None:
-    assert refusal(ANTHROPIC, claude(*messages)).message.startswith(says)
+    assert rejection(ANTHROPIC, claude(*messages)).message.startswith(says)
 
 
 def test_all_tool_calls_without_a_result_are_named() -> None:
     messages = [assistant(call("a"), call("b"), call("c")), user(result("b"))]
 
-    assert "immediately after: a, c. Each" in refusal(ANTHROPIC, claude(*messages)).message
+    assert "immediately after: a, c. Each" in rejection(ANTHROPIC, claude(*messages)).message
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("fields", "says"),
     [
         ({"tools": [{"name": "look"}]}, "tools.0.custom.input_schema: Field required"),
         ({"tools": [{"input_schema": {"type": "object"}}]}, "tools.0.custom.name: Field required"),
@@ -179,8 +182,8 @@ def test_all_tool_calls_without_a_result_are_named() -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice: tool_choice may only be specified while"),
     ],
 )
-def test_an_invalid_tool_is_named(more: Json, says: str) -> None:
-    assert refusal(ANTHROPIC, claude(**more)).message.startswith(says)
+def test_an_invalid_tool_is_named(fields: Json, says: str) -> None:
+    assert rejection(ANTHROPIC, claude(**fields)).message.startswith(says)
 
 
 THINKING = {"type": "enabled", "budget_tokens": 1024}
@@ -218,39 +221,39 @@ MUST_START = "messages.1.content.0.type: Expected `thinking` or `redacted_thinki
     ],
 )
 def test_parameters_that_conflict_with_thinking_are_rejected(body: Json, says: str) -> None:
-    assert refusal(ANTHROPIC, body).message.startswith(says)
+    assert rejection(ANTHROPIC, body).message.startswith(says)
 
 
 def test_an_adaptive_model_may_call_a_tool_without_thinking() -> None:
     loop = [user("x"), assistant(call()), user(result())]
 
-    assert takes(ANTHROPIC, claude(*loop, thinking={"type": "adaptive"}))
+    assert accepts(ANTHROPIC, claude(*loop, thinking={"type": "adaptive"}))
 
 
 def test_a_prompt_over_the_window_is_rejected() -> None:
-    assert takes(ANTHROPIC, PLAIN, prompt_tokens=200_000)
+    assert accepts(ANTHROPIC, PLAIN, prompt_tokens=200_000)
     assert (
-        refusal(ANTHROPIC, PLAIN, prompt_tokens=200_001).message
+        rejection(ANTHROPIC, PLAIN, prompt_tokens=200_001).message
         == "prompt is too long: 200001 tokens > 200000 maximum"
     )
-    assert takes(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_000)
-    assert verdict(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_001)
+    assert accepts(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_000)
+    assert validate(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_001)
 
 
 def test_older_models_need_room_for_the_output_too() -> None:
     old = PLAIN | {"model": "claude-opus-4-1", "max_tokens": 32_000}
 
-    assert takes(ANTHROPIC, old, prompt_tokens=168_000)
-    assert refusal(ANTHROPIC, old, prompt_tokens=168_001).message.startswith(
+    assert accepts(ANTHROPIC, old, prompt_tokens=168_000)
+    assert rejection(ANTHROPIC, old, prompt_tokens=168_001).message.startswith(
         "input length and `max_tokens` exceed context limit: 168001 + 32000 > 200000"
     )
 
 
 def test_count_tokens_takes_no_output_limit() -> None:
-    body = {name: said for name, said in PLAIN.items() if name != "max_tokens"}
+    body = {name: error for name, error in PLAIN.items() if name != "max_tokens"}
 
-    assert takes(ANTHROPIC, body, counting=True)
-    assert takes(ANTHROPIC, body, counting=True, prompt_tokens=5_000_000)
-    assert refusal(ANTHROPIC, PLAIN, counting=True).message.startswith("max_tokens: Extra inputs")
+    assert accepts(ANTHROPIC, body, counting=True)
+    assert accepts(ANTHROPIC, body, counting=True, prompt_tokens=5_000_000)
+    assert rejection(ANTHROPIC, PLAIN, counting=True).message.startswith("max_tokens: Extra inputs")
     orphan = body | {"messages": [user(result())]}
-    assert "unexpected `tool_use_id`" in refusal(ANTHROPIC, orphan, counting=True).message
+    assert "unexpected `tool_use_id`" in rejection(ANTHROPIC, orphan, counting=True).message

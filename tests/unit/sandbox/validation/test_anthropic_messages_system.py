@@ -7,12 +7,12 @@ from tests.support.scenarios.valid_requests import (
     BINDING,
     CLAUDE,
     Json,
+    accepts,
     assistant,
     call,
     claude,
-    refusal,
+    rejection,
     result,
-    takes,
     text,
     tool,
     user,
@@ -27,11 +27,11 @@ PRECEDES = "role 'system' must precede an 'assistant' message or end the array"
 FIRST = "use the top-level 'system' parameter for the initial system prompt"
 
 
-def system(*said: str) -> Json:
-    return {"role": "system", "content": [text(one) for one in said]}
+def system(*texts: str) -> Json:
+    return {"role": "system", "content": [text(one) for one in texts]}
 
 
-def asked(*messages: Json) -> Json:
+def make_request(*messages: Json) -> Json:
     return claude(*messages, model=BINDING, tools=[tool()])
 
 
@@ -50,11 +50,11 @@ def asked(*messages: Json) -> Json:
     ],
 )
 def test_a_system_message_is_accepted_between_user_and_assistant(messages: list[Json]) -> None:
-    assert takes(ANTHROPIC, asked(*messages))
+    assert accepts(ANTHROPIC, make_request(*messages))
 
 
 @pytest.mark.parametrize(
-    ("messages", "says"),
+    ("messages", "message"),
     [
         ([system("a"), user("x")], f"messages.0: {FIRST}; the directive-only form"),
         ([user("x"), assistant("y"), system("a"), user("z")], f"messages.2: {FOLLOWS}; the directive-only"),
@@ -67,13 +67,13 @@ def test_a_system_message_is_accepted_between_user_and_assistant(messages: list[
         ([user("x"), system("")], "messages: text content blocks must be non-empty"),
     ],
 )
-def test_a_system_message_anywhere_else_is_rejected(messages: list[Json], says: str) -> None:
-    assert refusal(ANTHROPIC, asked(*messages)).message.startswith(says)
+def test_a_system_message_anywhere_else_is_rejected(messages: list[Json], message: str) -> None:
+    assert rejection(ANTHROPIC, make_request(*messages)).message.startswith(message)
 
 
 @pytest.mark.parametrize("model", [CLAUDE, "claude-opus-4-7", "claude-opus-4-6", "claude-3-7-sonnet-latest"])
 def test_models_before_opus_4_8_accept_no_system_messages(model: str) -> None:
     body = claude(user("x"), system("a"), model=model)
 
-    assert refusal(ANTHROPIC, body).message == "role 'system' is not supported on this model"
-    assert takes(ANTHROPIC, body | {"model": "claude-opus-4-8"})
+    assert rejection(ANTHROPIC, body).message == "role 'system' is not supported on this model"
+    assert accepts(ANTHROPIC, body | {"model": "claude-opus-4-8"})

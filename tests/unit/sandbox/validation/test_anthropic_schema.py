@@ -7,12 +7,12 @@ import pytest
 from foveate.model import Format
 from tests.support.scenarios.valid_requests import (
     Json,
+    accepts,
     assistant,
     call,
     claude,
-    refusal,
+    rejection,
     result,
-    takes,
     text,
     tool,
     user,
@@ -33,16 +33,16 @@ def image(source: Any) -> Json:
     return {"type": "image", "source": source}
 
 
-def paper(**source: Any) -> Json:
+def document(**source: Any) -> Json:
     return {"type": "document", "source": source}
 
 
-def found(*parts: Any, **more: Any) -> Json:
+def tool_result_with(*parts: Any, **more: Any) -> Json:
     """Return a tool result with these parts."""
     return claude(user("Look"), assistant(call()), user(result(content=list(parts), **more)))
 
 
-REFUSED: dict[str, tuple[Json, str]] = {
+REJECTED: dict[str, tuple[Json, str]] = {
     # parameters
     "top_p over 1": (claude(top_p=2), "top_p: range: 0..1"),
     "temperature no number": (claude(temperature="hot"), "temperature: Input should be a valid number"),
@@ -134,11 +134,11 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "messages.0.content: 'image' blocks are not permitted within assistant turns.",
     ),
     "document from nowhere": (
-        claude(user(paper(type="nope"))),
+        claude(user(document(type="nope"))),
         "messages.0.content.0.document.source: Input tag 'nope'",
     ),
     "document without words": (
-        claude(user(paper(type="text", media_type="text/plain"))),
+        claude(user(document(type="text", media_type="text/plain"))),
         "messages.0.content.0.document.source.text.data: Field required",
     ),
     "bare search result": (
@@ -166,29 +166,29 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "system.0.lang: Extra inputs are not permitted",
     ),
     # inside a tool's result
-    "empty text in a result": (found(text("")), "messages: text content blocks must be non-empty"),
+    "empty text in a result": (tool_result_with(text("")), "messages: text content blocks must be non-empty"),
     "text without text in a result": (
-        found({"type": "text"}),
+        tool_result_with({"type": "text"}),
         "messages.2.content.0.tool_result.content.0.text.text: Field required",
     ),
     "text with more in a result": (
-        found(text("x") | {"lang": "en"}),
+        tool_result_with(text("x") | {"lang": "en"}),
         "messages.2.content.0.tool_result.content.0.text.lang: Extra inputs",
     ),
     "part of a result no object": (
-        found("x"),
+        tool_result_with("x"),
         "messages.2.content.0.tool_result.content.0: Input should be a valid dictionary",
     ),
     "image without source in a result": (
-        found(image({})),
+        tool_result_with(image({})),
         "messages.2.content.0.tool_result.content.0.image.source.type: Field required",
     ),
     "is_error no boolean": (
-        found(is_error="no"),
+        tool_result_with(is_error="no"),
         "messages.2.content.0.tool_result.is_error: Input should be a",
     ),
     "error with an image": (
-        found(text("x"), image(PICTURE), is_error=True),
+        tool_result_with(text("x"), image(PICTURE), is_error=True),
         "messages.2.content.0: tool_result: all content must be type 'text'",
     ),
     "result an object": (
@@ -201,7 +201,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     ),
 }
 
-TAKEN: dict[str, Json] = {
+ACCEPTED: dict[str, Json] = {
     "bounds": claude(temperature=0, top_p=1, top_k=0),
     "nulls where nothing has to be": claude(
         temperature=None, system=None, tools=None, metadata=None, stream=None
@@ -222,24 +222,24 @@ TAKEN: dict[str, Json] = {
     "base64 in lines": claude(user(image(PICTURE | {"data": f"{PIXEL[:40]}\n{PIXEL[40:]}\n"}))),
     "documents of all kinds": claude(
         user(
-            paper(type="base64", media_type="application/pdf", data=PIXEL),
-            paper(type="text", media_type="text/plain", data="Words")
+            document(type="base64", media_type="application/pdf", data=PIXEL),
+            document(type="text", media_type="text/plain", data="Words")
             | {"title": "A", "citations": {"enabled": True}},
-            paper(type="content", content=[text("Words"), image(PICTURE)]),
-            paper(type="url", url="https://x.org/a.pdf"),
+            document(type="content", content=[text("Words"), image(PICTURE)]),
+            document(type="url", url="https://x.org/a.pdf"),
         )
     ),
     "search result": claude(user(FOUND)),
-    "result with all that it may hold": found(
+    "result with all that it may hold": tool_result_with(
         text("Words"), image(PICTURE), FOUND, {"type": "tool_reference", "tool_name": "look"}
     ),
     "result without content": claude(
         assistant(call()), user({"type": "tool_result", "tool_use_id": "toolu_1"})
     ),
     "result with an empty string": claude(assistant(call()), user(result(content=""))),
-    "result with an empty list": found(),
-    "blank text in a result": found(text(" \n")),
-    "error in words": found(text("no such file"), is_error=True),
+    "result with an empty list": tool_result_with(),
+    "blank text in a result": tool_result_with(text(" \n")),
+    "error in words": tool_result_with(text("no such file"), is_error=True),
     "tools of the provider": claude(
         tools=[
             {"type": "bash_20250124", "name": "bash"},
@@ -271,24 +271,26 @@ TAKEN: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REJECTED)
 def test_invalid_fields_get_the_error_text_of_anthropic(name: str) -> None:
-    body, says = REFUSED[name]
-    problem = refusal(Format.ANTHROPIC, body)
+    body, message = REJECTED[name]
+    problem = rejection(Format.ANTHROPIC, body)
 
-    assert problem.message.startswith(says)
+    assert problem.message.startswith(message)
     assert (problem.status, problem.kind) == (400, "invalid_request_error")
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", ACCEPTED)
 def test_valid_fields_are_accepted(name: str) -> None:
-    assert takes(Format.ANTHROPIC, TAKEN[name])
+    assert accepts(Format.ANTHROPIC, ACCEPTED[name])
 
 
 def test_of_two_unknown_fields_the_first_is_named() -> None:
     for first, second in (("a", "b"), ("b", "a")):
-        assert refusal(Format.ANTHROPIC, claude(**{first: 1, second: 2})).message.startswith(f"{first}: Extra")
-        said = text("x") | {first: 1, second: 2}
-        assert f".text.{first}: Extra" in refusal(Format.ANTHROPIC, claude(user(said))).message
-        mark = {"type": "ephemeral", first: 1, second: 2}
-        assert f".{first}: Extra" in refusal(Format.ANTHROPIC, claude(user(text("x", mark)))).message
+        assert rejection(Format.ANTHROPIC, claude(**{first: 1, second: 2})).message.startswith(
+            f"{first}: Extra"
+        )
+        error = text("x") | {first: 1, second: 2}
+        assert f".text.{first}: Extra" in rejection(Format.ANTHROPIC, claude(user(error))).message
+        field = {"type": "ephemeral", first: 1, second: 2}
+        assert f".{first}: Extra" in rejection(Format.ANTHROPIC, claude(user(text("x", field)))).message

@@ -20,19 +20,19 @@ FOREIGN = "Invalid `signature` in"
 
 
 def test_recorded_requests_that_providers_charged_are_accepted(shared_data: Path) -> None:
-    taken: Counter[Format] = Counter()
-    refused = {}
+    accepted: Counter[Format] = Counter()
+    rejected = {}
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as rows:
         for row in map(json.loads, rows):
-            where = urlsplit(row["uri"])
-            api_format = ROUTES.get(f"{where.scheme}://{where.netloc}{where.path}")
+            path = urlsplit(row["uri"])
+            api_format = ROUTES.get(f"{path.scheme}://{path.netloc}{path.path}")
             if api_format is None or not isinstance(row["request"], dict):
                 continue
             found = validate_request(formats.parse_request(row["request"], api_format))
             if found is None:
-                taken[api_format] += 1
+                accepted[api_format] += 1
             elif FOREIGN not in found.message:
-                refused[row["file"], row["idx"]] = found.message
+                rejected[row["file"], row["idx"]] = found.message
 
-    assert not refused
-    assert all(taken[api_format] > 200 for api_format in ROUTES.values())
+    assert not rejected
+    assert all(accepted[api_format] > 200 for api_format in ROUTES.values())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from foveate.model import Format
 from foveate.sandbox.models import list_model_names
 from tests.support.harness.example_limits import limit_examples
-from tests.support.scenarios.valid_requests import GPT, Json, chat, refusal, response, takes, verdict
+from tests.support.scenarios.valid_requests import GPT, Json, accepts, chat, rejection, response, validate
 
 HELLO = {"role": "user", "content": "Hello"}
 FUNCTION = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -23,11 +23,11 @@ def calling(*ids: str) -> Json:
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
-def answered(call_id: str) -> Json:
+def tool_message(call_id: str) -> Json:
     return {"role": "tool", "tool_call_id": call_id, "content": "found"}
 
 
-def called(call_id: str = "c1") -> Json:
+def assistant_call(call_id: str = "c1") -> Json:
     return {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"}
 
 
@@ -40,29 +40,29 @@ def output(call_id: str = "c1") -> Json:
     [
         chat(),
         chat({"role": "developer", "content": "Be brief."}, HELLO, max_tokens=16_384),
-        chat(HELLO, calling("a", "b"), answered("b"), answered("a"), HELLO),
-        chat(HELLO, calling("a"), answered("a"), calling("a"), answered("a")),
+        chat(HELLO, calling("a", "b"), tool_message("b"), tool_message("a"), HELLO),
+        chat(HELLO, calling("a"), tool_message("a"), calling("a"), tool_message("a")),
         chat(tools=[FUNCTION], tool_choice={"type": "function", "function": {"name": "look"}}),
         chat(stream=True, stream_options={"include_usage": True}),
         chat({"role": "user", "content": ""}),
         chat(model="gpt-5.4", max_completion_tokens=100),
         chat(model="o3", reasoning_effort="high"),
         chat(search_parameters={"mode": "auto"}),
-        chat(HELLO, {**calling("a"), "provider_specific_fields": {"refusal": None}}, answered("a")),
+        chat(HELLO, {**calling("a"), "provider_specific_fields": {"refusal": None}}, tool_message("a")),
     ],
 )
 def test_valid_chat_requests_are_accepted(body: Json) -> None:
-    assert takes(Format.CHAT, body)
+    assert accepts(Format.CHAT, body)
 
 
 @pytest.mark.parametrize("name", list_model_names(Format.CHAT))
 def test_every_model_on_the_list_is_known_to_both_formats(name: str) -> None:
-    assert takes(Format.CHAT, chat(model=name))
-    assert takes(Format.RESPONSES, response(model=name))
+    assert accepts(Format.CHAT, chat(model=name))
+    assert accepts(Format.RESPONSES, response(model=name))
 
 
 @pytest.mark.parametrize(
-    ("body", "says", "param", "code"),
+    ("body", "message", "param", "code"),
     [
         ({"messages": [HELLO]}, "Missing required parameter: 'model'.", "model", "missing_required_parameter"),
         ({"model": GPT}, "Missing required parameter: 'messages'.", "messages", "missing_required_parameter"),
@@ -109,16 +109,16 @@ def test_every_model_on_the_list_is_known_to_both_formats(name: str) -> None:
     ],
 )
 def test_errors_of_chat_requests_name_the_parameter(
-    body: Json, says: str, param: str, code: str | None
+    body: Json, message: str, param: str, code: str | None
 ) -> None:
-    found = refusal(Format.CHAT, body)
+    found = rejection(Format.CHAT, body)
 
-    assert found.message.startswith(says)
+    assert found.message.startswith(message)
     assert (found.status, found.kind, found.param, found.code) == (400, "invalid_request_error", param, code)
 
 
 def test_an_unknown_model_is_not_found() -> None:
-    found = refusal(Format.CHAT, chat(model="claude-opus-5-5"))
+    found = rejection(Format.CHAT, chat(model="claude-opus-5-5"))
 
     assert (found.status, found.code) == (404, "model_not_found")
 
@@ -127,24 +127,27 @@ FOLLOW = "An assistant message with 'tool_calls' must be followed by tool messag
 
 
 @pytest.mark.parametrize(
-    ("messages", "says"),
+    ("messages", "message"),
     [
-        ([HELLO, answered("a")], "Invalid parameter: messages with role 'tool' must be a response"),
-        ([calling("a"), HELLO, answered("a")], FOLLOW),
+        ([HELLO, tool_message("a")], "Invalid parameter: messages with role 'tool' must be a response"),
+        ([calling("a"), HELLO, tool_message("a")], FOLLOW),
         ([calling("a")], FOLLOW),
-        ([calling("a", "b"), answered("a"), HELLO], FOLLOW),
-        ([calling("a"), answered("b")], "Invalid parameter: 'tool_call_id' of 'b' not found in 'tool_calls'"),
-        ([calling("a"), answered("a"), answered("a")], "Duplicate value for 'tool_call_id' of 'a'"),
-        ([calling("a", "a"), answered("a")], "Duplicate value for 'tool_call_id' in 'tool_calls'"),
+        ([calling("a", "b"), tool_message("a"), HELLO], FOLLOW),
+        (
+            [calling("a"), tool_message("b")],
+            "Invalid parameter: 'tool_call_id' of 'b' not found in 'tool_calls'",
+        ),
+        ([calling("a"), tool_message("a"), tool_message("a")], "Duplicate value for 'tool_call_id' of 'a'"),
+        ([calling("a", "a"), tool_message("a")], "Duplicate value for 'tool_call_id' in 'tool_calls'"),
         ([{"role": "tool", "content": "x"}], "Missing required parameter: 'messages[0].tool_call_id'."),
     ],
 )
-def test_a_tool_call_is_followed_by_its_tool_messages(messages: list[Json], says: str) -> None:
-    assert refusal(Format.CHAT, chat(*messages)).message.startswith(says)
+def test_a_tool_call_is_followed_by_its_tool_messages(messages: list[Json], message: str) -> None:
+    assert rejection(Format.CHAT, chat(*messages)).message.startswith(message)
 
 
 def test_tool_calls_without_a_result_are_named() -> None:
-    found = refusal(Format.CHAT, chat(calling("a", "b", "c"), answered("b"), HELLO))
+    found = rejection(Format.CHAT, chat(calling("a", "b", "c"), tool_message("b"), HELLO))
 
     assert found.message.endswith("did not have response messages: a, c")
 
@@ -153,8 +156,8 @@ def test_tool_calls_without_a_result_are_named() -> None:
 def test_a_prompt_over_the_window_is_rejected(api_format: Format) -> None:
     body: Any = chat() if api_format is Format.CHAT else response()
 
-    assert takes(api_format, body, prompt_tokens=128_000)
-    found = refusal(api_format, body, prompt_tokens=128_001)
+    assert accepts(api_format, body, prompt_tokens=128_000)
+    found = rejection(api_format, body, prompt_tokens=128_001)
     assert found.code == "context_length_exceeded"
     assert "maximum context length is 128000 tokens" in found.message
     assert "128001" in found.message
@@ -163,10 +166,10 @@ def test_a_prompt_over_the_window_is_rejected(api_format: Format) -> None:
 def test_prompt_and_output_limit_must_fit_the_window_together() -> None:
     body = chat(max_tokens=1000)
 
-    assert takes(Format.CHAT, body, prompt_tokens=127_000)
+    assert accepts(Format.CHAT, body, prompt_tokens=127_000)
     assert (
         "(127001 in the messages, 1000 in the completion)"
-        in refusal(Format.CHAT, body, prompt_tokens=127_001).message
+        in rejection(Format.CHAT, body, prompt_tokens=127_001).message
     )
 
 
@@ -174,30 +177,30 @@ def test_prompt_and_output_limit_must_fit_the_window_together() -> None:
     "body",
     [
         response(),
-        response(HELLO, called(), output()),
-        response(HELLO, called("a"), called("b"), output("b"), output("a"), tools=[FLAT]),
+        response(HELLO, assistant_call(), output()),
+        response(HELLO, assistant_call("a"), assistant_call("b"), output("b"), output("a"), tools=[FLAT]),
         response({"role": "assistant", "content": [{"type": "output_text", "text": "x"}]}, HELLO),
-        response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, called(), output()),
+        response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, assistant_call(), output()),
         response(output(), previous_response_id="resp_1"),
         response(max_output_tokens=16, store=False, include=["reasoning.encrypted_content"]),
         response(client_metadata={"x-codex-installation-id": "i"}),
-        response(HELLO | CODEX_NOTE, called() | CODEX_NOTE, output() | CODEX_NOTE),
+        response(HELLO | CODEX_NOTE, assistant_call() | CODEX_NOTE, output() | CODEX_NOTE),
     ],
 )
 def test_valid_responses_requests_are_accepted(body: Json) -> None:
-    assert takes(Format.RESPONSES, body)
+    assert accepts(Format.RESPONSES, body)
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ({"model": GPT}, "One of 'input', 'previous_response_id'"),
         (response(messages=[HELLO]), "Unknown parameter: 'messages'."),
         (response(HELLO, output()), "No tool call found for function call output with call_id c1."),
-        (response(output(), called()), "No tool call found for function call output with call_id c1."),
-        (response(HELLO, called()), "No tool output found for function call c1."),
-        (response(called(), called(), output()), "Duplicate call_id c1 in input."),
-        (response(called(), output(), output()), "Duplicate output for function call c1"),
+        (response(output(), assistant_call()), "No tool call found for function call output with call_id c1."),
+        (response(HELLO, assistant_call()), "No tool output found for function call c1."),
+        (response(assistant_call(), assistant_call(), output()), "Duplicate call_id c1 in input."),
+        (response(assistant_call(), output(), output()), "Duplicate output for function call c1"),
         (response({"type": "song"}), "Invalid value: 'song'."),
         (response({"role": "tool", "content": "x"}), "Invalid value: 'tool'."),
         (response({"role": "user", "content": [{"type": "text", "text": "x"}]}), "Invalid value: 'text'."),
@@ -213,8 +216,8 @@ def test_valid_responses_requests_are_accepted(body: Json) -> None:
         (response(previous_response_id="a", conversation="b"), "Mutually exclusive parameters"),
     ],
 )
-def test_errors_of_responses_requests_name_the_parameter(body: Json, says: str) -> None:
-    assert refusal(Format.RESPONSES, body).message.startswith(says)
+def test_errors_of_responses_requests_name_the_parameter(body: Json, message: str) -> None:
+    assert rejection(Format.RESPONSES, body).message.startswith(message)
 
 
 Turn = tuple[list[str], list[str]]
@@ -232,9 +235,9 @@ Turn = tuple[list[str], list[str]]
 )
 def test_a_chat_is_accepted_exactly_if_each_turn_answers_its_own_calls(turns: list[Turn]) -> None:
     messages: list[Json] = [HELLO]
-    for calls, answers in turns:
+    for calls, results in turns:
         messages.append(calling(*calls) if calls else {"role": "assistant", "content": "x"})
-        messages += [answered(call_id) for call_id in answers]
+        messages += [tool_message(call_id) for call_id in results]
 
-    matches = all(sorted(calls) == sorted(answers) for calls, answers in turns)
-    assert (verdict(Format.CHAT, chat(*messages)) is None) == matches
+    matches = all(sorted(calls) == sorted(results) for calls, results in turns)
+    assert (validate(Format.CHAT, chat(*messages)) is None) == matches

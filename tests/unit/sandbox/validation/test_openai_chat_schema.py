@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from foveate.model import Format
-from tests.support.scenarios.valid_requests import Json, chat, refusal, takes
+from tests.support.scenarios.valid_requests import Json, accepts, chat, rejection
 
 HELLO = {"role": "user", "content": "Hello"}
 CLOSED = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -14,25 +14,25 @@ CUSTOM = {"type": "custom", "custom": {"name": "write"}}
 PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 
 
-def tool(name: str = "look", **more: Any) -> Json:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}} | more}
+def tool(name: str = "look", **fields: Any) -> Json:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}} | fields}
 
 
-def told(*parts: Any) -> Json:
+def with_messages(*parts: Any) -> Json:
     return chat({"role": "user", "content": list(parts)})
 
 
-def form(**more: Any) -> Json:
-    return chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {}} | more})
+def with_format(**fields: Any) -> Json:
+    return chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {}} | fields})
 
 
 def calling(**inner: Any) -> list[Json]:
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}} | inner
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    return [said, {"role": "tool", "tool_call_id": "a", "content": "x"}]
+    arguments = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [arguments, {"role": "tool", "tool_call_id": "a", "content": "x"}]
 
 
-REFUSED: dict[str, tuple[Json, str, str | None]] = {
+REJECTED: dict[str, tuple[Json, str, str | None]] = {
     # parameters
     "temperature over 2": (
         chat(temperature=3),
@@ -81,12 +81,12 @@ REFUSED: dict[str, tuple[Json, str, str | None]] = {
         "response_format.json_schema.name",
     ),
     "format with a name of two words": (
-        form(name="a b"),
+        with_format(name="a b"),
         "does not match pattern",
         "response_format.json_schema.name",
     ),
     "strict format that is open": (
-        form(strict=True, schema=CLOSED),
+        with_format(strict=True, schema=CLOSED),
         "'additionalProperties' is required to be supplied and to be false",
         "response_format.json_schema.schema",
     ),
@@ -153,32 +153,44 @@ REFUSED: dict[str, tuple[Json, str, str | None]] = {
         "function_call",
     ),
     # messages
-    "part a string": (told("x"), "expected an object", "messages[0].content[0]"),
-    "part without type": (told({"text": "x"}), "Missing required parameter", "messages[0].content[0].type"),
-    "text missing": (told({"type": "text"}), "Missing required parameter", "messages[0].content[0].text"),
-    "text a number": (told({"type": "text", "text": 5}), "expected a string", "messages[0].content[0].text"),
+    "part a string": (with_messages("x"), "expected an object", "messages[0].content[0]"),
+    "part without type": (
+        with_messages({"text": "x"}),
+        "Missing required parameter",
+        "messages[0].content[0].type",
+    ),
+    "text missing": (
+        with_messages({"type": "text"}),
+        "Missing required parameter",
+        "messages[0].content[0].text",
+    ),
+    "text a number": (
+        with_messages({"type": "text", "text": 5}),
+        "expected a string",
+        "messages[0].content[0].text",
+    ),
     "text with a mark of Anthropic's": (
-        told({"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}),
+        with_messages({"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}),
         "Unknown parameter",
         "messages[0].content[0].cache_control",
     ),
     "image without url": (
-        told({"type": "image_url", "image_url": {}}),
+        with_messages({"type": "image_url", "image_url": {}}),
         "Missing required parameter",
         "messages[0].content[0].image_url.url",
     ),
     "image a string": (
-        told({"type": "image_url", "image_url": "https://example.com/a.png"}),
+        with_messages({"type": "image_url", "image_url": "https://example.com/a.png"}),
         "expected an object",
         "messages[0].content[0].image_url",
     ),
     "file from nowhere": (
-        told({"type": "file", "file": {"filename": "a.pdf"}}),
+        with_messages({"type": "file", "file": {"filename": "a.pdf"}}),
         "Missing required parameter",
         "messages[0].content[0].file.file_id",
     ),
     "mark with more": (
-        told({"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit", "age": 1}}),
+        with_messages({"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit", "age": 1}}),
         "Unknown parameter",
         "messages[0].content[0].prompt_cache_breakpoint.age",
     ),
@@ -207,7 +219,7 @@ REFUSED: dict[str, tuple[Json, str, str | None]] = {
     "name a number": (chat(HELLO | {"name": 5}), "expected a string", "messages[0].name"),
 }
 
-TAKEN: dict[str, Json] = {
+ACCEPTED: dict[str, Json] = {
     "bounds": chat(
         temperature=2, top_p=0, presence_penalty=-2, frequency_penalty=2, n=128, stop=["a", "b", "c", "d"]
     ),
@@ -229,9 +241,9 @@ TAKEN: dict[str, Json] = {
     "functions of old": chat(
         functions=[{"name": "look", "parameters": {"type": "object"}}], function_call="auto"
     ),
-    "strict format": form(strict=True, schema=STRICT),
+    "strict format": with_format(strict=True, schema=STRICT),
     "logprobs": chat(logprobs=True, top_logprobs=3),
-    "text and image": told({"type": "text", "text": "Look"}, PICTURE),
+    "text and image": with_messages({"type": "text", "text": "Look"}, PICTURE),
     "call out of a stream": chat(*calling(index=0)),
     "assistant as it answered": chat(
         HELLO, {"role": "assistant", "content": "x", "refusal": None, "annotations": []}, HELLO
@@ -239,15 +251,15 @@ TAKEN: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REJECTED)
 def test_errors_name_the_parameter(name: str) -> None:
-    body, says, param = REFUSED[name]
-    problem = refusal(Format.CHAT, body)
+    body, message, param = REJECTED[name]
+    problem = rejection(Format.CHAT, body)
 
-    assert says in problem.message
+    assert message in problem.message
     assert (problem.status, problem.kind, problem.param) == (400, "invalid_request_error", param)
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", ACCEPTED)
 def test_valid_fields_are_accepted(name: str) -> None:
-    assert takes(Format.CHAT, TAKEN[name])
+    assert accepts(Format.CHAT, ACCEPTED[name])

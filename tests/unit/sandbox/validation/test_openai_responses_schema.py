@@ -5,23 +5,23 @@ from typing import Any
 import pytest
 
 from foveate.model import Format
-from tests.support.scenarios.valid_requests import Json, refusal, response, takes
+from tests.support.scenarios.valid_requests import Json, accepts, rejection, response
 
 CALLED = {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "found"}
-SAID = {"type": "output_text", "text": "x", "annotations": [], "logprobs": []}
+MESSAGE_ITEM = {"type": "output_text", "text": "x", "annotations": [], "logprobs": []}
 CLOSED = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 
-def tool(**more: Any) -> Json:
-    return {"type": "function", "name": "look", "parameters": {"type": "object"}} | more
+def tool(**fields: Any) -> Json:
+    return {"type": "function", "name": "look", "parameters": {"type": "object"}} | fields
 
 
-def told(*parts: Any, **more: Any) -> Json:
-    return response({"role": "user", "content": list(parts)} | more)
+def with_input(*parts: Any, **fields: Any) -> Json:
+    return response({"role": "user", "content": list(parts)} | fields)
 
 
-REFUSED: dict[str, tuple[Json, str, str]] = {
+REJECTED: dict[str, tuple[Json, str, str]] = {
     # parameters
     "temperature over 2": (response(temperature=3), "decimal above maximum value", "temperature"),
     "temperature on o3": (
@@ -84,28 +84,40 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
         "tool_choice",
     ),
     # items
-    "text missing": (told({"type": "input_text"}), "Missing required parameter", "input[0].content[0].text"),
-    "text a number": (told({"type": "input_text", "text": 5}), "expected a string", "input[0].content[0].text"),
+    "text missing": (
+        with_input({"type": "input_text"}),
+        "Missing required parameter",
+        "input[0].content[0].text",
+    ),
+    "text a number": (
+        with_input({"type": "input_text", "text": 5}),
+        "expected a string",
+        "input[0].content[0].text",
+    ),
     "part with more": (
-        told({"type": "input_text", "text": "x", "cache_control": {"type": "ephemeral"}}),
+        with_input({"type": "input_text", "text": "x", "cache_control": {"type": "ephemeral"}}),
         "Unknown parameter",
         "input[0].content[0].cache_control",
     ),
-    "part a string": (told("x"), "expected an object", "input[0].content[0]"),
-    "image from nowhere": (told({"type": "input_image"}), "Missing", "input[0].content[0].image_url"),
-    "file from nowhere": (told({"type": "input_file"}), "Missing", "input[0].content[0].file_id"),
-    "part without type": (told({"text": "x"}), "Missing required parameter", "input[0].content[0].type"),
+    "part a string": (with_input("x"), "expected an object", "input[0].content[0]"),
+    "image from nowhere": (with_input({"type": "input_image"}), "Missing", "input[0].content[0].image_url"),
+    "file from nowhere": (with_input({"type": "input_file"}), "Missing", "input[0].content[0].file_id"),
+    "part without type": (with_input({"text": "x"}), "Missing required parameter", "input[0].content[0].type"),
     "the model's own words by the user": (
-        told(SAID),
+        with_input(MESSAGE_ITEM),
         "Invalid value: 'output_text'.",
         "input[0].content[0].type",
     ),
     "words of the user by the model": (
-        told({"type": "input_text", "text": "x"}, role="assistant"),
+        with_input({"type": "input_text", "text": "x"}, role="assistant"),
         "Invalid value: 'input_text'.",
         "input[0].content[0].type",
     ),
-    "message with more": (told({"type": "input_text", "text": "x"}, mood="good"), "Unknown", "input[0].mood"),
+    "message with more": (
+        with_input({"type": "input_text", "text": "x"}, mood="good"),
+        "Unknown",
+        "input[0].mood",
+    ),
     "message without role": (response({"content": "x"}), "Missing required parameter", "input[0].role"),
     "message without content": (response({"role": "user"}), "Missing required parameter", "input[0].content"),
     "content a number": (response({"role": "user", "content": 5}), "expected one of", "input[0].content"),
@@ -145,14 +157,14 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
         "input[1].output[0].text",
     ),
     "the model's own words in an output": (
-        response(CALLED, OUTPUT | {"output": [SAID]}),
+        response(CALLED, OUTPUT | {"output": [MESSAGE_ITEM]}),
         "Invalid value: 'output_text'.",
         "input[1].output[0].type",
     ),
     "reference to nothing": (response({"type": "item_reference"}), "Missing required parameter", "input[0].id"),
 }
 
-TAKEN: dict[str, Json] = {
+ACCEPTED: dict[str, Json] = {
     "JSON that is spoken of": response(
         instructions="Answer in JSON.", text={"format": {"type": "json_object"}}
     ),
@@ -179,7 +191,7 @@ TAKEN: dict[str, Json] = {
     "format": response(
         text={"format": {"type": "json_schema", "name": "a", "schema": CLOSED}, "verbosity": "low"}
     ),
-    "image and file": told(
+    "image and file": with_input(
         {"type": "input_text", "text": "Look"},
         {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "low"},
         {"type": "input_file", "file_id": "file_1"},
@@ -188,22 +200,22 @@ TAKEN: dict[str, Json] = {
     "answer as it came": response(
         {"role": "user", "content": "x"},
         {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm"}]},
-        {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": [SAID]},
+        {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": [MESSAGE_ITEM]},
         CALLED | {"id": "fc", "status": "completed"},
         OUTPUT,
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REJECTED)
 def test_errors_name_the_parameter(name: str) -> None:
-    body, says, param = REFUSED[name]
-    problem = refusal(Format.RESPONSES, body)
+    body, message, param = REJECTED[name]
+    problem = rejection(Format.RESPONSES, body)
 
-    assert says in problem.message
+    assert message in problem.message
     assert (problem.status, problem.kind, problem.param) == (400, "invalid_request_error", param)
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", ACCEPTED)
 def test_valid_fields_are_accepted(name: str) -> None:
-    assert takes(Format.RESPONSES, TAKEN[name])
+    assert accepts(Format.RESPONSES, ACCEPTED[name])
