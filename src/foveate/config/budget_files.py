@@ -17,9 +17,7 @@ _HEADING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentBudget:
-    """The effective budget of an agent, the error in its file if any, and messages about values that were
-    clamped.
-    """
+    """The effective budget of an agent, the error in its file, and messages about clamped values."""
 
     budget: Budget
     problem: FoveateError | None
@@ -124,9 +122,7 @@ def _reads_back(written: bytes, budget: Budget) -> bool:
 
 
 def _is_regular_file(path: Path) -> bool:
-    """Return whether the file exists. Anything but a regular file is an error: reading a pipe could block
-    forever.
-    """
+    """Return whether the file exists; raise if it is not a regular file, since reading a pipe could block."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -66,9 +66,7 @@ class EffectiveSetting:
         return format_value(self.value)
 
     def origin(self, path: "Path | None") -> str:
-        """Return where the value comes from: a line of the file at `path`, a variable, the command line, or the
-        default.
-        """
+        """Return the line of the file at `path`, the variable, or else the kind of source."""
         if self.variable is not None:
             return self.variable
         return f"{path}:{self.line}" if self.line is not None else self.source.value

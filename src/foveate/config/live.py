@@ -27,9 +27,7 @@ FileStamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class ActiveConfig(Generic[BuiltT]):
-    """The value built from the active configuration, the time since it is active, and the error of a newer
-    file, if any.
-    """
+    """The value built from the active configuration, its activation time, and the error of a newer file."""
 
     value: BuiltT
     since: float

@@ -43,9 +43,7 @@ class ServeFlags:
 
 
 def find_default_file(folder: Path, home: Path) -> Path | None:
-    """Return the configuration file to use if none is named: in the working folder, or else in Foveate's data
-    folder.
-    """
+    """Return the default configuration file: in the working folder, or else in Foveate's data folder."""
     return next((path for path in default_paths(folder, home) if path.is_file()), None)
 
 

@@ -70,9 +70,7 @@ class StoredResponses:
         self._response_by_item: dict[tuple[bytes, str], str] = {}
 
     def store(self, owner: bytes, response_id: str, items: Sequence[dict[str, Any]]) -> None:
-        """Store all items of a conversation up to and including a response; drop the oldest conversations if
-        needed.
-        """
+        """Store the items of a conversation up to and including a response; drop the oldest if needed."""
         stored = _StoredConversation(
             to_json(list(items)), tuple(as_text(item["id"]) for item in items if "id" in item)
         )

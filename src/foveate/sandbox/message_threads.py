@@ -36,9 +36,7 @@ class _StoredThread:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRequest:
-    """A request with the whole conversation of its thread, and the response that it continues; None if it
-    starts a thread.
-    """
+    """A request with the whole conversation of its thread, and the response that it continues, if any."""
 
     previous_message_id: str | None
     body: dict[str, Any]

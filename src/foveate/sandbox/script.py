@@ -52,9 +52,7 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Steps, one for each accepted request. After the last, the default response follows, or the first step
-    again.
-    """
+    """Steps, one for each accepted request; then the default response follows, or the first step again."""
 
     steps: tuple[ScriptStep, ...] = ()
     repeat: bool = False

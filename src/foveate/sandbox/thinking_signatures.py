@@ -82,9 +82,7 @@ def parse_signature(encoded: str) -> ThinkingSignature | None:
 
 
 def check_signatures(body: dict[str, Any], *, binds: bool) -> Iterator[ErrorResponse]:
-    """Yield errors for thinking blocks that were not generated here or, if the model `binds` them, not after
-    this prefix.
-    """
+    """Yield errors for thinking blocks of other origin or, if the model `binds` them, of another prefix."""
     model = as_text(body.get("model"))
     drops = _drops_mismatched_blocks(body)
     prefix = PrefixHash(body)

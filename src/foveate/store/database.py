@@ -63,8 +63,7 @@ class Transaction(Protocol):
 
 
 class Database(Protocol):
-    """Runs transactions. If the callback raises, the transaction is rolled back and the exception reaches the
-    caller.
+    """Runs transactions. If a callback raises, its transaction is rolled back.
 
     Raises:
         StoreUnavailable: the database could not be used. Nothing was written, or the message says that this is
@@ -132,9 +131,7 @@ def group_placeholders(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
 
 
 def batch_inserts(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
-    """Split rows into batches, and yield an INSERT statement (its `{}` filled with placeholders) and values for
-    each.
-    """
+    """Yield an INSERT statement, with placeholders for its `{}`, and values for each batch of rows."""
     first, end = 0, len(values)
     while first < end:
         size = _INSERT_SIZE_BY_ROWS_LEFT[min(end - first, _INSERT_SIZES[-1])]

@@ -42,9 +42,7 @@ class _Removal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedFile:
-    """Charges in the file of a process that has ended. If not `is_readable`, the file has more that cannot be
-    decoded.
-    """
+    """Charges in the file of a process that has ended; unless `is_readable`, not all could be decoded."""
 
     path: Path
     charges: tuple[Charge, ...]
@@ -82,9 +80,7 @@ class FileOutbox:
         return await asyncio.to_thread(self._claim_orphans)
 
     async def release(self, *, recorded: Collection[Path] = (), unrecordable: Collection[Path] = ()) -> None:
-        """Remove the claimed files that are `recorded`, rename those that are `unrecordable`, and unlock the
-        others.
-        """
+        """Remove claimed files that are `recorded`, rename `unrecordable` ones, and unlock the rest."""
         await asyncio.to_thread(self._release_orphans, recorded, unrecordable)
 
     async def close(self) -> None:
@@ -185,8 +181,7 @@ class FileOutbox:
 
 
 def try_lock(file: int) -> bool:
-    """Lock a file without waiting, and return whether that succeeded. On Windows, which has no `fcntl`, return
-    True.
+    """Lock a file without waiting, and return whether that succeeded; always True on Windows.
 
     Raises:
         OSError: the file system does not support locks.
@@ -205,8 +200,7 @@ def try_lock(file: int) -> bool:
 def create_locked_file(
     folder: Path, *, lock: Callable[[int], bool] = try_lock, is_synced: bool = True
 ) -> tuple[Path, int]:
-    """Create a new locked file. Unless it `is_synced`, it survives a crash of this process, but not a power
-    loss.
+    """Create a new locked file. Unless it `is_synced`, it survives a crash, but not a power loss.
 
     Raises:
         OSError: the file cannot be created.

@@ -146,9 +146,7 @@ class PostgresDatabase:
         await asyncio.to_thread(self._vacuum)
 
     async def close(self) -> None:
-        """Wait for running transactions, then close all connections, also those to a server that does not
-        respond.
-        """
+        """Wait for running transactions, then close all connections, even if the server does not respond."""
         self._process.check()
         self._closed = True
         if not await self._shut_down_threads(self._timeout_seconds):

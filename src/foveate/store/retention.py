@@ -25,7 +25,7 @@ _COUNT_BATCH_SIZE = 1_000
 
 # Which session depends on which: on its turns, or through a compaction on an earlier one.
 _DEPENDENCIES = """
-stands(id, on_id) AS (
+depends(id, parent_id) AS (
     SELECT session_id, parent_id FROM session_parents_v1
     UNION ALL SELECT later.session_id, earlier.session_id
     FROM compactions_v1 AS later JOIN compactions_v1 AS earlier ON earlier.id = later.earlier_id
@@ -33,21 +33,21 @@ stands(id, on_id) AS (
 )
 """
 _IN_USE = f"""
-WITH RECURSIVE {_DEPENDENCIES}, kept(id) AS (
+WITH RECURSIVE {_DEPENDENCIES}, in_use(id) AS (
     SELECT id FROM sessions_v1 WHERE seen_at >= ?
     UNION SELECT session_id FROM compaction_locks_v1
     WHERE holder <> '' AND expires_at > ? AND expires_at <= ?
     UNION SELECT session_id FROM compactions_v1
     WHERE compacted_at >= ? AND session_id NOT IN (SELECT id FROM sessions_v1)
-    UNION SELECT stands.on_id FROM stands JOIN kept ON stands.id = kept.id
+    UNION SELECT depends.parent_id FROM depends JOIN in_use ON depends.id = in_use.id
 )
 """
 _ALL_STALE = f"""{_IN_USE}
-SELECT id FROM sessions_v1 WHERE seen_at < ? AND id NOT IN (SELECT id FROM kept)
+SELECT id FROM sessions_v1 WHERE seen_at < ? AND id NOT IN (SELECT id FROM in_use)
 """
 # Sessions without dependents first, so that few others must be deleted with them.
 _FIND_STALE = f"""{_ALL_STALE}
-ORDER BY id IN (SELECT on_id FROM stands), id LIMIT {_STALE_PAGE_SIZE}
+ORDER BY id IN (SELECT parent_id FROM depends), id LIMIT {_STALE_PAGE_SIZE}
 """
 _FIND_DEPENDENTS = """
 SELECT session_id, parent_id FROM session_parents_v1 WHERE parent_id IN ({0})
@@ -145,7 +145,7 @@ _DELETE_ORPHANED_COUNTS = f"DELETE {_ORPHANED_COUNTS}"
 _ALL_ORPHANED = f"""{_IN_USE}
 SELECT session_id FROM compactions_v1
 WHERE {_IS_UNREFERENCED} AND session_id NOT IN (SELECT id FROM sessions_v1)
-AND session_id NOT IN (SELECT id FROM kept)
+AND session_id NOT IN (SELECT id FROM in_use)
 AND session_id NOT IN (
     SELECT session_id FROM compaction_locks_v1 WHERE expires_at >= ? AND expires_at <= ?
 )
@@ -398,8 +398,7 @@ _COUNT_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests_v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSizes:
-    """How much is stored, and where. `folded` counts the messages that compactions replaced, which undo
-    restores.
+    """How much is stored, and where; `folded` counts the messages that undoing compactions restores.
 
     `requests` counts archived requests, which take `request_bytes`.
     """

@@ -248,8 +248,7 @@ class SQLiteDatabase:
             raise _translate_error(self._path, error) from error
 
     def _check_file(self) -> None:
-        """Check that the file is still the one that was opened: SQLite would go on with a deleted or replaced
-        file.
+        """Check that the file was not deleted or replaced: SQLite would go on with the old one.
 
         Raises:
             StoreUnavailable: the file was deleted or replaced.

@@ -128,8 +128,7 @@ class Store:
 async def open_store(
     url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, create: bool = True
 ) -> Store:
-    """Open the store at `url` and migrate its tables; if it does not exist, create it, unless `create` is
-    false.
+    """Open the store at `url` and migrate its tables; create it if it does not exist and `create` is true.
 
     Args:
         url: `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default:

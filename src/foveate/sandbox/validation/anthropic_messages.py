@@ -23,9 +23,7 @@ _DIRECTIVE_NOTE = "; the directive-only form (content: [] with output_config) is
 
 
 def check_messages(messages: list[dict[str, Any]], *, takes_system: bool) -> Iterator[ErrorResponse]:
-    """Yield the errors in messages of the right shape. `takes_system`: the model accepts system messages among
-    them.
-    """
+    """Yield the errors in messages that conform to the schema; the model may accept system messages."""
     yield from _check_blocks(messages)
     yield from _check_system_messages(messages, takes_system)
     yield from _check_texts(messages)

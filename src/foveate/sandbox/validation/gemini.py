@@ -29,9 +29,7 @@ _NO_SIGNATURE = "skip_thought_signature_validator"
 
 
 def to_camel_case(body: Any) -> Any:
-    """Convert the field names of a body to camel case. Google accepts snake case too; free-form values stay as
-    they are.
-    """
+    """Convert field names from snake case, which Google accepts too, except within free-form values."""
     if isinstance(body, list):
         return [to_camel_case(entry) for entry in body]
     if not isinstance(body, dict):

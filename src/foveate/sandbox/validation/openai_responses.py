@@ -35,9 +35,7 @@ def find_error(body: dict[str, Any]) -> ErrorResponse | None:
 
 
 def find_window_error(body: dict[str, Any], prompt_tokens: int) -> ErrorResponse | None:
-    """Return an error if the prompt, or the prompt and its output limit, exceed the window, unless truncation
-    is enabled.
-    """
+    """Return an error if prompt and output limit exceed the window, unless truncation is enabled."""
     if body.get("truncation") == "auto":
         return None
     return openai.window_error(body["model"], prompt_tokens, body.get("max_output_tokens") or 0, "input")

@@ -74,9 +74,7 @@ ON CONFLICT ({_TOTALS_KEY}) DO UPDATE SET {added}
 
 
 def _format_session_totals_upsert(sums: Sequence[str], window: Sequence[str] = ()) -> str:
-    """Return the statement that adds to sessions. Columns of the latest request are replaced if the new values
-    are newer.
-    """
+    """Return the statement that adds to sessions, and updates columns of the latest request."""
     table = "session_totals_v1"
     newest = dict.fromkeys(("agent", "model", "model_at"), "model_at") | dict.fromkeys(window, "window_at")
     assignments = [
@@ -110,9 +108,7 @@ class WindowUsage(NamedTuple):
 
 
 class TotalsDelta(NamedTuple):
-    """What one request or charge adds. `model_at` is when the session used its model, 0 if the call was not one
-    of its own.
-    """
+    """What one request or charge adds; `model_at` is 0 if the call does not tell the session's model."""
 
     at: float
     agent: str
