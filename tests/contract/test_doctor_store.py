@@ -49,7 +49,7 @@ async def made(url: str) -> None:
     await (await open_store(url)).close()
 
 
-async def test_a_store_of_today_is_well_and_says_which_models_were_called(database_url: str) -> None:
+async def test_a_current_store_is_healthy_and_lists_the_models_called(database_url: str) -> None:
     await booked(database_url, "ana", CacheUsage(uncached=100, read=900), calls=6, estimated=1_000)
     found = check_store(database_url, now=NOON)
     told = seen(database_url)
@@ -61,7 +61,7 @@ async def test_a_store_of_today_is_well_and_says_which_models_were_called(databa
     assert found.newest_at == NOON - 60
 
 
-async def test_agents_without_a_cache_counters_that_are_off_and_folds_that_fail_are_flagged(
+async def test_agents_without_cache_hits_inaccurate_counters_and_failed_compactions_are_flagged(
     database_url: str,
 ) -> None:
     await booked(database_url, "bo", CacheUsage(uncached=900, read=100), calls=6, estimated=700)
@@ -81,7 +81,7 @@ async def test_agents_without_a_cache_counters_that_are_off_and_folds_that_fail_
     assert not [said for _, said in seen(database_url, now=NOON + 9 * 86_400) if "ratio" in said]
 
 
-async def test_reservations_that_ran_out_long_ago_are_told(database_url: str) -> None:
+async def test_long_expired_reservations_are_reported(database_url: str) -> None:
     async with await open_store(database_url) as store:
         await store.ledger.reserve(RESERVATION, now=NOON)
 
@@ -91,14 +91,14 @@ async def test_reservations_that_ran_out_long_ago_are_told(database_url: str) ->
 
 
 @pytest.mark.parametrize("version", ["0001", "0005"])
-def test_an_older_store_is_told_and_not_brought_up_to_date(bare_database_url: str, version: str) -> None:
+def test_an_older_store_is_reported_and_not_migrated(bare_database_url: str, version: str) -> None:
     run_statements(bare_database_url, load_dump(version, bare_database_url))
 
     for _ in ("once", "and again"):
         assert one_of(seen(bare_database_url), f"is of version {version}") is Level.WARNING
 
 
-async def test_a_store_of_a_newer_foveate_has_failed(database_url: str) -> None:
+async def test_a_store_of_a_newer_version_fails_the_check(database_url: str) -> None:
     await made(database_url)
     run_statements(database_url, "UPDATE foveate_version SET version_num = '9999'")
 
@@ -111,14 +111,14 @@ def test_an_empty_database_is_fine(bare_database_url: str) -> None:
     assert one_of(seen(bare_database_url), "is empty") is Level.OK
 
 
-def test_no_store_is_fine_where_one_can_be_made_and_none_is_made(tmp_path: Path) -> None:
+def test_a_missing_store_passes_if_it_can_be_created_and_is_not_created(tmp_path: Path) -> None:
     assert one_of(seen(f"sqlite:///{tmp_path}/new/foveate.sqlite"), "none yet") is Level.OK
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     assert one_of(seen(f"sqlite:///{tmp_path}/file/foveate.sqlite"), "cannot be written") is Level.FAILED
 
 
-def test_what_others_may_open_or_is_no_database_is_told(tmp_path: Path) -> None:
+def test_files_that_others_can_open_or_that_are_not_databases_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "foveate.sqlite"
     asyncio.run(made(f"sqlite:///{path}"))
     before = sorted(one.name for one in tmp_path.iterdir())
@@ -129,7 +129,7 @@ def test_what_others_may_open_or_is_no_database_is_told(tmp_path: Path) -> None:
     assert one_of(seen(f"sqlite:///{path}"), "cannot be opened") is Level.FAILED
 
 
-def test_a_journal_that_is_no_wal_is_told(tmp_path: Path) -> None:
+def test_a_journal_mode_other_than_wal_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "foveate.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(load_dump("0006", f"sqlite:///{path}"))
@@ -142,14 +142,14 @@ def test_a_journal_that_is_no_wal_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["mysql://me:secret@host/db", "sqlite:///", "postgresql://me:secret@127.0.0.1:1/n"]
 )
-def test_what_cannot_be_a_store_has_failed_without_showing_a_password(url: str) -> None:
+def test_an_invalid_store_fails_the_check_without_showing_the_password(url: str) -> None:
     ((level, said),) = seen(url)
 
     assert level is Level.FAILED
     assert "secret" not in said
 
 
-async def test_folds_that_take_longer_than_before_are_told(database_url: str) -> None:
+async def test_compactions_that_take_longer_than_before_are_reported(database_url: str) -> None:
     async with await open_store(database_url) as store:
         for number in range(12):
             days, seconds = (0.5, 30.0) if number % 2 else (3.0, 4.0)

@@ -46,7 +46,7 @@ async def test_a_session_is_found_by_the_name_that_its_client_gives_it(store: St
         await find_traces(store, "run", None)
 
 
-async def test_of_agents_that_call_their_sessions_alike_none_is_guessed(store: Store) -> None:
+async def test_a_session_name_shared_by_several_agents_is_not_guessed(store: Store) -> None:
     for agent in ("ana", "bo"):
         await store.traces.save(
             [replace(TRACE, id=f"req_{agent}", agent=agent, session_id=derive_named_session_id(agent, "main"))]
@@ -58,7 +58,7 @@ async def test_of_agents_that_call_their_sessions_alike_none_is_guessed(store: S
         await find_traces(store, "main", None)
 
 
-async def test_sessions_that_callers_of_one_agent_name_alike_are_listed(store: Store) -> None:
+async def test_sessions_with_one_name_of_different_callers_are_listed(store: Store) -> None:
     first, second = (derive_named_session_id("ana", "main", scope) for scope in ("key 1", "key 2"))
     await store.traces.save([replace(TRACE, id="req_1", agent="ana", session_id=first)])
     alone = await find_traces(store, "main", None)
@@ -72,7 +72,7 @@ async def test_sessions_that_callers_of_one_agent_name_alike_are_listed(store: S
     assert second[:8] in str(listed.value)
 
 
-async def test_what_was_called_beside_the_requests_is_told_with_its_dollars(store: Store) -> None:
+async def test_calls_beside_the_requests_are_shown_with_their_cost(store: Store) -> None:
     await store.traces.save([TRACE])
     for category in (Category.MAIN, Category.COMPACTION):
         call = replace(CALL, id=f"call-{category}", category=category, session_id=TRACE.session_id)

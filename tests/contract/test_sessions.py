@@ -24,7 +24,7 @@ async def gateways(database_url: str) -> AsyncIterator[list[Store]]:
         yield [await opened.enter_async_context(await open_store(database_url)) for _ in range(3)]
 
 
-async def test_conversations_with_the_same_words_stay_apart_whichever_gateway_serves_them(
+async def test_conversations_with_equal_text_stay_separate_on_any_gateway(
     gateways: list[Store],
 ) -> None:
     workers = [Worker(store.sessions, has_others=True) for store in gateways]
@@ -78,7 +78,7 @@ def request_of(messages: int) -> Request:
     return formats.parse_request(body)
 
 
-async def test_what_one_gateway_counted_another_one_adds_up_to_the_same(gateways: list[Store]) -> None:
+async def test_counts_of_one_gateway_give_the_same_totals_on_another(gateways: list[Store]) -> None:
     counter = counter_for("claude-sonnet-4-5")
     for messages, gateway in zip((40, 41, 45), gateways, strict=True):
         request = request_of(messages)

@@ -1,4 +1,4 @@
-"""`foveate sandbox` as a user calls it: how it begins, how it ends, and what it says where it cannot begin."""
+"""`foveate sandbox` as users run it: start, exit and errors."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ ASKED = {"model": "claude-opus-5-5", "max_tokens": 100, "messages": [{"role": "u
 
 @contextmanager
 def started(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A sandbox in a process of its own, and the first line that it prints."""
+    """Start a sandbox process, and return it with its first line of output."""
     command = [*COMMAND, "sandbox", "--port", "0", *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=WITHOUT_KEYS
@@ -46,7 +46,7 @@ def posted(url: str, body: Any, headers: dict[str, str] = HEADERS) -> tuple[int,
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals, code: int) -> None:
+def test_the_sandbox_prints_its_address_answers_and_exits_cleanly(number: signal.Signals, code: int) -> None:
     with started("--json") as (process, line):
         ready = json.loads(line)
         assert ready.keys() == {"url", "providers"}
@@ -60,15 +60,15 @@ def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals, co
     assert (out, err) == ("", "")
 
 
-def test_an_interrupt_while_it_starts_ends_it_without_a_word(tmp_path: Path) -> None:
-    """Defect: a RuntimeWarning told of a coroutine that was never awaited. The event loop is loaded then."""
+def test_an_interrupt_during_start_exits_silently(tmp_path: Path) -> None:
+    """Regression: a RuntimeWarning named a coroutine that was never awaited, while the event loop started."""
     (tmp_path / "uvloop.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     outcome = spawn("sandbox", "--port", "0", "--json", command=REAL_COMMAND, env={"PYTHONPATH": str(tmp_path)})
 
     assert (outcome.code, outcome.err) == (130, "")
 
 
-def test_a_person_is_told_how_to_point_a_client_at_it(tmp_path: Path) -> None:
+def test_the_output_explains_how_to_connect_a_client(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- text: By the script.\n", encoding="utf-8")
     with started("--provider", "anthropic", "--script", str(script)) as (process, line):
@@ -81,7 +81,7 @@ def test_a_person_is_told_how_to_point_a_client_at_it(tmp_path: Path) -> None:
         assert (status, error["type"]) == (404, "error")
 
 
-def test_a_port_in_use_is_one_clear_line() -> None:
+def test_a_port_in_use_is_reported_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         outcome = spawn("sandbox", "--port", port)
@@ -103,7 +103,7 @@ def test_a_port_in_use_is_one_clear_line() -> None:
         (["--script", "nothing.yaml"], "foveate: nothing.yaml: No such file or directory\n"),
     ],
 )
-def test_what_cannot_be_is_one_line(run: Any, arguments: list[str], says: str) -> None:
+def test_invalid_arguments_are_reported_in_one_line(run: Any, arguments: list[str], says: str) -> None:
     outcome = run("sandbox", *arguments)
 
     assert outcome.code == 2
@@ -112,7 +112,7 @@ def test_what_cannot_be_is_one_line(run: Any, arguments: list[str], says: str) -
     assert not outcome.out
 
 
-def test_a_step_that_cannot_be_is_named_with_its_line(run: Any, tmp_path: Path) -> None:
+def test_an_invalid_step_is_reported_with_its_line(run: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- text: a\n- status: 99\n", encoding="utf-8")
     outcome = run("sandbox", "--script", script)

@@ -47,7 +47,9 @@ def test_a_message_is_answered(client: anthropic.Anthropic) -> None:
     assert answer._request_id
 
 
-def test_the_cache_is_billed_and_runs_out(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
+def test_cache_usage_is_reported_and_entries_expire(
+    client: anthropic.Anthropic, sandbox: RunningSandbox
+) -> None:
     system: Any = [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]
     usages = []
     for seconds in (0, 200, 301):
@@ -60,7 +62,7 @@ def test_the_cache_is_billed_and_runs_out(client: anthropic.Anthropic, sandbox: 
     assert usages == [(0, written), (written, 0), (0, written)]
 
 
-def test_a_streamed_answer_is_the_one_that_comes_whole(client: anthropic.Anthropic) -> None:
+def test_a_streamed_message_equals_the_whole_one(client: anthropic.Anthropic) -> None:
     asking: Any = ASKING | {"thinking": {"type": "adaptive"}}
     whole = client.messages.create(**asking)
     with client.messages.stream(**asking) as stream:
@@ -76,7 +78,7 @@ def test_a_streamed_answer_is_the_one_that_comes_whole(client: anthropic.Anthrop
     assert {"message_start", "content_block_start", "thinking", "signature", "text", "message_stop"} <= kinds
 
 
-def test_raw_events_come_in_the_order_of_the_api(client: anthropic.Anthropic) -> None:
+def test_raw_events_have_the_order_of_the_api(client: anthropic.Anthropic) -> None:
     stream = client.messages.create(**ASKING, stream=True, tools=[TOOL], tool_choice={"type": "any"})
     kinds = [event.type for event in stream]
 
@@ -86,7 +88,7 @@ def test_raw_events_come_in_the_order_of_the_api(client: anthropic.Anthropic) ->
     assert set(kinds[2:-3]) == {"content_block_delta"}
 
 
-def test_a_tool_is_called_and_its_result_taken(client: anthropic.Anthropic) -> None:
+def test_a_tool_is_called_and_its_result_is_accepted(client: anthropic.Anthropic) -> None:
     step = ScriptStep(text="I look.", tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
     asking: Any = {"model": MODEL, "max_tokens": 500, "tools": [TOOL]}
     with client.messages.stream(messages=HELLO, extra_headers=step_headers(step), **asking) as stream:
@@ -104,7 +106,7 @@ def test_a_tool_is_called_and_its_result_taken(client: anthropic.Anthropic) -> N
     assert second.stop_reason == "end_turn"
 
 
-def test_a_forced_tool_is_called_with_fitting_arguments(client: anthropic.Anthropic) -> None:
+def test_a_forced_tool_is_called_with_valid_arguments(client: anthropic.Anthropic) -> None:
     answer = client.messages.create(**ASKING, tools=[TOOL], tool_choice={"type": "tool", "name": "read_file"})
 
     assert answer.content[0].type == "tool_use"
@@ -112,7 +114,7 @@ def test_a_forced_tool_is_called_with_fitting_arguments(client: anthropic.Anthro
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_thought_goes_there_and_back(client: anthropic.Anthropic, streams: bool) -> None:
+def test_a_thinking_block_can_be_sent_back(client: anthropic.Anthropic, streams: bool) -> None:
     asking: Any = ASKING | {"thinking": {"type": "adaptive"}, "system": "Be brief."}
     if streams:
         with client.messages.stream(**asking) as stream:
@@ -127,7 +129,7 @@ def test_a_thought_goes_there_and_back(client: anthropic.Anthropic, streams: boo
         client.messages.create(**asking | {"system": "Be long."})
 
 
-def test_tokens_are_counted_as_they_are_billed(client: anthropic.Anthropic) -> None:
+def test_counted_tokens_equal_reported_usage(client: anthropic.Anthropic) -> None:
     asking: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL], "system": "Be brief."}
     counted = client.messages.count_tokens(**asking)
     billed = client.messages.create(max_tokens=5, **asking)
@@ -168,7 +170,7 @@ def test_beta_headers_are_ignored(client: anthropic.Anthropic, sandbox: RunningS
         (ScriptStep(fail_after=1), anthropic.InternalServerError),
     ],
 )
-def test_failures_are_the_clients_own_errors(
+def test_provider_failures_raise_the_clients_own_errors(
     client: anthropic.Anthropic, step: ScriptStep, error: type[anthropic.APIStatusError]
 ) -> None:
     with pytest.raises(error) as found:
@@ -185,14 +187,14 @@ def test_failures_are_the_clients_own_errors(
         ({"max_tokens": 10_000_000, "timeout": 10}, anthropic.BadRequestError),
     ],
 )
-def test_refusals_are_the_clients_own_errors(
+def test_rejected_requests_raise_the_clients_own_errors(
     client: anthropic.Anthropic, more: dict[str, Any], error: type[anthropic.APIStatusError]
 ) -> None:
     with pytest.raises(error):
         client.messages.create(**ASKING | more)
 
 
-def test_a_client_tries_again_after_an_overload() -> None:
+def test_a_client_retries_after_an_overload() -> None:
     with (
         running_sandbox(ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
         anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=1) as client,
@@ -204,7 +206,7 @@ def test_a_client_tries_again_after_an_overload() -> None:
 
 
 @pytest.mark.parametrize("events", [0, 3])
-def test_a_stream_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthropic, events: int) -> None:
+def test_an_interrupted_stream_is_a_lost_connection(client: anthropic.Anthropic, events: int) -> None:
     stream = client.messages.create(
         **ASKING, stream=True, extra_headers=step_headers(ScriptStep(disconnect_after=events))
     )
@@ -214,19 +216,19 @@ def test_a_stream_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthrop
 
 
 @pytest.mark.parametrize("pieces", [0, 1])
-def test_an_answer_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthropic, pieces: int) -> None:
+def test_an_interrupted_response_is_a_lost_connection(client: anthropic.Anthropic, pieces: int) -> None:
     with pytest.raises(anthropic.APIConnectionError):
         client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(disconnect_after=pieces)))
 
 
-def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic.Anthropic) -> None:
+def test_a_stream_that_fails_midway_raises_its_error(client: anthropic.Anthropic) -> None:
     stream = client.messages.create(**ASKING, stream=True, extra_headers=step_headers(ScriptStep(fail_after=4)))
 
     with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
         list(stream)
 
 
-def test_the_sandbox_notices_a_client_that_goes_away(
+def test_the_sandbox_notices_a_client_that_disconnects(
     client: anthropic.Anthropic, sandbox: RunningSandbox
 ) -> None:
     sandbox.abandoned_requests.clear()

@@ -42,7 +42,7 @@ def test_a_chat_is_answered(client: openai.OpenAI) -> None:
     assert answer._request_id
 
 
-def test_a_chat_is_billed_with_the_cache(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
+def test_chat_usage_includes_the_cache(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
     long: Any = [{"role": "system", "content": "These words are kept. " * 800}, *HELLO]
     details = []
     for seconds in (0, 1_700, 1_801):
@@ -59,7 +59,7 @@ def test_a_chat_is_billed_with_the_cache(client: openai.OpenAI, sandbox: Running
     assert details == [(0, written), (written, 0), (0, written)]
 
 
-def test_a_streamed_chat_is_the_one_that_comes_whole(client: openai.OpenAI) -> None:
+def test_a_streamed_chat_completion_equals_the_whole_one(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(**CHAT)
     chunks = list(client.chat.completions.create(**CHAT, stream=True))
 
@@ -69,7 +69,7 @@ def test_a_streamed_chat_is_the_one_that_comes_whole(client: openai.OpenAI) -> N
     assert all(chunk.usage is None for chunk in chunks)
 
 
-def test_usage_comes_in_a_last_chunk_where_it_is_asked_for(client: openai.OpenAI) -> None:
+def test_usage_is_in_the_last_chunk_if_requested(client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
 
     assert chunks[-1].choices == []
@@ -79,7 +79,7 @@ def test_usage_comes_in_a_last_chunk_where_it_is_asked_for(client: openai.OpenAI
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_chat_calls_a_tool_and_takes_its_result(client: openai.OpenAI, streams: bool) -> None:
+def test_a_chat_calls_a_tool_and_accepts_its_result(client: openai.OpenAI, streams: bool) -> None:
     asking: Any = CHAT | {"tools": [TOOL]}
     if streams:
         with client.chat.completions.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
@@ -100,7 +100,7 @@ def test_a_chat_calls_a_tool_and_takes_its_result(client: openai.OpenAI, streams
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_a_forced_tool_is_called_with_fitting_arguments(client: openai.OpenAI) -> None:
+def test_a_forced_tool_is_called_with_valid_arguments(client: openai.OpenAI) -> None:
     message = client.chat.completions.create(**CHAT, tools=[TOOL], tool_choice="required").choices[0].message
 
     assert message.tool_calls
@@ -108,7 +108,7 @@ def test_a_forced_tool_is_called_with_fitting_arguments(client: openai.OpenAI) -
     assert json.loads(message.tool_calls[0].function.arguments) == {"path": "sandbox"}
 
 
-def test_json_that_is_asked_for_fits_its_schema(client: openai.OpenAI) -> None:
+def test_requested_json_conforms_to_its_schema(client: openai.OpenAI) -> None:
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "path", "schema": PARAMETERS}}
     answer = client.chat.completions.create(**CHAT, response_format=wanted)
 
@@ -134,7 +134,7 @@ def test_a_response_is_answered(client: openai.OpenAI) -> None:
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
 
 
-def test_a_streamed_response_is_the_one_that_comes_whole(client: openai.OpenAI) -> None:
+def test_a_streamed_response_equals_the_whole_one(client: openai.OpenAI) -> None:
     asking: Any = RESPONSE | {"reasoning": {"effort": "low"}}
     whole = client.responses.create(**asking)
     events: list[Any] = list(client.responses.create(**asking, stream=True))
@@ -148,7 +148,7 @@ def test_a_streamed_response_is_the_one_that_comes_whole(client: openai.OpenAI) 
     assert said == whole.output_text
 
 
-def test_a_response_calls_a_tool_and_takes_its_output(client: openai.OpenAI) -> None:
+def test_a_response_calls_a_tool_and_accepts_its_output(client: openai.OpenAI) -> None:
     asking: Any = RESPONSE | {"tools": [FLAT_TOOL]}
     with client.responses.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
         first: Any = stream.until_done().get_final_response()
@@ -172,7 +172,7 @@ def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> No
     assert answer.incomplete_details.reason == "max_output_tokens"
 
 
-def test_input_tokens_are_counted_as_they_are_billed(client: openai.OpenAI) -> None:
+def test_counted_input_tokens_equal_reported_usage(client: openai.OpenAI) -> None:
     counted = client.responses.input_tokens.count(**RESPONSE)
     billed = client.responses.create(**RESPONSE).usage
 
@@ -196,14 +196,14 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         (ScriptStep(disconnect_after=1), openai.APIConnectionError),
     ],
 )
-def test_failures_are_the_clients_own_errors(
+def test_provider_failures_raise_the_clients_own_errors(
     client: openai.OpenAI, step: ScriptStep, error: type[openai.APIError]
 ) -> None:
     with pytest.raises(error):
         client.chat.completions.create(**CHAT, extra_headers=step_headers(step))
 
 
-def test_refusals_are_the_clients_own_errors(client: openai.OpenAI) -> None:
+def test_rejected_requests_raise_the_clients_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(**CHAT | {"model": "nobody"})
     with pytest.raises(openai.BadRequestError) as long:
@@ -218,13 +218,13 @@ def test_refusals_are_the_clients_own_errors(client: openai.OpenAI) -> None:
     assert lost.value.code == "previous_response_not_found"
 
 
-def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: openai.OpenAI) -> None:
+def test_a_stream_that_fails_midway_raises_its_error(client: openai.OpenAI) -> None:
     failing = step_headers(ScriptStep(fail_after=3))
 
     with pytest.raises(openai.APIError, match="currently overloaded"):
         list(client.chat.completions.create(**CHAT, stream=True, extra_headers=failing))
     *_, last = client.responses.create(**RESPONSE, stream=True, extra_headers=failing)
-    assert (last.type, last.sequence_number) == ("error", 3)  # which the client hands on
+    assert (last.type, last.sequence_number) == ("error", 3)  # which the client passes on
 
 
 async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:

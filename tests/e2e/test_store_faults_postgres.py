@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away, comes back, is slow or says no: nothing lost, nothing twice."""
+"""A PostgreSQL server that is unreachable, restarts, is slow or rejects connections loses and duplicates nothing."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def url(own_server: PostgresServer) -> str:
 
 
 async def keep_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, int]:
-    """How many sessions were kept, one after the other, and how many tries had failed."""
+    """Store sessions one after the other, and return how many were stored and how many attempts failed."""
     kept = failed = 0
     while not end.is_set():
         one = f"{name} {kept}"
@@ -63,7 +63,7 @@ async def is_there(store: Store, name: str) -> bool:
 
 
 @pytest.mark.process
-async def test_a_server_that_crashes_and_comes_back_in_the_middle_of_a_run_is_hardly_noticed(
+async def test_a_server_that_crashes_and_restarts_during_a_run_loses_nothing(
     own_server: PostgresServer, url: str
 ) -> None:
     async with await open_store(url, wait_seconds=30.0) as store:  # the machine may be busy
@@ -87,7 +87,7 @@ async def test_a_server_that_crashes_and_comes_back_in_the_middle_of_a_run_is_ha
 
 
 @pytest.mark.process
-async def test_a_server_that_stays_away_is_told_in_time_and_used_again_when_it_is_back(
+async def test_an_unreachable_server_is_reported_in_time_and_used_again_when_it_is_back(
     own_server: PostgresServer, url: str
 ) -> None:
     async with await open_store(url, wait_seconds=0.5) as store:
@@ -111,7 +111,7 @@ async def test_a_server_that_stays_away_is_told_in_time_and_used_again_when_it_i
 
 
 def ended(url: str) -> None:
-    """End every other connection to a database, as an operator does."""
+    """Terminate all other connections to a database."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -119,7 +119,7 @@ def ended(url: str) -> None:
         )
 
 
-async def test_what_was_not_committed_when_the_connection_was_lost_is_done_again_once(url: str) -> None:
+async def test_a_transaction_lost_before_its_commit_is_repeated_once(url: str) -> None:
     tries = 0
 
     def work(rows: Transaction) -> int:
@@ -136,12 +136,12 @@ async def test_what_was_not_committed_when_the_connection_was_lost_is_done_again
     database = PostgresDatabase.open(url, wait_seconds=5.0)
     await (await open_store(url)).close()
 
-    assert await database.write(work, is_idempotent=False) == 1  # of the first try nothing is there
+    assert await database.write(work, is_idempotent=False) == 1  # the first attempt left nothing
     assert tries == 2
     await database.close()
 
 
-async def test_a_connection_that_is_lost_again_and_again_is_not_tried_for_ever(url: str) -> None:
+async def test_retries_of_a_lost_connection_are_limited(url: str) -> None:
     tries = 0
 
     def work(rows: Transaction) -> None:
@@ -169,7 +169,7 @@ FOR EACH ROW EXECUTE FUNCTION lose()
 """
 
 
-async def test_what_is_lost_at_its_commit_is_done_again_only_where_that_is_no_harm(url: str) -> None:
+async def test_a_transaction_lost_at_its_commit_is_only_repeated_if_idempotent(url: str) -> None:
     async with await open_store(url) as store:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(LOST_AT_COMMIT.format("compaction_locks_v1", 1))
@@ -184,10 +184,10 @@ async def test_what_is_lost_at_its_commit_is_done_again_only_where_that_is_no_ha
         assert await store.compactions.renew_lease(lease, ttl_seconds=300, now=1100.0)
 
 
-async def test_a_server_that_does_not_answer_keeps_nobody_waiting(url: str) -> None:
+async def test_a_server_that_does_not_respond_blocks_no_caller(url: str) -> None:
     def wait(rows: Transaction) -> None:
         rows.fetch_all("SELECT 1")
-        time.sleep(3)  # as on a connection that has gone dead
+        time.sleep(3)  # as on a dead connection
 
     database = PostgresDatabase.open(url, wait_seconds=0.2)
     began = time.monotonic()
@@ -200,7 +200,7 @@ async def test_a_server_that_does_not_answer_keeps_nobody_waiting(url: str) -> N
 
 
 def stopped(own_server: PostgresServer) -> list[int]:
-    """Have the server's end of each connection of a store stand still, as on a machine that has gone dead."""
+    """Stop the server processes of a store's connections, as on a machine that hangs."""
     with psycopg.connect(own_server.server.get_uri(), autocommit=True) as connection:
         found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'foveate'")
         processes = [process for (process,) in found.fetchall()]
@@ -209,7 +209,7 @@ def stopped(own_server: PostgresServer) -> list[int]:
     return processes
 
 
-async def test_a_store_can_be_closed_while_its_server_has_gone_dead(
+async def test_a_store_can_be_closed_while_its_server_does_not_respond(
     own_server: PostgresServer, url: str
 ) -> None:
     store = await open_store(url, wait_seconds=0.3)
@@ -253,7 +253,7 @@ asyncio.run(main())
 
 
 @pytest.mark.process
-def test_a_program_that_ends_without_closing_its_store_is_not_kept_by_a_dead_server(url: str) -> None:
+def test_a_program_can_exit_without_closing_its_store_while_the_server_hangs(url: str) -> None:
     ended_ = subprocess.run(
         [sys.executable, "-c", ENDS, url], capture_output=True, text=True, check=True, timeout=60
     )
@@ -265,10 +265,10 @@ def test_a_program_that_ends_without_closing_its_store_is_not_kept_by_a_dead_ser
 
 
 @pytest.mark.process
-async def test_a_server_that_is_away_for_a_moment_is_waited_for_when_a_store_is_opened(
+async def test_opening_a_store_waits_for_a_server_that_is_briefly_unreachable(
     own_server: PostgresServer, url: str
 ) -> None:
-    for is_new in (True, False):  # with tables to be made, and without
+    for is_new in (True, False):  # with tables to be created, and without
         await asyncio.to_thread(own_server.crash)
         began = time.monotonic()
         opening = asyncio.ensure_future(open_store(url, wait_seconds=30.0))
@@ -294,16 +294,14 @@ asyncio.run(main())
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder for a socket, whose path may have a hundred characters only."""
+    """A folder for a socket, whose path is limited to a hundred characters."""
     with tempfile.TemporaryDirectory(prefix="fov") as name:
         yield Path(name)
 
 
 @pytest.mark.process
-async def test_a_server_that_ends_its_start_right_after_it_said_no_is_waited_for(
-    short_path: Path, url: str
-) -> None:
-    """The first connection is refused as a server that starts refuses it; the next is let through."""
+async def test_opening_a_store_waits_for_a_server_that_has_just_started(short_path: Path, url: str) -> None:
+    """The first connection is rejected as by a starting server; the next one is accepted."""
     there = psycopg.conninfo.conninfo_to_dict(url)
     connections = 0
 
@@ -331,7 +329,7 @@ async def test_a_server_that_ends_its_start_right_after_it_said_no_is_waited_for
     assert connections > 2
 
 
-async def test_a_row_that_somebody_holds_is_waited_for_no_longer_than_told(url: str) -> None:
+async def test_waiting_for_a_locked_row_is_limited(url: str) -> None:
     async with await open_store(url, wait_seconds=0.4) as store:
         lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
         assert lease
@@ -344,7 +342,7 @@ async def test_a_row_that_somebody_holds_is_waited_for_no_longer_than_told(url: 
         assert compaction_ids(await store.compactions.list_compactions()) == [COMPACTION.id]
 
 
-async def test_whoever_takes_a_lease_over_waits_for_a_fold_that_is_being_recorded(url: str) -> None:
+async def test_taking_over_a_lease_waits_for_a_compaction_that_is_being_recorded(url: str) -> None:
     async with await open_store(url, wait_seconds=20.0) as store:
         late = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1000.0)
         assert late
@@ -361,7 +359,7 @@ async def test_whoever_takes_a_lease_over_waits_for_a_fold_that_is_being_recorde
         assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=late)
 
 
-async def test_two_who_wait_for_each_other_are_parted_and_both_are_done(url: str) -> None:
+async def test_a_deadlock_is_resolved_and_both_transactions_succeed(url: str) -> None:
     def lock_both(first: str, second: str, meet: list[str]) -> TransactionCallback[int]:
         def work(rows: Transaction) -> int:
             rows.execute("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (first,))
@@ -395,7 +393,7 @@ async def test_two_who_wait_for_each_other_are_parted_and_both_are_done(url: str
             assert found.messages == 4
 
 
-async def test_a_table_that_is_not_there_any_more_is_told(url: str) -> None:
+async def test_a_missing_table_is_reported(url: str) -> None:
     async with await open_store(url) as store:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DROP TABLE turns_v1")

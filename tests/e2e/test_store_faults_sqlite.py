@@ -1,4 +1,4 @@
-"""A SQLite file that is locked, full, read-only, damaged or gone: told in words, and nothing half written."""
+"""An SQLite file that is locked, full, read-only, damaged or deleted: clear errors, and no partial writes."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ async def make(path: Path) -> None:
 
 
 async def check_unharmed(store: Store) -> None:
-    """What was there before a fault is there, and can be added to."""
+    """Check that data from before a fault is intact, and that writes work."""
     assert await store.sessions.get_session("before") == make_session("before", 2)
     assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
     await store.sessions.save(
@@ -80,7 +80,7 @@ def locked_by_another_process(path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.process
-def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path: Path) -> None:
+def test_a_file_that_stays_locked_is_reported_in_time_and_can_still_be_read(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=0.3) as store:
             with locked_by_another_process(path):
@@ -97,7 +97,7 @@ def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path
                     f"{path}: is locked by another process (database is locked)"
                 }
                 assert all(isinstance(error, StoreUnavailable) for error in failed)
-                assert time.monotonic() - began < 10  # together, not one after the other
+                assert time.monotonic() - began < 10  # concurrently, not one after the other
                 assert await store.sessions.get_session("before")
             await check_unharmed(store)
             assert await store.sessions.get_session("s0") is None
@@ -106,7 +106,7 @@ def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path
     asyncio.run(use())
 
 
-def test_however_many_read_a_file_that_stays_locked_all_are_told_in_time(path: Path) -> None:
+def test_any_number_of_readers_of_a_locked_file_get_an_error_in_time(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=1.0) as store:
             locks = sqlite3.connect(path, isolation_level=None)
@@ -119,7 +119,7 @@ def test_however_many_read_a_file_that_stays_locked_all_are_told_in_time(path: P
             locks.close()
 
             assert {type(error) for error in told} == {StoreUnavailable}
-            assert took < 8  # in groups, one after the other, it would be 15
+            assert took < 8  # in sequential groups it would be 15
             await check_unharmed(store)
 
     asyncio.run(make(path))
@@ -127,7 +127,7 @@ def test_however_many_read_a_file_that_stays_locked_all_are_told_in_time(path: P
 
 
 @pytest.mark.process
-def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path) -> None:
+def test_writers_wait_for_a_briefly_locked_file(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
             with locked_by_another_process(path) as process:
@@ -147,7 +147,7 @@ def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A disk of so many megabytes, where this machine lets one be mounted."""
+    """A small disk, if this machine allows mounting one."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "foveate-test", str(folder)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
@@ -159,7 +159,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 async def fill(store: Store) -> list[str]:
-    """The ids of the folds that could be recorded before there was no room left."""
+    """Record compactions until there is no space left, and return their ids."""
     kept: list[str] = []
     why = ""
     while len(kept) < 100:
@@ -174,7 +174,7 @@ async def fill(store: Store) -> list[str]:
 
 
 async def check_full(store: Store, kept: list[str]) -> None:
-    """All that was told to be kept is there and whole, and of the rest nothing."""
+    """Check that every confirmed compaction is complete, and that nothing of the others is stored."""
     assert 0 < len(kept) < 100
     assert sorted(compaction_ids(await store.compactions.list_compactions(limit=1000))) == sorted(
         [COMPACTION.id, *kept]
@@ -185,7 +185,7 @@ async def check_full(store: Store, kept: list[str]) -> None:
 
 
 @pytest.mark.process
-def test_a_full_disk_loses_nothing_and_is_written_to_again_once_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing_and_writes_continue_once_there_is_space(tmp_path: Path) -> None:
     async def use(disk: Path) -> None:
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(3_000_000))
@@ -226,8 +226,8 @@ asyncio.run(use(Path(sys.argv[1])))
 
 
 @pytest.mark.process
-def test_a_file_that_may_grow_no_further_loses_nothing(path: Path, root: Path) -> None:
-    """As a full disk, also where none can be mounted."""
+def test_a_file_at_its_size_limit_loses_nothing(path: Path, root: Path) -> None:
+    """Like a full disk, but without mounting one."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(path), str(root)], capture_output=True, text=True, check=False
     )
@@ -235,7 +235,7 @@ def test_a_file_that_may_grow_no_further_loses_nothing(path: Path, root: Path) -
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_one_job_that_fails_takes_none_of_those_in_the_same_transaction_with_it(path: Path) -> None:
+def test_a_failed_job_does_not_affect_others_in_its_transaction(path: Path) -> None:
     class Wrong(Exception):
         pass
 
@@ -266,7 +266,7 @@ def test_one_job_that_fails_takes_none_of_those_in_the_same_transaction_with_it(
     asyncio.run(use())
 
 
-def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:
+def test_cancelled_callers_do_not_affect_others(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             jobs = [
@@ -289,7 +289,7 @@ def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:
     asyncio.run(use())
 
 
-def test_a_file_that_is_gone_is_told_and_no_empty_one_is_made_in_its_place(path: Path) -> None:
+def test_a_deleted_file_is_reported_and_not_recreated(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             for file in path.parent.iterdir():
@@ -322,7 +322,7 @@ def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
     "content",
     [b"this is no database at all, but a long enough text" * 100, b"SQLite format 3\0" + b"\xff" * 5000],
 )
-def test_a_file_that_is_no_database_is_told_and_left_as_it_is(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_reported_and_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(StoreUnavailable, match="no SQLite database, or damaged") as told:
@@ -332,14 +332,14 @@ def test_a_file_that_is_no_database_is_told_and_left_as_it_is(path: Path, conten
     assert path.read_bytes() == content
 
 
-def test_a_damaged_file_is_told_when_what_is_damaged_is_read(path: Path) -> None:
+def test_a_damaged_file_is_reported_when_the_damaged_part_is_read(path: Path) -> None:
     async def large() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             await store.compactions.record(COMPACTION, LARGE, lease=None)
             await store.vacuum()
 
     asyncio.run(large())
-    with path.open("r+b") as file:  # all but the pages that say what is where
+    with path.open("r+b") as file:  # all but the schema pages
         size = path.stat().st_size
         file.seek(size // 2)
         file.write(b"\xaa" * (size - size // 2))
@@ -353,7 +353,7 @@ def test_a_damaged_file_is_told_when_what_is_damaged_is_read(path: Path) -> None
 
 
 @pytest.mark.process
-def test_a_folder_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4) as disk:
         asyncio.run(make(disk / "foveate.sqlite"))
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -365,7 +365,7 @@ def test_a_folder_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_a_file_of_somebody_else_is_told(path: Path) -> None:
+def test_a_file_of_another_user_is_reported(path: Path) -> None:
     asyncio.run(make(path))
     path.chmod(0o400)
 
@@ -373,7 +373,7 @@ def test_a_file_of_somebody_else_is_told(path: Path) -> None:
         asyncio.run(open_store(f"sqlite:///{path}"))
 
 
-def test_a_path_that_is_a_folder_or_below_a_file_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_a_folder_or_below_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreUnavailable, match="Is a directory"):
@@ -382,7 +382,7 @@ def test_a_path_that_is_a_folder_or_below_a_file_is_told(tmp_path: Path) -> None
         asyncio.run(open_store(f"sqlite:///{tmp_path / 'file' / 'foveate.sqlite'}"))
 
 
-def test_a_file_that_somebody_has_changed_past_the_store_is_told(path: Path) -> None:
+def test_a_file_changed_by_another_program_is_reported(path: Path) -> None:
     asyncio.run(make(path))
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE turns_v1")
@@ -398,10 +398,8 @@ def test_a_file_that_somebody_has_changed_past_the_store_is_told(path: Path) -> 
 
 
 @pytest.mark.parametrize("number", [1, 3])
-async def test_a_fault_of_the_disk_is_told_as_one_also_where_several_write_at_once(
-    path: Path, number: int
-) -> None:
-    """Defect: bills that were written together were taken for ones that can never be kept, and lost."""
+async def test_a_disk_error_is_reported_as_one_even_with_concurrent_writes(path: Path, number: int) -> None:
+    """Regression: charges that were written together were taken for invalid ones, and lost."""
     database = SQLiteDatabase.open(path, wait_seconds=5)
 
     def write(_: Transaction) -> None:

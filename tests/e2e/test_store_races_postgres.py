@@ -1,4 +1,4 @@
-"""What others do beside a transaction on a PostgreSQL server, at the worst moment: nothing in use is lost."""
+"""Concurrent transactions on a PostgreSQL server at the worst moment: nothing in use is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,7 +39,7 @@ def url(postgres: PostgresServer) -> str:
 
 @dataclass
 class Meddled:
-    """A `Database` on which somebody else does something right after the first rows were found."""
+    """A `Database` on which another transaction runs right after the first rows were found."""
 
     database: PostgresDatabase
     url: str
@@ -111,7 +111,7 @@ async def comes_to_stand_on_the_child(other: Store) -> bool:
 
 
 @pytest.mark.parametrize("deed", [sees_the_child, forks_the_child, comes_to_stand_on_the_child])
-async def test_who_is_seen_while_its_parents_are_being_forgotten_keeps_them(url: str, deed: Deed) -> None:
+async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(url: str, deed: Deed) -> None:
     async with await open_store(url) as store:
         await store.sessions.save([SessionUpdate(session=PARENT, turns=make_turns("parent", 0, 2))])
         await store.sessions.save([SessionUpdate(session=CHILD, turns=make_turns("child", 2, 4))])

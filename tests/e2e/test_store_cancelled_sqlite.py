@@ -1,4 +1,4 @@
-"""Writes to a SQLite file that nobody waits for any longer: they take nothing from those who do."""
+"""Writes of cancelled callers to an SQLite file do not affect others."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 @dataclass
 class Busy:
-    """Work for the writer that goes on until it is told to end."""
+    """A job that keeps the writer busy until it is released."""
 
     began: threading.Event = field(default_factory=threading.Event)
     may_end: threading.Event = field(default_factory=threading.Event)
@@ -32,7 +32,7 @@ class Busy:
         self.may_end.wait(60)
 
 
-def test_what_nobody_waits_for_any_longer_is_not_begun(path: Path) -> None:
+def test_writes_of_cancelled_callers_are_not_started(path: Path) -> None:
     async def use() -> None:
         database = SQLiteDatabase.open(path, wait_seconds=5.0)
         store = Store(database)
@@ -59,7 +59,7 @@ def test_what_nobody_waits_for_any_longer_is_not_begun(path: Path) -> None:
     asyncio.run(use())
 
 
-def test_an_event_loop_that_ends_in_the_middle_of_a_write_disturbs_nobody(path: Path) -> None:
+def test_an_event_loop_that_ends_during_a_write_does_not_affect_others(path: Path) -> None:
     asyncio.run(make(path))
     database = SQLiteDatabase.open(path, wait_seconds=5.0)
     busy = Busy()
@@ -76,5 +76,5 @@ def test_an_event_loop_that_ends_in_the_middle_of_a_write_disturbs_nobody(path: 
             await store.close()
 
     asyncio.run(leave())
-    busy.may_end.set()  # only now: there is nobody left to be told
+    busy.may_end.set()  # only now, when no caller is left
     asyncio.run(use())
