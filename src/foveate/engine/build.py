@@ -110,12 +110,12 @@ def build_engine(
         inject=inject,
     )
 
-    def looks_anew(agent: str) -> None:
+    def on_compaction_stored(agent: str) -> None:
         for step in (history, *preview.steps):
             if isinstance(step, ApplyCompactions):
                 step.forget_no_compactions(agent)
 
-    compactor.on_stored = looks_anew
+    compactor.on_stored = on_compaction_stored
     find_session = FindSession(sessions, session_store, session_states, may_store_text=may_store_text)
     note_trail = (NoteTrail(),) if tracing is not None else ()
     enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)

@@ -57,7 +57,7 @@ def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRe
     check_model_name(model)
     counter = counter_for(model)
 
-    def counted(part: object) -> TokenCount:
+    def count_input(part: object) -> TokenCount:
         if isinstance(part, str):
             return counter.text(part)
         if isinstance(part, list) and all(type(token) is int for token in part):
@@ -67,7 +67,7 @@ def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRe
     is_many = isinstance(inputs, list) and not all(type(token) is int for token in inputs)
     return EmbeddingsRequest(
         model=model,
-        count=sum(map(counted, inputs if is_many else [inputs]), ZERO_TOKENS),
+        count=sum(map(count_input, inputs if is_many else [inputs]), ZERO_TOKENS),
         features=unknown_embedding_fields(body_fields),
     )
 

@@ -77,7 +77,7 @@ class ResponseReader:
         keeps_body: bool = False,
         is_framed: bool = False,
     ) -> None:
-        self._spoken = api_format
+        self._api_format = api_format
         self._keeps_body = keeps_body or not is_streaming
         self._stream = formats.StreamReader(api_format, is_framed=is_framed) if is_streaming else None
         self._stream_parts = StreamPartCollector(api_format) if is_streaming else None
@@ -109,7 +109,7 @@ class ResponseReader:
         if self._stream is not None:
             self._stream.end()
         elif self._size_bytes <= _MAX_BODY_BYTES:
-            self._body_usage = formats.read_response_usage(self._spoken, b"".join(self._chunks))
+            self._body_usage = formats.read_response_usage(self._api_format, b"".join(self._chunks))
         return self._filter.end() if self._filter is not None else b""
 
     @property
@@ -126,7 +126,7 @@ class ResponseReader:
         """The parts by which the response is recognised when the client sends it back; valid at the end."""
         if self._stream_parts is not None:
             return self._stream_parts.end()
-        return read_answer_parts(self._spoken, b"".join(self._chunks))
+        return read_answer_parts(self._api_format, b"".join(self._chunks))
 
     @property
     def is_streaming(self) -> bool:

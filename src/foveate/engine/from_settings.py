@@ -48,7 +48,7 @@ from foveate.prompt_cache.placement.breakpoints import PlacementOptions
 from foveate.prompt_cache.section_order import SECTION_NAMES
 from foveate.tokens.options import Backend, CounterOptions
 
-Made = TypeVar("Made")
+OptionT = TypeVar("OptionT")
 SettingPath = tuple[str | int, ...]
 
 
@@ -67,15 +67,15 @@ def section_options(
             an unknown section. Its `path` begins with `settings_path`.
     """
 
-    def path(written: str, *key: str | int) -> str:
-        return _with_error_path(settings_path, lambda: expand_path(written, environment, key=key))
+    def resolve_path(path: str, *key: str | int) -> str:
+        return _with_error_path(settings_path, lambda: expand_path(path, environment, key=key))
 
     memory, binding = settings.memory, settings.binding
     return SectionOptions(
         workspace=None
         if settings.workspace is None
-        else _workspace_options(settings.workspace, path, settings_path),
-        skills=None if settings.skills is None else path(settings.skills, "skills"),
+        else _workspace_options(settings.workspace, resolve_path, settings_path),
+        skills=None if settings.skills is None else resolve_path(settings.skills, "skills"),
         binding=None
         if binding is None
         else BindingOptions(
@@ -84,13 +84,15 @@ def section_options(
         memory=None
         if memory is None
         else MemoryOptions(
-            paths=tuple(path(item, "memory", "paths", number) for number, item in enumerate(memory.paths)),
+            paths=tuple(
+                resolve_path(item, "memory", "paths", number) for number, item in enumerate(memory.paths)
+            ),
             limit_tokens=memory.limit_tokens,
             format=memory.format,
             embeddings=_embedding_options(memory.embeddings, environment, settings_path),
             follow_symlinks=memory.follow_symlinks,
         ),
-        logs=tuple(path(item, "logs", number) for number, item in enumerate(settings.logs)),
+        logs=tuple(resolve_path(item, "logs", number) for number, item in enumerate(settings.logs)),
         log_lines=_with_error_path(settings_path, lambda: log_limit_lines(environment)),
         time=None
         if settings.time is None
@@ -127,9 +129,9 @@ def _embedding_options(
 
 
 def _workspace_options(
-    settings: WorkspaceSettings, expand_path: Callable[..., str], settings_path: SettingPath
+    settings: WorkspaceSettings, resolve_path: Callable[..., str], settings_path: SettingPath
 ) -> Workspace:
-    root = expand_path(settings.root, "workspace", "root")
+    root = resolve_path(settings.root, "workspace", "root")
     return _with_error_path(
         (*settings_path, "workspace"), lambda: Workspace(root, settings.scope, settings.extras)
     )
@@ -208,7 +210,7 @@ def _describe_unknown_section(name: str, known: Sequence[str]) -> str:
     return f"there is no section {name!r}" + (f"; did you mean {by_casefold[matches[0]]}?" if matches else "")
 
 
-def _with_error_path(settings_path: SettingPath, make: Callable[[], Made]) -> Made:
+def _with_error_path(settings_path: SettingPath, make: Callable[[], OptionT]) -> OptionT:
     """Run `make`; prefix the path of its errors."""
     try:
         return make()

@@ -55,7 +55,7 @@ class SessionCompactor:
         *,
         holder: str,
         clock: Callable[[], float],
-        on_result: Callable[[str, CompactionResult], None] = lambda _agent, _folded: None,
+        on_result: Callable[[str, CompactionResult], None] = lambda _agent, _result: None,
     ) -> None:
         """`on_result` is called with the agent and each result."""
         self._compaction_store = compaction_store

@@ -173,20 +173,20 @@ def plan_keep_alive(
     warm: WarmSession, cache: SimulatedCache, expected: ArrivalForecast, *, now: float, max_in_a_row: int
 ) -> KeepAlive | None:
     """The next keep-alive that is expected to pay; None if there is none."""
-    ping = _next_keep_alive(warm, warm.rules, cache, expected, now=now, max_in_a_row=max_in_a_row)
+    keep_alive = _next_keep_alive(warm, warm.rules, cache, expected, now=now, max_in_a_row=max_in_a_row)
     if (
-        ping is not None
-        and ping.includes_response
-        and (not warm.response_texts or ping.pieces < len(warm.prompt.pieces))
+        keep_alive is not None
+        and keep_alive.includes_response
+        and (not warm.response_texts or keep_alive.pieces < len(warm.prompt.pieces))
     ):
         short_rules = replace(warm.rules, ttls=warm.rules.ttls[:1])
-        ping = _next_keep_alive(warm, short_rules, cache, expected, now=now, max_in_a_row=max_in_a_row)
-    if ping is None:
+        keep_alive = _next_keep_alive(warm, short_rules, cache, expected, now=now, max_in_a_row=max_in_a_row)
+    if keep_alive is None:
         return None
     # What follows the entry is sent too, and charged.
-    tail_tokens = sum(piece.tokens for piece in warm.prompt.pieces[ping.pieces :])
-    saved = ping.saved_tokens - tail_tokens
-    return replace(ping, saved_tokens=saved) if saved > 0 else None
+    tail_tokens = sum(piece.tokens for piece in warm.prompt.pieces[keep_alive.pieces :])
+    saved = keep_alive.saved_tokens - tail_tokens
+    return replace(keep_alive, saved_tokens=saved) if saved > 0 else None
 
 
 def _next_keep_alive(
@@ -211,15 +211,17 @@ def _next_keep_alive(
     )
 
 
-def apply_keep_alive(warm: WarmSession, ping: KeepAlive, cache: SimulatedCache, *, now: float) -> WarmSession:
+def apply_keep_alive(
+    warm: WarmSession, keep_alive: KeepAlive, cache: SimulatedCache, *, now: float
+) -> WarmSession:
     """The session after a keep-alive, with its request as the last one."""
-    body = _body_with_response(warm, cache, now) if ping.includes_response else warm.body
+    body = _body_with_response(warm, cache, now) if keep_alive.includes_response else warm.body
     body_without_output = formats.apply_edits(formats.parse_request(body, Format.ANTHROPIC), _NO_OUTPUT_EDITS)
     prompt = build_cached_prompt(
         formats.parse_request(body_without_output, Format.ANTHROPIC), warm.rules, warm.block_tokens
     )
     # What it wrote is cached for the long TTL and only refreshed from now on.
-    response_texts = () if ping.includes_response else warm.response_texts
+    response_texts = () if keep_alive.includes_response else warm.response_texts
     return replace(
         warm,
         body=body_without_output,
@@ -318,23 +320,23 @@ class KeepAliveScheduler:
         options = self._options(warm.agent).keep_alive
         state = self._session_states.session(*key)
         expected = forecast_next_request(state.rhythm, self._session_states.agent_rhythm(warm.agent))
-        ping = plan_keep_alive(
+        keep_alive = plan_keep_alive(
             warm, state.cache, expected, now=self._clock(), max_in_a_row=options.max_in_a_row
         )
-        if ping is None or not self._has_room(ping, warm, options.max_sessions):
+        if keep_alive is None or not self._has_room(keep_alive, warm, options.max_sessions):
             return
-        self._planned[key] = ping, warm
+        self._planned[key] = keep_alive, warm
         if self._poll_task is None or self._poll_task.done():
             self._poll_task = asyncio.create_task(self._poll())
 
-    def _has_room(self, ping: KeepAlive, warm: WarmSession, max_sessions: int) -> bool:
+    def _has_room(self, keep_alive: KeepAlive, warm: WarmSession, max_sessions: int) -> bool:
         """Whether one more may be planned; the one that saves least is replaced by one that saves more."""
         if sum(other.size_bytes for _, other in self._planned.values()) + warm.size_bytes > _MAX_BYTES:
             return False
         if len(self._planned) < max_sessions:
             return True
         cheapest = min(self._planned, key=lambda other: self._planned[other][0].saved_tokens)
-        if self._planned[cheapest][0].saved_tokens >= ping.saved_tokens:
+        if self._planned[cheapest][0].saved_tokens >= keep_alive.saved_tokens:
             return False
         del self._planned[cheapest]
         return True
@@ -343,27 +345,27 @@ class KeepAliveScheduler:
         """Send what is due, until nothing is planned."""
         while self._planned:
             now = self._clock()
-            due = [key for key, (ping, _) in self._planned.items() if ping.at <= now]
+            due = [key for key, (keep_alive, _) in self._planned.items() if keep_alive.at <= now]
             for key in due:
-                ping, warm = self._planned.pop(key)
-                task = asyncio.create_task(self._send(key, ping, warm))
+                keep_alive, warm = self._planned.pop(key)
+                task = asyncio.create_task(self._send(key, keep_alive, warm))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
             if not due:
-                first = min(ping.at for ping, _ in self._planned.values())
+                first = min(keep_alive.at for keep_alive, _ in self._planned.values())
                 await asyncio.sleep(min(_POLL_SECONDS, max(0.0, first - now)))
 
-    async def _send(self, key: _SessionKey, ping: KeepAlive, warm: WarmSession) -> None:
+    async def _send(self, key: _SessionKey, keep_alive: KeepAlive, warm: WarmSession) -> None:
         """Send one, and plan the next; any failure stops keep-alive for the session."""
         if self._in_flight.get(key) or not self._options(warm.agent).sends_keep_alive:
             return
         try:
             now = self._clock()
             state = self._session_states.session(*key)
-            entry_tokens = sum(piece.tokens for piece in warm.prompt.pieces[: ping.pieces])
-            next_warm = apply_keep_alive(warm, ping, state.cache, now=now)
+            entry_tokens = sum(piece.tokens for piece in warm.prompt.pieces[: keep_alive.pieces])
+            next_warm = apply_keep_alive(warm, keep_alive, state.cache, now=now)
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                reply = await self._post(next_warm, ping)
+                reply = await self._post(next_warm, keep_alive)
             if _read_tokens(reply) < _MIN_READ_SHARE * entry_tokens:
                 raise _EntryExpired(f"{entry_tokens} tokens were not read: the entry is gone")
             served = state.cache.serve(next_warm.prompt, next_warm.rules, at=now)
@@ -378,7 +380,7 @@ class KeepAliveScheduler:
             if not self._in_flight.get(key) and key not in self._planned:
                 self._plan(key, next_warm)
 
-    async def _post(self, warm: WarmSession, ping: KeepAlive) -> JsonReply:
+    async def _post(self, warm: WarmSession, keep_alive: KeepAlive) -> JsonReply:
         """Send a keep-alive request once the caps have room for it."""
         call = Call(
             id=f"ping-{uuid4().hex}",
@@ -394,7 +396,7 @@ class KeepAliveScheduler:
         cost_ceiling = CostCeiling(
             model=warm.model,
             provider=warm.provider,
-            input_tokens=warm.input_tokens + (2 * warm.response_tokens if ping.includes_response else 0),
+            input_tokens=warm.input_tokens + (2 * warm.response_tokens if keep_alive.includes_response else 0),
             output_tokens=1,
             at=call.at,
             ttl=warm.rules.ttls[-1],

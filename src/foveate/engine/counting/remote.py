@@ -55,7 +55,7 @@ class RemoteCounter:
         self._admission = admission
         self._clock = clock
         self._endpoints = endpoints or shared_endpoint_registry()
-        self._answers = RemoteCountCache(self._endpoints)
+        self._counts = RemoteCountCache(self._endpoints)
         self._capacity = DEFAULT_CAPACITY
         self._clients: dict[int, JsonClient] = {}
         self._ledger_tasks: set[asyncio.Task[object]] = set()
@@ -96,7 +96,7 @@ class RemoteCounter:
         if endpoint is None:
             return _NOT_ASKED
         try:
-            return await self._answers_of_capacity(options.cache_capacity).get_or_fetch(
+            return await self._counts_with_capacity(options.cache_capacity).get_or_fetch(
                 _WithTimeout(endpoint, options.timeout_ms / 1000),
                 request.model,
                 len(request.body),
@@ -130,10 +130,10 @@ class RemoteCounter:
         self._ledger_tasks.add(task)
         task.add_done_callback(self._ledger_tasks.discard)
 
-    def _answers_of_capacity(self, capacity: int) -> RemoteCountCache:
+    def _counts_with_capacity(self, capacity: int) -> RemoteCountCache:
         if capacity != self._capacity:
-            self._answers, self._capacity = RemoteCountCache(self._endpoints, capacity), capacity
-        return self._answers
+            self._counts, self._capacity = RemoteCountCache(self._endpoints, capacity), capacity
+        return self._counts
 
     async def _client_for(self, timeout_ms: int) -> JsonClient:
         client = self._clients.get(timeout_ms)

@@ -65,8 +65,8 @@ def render_budget(
     """
     reports = list(reports)
     lines = [
-        f"Money: {format_dollars(left_dollars)} of {format_dollars(limit_dollars)} left ({what})"
-        for what, limit_dollars, left_dollars in spending
+        f"Money: {format_dollars(left_dollars)} of {format_dollars(limit_dollars)} left ({cap_name})"
+        for cap_name, limit_dollars, left_dollars in spending
     ]
     if limit_tokens is None:
         text = "\n".join(["## Context Budget", f"Using about {tokens} tokens", *lines])

@@ -270,7 +270,7 @@ class SectionCollector:
             time = self._times.setdefault(context.incoming.agent, TimeAwareness())
             nodes = memory.nodes if memory is not None else []
 
-            def told() -> Section | None:
+            def render_time() -> Section | None:
                 return time.section(
                     nodes,
                     memory_version=version,
@@ -280,7 +280,7 @@ class SectionCollector:
                     options=options.time,
                 )
 
-            section = told() if len(nodes) < _THREAD_NODES else await asyncio.to_thread(told)
+            section = render_time() if len(nodes) < _THREAD_NODES else await asyncio.to_thread(render_time)
         except Exception as error:  # noqa: BLE001 - the request is sent without the time
             _report_problem(context, "time", _describe_error(error))
             return []
