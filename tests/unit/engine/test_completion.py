@@ -1,4 +1,4 @@
-"""What is over is booked, kept and settled together; nothing of it is lost, and nothing ends the rest."""
+"""Finished exchanges are completed in batches; nothing is lost, and one failure does not affect the others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ class Desk:
         await self.shelf.save_counts(rows.agent, rows.counts, rows.counter)
 
 
-async def test_all_that_is_over_by_a_beat_is_booked_and_kept_in_one() -> None:
+async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
     desk = Desk(Books(), seconds=0.01)
     for id_ in "abc":
         desk.over(id_)
@@ -122,7 +122,7 @@ async def test_all_that_is_over_by_a_beat_is_booked_and_kept_in_one() -> None:
     assert desk.watching.told == ["ended with 0"] * 4
 
 
-async def test_who_waits_for_one_that_is_broken_need_not_wait_for_the_beat() -> None:
+async def test_waiting_for_an_exchange_flushes_the_batch() -> None:
     desk = Desk(Books())
     desk.over("a")
     await asyncio.wait_for(desk.over("b", is_broken=True).wait_until_completed(), 30)
@@ -130,7 +130,7 @@ async def test_who_waits_for_one_that_is_broken_need_not_wait_for_the_beat() -> 
     assert desk.books.booked == ["a", "b"]
 
 
-async def test_nothing_is_caught_up_before_it_is_done() -> None:
+async def test_draining_waits_for_running_completions() -> None:
     desk = Desk(Books(pause=asyncio.Event()))
     desk.over("a")
     caught_up = asyncio.ensure_future(desk.behind.drain_all_processes())
@@ -143,7 +143,7 @@ async def test_nothing_is_caught_up_before_it_is_done() -> None:
     assert desk.books.booked == ["a"]
 
 
-async def test_one_that_fails_is_not_the_end_of_the_others() -> None:
+async def test_one_failure_does_not_affect_the_others() -> None:
     never = OverflowError("too many")
     desk = Desk(Books(never={"b": never}), Shelf(never=[b"c"]))
     for id_ in "abcd":
@@ -161,7 +161,7 @@ async def test_one_that_fails_is_not_the_end_of_the_others() -> None:
     ]
 
 
-async def test_what_cannot_be_put_into_rows_is_told_and_is_not_the_end_of_the_others() -> None:
+async def test_an_invalid_write_is_reported_and_does_not_affect_the_others() -> None:
     """Defect: nothing was kept of any request that was over by the same beat, and nobody was told."""
     desk = Desk(Books())
 
@@ -181,7 +181,7 @@ async def test_what_cannot_be_put_into_rows_is_told_and_is_not_the_end_of_the_ot
     assert "keep failed: OverflowError: too many" in desk.watching.told
 
 
-async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait(
+async def test_an_unavailable_store_is_reported_per_request_and_charges_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Defect: a full disk was told twice of each request, each time with twenty lines of where in the code."""
@@ -202,7 +202,7 @@ async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait(
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
-async def test_what_was_reserved_is_freed_unless_nobody_knows_whether_it_is_billed(is_noted: bool) -> None:
+async def test_a_reservation_is_released_unless_the_charge_is_unknown(is_noted: bool) -> None:
     """What may be billed stands in the way of others under a cap, until its time is over."""
     books = Books()
 
@@ -234,7 +234,7 @@ class Blot(Admission):
         raise RuntimeError(f"{len(charges)} bills")
 
 
-async def test_what_was_reserved_is_freed_also_where_the_bills_of_others_cannot_be_booked() -> None:
+async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorded() -> None:
     """Defect: it stood in the way of others under a cap for as long as a call may take."""
     books = Books()
     behind, watching = CompletionQueue(Blot(books, clock=lambda: 0.0)), Watching()

@@ -1,4 +1,4 @@
-"""A request while it goes through the steps."""
+"""The state of a request in the pipeline."""
 
 import json
 
@@ -41,7 +41,7 @@ def work(model: str, max_tokens: int, window_tokens: int | None) -> RequestConte
         ("nobody-knows-it", 64_000, None, 64_000),
     ],
 )
-def test_the_response_gets_at_most_a_quarter_of_a_window_that_its_provider_does_not_know(
+def test_the_response_reserves_at_most_a_quarter_of_a_window_the_provider_does_not_enforce(
     model: str, max_tokens: int, window_tokens: int | None, reserved: int
 ) -> None:
     """Defect: with a window below its `max_tokens`, every request of a client was refused."""

@@ -1,4 +1,4 @@
-"""Embeddings: read for their model and their size, held to the caps, and booked by the reply."""
+"""Embeddings: parsed for model and size, admitted under caps, and recorded by their usage."""
 
 import json
 from decimal import Decimal
@@ -66,7 +66,7 @@ def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE)
         ([], 0),
     ],
 )
-def test_the_size_of_texts_and_of_token_ids_is_known(given: Any, tokens: int) -> None:
+def test_texts_and_token_ids_are_counted(given: Any, tokens: int) -> None:
     asked = read_embeddings_request(body(given))
 
     assert (asked.model, asked.count.tokens) == (MODEL, tokens)
@@ -87,7 +87,7 @@ def test_the_size_of_texts_and_of_token_ids_is_known(given: Any, tokens: int) ->
         body(7),
     ],
 )
-async def test_what_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(sent: bytes) -> None:
+async def test_an_unreadable_request_is_rejected_under_a_cap_and_sent_without_one(sent: bytes) -> None:
     with pytest.raises(MalformedRequest):
         read_embeddings_request(sent)
     with pytest.raises(CapUncheckable):
@@ -101,7 +101,7 @@ async def test_what_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(s
 
 
 @pytest.mark.parametrize(("times", "is_beside"), [(5, False), (5_000, True)])
-async def test_long_texts_are_counted_beside_the_event_loop(times: int, is_beside: bool) -> None:
+async def test_long_texts_are_counted_in_a_thread(times: int, is_beside: bool) -> None:
     """Defect: nobody else was answered while the input of embeddings was counted."""
     assert (await turns_while(Desk().prepared(body(["Hello there! " * times]))) > 0) == is_beside
 
@@ -121,7 +121,7 @@ async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
     assert desk.ledger.spent["total"] == desk.ledger.reserved[0].dollars > 0
 
 
-async def test_what_they_can_cost_is_reserved_and_their_bill_is_booked() -> None:
+async def test_the_ceiling_is_reserved_and_the_charge_recorded() -> None:
     desk = Desk(total("1"))
     exchange = await desk.prepared(body([[1] * 1_000]))
     (reserved,) = desk.ledger.reserved
@@ -138,7 +138,7 @@ async def test_what_they_can_cost_is_reserved_and_their_bill_is_booked() -> None
     assert desk.ledger.open == {}
 
 
-async def test_a_cap_without_room_or_a_model_without_a_price_refuses() -> None:
+async def test_a_spent_cap_or_an_unknown_price_rejects_the_request() -> None:
     with pytest.raises(CapExceeded):
         await Desk(total("0.000001")).prepared(body([[1] * 1_000]))
     with pytest.raises(CapUncheckable):
@@ -146,7 +146,7 @@ async def test_a_cap_without_room_or_a_model_without_a_price_refuses() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_charged"), [(0, True), (200, True), (429, False), (500, False)])
-async def test_without_a_bill_all_that_was_reserved_is_charged_unless_it_failed(
+async def test_without_usage_the_reservation_is_charged_unless_the_call_failed(
     status: int, is_charged: bool
 ) -> None:
     desk = Desk(total("1"))
@@ -161,7 +161,7 @@ async def test_without_a_bill_all_that_was_reserved_is_charged_unless_it_failed(
 
 
 @pytest.mark.parametrize("caps", [(), (total("0.01"),), (total("0.01", UnknownPricePolicy.ALLOW),)])
-async def test_embeddings_with_a_duplicate_key_are_refused(caps: tuple[Cap, ...]) -> None:
+async def test_embeddings_with_a_duplicate_key_are_rejected(caps: tuple[Cap, ...]) -> None:
     sent = b'{"model":"text-embedding-3-large","input":"Hi","mod\\u0065l":"text-embedding-3-small"}'
 
     with pytest.raises(DuplicateKey, match="`model` occurs twice"):

@@ -1,4 +1,4 @@
-"""The engine's way: every step in its order, each may fail alone, and what is refused is refused."""
+"""The pipeline: steps run in order, each may fail on its own, and rejections reach the client."""
 
 import json
 from collections.abc import Sequence
@@ -89,14 +89,14 @@ async def prepared(*does: object, body: bytes = BODY, model: str | None = None) 
     return await engine(watching, steps).prepare(incoming(body, model)), watching
 
 
-async def test_a_request_that_nothing_is_done_to_goes_out_byte_for_byte() -> None:
+async def test_a_request_without_edits_is_sent_byte_for_byte() -> None:
     exchange, watching = await prepared(None, None)
 
     assert exchange.upstream_request.body is BODY
     assert (watching.steps, watching.problems) == (["step 1", "step 2"], [])
 
 
-async def test_edits_of_all_steps_are_in_what_goes_out_and_told_with_their_step() -> None:
+async def test_edits_of_all_steps_are_sent_and_listed_with_their_step() -> None:
     exchange, _ = await prepared(SAYS, MARK)
 
     assert b'"Hello"' in exchange.upstream_request.body
@@ -105,7 +105,7 @@ async def test_edits_of_all_steps_are_in_what_goes_out_and_told_with_their_step(
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no"), ValueError("no"), RecursionError("no")])
-async def test_a_step_that_fails_is_left_out_and_counted(failure: Exception) -> None:
+async def test_a_failing_step_is_skipped_and_reported(failure: Exception) -> None:
     exchange, watching = await prepared(SAYS, failure, MARK)
 
     assert b'"Hello"' in exchange.upstream_request.body
@@ -114,7 +114,7 @@ async def test_a_step_that_fails_is_left_out_and_counted(failure: Exception) -> 
     assert exchange.upstream_request.problems == tuple(watching.problems)
 
 
-async def test_marks_that_cannot_be_written_are_left_out() -> None:
+async def test_breakpoints_that_cannot_be_written_are_dropped() -> None:
     exchange, watching = await prepared(SAYS, NOWHERE)
 
     assert exchange.upstream_request.body == BODY.replace(b'"Hi"', b'"Hello"')
@@ -130,26 +130,26 @@ async def test_marks_that_cannot_be_written_are_left_out() -> None:
         ),
     ],
 )
-async def test_what_a_step_refuses_is_refused(refusal: Exception) -> None:
+async def test_a_rejection_by_a_step_is_raised(refusal: Exception) -> None:
     with pytest.raises(type(refusal)):
         await prepared(SAYS, refusal)
 
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b"[1]", b'{"model": 1}', b'{"messages": 3}'])
-async def test_what_cannot_be_understood_goes_out_as_it_came(body: bytes) -> None:
+async def test_an_unreadable_request_is_sent_unchanged(body: bytes) -> None:
     exchange, watching = await prepared(RuntimeError("not reached where it cannot be read"), body=body)
 
     assert exchange.upstream_request.body == body
     assert watching.problems
 
 
-async def test_a_model_goes_out_under_the_name_that_it_has_there() -> None:
+async def test_a_model_is_sent_under_its_name_at_the_upstream() -> None:
     exchange, _ = await prepared(model="anthropic/claude-opus-4.5")
 
     assert exchange.upstream_request.body == BODY.replace(b"claude-opus-4-5", b"anthropic/claude-opus-4.5")
 
 
-async def test_marks_that_are_refused_are_left_out_once() -> None:
+async def test_rejected_breakpoints_are_dropped_once() -> None:
     exchange, _ = await prepared(SAYS, MARK)
     marked = exchange.upstream_request
     refused = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
@@ -169,7 +169,7 @@ ADDED = (
 UNKNOWN = b'{"error": {"message": "Unknown parameter: \'%b\'.", "param": "%b", "code": "unknown_parameter"}}'
 
 
-async def test_each_of_our_parameters_that_is_refused_is_left_out() -> None:
+async def test_each_rejected_parameter_of_ours_is_dropped() -> None:
     exchange, _ = await prepared(*ADDED, MARK)
     sent = json.loads(exchange.upstream_request.body)
     assert {"prompt_cache_key", "stream_options"} <= sent.keys()
@@ -190,7 +190,7 @@ async def test_each_of_our_parameters_that_is_refused_is_left_out() -> None:
     assert not await exchange.should_resend(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
 
 
-async def test_a_refused_parameter_of_the_client_is_sent_as_it_came() -> None:
+async def test_a_rejected_parameter_of_the_client_is_not_dropped() -> None:
     body = to_json({**json.loads(BODY), "prompt_cache_key": "mine", "stream_options": {"include_usage": True}})
     exchange, _ = await prepared(None, body=body)
 
@@ -199,7 +199,7 @@ async def test_a_refused_parameter_of_the_client_is_sent_as_it_came() -> None:
     assert exchange.upstream_request.body == body
 
 
-async def test_where_nothing_was_marked_a_refusal_is_the_clients_own() -> None:
+async def test_a_rejection_without_our_breakpoints_concerns_the_client() -> None:
     exchange, _ = await prepared(None)
 
     assert not await exchange.should_resend(400, b'{"error": {"message": "cache_control: not permitted"}}')
@@ -224,7 +224,7 @@ MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the m
     ],
     ids=["refused", "something else", "not refused", "the model binds nothing"],
 )
-async def test_thoughts_that_are_refused_are_seen_and_nothing_is_sent_again(
+async def test_rejected_thinking_is_noted_and_nothing_is_sent_again(
     model: str, status: int, said: bytes, is_one: bool
 ) -> None:
     exchange, _ = await prepared(MARK, body=to_json(THINKS | {"model": model}))
@@ -235,7 +235,7 @@ async def test_thoughts_that_are_refused_are_seen_and_nothing_is_sent_again(
     assert exchange.has_invalid_thinking == is_one
 
 
-async def test_a_request_with_a_duplicate_key_is_refused_though_no_cap_holds() -> None:
+async def test_a_request_with_a_duplicate_key_is_rejected_without_a_cap_too() -> None:
     sent = BODY.replace(b'"max_tokens": 9', b'"max_tokens": 64000, "max_tokens": 9')
 
     with pytest.raises(DuplicateKey, match="`max_tokens` occurs twice"):

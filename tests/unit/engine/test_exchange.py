@@ -1,10 +1,10 @@
-"""What is read of an answer beside its passing."""
+"""Responses are measured while they are forwarded."""
 
 from foveate.engine.exchange import ResponseReader
 from foveate.model import Format
 
 
-def test_all_that_was_written_of_a_stream_is_counted_however_long_it_was() -> None:
+def test_the_whole_output_of_a_stream_is_counted_however_long() -> None:
     answer = ResponseReader(Format.ANTHROPIC, is_streaming=True, hides_usage=False)
     delta = b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "%b"}}\n\n'
     for _ in range(600):  # more than is kept to be counted
@@ -16,7 +16,7 @@ def test_all_that_was_written_of_a_stream_is_counted_however_long_it_was() -> No
     assert answer.estimated_output_tokens == 600 * 500 + 2
 
 
-def test_a_text_that_comes_in_two_pieces_is_counted_whole() -> None:
+def test_a_text_in_two_chunks_is_counted_completely() -> None:
     answer = ResponseReader(Format.ANTHROPIC, is_streaming=True, hides_usage=False)
     delta = b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "%b"}}\n\n' % (
         b"w" * 40

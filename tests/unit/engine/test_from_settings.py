@@ -1,4 +1,4 @@
-"""What the configuration says of counting and pings, as the engine's options."""
+"""The engine's options for counting and keep-alive, from the configuration."""
 
 from pathlib import Path
 
@@ -34,20 +34,20 @@ def options(data: bytes, agent: str = "ana") -> AgentOptions:
         (b"cache_capacity: 7", CounterOptions(cache_capacity=7)),
     ],
 )
-def test_each_way_of_counting_is_chosen_by_its_name(said: bytes, meant: CounterOptions) -> None:
+def test_each_counting_backend_is_chosen_by_name(said: bytes, meant: CounterOptions) -> None:
     told = b"context_optimization:\n  token_counter: " + said if said.startswith(b"{") else COUNTER + said
 
     assert options(told + b"\n").counter == meant
 
 
-def test_an_agent_may_be_the_only_one_that_is_not_counted() -> None:
+def test_counting_can_be_off_for_a_single_agent() -> None:
     told = b"agents: [{id: ana, context_optimization: {token_counter: false}}]\n"
 
     assert not options(told).token_counter
     assert options(told, "bob").token_counter
 
 
-def test_a_server_that_is_to_count_and_may_not_be_asked_is_an_error_with_its_line(tmp_path: Path) -> None:
+def test_an_endpoint_backend_that_is_not_allowed_is_an_error_with_its_line(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     config.write_bytes(COUNTER + b"backend: endpoint\n")
 
@@ -55,7 +55,7 @@ def test_a_server_that_is_to_count_and_may_not_be_asked_is_an_error_with_its_lin
         load_and_build(config, lambda found: options_by_agent(found.settings))
 
 
-def test_pings_are_off_until_they_are_asked_for() -> None:
+def test_keep_alive_is_off_by_default() -> None:
     told = (
         b"context_optimization: {prompt_cache: {pings: {enabled: true, most_in_a_row: 2, most_sessions: 9}}}\n"
     )
@@ -68,7 +68,7 @@ def test_pings_are_off_until_they_are_asked_for() -> None:
     ("for_all", "for_ana", "replaces"),
     [("keep", None, False), ("replace", None, True), ("replace", "keep", False), ("keep", "replace", True)],
 )
-def test_breakpoints_of_clients_are_kept_or_replaced_for_all_or_for_one_agent(
+def test_client_breakpoints_are_kept_or_replaced_for_all_or_one_agent(
     for_all: str, for_ana: str | None, replaces: bool
 ) -> None:
     own = f"agents: [{{id: ana, context_optimization: {{client_breakpoints: {for_ana}}}}}]\n" if for_ana else ""

@@ -1,4 +1,4 @@
-"""What the configuration says of sections, and what is wrong with it, with line and key."""
+"""Options of sections from the configuration, and errors with line and key."""
 
 import re
 from pathlib import Path
@@ -23,12 +23,12 @@ def options(folder: Path, sections: str, **environment: str) -> SectionOptions |
     return load_and_build(path, lambda found: options_by_agent(found.settings, environment))("ana").sections
 
 
-def test_an_agent_has_no_sections_unless_it_is_said(tmp_path: Path) -> None:
+def test_an_agent_has_no_sections_by_default(tmp_path: Path) -> None:
     assert options(tmp_path, "null") is None
     assert options(tmp_path, "{}") == SectionOptions()
 
 
-def test_paths_name_variables_and_homes(tmp_path: Path) -> None:
+def test_paths_may_contain_variables_and_home_directories(tmp_path: Path) -> None:
     found = options(
         tmp_path,
         "{workspace: {root: $AGENTS/ana}, skills: ~/skills, memory: {paths: ['${AGENTS}/notes']}}",
@@ -43,7 +43,7 @@ def test_paths_name_variables_and_homes(tmp_path: Path) -> None:
     assert found.memory == MemoryOptions(paths=("/srv/agents/notes",))
 
 
-def test_the_environment_goes_over_the_file_for_the_time(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file_for_the_time(tmp_path: Path) -> None:
     found = options(
         tmp_path, "{time: {zone: Europe/Berlin, warning_minutes: 5}}", TIME_FORMAT="natural", TIME_AWARENESS=""
     )
@@ -58,7 +58,7 @@ def test_the_environment_goes_over_the_file_for_the_time(tmp_path: Path) -> None
     assert found.zone == ZoneInfo("Europe/Berlin")
 
 
-def test_the_environment_goes_over_the_file_for_the_limit(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file_for_the_limit(tmp_path: Path) -> None:
     said = "{limits: {total_tokens: 900, ladder: drop_low_priority}}"
 
     usual, less = options(tmp_path, said), options(tmp_path, said, CONTEXT_MAX_TOKENS="700")
@@ -71,7 +71,7 @@ def test_the_environment_goes_over_the_file_for_the_limit(tmp_path: Path) -> Non
         options(tmp_path, said, CONTEXT_MAX_TOKENS="many")
 
 
-def test_tags_are_added_to_those_that_always_hide(tmp_path: Path) -> None:
+def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
     found = options(tmp_path, "{privacy_tags: [Draft]}")
 
     assert found is not None
@@ -94,14 +94,14 @@ def test_tags_are_added_to_those_that_always_hide(tmp_path: Path) -> None:
         ("{privacy_tags: ['::']}", "tag"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, sections: str, said: str) -> None:
+def test_an_invalid_option_is_reported_with_its_line(tmp_path: Path, sections: str, said: str) -> None:
     with pytest.raises(BadSetting, match=re.escape(said)) as raised:
         options(tmp_path, sections)
 
     assert "line 3" in str(raised.value) or ":3" in str(raised.value)
 
 
-def test_a_variable_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_variable_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="TIME_FORMAT"):
         options(tmp_path, "{time: {}}", TIME_FORMAT="roman")
 
@@ -115,13 +115,13 @@ def test_a_variable_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         ("TIME_FORMAT", "abc"),
     ],
 )
-def test_a_variable_that_cannot_be_read_is_an_error_without_any_sections(variable: str, said: str) -> None:
+def test_an_invalid_variable_is_an_error_without_any_sections(variable: str, said: str) -> None:
     """Defect: the gateway started, and each request with a memory failed."""
     with pytest.raises(BadOption, match=variable):
         options_by_agent(Settings(), {variable: said})
 
 
-def test_the_example_of_the_page_is_one_that_can_be_used(tmp_path: Path) -> None:
+def test_the_example_in_the_documentation_is_valid(tmp_path: Path) -> None:
     example = re.search(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert example
     path = tmp_path / "foveate.yaml"
@@ -138,12 +138,12 @@ def test_the_example_of_the_page_is_one_that_can_be_used(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("setting", SectionsSettings.model_fields)
-def test_every_setting_is_in_the_page(setting: str) -> None:
+def test_every_setting_is_documented(setting: str) -> None:
     assert f"`{setting}`" in PAGE.read_text(encoding="utf-8") or f"`{setting}." in PAGE.read_text(
         encoding="utf-8"
     )
 
 
-def test_the_page_tells_the_defaults() -> None:
+def test_the_documentation_states_the_defaults() -> None:
     assert f"`limits.total_tokens` ({DEFAULT_SECTION_TOKENS:,})" in PAGE.read_text(encoding="utf-8")
     assert MemorySettings(paths=["a"]).limit_tokens == DEFAULT_LIMIT_TOKENS

@@ -1,4 +1,4 @@
-"""What the engine tells its watch: nothing that it cannot do stays silent."""
+"""What the engine reports to its observer: no failure stays silent."""
 
 import asyncio
 
@@ -87,7 +87,7 @@ def engine(watching: Watching, *steps: Fails | Refuses | Notes) -> Engine:
     )
 
 
-async def test_steps_that_fail_or_go_on_with_less_are_told_and_so_is_the_end_and_what_fails_then() -> None:
+async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
     watching = Watching()
 
     exchange = await engine(watching, Fails(), Notes()).prepare(incoming())
@@ -103,7 +103,7 @@ async def test_steps_that_fail_or_go_on_with_less_are_told_and_so_is_the_end_and
     assert watching.told[len(before) :] == ["Fails failed: RuntimeError: no", "ended with 200"]
 
 
-async def test_what_failed_before_a_refusal_is_told() -> None:
+async def test_failures_before_a_rejection_are_reported() -> None:
     watching = Watching()
 
     with pytest.raises(DoesNotFit):
@@ -112,7 +112,7 @@ async def test_what_failed_before_a_refusal_is_told() -> None:
     assert "fails failed: RuntimeError: no" in watching.told
 
 
-async def test_a_request_that_cannot_be_read_is_told_and_goes_out() -> None:
+async def test_an_unreadable_request_is_reported_and_sent() -> None:
     watching = Watching()
 
     exchange = await engine(watching).prepare(incoming(b"{"))
@@ -122,7 +122,7 @@ async def test_a_request_that_cannot_be_read_is_told_and_goes_out() -> None:
     assert watching.told[0].startswith("read failed: MalformedRequest")
 
 
-async def test_an_exchange_that_is_cut_off_is_still_told() -> None:
+async def test_a_cancelled_exchange_is_reported() -> None:
     watching, books = Watching(), Books(pause=asyncio.Event())
     behind = CompletionQueue(admission(books))
     exchange = Exchange(

@@ -1,4 +1,4 @@
-"""What agents have shown is saved in the background, shared between gateways, and bounded."""
+"""Reuse of prefixes is saved in the background, shared between gateways, and bounded."""
 
 from collections.abc import Mapping
 
@@ -48,7 +48,7 @@ def ended() -> Exchange:
     )
 
 
-async def test_what_was_learnt_is_saved_and_known_after_a_restart() -> None:
+async def test_reuse_is_saved_and_known_after_a_restart() -> None:
     shelf, logs = Shelf(), PrefixLogs()
     saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
     logs.open("ana").reuse = AgentReuse(requests=3)
@@ -58,7 +58,7 @@ async def test_what_was_learnt_is_saved_and_known_after_a_restart() -> None:
     assert (await load_prefix_logs(shelf)).open("ana").reuse.requests == 3
 
 
-async def test_what_another_gateway_learnt_from_more_requests_is_taken_over() -> None:
+async def test_reuse_that_another_gateway_saw_in_more_requests_is_adopted() -> None:
     shelf, logs = Shelf(), PrefixLogs()
     saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
     shelf.saved = {"bo": AgentReuse(requests=9), "cy": AgentReuse(requests=9)}
@@ -69,7 +69,7 @@ async def test_what_another_gateway_learnt_from_more_requests_is_taken_over() ->
     assert [logs.open(agent).reuse.requests for agent in ("ana", "bo", "cy")] == [3, 9, 20]
 
 
-async def test_while_the_store_is_away_nothing_fails_and_later_requests_save_it() -> None:
+async def test_an_unavailable_store_only_delays_saving() -> None:
     shelf, logs = Shelf(), PrefixLogs()
     shelf.is_away = True
     assert (await load_prefix_logs(shelf)).open("ana").reuse == AgentReuse()
@@ -83,7 +83,7 @@ async def test_while_the_store_is_away_nothing_fails_and_later_requests_save_it(
     assert shelf.saved["ana"].requests == 3
 
 
-def test_of_very_many_agents_what_they_have_shown_is_kept_longer_than_their_prefixes() -> None:
+def test_the_reuse_of_many_agents_is_kept_longer_than_their_prefixes() -> None:
     logs = PrefixLogs()
     for number in range(2 * MAX_LOGS):
         logs.open(f"agent {number}").reuse = AgentReuse(requests=number)

@@ -1,4 +1,4 @@
-"""What a process remembers of sessions: the last ones, however many there were."""
+"""States of the most recently used sessions, however many there are."""
 
 from foveate.engine.session_state import SessionState, SessionStates
 from foveate.model import SimulatedState, Ttl
@@ -6,7 +6,7 @@ from foveate.prompt_cache.placement.arrivals import NO_GAPS
 from foveate.prompt_cache.simulator import CacheEntries, SimulatedCache, write_entry
 
 
-def test_of_very_many_sessions_those_are_remembered_that_were_heard_of_last() -> None:
+def test_the_most_recently_used_sessions_are_remembered() -> None:
     remembered = SessionStates()
     for number in range(6_000):
         remembered.put("ana", f"session {number}", SessionState(last_request_at=float(number)))
@@ -19,7 +19,7 @@ def test_of_very_many_sessions_those_are_remembered_that_were_heard_of_last() ->
     assert 1_000 < len(known) < 5_000
 
 
-def test_of_very_many_agents_the_rhythms_of_the_last_are_remembered() -> None:
+def test_the_rhythms_of_the_most_recently_used_agents_are_remembered() -> None:
     remembered = SessionStates()
     for number in range(3_000):
         remembered.add_gap(f"agent {number}", 5.0)
@@ -29,7 +29,7 @@ def test_of_very_many_agents_the_rhythms_of_the_last_are_remembered() -> None:
     assert 500 < len(known) < 2_000
 
 
-def test_of_very_many_cache_entries_those_of_the_last_sessions_are_remembered() -> None:
+def test_cache_entries_of_the_most_recently_used_sessions_are_remembered() -> None:
     remembered, entry = SessionStates(max_entries=1_000), write_entry(9, Ttl.ONE_HOUR, at=0.0, readable_at=0.0)
     cache = SimulatedCache(CacheEntries({bytes([number]): entry for number in range(60)}))
     for number in range(5_000):

@@ -1,4 +1,4 @@
-"""Breaks of the cache as they happen: what is remembered of sessions, what is read of it, and what is told."""
+"""Cache misses as they happen: what is remembered of sessions, what is read of it, and what is reported."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -113,7 +113,7 @@ async def call(
 LONG = "You are a careful engineer. " * 600
 
 
-async def test_a_break_is_told_with_the_bytes_that_changed_and_its_price() -> None:
+async def test_a_miss_is_reported_with_the_changed_bytes_and_its_price() -> None:
     watch = Told()
     ours = breaks(watch)
     await call(ours, f"{LONG} It is 12:00:01.", at=0, written=3600)
@@ -138,7 +138,7 @@ async def test_a_break_is_told_with_the_bytes_that_changed_and_its_price() -> No
     )
 
 
-async def test_a_fold_that_is_sent_for_the_first_time_is_told_as_that_and_not_as_another_conversation() -> None:
+async def test_a_new_compaction_is_reported_as_such_and_not_as_another_conversation() -> None:
     """Defect: where nothing of the last request stayed, it was told as `other_conversation` or `edited`."""
     watch = Told()
     ours = breaks(watch)
@@ -158,7 +158,7 @@ async def test_a_fold_that_is_sent_for_the_first_time_is_told_as_that_and_not_as
     assert [seen.is_planned for seen in in_order] == [True, True, True, False]
 
 
-async def test_messages_that_are_taken_out_to_make_room_are_a_planned_rewrite() -> None:
+async def test_messages_dropped_to_make_room_are_a_planned_rewrite() -> None:
     watch = Told()
     ours = breaks(watch)
     for at, (word, end) in enumerate((("oak", 0), ("elm", 2), ("ash", 4), ("fir", 4))):
@@ -176,7 +176,7 @@ async def test_messages_that_are_taken_out_to_make_room_are_a_planned_rewrite() 
 @pytest.mark.parametrize(
     ("read", "left"), [(3600, 3600), (2900, 3600), (0, 900)], ids=["all", "nearly all", "too little to matter"]
 )
-async def test_what_reads_about_what_was_left_is_not_looked_into(read: int, left: int) -> None:
+async def test_a_request_that_reads_most_of_the_cache_is_not_explained(read: int, left: int) -> None:
     watch = Told()
     ours = breaks(watch)
     await call(ours, "one", at=0, written=left)
@@ -186,7 +186,7 @@ async def test_what_reads_about_what_was_left_is_not_looked_into(read: int, left
     assert watch.seen == []
 
 
-async def test_sessions_are_told_apart_and_what_failed_left_nothing() -> None:
+async def test_sessions_are_separate_and_failed_requests_cache_nothing() -> None:
     watch = Told()
     ours = breaks(watch)
     await call(ours, f"{LONG} a", name="a", at=0, written=3600)
@@ -198,7 +198,7 @@ async def test_sessions_are_told_apart_and_what_failed_left_nothing() -> None:
     assert watch.seen == []
 
 
-async def test_bodies_take_no_more_room_than_there_is_and_then_blocks_are_told() -> None:
+async def test_bodies_are_bounded_and_replaced_by_block_hashes() -> None:
     watch = Told()
     size = len(body(f"{LONG} It is 12:00:01."))
     ours = breaks(watch, most_bytes=2 * size + 10)
@@ -219,7 +219,7 @@ async def test_bodies_take_no_more_room_than_there_is_and_then_blocks_are_told()
     assert cold.verdict.lost_tokens == warm.verdict.lost_tokens > 1500
 
 
-async def test_bodies_are_not_read_for_their_hashes_more_often_than_now_and_then() -> None:
+async def test_bodies_are_hashed_at_a_limited_rate() -> None:
     watch = Told()
     ours = breaks(watch, most_bytes=10, ticks=chain([0.0, 0.05, 0.09, 0.2], repeat(0.21)))
     for name in "abcd":
@@ -233,7 +233,7 @@ async def test_bodies_are_not_read_for_their_hashes_more_often_than_now_and_then
     assert ours.body_bytes == 0
 
 
-async def test_only_the_last_breaks_are_remembered() -> None:
+async def test_only_the_last_misses_are_kept() -> None:
     ours = breaks()
     for number in range(104):
         await call(ours, f"{number} {LONG}", at=number, written=3600)

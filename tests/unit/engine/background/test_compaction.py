@@ -1,4 +1,4 @@
-"""What folds cost: each call for a summary under the caps by itself, and each in the ledger."""
+"""The cost of compactions: each call for a summary is admitted and recorded by itself."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ def total(dollars: str) -> Cap:
     return Cap(scope=CapScope.TOTAL, dollars=Decimal(dollars))
 
 
-async def test_a_summary_is_reserved_for_before_it_is_asked_for_and_booked_after() -> None:
+async def test_a_summary_is_reserved_before_the_call_and_recorded_after_it() -> None:
     shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     folded = await shop.folded()
 
@@ -133,7 +133,7 @@ async def test_a_summary_is_reserved_for_before_it_is_asked_for_and_booked_after
     assert shop.ledger.open == {}
 
 
-async def test_every_try_is_let_through_by_itself_under_a_name_of_its_own() -> None:
+async def test_every_attempt_is_admitted_by_itself_with_its_own_id() -> None:
     """Defect: only the first of a fold's calls was reserved for, and two folds of a request shared names."""
     shop = Shop(CALLS, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     await shop.folded()
@@ -146,7 +146,7 @@ async def test_every_try_is_let_through_by_itself_under_a_name_of_its_own() -> N
     assert len(set(ids)) == len(ids)
 
 
-async def test_what_is_kept_for_an_hour_is_reserved_at_the_price_of_that() -> None:
+async def test_one_hour_caching_is_reserved_at_its_price() -> None:
     reserved = []
     for ttl in ("5m", "1h"):
         shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
@@ -159,7 +159,7 @@ async def test_what_is_kept_for_an_hour_is_reserved_at_the_price_of_that() -> No
     assert reserved[1] - reserved[0] >= tokens * (Decimal("10e-6") - Decimal("6.25e-6"))
 
 
-async def test_what_the_provider_fetches_for_a_summary_is_reserved_too() -> None:
+async def test_input_that_the_provider_fetches_for_a_summary_is_reserved() -> None:
     """Defect: a summary was held to the tokens that stood in its request, whatever else was read for it."""
     shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     await shop.folded(searches=2)
@@ -175,7 +175,7 @@ async def test_what_the_provider_fetches_for_a_summary_is_reserved_too() -> None
     assert later.ledger.reserved[0].dollars >= 200_000 * Decimal("6.25e-6")
 
 
-async def test_without_room_for_a_summary_rules_write_it_and_no_model_is_asked() -> None:
+async def test_without_room_under_the_cap_rules_write_the_summary() -> None:
     shop = Shop(COMPLETE_SUMMARY, caps=[total("0.01")])
     folded = await shop.folded()
 
@@ -187,7 +187,7 @@ async def test_without_room_for_a_summary_rules_write_it_and_no_model_is_asked()
     assert (shop.model.open, shop.ledger.settled) == ([], [])
 
 
-async def test_where_the_cap_is_full_after_a_first_try_no_second_is_made() -> None:
+async def test_no_second_attempt_is_made_if_the_first_filled_the_cap() -> None:
     shop = Shop(CALLS, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("2")], input_tokens=400_000)
     folded = await shop.folded()
 
@@ -198,7 +198,7 @@ async def test_where_the_cap_is_full_after_a_first_try_no_second_is_made() -> No
     assert shop.ledger.open == {}
 
 
-async def test_a_fold_that_is_not_due_frees_what_was_reserved() -> None:
+async def test_a_compaction_that_is_not_due_releases_its_reservation() -> None:
     shop = Shop(COMPLETE_SUMMARY, caps=[total("10")])
     assert await shop.folded(due=False) is None
 
@@ -207,7 +207,7 @@ async def test_a_fold_that_is_not_due_frees_what_was_reserved() -> None:
 
 
 @pytest.mark.parametrize("error", [UpstreamStatus(URL, 401), UpstreamStatus(URL, 400)])
-async def test_a_summary_that_is_refused_is_not_billed(error: Exception) -> None:
+async def test_a_rejected_summary_is_not_charged(error: Exception) -> None:
     shop = Shop(error, error, caps=[total("10")])
     await shop.folded()
 
@@ -250,7 +250,7 @@ BODY = json.dumps(
     (UpstreamUnreachable(URL, "no"), False),
     (UpstreamStatus(URL, 500), False),
 ])  # fmt: skip
-async def test_a_call_that_may_be_billed_is_charged_all_that_was_reserved_for_it(
+async def test_a_call_that_may_be_charged_costs_its_whole_reservation(
     error: Exception, is_charged: bool
 ) -> None:
     shop = Shop(COMPLETE_SUMMARY, error, caps=[total("10")])
@@ -266,7 +266,7 @@ async def test_a_call_that_may_be_billed_is_charged_all_that_was_reserved_for_it
     assert shop.ledger.open == {}
 
 
-async def test_a_request_for_a_longer_summary_than_was_reserved_for_is_admitted_by_itself() -> None:
+async def test_a_request_for_a_longer_summary_than_reserved_is_admitted_again() -> None:
     """Defect: a client that thinks may be answered at length, and only a short summary was reserved for."""
     cap = total("1")
     for limit, is_first in ((1_000, True), (999, False)):
@@ -281,7 +281,7 @@ async def test_a_request_for_a_longer_summary_than_was_reserved_for_is_admitted_
     assert shop.ledger.reserved[-1].dollars >= 1_000 * Decimal("25e-6")
 
 
-async def test_a_summary_is_reserved_for_at_the_price_of_its_model_whatever_the_request_names() -> None:
+async def test_a_summary_is_reserved_at_the_price_of_its_own_model() -> None:
     """A deployment has a name of its own, for which there is no price."""
     shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
     client = paid(shop)
@@ -292,7 +292,7 @@ async def test_a_summary_is_reserved_for_at_the_price_of_its_model_whatever_the_
     assert reserved.dollars >= 200 * Decimal("6.25e-6") + 1_000 * Decimal("25e-6")
 
 
-async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
+async def test_empty_usage_is_unknown_and_not_free() -> None:
     """Defect: summaries of hosts that count nothing, and say 0, were booked as free."""
     shop = Shop(COMPLETE_SUMMARY, input_tokens=0)
     await paid(shop).post_json(URL, BODY)
@@ -300,7 +300,7 @@ async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
     assert [entry.dollars for entry in shop.ledger.settled] == [None]
 
 
-async def test_a_call_that_is_broken_off_is_charged_as_well() -> None:
+async def test_an_interrupted_call_is_charged() -> None:
     shop = Shop(COMPLETE_SUMMARY, FOREVER, caps=[total("10")])
     client = paid(shop)
     await client.post_json(URL, BODY)
@@ -314,7 +314,7 @@ async def test_a_call_that_is_broken_off_is_charged_as_well() -> None:
     assert shop.ledger.open == {}
 
 
-async def test_what_a_cap_has_no_room_for_is_not_sent() -> None:
+async def test_a_call_that_exceeds_a_cap_is_not_sent() -> None:
     shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("0.001")])
     client = paid(shop)
     await client.post_json(URL, BODY)

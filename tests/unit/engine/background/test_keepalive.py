@@ -1,4 +1,4 @@
-"""Pings: what they send is what the provider takes, and no more of them are planned than is allowed."""
+"""Keep-alive requests: the provider accepts them, and no more are planned than allowed."""
 
 import asyncio
 from collections.abc import Mapping
@@ -137,7 +137,7 @@ async def until_sent(agent: Agent) -> None:
 
 
 @pytest.mark.slow
-async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
+async def test_only_the_sessions_that_save_most_are_kept_alive() -> None:
     agent = Agent(KeepAliveOptions(enabled=True, max_sessions=2))
     for session, words in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
         await agent.answered(await agent.came(session, body_of(0, words)), "Yes.")
@@ -154,7 +154,7 @@ async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
     assert all(-(entry.savings.keep_alive or 0) == entry.dollars != 0 for entry in agent.ledger.settled)
 
 
-async def test_keeping_a_session_alive_that_would_not_fit_without_foveate_is_no_loss() -> None:
+async def test_keep_alive_is_not_a_loss_for_a_session_that_would_exceed_the_window() -> None:
     agent = Agent(KeepAliveOptions(enabled=True))
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
     state = agent.remembered.session("ana", "one")
@@ -167,7 +167,7 @@ async def test_keeping_a_session_alive_that_would_not_fit_without_foveate_is_no_
     assert [entry.savings for entry in agent.ledger.settled] == [Savings(comparison=Comparison.WOULD_NOT_FIT)]
 
 
-async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_session_plans_anew() -> None:
+async def test_a_request_cancels_the_plan_and_only_the_last_one_plans_again() -> None:
     agent = Agent(KeepAliveOptions(enabled=True))
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
     planned = agent.pings.planned_count
@@ -182,7 +182,7 @@ async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_sess
     assert (planned, during, beside) == (1, 0, 0)
 
 
-async def test_with_the_end_of_the_process_pings_end_also_the_one_that_is_under_way() -> None:
+async def test_closing_cancels_keep_alive_requests_in_flight() -> None:
     agent = Agent(KeepAliveOptions(enabled=True))
     agent.client.is_stuck = True
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
@@ -197,7 +197,7 @@ async def test_with_the_end_of_the_process_pings_end_also_the_one_that_is_under_
 
 
 @pytest.mark.slow
-async def test_switched_off_nothing_more_is_sent() -> None:
+async def test_nothing_is_sent_once_keep_alive_is_off() -> None:
     agent = Agent(KeepAliveOptions(enabled=True))
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")
     agent.options = AgentOptions()
@@ -214,7 +214,7 @@ async def test_switched_off_nothing_more_is_sent() -> None:
     st.integers(0, 12),
     st.booleans(),
 )
-def test_what_a_ping_sends_is_taken_by_the_provider_and_begins_as_the_request_did(
+def test_the_provider_accepts_a_keep_alive_that_begins_like_the_request(
     texts: list[str], turns: int, with_answer: bool
 ) -> None:
     async def sent() -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Requests are kept behind their answers, where that is wanted, and never in the way of anything."""
+"""Requests are archived after their responses, if enabled, and nothing waits for that."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ class Gateway:
         await exchange.wait_until_completed()
 
 
-async def test_a_request_is_kept_as_it_went_out_and_as_it_came_where_that_differs() -> None:
+async def test_a_request_is_archived_as_sent_and_as_received_if_they_differ() -> None:
     ours = Gateway(Shelf())
     changed = BODY.replace(b"Hello", b"Hullo")
     await ours.call("a")
@@ -121,7 +121,7 @@ async def test_a_request_is_kept_as_it_went_out_and_as_it_came_where_that_differ
     assert first.usage.output_tokens == 7
 
 
-async def test_nothing_is_kept_where_it_is_off_and_a_change_holds_for_the_next_one() -> None:
+async def test_nothing_is_archived_while_off_and_a_change_applies_to_the_next_request() -> None:
     ours = Gateway(Shelf(), options=Options(enabled=False))
     await ours.call("a")
     ours.options = Options()
@@ -135,7 +135,7 @@ async def test_nothing_is_kept_where_it_is_off_and_a_change_holds_for_the_next_o
     assert [one.id for one in ours.shelf.kept] == ["b"]
 
 
-async def test_nobody_waits_for_a_store_that_stalls_and_what_waits_is_bounded() -> None:
+async def test_requests_do_not_wait_for_a_slow_store_and_the_queue_is_bounded() -> None:
     ours = Gateway(Shelf(waits=asyncio.Event()), most_waiting_bytes=3 * len(BODY))
     for number in range(9):
         await asyncio.wait_for(ours.call(f"{number}"), 1)
@@ -149,7 +149,7 @@ async def test_nobody_waits_for_a_store_that_stalls_and_what_waits_is_bounded() 
     assert [one.id for one in ours.shelf.kept] == ["0", "1", "2", "3"]
 
 
-async def test_a_store_that_is_away_costs_what_came_meanwhile_and_no_more() -> None:
+async def test_an_unavailable_store_loses_only_the_requests_of_that_time() -> None:
     ours = Gateway(Shelf(gone=True))
     await ours.call("a")
     await ours.keeping.close()
@@ -161,7 +161,7 @@ async def test_a_store_that_is_away_costs_what_came_meanwhile_and_no_more() -> N
     assert ours.keeping.dropped == 1
 
 
-async def test_the_oldest_are_dropped_now_and_then_and_when_much_is_new_also_where_it_is_off() -> None:
+async def test_the_oldest_are_deleted_periodically_and_when_much_is_new_even_while_off() -> None:
     ours = Gateway(Shelf(), options=Options(days=2.0))
     day = 86_400.0
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What was done to requests is kept behind their answers, without a word of them, and in nobody's way."""
+"""Traces are saved after responses, without text of requests, and nothing waits for them."""
 
 import asyncio
 import json
@@ -127,7 +127,7 @@ def traced_of(exchange: Exchange) -> Trace:
     return make_trace(over)
 
 
-async def test_what_came_within_a_moment_is_kept_together() -> None:
+async def test_traces_of_a_short_time_are_saved_together() -> None:
     shelf = Shelf()
     tracing = SaveTraces(shelf, interval_seconds=0.01)
     for _ in range(3):
@@ -142,7 +142,7 @@ async def test_what_came_within_a_moment_is_kept_together() -> None:
     assert shelf.kept[0].added_seconds == 0.5
 
 
-async def test_a_store_that_is_away_or_slow_costs_traces_and_nothing_else() -> None:
+async def test_an_unavailable_or_slow_store_loses_traces_and_nothing_else() -> None:
     tracing = SaveTraces(Shelf(gone=True), interval_seconds=9.0, max_waiting=2)
     for _ in range(3):
         tracing(await exchange_of())
@@ -151,7 +151,7 @@ async def test_a_store_that_is_away_or_slow_costs_traces_and_nothing_else() -> N
     assert tracing.dropped == 3
 
 
-async def test_bodies_that_wait_are_bounded() -> None:
+async def test_waiting_bodies_are_bounded() -> None:
     shelf = Shelf()
     tracing = SaveTraces(shelf, interval_seconds=9.0, max_waiting_bytes=len(HELLO) + 1)
     for _ in range(2):
@@ -161,7 +161,7 @@ async def test_bodies_that_wait_are_bounded() -> None:
     assert (len(shelf.kept), tracing.dropped) == (1, 1)
 
 
-async def test_what_was_never_sent_leaves_no_trace() -> None:
+async def test_a_request_that_was_never_sent_has_no_trace() -> None:
     shelf = Shelf()
     tracing = SaveTraces(shelf)
     unsent = await exchange_of()
@@ -188,7 +188,7 @@ PLACE = Place(Area.MESSAGES, 3, 1)
     ],
     ids=lambda given: type(given).__name__ if not isinstance(given, str) else "",
 )
-async def test_an_edit_is_told_by_what_it_does_and_where_and_not_by_what_it_writes(
+async def test_an_edit_is_traced_by_its_action_and_place_and_not_by_its_text(
     edit: Edit, does: str, place: str
 ) -> None:
     trace = traced_of(await exchange_of(edit))
@@ -197,20 +197,20 @@ async def test_an_edit_is_told_by_what_it_does_and_where_and_not_by_what_it_writ
     assert SECRET not in repr(trace)
 
 
-async def test_of_very_many_edits_the_first_are_told_and_how_many_more_there_were() -> None:
+async def test_the_first_edits_are_traced_and_the_others_counted() -> None:
     edits = [SetParameter(path=("a",), value=at, reason="r") for at in range(MAX_EDITS + 7)]
     trace = traced_of(await exchange_of(*edits))
 
     assert (len(trace.edits), trace.edits_left_out) == (MAX_EDITS, 7)
 
 
-async def test_keys_in_problems_are_not_told() -> None:
+async def test_keys_in_problems_are_redacted() -> None:
     trace = traced_of(await exchange_of(problems=[StepFailure("memory", "401 for sk-ant-1234567890")]))
 
     assert trace.problems == (("memory", "401 for [key]"),)
 
 
-async def test_of_an_error_that_is_not_ours_only_its_kind_is_kept() -> None:
+async def test_only_the_type_of_a_foreign_error_is_traced() -> None:
     """What it says may be words of the conversation."""
     said = [
         StepFailure("memory", "KeyError: 'my secret plan'"),
@@ -236,7 +236,7 @@ def results(number: int) -> list[dict[str, Any]]:
 TOOLS = [{"name": "read", "description": "Reads a file.", "input_schema": {"type": "object"}}]
 
 
-async def test_the_parts_of_a_window_add_up_to_its_count_and_are_what_the_counter_says() -> None:
+async def test_the_parts_of_a_window_add_up_to_its_count() -> None:
     context = await work_of(body(results(5), system="Be careful. " * 50, tools=TOOLS))
     found = {section.name: section.tokens for section in break_down_window(context)}
     parts = {part.name: part.tokens for part in context.counter.count_request(context.request).parts}
@@ -250,7 +250,7 @@ async def test_the_parts_of_a_window_add_up_to_its_count_and_are_what_the_counte
     assert abs(found["tool results"] - told) <= 5
 
 
-async def test_a_session_that_grew_has_the_same_parts_as_one_that_is_seen_for_the_first_time() -> None:
+async def test_a_grown_session_has_the_same_parts_as_a_new_one() -> None:
     from foveate.caching import drop_caches
 
     for rounds in (1, 2, 3):
@@ -260,7 +260,7 @@ async def test_a_session_that_grew_has_the_same_parts_as_one_that_is_seen_for_th
     assert grown == break_down_window(await work_of(body(results(3))))
 
 
-async def test_injected_sections_stand_by_themselves() -> None:
+async def test_injected_sections_are_parts_of_their_own() -> None:
     context = await work_of(body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400))
     plain = {section.name: section.tokens for section in break_down_window(context)}
     stable = InsertParts(
@@ -277,7 +277,7 @@ async def test_injected_sections_stand_by_themselves() -> None:
     assert abs(plain["system"] - found["system"] - 300) <= 2
 
 
-async def test_pictures_thoughts_and_a_chats_system_message_have_parts_of_their_own() -> None:
+async def test_images_thinking_and_system_messages_are_parts_of_their_own() -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9000}}
     thought = {"type": "thinking", "thinking": "Is it a parser? " * 20, "signature": "A" * 40}
     said: list[dict[str, Any]] = [
@@ -294,7 +294,7 @@ async def test_pictures_thoughts_and_a_chats_system_message_have_parts_of_their_
     assert parts[0].tokens > 50
 
 
-async def test_of_what_nobody_has_counted_nothing_is_told() -> None:
+async def test_an_uncounted_request_has_no_parts() -> None:
     context = await work_of(HELLO)
     context.token_count = None
 

@@ -1,4 +1,4 @@
-"""Bills correct the counts that come after them, and no bill makes a count absurd."""
+"""Reported usage corrects later counts, and never makes a count absurd."""
 
 from collections.abc import Awaitable, Callable
 
@@ -85,7 +85,7 @@ def bills() -> Calibrations:
     return Calibrations()
 
 
-async def test_a_bill_says_how_far_the_count_was_off_and_corrects_the_next(bills: Calibrations) -> None:
+async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(bills: Calibrations) -> None:
     first = work_of(bills, RAW)
     await bill(bills, first, 1_300)
     for _ in range(3):
@@ -113,7 +113,7 @@ async def test_a_bill_says_how_far_the_count_was_off_and_corrects_the_next(bills
     ],
     ids=["broke off", "refused", "server-side tool", "nothing", "exact"],
 )
-async def test_a_bill_that_cannot_be_compared_teaches_nothing(
+async def test_usage_that_cannot_be_compared_is_ignored(
     bills: Calibrations, billed: Callable[[Calibrations], Awaitable[None]]
 ) -> None:
     await billed(bills)
@@ -121,14 +121,14 @@ async def test_a_bill_that_cannot_be_compared_teaches_nothing(
     assert work_of(bills, RAW).token_count == RAW
 
 
-async def test_each_upstream_teaches_of_itself_alone(bills: Calibrations) -> None:
+async def test_each_upstream_has_its_own_calibration(bills: Calibrations) -> None:
     _, counter = calibration_key(work_of(bills, RAW))
     bills.observe(("poisoned", counter), 1_000, 2_000)
 
     assert work_of(bills, RAW).token_count == RAW
 
 
-async def test_what_was_learnt_of_one_counter_is_not_said_of_another(bills: Calibrations) -> None:
+async def test_each_counter_has_its_own_calibration(bills: Calibrations) -> None:
     """What is kept may be of a vocabulary or of rules of before."""
     upstream, counter = calibration_key(work_of(bills, RAW))
     bills.observe((upstream, f"{counter} of before"), 1_000, 2_000)
@@ -136,7 +136,7 @@ async def test_what_was_learnt_of_one_counter_is_not_said_of_another(bills: Cali
     assert work_of(bills, RAW).token_count == RAW
 
 
-def test_models_that_were_heard_of_long_ago_are_forgotten(bills: Calibrations) -> None:
+def test_the_least_recently_used_models_are_forgotten(bills: Calibrations) -> None:
     for number in range(1_000):
         bills.observe(("there", f"model-{number}"), 100, 130)
 
@@ -153,7 +153,7 @@ def test_models_that_were_heard_of_long_ago_are_forgotten(bills: Calibrations) -
     st.integers(0, 10**6),
     st.booleans(),
 )
-def test_no_bills_make_a_count_absurd(
+def test_no_usage_makes_a_count_absurd(
     pairs: list[tuple[int, int]], tokens: int, margin: int, exact: bool
 ) -> None:
     known = Calibrations()
@@ -176,7 +176,7 @@ def test_no_bills_make_a_count_absurd(
     st.floats(1.0, 2.0),
     st.sampled_from([MODEL, "claude-sonnet-4-5", "claude-opus-5", "claude-opus-4-7"]),
 )
-def test_no_mark_stands_where_the_prefix_may_be_below_the_minimum(
+def test_no_breakpoint_is_placed_where_the_prefix_may_be_below_the_minimum(
     sizes: list[int], rate: float, spread: float, model: str
 ) -> None:
     rules = rules_for(model, "anthropic")
@@ -208,7 +208,7 @@ def test_no_mark_stands_where_the_prefix_may_be_below_the_minimum(
         assert prefix * max(lower_bound_tokens(count), tokens / 2) / raw >= rules.minimum_tokens
 
 
-def test_of_very_many_models_those_are_remembered_whose_bills_came_last(bills: Calibrations) -> None:
+def test_the_most_recently_used_models_are_remembered(bills: Calibrations) -> None:
     for number in range(400):
         bills.observe(("u", f"model {number}"), 1_000, 1_300)
         bills.observe(("u", "the usual one"), 1_000, 1_300)

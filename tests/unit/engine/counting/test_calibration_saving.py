@@ -1,4 +1,4 @@
-"""What bills teach is kept now and then, together, and a store that is away costs nothing but that."""
+"""Calibrations are saved periodically, and an unavailable store only delays that."""
 
 from collections.abc import Mapping
 
@@ -49,7 +49,7 @@ class Shelf:
             raise StoreUnavailable("the store", "it is away")
 
 
-async def test_what_was_learnt_since_is_kept_together_and_known_after_a_restart() -> None:
+async def test_changes_are_saved_together_and_known_after_a_restart() -> None:
     shelf, bills = Shelf(), Calibrations()
     keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
     for _ in range(3):
@@ -61,7 +61,7 @@ async def test_what_was_learnt_since_is_kept_together_and_known_after_a_restart(
     assert (await load_calibrations(shelf)).get(ONE).responses == 3
 
 
-async def test_nothing_is_written_where_nothing_was_learnt() -> None:
+async def test_nothing_is_saved_without_changes() -> None:
     shelf = Shelf()
     keeping = SaveCalibrations(shelf, Calibrations(), clock=lambda: 1.0, interval_seconds=0)
     keeping(an_exchange())
@@ -70,7 +70,7 @@ async def test_nothing_is_written_where_nothing_was_learnt() -> None:
     assert shelf.kept == []
 
 
-async def test_while_the_store_is_away_a_gateway_learns_on_and_keeps_it_later() -> None:
+async def test_changes_during_an_outage_of_the_store_are_saved_later() -> None:
     shelf, bills = Shelf(), Calibrations()
     keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
     shelf.is_away = True

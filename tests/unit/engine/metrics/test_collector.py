@@ -1,4 +1,4 @@
-"""What is counted: under the names of the contract, with few labels, and nothing twice."""
+"""Metrics: required names, bounded labels, and nothing counted twice."""
 
 import random
 import re
@@ -30,7 +30,7 @@ def metrics(now: float = 102.0) -> MetricsCollector:
     return MetricsCollector(version="1.2.3", clock=lambda: now)
 
 
-async def test_an_exchange_is_counted_under_the_names_of_the_contract() -> None:
+async def test_an_exchange_is_counted_under_the_required_names() -> None:
     watch = metrics()
 
     await ended(watch)
@@ -52,7 +52,7 @@ async def test_an_exchange_is_counted_under_the_names_of_the_contract() -> None:
     assert found["foveate_added_seconds_sum"] == pytest.approx(0.001)
 
 
-async def test_what_was_counted_exactly_is_never_mixed_with_estimates() -> None:
+async def test_exact_counts_are_never_mixed_with_estimates() -> None:
     watch = metrics()
 
     await ended(watch, counted=TokenCount(100, True, 100))
@@ -63,7 +63,7 @@ async def test_what_was_counted_exactly_is_never_mixed_with_estimates() -> None:
     assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
 
 
-async def test_a_request_that_the_provider_refused_has_no_tokens() -> None:
+async def test_a_rejected_request_has_no_tokens() -> None:
     watch = metrics()
 
     await ended(watch, status=529)
@@ -71,7 +71,7 @@ async def test_a_request_that_the_provider_refused_has_no_tokens() -> None:
     assert not [name for name in numbers(watch) if name.startswith("llm_")]
 
 
-async def test_the_hit_ratio_forgets_what_is_older_than_an_hour() -> None:
+async def test_the_hit_ratio_covers_the_last_hour() -> None:
     now = [102.0]
     watch = MetricsCollector(version="1", clock=lambda: now[0])
     await ended(watch)
@@ -82,7 +82,7 @@ async def test_the_hit_ratio_forgets_what_is_older_than_an_hour() -> None:
     assert "llm_cache_hit_ratio agent=ana" not in numbers(watch)
 
 
-def test_dollars_are_added_up_once_and_losses_are_apart_from_savings() -> None:
+def test_dollars_are_counted_once_and_losses_are_separate_from_savings() -> None:
     watch = metrics()
 
     watch.on_charge(entry(), Settlement(outcome=Bill.BOOKED))
@@ -124,7 +124,7 @@ def fold(outcome: CompactionOutcome, seconds: float) -> Compaction:
     )
 
 
-async def test_folds_and_cuts_are_counted_by_what_became_of_them_with_their_own_time_only() -> None:
+async def test_compactions_and_truncations_are_counted_by_outcome_with_their_duration() -> None:
     watch = metrics()
 
     watch.on_compaction(
@@ -158,7 +158,7 @@ async def test_folds_and_cuts_are_counted_by_what_became_of_them_with_their_own_
         (CompactionOutcome.NO_BOUNDARY, "there is no place to cut", {}),
     ],
 )
-def test_a_summary_that_failed_is_among_the_recent_failures(
+def test_a_failed_summary_is_a_recent_failure(
     outcome: CompactionOutcome, reason: str, failures: dict[str, int]
 ) -> None:
     watch = metrics()
@@ -168,7 +168,7 @@ def test_a_summary_that_failed_is_among_the_recent_failures(
     assert watch.recent_failures.count_by_step(102.0) == failures
 
 
-async def test_failures_and_refusals_are_counted_by_their_names() -> None:
+async def test_failures_and_rejections_are_counted_by_name() -> None:
     watch = metrics()
     exchange = await ended()
 
@@ -186,7 +186,7 @@ async def test_failures_and_refusals_are_counted_by_their_names() -> None:
     assert watch.recent_failures.count_by_step(102.0 + 301) == {}
 
 
-def test_what_steps_took_is_all_added_up_however_many_there_are() -> None:
+def test_all_durations_of_steps_are_counted() -> None:
     watch = metrics()
 
     for _ in range(2_000):
@@ -199,7 +199,7 @@ def test_what_steps_took_is_all_added_up_however_many_there_are() -> None:
     assert found["foveate_step_duration_seconds_sum step=cache"] == 0
 
 
-def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
+def test_totals_from_elsewhere_are_counted_by_their_growth() -> None:
     watch = metrics()
     lost = [0]
     watch.add_poll(lambda: watch.set_charges(waiting=3, lost=lost[0], expired=0))
@@ -215,7 +215,7 @@ def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
     assert found["workspace_cache_invalidations_total path=/w"] == 0
 
 
-def test_a_name_that_is_known_is_shown_after_any_number_of_others() -> None:
+def test_a_known_name_is_shown_after_any_number_of_others() -> None:
     few = CardinalityLimiter(["ana"])
     for number in range(10 * MAX_VALUES):
         few.label(f"x{number}")
@@ -227,9 +227,7 @@ def test_a_name_that_is_known_is_shown_after_any_number_of_others() -> None:
 
 @settings(max_examples=limit_examples(50))
 @given(st.lists(st.text(max_size=120), max_size=30), st.integers(0, 5))
-def test_a_label_never_has_more_values_than_it_may_and_each_can_be_written(
-    values: list[str], most: int
-) -> None:
+def test_a_label_has_a_bounded_number_of_printable_values(values: list[str], most: int) -> None:
     few = CardinalityLimiter(max_values=most)
 
     shown = {few.label(value) for value in values}
@@ -239,7 +237,7 @@ def test_a_label_never_has_more_values_than_it_may_and_each_can_be_written(
 
 
 @given(st.text(alphabet=st.characters(categories=("Cs", "Cc", "L", "Zl")), max_size=20))
-def test_any_text_can_be_written_as_a_label(value: str) -> None:
+def test_any_text_can_be_a_label(value: str) -> None:
     assert to_printable(value).encode() is not None
     assert "\n" not in to_printable(value)
 
@@ -269,7 +267,7 @@ def test_agents_and_models_together_make_a_bounded_number_of_series() -> None:
     assert sum(found.values()) == 60 * 60
 
 
-def test_every_series_of_the_contract_is_there_with_its_labels() -> None:
+def test_every_required_metric_exists_with_its_labels() -> None:
     call = ("agent", "provider", "model", "exact")
     wanted = {
         "llm_cache_read_tokens_total": call,
@@ -286,7 +284,7 @@ def test_every_series_of_the_contract_is_there_with_its_labels() -> None:
     assert {each.name: each.labels for each in definitions.METRICS if each.name in wanted} == wanted
 
 
-def test_the_page_on_metrics_and_the_registry_have_the_same_series() -> None:
+def test_the_documentation_lists_all_metrics() -> None:
     rows = re.findall(
         r"^\| `([a-z_]+)` \| (counter|gauge|histogram) \| ([^|]*)\|",
         DOCUMENT.read_text(encoding="utf-8"),

@@ -1,11 +1,11 @@
-"""Labels stay few and short, whatever clients send."""
+"""Labels are few and short, whatever clients send."""
 
 from foveate.context.workspace_cache import WorkspaceCacheStats
 from foveate.engine.metrics.collector import MetricsCollector
 from foveate.engine.metrics.labels import MAX_LABEL_CHARS, OTHER, CardinalityLimiter
 
 
-def test_what_is_long_or_too_many_is_one_value() -> None:
+def test_long_or_excessive_values_share_one_label() -> None:
     few = CardinalityLimiter(["known " * 40], max_values=2)
 
     assert few.label("a" * (MAX_LABEL_CHARS + 1)) == OTHER
@@ -13,7 +13,7 @@ def test_what_is_long_or_too_many_is_one_value() -> None:
     assert [few.label(name) for name in "abca"] == ["a", "b", OTHER, "a"]
 
 
-def test_a_workspace_is_shown_by_its_path_however_long_that_is() -> None:
+def test_a_workspace_has_its_path_as_label_however_long() -> None:
     """Defect: paths of more than 80 letters were all the same."""
     metrics = MetricsCollector(version="1", clock=lambda: 0.0)
     root = "/home/ana/" + "projects/" * 30 + "workspace"

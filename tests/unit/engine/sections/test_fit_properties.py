@@ -1,4 +1,4 @@
-"""What always holds of injected sections, whatever the files, the request and the window."""
+"""Properties of injected sections, for any files, requests and windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -86,7 +86,7 @@ def request_of(api_format: Format, model: str, words: str) -> dict[str, Any]:
     focus=st.sampled_from([None, f"{SECRET} 0", "open 0"]),
     data=st.data(),
 )
-def test_what_is_private_is_never_sent_whatever_is_looked_at_or_asked_for(
+def test_private_notes_are_never_sent(
     texts: list[str], api_format: Format, names: list[str], focus: str | None, data: st.DataObject
 ) -> None:
     model = data.draw(st.sampled_from(MODELS[api_format]))
@@ -153,7 +153,7 @@ def texts_in(found: FittedSections) -> dict[str, str]:
     model=st.sampled_from(["gpt-4o", "claude-sonnet-4-5"]),
     ladder=st.sampled_from(["truncate_low_priority", "drop_low_priority"]),
 )
-def test_sections_are_fitted_by_priority_wherever_they_stand(
+def test_sections_are_fitted_by_priority_wherever_they_are_placed(
     sections: list[Section], limit: int, model: str, ladder: str
 ) -> None:
     gauge = counter_for(model).text_meter
@@ -189,7 +189,7 @@ PLACES = [*(f"workspace/{name}" for name in FILES), "context"]
     total=st.integers(60, 2_000),
     ladder=st.sampled_from(["truncate_low_priority", "drop_low_priority"]),
 )
-def test_a_request_has_its_required_sections_whole_and_cuts_the_lowest_first(
+def test_required_sections_are_complete_and_the_lowest_priorities_are_cut_first(
     words: dict[str, int], priorities: dict[str, Priority], total: int, ladder: str
 ) -> None:
     kinds = {**{f"workspace/{name}": kind for name, kind in FILES.items()}, "context": "note"}
@@ -233,7 +233,7 @@ def test_a_request_has_its_required_sections_whole_and_cuts_the_lowest_first(
 
 @settings(max_examples=limit_examples(60), deadline=None)
 @given(sections=some_sections, room=st.integers(0, 900), ladder=st.sampled_from(list(BUILT_IN_LADDERS)))
-def test_a_small_window_takes_no_required_section_away(sections: list[Section], room: int, ladder: str) -> None:
+def test_a_small_window_keeps_required_sections(sections: list[Section], room: int, ladder: str) -> None:
     limit = 5_000
     prepared = prepare_sections(sections, Budget(), limit)
 
@@ -258,7 +258,7 @@ def test_a_small_window_takes_no_required_section_away(sections: list[Section], 
     api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
     data=st.data(),
 )
-def test_a_request_that_fits_always_fits_with_its_optional_sections(
+def test_optional_sections_never_make_a_request_too_large(
     ana: Garden, window: int, words: int, api_format: Format, data: st.DataObject
 ) -> None:
     model = data.draw(st.sampled_from(MODELS[api_format]))
@@ -285,7 +285,7 @@ def test_a_request_that_fits_always_fits_with_its_optional_sections(
     api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
     data=st.data(),
 )
-def test_what_the_client_sent_is_only_ever_inserted_into(
+def test_injection_only_inserts_into_what_the_client_sent(
     ana: Garden, texts: list[str], api_format: Format, data: st.DataObject
 ) -> None:
     model = data.draw(st.sampled_from(MODELS[api_format]))
@@ -308,7 +308,7 @@ def test_what_the_client_sent_is_only_ever_inserted_into(
 
 
 @given(tokens=st.integers(0, 100_000), limit=st.integers(0, 100_000))
-def test_a_stable_section_that_is_cut_has_one_of_few_sizes(tokens: int, limit: int) -> None:
+def test_a_truncated_stable_section_has_one_of_few_sizes(tokens: int, limit: int) -> None:
     size = round_stable_size(tokens, limit)
 
     assert size <= tokens
@@ -316,7 +316,7 @@ def test_a_stable_section_that_is_cut_has_one_of_few_sizes(tokens: int, limit: i
     assert size in {0, *(step >> halves for halves in range(9))} or size % step == 0
 
 
-def test_a_rule_of_the_limits_holds_for_its_section(ana: Garden) -> None:
+def test_a_rule_applies_to_its_section(ana: Garden) -> None:
     options = replace(ana.sections, limits=Budget(sections={"context": SectionRule(enabled=False)}))
 
     context = ana.injecting.apply(

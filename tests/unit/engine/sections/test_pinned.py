@@ -1,4 +1,4 @@
-"""Texts that stay where a model has thought after them, and what is done where they cannot."""
+"""Pinned sections: texts that thinking blocks depend on stay where they are, or the thinking is dropped."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ def told(body: dict[str, Any]) -> list[int]:
     return [at for at, message in enumerate(body["messages"]) if HEADING in str(message)]
 
 
-def test_a_text_is_at_the_same_place_in_every_later_request(sections: SectionOptions) -> None:
+def test_a_pinned_text_is_at_the_same_place_in_every_later_request(sections: SectionOptions) -> None:
     injecting = SectionInjection()
 
     first = sent(injecting, sections, FIRST)
@@ -70,7 +70,7 @@ def test_a_text_is_at_the_same_place_in_every_later_request(sections: SectionOpt
     assert "bed 9" in str(later["messages"][4]).lower()
 
 
-def test_the_same_request_once_more_has_the_same_bytes(sections: SectionOptions) -> None:
+def test_a_repeated_request_has_the_same_bytes(sections: SectionOptions) -> None:
     injecting = SectionInjection()
     sent(injecting, sections, FIRST)
 
@@ -79,7 +79,7 @@ def test_the_same_request_once_more_has_the_same_bytes(sections: SectionOptions)
     assert once == twice
 
 
-def test_a_fork_has_what_was_said_before_it(sections: SectionOptions) -> None:
+def test_a_fork_keeps_pinned_texts_from_before_it(sections: SectionOptions) -> None:
     injecting = SectionInjection()
     first = sent(injecting, sections, FIRST)
     sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
@@ -90,7 +90,7 @@ def test_a_fork_has_what_was_said_before_it(sections: SectionOptions) -> None:
     assert fork["messages"][1] == CALL
 
 
-def test_an_older_model_that_thinks_is_told_once_a_turn_too(sections: SectionOptions) -> None:
+def test_sections_are_injected_once_per_turn_for_older_thinking_models(sections: SectionOptions) -> None:
     injecting = SectionInjection()
     thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
 
@@ -106,7 +106,7 @@ def thoughts(body: dict[str, Any]) -> int:
     return str(body["messages"]).count("'thinking':")
 
 
-def test_thoughts_after_what_is_not_known_are_left_out_and_all_since_are_kept(
+def test_thinking_after_unknown_sections_is_dropped_and_later_thinking_is_kept(
     sections: SectionOptions,
 ) -> None:
     sent(SectionInjection(), sections, FIRST)
@@ -122,9 +122,7 @@ def test_thoughts_after_what_is_not_known_are_left_out_and_all_since_are_kept(
     assert warm["messages"][:5] == cold["messages"]
 
 
-def test_a_changed_system_prompt_has_earlier_thoughts_left_out(
-    tmp_path: Path, sections: SectionOptions
-) -> None:
+def test_a_changed_system_prompt_drops_earlier_thinking(tmp_path: Path, sections: SectionOptions) -> None:
     unkept = replace(sections, workspace_cache=replace(sections.workspace_cache, enabled=False))
     injecting = SectionInjection()
     sent(injecting, unkept, FIRST)
@@ -138,7 +136,7 @@ def test_a_changed_system_prompt_has_earlier_thoughts_left_out(
     assert "Has tulips." in str(changed["system"])
 
 
-def test_sections_that_are_turned_off_take_the_thoughts_after_them_along(sections: SectionOptions) -> None:
+def test_turning_sections_off_drops_the_thinking_after_them(sections: SectionOptions) -> None:
     injecting = SectionInjection()
     sent(injecting, sections, FIRST)
 
@@ -149,7 +147,7 @@ def test_sections_that_are_turned_off_take_the_thoughts_after_them_along(section
 
 
 @pytest.mark.parametrize("nothing", [None, SectionOptions()])
-def test_a_conversation_that_never_had_any_keeps_its_thoughts(
+def test_a_conversation_without_sections_keeps_its_thinking(
     sections: SectionOptions, nothing: SectionOptions | None
 ) -> None:
     injecting = SectionInjection()
@@ -160,7 +158,7 @@ def test_a_conversation_that_never_had_any_keeps_its_thoughts(
     assert found["messages"] == [FIRST, CALL, RESULT, ANSWER, AGAIN]
 
 
-def test_a_turn_under_way_asks_the_provider_to_leave_thoughts_out(sections: SectionOptions) -> None:
+def test_the_provider_is_asked_to_drop_thinking_during_a_turn(sections: SectionOptions) -> None:
     sent(SectionInjection(), sections, FIRST)
     another = SectionInjection()
     body = {
@@ -178,7 +176,7 @@ def test_a_turn_under_way_asks_the_provider_to_leave_thoughts_out(sections: Sect
     assert required_betas([done.edit for done in context.all_edits()])
 
 
-def test_what_there_is_no_room_to_repeat_is_given_up_with_the_thoughts_after_it(
+def test_without_room_to_repeat_them_pinned_texts_and_their_thinking_are_dropped(
     sections: SectionOptions,
 ) -> None:
     injecting = SectionInjection()

@@ -1,4 +1,4 @@
-"""Where injected sections stand, in each of the formats."""
+"""Places of injected sections in each format."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def sections(tmp_path: Path) -> SectionOptions:
     return garden_sections(tmp_path)
 
 
-def test_anthropic_has_what_is_stable_behind_its_system_prompt_and_the_rest_behind_the_user(
+def test_anthropic_has_stable_sections_after_the_system_prompt_and_others_after_the_user(
     sections: SectionOptions,
 ) -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 100, "system": "Be kind.", "messages": [HELLO]}
@@ -64,7 +64,7 @@ def test_anthropic_has_what_is_stable_behind_its_system_prompt_and_the_rest_behi
     assert "Deadline in 20 min: Prune" in time
 
 
-def test_texts_of_a_turn_come_after_the_results_of_tools(sections: SectionOptions) -> None:
+def test_turn_sections_follow_tool_results(sections: SectionOptions) -> None:
     call = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "dry"}
     messages = [HELLO, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
@@ -82,7 +82,7 @@ def test_texts_of_a_turn_come_after_the_results_of_tools(sections: SectionOption
     }
 
 
-def test_a_chat_keeps_its_strings(sections: SectionOptions) -> None:
+def test_a_chat_keeps_plain_strings(sections: SectionOptions) -> None:
     body = {"model": "gpt-4.1", "messages": [{"role": "system", "content": "Be kind."}, HELLO]}
 
     found = sent_body(SectionInjection().apply(body, Format.CHAT, AgentOptions(sections=sections)))["messages"]
@@ -94,7 +94,7 @@ def test_a_chat_keeps_its_strings(sections: SectionOptions) -> None:
     )
 
 
-def test_a_chat_without_a_system_prompt_gets_one_and_what_passes_is_found_behind_it(
+def test_a_chat_without_a_system_prompt_gets_one(
     sections: SectionOptions,
 ) -> None:
     context = SectionInjection().apply(
@@ -105,7 +105,7 @@ def test_a_chat_without_a_system_prompt_gets_one_and_what_passes_is_found_behind
     assert context.transient_places == (Place(Area.MESSAGES, 1, 0),)
 
 
-def test_a_chat_that_ends_with_a_tool_gets_one_message_of_its_own_behind_it(sections: SectionOptions) -> None:
+def test_a_chat_that_ends_with_a_tool_result_gets_a_new_message(sections: SectionOptions) -> None:
     context = SectionInjection().apply(
         {"model": "gpt-4.1", "messages": CHAT_RESULT}, Format.CHAT, AgentOptions(sections=sections)
     )
@@ -118,7 +118,7 @@ def test_a_chat_that_ends_with_a_tool_gets_one_message_of_its_own_behind_it(sect
     assert context.transient_places == (Place(Area.MESSAGES, 4, 0),)
 
 
-def test_a_chat_with_a_provider_of_marks_gets_blocks(sections: SectionOptions) -> None:
+def test_a_chat_gets_blocks_if_its_provider_takes_breakpoints(sections: SectionOptions) -> None:
     context = SectionInjection().apply(
         {"model": "gpt-5.6", "messages": [{"role": "system", "content": "Be kind."}, HELLO]},
         Format.CHAT,
@@ -131,7 +131,7 @@ def test_a_chat_with_a_provider_of_marks_gets_blocks(sections: SectionOptions) -
     assert context.transient_places[0] == Place(Area.MESSAGES, 1, 1)
 
 
-def test_responses_have_instructions_and_a_longer_input(sections: SectionOptions) -> None:
+def test_responses_get_instructions_and_a_longer_input(sections: SectionOptions) -> None:
     context = SectionInjection().apply(
         {"model": "gpt-4.1", "instructions": "Be kind.", "input": "Hello"},
         Format.RESPONSES,
@@ -143,7 +143,7 @@ def test_responses_have_instructions_and_a_longer_input(sections: SectionOptions
     assert found["input"].startswith(f"Hello\n\n{HEADING}")
 
 
-def test_responses_that_end_with_a_tool_get_an_item_behind_it(sections: SectionOptions) -> None:
+def test_responses_that_end_with_a_tool_output_get_a_new_item(sections: SectionOptions) -> None:
     items = [
         HELLO,
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
@@ -160,7 +160,7 @@ def test_responses_that_end_with_a_tool_get_an_item_behind_it(sections: SectionO
     assert (len(found), found[3]["role"]) == (4, "user")
 
 
-def test_an_answer_that_was_begun_stays_last(sections: SectionOptions) -> None:
+def test_a_prefilled_response_stays_last(sections: SectionOptions) -> None:
     begun = {"role": "assistant", "content": "On day"}
 
     context = SectionInjection().apply(
@@ -176,7 +176,9 @@ def test_an_answer_that_was_begun_stays_last(sections: SectionOptions) -> None:
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "delegation"])
-def test_heartbeats_and_delegations_have_all_but_the_memory(sections: SectionOptions, kind: str) -> None:
+def test_heartbeats_and_delegations_have_all_sections_but_the_memory(
+    sections: SectionOptions, kind: str
+) -> None:
     context = SectionInjection().apply(
         {"model": "claude-sonnet-4-5", "messages": [HELLO]},
         Format.ANTHROPIC,
@@ -190,7 +192,7 @@ def test_heartbeats_and_delegations_have_all_but_the_memory(sections: SectionOpt
     assert "Time: " in sent
 
 
-def test_a_kind_that_there_is_not_is_told_and_taken_for_the_users(sections: SectionOptions) -> None:
+def test_an_unknown_kind_is_reported_and_treated_as_a_users_request(sections: SectionOptions) -> None:
     injecting = SectionInjection()
 
     context = injecting.apply(
@@ -204,7 +206,7 @@ def test_a_kind_that_there_is_not_is_told_and_taken_for_the_users(sections: Sect
     assert [problem.step for problem in injecting.problems] == ["sections/kind"]
 
 
-def test_the_focus_of_a_header_is_shown_whole_and_one_that_there_is_not_is_told(tmp_path: Path) -> None:
+def test_the_focus_is_shown_completely_and_an_unknown_one_is_reported(tmp_path: Path) -> None:
     sections = garden_sections(tmp_path, memory_limit_tokens=60)
     options = AgentOptions(sections=only_sections(sections, memory=sections.memory))
     injecting = SectionInjection()
@@ -218,7 +220,7 @@ def test_the_focus_of_a_header_is_shown_whole_and_one_that_there_is_not_is_told(
     assert "Bed 99" in injecting.problems[0].reason
 
 
-def test_nothing_outside_of_a_scope_is_shown(sections: SectionOptions) -> None:
+def test_nothing_outside_the_scope_is_shown(sections: SectionOptions) -> None:
     context = SectionInjection().apply(
         {"model": "claude-sonnet-4-5", "messages": [HELLO]},
         Format.ANTHROPIC,
@@ -259,7 +261,7 @@ def test_every_section_is_an_edit_with_its_name_and_tokens(sections: SectionOpti
     assert {done.step for done in context.applied_edits} == {"sections"}
 
 
-def test_an_agent_without_sections_is_sent_as_it_came() -> None:
+def test_a_request_of_an_agent_without_sections_is_unchanged() -> None:
     context = SectionInjection().apply(
         {"model": "claude-sonnet-4-5", "messages": [HELLO]}, Format.ANTHROPIC, AgentOptions()
     )
@@ -268,7 +270,7 @@ def test_an_agent_without_sections_is_sent_as_it_came() -> None:
     assert context.applied_edits == []
 
 
-def test_a_provider_that_takes_no_blocks_is_warned_of_once(
+def test_a_provider_that_takes_no_blocks_is_logged_once(
     sections: SectionOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: the warning was made by a function that nobody called."""

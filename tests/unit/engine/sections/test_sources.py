@@ -1,4 +1,6 @@
-"""Files that change, vanish and cannot be read: the request goes out, with what is left, and it is told."""
+"""Files that change, vanish or cannot be read: the request is sent with what is left, and the problem is
+reported.
+"""
 
 import asyncio
 import time
@@ -37,7 +39,7 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_an_edited_workspace_is_in_the_next_request_and_counted(tmp_path: Path) -> None:
+def test_a_changed_workspace_is_in_the_next_request_and_counted(tmp_path: Path) -> None:
     made = garden_sections(tmp_path)
     sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
     injecting = SectionInjection()
@@ -58,7 +60,7 @@ def test_an_edited_workspace_is_in_the_next_request_and_counted(tmp_path: Path) 
     assert counts.invalidations >= 1
 
 
-def test_a_workspace_file_that_vanishes_stays_as_it_was_and_is_told(tmp_path: Path) -> None:
+def test_a_vanished_workspace_file_keeps_its_content_and_is_reported(tmp_path: Path) -> None:
     made = garden_sections(tmp_path)
     sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
     injecting = SectionInjection()
@@ -74,7 +76,7 @@ def test_a_workspace_file_that_vanishes_stays_as_it_was_and_is_told(tmp_path: Pa
     assert "no longer there" in injecting.problems[0].reason
 
 
-def test_a_memory_that_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+def test_an_unreadable_memory_is_left_out_and_reported(tmp_path: Path) -> None:
     sections = replace(garden_sections(tmp_path), memory=MemoryOptions(paths=(str(tmp_path / "nowhere"),)))
     injecting = SectionInjection()
 
@@ -87,7 +89,7 @@ def test_a_memory_that_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> No
     assert "nowhere" in injecting.problems[0].reason
 
 
-def test_a_memory_that_comes_back_is_shown_again_and_its_edits_too(tmp_path: Path) -> None:
+def test_a_memory_that_comes_back_is_shown_again_with_its_changes(tmp_path: Path) -> None:
     made = garden_sections(tmp_path / "garden")
     notes = tmp_path / "late"
     sections = only_sections(made, memory=MemoryOptions(paths=(str(notes),)))
@@ -105,7 +107,7 @@ def test_a_memory_that_comes_back_is_shown_again_and_its_edits_too(tmp_path: Pat
     assert "Gets water on Sunday." in sent(injecting, sections)
 
 
-def test_a_folder_of_skills_that_is_gone_takes_no_skills_away(tmp_path: Path) -> None:
+def test_a_vanished_folder_of_skills_keeps_its_skills(tmp_path: Path) -> None:
     made = garden_sections(tmp_path)
     sections = only_sections(made, skills=made.skills)
     clock = [0.0]
@@ -121,7 +123,7 @@ def test_a_folder_of_skills_that_is_gone_takes_no_skills_away(tmp_path: Path) ->
     assert injecting.problems[0].step == "sections/skills"
 
 
-def test_a_file_is_read_once_for_many_requests_at_once(tmp_path: Path) -> None:
+def test_a_file_is_read_once_for_concurrent_requests(tmp_path: Path) -> None:
     made = garden_sections(tmp_path)
     injecting = SectionInjection()
     assert made.memory is not None
@@ -147,7 +149,7 @@ class Stalled(SectionSources):
         return await super().load_once(key, (lambda: asyncio.sleep(30)) if self.hangs else load, deadline)
 
 
-def test_a_disk_that_hangs_is_not_waited_for_and_the_workspace_is_as_it_was(tmp_path: Path) -> None:
+def test_requests_do_not_wait_for_a_hanging_disk_and_use_the_last_workspace(tmp_path: Path) -> None:
     unkept = WorkspaceCacheOptions(enabled=False)
     sections = replace(garden_sections(tmp_path), budget=False, workspace_cache=unkept)
     clock = [0.0]
@@ -177,7 +179,7 @@ class Hung(SectionSources):
         raise AssertionError
 
 
-def test_what_others_have_waited_for_in_vain_is_not_waited_for_again(tmp_path: Path) -> None:
+def test_a_load_that_others_gave_up_on_is_not_waited_for(tmp_path: Path) -> None:
     memory = garden_sections(tmp_path).memory
     assert memory is not None
     clock = [0.0]
@@ -195,7 +197,7 @@ def test_what_others_have_waited_for_in_vain_is_not_waited_for_again(tmp_path: P
     assert asyncio.run(ask()) < 5
 
 
-def test_an_agent_limits_its_sections_in_its_workspace_and_never_beyond_what_is_allowed(tmp_path: Path) -> None:
+def test_an_agent_limits_its_own_sections_within_what_is_allowed(tmp_path: Path) -> None:
     made = garden_sections(tmp_path)
     sections = replace(only_sections(made, workspace=made.workspace, time=made.time), limits=Budget(5_000))
     own = tmp_path / "workspace" / rooms.AGENT_BUDGET_FILE
@@ -220,7 +222,7 @@ def test_an_agent_limits_its_sections_in_its_workspace_and_never_beyond_what_is_
     assert "more than is allowed" in injecting.problems[0].reason
 
 
-def test_what_does_not_fit_is_told_with_its_tokens(tmp_path: Path) -> None:
+def test_a_section_that_does_not_fit_is_reported_with_its_tokens(tmp_path: Path) -> None:
     made = garden_sections(tmp_path)
     sections = replace(made, limits=Budget(total_tokens=120, ladder="drop_low_priority"))
 
@@ -231,7 +233,7 @@ def test_what_does_not_fit_is_told_with_its_tokens(tmp_path: Path) -> None:
     assert b"You are Ana" in context.request.body
 
 
-def test_no_room_leaves_out_all_but_what_is_required(tmp_path: Path) -> None:
+def test_without_room_only_required_sections_are_injected(tmp_path: Path) -> None:
     context = SectionInjection().apply(
         HELLO, Format.ANTHROPIC, AgentOptions(sections=garden_sections(tmp_path), window_tokens=30)
     )
@@ -242,7 +244,7 @@ def test_no_room_leaves_out_all_but_what_is_required(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", "progressive"])
-def test_required_sections_that_do_not_fit_in_the_limits_are_an_error_that_names_them(
+def test_required_sections_that_exceed_the_limits_are_an_error_that_names_them(
     tmp_path: Path, ladder: str
 ) -> None:
     sections = replace(garden_sections(tmp_path), limits=Budget(total_tokens=10, ladder=ladder))
@@ -251,7 +253,7 @@ def test_required_sections_that_do_not_fit_in_the_limits_are_an_error_that_names
         SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
 
 
-def test_a_required_memory_goes_before_an_optional_file_of_the_workspace(tmp_path: Path) -> None:
+def test_a_required_memory_precedes_an_optional_workspace_file(tmp_path: Path) -> None:
     made = garden_sections(tmp_path)
     assert made.workspace is not None
     (Path(made.workspace.root) / "MEMORY.md").write_text("A line of memory.\n" * 2_000)
@@ -267,7 +269,7 @@ def test_a_required_memory_goes_before_an_optional_file_of_the_workspace(tmp_pat
     assert 20 < context.request.body.count(b"A line of memory.") < 300
 
 
-def test_a_budget_section_with_a_priority_is_there_before_lower_ones(tmp_path: Path) -> None:
+def test_a_budget_section_with_a_priority_is_kept_before_lower_ones(tmp_path: Path) -> None:
     rules = {"budget": SectionRule(priority=Priority.REQUIRED)}
     some = replace(garden_sections(tmp_path), limits=Budget(total_tokens=300))
 
@@ -279,7 +281,7 @@ def test_a_budget_section_with_a_priority_is_there_before_lower_ones(tmp_path: P
     assert b"## Context Budget" in context.request.body
 
 
-def test_a_request_that_nobody_has_counted_still_has_its_sections(tmp_path: Path) -> None:
+def test_an_uncounted_request_has_its_sections(tmp_path: Path) -> None:
     def uncounted(context: Any) -> None:
         context.token_count = context.raw_count = None
 

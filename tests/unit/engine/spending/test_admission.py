@@ -1,4 +1,4 @@
-"""Bills are told, whatever becomes of them: one that is lost is in the log with all its numbers."""
+"""Charges are reported whatever their outcome; a lost one is logged with all its numbers."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ def bill(call_id: str) -> Charge:
     return replace(found, call=replace(found.call, id=call_id))
 
 
-async def test_every_bill_is_told_with_what_became_of_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
     books = Books(never={"never": BadOption("no such call")}, unpriced={"odd"})
     admission, watching, _ = admitting(books)
 
@@ -61,7 +61,7 @@ async def test_every_bill_is_told_with_what_became_of_it(caplog: pytest.LogCaptu
     assert "the bill of odd is booked: that is no price" in caplog.text
 
 
-async def test_a_bill_that_waits_and_then_can_never_be_kept_is_told_too(
+async def test_a_waiting_charge_that_can_never_be_stored_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     books = Books(gone=1, never={"late": BadOption("no such call")})
@@ -77,7 +77,7 @@ async def test_a_bill_that_waits_and_then_can_never_be_kept_is_told_too(
     assert "a bill is lost: late of ana" in caplog.text
 
 
-async def test_bills_that_nobody_could_book_before_the_end_are_in_the_log(
+async def test_charges_that_could_not_be_recorded_before_the_end_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     books = Books(gone=float("inf"))
@@ -93,7 +93,7 @@ async def test_bills_that_nobody_could_book_before_the_end_are_in_the_log(
     assert "a bill could not be booked before the end: one of ana" in caplog.text
 
 
-async def test_a_bill_whose_exchange_is_cut_off_is_told_as_waiting() -> None:
+async def test_the_charge_of_a_cancelled_exchange_is_reported_as_waiting() -> None:
     books = Books(pause=asyncio.Event())
     admission, watching, _ = admitting(books)
 
@@ -110,7 +110,7 @@ async def test_a_bill_whose_exchange_is_cut_off_is_told_as_waiting() -> None:
     assert books.booked == ["cut"]
 
 
-async def test_a_cap_that_is_near_is_told_once_for_each_account(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_nearly_spent_cap_is_logged_once_per_account(caplog: pytest.LogCaptureFixture) -> None:
     admission, _, _ = admitting(Books())
     caps = [Cap(scope=CapScope.SESSION, dollars=Decimal(1)), Cap(scope=CapScope.CALL, dollars=Decimal(10))]
     for number, (session_id, ceiling) in enumerate([("s", "0.5"), ("s", "0.4"), ("s", "0.05"), ("t", "0.9")]):

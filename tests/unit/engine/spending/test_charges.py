@@ -1,4 +1,4 @@
-"""Money on the way of a call: what is reserved before it, and what is booked however it ends."""
+"""What is reserved before a call, and what is charged however it ends."""
 
 import json
 from collections.abc import Sequence
@@ -105,9 +105,7 @@ def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE)
 
 
 @pytest.mark.parametrize(("ttl", "times"), [(None, "1.25"), (Ttl.FIVE_MINUTES, "1.25"), (Ttl.ONE_HOUR, "2")])
-async def test_what_a_call_can_cost_is_reserved_with_its_input_as_long_as_it_is_kept(
-    ttl: Ttl | None, times: str
-) -> None:
+async def test_the_cost_ceiling_includes_the_ttl_of_the_input(ttl: Ttl | None, times: str) -> None:
     till = Till(total("1"), ttl=ttl)
     exchange = await till.prepared()
 
@@ -118,7 +116,7 @@ async def test_what_a_call_can_cost_is_reserved_with_its_input_as_long_as_it_is_
     assert exchange.context.ceiling_dollars == reserved.dollars
 
 
-async def test_a_mark_of_the_clients_own_is_paid_for_as_long_as_it_asks() -> None:
+async def test_the_ttl_of_a_clients_breakpoint_is_priced() -> None:
     text = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     till = Till(total("1"))
     await till.prepared(messages=[{"role": "user", "content": [text]}])
@@ -126,7 +124,7 @@ async def test_a_mark_of_the_clients_own_is_paid_for_as_long_as_it_asks() -> Non
     assert till.ledger.reserved[0].dollars >= 1_000 * OPUS_IN * 2
 
 
-async def test_a_call_that_cannot_be_counted_is_refused_under_a_cap() -> None:
+async def test_an_uncounted_call_is_rejected_under_a_cap() -> None:
     with pytest.raises(CapUncheckable):
         await Till(total("1"), tokens=0).prepared()
     await Till(total("1", UnknownPricePolicy.ALLOW), tokens=0).prepared()
@@ -141,7 +139,7 @@ async def test_a_call_that_cannot_be_counted_is_refused_under_a_cap() -> None:
         b'{"model": "claude-%b", "messages": [{"role": "user", "content": "Hi"}]}' % (b"x" * 1_000),
     ],
 )
-async def test_a_request_that_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(body: bytes) -> None:
+async def test_an_unreadable_request_is_rejected_under_a_cap_and_sent_without_one(body: bytes) -> None:
     """Defect: it was sent as it came, whatever the caps."""
     with pytest.raises(CapUncheckable, match="cannot be read"):
         await Till(total("1")).sent(body)
@@ -155,12 +153,12 @@ async def test_a_request_that_cannot_be_read_is_refused_under_a_cap_and_goes_out
         assert till.ledger.open == {}
 
 
-async def test_what_cannot_be_read_is_refused_by_a_spent_cap_that_allows_the_unknown() -> None:
+async def test_a_spent_cap_that_allows_unknown_costs_rejects_unreadable_requests() -> None:
     with pytest.raises(CapExceeded):
         await Till(total("0", UnknownPricePolicy.ALLOW)).sent(b"not JSON")
 
 
-async def test_a_call_that_the_cap_has_no_room_for_is_refused() -> None:
+async def test_a_call_that_exceeds_the_cap_is_rejected() -> None:
     with pytest.raises(CapExceeded):
         await Till(total("0.001")).prepared()
 
@@ -178,7 +176,7 @@ async def booked(till: Till) -> Charge:
     return till.entry
 
 
-async def test_a_bill_is_booked_and_frees_what_was_reserved() -> None:
+async def test_a_charge_is_recorded_and_releases_the_reservation() -> None:
     till = Till(total("1"))
 
     await booked(till)
@@ -188,7 +186,7 @@ async def test_a_bill_is_booked_and_frees_what_was_reserved() -> None:
     assert till.ledger.open == {}
 
 
-async def test_a_bill_of_more_dollars_than_can_be_kept_is_of_unknown_price_to_everybody() -> None:
+async def test_a_charge_too_large_to_store_has_an_unknown_price() -> None:
     """Defect: the ledger had none, and the metrics billions."""
     till = Till(total("1"))
     exchange = await till.prepared()
@@ -209,7 +207,7 @@ class NoCeilings(PriceBook):
         raise ZeroDivisionError
 
 
-async def test_what_a_call_was_expected_to_cost_is_booked_alike_with_a_cap_and_without() -> None:
+async def test_the_estimate_is_recorded_with_and_without_a_cap() -> None:
     capped = Till(total("1"))
 
     estimated = (await booked(capped)).estimated_dollars
@@ -218,7 +216,7 @@ async def test_what_a_call_was_expected_to_cost_is_booked_alike_with_a_cap_and_w
     assert (await booked(Till())).estimated_dollars == estimated
 
 
-async def test_a_bill_is_booked_where_nobody_can_work_out_what_was_expected() -> None:
+async def test_a_charge_is_recorded_if_its_ceiling_cannot_be_computed() -> None:
     till = Till(prices=NoCeilings())
 
     assert (await booked(till)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
@@ -243,7 +241,7 @@ class Injected:
         await context.apply_edits(self.name, (edit,))
 
 
-async def test_a_call_whose_simulation_fails_is_booked_and_not_compared() -> None:
+async def test_a_call_whose_simulation_fails_is_recorded_and_not_compared() -> None:
     till = Till()
     steps: Sequence[Step] = (Injected(), ReadSimulatedPrompts(), *till.engine.steps)
     remember = (SimulateSavings(SessionStates(), NoLogs()), *till.engine.session_hooks)
@@ -256,7 +254,7 @@ async def test_a_call_whose_simulation_fails_is_booked_and_not_compared() -> Non
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 529])
-async def test_an_error_is_not_billed_and_frees_what_was_reserved(status: int) -> None:
+async def test_an_error_is_not_charged_and_releases_the_reservation(status: int) -> None:
     till = Till(total("1"))
     exchange = await till.prepared()
     exchange.on_response_start(status, is_streaming=False)
@@ -268,7 +266,7 @@ async def test_an_error_is_not_billed_and_frees_what_was_reserved(status: int) -
     assert (till.ledger.settled, till.ledger.open) == ([], {})
 
 
-async def test_a_provider_that_was_not_reached_bills_nothing() -> None:
+async def test_a_call_that_did_not_reach_the_provider_is_not_charged() -> None:
     till = Till(total("1"))
     exchange = await till.prepared()
     exchange.mark_unsent()
@@ -278,7 +276,7 @@ async def test_a_provider_that_was_not_reached_bills_nothing() -> None:
     assert (till.ledger.settled, till.ledger.open) == ([], {})
 
 
-async def test_a_client_that_leaves_before_the_answer_is_charged_all_that_was_reserved() -> None:
+async def test_a_client_that_leaves_before_the_response_is_charged_the_reservation() -> None:
     """Defect: such a call left no trace, so that any number of them went through under a cap."""
     till = Till(total("1"))
     exchange = await till.prepared()
@@ -289,7 +287,7 @@ async def test_a_client_that_leaves_before_the_answer_is_charged_all_that_was_re
     assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars > 0
 
 
-async def test_an_answer_without_a_bill_that_does_not_stream_is_charged_all_that_was_reserved() -> None:
+async def test_a_response_without_usage_is_charged_the_reservation() -> None:
     till = Till(total("1"))
     exchange = await till.prepared()
     exchange.on_response_start(200, is_streaming=False)
@@ -304,7 +302,7 @@ def chat_chunk(text: str) -> bytes:
     return b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"content": text}}]}).encode()
 
 
-async def test_a_stream_that_breaks_off_is_charged_its_input_and_what_was_written() -> None:
+async def test_an_interrupted_stream_is_charged_its_input_and_output_so_far() -> None:
     """Defect: a client that cut each stream before its bill was never charged anything."""
     till = Till(total("1"))
     exchange = await till.prepared(model="gpt-4.1", max_tokens=32_000, stream=True)
@@ -319,7 +317,7 @@ async def test_a_stream_that_breaks_off_is_charged_its_input_and_what_was_writte
     assert least <= till.ledger.spent["total"] <= 3 * least < till.ledger.reserved[0].dollars
 
 
-async def test_what_a_model_thinks_unseen_is_charged_by_the_time_that_it_takes() -> None:
+async def test_hidden_thinking_is_charged_by_its_duration() -> None:
     till = Till(total("1"))
     exchange = await till.prepared(model="gpt-5", max_tokens=32_000, stream=True)
     exchange.on_response_start(200, is_streaming=True)
@@ -338,7 +336,7 @@ ERROR = b'data: {"type": "error", "error": {"type": "overloaded_error", "message
 
 
 @pytest.mark.parametrize("cut", [True, False])
-async def test_a_bill_of_which_only_the_first_part_came_is_not_known(cut: bool) -> None:
+async def test_partial_usage_has_an_unknown_price(cut: bool) -> None:
     """Defect: Anthropic's first event was taken for the bill, with one token for the whole answer."""
     till = Till(total("1"))
     exchange = await till.prepared(stream=True, max_tokens=5_000)
@@ -355,7 +353,7 @@ async def test_a_bill_of_which_only_the_first_part_came_is_not_known(cut: bool) 
     assert till.ledger.spent["total"] >= 900 * OPUS_IN + 400 * OPUS_OUT
 
 
-async def test_a_bill_that_came_before_the_client_left_is_booked() -> None:
+async def test_usage_received_before_the_client_left_is_recorded() -> None:
     till = Till(total("1"))
     exchange = await till.prepared(stream=True)
     exchange.on_response_start(200, is_streaming=True)
@@ -373,7 +371,7 @@ async def test_a_bill_that_came_before_the_client_left_is_booked() -> None:
         max_size=30,
     )
 )
-async def test_whatever_clients_do_no_more_is_billed_than_the_cap_allows(
+async def test_charges_never_exceed_the_cap_whatever_clients_do(
     clients: Sequence[tuple[str, int, int]],
 ) -> None:
     """Always, with a provider that stops to write when nobody reads: what it bills is within the cap."""

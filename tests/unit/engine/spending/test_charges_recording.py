@@ -1,4 +1,4 @@
-"""A bill is jotted down before its client has all of the answer, once, whatever the call was for."""
+"""A charge is in the write-ahead log before its client has the whole response, once, for all kinds of calls."""
 
 import asyncio
 import dataclasses
@@ -115,7 +115,7 @@ HELLO = [{"role": "user", "content": "Hi"}]
     ("api_format", "stream"), [(Format.ANTHROPIC, CLAUDE), (Format.CHAT, CHAT), (Format.RESPONSES, RESPONSES)]
 )
 @pytest.mark.parametrize("is_broken", [False, True])
-async def test_the_bill_of_a_stream_is_jotted_down_before_its_last_event_is_passed_on(
+async def test_the_charge_of_a_stream_is_logged_before_its_last_event_is_forwarded(
     api_format: Format, stream: list[bytes], is_broken: bool
 ) -> None:
     """Defect: it was when the connection to the provider was done, and a process killed until then lost it."""
@@ -140,7 +140,7 @@ async def test_the_bill_of_a_stream_is_jotted_down_before_its_last_event_is_pass
     assert desk.notes.crossed_out == ["call"]
 
 
-async def test_the_bill_of_embeddings_is_jotted_down_and_waited_for_as_any_other() -> None:
+async def test_the_charge_of_embeddings_is_logged_like_any_other() -> None:
     """Defect: it was in no file until it was booked, and a gateway could end before that."""
     desk = Desk()
     exchange = await desk.asked(Format.CHAT, is_embeddings=True, model="text-embedding-3-small", input="Hi")
@@ -156,7 +156,7 @@ async def test_the_bill_of_embeddings_is_jotted_down_and_waited_for_as_any_other
     assert desk.notes.crossed_out == ["call"]
 
 
-async def test_the_bill_of_a_summary_is_jotted_down_until_it_is_booked() -> None:
+async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
     """Defect: it was in no file until it was booked."""
     desk = Desk()
     call = Call(
@@ -185,7 +185,7 @@ async def test_the_bill_of_a_summary_is_jotted_down_until_it_is_booked() -> None
 
 
 @pytest.mark.parametrize("is_embeddings", [False, True])
-async def test_a_call_that_the_provider_refuses_is_not_noted_any_longer(is_embeddings: bool) -> None:
+async def test_a_rejected_call_is_removed_from_the_log(is_embeddings: bool) -> None:
     desk = Desk()
     said: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
     exchange = await desk.asked(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **said)
@@ -198,7 +198,7 @@ async def test_a_call_that_the_provider_refuses_is_not_noted_any_longer(is_embed
     assert desk.notes.discarded == ["call"]
 
 
-async def test_the_most_that_a_call_can_cost_is_noted_once_it_is_known() -> None:
+async def test_the_cost_ceiling_is_logged_once_it_is_known() -> None:
     desk = Desk()
     desk.engine = dataclasses.replace(desk.engine, steps=(CountOne(), *desk.engine.steps))
     exchange = await desk.asked(

@@ -1,4 +1,4 @@
-"""How dear a call can be: whatever its request asks for, the provider bills no more."""
+"""Cost ceilings: whatever a request asks for, the provider charges no more."""
 
 import json
 from decimal import Decimal
@@ -56,21 +56,21 @@ def _body(api_format: Format, said: dict[str, Any]) -> bytes:
         ({}, None),
     ],
 )
-def test_the_largest_limit_counts_and_one_that_cannot_be_read_is_none(
+def test_the_largest_limit_counts_and_an_invalid_one_is_none(
     said: dict[str, Any], limit_tokens: int | None
 ) -> None:
     assert asked(**said).output_tokens == limit_tokens
     assert asked(Format.ANTHROPIC, **said).output_tokens == limit_tokens
 
 
-def test_how_and_where_a_request_is_to_be_served_is_told_in_its_own_words() -> None:
+def test_tier_and_region_are_in_the_providers_words() -> None:
     assert asked(service_tier="priority").tier == "priority"
     assert asked(Format.ANTHROPIC, speed="fast", service_tier="auto").tier == "fast"
     assert asked(Format.ANTHROPIC, inference_geo="us").region == "us"
     assert (asked().tier, asked().region) == ("", None)
 
 
-def test_every_answer_that_is_asked_for_is_paid() -> None:
+def test_every_choice_is_charged() -> None:
     many, odd = bound(None, n=8, max_tokens=100), bound(None, n="all", max_tokens=100)
 
     assert many is not None
@@ -81,7 +81,7 @@ def test_every_answer_that_is_asked_for_is_paid() -> None:
 @pytest.mark.parametrize(
     ("window_tokens", "output_tokens"), [(1_000_000, 999_200), (16_000, 16_000), (None, 128_000)]
 )
-def test_without_a_limit_an_answer_of_an_unknown_model_may_fill_the_window(
+def test_without_a_limit_the_output_of_an_unknown_model_may_fill_the_window(
     window_tokens: int | None, output_tokens: int
 ) -> None:
     found = bound(window_tokens, model="my-model")
@@ -93,7 +93,7 @@ def test_without_a_limit_an_answer_of_an_unknown_model_may_fill_the_window(
 @pytest.mark.parametrize(
     ("model", "output_tokens"), [("gpt-5", 128_000), ("gpt-4.1-mini", 32_768), ("gpt-4o-2024-11-20", 16_384)]
 )
-def test_without_a_limit_an_answer_is_as_long_as_the_model_can_write(model: str, output_tokens: int) -> None:
+def test_without_a_limit_the_output_is_bounded_by_the_model(model: str, output_tokens: int) -> None:
     """Was the rest of the window: a small cap had no room for one short question."""
     found = bound(1_000_000, model=model)
 
@@ -101,7 +101,7 @@ def test_without_a_limit_an_answer_is_as_long_as_the_model_can_write(model: str,
     assert found.output_tokens == output_tokens
 
 
-def test_a_limit_beyond_the_longest_output_of_the_model_counts_as_that() -> None:
+def test_a_limit_is_bounded_by_the_maximum_output_of_the_model() -> None:
     for limit, output_tokens in ((1_000_000, 128_000), (100, 100)):
         said = {"model": "gpt-5", "max_completion_tokens": limit, "messages": []}
         found = compute_cost_ceiling(
@@ -117,7 +117,7 @@ def test_a_limit_beyond_the_longest_output_of_the_model_counts_as_that() -> None
 
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "prompt"])
-def test_what_the_provider_adds_to_the_input_may_fill_the_window(name: str) -> None:
+def test_input_added_by_the_provider_may_fill_the_window(name: str) -> None:
     found = bound(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
 
     assert found is not None
@@ -176,9 +176,7 @@ def says(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
         ({"context_management": SUMMARISES}, 2),
     ],
 )
-def test_what_the_provider_fetches_may_fill_the_window_each_time_it_is_read(
-    said: dict[str, Any], expected: int
-) -> None:
+def test_fetched_input_may_fill_the_window_in_every_pass(said: dict[str, Any], expected: int) -> None:
     """Defect: for a document by its address, or for searches, the few tokens of the request were reserved."""
     assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said) == expected
     assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said, None) == (None if expected else 0)
@@ -199,14 +197,14 @@ def test_what_the_provider_fetches_may_fill_the_window_each_time_it_is_read(
         (Format.RESPONSES, {"previous_response_id": ""}, 0),
     ],
 )
-def test_what_openai_adds_is_noticed_where_it_is_asked_for_by_an_empty_object_too(
+def test_input_added_by_openai_is_recognised_for_an_empty_object_too(
     api_format: Format, said: dict[str, Any], expected: int
 ) -> None:
     """Defect: `"web_search_options": {}` was taken for none."""
     assert windows("gpt-5", api_format, said) == expected
 
 
-def test_a_tool_that_the_client_runs_has_room_for_the_providers_definition() -> None:
+def test_a_client_tool_includes_the_providers_definition() -> None:
     plain = bound(None, Format.RESPONSES, max_output_tokens=9)
     with_tool = bound(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
 
@@ -215,7 +213,7 @@ def test_a_tool_that_the_client_runs_has_room_for_the_providers_definition() -> 
     assert 0 <= with_tool.input_tokens - plain.input_tokens < 5_000
 
 
-def test_searches_are_paid_by_the_piece() -> None:
+def test_searches_are_charged_individually() -> None:
     def dollars(searches: int) -> Any:
         return PriceBook().ceiling(
             "claude-sonnet-4-6",
@@ -241,7 +239,7 @@ def test_searches_are_paid_by_the_piece() -> None:
         (None, "context-1m-2025-08-07", 10**6),
     ],
 )
-def test_the_provider_reads_as_much_as_its_own_window_holds(
+def test_input_is_bounded_by_the_providers_own_window(
     set_tokens: int | None, betas: str, widest_tokens: int
 ) -> None:
     body = _body(Format.ANTHROPIC, {"model": "claude-sonnet-4-5"})
@@ -266,7 +264,7 @@ def test_the_provider_reads_as_much_as_its_own_window_holds(
         rb'"cache\u005Fcontrol":{"\u0074ype":"ephemeral","tt\u006c":"\u0031h"}',
     ],
 )
-def test_a_mark_is_found_however_its_name_is_spelled(mark: bytes) -> None:
+def test_a_breakpoint_is_found_however_its_name_is_spelled(mark: bytes) -> None:
     """Defect: a mark for an hour was reserved as one for five minutes where its name had an escape in it."""
     block = b'{"type":"text","text":"Hi",' + mark + b"}"
     body = b'{"model":"claude-opus-4-5","messages":[{"role":"user","content":[' + block + b"]}]}"
@@ -274,7 +272,7 @@ def test_a_mark_is_found_however_its_name_is_spelled(mark: bytes) -> None:
     assert max_breakpoint_ttl(formats.parse_request(body, Format.ANTHROPIC)) is Ttl.ONE_HOUR
 
 
-def test_tier_region_and_time_in_the_cache_are_in_the_price() -> None:
+def test_tier_region_and_ttl_are_in_the_price() -> None:
     prices, usual = PriceBook(), bound(None, max_tokens=1_000)
     dear = bound(None, max_tokens=1_000, service_tier="priority")
 

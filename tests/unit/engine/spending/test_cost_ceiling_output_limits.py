@@ -1,4 +1,4 @@
-"""Requests without an output limit get one that the caps have room for."""
+"""Requests without an output limit get one that fits under the caps."""
 
 import asyncio
 import json
@@ -125,14 +125,14 @@ def room_for(tokens: int) -> Decimal:
     return INPUT_DOLLARS + tokens * OUTPUT_PRICE
 
 
-async def test_a_request_whose_worst_case_fits_is_sent_as_it_came() -> None:
+async def test_a_request_whose_ceiling_fits_is_unchanged() -> None:
     exchange = await CappedEngine(cap("5")).prepare()
 
     assert exchange.upstream_request.body == exchange.incoming.body
     assert exchange.upstream_request.applied_edits == ()
 
 
-async def test_a_request_whose_worst_case_does_not_fit_gets_the_limit_that_fits() -> None:
+async def test_a_request_whose_ceiling_does_not_fit_gets_a_limit_that_fits() -> None:
     engine = CappedEngine(cap(room_for(20_000)))
     exchange = await engine.prepare()
 
@@ -154,7 +154,7 @@ async def test_a_request_whose_worst_case_does_not_fit_gets_the_limit_that_fits(
         (CapScope.CALL, 100_000, 100_000),
     ],
 )
-async def test_a_long_limit_leaves_room_for_other_calls_under_a_shared_cap(
+async def test_a_high_limit_leaves_room_for_other_calls_under_a_shared_cap(
     scope: CapScope, fits: int, limit: int
 ) -> None:
     exchange = await CappedEngine(cap(room_for(fits), scope)).prepare()
@@ -171,7 +171,7 @@ async def test_a_long_limit_leaves_room_for_other_calls_under_a_shared_cap(
         ("deepseek-chat", "deepseek", "max_tokens"),
     ],
 )
-async def test_a_chat_is_limited_by_the_parameter_that_its_model_takes(
+async def test_a_chat_is_limited_by_the_parameter_that_its_model_accepts(
     model: str, provider: str, name: str
 ) -> None:
     engine = CappedEngine(cap("0.5", CapScope.CALL), cap("0.15"))
@@ -183,7 +183,7 @@ async def test_a_chat_is_limited_by_the_parameter_that_its_model_takes(
     assert engine.ledger.reserved[0].dollars <= Decimal("0.15")
 
 
-async def test_the_limit_holds_for_each_of_several_answers() -> None:
+async def test_the_limit_applies_to_each_of_several_choices() -> None:
     exchange = await CappedEngine(cap(room_for(30_000))).prepare({"n": 3}, api_format=Format.CHAT)
 
     assert sent(exchange)["max_completion_tokens"] == 10_000
@@ -199,7 +199,7 @@ async def test_the_limit_holds_for_each_of_several_answers() -> None:
         (Format.ANTHROPIC, {"model": "claude-opus-4-5"}),  # the API requires a limit, and says so itself
     ],
 )
-async def test_a_limit_of_the_client_and_a_required_one_are_never_set(
+async def test_limits_that_the_client_set_or_the_api_requires_are_never_changed(
     api_format: Format, said: Mapping[str, Any]
 ) -> None:
     provider = "anthropic" if api_format is Format.ANTHROPIC else "openai"
@@ -207,13 +207,13 @@ async def test_a_limit_of_the_client_and_a_required_one_are_never_set(
         await CappedEngine(cap("0.3")).prepare(said, api_format=api_format, provider=provider)
 
 
-async def test_a_limit_of_null_is_no_limit() -> None:
+async def test_a_limit_of_null_is_not_a_limit() -> None:
     exchange = await CappedEngine(cap(room_for(9_000))).prepare({"max_output_tokens": None})
 
     assert sent(exchange)["max_output_tokens"] == 9_000
 
 
-async def test_a_call_is_refused_with_the_numbers_if_the_shortest_limit_does_not_fit() -> None:
+async def test_a_call_is_rejected_with_numbers_if_the_minimum_does_not_fit() -> None:
     assert sent(await CappedEngine(cap(room_for(4_000))).prepare())["max_output_tokens"] == 4_000
     with pytest.raises(CapExceeded) as refused:
         await CappedEngine(cap(room_for(3_999))).prepare()
@@ -226,7 +226,7 @@ async def test_a_call_is_refused_with_the_numbers_if_the_shortest_limit_does_not
     assert "ask for fewer output tokens" in said
 
 
-async def test_the_shortest_limit_is_configurable() -> None:
+async def test_the_minimum_is_configurable() -> None:
     exchange = await CappedEngine(cap(room_for(500)), min_output_tokens=500).prepare()
 
     assert sent(exchange)["max_output_tokens"] == 500
@@ -279,7 +279,7 @@ async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None
     ),
     at_once=st.integers(1, 20),
 )
-async def test_parallel_calls_without_limits_never_overshoot_a_cap(
+async def test_concurrent_calls_without_limits_never_exceed_a_cap(
     dollars: list[Decimal], calls: list[tuple[str, bool, float]], at_once: int
 ) -> None:
     """Always: what is billed under each cap is within it, though every call may use all of its limit."""

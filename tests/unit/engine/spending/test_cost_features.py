@@ -1,4 +1,4 @@
-"""Features of requests whose cost is not known, and ceilings of those whose cost is."""
+"""Features of requests whose cost is unknown, and ceilings of those whose cost is known."""
 
 import json
 from collections.abc import Mapping
@@ -217,12 +217,12 @@ def test_features_that_may_add_to_the_cost_are_named(
 
 
 @pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4.5:online", "openai/gpt-5:NITRO", "x/y:new"])
-def test_a_variant_of_a_model_that_may_cost_more_is_not_known(model: str) -> None:
+def test_a_model_variant_that_may_cost_more_is_unknown(model: str) -> None:
     assert features(Format.CHAT, {"model": model}, "openrouter") == f"the model `{model}`"
     assert features(Format.CHAT, {"models": [model]}, "openrouter") == f"the model `{model}`"
 
 
-def test_deep_research_is_not_known_unless_the_request_limits_its_tool_calls() -> None:
+def test_deep_research_is_unknown_unless_the_request_limits_its_tool_calls() -> None:
     model = {"model": "o3-deep-research", "tools": [{"type": "web_search_preview"}]}
 
     assert features(Format.RESPONSES, model) == "the model `o3-deep-research`"
@@ -232,17 +232,17 @@ def test_deep_research_is_not_known_unless_the_request_limits_its_tool_calls() -
 
 
 @pytest.mark.parametrize("kind", ["functions_remote", "customx", "namespace_remote", "local_shell_at_provider"])
-def test_a_tool_whose_kind_only_begins_like_a_clients_is_not_known(kind: str) -> None:
+def test_a_tool_whose_kind_only_begins_like_a_client_tool_is_unknown(kind: str) -> None:
     assert features(Format.RESPONSES, {"tools": [{"type": kind}]}) == f"the tool `{kind}`"
     assert features(Format.RESPONSES, {"tools": [{"type": "custom", "name": "patch"}]}) == ""
 
 
-def test_the_tag_of_a_local_model_is_no_variant() -> None:
+def test_the_tag_of_a_local_model_is_not_a_variant() -> None:
     assert features(Format.CHAT, {"model": "qwen3-coder:30b"}, "ollama") == ""
     assert features(Format.CHAT, {"model": "meta/llama:free"}, "openrouter") == ""
 
 
-def test_a_model_that_searches_is_known_by_its_name_in_capitals_too() -> None:
+def test_a_searching_model_is_recognised_in_capitals_too() -> None:
     found = ceiling({"model": "GPT-4O-SEARCH-PREVIEW"})
 
     assert found is not None
@@ -261,7 +261,7 @@ def test_tools_that_a_message_adds_are_tools_of_the_request(name: str) -> None:
 
 
 @pytest.mark.parametrize("tool", ['{"type": "T"}', '{"type": "namespace", "tools": [{"type": "T"}]}'])
-def test_tools_that_a_search_among_tools_has_found_are_tools_of_the_request(tool: str) -> None:
+def test_tools_found_by_a_tool_search_are_tools_of_the_request(tool: str) -> None:
     def unknown(kind: str) -> list[str]:
         item = f'{{"type": "tool_search_output", "tools": [{tool.replace("T", kind)}]}}'
         body = f'{{"model": "gpt-5", "input": [{{"role": "user", "content": "Hi"}}, {item}]}}'
@@ -274,7 +274,7 @@ def test_tools_that_a_search_among_tools_has_found_are_tools_of_the_request(tool
     assert unknown("function") == []
 
 
-def test_a_feature_can_be_allowed_on_purpose_by_its_name_or_a_glob() -> None:
+def test_a_feature_can_be_allowed_by_name_or_glob() -> None:
     said = {"provider": {"order": ["a"]}, "tools": [{"type": "code_interpreter"}]}
 
     assert features(Format.CHAT, said) == "the field `provider.order`, the tool `code_interpreter`"
@@ -291,13 +291,13 @@ def test_a_feature_can_be_allowed_on_purpose_by_its_name_or_a_glob() -> None:
         st.booleans(), st.integers(), st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text())
     ),
 )
-def test_a_field_that_nobody_knows_is_always_unknown(api_format: Format, name: str, value: object) -> None:
+def test_an_unlisted_field_is_always_unknown(api_format: Format, name: str, value: object) -> None:
     if api_format is Format.CHAT and name == "xtc_probability":
         return
     assert f"the field `{name[:100]}`" in features(api_format, {name: value})
 
 
-def test_the_ceiling_of_fallback_models_is_that_of_the_dearest() -> None:
+def test_the_ceiling_of_fallback_models_is_that_of_the_most_expensive() -> None:
     said = {
         "model": "openai/gpt-4o-mini",
         "max_tokens": 1_000,
@@ -324,7 +324,7 @@ def test_a_fallback_model_without_a_price_makes_the_cost_unknown() -> None:
 
 
 @pytest.mark.parametrize("content", ["word " * 1_000, [{"type": "text", "text": "word " * 1_000}]])
-def test_a_prediction_that_is_not_used_is_paid_for_as_output(content: Any) -> None:
+def test_an_unused_prediction_is_charged_as_output(content: Any) -> None:
     plain = ceiling({"model": "gpt-4.1", "max_tokens": 100})
     predicted = ceiling(
         {"model": "gpt-4.1", "max_tokens": 100, "prediction": {"type": "content", "content": content}, "n": 2}
@@ -340,14 +340,14 @@ def test_a_prediction_that_is_not_used_is_paid_for_as_output(content: Any) -> No
     assert most > 10 * least
 
 
-def test_every_answer_of_best_of_is_paid_for() -> None:
+def test_every_choice_of_best_of_is_charged() -> None:
     found = ceiling({"model": "gpt-4.1", "max_tokens": 100, "n": 2, "best_of": 5})
 
     assert found is not None
     assert found.output_tokens == 500
 
 
-def test_a_summary_that_the_provider_writes_is_paid_for_beside_the_answer() -> None:
+def test_a_summary_by_the_provider_is_charged_besides_the_response() -> None:
     edits = {"context_management": {"edits": [{"type": "compact_20260112"}]}}
     found = ceiling(edits, Format.ANTHROPIC, "anthropic")
 
@@ -364,7 +364,7 @@ def test_a_summary_that_the_provider_writes_is_paid_for_beside_the_answer() -> N
         ({"model": "gpt-4.1", "modalities": ["image", "text"]}, "generated images"),
     ],
 )
-def test_what_has_no_price_makes_the_cost_unknown(said: dict[str, Any], unpriced: str) -> None:
+def test_a_unit_without_a_price_makes_the_cost_unknown(said: dict[str, Any], unpriced: str) -> None:
     found = ceiling({**said, "max_tokens": 9})
 
     assert found is not None
@@ -372,7 +372,7 @@ def test_what_has_no_price_makes_the_cost_unknown(said: dict[str, Any], unpriced
     assert found.describe_unpriced(PRICES) == unpriced
 
 
-def test_what_has_a_price_is_part_of_the_ceiling() -> None:
+def test_a_unit_with_a_price_is_part_of_the_ceiling() -> None:
     searching = ceiling({"model": "gpt-4o-mini-search-preview", "max_tokens": 9})
     drawing = ceiling(
         {"model": "gemini-2.5-flash-image", "generationConfig": {"responseModalities": ["TEXT", "IMAGE"]}},

@@ -1,4 +1,4 @@
-"""Marks for the provider's cache: what is much and new is read beside the event loop."""
+"""Cache breakpoints: large new requests are read in a thread."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def many(messages: int, tools: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("tools", "is_beside"), [(20, False), (300, True)])
-async def test_many_tools_are_listed_beside_the_event_loop(tools: int, is_beside: bool) -> None:
+async def test_many_tools_are_parsed_in_a_thread(tools: int, is_beside: bool) -> None:
     """Defect: hundreds of tools held up all other requests while they were put into order."""
     context = work_of(many(1, tools))
     session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=0.0, seen_at=0.0)
@@ -55,7 +55,7 @@ async def test_many_tools_are_listed_beside_the_event_loop(tools: int, is_beside
 
 
 @pytest.mark.parametrize(("messages", "tools", "is_beside"), [(21, 3, False), (501, 3, True), (1, 100, True)])
-async def test_many_messages_or_tools_are_read_beside_the_event_loop_where_they_are_new(
+async def test_many_new_messages_or_tools_are_read_in_a_thread(
     messages: int, tools: int, is_beside: bool
 ) -> None:
     """Defect: a request with thousands of short messages, or hundreds of tools, held up all others."""
@@ -69,7 +69,7 @@ async def test_many_messages_or_tools_are_read_beside_the_event_loop_where_they_
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-async def test_breakpoints_of_a_client_are_replaced_only_if_ours_are_taken(is_refused: bool) -> None:
+async def test_client_breakpoints_are_replaced_only_if_ours_are_accepted(is_refused: bool) -> None:
     marked = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
     context = work_of({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
     context.options = AgentOptions(replace_breakpoints=True)

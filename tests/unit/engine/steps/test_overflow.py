@@ -1,4 +1,4 @@
-"""Steps that have much to read leave the event loop to others meanwhile."""
+"""Requests that do not fit the window: threads for long ones, and compactions that are worth their price."""
 
 import json
 from contextlib import suppress
@@ -60,9 +60,7 @@ async def no_fold(_work: RequestContext, _subject: CompactionCandidate) -> Compa
 
 
 @pytest.mark.parametrize(("times", "is_beside"), [(2, False), (5_000, True)])
-async def test_a_long_request_is_counted_and_made_to_fit_beside_the_event_loop(
-    times: int, is_beside: bool
-) -> None:
+async def test_a_long_request_is_counted_and_fitted_in_a_thread(times: int, is_beside: bool) -> None:
     """Defect: counting a request that did not fit, or was edited, held up all others meanwhile."""
     count = CountTokens(InMemory(), CountReader(Calibrations()))
     room = FitWindow(ApplyCompactions(Folds()), count, no_fold)
@@ -91,7 +89,9 @@ async def test_a_long_request_is_counted_and_made_to_fit_beside_the_event_loop(
     ],
     ids=["short", "longer than the window", "a result"],
 )
-async def test_nobody_pays_for_a_fold_that_cannot_make_room(last: dict[str, object], is_folded: bool) -> None:
+async def test_no_compaction_is_paid_for_that_cannot_make_the_request_fit(
+    last: dict[str, object], is_folded: bool
+) -> None:
     folded: list[str] = []
 
     async def fold_now(_work: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
@@ -138,7 +138,7 @@ def talk_of(questions: int) -> bytes:
     ],
     ids=["folded meanwhile", "not folded", "folded, but the store is away", "folded, but switched off since"],
 )
-async def test_before_room_is_made_a_fold_of_another_process_is_looked_for(
+async def test_compactions_of_other_processes_are_found_before_room_is_made(
     is_folded: bool, is_away: bool, is_on: bool, steps: set[str]
 ) -> None:
     """Was left out of the history for a second, in which nobody looked, though its summary was there."""

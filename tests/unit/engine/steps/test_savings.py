@@ -1,4 +1,4 @@
-"""The simulation of requests with and without what Foveate does, as the engine runs it."""
+"""The simulation of requests with and without Foveate, as the engine runs it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tm
     assert [savings.simulation_error for savings in found if savings.without is not None] == [0, 0, 0]
 
 
-async def test_requests_after_one_that_another_gateway_served_are_not_compared(tmp_path: Path) -> None:
+async def test_requests_after_one_served_by_another_gateway_are_not_compared(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         gateways = [running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) for _ in range(2)]
         with gateways[0] as one, gateways[1] as other:
@@ -72,7 +72,7 @@ async def test_requests_after_one_that_another_gateway_served_are_not_compared(t
     assert {savings.simulation_error for savings in found if savings.without is not None} == {0}
 
 
-async def test_a_fork_of_a_session_that_another_process_served_is_not_compared(tmp_path: Path) -> None:
+async def test_a_fork_of_a_session_served_by_another_process_is_not_compared(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         for turns, last in ((1, "as before"), (1, "another")):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
@@ -82,7 +82,7 @@ async def test_a_fork_of_a_session_that_another_process_served_is_not_compared(t
     assert found == [Comparison.SIMULATED, Comparison.UNKNOWN]
 
 
-async def test_the_breakpoints_of_a_client_stay_if_another_process_served_its_session(tmp_path: Path) -> None:
+async def test_client_breakpoints_stay_if_another_process_served_the_session(tmp_path: Path) -> None:
     options = AgentOptions(replace_breakpoints=True)
     cached = [{"type": "text", "text": WORDS * 300, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
     with running_sandbox() as sandbox:
@@ -107,7 +107,7 @@ async def test_a_request_that_foveate_cannot_change_costs_the_same_without_it(tm
     assert entry.savings.total == entry.savings.simulation_error == 0
 
 
-async def test_injected_context_is_a_cost_of_its_own(tmp_path: Path) -> None:
+async def test_injected_context_is_a_separate_cost(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text(WORDS * 200, encoding="utf-8")
     options = AgentOptions(sections=SectionOptions(workspace=Workspace(root=str(tmp_path))))
     with (
