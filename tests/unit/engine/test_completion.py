@@ -20,13 +20,13 @@ from foveate.session.store import CountUpdate, PendingWrite, SessionWrite
 from tests.support.stores.ledger_records import make_call, make_charge
 from tests.support.stores.memory_ledger import Books, admission
 from tests.support.stores.memory_session_store import InMemory
-from tests.unit.engine.test_observer import BODY, Watching, incoming
+from tests.unit.engine.test_observer import BODY, RecordingObserver, incoming
 
-GONE = 410
+FAILING_STATUS = 410
 
 
-class Shelf(InMemory):
-    """Turns that remember how many rows they were given at once; `never` holds hashes that cannot be kept."""
+class RecordingStore(InMemory):
+    """A session store that counts the rows per call; hashes in `never` cannot be stored."""
 
     def __init__(self, *, never: Sequence[bytes] = (), error: Exception | None = None) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class Shelf(InMemory):
         await super().save(rows)
 
 
-class Ending(Watching):
-    """Tells when something has come to its end."""
+class FinishObserver(RecordingObserver):
+    """Signals that an exchange has finished."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,21 +53,27 @@ class Ending(Watching):
     def on_finished(self, exchange: Exchange) -> None:
         super().on_finished(exchange)
         self.has_ended.set()
-        if exchange.status == GONE:
+        if exchange.status == FAILING_STATUS:
             raise RuntimeError("gone")
 
 
-class Desk:
-    """Exchanges that are over, and what becomes of them."""
+class QueueSetup:
+    """Finished exchanges, and what became of them."""
 
-    def __init__(self, books: Books, shelf: Shelf | None = None, *, seconds: float = 60.0) -> None:
-        self.books, self.shelf, self.watching = books, shelf or Shelf(), Ending()
-        self.behind = CompletionQueue(admission(books), self.shelf, interval_seconds=seconds)
+    def __init__(
+        self, ledger: Books, session_store: RecordingStore | None = None, *, seconds: float = 60.0
+    ) -> None:
+        self.books, self.session_store, self.observer = (
+            ledger,
+            session_store or RecordingStore(),
+            FinishObserver(),
+        )
+        self.queue = CompletionQueue(admission(ledger), self.session_store, interval_seconds=seconds)
         self.remembered: list[str] = []
         self.kept: list[tuple[str, bool]] = []
 
-    def over(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
-        """One that has a bill and a count to be kept, both under this name."""
+    def finish_exchange(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
+        """Finish one with a charge and a count to be stored, both under this name."""
         request = parse_request(BODY, incoming().api_format)
         context = RequestContext(
             incoming=incoming(), options=AgentOptions(), received_at=0.0, original=request, request=request
@@ -91,70 +97,70 @@ class Desk:
             UpstreamRequest(body=BODY),
             background_hooks=(settle,),
             clock=lambda: 0.0,
-            observer=self.watching,
+            observer=self.observer,
             session_hooks=(lambda _: self.remembered.append(id_),),
-            completer=self.behind,
+            completer=self.queue,
         )
         exchange.charge = make_charge(make_call(id_), "0.25")
         exchange.finish(is_interrupted=is_broken)
         return exchange
 
     async def _alone(self, rows: CountUpdate) -> None:
-        if any(one in self.shelf.never for one in rows.counts):
+        if any(one in self.session_store.never for one in rows.counts):
             raise RuntimeError("never")
-        await self.shelf.save_counts(rows.agent, rows.counts, rows.counter)
+        await self.session_store.save_counts(rows.agent, rows.counts, rows.counter)
 
 
 async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
-    desk = Desk(Books(), seconds=0.01)
+    setup = QueueSetup(Books(), seconds=0.01)
     for id_ in "abc":
-        desk.over(id_)
-    assert (desk.books.asked, desk.remembered) == ([], [])
+        setup.finish_exchange(id_)
+    assert (setup.books.asked, setup.remembered) == ([], [])
     await asyncio.sleep(0)
-    assert desk.remembered == ["a", "b", "c"]  # before any of them sends something more
-    await asyncio.wait_for(desk.watching.has_ended.wait(), 30)
-    desk.over("d")
-    await desk.behind.close()
+    assert setup.remembered == ["a", "b", "c"]  # before any of them sends another request
+    await asyncio.wait_for(setup.observer.has_ended.wait(), 30)
+    setup.finish_exchange("d")
+    await setup.queue.close()
 
-    assert desk.books.asked == ["settle a b c", "settle d"]
-    assert desk.shelf.at_once == [3, 1]
-    assert desk.kept == [(id_, True) for id_ in "abcd"]
-    assert desk.watching.told == ["ended with 0"] * 4
+    assert setup.books.asked == ["settle a b c", "settle d"]
+    assert setup.session_store.at_once == [3, 1]
+    assert setup.kept == [(id_, True) for id_ in "abcd"]
+    assert setup.observer.events == ["ended with 0"] * 4
 
 
 async def test_waiting_for_an_exchange_flushes_the_batch() -> None:
-    desk = Desk(Books())
-    desk.over("a")
-    await asyncio.wait_for(desk.over("b", is_broken=True).wait_until_completed(), 30)
+    setup = QueueSetup(Books())
+    setup.finish_exchange("a")
+    await asyncio.wait_for(setup.finish_exchange("b", is_broken=True).wait_until_completed(), 30)
 
-    assert desk.books.booked == ["a", "b"]
+    assert setup.books.booked == ["a", "b"]
 
 
 async def test_draining_waits_for_running_completions() -> None:
-    desk = Desk(Books(pause=asyncio.Event()))
-    desk.over("a")
-    caught_up = asyncio.ensure_future(desk.behind.drain_all_processes())
+    setup = QueueSetup(Books(pause=asyncio.Event()))
+    setup.finish_exchange("a")
+    caught_up = asyncio.ensure_future(setup.queue.drain_all_processes())
     await asyncio.sleep(0.1)
     assert not caught_up.done()
-    assert desk.books.pause is not None
-    desk.books.pause.set()
+    assert setup.books.pause is not None
+    setup.books.pause.set()
     await asyncio.wait_for(caught_up, 30)
 
-    assert desk.books.booked == ["a"]
+    assert setup.books.booked == ["a"]
 
 
 async def test_one_failure_does_not_affect_the_others() -> None:
     never = OverflowError("too many")
-    desk = Desk(Books(never={"b": never}), Shelf(never=[b"c"]))
+    setup = QueueSetup(Books(never={"b": never}), RecordingStore(never=[b"c"]))
     for id_ in "abcd":
-        desk.over(id_, fails=id_ == "a").status = GONE if id_ == "b" else 0
-    await desk.behind.close()
+        setup.finish_exchange(id_, fails=id_ == "a").status = FAILING_STATUS if id_ == "b" else 0
+    await setup.queue.close()
 
-    assert desk.books.booked == ["a", "c", "d"]
-    assert {hash_ for _, hash_, _ in desk.shelf.counted} == {b"a", b"b", b"d"}
-    assert sorted(desk.watching.told) == [
+    assert setup.books.booked == ["a", "c", "d"]
+    assert {hash_ for _, hash_, _ in setup.session_store.counted} == {b"a", b"b", b"d"}
+    assert sorted(setup.observer.events) == [
         *["ended with 0"] * 3,
-        f"ended with {GONE}",
+        f"ended with {FAILING_STATUS}",
         "function failed: RuntimeError: a",
         "keep failed: RuntimeError: never",
         "method failed: RuntimeError: gone",
@@ -162,8 +168,8 @@ async def test_one_failure_does_not_affect_the_others() -> None:
 
 
 async def test_an_invalid_write_is_reported_and_does_not_affect_the_others() -> None:
-    """Defect: nothing was kept of any request that was over by the same beat, and nobody was told."""
-    desk = Desk(Books())
+    """Defect: nothing was stored of any request in the same batch, and nothing was reported."""
+    setup = QueueSetup(Books())
 
     def never() -> CountUpdate:
         raise OverflowError("too many")
@@ -171,40 +177,40 @@ async def test_an_invalid_write_is_reported_and_does_not_affect_the_others() -> 
     async def alone() -> None:
         never()
 
-    exchange = desk.over("a")
+    exchange = setup.finish_exchange("a")
     assert exchange.context is not None
     exchange.context.pending_writes[:] = [PendingWrite(alone, never)]
-    desk.over("b")
-    await desk.behind.close()
+    setup.finish_exchange("b")
+    await setup.queue.close()
 
-    assert {hash_ for _, hash_, _ in desk.shelf.counted} == {b"b"}
-    assert "keep failed: OverflowError: too many" in desk.watching.told
+    assert {hash_ for _, hash_, _ in setup.session_store.counted} == {b"b"}
+    assert "keep failed: OverflowError: too many" in setup.observer.events
 
 
 async def test_an_unavailable_store_is_reported_per_request_and_charges_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Defect: a full disk was told twice of each request, each time with twenty lines of where in the code."""
+    """Defect: a full disk was logged twice per request, each time with a traceback."""
     away = StoreUnavailable("/data", "is locked")
-    desk = Desk(Books(gone=1), Shelf(error=away))
+    setup = QueueSetup(Books(gone=1), RecordingStore(error=away))
     for id_ in "ab":
-        context = desk.over(id_).context
+        context = setup.finish_exchange(id_).context
         assert context is not None
         context.pending_writes *= 2
-    await desk.behind.close()
+    await setup.queue.close()
 
-    assert (desk.books.asked, desk.books.booked) == (["settle a b"], [])
-    assert desk.kept == []
-    assert [told for told in desk.watching.told if told.startswith("keep failed: StoreUnavailable")] != []
-    assert len(desk.watching.told) == 4
+    assert (setup.books.asked, setup.books.booked) == (["settle a b"], [])
+    assert setup.kept == []
+    assert [event for event in setup.observer.events if event.startswith("keep failed: StoreUnavailable")] != []
+    assert len(setup.observer.events) == 4
     assert caplog.text.count("keep failed: StoreUnavailable: /data") == 2
     assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
 async def test_a_reservation_is_released_unless_the_charge_is_unknown(is_noted: bool) -> None:
-    """What may be billed stands in the way of others under a cap, until its time is over."""
-    books = Books()
+    """What may be charged blocks others under a cap until it expires."""
+    ledger = Books()
 
     def note(_: Exchange) -> None:
         if not is_noted:
@@ -217,27 +223,27 @@ async def test_a_reservation_is_released_unless_the_charge_is_unknown(is_noted: 
         background_hooks=(),
         clock=lambda: 0.0,
         record_charge=note,
-        completer=CompletionQueue(admission(books)),
+        completer=CompletionQueue(admission(ledger)),
         reservation=AdmittedCall(call=make_call("a"), is_reserved=True),
         observer=NO_OBSERVER,
     )
     exchange.finish()
     await exchange.wait_until_completed()
 
-    assert books.asked == (["release a"] if is_noted else [])
+    assert ledger.asked == (["release a"] if is_noted else [])
 
 
-class Blot(Admission):
-    """Books nothing, and frees what was reserved."""
+class FailingAdmission(Admission):
+    """Records nothing, and releases reservations."""
 
     async def settle_all(self, charges: Sequence[Charge]) -> Sequence[Settlement]:
         raise RuntimeError(f"{len(charges)} bills")
 
 
 async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorded() -> None:
-    """Defect: it stood in the way of others under a cap for as long as a call may take."""
-    books = Books()
-    behind, watching = CompletionQueue(Blot(books, clock=lambda: 0.0)), Watching()
+    """Defect: it blocked others under a cap for as long as a call may take."""
+    ledger = Books()
+    queue, observer = CompletionQueue(FailingAdmission(ledger, clock=lambda: 0.0)), RecordingObserver()
     for id_, bill in (("a", make_charge(make_call("a"), "0.25")), ("b", None)):
         exchange = Exchange(
             incoming(),
@@ -245,13 +251,13 @@ async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorde
             UpstreamRequest(body=BODY),
             background_hooks=(),
             clock=lambda: 0.0,
-            observer=watching,
-            completer=behind,
+            observer=observer,
+            completer=queue,
             reservation=AdmittedCall(call=make_call(id_), is_reserved=True),
         )
         exchange.charge = bill
         exchange.finish()
-    await behind.close()
+    await queue.close()
 
-    assert books.asked == ["release b"]
-    assert watching.told == [*["book failed: RuntimeError: 1 bills"] * 2, *["ended with 0"] * 2]
+    assert ledger.asked == ["release b"]
+    assert observer.events == [*["book failed: RuntimeError: 1 bills"] * 2, *["ended with 0"] * 2]

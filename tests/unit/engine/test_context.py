@@ -11,7 +11,7 @@ from foveate.engine.request import RoutedRequest
 from foveate.model import Format
 
 
-def work(model: str, max_tokens: int, window_tokens: int | None) -> RequestContext:
+def make_context(model: str, max_tokens: int, window_tokens: int | None) -> RequestContext:
     said = {"model": model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": "Hi"}]}
     body = json.dumps(said).encode()
     request = formats.parse_request(body, Format.ANTHROPIC)
@@ -34,9 +34,9 @@ def work(model: str, max_tokens: int, window_tokens: int | None) -> RequestConte
         ("claude-opus-4-5", 64_000, 200_000, 64_000),  # the model's own window, which the provider enforces
         ("claude-opus-4-5", 64_000, 32_768, 8_192),
         ("claude-opus-4-5", 1_000, 32_768, 1_000),
-        ("claude-opus-4-5", 500_000, None, 64_000),  # its longest output
+        ("claude-opus-4-5", 500_000, None, 64_000),  # its maximum output
         ("claude-opus-4-5", 500_000, 1_000_000, 64_000),
-        ("gpt-4", 100_000, None, 2_048),  # a window of 8,192, and no longest output is known
+        ("gpt-4", 100_000, None, 2_048),  # a window of 8,192, and an unknown maximum output
         ("nobody-knows-it", 64_000, 32_768, 8_192),
         ("nobody-knows-it", 64_000, None, 64_000),
     ],
@@ -44,5 +44,5 @@ def work(model: str, max_tokens: int, window_tokens: int | None) -> RequestConte
 def test_the_response_reserves_at_most_a_quarter_of_a_window_the_provider_does_not_enforce(
     model: str, max_tokens: int, window_tokens: int | None, reserved: int
 ) -> None:
-    """Defect: with a window below its `max_tokens`, every request of a client was refused."""
-    assert work(model, max_tokens, window_tokens).output_reserve_tokens == reserved
+    """Defect: with a window below its `max_tokens`, every request of a client was rejected."""
+    assert make_context(model, max_tokens, window_tokens).output_reserve_tokens == reserved

@@ -26,11 +26,11 @@ PER_TOKEN = Decimal("0.02e-6")
 PRICES = PriceBook()
 
 
-def body(given: Any, model: Any = MODEL) -> bytes:
-    return json.dumps({"model": model, "input": given}).encode()
+def body(inputs: Any, model: Any = MODEL) -> bytes:
+    return json.dumps({"model": model, "input": inputs}).encode()
 
 
-class Desk:
+class EmbeddingsSetup:
     def __init__(self, *caps: Cap) -> None:
         self.ledger, clock = InMemory(), ManualClock()
         admission = Admission(self.ledger, clock=clock)
@@ -44,7 +44,7 @@ class Desk:
             completion_queue=CompletionQueue(admission),
         )
 
-    async def prepared(self, sent: bytes) -> Exchange:
+    async def prepare(self, sent: bytes) -> Exchange:
         return await self.embeddings.prepare(
             RoutedRequest(
                 id="e", agent="ana", api_format=Format.CHAT, provider="openai", upstream="openai", body=sent
@@ -57,7 +57,7 @@ def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE)
 
 
 @pytest.mark.parametrize(
-    ("given", "tokens"),
+    ("inputs", "tokens"),
     [
         ("Hello world", 2),
         (["Hello world", "Hello world"], 4),
@@ -66,8 +66,8 @@ def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE)
         ([], 0),
     ],
 )
-def test_texts_and_token_ids_are_counted(given: Any, tokens: int) -> None:
-    asked = read_embeddings_request(body(given))
+def test_texts_and_token_ids_are_counted(inputs: Any, tokens: int) -> None:
+    asked = read_embeddings_request(body(inputs))
 
     assert (asked.model, asked.count.tokens) == (MODEL, tokens)
     assert asked.count.upper >= tokens
@@ -91,73 +91,73 @@ async def test_an_unreadable_request_is_rejected_under_a_cap_and_sent_without_on
     with pytest.raises(MalformedRequest):
         read_embeddings_request(sent)
     with pytest.raises(CapUncheckable):
-        await Desk(total("1")).prepared(sent)
-    desk = Desk()
-    exchange = await desk.prepared(sent)
+        await EmbeddingsSetup(total("1")).prepare(sent)
+    setup = EmbeddingsSetup()
+    exchange = await setup.prepare(sent)
     exchange.finish()
     await exchange.wait_until_completed()
     assert exchange.upstream_request.body == sent
-    assert desk.ledger.settled == []
+    assert setup.ledger.settled == []
 
 
 @pytest.mark.parametrize(("times", "is_beside"), [(5, False), (5_000, True)])
 async def test_long_texts_are_counted_in_a_thread(times: int, is_beside: bool) -> None:
-    """Defect: nobody else was answered while the input of embeddings was counted."""
-    assert (await turns_while(Desk().prepared(body(["Hello there! " * times]))) > 0) == is_beside
+    """Defect: counting the input of embeddings blocked all other requests."""
+    assert (await turns_while(EmbeddingsSetup().prepare(body(["Hello there! " * times]))) > 0) == is_beside
 
 
-async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
-    """Defect: hosts that count nothing, and say 0, were booked as free."""
-    desk = Desk(total("1"))
-    exchange = await desk.prepared(body("Hello world"))
+async def test_empty_usage_is_unknown_and_not_free() -> None:
+    """Defect: calls to hosts that report 0 tokens were recorded as free."""
+    setup = EmbeddingsSetup(total("1"))
+    exchange = await setup.prepare(body("Hello world"))
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 0, "total_tokens": 0}}')
     exchange.flush()
     exchange.finish()
     await exchange.wait_until_completed()
 
-    (entry,) = desk.ledger.settled
+    (entry,) = setup.ledger.settled
     assert entry.dollars is None
-    assert desk.ledger.spent["total"] == desk.ledger.reserved[0].dollars > 0
+    assert setup.ledger.spent["total"] == setup.ledger.reserved[0].dollars > 0
 
 
 async def test_the_ceiling_is_reserved_and_the_charge_recorded() -> None:
-    desk = Desk(total("1"))
-    exchange = await desk.prepared(body([[1] * 1_000]))
-    (reserved,) = desk.ledger.reserved
+    setup = EmbeddingsSetup(total("1"))
+    exchange = await setup.prepare(body([[1] * 1_000]))
+    (reserved,) = setup.ledger.reserved
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}}')
     exchange.flush()
     exchange.finish()
     await exchange.wait_until_completed()
 
-    (entry,) = desk.ledger.settled
+    (entry,) = setup.ledger.settled
     assert reserved.dollars == 1_000 * PER_TOKEN
     assert (entry.dollars, entry.call.model, entry.is_partial) == (900 * PER_TOKEN, MODEL, False)
     assert (entry.estimated_input_tokens, entry.usage.cache.uncached) == (1_000, 900)
-    assert desk.ledger.open == {}
+    assert setup.ledger.open == {}
 
 
 async def test_a_spent_cap_or_an_unknown_price_rejects_the_request() -> None:
     with pytest.raises(CapExceeded):
-        await Desk(total("0.000001")).prepared(body([[1] * 1_000]))
+        await EmbeddingsSetup(total("0.000001")).prepare(body([[1] * 1_000]))
     with pytest.raises(CapUncheckable):
-        await Desk(total("1")).prepared(body("x", "nobody-knows-it"))
+        await EmbeddingsSetup(total("1")).prepare(body("x", "nobody-knows-it"))
 
 
 @pytest.mark.parametrize(("status", "is_charged"), [(0, True), (200, True), (429, False), (500, False)])
 async def test_without_usage_the_reservation_is_charged_unless_the_call_failed(
     status: int, is_charged: bool
 ) -> None:
-    desk = Desk(total("1"))
-    exchange = await desk.prepared(body([[1] * 1_000]))
+    setup = EmbeddingsSetup(total("1"))
+    exchange = await setup.prepare(body([[1] * 1_000]))
     if status:
         exchange.on_response_start(status, is_streaming=False)
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
 
-    assert desk.ledger.spent.get("total", 0) == (1_000 * PER_TOKEN if is_charged else 0)
-    assert desk.ledger.open == {}
+    assert setup.ledger.spent.get("total", 0) == (1_000 * PER_TOKEN if is_charged else 0)
+    assert setup.ledger.open == {}
 
 
 @pytest.mark.parametrize("caps", [(), (total("0.01"),), (total("0.01", UnknownPricePolicy.ALLOW),)])
@@ -165,4 +165,4 @@ async def test_embeddings_with_a_duplicate_key_are_rejected(caps: tuple[Cap, ...
     sent = b'{"model":"text-embedding-3-large","input":"Hi","mod\\u0065l":"text-embedding-3-small"}'
 
     with pytest.raises(DuplicateKey, match="`model` occurs twice"):
-        await Desk(*caps).prepared(sent)
+        await EmbeddingsSetup(*caps).prepare(sent)

@@ -19,9 +19,7 @@ from foveate.model import Area, CacheBreakpoint, Format, Place, ReplaceText, Set
 BODY = b'{"model": "claude-opus-4-5",  "max_tokens": 9, "messages": [{"role":"user","content":"Hi"}]}'
 
 
-class Watching(NullObserver):
-    """Remembers what it is told."""
-
+class RecordingObserver(NullObserver):
     def __init__(self) -> None:
         self.problems: list[StepFailure] = []
         self.steps: list[str] = []
@@ -33,8 +31,8 @@ class Watching(NullObserver):
         self.steps.append(step)
 
 
-class Doing:
-    """A step that does what it is told."""
+class FakeStep:
+    """A step that makes these edits, or raises."""
 
     def __init__(self, name: str, does: object) -> None:
         self.name = name
@@ -51,23 +49,22 @@ class Doing:
             context.added_parameters += (self._does,)
 
 
-SAYS = ReplaceText(place=Place(Area.MESSAGES, 0, 0), text="Hello", reason="longer")
-MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
-NOWHERE = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="there is no such message")
+REPLACE_TEXT = ReplaceText(place=Place(Area.MESSAGES, 0, 0), text="Hello", reason="longer")
+BREAKPOINT = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+INVALID_BREAKPOINT = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="there is no such message")
 
 
-async def allowed(request_id: str, agent: str, reason: str) -> None:
-    """Where no cap holds."""
+async def admit_always(request_id: str, agent: str, reason: str) -> None: ...
 
 
-def engine(watching: Watching, steps: Sequence[Step]) -> Engine:
+def engine(observer: RecordingObserver, steps: Sequence[Step]) -> Engine:
     return Engine(
         steps=steps,
         background_hooks=(),
         options=lambda _: AgentOptions(),
         clock=lambda: 1.0,
-        observer=watching,
-        admit_uncounted=allowed,
+        observer=observer,
+        admit_uncounted=admit_always,
     )
 
 
@@ -83,21 +80,23 @@ def incoming(body: bytes, model: str | None) -> RoutedRequest:
     )
 
 
-async def prepared(*does: object, body: bytes = BODY, model: str | None = None) -> tuple[Exchange, Watching]:
-    watching = Watching()
-    steps = [Doing(f"step {number}", one) for number, one in enumerate(does, start=1)]
-    return await engine(watching, steps).prepare(incoming(body, model)), watching
+async def prepare(
+    *does: object, body: bytes = BODY, model: str | None = None
+) -> tuple[Exchange, RecordingObserver]:
+    observer = RecordingObserver()
+    steps = [FakeStep(f"step {number}", one) for number, one in enumerate(does, start=1)]
+    return await engine(observer, steps).prepare(incoming(body, model)), observer
 
 
 async def test_a_request_without_edits_is_sent_byte_for_byte() -> None:
-    exchange, watching = await prepared(None, None)
+    exchange, observer = await prepare(None, None)
 
     assert exchange.upstream_request.body is BODY
-    assert (watching.steps, watching.problems) == (["step 1", "step 2"], [])
+    assert (observer.steps, observer.problems) == (["step 1", "step 2"], [])
 
 
 async def test_edits_of_all_steps_are_sent_and_listed_with_their_step() -> None:
-    exchange, _ = await prepared(SAYS, MARK)
+    exchange, _ = await prepare(REPLACE_TEXT, BREAKPOINT)
 
     assert b'"Hello"' in exchange.upstream_request.body
     assert b"cache_control" in exchange.upstream_request.body
@@ -106,19 +105,19 @@ async def test_edits_of_all_steps_are_sent_and_listed_with_their_step() -> None:
 
 @pytest.mark.parametrize("failure", [RuntimeError("no"), ValueError("no"), RecursionError("no")])
 async def test_a_failing_step_is_skipped_and_reported(failure: Exception) -> None:
-    exchange, watching = await prepared(SAYS, failure, MARK)
+    exchange, observer = await prepare(REPLACE_TEXT, failure, BREAKPOINT)
 
     assert b'"Hello"' in exchange.upstream_request.body
     assert b"cache_control" in exchange.upstream_request.body
-    assert [problem.step for problem in watching.problems] == ["step 2"]
-    assert exchange.upstream_request.problems == tuple(watching.problems)
+    assert [problem.step for problem in observer.problems] == ["step 2"]
+    assert exchange.upstream_request.problems == tuple(observer.problems)
 
 
 async def test_breakpoints_that_cannot_be_written_are_dropped() -> None:
-    exchange, watching = await prepared(SAYS, NOWHERE)
+    exchange, observer = await prepare(REPLACE_TEXT, INVALID_BREAKPOINT)
 
     assert exchange.upstream_request.body == BODY.replace(b'"Hi"', b'"Hello"')
-    assert [problem.step for problem in watching.problems] == ["write"]
+    assert [problem.step for problem in observer.problems] == ["write"]
 
 
 @pytest.mark.parametrize(
@@ -132,25 +131,25 @@ async def test_breakpoints_that_cannot_be_written_are_dropped() -> None:
 )
 async def test_a_rejection_by_a_step_is_raised(refusal: Exception) -> None:
     with pytest.raises(type(refusal)):
-        await prepared(SAYS, refusal)
+        await prepare(REPLACE_TEXT, refusal)
 
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b"[1]", b'{"model": 1}', b'{"messages": 3}'])
 async def test_an_unreadable_request_is_sent_unchanged(body: bytes) -> None:
-    exchange, watching = await prepared(RuntimeError("not reached where it cannot be read"), body=body)
+    exchange, observer = await prepare(RuntimeError("not reached where it cannot be read"), body=body)
 
     assert exchange.upstream_request.body == body
-    assert watching.problems
+    assert observer.problems
 
 
 async def test_a_model_is_sent_under_its_name_at_the_upstream() -> None:
-    exchange, _ = await prepared(model="anthropic/claude-opus-4.5")
+    exchange, _ = await prepare(model="anthropic/claude-opus-4.5")
 
     assert exchange.upstream_request.body == BODY.replace(b"claude-opus-4-5", b"anthropic/claude-opus-4.5")
 
 
 async def test_rejected_breakpoints_are_dropped_once() -> None:
-    exchange, _ = await prepared(SAYS, MARK)
+    exchange, _ = await prepare(REPLACE_TEXT, BREAKPOINT)
     marked = exchange.upstream_request
     refused = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
 
@@ -170,7 +169,7 @@ UNKNOWN = b'{"error": {"message": "Unknown parameter: \'%b\'.", "param": "%b", "
 
 
 async def test_each_rejected_parameter_of_ours_is_dropped() -> None:
-    exchange, _ = await prepared(*ADDED, MARK)
+    exchange, _ = await prepare(*ADDED, BREAKPOINT)
     sent = json.loads(exchange.upstream_request.body)
     assert {"prompt_cache_key", "stream_options"} <= sent.keys()
 
@@ -192,7 +191,7 @@ async def test_each_rejected_parameter_of_ours_is_dropped() -> None:
 
 async def test_a_rejected_parameter_of_the_client_is_not_dropped() -> None:
     body = to_json({**json.loads(BODY), "prompt_cache_key": "mine", "stream_options": {"include_usage": True}})
-    exchange, _ = await prepared(None, body=body)
+    exchange, _ = await prepare(None, body=body)
 
     for name in (b"prompt_cache_key", b"stream_options"):
         assert not await exchange.should_resend(400, UNKNOWN % (name, name))
@@ -200,12 +199,12 @@ async def test_a_rejected_parameter_of_the_client_is_not_dropped() -> None:
 
 
 async def test_a_rejection_without_our_breakpoints_concerns_the_client() -> None:
-    exchange, _ = await prepared(None)
+    exchange, _ = await prepare(None)
 
     assert not await exchange.should_resend(400, b'{"error": {"message": "cache_control: not permitted"}}')
 
 
-THINKS = {
+THINKING_BODY = {
     "model": "claude-opus-5-5",
     "max_tokens": 2000,
     "thinking": {"type": "adaptive"},
@@ -227,7 +226,7 @@ MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the m
 async def test_rejected_thinking_is_noted_and_nothing_is_sent_again(
     model: str, status: int, said: bytes, is_one: bool
 ) -> None:
-    exchange, _ = await prepared(MARK, body=to_json(THINKS | {"model": model}))
+    exchange, _ = await prepare(BREAKPOINT, body=to_json(THINKING_BODY | {"model": model}))
     sent = exchange.upstream_request
 
     assert not await exchange.should_resend(status, said)
@@ -239,4 +238,4 @@ async def test_a_request_with_a_duplicate_key_is_rejected_without_a_cap_too() ->
     sent = BODY.replace(b'"max_tokens": 9', b'"max_tokens": 64000, "max_tokens": 9')
 
     with pytest.raises(DuplicateKey, match="`max_tokens` occurs twice"):
-        await engine(Watching(), []).prepare(incoming(sent, None))
+        await engine(RecordingObserver(), []).prepare(incoming(sent, None))

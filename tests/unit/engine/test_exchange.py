@@ -7,7 +7,7 @@ from foveate.model import Format
 def test_the_whole_output_of_a_stream_is_counted_however_long() -> None:
     answer = ResponseReader(Format.ANTHROPIC, is_streaming=True, hides_usage=False)
     delta = b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "%b"}}\n\n'
-    for _ in range(600):  # more than is kept to be counted
+    for _ in range(600):  # more than are kept uncounted
         piece = delta % (b"word" * 250)
         assert answer.on_chunk(piece) == piece
 

@@ -62,7 +62,7 @@ def _read(api_format: Format, *, streams: bool) -> Callable[[bytes], object]:
 @pytest.mark.parametrize("api_format", _NAMES)
 def test_a_repetitive_response_is_read_in_linear_time(api_format: Format, streams: bool) -> None:
     run = _read(api_format, streams=streams)
-    run(b"a")  # what is loaded once is not counted
+    run(b"a")  # what is loaded once does not count
     units = [*_UNITS, *_events(api_format), json.dumps(COMPLETE[_NAMES[api_format]])]
     makes: dict[str, Callable[[int], bytes]] = {
         unit: lambda size, unit=unit: (unit * (size // len(unit) + 1)).encode()  # type: ignore[misc]
@@ -76,10 +76,10 @@ def test_a_repetitive_response_is_read_in_linear_time(api_format: Format, stream
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [_new_name_each_time, _much_usage_and_many_deltas])
 def test_usage_that_grows_with_every_event_is_read_in_linear_time(make: Callable[[int], bytes]) -> None:
-    """Defect: all of it was read again with each event: half a megabyte took nine seconds."""
+    """Defect: all usage was read again with each event: half a megabyte took nine seconds."""
     run = _read(Format.ANTHROPIC, streams=True)
     run(make(2**12))
-    # Only with many events it takes longer than all else that is done with them.
+    # Only with many events it takes longer than everything else.
     small, large = (min(_seconds(run, make(size)) for _ in range(5)) for size in (2**13, 2**16))
 
     assert large < 20 * small

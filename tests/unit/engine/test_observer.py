@@ -19,24 +19,22 @@ from tests.support.stores.memory_ledger import Books, admission
 BODY = b'{"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}'
 
 
-class Watching(NullObserver):
-    """Remembers what it is told, in its order."""
-
+class RecordingObserver(NullObserver):
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        self.told.append(f"{problem.step} failed: {problem.reason}")
+        self.events.append(f"{problem.step} failed: {problem.reason}")
 
     def on_step(self, step: str, seconds: float) -> None:
-        self.told.append(f"{step} took {seconds:g}")
+        self.events.append(f"{step} took {seconds:g}")
 
     def on_finished(self, exchange: Exchange) -> None:
-        self.told.append(f"ended with {exchange.status}")
+        self.events.append(f"ended with {exchange.status}")
 
 
-class Fails:
-    """A step, or something that is done at an end, that fails."""
+class FailingStep:
+    """A step, or a hook, that fails."""
 
     name = "fails"
 
@@ -47,17 +45,15 @@ class Fails:
         raise RuntimeError("no")
 
 
-class Refuses:
-    """A step that refuses the request."""
-
+class RejectingStep:
     name = "refuses"
 
     async def apply(self, context: RequestContext) -> None:
         raise DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1)
 
 
-class Notes:
-    """A step that goes on with something less."""
+class DegradedStep:
+    """A step that reports a problem and goes on."""
 
     name = "notes"
 
@@ -71,27 +67,26 @@ def incoming(body: bytes = BODY) -> RoutedRequest:
     )
 
 
-async def allowed(request_id: str, agent: str, reason: str) -> None:
-    """Where no cap holds."""
+async def admit_always(request_id: str, agent: str, reason: str) -> None: ...
 
 
-def engine(watching: Watching, *steps: Fails | Refuses | Notes) -> Engine:
+def engine(observer: RecordingObserver, *steps: FailingStep | RejectingStep | DegradedStep) -> Engine:
     times = iter(range(100))
     return Engine(
         steps=steps,
-        background_hooks=(Fails(),),
+        background_hooks=(FailingStep(),),
         options=lambda _: AgentOptions(),
         clock=lambda: float(next(times)),
-        observer=watching,
-        admit_uncounted=allowed,
+        observer=observer,
+        admit_uncounted=admit_always,
     )
 
 
 async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
-    watching = Watching()
+    observer = RecordingObserver()
 
-    exchange = await engine(watching, Fails(), Notes()).prepare(incoming())
-    before = list(watching.told)
+    exchange = await engine(observer, FailingStep(), DegradedStep()).prepare(incoming())
+    before = list(observer.events)
     exchange.on_response_start(200, is_streaming=False)
     exchange.finish()
     await exchange.wait_until_completed()
@@ -100,30 +95,30 @@ async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
         "fails failed: RuntimeError: no",
         "notes failed: a cut could not be kept",
     ]
-    assert watching.told[len(before) :] == ["Fails failed: RuntimeError: no", "ended with 200"]
+    assert observer.events[len(before) :] == ["FailingStep failed: RuntimeError: no", "ended with 200"]
 
 
 async def test_failures_before_a_rejection_are_reported() -> None:
-    watching = Watching()
+    observer = RecordingObserver()
 
     with pytest.raises(DoesNotFit):
-        await engine(watching, Fails(), Refuses()).prepare(incoming())
+        await engine(observer, FailingStep(), RejectingStep()).prepare(incoming())
 
-    assert "fails failed: RuntimeError: no" in watching.told
+    assert "fails failed: RuntimeError: no" in observer.events
 
 
 async def test_an_unreadable_request_is_reported_and_sent() -> None:
-    watching = Watching()
+    observer = RecordingObserver()
 
-    exchange = await engine(watching).prepare(incoming(b"{"))
+    exchange = await engine(observer).prepare(incoming(b"{"))
 
     assert exchange.upstream_request.body == b"{"
-    assert len(watching.told) == 1
-    assert watching.told[0].startswith("read failed: MalformedRequest")
+    assert len(observer.events) == 1
+    assert observer.events[0].startswith("read failed: MalformedRequest")
 
 
 async def test_a_cancelled_exchange_is_reported() -> None:
-    watching, books = Watching(), Books(pause=asyncio.Event())
+    observer, books = RecordingObserver(), Books(pause=asyncio.Event())
     behind = CompletionQueue(admission(books))
     exchange = Exchange(
         incoming(),
@@ -131,7 +126,7 @@ async def test_a_cancelled_exchange_is_reported() -> None:
         UpstreamRequest(body=BODY),
         background_hooks=(),
         clock=lambda: 0.0,
-        observer=watching,
+        observer=observer,
         completer=behind,
     )
     exchange.charge = CHARGE
@@ -141,9 +136,9 @@ async def test_a_cancelled_exchange_is_reported() -> None:
     settled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await settled
-    assert watching.told == []
+    assert observer.events == []
     assert books.pause is not None
     books.pause.set()
     await behind.close()
 
-    assert (watching.told, books.entries_) == (["ended with 0"], [CHARGE])
+    assert (observer.events, books.entries_) == (["ended with 0"], [CHARGE])

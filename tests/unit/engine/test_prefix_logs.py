@@ -16,8 +16,8 @@ INCOMING = RoutedRequest(
 )
 
 
-class Shelf:
-    """A store in memory that can be away."""
+class InMemoryStore:
+    """A store in memory that can be unavailable."""
 
     def __init__(self) -> None:
         self.saved: dict[str, AgentReuse] = {}
@@ -36,7 +36,7 @@ class Shelf:
             raise StoreUnavailable("the store", "it is away")
 
 
-def ended() -> Exchange:
+def make_exchange() -> Exchange:
     return Exchange(
         INCOMING,
         None,
@@ -49,19 +49,19 @@ def ended() -> Exchange:
 
 
 async def test_reuse_is_saved_and_known_after_a_restart() -> None:
-    shelf, logs = Shelf(), PrefixLogs()
-    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
+    store, logs = InMemoryStore(), PrefixLogs()
+    saving = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
     logs.open("ana").reuse = AgentReuse(requests=3)
-    saving(ended())
+    saving(make_exchange())
     await saving.close()
 
-    assert (await load_prefix_logs(shelf)).open("ana").reuse.requests == 3
+    assert (await load_prefix_logs(store)).open("ana").reuse.requests == 3
 
 
 async def test_reuse_that_another_gateway_saw_in_more_requests_is_adopted() -> None:
-    shelf, logs = Shelf(), PrefixLogs()
-    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
-    shelf.saved = {"bo": AgentReuse(requests=9), "cy": AgentReuse(requests=9)}
+    store, logs = InMemoryStore(), PrefixLogs()
+    saving = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
+    store.saved = {"bo": AgentReuse(requests=9), "cy": AgentReuse(requests=9)}
     logs.open("ana").reuse = AgentReuse(requests=3)
     logs.open("cy").reuse = AgentReuse(requests=20)
     await saving.close()
@@ -70,17 +70,17 @@ async def test_reuse_that_another_gateway_saw_in_more_requests_is_adopted() -> N
 
 
 async def test_an_unavailable_store_only_delays_saving() -> None:
-    shelf, logs = Shelf(), PrefixLogs()
-    shelf.is_away = True
-    assert (await load_prefix_logs(shelf)).open("ana").reuse == AgentReuse()
-    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, interval_seconds=60)
+    store, logs = InMemoryStore(), PrefixLogs()
+    store.is_away = True
+    assert (await load_prefix_logs(store)).open("ana").reuse == AgentReuse()
+    saving = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
     logs.open("ana").reuse = AgentReuse(requests=3)
     await saving.close()
-    shelf.is_away = False
+    store.is_away = False
     logs.open("ana")
     await saving.close()
 
-    assert shelf.saved["ana"].requests == 3
+    assert store.saved["ana"].requests == 3
 
 
 def test_the_reuse_of_many_agents_is_kept_longer_than_their_prefixes() -> None:

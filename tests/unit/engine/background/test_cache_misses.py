@@ -24,26 +24,30 @@ from foveate.session.matching import SessionMatch
 from tests.support.stores.records import COMPACTION, make_session
 
 MODEL = "claude-opus-5-5"
-MARK = {"type": "ephemeral"}
+BREAKPOINT = {"type": "ephemeral"}
 
 
-class Told(NullObserver):
-    """Remembers what it is told."""
-
+class RecordingObserver(NullObserver):
     def __init__(self) -> None:
-        self.seen: list[SessionCacheMiss] = []
+        self.misses: list[SessionCacheMiss] = []
 
     def on_cache_miss(self, miss: SessionCacheMiss) -> None:
-        self.seen.append(miss)
+        self.misses.append(miss)
 
 
-def breaks(
-    watch: Told | None = None, *, most_bytes: int = 10**9, ticks: Iterator[float] | None = None
+def make_detector(
+    observer: RecordingObserver | None = None,
+    *,
+    max_bytes: int = 10**9,
+    monotonic: Iterator[float] | None = None,
 ) -> CacheMissDetector:
     cost = SpendingOptions(caps=(), prices=PriceBook())
-    clock = ticks or iter(range(10**9))
+    clock = monotonic or iter(range(10**9))
     return CacheMissDetector(
-        lambda: cost, observer=watch or Told(), max_bytes=most_bytes, monotonic=lambda: next(clock)
+        lambda: cost,
+        observer=observer or RecordingObserver(),
+        max_bytes=max_bytes,
+        monotonic=lambda: next(clock),
     )
 
 
@@ -51,13 +55,13 @@ def body(system: str, *, turns: int = 1, word: str = "turn") -> bytes:
     said: list[dict[str, object]] = [
         {"role": ("user", "assistant")[at % 2], "content": f"{word} {at}"} for at in range(2 * turns - 1)
     ]
-    said[-1]["content"] = [{"type": "text", "text": said[-1]["content"], "cache_control": MARK}]
-    front = [{"type": "text", "text": system, "cache_control": MARK}]
+    said[-1]["content"] = [{"type": "text", "text": said[-1]["content"], "cache_control": BREAKPOINT}]
+    front = [{"type": "text", "text": system, "cache_control": BREAKPOINT}]
     return json.dumps({"model": MODEL, "max_tokens": 9, "system": front, "messages": said}).encode()
 
 
-async def call(
-    ours: CacheMissDetector,
+async def finish_call(
+    detector: CacheMissDetector,
     system: str,
     *,
     name: str = "s",
@@ -66,11 +70,11 @@ async def call(
     written: int = 0,
     turns: int = 1,
     word: str = "turn",
-    fold: Compaction | None = None,
+    compaction: Compaction | None = None,
     done: Sequence[AppliedEdit] = (),
     status: int = 200,
 ) -> None:
-    """A call of a session, billed so."""
+    """Finish a call of a session with this usage."""
     sent = body(system, turns=turns, word=word)
     incoming = RoutedRequest(
         id=f"req {name} {at}",
@@ -84,7 +88,7 @@ async def call(
     context = RequestContext(
         incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
     )
-    context.compaction, context.applied_edits = fold, list(done)
+    context.compaction, context.applied_edits = compaction, list(done)
     context.session_match = SessionMatch(
         session=make_session(name, 2), known_messages=0, is_new=False, is_fork=False
     )
@@ -92,7 +96,7 @@ async def call(
         incoming,
         context,
         UpstreamRequest(body=sent),
-        background_hooks=(ours,),
+        background_hooks=(detector,),
         clock=lambda: at,
         observer=NO_OBSERVER,
         completer=CompletionQueue(),
@@ -114,17 +118,17 @@ LONG = "You are a careful engineer. " * 600
 
 
 async def test_a_miss_is_reported_with_the_changed_bytes_and_its_price() -> None:
-    watch = Told()
-    ours = breaks(watch)
-    await call(ours, f"{LONG} It is 12:00:01.", at=0, written=3600)
-    await call(ours, f"{LONG} It is 12:00:02.", at=20, written=3600)
-    await call(ours, f"{LONG} It is 12:00:02.", at=40, read=3600, turns=2)
-    await ours.close()
+    observer = RecordingObserver()
+    detector = make_detector(observer)
+    await finish_call(detector, f"{LONG} It is 12:00:01.", at=0, written=3600)
+    await finish_call(detector, f"{LONG} It is 12:00:02.", at=20, written=3600)
+    await finish_call(detector, f"{LONG} It is 12:00:02.", at=40, read=3600, turns=2)
+    await detector.close()
 
-    (seen,) = watch.seen
-    assert list(ours.recent) == [seen]
-    assert (seen.request_id, seen.previous_id, seen.session_id) == ("req s 20", "req s 0", "s")
-    verdict = seen.verdict
+    (miss,) = observer.misses
+    assert list(detector.recent) == [miss]
+    assert (miss.request_id, miss.previous_id, miss.session_id) == ("req s 20", "req s 0", "s")
+    verdict = miss.verdict
     assert verdict.cause is MissCause.TIME
     assert verdict.place is not None
     assert verdict.place.area is Area.SYSTEM
@@ -133,43 +137,54 @@ async def test_a_miss_is_reported_with_the_changed_bytes_and_its_price() -> None
     assert verdict.read_tokens == 0
     assert verdict.lost_dollars is not None
     assert Decimal("0.01") < verdict.lost_dollars < Decimal("0.1")
-    assert describe_miss(seen).startswith(
+    assert describe_miss(miss).startswith(
         "req s 20: session s could not read its cache: time at system 0, bytes "
     )
 
 
 async def test_a_new_compaction_is_reported_as_such_and_not_as_another_conversation() -> None:
-    """Defect: where nothing of the last request stayed, it was told as `other_conversation` or `edited`."""
-    watch = Told()
-    ours = breaks(watch)
+    """Defect: if nothing of the last request remained, the cause was `other_conversation` or `edited`."""
+    observer = RecordingObserver()
+    detector = make_detector(observer)
     folds = {"oak": None, "elm": COMPACTION, "ash": replace(COMPACTION, id="fold-3"), "fir": None, "yew": None}
-    for at, (word, fold) in enumerate(folds.items()):
-        await call(ours, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, fold=fold)
-    await ours.close()
+    for at, (word, compaction) in enumerate(folds.items()):
+        await finish_call(
+            detector,
+            LONG,
+            at=at,
+            read=3600,
+            written=3600,
+            turns=2,
+            word=f"{word} " * 1200,
+            compaction=compaction,
+        )
+    await detector.close()
 
-    in_order = sorted(watch.seen, key=lambda seen: seen.request_id)  # they are looked into beside each other
-    causes = [seen.verdict.cause for seen in in_order]
+    in_order = sorted(observer.misses, key=lambda miss: miss.request_id)  # they are explained concurrently
+    causes = [miss.verdict.cause for miss in in_order]
     assert causes == [
         MissCause.COMPACTION,
         MissCause.COMPACTION,
         MissCause.COMPACTION_UNDONE,
         MissCause.OTHER_CONVERSATION,
     ]
-    assert [seen.is_planned for seen in in_order] == [True, True, True, False]
+    assert [miss.is_planned for miss in in_order] == [True, True, True, False]
 
 
 async def test_messages_dropped_to_make_room_are_a_planned_rewrite() -> None:
-    watch = Told()
-    ours = breaks(watch)
+    observer = RecordingObserver()
+    detector = make_detector(observer)
     for at, (word, end) in enumerate((("oak", 0), ("elm", 2), ("ash", 4), ("fir", 4))):
         edits = (
             [AppliedEdit("room", ReplaceMessages(start=0, end=end, messages=(), reason="room"))] if end else []
         )
-        await call(ours, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, done=edits)
-    await ours.close()
+        await finish_call(
+            detector, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, done=edits
+        )
+    await detector.close()
 
-    in_order = sorted(watch.seen, key=lambda seen: seen.request_id)
-    causes = [seen.verdict.cause for seen in in_order]
+    in_order = sorted(observer.misses, key=lambda miss: miss.request_id)
+    causes = [miss.verdict.cause for miss in in_order]
     assert causes == [MissCause.TRIMMING, MissCause.TRIMMING, MissCause.OTHER_CONVERSATION]
 
 
@@ -177,40 +192,40 @@ async def test_messages_dropped_to_make_room_are_a_planned_rewrite() -> None:
     ("read", "left"), [(3600, 3600), (2900, 3600), (0, 900)], ids=["all", "nearly all", "too little to matter"]
 )
 async def test_a_request_that_reads_most_of_the_cache_is_not_explained(read: int, left: int) -> None:
-    watch = Told()
-    ours = breaks(watch)
-    await call(ours, "one", at=0, written=left)
-    await call(ours, "another", at=20, read=read)
-    await ours.close()
+    observer = RecordingObserver()
+    detector = make_detector(observer)
+    await finish_call(detector, "one", at=0, written=left)
+    await finish_call(detector, "another", at=20, read=read)
+    await detector.close()
 
-    assert watch.seen == []
+    assert observer.misses == []
 
 
 async def test_sessions_are_separate_and_failed_requests_cache_nothing() -> None:
-    watch = Told()
-    ours = breaks(watch)
-    await call(ours, f"{LONG} a", name="a", at=0, written=3600)
-    await call(ours, f"{LONG} b", name="b", at=1, written=3600)
-    await call(ours, f"{LONG} c", name="c", at=2, written=3600, status=529)
-    await call(ours, f"{LONG} d", name="c", at=3, written=3600)
-    await ours.close()
+    observer = RecordingObserver()
+    detector = make_detector(observer)
+    await finish_call(detector, f"{LONG} a", name="a", at=0, written=3600)
+    await finish_call(detector, f"{LONG} b", name="b", at=1, written=3600)
+    await finish_call(detector, f"{LONG} c", name="c", at=2, written=3600, status=529)
+    await finish_call(detector, f"{LONG} d", name="c", at=3, written=3600)
+    await detector.close()
 
-    assert watch.seen == []
+    assert observer.misses == []
 
 
 async def test_bodies_are_bounded_and_replaced_by_block_hashes() -> None:
-    watch = Told()
+    observer = RecordingObserver()
     size = len(body(f"{LONG} It is 12:00:01."))
-    ours = breaks(watch, most_bytes=2 * size + 10)
+    detector = make_detector(observer, max_bytes=2 * size + 10)
     for name in "abcd":
-        await call(ours, f"{LONG} It is 12:00:01.", name=name, at=0, written=3600)
-        assert ours.body_bytes <= 2 * size + 10
-        await ours.close()
+        await finish_call(detector, f"{LONG} It is 12:00:01.", name=name, at=0, written=3600)
+        assert detector.body_bytes <= 2 * size + 10
+        await detector.close()
     for name in "ad":
-        await call(ours, f"{LONG} It is 12:00:02.", name=name, at=20, written=3600)
-    await ours.close()
+        await finish_call(detector, f"{LONG} It is 12:00:02.", name=name, at=20, written=3600)
+    await detector.close()
 
-    cold, warm = sorted(watch.seen, key=lambda seen: seen.session_id)
+    cold, warm = sorted(observer.misses, key=lambda miss: miss.session_id)
     assert warm.verdict.cause is MissCause.TIME
     assert cold.verdict.cause is MissCause.EDITED
     assert cold.verdict.place == warm.verdict.place
@@ -220,33 +235,33 @@ async def test_bodies_are_bounded_and_replaced_by_block_hashes() -> None:
 
 
 async def test_bodies_are_hashed_at_a_limited_rate() -> None:
-    watch = Told()
-    ours = breaks(watch, most_bytes=10, ticks=chain([0.0, 0.05, 0.09, 0.2], repeat(0.21)))
+    observer = RecordingObserver()
+    detector = make_detector(observer, max_bytes=10, monotonic=chain([0.0, 0.05, 0.09, 0.2], repeat(0.21)))
     for name in "abcd":
-        await call(ours, f"{LONG} 1", name=name, at=0, written=3600)
-    await ours.close()
+        await finish_call(detector, f"{LONG} 1", name=name, at=0, written=3600)
+    await detector.close()
     for name in "abcd":
-        await call(ours, f"{LONG} 2", name=name, at=20, written=3600)
-    await ours.close()
+        await finish_call(detector, f"{LONG} 2", name=name, at=20, written=3600)
+    await detector.close()
 
-    assert {seen.session_id for seen in watch.seen} == {"a", "d"}
-    assert ours.body_bytes == 0
+    assert {miss.session_id for miss in observer.misses} == {"a", "d"}
+    assert detector.body_bytes == 0
 
 
 async def test_only_the_last_misses_are_kept() -> None:
-    ours = breaks()
+    detector = make_detector()
     for number in range(104):
-        await call(ours, f"{number} {LONG}", at=number, written=3600)
-        await ours.close()
+        await finish_call(detector, f"{number} {LONG}", at=number, written=3600)
+        await detector.close()
 
-    assert len(ours.recent) == 100
-    assert (ours.recent[0].at, ours.recent[-1].at) == (103, 4)
+    assert len(detector.recent) == 100
+    assert (detector.recent[0].at, detector.recent[-1].at) == (103, 4)
 
 
 async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
-    """Defect: the same gemini-2.5-pro request twice was told as a miss of 0 tokens, and counted."""
-    watch = Told()
-    ours = breaks(watch)
+    """Defect: the same gemini-2.5-pro request twice was reported as a miss of 0 tokens, and counted."""
+    observer = RecordingObserver()
+    detector = make_detector(observer)
     model, said = "gemini-2.5-pro", {"contents": [{"role": "user", "parts": [{"text": LONG[:4000]}]}]}
     sent = json.dumps(said).encode()
     for at in (0.0, 20.0):
@@ -270,7 +285,7 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
             incoming,
             context,
             UpstreamRequest(body=sent),
-            background_hooks=(ours,),
+            background_hooks=(detector,),
             clock=iter(repeat(at)).__next__,
             observer=NO_OBSERVER,
             completer=CompletionQueue(),
@@ -281,6 +296,6 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
         exchange.flush()
         exchange.finish()
         await exchange.wait_until_completed()
-    await ours.close()
+    await detector.close()
 
-    assert watch.seen == []
+    assert observer.misses == []

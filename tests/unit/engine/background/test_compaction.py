@@ -29,19 +29,19 @@ from foveate.model import Format
 from foveate.tokens import counter_for
 from tests.support.scenarios.compaction_sessions import AGENT, OPTIONS, claude_body, make_subject
 from tests.support.scenarios.compactors import COMPLETE_SUMMARY
-from tests.support.stores.memory_compaction_store import InMemoryCompactionStore as Journal
+from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
 from tests.support.stores.recording_ledger import InMemory
 
 URL = "https://a.example/v1/messages"
 MODEL = "claude-opus-4-5"
 PRICES = PriceBook()
 AT = 1_800_000_000.0
-CALLS = "calls a tool"  # and is shown the work as data at once
-FOREVER = "thinks forever"
+CALLS_A_TOOL = "calls a tool"  # and gets the history as data at once
+NEVER = "thinks forever"
 
 
-class Asked(JsonClient):
-    """A model that answers as it is told; what it is asked is kept, and what was open in the ledger then."""
+class ScriptedModel(JsonClient):
+    """Responds as scripted; keeps its requests, and what was reserved in the ledger at that time."""
 
     def __init__(self, ledger: InMemory, *answers: str | Exception, input_tokens: int = 1_000) -> None:
         super().__init__(timeout_seconds=300)
@@ -56,27 +56,27 @@ class Asked(JsonClient):
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        if answer == FOREVER:
+        if answer == NEVER:
             self.thinks.set()
             await asyncio.sleep(3600)
         said = {
-            "content": [{"type": "tool_use" if answer == CALLS else "text", "text": answer}],
+            "content": [{"type": "tool_use" if answer == CALLS_A_TOOL else "text", "text": answer}],
             "stop_reason": "end_turn",
             "usage": {"input_tokens": self._input_tokens, "output_tokens": 100 if self._input_tokens else 0},
         }
         return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in said.items()}
 
 
-class Shop:
-    """Folds with a ledger in memory."""
+class CompactorWithLedger:
+    """A compactor with a ledger in memory."""
 
     def __init__(self, *answers: str | Exception, caps: Sequence[Cap] = (), input_tokens: int = 1_000) -> None:
         self.ledger = InMemory()
-        self.model = Asked(self.ledger, *answers, input_tokens=input_tokens)
+        self.model = ScriptedModel(self.ledger, *answers, input_tokens=input_tokens)
         self.money = SpendingOptions(caps=caps, prices=PRICES)
         self.admission = Admission(self.ledger, clock=lambda: AT)
         self.folds = SessionCompactor(
-            Journal(),
+            InMemoryCompactionStore(),
             self.model,
             self.admission,
             lambda: self.money,
@@ -84,7 +84,7 @@ class Shop:
             clock=lambda: AT,
         )
 
-    async def folded(self, *, ttl: str = "5m", due: bool = True, searches: int = 0) -> CompactionResult | None:
+    async def compact(self, *, ttl: str = "5m", due: bool = True, searches: int = 0) -> CompactionResult | None:
         body = claude_body(30, model=MODEL)
         if searches:
             body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": searches}]
@@ -117,41 +117,41 @@ def total(dollars: str) -> Cap:
 
 
 async def test_a_summary_is_reserved_before_the_call_and_recorded_after_it() -> None:
-    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-    folded = await shop.folded()
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    compact = await setup.compact()
 
-    assert folded is not None
-    assert folded.outcome is CompactionOutcome.OK
-    assert shop.ledger.settled
-    assert all(len(open_then) == 1 for open_then in shop.model.open)
-    for reserved, entry in zip(shop.ledger.reserved, shop.ledger.settled, strict=True):
+    assert compact is not None
+    assert compact.outcome is CompactionOutcome.OK
+    assert setup.ledger.settled
+    assert all(len(open_then) == 1 for open_then in setup.model.open)
+    for reserved, entry in zip(setup.ledger.reserved, setup.ledger.settled, strict=True):
         assert entry.call.id == reserved.call_id
         assert entry.call.category is Category.COMPACTION
         assert entry.dollars == 1_000 * Decimal("5e-6") + 100 * Decimal("25e-6")
         assert entry.estimated_dollars == reserved.dollars > entry.dollars
         assert entry.savings.compaction == -(entry.dollars or 0)
-    assert shop.ledger.open == {}
+    assert setup.ledger.open == {}
 
 
 async def test_every_attempt_is_admitted_by_itself_with_its_own_id() -> None:
-    """Defect: only the first of a fold's calls was reserved for, and two folds of a request shared names."""
-    shop = Shop(CALLS, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-    await shop.folded()
-    again = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-    await again.folded()
+    """Defect: only the first call of a compaction was reserved, and two compactions of a request shared ids."""
+    setup = CompactorWithLedger(CALLS_A_TOOL, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    await setup.compact()
+    again = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    await again.compact()
 
-    ids = [entry.call.id for entry in (*shop.ledger.settled, *again.ledger.settled)]
-    assert len(shop.ledger.reserved) == len(shop.ledger.settled) == len(shop.model.open) >= 2
-    assert all(len(open_then) == 1 for open_then in shop.model.open)
+    ids = [entry.call.id for entry in (*setup.ledger.settled, *again.ledger.settled)]
+    assert len(setup.ledger.reserved) == len(setup.ledger.settled) == len(setup.model.open) >= 2
+    assert all(len(open_then) == 1 for open_then in setup.model.open)
     assert len(set(ids)) == len(ids)
 
 
 async def test_one_hour_caching_is_reserved_at_its_price() -> None:
     reserved = []
     for ttl in ("5m", "1h"):
-        shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-        await shop.folded(ttl=ttl)
-        reserved.append(shop.ledger.reserved[0].dollars)
+        setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+        await setup.compact(ttl=ttl)
+        reserved.append(setup.ledger.reserved[0].dollars)
 
     tokens = (
         counter_for(MODEL).count_request(make_subject(claude_body(30, model=MODEL)).sent_request).total.tokens
@@ -160,62 +160,64 @@ async def test_one_hour_caching_is_reserved_at_its_price() -> None:
 
 
 async def test_input_that_the_provider_fetches_for_a_summary_is_reserved() -> None:
-    """Defect: a summary was held to the tokens that stood in its request, whatever else was read for it."""
-    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-    await shop.folded(searches=2)
+    """Defect: only the tokens in the request of a summary were reserved, whatever else was read for it."""
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    await setup.compact(searches=2)
     document = {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}}
     messages = [{"role": "user", "content": [document]}]
-    client = paid(later := Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")]))
+    client = paid_client(later := CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")]))
     for _ in range(2):
         await client.post_json(
             URL, json.dumps({"model": MODEL, "max_tokens": 9, "messages": messages}).encode()
         )
 
-    assert shop.ledger.reserved[0].dollars >= 3 * 200_000 * Decimal("6.25e-6")
+    assert setup.ledger.reserved[0].dollars >= 3 * 200_000 * Decimal("6.25e-6")
     assert later.ledger.reserved[0].dollars >= 200_000 * Decimal("6.25e-6")
 
 
 async def test_without_room_under_the_cap_rules_write_the_summary() -> None:
-    shop = Shop(COMPLETE_SUMMARY, caps=[total("0.01")])
-    folded = await shop.folded()
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[total("0.01")])
+    compact = await setup.compact()
 
-    assert folded is not None
-    assert folded.compaction is not None
-    assert folded.compaction.model == EXTRACTIVE_MODEL
-    assert "the cap on all that is spent is $0.01" in folded.compaction.reason
-    assert folded.has_failed
-    assert (shop.model.open, shop.ledger.settled) == ([], [])
+    assert compact is not None
+    assert compact.compaction is not None
+    assert compact.compaction.model == EXTRACTIVE_MODEL
+    assert "the cap on all that is spent is $0.01" in compact.compaction.reason
+    assert compact.has_failed
+    assert (setup.model.open, setup.ledger.settled) == ([], [])
 
 
 async def test_no_second_attempt_is_made_if_the_first_filled_the_cap() -> None:
-    shop = Shop(CALLS, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("2")], input_tokens=400_000)
-    folded = await shop.folded()
+    setup = CompactorWithLedger(
+        CALLS_A_TOOL, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("2")], input_tokens=400_000
+    )
+    compact = await setup.compact()
 
-    assert folded is not None
-    assert folded.compaction is not None
-    assert folded.compaction.model == EXTRACTIVE_MODEL
-    assert len(shop.model.open) == len(shop.ledger.settled) == 1
-    assert shop.ledger.open == {}
+    assert compact is not None
+    assert compact.compaction is not None
+    assert compact.compaction.model == EXTRACTIVE_MODEL
+    assert len(setup.model.open) == len(setup.ledger.settled) == 1
+    assert setup.ledger.open == {}
 
 
 async def test_a_compaction_that_is_not_due_releases_its_reservation() -> None:
-    shop = Shop(COMPLETE_SUMMARY, caps=[total("10")])
-    assert await shop.folded(due=False) is None
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[total("10")])
+    assert await setup.compact(due=False) is None
 
-    assert len(shop.ledger.reserved) == 1
-    assert (shop.ledger.open, shop.ledger.settled) == ({}, [])
+    assert len(setup.ledger.reserved) == 1
+    assert (setup.ledger.open, setup.ledger.settled) == ({}, [])
 
 
 @pytest.mark.parametrize("error", [UpstreamStatus(URL, 401), UpstreamStatus(URL, 400)])
 async def test_a_rejected_summary_is_not_charged(error: Exception) -> None:
-    shop = Shop(error, error, caps=[total("10")])
-    await shop.folded()
+    setup = CompactorWithLedger(error, error, caps=[total("10")])
+    await setup.compact()
 
-    assert (shop.ledger.open, shop.ledger.settled) == ({}, [])
-    assert len(shop.ledger.released) == len(shop.model.open)
+    assert (setup.ledger.open, setup.ledger.settled) == ({}, [])
+    assert len(setup.ledger.released) == len(setup.model.open)
 
 
-def payment_of(shop: Shop) -> tuple[PaymentOptions, Callable[[], Call]]:
+def payment_options(setup: CompactorWithLedger) -> tuple[PaymentOptions, Callable[[], Call]]:
     numbers = iter(range(9))
 
     def call() -> Call:
@@ -230,14 +232,14 @@ def payment_of(shop: Shop) -> tuple[PaymentOptions, Callable[[], Call]]:
         )
 
     payment = PaymentOptions(
-        admission=shop.admission, options=lambda: shop.money, make_call=call, api_format=Format.ANTHROPIC
+        admission=setup.admission, options=lambda: setup.money, make_call=call, api_format=Format.ANTHROPIC
     )
     return payment, call
 
 
-def paid(shop: Shop) -> PaidClient:
-    payment, call = payment_of(shop)
-    return PaidClient(shop.model, payment, AdmittedCall(call=call()))
+def paid_client(setup: CompactorWithLedger) -> PaidClient:
+    payment, call = payment_options(setup)
+    return PaidClient(setup.model, payment, AdmittedCall(call=call()))
 
 
 BODY = json.dumps(
@@ -253,73 +255,73 @@ BODY = json.dumps(
 async def test_a_call_that_may_be_charged_costs_its_whole_reservation(
     error: Exception, is_charged: bool
 ) -> None:
-    shop = Shop(COMPLETE_SUMMARY, error, caps=[total("10")])
-    client = paid(shop)
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, error, caps=[total("10")])
+    client = paid_client(setup)
     await client.post_json(URL, BODY)
-    spent = shop.ledger.spent["total"]
+    spent = setup.ledger.spent["total"]
     with pytest.raises(type(error)):
         await client.post_json(URL, BODY)
 
-    (reserved,) = shop.ledger.reserved
+    (reserved,) = setup.ledger.reserved
     assert reserved.dollars >= 200 * Decimal("6.25e-6") + 1_000 * Decimal("25e-6")
-    assert shop.ledger.spent["total"] - spent == (reserved.dollars if is_charged else 0)
-    assert shop.ledger.open == {}
+    assert setup.ledger.spent["total"] - spent == (reserved.dollars if is_charged else 0)
+    assert setup.ledger.open == {}
 
 
 async def test_a_request_for_a_longer_summary_than_reserved_is_admitted_again() -> None:
-    """Defect: a client that thinks may be answered at length, and only a short summary was reserved for."""
+    """Defect: a client with thinking may get a long response, and only a short summary was reserved."""
     cap = total("1")
     for limit, is_first in ((1_000, True), (999, False)):
-        shop = Shop(COMPLETE_SUMMARY, caps=[cap])
-        payment, call = payment_of(shop)
-        first = await shop.admission.admit(call(), Decimal("0.001"), [cap])
-        await PaidClient(shop.model, payment, first, output_tokens=limit).post_json(URL, BODY)
+        setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[cap])
+        payment, call = payment_options(setup)
+        first = await setup.admission.admit(call(), Decimal("0.001"), [cap])
+        await PaidClient(setup.model, payment, first, output_tokens=limit).post_json(URL, BODY)
 
-        assert (shop.ledger.settled[0].call.id == first.call.id) == is_first
-        assert shop.ledger.released == ([] if is_first else [first.call.id])
-        assert shop.ledger.open == {}
-    assert shop.ledger.reserved[-1].dollars >= 1_000 * Decimal("25e-6")
+        assert (setup.ledger.settled[0].call.id == first.call.id) == is_first
+        assert setup.ledger.released == ([] if is_first else [first.call.id])
+        assert setup.ledger.open == {}
+    assert setup.ledger.reserved[-1].dollars >= 1_000 * Decimal("25e-6")
 
 
 async def test_a_summary_is_reserved_at_the_price_of_its_own_model() -> None:
-    """A deployment has a name of its own, for which there is no price."""
-    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-    client = paid(shop)
+    """A deployment has its own name, which has no price."""
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    client = paid_client(setup)
     for _ in range(2):
         await client.post_json(URL, BODY.replace(MODEL.encode(), b"house"))
 
-    (reserved,) = shop.ledger.reserved
+    (reserved,) = setup.ledger.reserved
     assert reserved.dollars >= 200 * Decimal("6.25e-6") + 1_000 * Decimal("25e-6")
 
 
 async def test_empty_usage_is_unknown_and_not_free() -> None:
-    """Defect: summaries of hosts that count nothing, and say 0, were booked as free."""
-    shop = Shop(COMPLETE_SUMMARY, input_tokens=0)
-    await paid(shop).post_json(URL, BODY)
+    """Defect: summaries of hosts that report 0 tokens were recorded as free."""
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, input_tokens=0)
+    await paid_client(setup).post_json(URL, BODY)
 
-    assert [entry.dollars for entry in shop.ledger.settled] == [None]
+    assert [entry.dollars for entry in setup.ledger.settled] == [None]
 
 
 async def test_an_interrupted_call_is_charged() -> None:
-    shop = Shop(COMPLETE_SUMMARY, FOREVER, caps=[total("10")])
-    client = paid(shop)
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, NEVER, caps=[total("10")])
+    client = paid_client(setup)
     await client.post_json(URL, BODY)
     asking = asyncio.create_task(client.post_json(URL, BODY))
-    await shop.model.thinks.wait()
+    await setup.model.thinks.wait()
     asking.cancel()
     await asyncio.wait([asking])
 
     assert asking.cancelled()
-    assert [entry.is_partial for entry in shop.ledger.settled] == [False, True]
-    assert shop.ledger.open == {}
+    assert [entry.is_partial for entry in setup.ledger.settled] == [False, True]
+    assert setup.ledger.open == {}
 
 
 async def test_a_call_that_exceeds_a_cap_is_not_sent() -> None:
-    shop = Shop(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("0.001")])
-    client = paid(shop)
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("0.001")])
+    client = paid_client(setup)
     await client.post_json(URL, BODY)
     with pytest.raises(UpstreamStatus, match="the cap on all that is spent") as refused:
         await client.post_json(URL, BODY)
 
     assert refused.value.status == 402
-    assert len(shop.model.open) == 1
+    assert len(setup.model.open) == 1

@@ -36,21 +36,21 @@ MODEL = "claude-opus-4-5"
 PRICES = PriceBook()
 
 
-def body_of(turns: int, words: int = 4_000) -> bytes:
+def make_body(turns: int, text: int = 4_000) -> bytes:
     messages = [
         {"role": "user" if turn % 2 == 0 else "assistant", "content": f"Turn {turn} goes on."}
         for turn in range(2 * turns + 1)
     ]
-    system = "You are a careful engineer. " * (words // 4)
+    system = "You are a careful engineer. " * (text // 4)
     return msgspec.json.encode({"model": MODEL, "max_tokens": 100, "system": system, "messages": messages})
 
 
-class Agent:
-    """Sessions of one agent in one process, without a gateway around."""
+class AgentSessions:
+    """Sessions of one agent in one process, without a gateway."""
 
     def __init__(self, options: KeepAliveOptions) -> None:
         self.options = AgentOptions(keep_alive=options)
-        self.clock, self.remembered, self.client = ManualClock(), SessionStates(), Heard()
+        self.clock, self.remembered, self.client = ManualClock(), SessionStates(), CachingProvider()
         self.logs = PrefixLogs()
         self._simulate = SimulateSavings(self.remembered, self.logs)
         money = SpendingOptions(caps=(), prices=PRICES)
@@ -64,8 +64,8 @@ class Agent:
             clock=self.clock,
         )
 
-    async def came(self, session: str, body: bytes) -> RequestContext:
-        """A request, up to where it is sent."""
+    async def start_request(self, session: str, body: bytes) -> RequestContext:
+        """Run a request until it is sent."""
         incoming = RoutedRequest(
             id=session,
             agent="ana",
@@ -88,8 +88,7 @@ class Agent:
         self.pings.cancel_planned(context)
         return context
 
-    async def answered(self, context: RequestContext, *texts: str) -> Exchange:
-        """The rest of it."""
+    async def finish_request(self, context: RequestContext, *texts: str) -> Exchange:
         exchange = Exchange(
             context.incoming,
             context,
@@ -109,8 +108,8 @@ class Agent:
         return exchange
 
 
-class Heard(JsonClient):
-    """Takes every ping as a provider that has everything in its cache; or does not answer."""
+class CachingProvider(JsonClient):
+    """Accepts every keep-alive as if everything were cached; or does not respond."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,16 +130,16 @@ class Heard(JsonClient):
         return msgspec.json.decode(msgspec.json.encode(said), type=JsonReply)
 
 
-async def until_sent(agent: Agent) -> None:
+async def until_sent(agent: AgentSessions) -> None:
     async with asyncio.timeout(10):
         await agent.client.has_heard.wait()
 
 
 @pytest.mark.slow
 async def test_only_the_sessions_that_save_most_are_kept_alive() -> None:
-    agent = Agent(KeepAliveOptions(enabled=True, max_sessions=2))
-    for session, words in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
-        await agent.answered(await agent.came(session, body_of(0, words)), "Yes.")
+    agent = AgentSessions(KeepAliveOptions(enabled=True, max_sessions=2))
+    for session, text in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
+        await agent.finish_request(await agent.start_request(session, make_body(0, text)), "Yes.")
     waiting = agent.pings.planned_count
     agent.clock.now += 291
     await until_sent(agent)
@@ -155,8 +154,8 @@ async def test_only_the_sessions_that_save_most_are_kept_alive() -> None:
 
 
 async def test_keep_alive_is_not_a_loss_for_a_session_that_would_exceed_the_window() -> None:
-    agent = Agent(KeepAliveOptions(enabled=True))
-    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    agent = AgentSessions(KeepAliveOptions(enabled=True))
+    await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
     state = agent.remembered.session("ana", "one")
     agent.remembered.put("ana", "one", structs.replace(state, would_exceed_window=True))
     agent.clock.now += 291
@@ -168,25 +167,25 @@ async def test_keep_alive_is_not_a_loss_for_a_session_that_would_exceed_the_wind
 
 
 async def test_a_request_cancels_the_plan_and_only_the_last_one_plans_again() -> None:
-    agent = Agent(KeepAliveOptions(enabled=True))
-    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    agent = AgentSessions(KeepAliveOptions(enabled=True))
+    await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
     planned = agent.pings.planned_count
-    first = await agent.came("one", body_of(1))
-    second = await agent.came("one", body_of(2))
+    first = await agent.start_request("one", make_body(1))
+    second = await agent.start_request("one", make_body(2))
     during = agent.pings.planned_count
-    await agent.answered(second, "Yes.")
+    await agent.finish_request(second, "Yes.")
     beside = agent.pings.planned_count
-    await agent.answered(first, "Yes.")
+    await agent.finish_request(first, "Yes.")
     await agent.pings.close()
 
     assert (planned, during, beside) == (1, 0, 0)
 
 
 async def test_closing_cancels_keep_alive_requests_in_flight() -> None:
-    agent = Agent(KeepAliveOptions(enabled=True))
+    agent = AgentSessions(KeepAliveOptions(enabled=True))
     agent.client.is_stuck = True
-    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
-    await agent.answered(await agent.came("other", body_of(1)), "Yes.")
+    await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
+    await agent.finish_request(await agent.start_request("other", make_body(1)), "Yes.")
     agent.clock.now += 291
     await until_sent(agent)
     async with asyncio.timeout(5):
@@ -198,8 +197,8 @@ async def test_closing_cancels_keep_alive_requests_in_flight() -> None:
 
 @pytest.mark.slow
 async def test_nothing_is_sent_once_keep_alive_is_off() -> None:
-    agent = Agent(KeepAliveOptions(enabled=True))
-    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    agent = AgentSessions(KeepAliveOptions(enabled=True))
+    await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
     agent.options = AgentOptions()
     agent.clock.now += 291
     await asyncio.sleep(0.6)
@@ -218,8 +217,8 @@ def test_the_provider_accepts_a_keep_alive_that_begins_like_the_request(
     texts: list[str], turns: int, with_answer: bool
 ) -> None:
     async def sent() -> tuple[bytes, bytes]:
-        agent = Agent(KeepAliveOptions(enabled=True))
-        exchange = await agent.answered(await agent.came("one", body_of(turns)), *texts)
+        agent = AgentSessions(KeepAliveOptions(enabled=True))
+        exchange = await agent.finish_request(await agent.start_request("one", make_body(turns)), *texts)
         warm = warm_session(exchange)
         assert warm is not None
         ping = KeepAlive(
@@ -235,13 +234,13 @@ def test_the_provider_accepts_a_keep_alive_that_begins_like_the_request(
 
     assert validate_request(formats.parse_request(body, Format.ANTHROPIC)) is None
     assert (said["max_tokens"], said["stream"]) == (0, False)
-    assert unmarked(said["messages"])[: 2 * turns + 1] == unmarked(asked["messages"])
+    assert without_breakpoints(said["messages"])[: 2 * turns + 1] == without_breakpoints(asked["messages"])
     assert len(said["messages"]) == len(asked["messages"]) + 2 * with_answer
     assert body.count(b'"cache_control"') <= 4
 
 
-def unmarked(messages: list[dict[str, object]]) -> list[tuple[object, object]]:
-    """What messages say, a string as the one text block that means the same."""
+def without_breakpoints(messages: list[dict[str, object]]) -> list[tuple[object, object]]:
+    """The messages without breakpoints, strings as equivalent text blocks."""
 
     def texts(content: object) -> object:
         return [block["text"] for block in content] if isinstance(content, list) else [content]

@@ -18,28 +18,30 @@ from foveate.model import Format
 from foveate.session.request_archive import ArchivedRequest
 
 BODY = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}).encode()
-ANSWER = b'{"type":"message","content":[],"usage":{"input_tokens":9,"output_tokens":7}}'
+RESPONSE = b'{"type":"message","content":[],"usage":{"input_tokens":9,"output_tokens":7}}'
 
 
 @dataclass
-class Shelf:
-    """Implements `Requests` in memory; while it `waits`, nothing is kept, and while `gone`, all raises."""
+class InMemoryArchive:
+    """Implements `Requests` in memory; nothing is saved while `is_blocked`, everything raises while
+    `is_unavailable`.
+    """
 
-    kept: list[ArchivedRequest] = field(default_factory=list)
+    saved: list[ArchivedRequest] = field(default_factory=list)
     trims: list[tuple[float, int]] = field(default_factory=list)
-    waits: asyncio.Event | None = None
-    gone: bool = False
+    is_blocked: asyncio.Event | None = None
+    is_unavailable: bool = False
 
     async def save(self, request: ArchivedRequest) -> int:
-        if self.waits is not None:
-            await self.waits.wait()
-        if self.gone:
+        if self.is_blocked is not None:
+            await self.is_blocked.wait()
+        if self.is_unavailable:
             raise StoreUnavailable("the store", "is gone")
-        self.kept.append(request)
+        self.saved.append(request)
         return len(request.request_body)
 
     async def trim(self, *, before: float, max_bytes: int) -> int:
-        if self.gone:
+        if self.is_unavailable:
             raise StoreUnavailable("the store", "is gone")
         self.trims.append((before, max_bytes))
         return 0
@@ -61,20 +63,20 @@ class Options:
 
 
 @dataclass
-class Gateway:
-    """What a gateway does with its exchanges, its options and its clock."""
+class ArchivingGateway:
+    """The exchanges, options and clock of a gateway."""
 
-    shelf: Shelf
+    archive: InMemoryArchive
     options: Options = Options()
     now: float = 1_000_000.0
-    most_waiting_bytes: int = 10**9
+    max_waiting_bytes: int = 10**9
 
     def __post_init__(self) -> None:
         self.keeping = RequestArchiver(
-            self.shelf,
+            self.archive,
             lambda: self.options,
             clock=lambda: self.now,
-            max_waiting_bytes=self.most_waiting_bytes,
+            max_waiting_bytes=self.max_waiting_bytes,
         )
 
     async def call(
@@ -100,20 +102,20 @@ class Gateway:
             exchange.mark_unsent()
         else:
             exchange.on_response_start(200, is_streaming=False)
-            exchange.on_chunk(ANSWER)
+            exchange.on_chunk(RESPONSE)
             exchange.flush()
         exchange.finish(is_interrupted=is_unsent)
         await exchange.wait_until_completed()
 
 
 async def test_a_request_is_archived_as_sent_and_as_received_if_they_differ() -> None:
-    ours = Gateway(Shelf())
+    ours = ArchivingGateway(InMemoryArchive())
     changed = BODY.replace(b"Hello", b"Hullo")
     await ours.call("a")
     await ours.call("b", sent=changed)
     await ours.keeping.close()
 
-    first, second = ours.shelf.kept
+    first, second = ours.archive.saved
     assert (first.id, first.request_body, first.original_body) == ("a", BODY, None)
     assert (second.id, second.request_body, second.original_body) == ("b", changed, BODY)
     assert (first.model, first.agent, first.status, first.at) == ("m", "ana", 200, ours.now)
@@ -122,7 +124,7 @@ async def test_a_request_is_archived_as_sent_and_as_received_if_they_differ() ->
 
 
 async def test_nothing_is_archived_while_off_and_a_change_applies_to_the_next_request() -> None:
-    ours = Gateway(Shelf(), options=Options(enabled=False))
+    ours = ArchivingGateway(InMemoryArchive(), options=Options(enabled=False))
     await ours.call("a")
     ours.options = Options()
     await ours.call("b")
@@ -132,51 +134,51 @@ async def test_nothing_is_archived_while_off_and_a_change_applies_to_the_next_re
     await ours.call("c")
     await ours.keeping.close()
 
-    assert [one.id for one in ours.shelf.kept] == ["b"]
+    assert [one.id for one in ours.archive.saved] == ["b"]
 
 
 async def test_requests_do_not_wait_for_a_slow_store_and_the_queue_is_bounded() -> None:
-    ours = Gateway(Shelf(waits=asyncio.Event()), most_waiting_bytes=3 * len(BODY))
+    ours = ArchivingGateway(InMemoryArchive(is_blocked=asyncio.Event()), max_waiting_bytes=3 * len(BODY))
     for number in range(9):
         await asyncio.wait_for(ours.call(f"{number}"), 1)
         await asyncio.sleep(0)
-    assert ours.shelf.kept == []
+    assert ours.archive.saved == []
     assert ours.keeping.dropped == 5
-    assert ours.shelf.waits
-    ours.shelf.waits.set()
+    assert ours.archive.is_blocked
+    ours.archive.is_blocked.set()
     await ours.keeping.close()
 
-    assert [one.id for one in ours.shelf.kept] == ["0", "1", "2", "3"]
+    assert [one.id for one in ours.archive.saved] == ["0", "1", "2", "3"]
 
 
 async def test_an_unavailable_store_loses_only_the_requests_of_that_time() -> None:
-    ours = Gateway(Shelf(gone=True))
+    ours = ArchivingGateway(InMemoryArchive(is_unavailable=True))
     await ours.call("a")
     await ours.keeping.close()
-    ours.shelf.gone = False
+    ours.archive.is_unavailable = False
     await ours.call("b")
     await ours.keeping.close()
 
-    assert [one.id for one in ours.shelf.kept] == ["b"]
+    assert [one.id for one in ours.archive.saved] == ["b"]
     assert ours.keeping.dropped == 1
 
 
 async def test_the_oldest_are_deleted_periodically_and_when_much_is_new_even_while_off() -> None:
-    ours = Gateway(Shelf(), options=Options(days=2.0))
+    ours = ArchivingGateway(InMemoryArchive(), options=Options(days=2.0))
     day = 86_400.0
     for _ in range(3):
         await ours.call()
         await ours.keeping.close()
-    assert ours.shelf.trims == [(ours.now - 2 * day, 10**9)]
+    assert ours.archive.trims == [(ours.now - 2 * day, 10**9)]
 
     ours.options = replace(ours.options, most_bytes=50 * len(BODY))
     await ours.call()
     await ours.keeping.close()
-    assert ours.shelf.trims[1:] == [(ours.now - 2 * day, 50 * len(BODY))]
+    assert ours.archive.trims[1:] == [(ours.now - 2 * day, 50 * len(BODY))]
 
     ours.options = replace(ours.options, enabled=False)
     ours.now += 3600
     for _ in range(3):
         await ours.call()
         await ours.keeping.close()
-    assert ours.shelf.trims[2:] == [(ours.now - 2 * day, 50 * len(BODY))]
+    assert ours.archive.trims[2:] == [(ours.now - 2 * day, 50 * len(BODY))]

@@ -45,21 +45,21 @@ SECRET = "the garden gate is 4711"
 
 
 @dataclass
-class Shelf:
-    """Implements `Traces` in memory; while `gone`, all raises."""
+class InMemoryTraces:
+    """Implements `Traces` in memory; everything raises while `is_unavailable`."""
 
-    kept: list[Trace] = field(default_factory=list)
+    saved: list[Trace] = field(default_factory=list)
     calls: int = 0
-    gone: bool = False
-    has_kept: asyncio.Event = field(default_factory=asyncio.Event)
+    is_unavailable: bool = False
+    has_saved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def save(self, traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]] = ()) -> None:
         assert not cache_misses
         self.calls += 1
-        if self.gone:
+        if self.is_unavailable:
             raise StoreUnavailable("the store", "is gone")
-        self.kept += traces
-        self.has_kept.set()
+        self.saved += traces
+        self.has_saved.set()
 
     async def get(self, request_id: str) -> ChargedTrace | None:
         raise NotImplementedError
@@ -83,17 +83,17 @@ def body(messages: Sequence[dict[str, Any]], **more: Any) -> bytes:
 HELLO = body([{"role": "user", "content": SECRET}])
 
 
-async def work_of(sent: bytes, api_format: Format = Format.ANTHROPIC) -> RequestContext:
-    """A request as it is when all is decided."""
+async def make_context(body: bytes, api_format: Format = Format.ANTHROPIC) -> RequestContext:
+    """A request after all steps."""
     incoming = RoutedRequest(
         id="req",
         agent="ana",
         api_format=api_format,
         provider="anthropic",
         upstream="http://upstream",
-        body=sent,
+        body=body,
     )
-    request = formats.parse_request(sent, api_format)
+    request = formats.parse_request(body, api_format)
     context = RequestContext(
         incoming=incoming, options=AgentOptions(), received_at=5.0, original=request, request=request
     )
@@ -102,10 +102,10 @@ async def work_of(sent: bytes, api_format: Format = Format.ANTHROPIC) -> Request
     return context
 
 
-async def exchange_of(*edits: Edit, sent: bytes = HELLO, problems: Sequence[StepFailure] = ()) -> Exchange:
-    context = await work_of(sent)
+async def make_exchange(*edits: Edit, body: bytes = HELLO, problems: Sequence[StepFailure] = ()) -> Exchange:
+    context = await make_context(body)
     outgoing = UpstreamRequest(
-        body=sent, applied_edits=tuple(AppliedEdit("step", edit) for edit in edits), problems=tuple(problems)
+        body=body, applied_edits=tuple(AppliedEdit("step", edit) for edit in edits), problems=tuple(problems)
     )
     made = Exchange(
         context.incoming,
@@ -121,55 +121,55 @@ async def exchange_of(*edits: Edit, sent: bytes = HELLO, problems: Sequence[Step
     return made
 
 
-def traced_of(exchange: Exchange) -> Trace:
+def trace_exchange(exchange: Exchange) -> Trace:
     over = finished_request(exchange)
     assert over is not None
     return make_trace(over)
 
 
 async def test_traces_of_a_short_time_are_saved_together() -> None:
-    shelf = Shelf()
-    tracing = SaveTraces(shelf, interval_seconds=0.01)
+    store = InMemoryTraces()
+    tracing = SaveTraces(store, interval_seconds=0.01)
     for _ in range(3):
-        tracing(await exchange_of())
-    assert shelf.calls == 0
-    await asyncio.wait_for(shelf.has_kept.wait(), 30)
+        tracing(await make_exchange())
+    assert store.calls == 0
+    await asyncio.wait_for(store.has_saved.wait(), 30)
 
-    assert (shelf.calls, len(shelf.kept)) == (1, 3)
-    tracing(await exchange_of())
+    assert (store.calls, len(store.saved)) == (1, 3)
+    tracing(await make_exchange())
     await tracing.close()
-    assert (shelf.calls, len(shelf.kept), tracing.dropped) == (2, 4, 0)
-    assert shelf.kept[0].added_seconds == 0.5
+    assert (store.calls, len(store.saved), tracing.dropped) == (2, 4, 0)
+    assert store.saved[0].added_seconds == 0.5
 
 
 async def test_an_unavailable_or_slow_store_loses_traces_and_nothing_else() -> None:
-    tracing = SaveTraces(Shelf(gone=True), interval_seconds=9.0, max_waiting=2)
+    tracing = SaveTraces(InMemoryTraces(is_unavailable=True), interval_seconds=9.0, max_waiting=2)
     for _ in range(3):
-        tracing(await exchange_of())
+        tracing(await make_exchange())
     await tracing.close()
 
     assert tracing.dropped == 3
 
 
 async def test_waiting_bodies_are_bounded() -> None:
-    shelf = Shelf()
-    tracing = SaveTraces(shelf, interval_seconds=9.0, max_waiting_bytes=len(HELLO) + 1)
+    store = InMemoryTraces()
+    tracing = SaveTraces(store, interval_seconds=9.0, max_waiting_bytes=len(HELLO) + 1)
     for _ in range(2):
-        tracing(await exchange_of())
+        tracing(await make_exchange())
     await tracing.close()
 
-    assert (len(shelf.kept), tracing.dropped) == (1, 1)
+    assert (len(store.saved), tracing.dropped) == (1, 1)
 
 
 async def test_a_request_that_was_never_sent_has_no_trace() -> None:
-    shelf = Shelf()
-    tracing = SaveTraces(shelf)
-    unsent = await exchange_of()
+    store = InMemoryTraces()
+    tracing = SaveTraces(store)
+    unsent = await make_exchange()
     unsent.mark_unsent()
     tracing(unsent)
     await tracing.close()
 
-    assert shelf.calls == 0
+    assert store.calls == 0
 
 
 PLACE = Place(Area.MESSAGES, 3, 1)
@@ -191,7 +191,7 @@ PLACE = Place(Area.MESSAGES, 3, 1)
 async def test_an_edit_is_traced_by_its_action_and_place_and_not_by_its_text(
     edit: Edit, does: str, place: str
 ) -> None:
-    trace = traced_of(await exchange_of(edit))
+    trace = trace_exchange(await make_exchange(edit))
 
     assert [(one.does, one.place, one.reason) for one in trace.edits] == [(does, place, "r")]
     assert SECRET not in repr(trace)
@@ -199,29 +199,29 @@ async def test_an_edit_is_traced_by_its_action_and_place_and_not_by_its_text(
 
 async def test_the_first_edits_are_traced_and_the_others_counted() -> None:
     edits = [SetParameter(path=("a",), value=at, reason="r") for at in range(MAX_EDITS + 7)]
-    trace = traced_of(await exchange_of(*edits))
+    trace = trace_exchange(await make_exchange(*edits))
 
     assert (len(trace.edits), trace.edits_left_out) == (MAX_EDITS, 7)
 
 
 async def test_keys_in_problems_are_redacted() -> None:
-    trace = traced_of(await exchange_of(problems=[StepFailure("memory", "401 for sk-ant-1234567890")]))
+    trace = trace_exchange(await make_exchange(problems=[StepFailure("memory", "401 for sk-ant-1234567890")]))
 
     assert trace.problems == (("memory", "401 for [key]"),)
 
 
 async def test_only_the_type_of_a_foreign_error_is_traced() -> None:
-    """What it says may be words of the conversation."""
+    """Its message may contain text of the conversation."""
     said = [
         StepFailure("memory", "KeyError: 'my secret plan'"),
         StepFailure("fold", "StoreUnavailable: no answer"),
     ]
-    trace = traced_of(await exchange_of(problems=said))
+    trace = trace_exchange(await make_exchange(problems=said))
 
     assert trace.problems == (("memory", "KeyError"), ("fold", "StoreUnavailable: no answer"))
 
 
-def results(number: int) -> list[dict[str, Any]]:
+def make_results(number: int) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = [{"role": "user", "content": "Find the slow parser."}]
     for at in range(number):
         call = {"type": "tool_use", "id": f"t{at}", "name": "read", "input": {"path": f"{at}.py"}}
@@ -237,7 +237,7 @@ TOOLS = [{"name": "read", "description": "Reads a file.", "input_schema": {"type
 
 
 async def test_the_parts_of_a_window_add_up_to_its_count() -> None:
-    context = await work_of(body(results(5), system="Be careful. " * 50, tools=TOOLS))
+    context = await make_context(body(make_results(5), system="Be careful. " * 50, tools=TOOLS))
     found = {section.name: section.tokens for section in break_down_window(context)}
     parts = {part.name: part.tokens for part in context.counter.count_request(context.request).parts}
 
@@ -254,14 +254,16 @@ async def test_a_grown_session_has_the_same_parts_as_a_new_one() -> None:
     from foveate.caching import drop_caches
 
     for rounds in (1, 2, 3):
-        grown = break_down_window(await work_of(body(results(rounds))))
+        grown = break_down_window(await make_context(body(make_results(rounds))))
     drop_caches()
 
-    assert grown == break_down_window(await work_of(body(results(3))))
+    assert grown == break_down_window(await make_context(body(make_results(3))))
 
 
 async def test_injected_sections_are_parts_of_their_own() -> None:
-    context = await work_of(body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400))
+    context = await make_context(
+        body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400)
+    )
     plain = {section.name: section.tokens for section in break_down_window(context)}
     stable = InsertParts(
         place=Place(Area.SYSTEM, 1), parts=(), reason="section workspace, 300 tokens", saved_tokens=-300
@@ -285,17 +287,17 @@ async def test_images_thinking_and_system_messages_are_parts_of_their_own() -> N
         {"role": "assistant", "content": [thought, {"type": "text", "text": "A parser."}]},
         {"role": "user", "content": "Go on."},
     ]
-    names = {section.name for section in break_down_window(await work_of(body(said)))}
+    names = {section.name for section in break_down_window(await make_context(body(said)))}
     assert names == {"user", "assistant", "thinking", "images and files"}
 
     chat = body([{"role": "system", "content": "Be careful. " * 40}, {"role": "user", "content": "Hello"}])
-    parts = break_down_window(await work_of(chat, Format.CHAT))
+    parts = break_down_window(await make_context(chat, Format.CHAT))
     assert [section.name for section in parts] == ["system", "user"]
     assert parts[0].tokens > 50
 
 
 async def test_an_uncounted_request_has_no_parts() -> None:
-    context = await work_of(HELLO)
+    context = await make_context(HELLO)
     context.token_count = None
 
     assert break_down_window(context) == ()

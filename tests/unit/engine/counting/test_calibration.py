@@ -33,7 +33,7 @@ BODY = msgspec.json.encode(
 )
 
 
-def work_of(calibrations: Calibrations, total: TokenCount, *unexplained: str) -> RequestContext:
+def make_context(calibrations: Calibrations, total: TokenCount, *unexplained: str) -> RequestContext:
     """A request whose raw count is `total`."""
     incoming = RoutedRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="there", body=BODY
@@ -47,21 +47,20 @@ def work_of(calibrations: Calibrations, total: TokenCount, *unexplained: str) ->
     return context
 
 
-async def bill(
-    bills: Calibrations,
+async def report_usage(
+    calibrations: Calibrations,
     context: RequestContext,
     tokens: int,
     *,
     status: int = 200,
-    is_broken: bool = False,
+    is_interrupted: bool = False,
     ends: bool = True,
 ) -> None:
-    """Have a request billed."""
     exchange = Exchange(
         context.incoming,
         context,
         UpstreamRequest(body=BODY),
-        background_hooks=(Calibrate(bills),),
+        background_hooks=(Calibrate(calibrations),),
         clock=lambda: 0.0,
         observer=NO_OBSERVER,
         completer=CompletionQueue(),
@@ -72,7 +71,7 @@ async def bill(
     for event in events:
         exchange.on_chunk(b"data: " + msgspec.json.encode(event) + b"\n\n")
     exchange.flush()
-    exchange.finish(is_interrupted=is_broken)
+    exchange.finish(is_interrupted=is_interrupted)
     await exchange.wait_until_completed()
 
 
@@ -80,17 +79,16 @@ RAW = TokenCount(1_000, False, 1_100)
 
 
 @pytest.fixture
-def bills() -> Calibrations:
-    """Nothing is known at first."""
+def calibrations() -> Calibrations:
     return Calibrations()
 
 
-async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(bills: Calibrations) -> None:
-    first = work_of(bills, RAW)
-    await bill(bills, first, 1_300)
+async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(calibrations: Calibrations) -> None:
+    first = make_context(calibrations, RAW)
+    await report_usage(calibrations, first, 1_300)
     for _ in range(3):
-        await bill(bills, work_of(bills, RAW), 1_300)
-    later = work_of(bills, RAW)
+        await report_usage(calibrations, make_context(calibrations, RAW), 1_300)
+    later = make_context(calibrations, RAW)
 
     assert (first.token_count, first.reported_tokens) == (RAW, 1_300)
     assert first.drift_percent == pytest.approx(30)
@@ -98,52 +96,56 @@ async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(bills: Cal
     assert later.token_count.tokens == pytest.approx(1_300, rel=0.02)
     assert later.token_count.upper >= 1_300
     assert later.raw_count is not None
-    assert later.raw_count.total == RAW  # what is kept of turns stays raw
+    assert later.raw_count.total == RAW  # stored counts of turns stay raw
     assert later.tokens_per_raw_token == pytest.approx(1.3, rel=0.02)
 
 
 @pytest.mark.parametrize(
     "billed",
     [
-        lambda bills: bill(bills, work_of(bills, RAW), 1_900, is_broken=True, ends=False),
-        lambda bills: bill(bills, work_of(bills, RAW), 1_900, status=400),
-        lambda bills: bill(bills, work_of(bills, RAW, "web_search"), 1_900),
-        lambda bills: bill(bills, work_of(bills, RAW), 0),
-        lambda bills: bill(bills, work_of(bills, TokenCount(1_000, True, 1_000)), 1_900),
+        lambda calibrations: report_usage(
+            calibrations, make_context(calibrations, RAW), 1_900, is_interrupted=True, ends=False
+        ),
+        lambda calibrations: report_usage(calibrations, make_context(calibrations, RAW), 1_900, status=400),
+        lambda calibrations: report_usage(calibrations, make_context(calibrations, RAW, "web_search"), 1_900),
+        lambda calibrations: report_usage(calibrations, make_context(calibrations, RAW), 0),
+        lambda calibrations: report_usage(
+            calibrations, make_context(calibrations, TokenCount(1_000, True, 1_000)), 1_900
+        ),
     ],
     ids=["broke off", "refused", "server-side tool", "nothing", "exact"],
 )
 async def test_usage_that_cannot_be_compared_is_ignored(
-    bills: Calibrations, billed: Callable[[Calibrations], Awaitable[None]]
+    calibrations: Calibrations, billed: Callable[[Calibrations], Awaitable[None]]
 ) -> None:
-    await billed(bills)
+    await billed(calibrations)
 
-    assert work_of(bills, RAW).token_count == RAW
-
-
-async def test_each_upstream_has_its_own_calibration(bills: Calibrations) -> None:
-    _, counter = calibration_key(work_of(bills, RAW))
-    bills.observe(("poisoned", counter), 1_000, 2_000)
-
-    assert work_of(bills, RAW).token_count == RAW
+    assert make_context(calibrations, RAW).token_count == RAW
 
 
-async def test_each_counter_has_its_own_calibration(bills: Calibrations) -> None:
-    """What is kept may be of a vocabulary or of rules of before."""
-    upstream, counter = calibration_key(work_of(bills, RAW))
-    bills.observe((upstream, f"{counter} of before"), 1_000, 2_000)
+async def test_each_upstream_has_its_own_calibration(calibrations: Calibrations) -> None:
+    _, counter = calibration_key(make_context(calibrations, RAW))
+    calibrations.observe(("poisoned", counter), 1_000, 2_000)
 
-    assert work_of(bills, RAW).token_count == RAW
+    assert make_context(calibrations, RAW).token_count == RAW
 
 
-def test_the_least_recently_used_models_are_forgotten(bills: Calibrations) -> None:
+async def test_each_counter_has_its_own_calibration(calibrations: Calibrations) -> None:
+    """Saved calibrations may belong to an older vocabulary or older rules."""
+    upstream, counter = calibration_key(make_context(calibrations, RAW))
+    calibrations.observe((upstream, f"{counter} of before"), 1_000, 2_000)
+
+    assert make_context(calibrations, RAW).token_count == RAW
+
+
+def test_the_least_recently_used_models_are_forgotten(calibrations: Calibrations) -> None:
     for number in range(1_000):
-        bills.observe(("there", f"model-{number}"), 100, 130)
+        calibrations.observe(("there", f"model-{number}"), 100, 130)
 
-    assert bills.get(("there", "model-0")).responses == 0
-    assert bills.get(("there", "model-999")).responses == 1
-    assert len(bills.take_changes()) == MAX_CALIBRATIONS
-    assert not bills.has_changes
+    assert calibrations.get(("there", "model-0")).responses == 0
+    assert calibrations.get(("there", "model-999")).responses == 1
+    assert len(calibrations.take_changes()) == MAX_CALIBRATIONS
+    assert not calibrations.has_changes
 
 
 @settings(max_examples=limit_examples(80), deadline=None)
@@ -208,12 +210,12 @@ def test_no_breakpoint_is_placed_where_the_prefix_may_be_below_the_minimum(
         assert prefix * max(lower_bound_tokens(count), tokens / 2) / raw >= rules.minimum_tokens
 
 
-def test_the_most_recently_used_models_are_remembered(bills: Calibrations) -> None:
+def test_the_most_recently_used_models_are_remembered(calibrations: Calibrations) -> None:
     for number in range(400):
-        bills.observe(("u", f"model {number}"), 1_000, 1_300)
-        bills.observe(("u", "the usual one"), 1_000, 1_300)
+        calibrations.observe(("u", f"model {number}"), 1_000, 1_300)
+        calibrations.observe(("u", "the usual one"), 1_000, 1_300)
 
-    known = [number for number in range(400) if bills.get(("u", f"model {number}")).responses]
-    assert bills.get(("u", "the usual one")).responses == 400
+    known = [number for number in range(400) if calibrations.get(("u", f"model {number}")).responses]
+    assert calibrations.get(("u", "the usual one")).responses == 400
     assert known == list(range(400 - len(known), 400))
     assert 100 < len(known) < 300

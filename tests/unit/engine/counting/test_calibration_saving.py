@@ -11,13 +11,13 @@ from foveate.errors import StoreUnavailable
 from foveate.model import Format
 from foveate.tokens.calibration import Calibration, CalibrationKey
 
-ONE = ("anthropic", "claude-opus-9")
+CALIBRATION = ("anthropic", "claude-opus-9")
 INCOMING = RoutedRequest(
     id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
 )
 
 
-def an_exchange() -> Exchange:
+def make_exchange() -> Exchange:
     return Exchange(
         INCOMING,
         None,
@@ -29,56 +29,56 @@ def an_exchange() -> Exchange:
     )
 
 
-class Shelf:
-    """Remembers what it is to keep, unless it is away."""
+class InMemoryStore:
+    """Keeps what it saves, unless it is unavailable."""
 
     def __init__(self) -> None:
         self.kept: list[Mapping[CalibrationKey, Calibration]] = []
         self.is_away = False
 
     async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
-        self._there()
+        self._check_available()
         return self.kept[-1]
 
     async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
-        self._there()
+        self._check_available()
         self.kept.append(calibrations)
 
-    def _there(self) -> None:
+    def _check_available(self) -> None:
         if self.is_away:
             raise StoreUnavailable("the store", "it is away")
 
 
 async def test_changes_are_saved_together_and_known_after_a_restart() -> None:
-    shelf, bills = Shelf(), Calibrations()
-    keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
+    store, bills = InMemoryStore(), Calibrations()
+    keeping = SaveCalibrations(store, bills, clock=lambda: 1.0, interval_seconds=60)
     for _ in range(3):
-        bills.observe(ONE, 1_000, 1_300)
-        keeping(an_exchange())
+        bills.observe(CALIBRATION, 1_000, 1_300)
+        keeping(make_exchange())
     await keeping.close()
 
-    assert shelf.kept == [{ONE: bills.get(ONE)}]
-    assert (await load_calibrations(shelf)).get(ONE).responses == 3
+    assert store.kept == [{CALIBRATION: bills.get(CALIBRATION)}]
+    assert (await load_calibrations(store)).get(CALIBRATION).responses == 3
 
 
 async def test_nothing_is_saved_without_changes() -> None:
-    shelf = Shelf()
-    keeping = SaveCalibrations(shelf, Calibrations(), clock=lambda: 1.0, interval_seconds=0)
-    keeping(an_exchange())
+    store = InMemoryStore()
+    keeping = SaveCalibrations(store, Calibrations(), clock=lambda: 1.0, interval_seconds=0)
+    keeping(make_exchange())
     await keeping.close()
 
-    assert shelf.kept == []
+    assert store.kept == []
 
 
 async def test_changes_during_an_outage_of_the_store_are_saved_later() -> None:
-    shelf, bills = Shelf(), Calibrations()
-    keeping = SaveCalibrations(shelf, bills, clock=lambda: 1.0, interval_seconds=60)
-    shelf.is_away = True
-    assert (await load_calibrations(shelf)).get(ONE).responses == 0
-    bills.observe(ONE, 1_000, 1_300)
+    store, bills = InMemoryStore(), Calibrations()
+    keeping = SaveCalibrations(store, bills, clock=lambda: 1.0, interval_seconds=60)
+    store.is_away = True
+    assert (await load_calibrations(store)).get(CALIBRATION).responses == 0
+    bills.observe(CALIBRATION, 1_000, 1_300)
     await keeping.close()
-    shelf.is_away = False
-    bills.observe(ONE, 1_000, 1_300)
+    store.is_away = False
+    bills.observe(CALIBRATION, 1_000, 1_300)
     await keeping.close()
 
-    assert [lessons[ONE].responses for lessons in shelf.kept] == [2]
+    assert [lessons[CALIBRATION].responses for lessons in store.kept] == [2]

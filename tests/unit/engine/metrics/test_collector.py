@@ -26,16 +26,16 @@ CALL = "agent=ana exact=%s model=claude-opus-4-5 provider=anthropic"
 DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 
-def metrics(now: float = 102.0) -> MetricsCollector:
+def make_collector(now: float = 102.0) -> MetricsCollector:
     return MetricsCollector(version="1.2.3", clock=lambda: now)
 
 
 async def test_an_exchange_is_counted_under_the_required_names() -> None:
-    watch = metrics()
+    collector = make_collector()
 
-    await ended(watch)
+    await ended(collector)
 
-    found = numbers(watch)
+    found = numbers(collector)
     assert found["llm_cache_read_tokens_total " + CALL % "true"] == 80
     assert found["llm_cache_creation_tokens_total " + CALL % "true"] == 10
     assert found["llm_cache_hit_ratio agent=ana"] == 0.8
@@ -45,7 +45,7 @@ async def test_an_exchange_is_counted_under_the_required_names() -> None:
     by_percent = (
         "llm_prompt_tokens_drift_bucket agent=ana exact=false le=%s model=claude-opus-4-5 provider=anthropic"
     )
-    assert (found[by_percent % "20.0"], found[by_percent % "50.0"]) == (0, 1)  # 100 billed, 80 counted: 25%
+    assert (found[by_percent % "20.0"], found[by_percent % "50.0"]) == (0, 1)  # 100 reported, 80 counted: 25%
     assert found["foveate_edits_total step=cache"] == 2
     assert found["foveate_upstream_first_byte_seconds_sum provider=anthropic"] == pytest.approx(0.499)
     assert found["foveate_request_duration_seconds_sum provider=anthropic"] == pytest.approx(2.0)
@@ -53,43 +53,43 @@ async def test_an_exchange_is_counted_under_the_required_names() -> None:
 
 
 async def test_exact_counts_are_never_mixed_with_estimates() -> None:
-    watch = metrics()
+    collector = make_collector()
 
-    await ended(watch, counted=TokenCount(100, True, 100))
-    await ended(watch)
+    await ended(collector, counted=TokenCount(100, True, 100))
+    await ended(collector)
 
-    found = numbers(watch)
+    found = numbers(collector)
     assert found["llm_prompt_tokens_estimated_sum " + CALL % "true"] == 100
     assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
 
 
 async def test_a_rejected_request_has_no_tokens() -> None:
-    watch = metrics()
+    collector = make_collector()
 
-    await ended(watch, status=529)
+    await ended(collector, status=529)
 
-    assert not [name for name in numbers(watch) if name.startswith("llm_")]
+    assert not [name for name in numbers(collector) if name.startswith("llm_")]
 
 
 async def test_the_hit_ratio_covers_the_last_hour() -> None:
     now = [102.0]
-    watch = MetricsCollector(version="1", clock=lambda: now[0])
-    await ended(watch)
-    assert numbers(watch)["llm_cache_hit_ratio agent=ana"] == 0.8
+    collector = MetricsCollector(version="1", clock=lambda: now[0])
+    await ended(collector)
+    assert numbers(collector)["llm_cache_hit_ratio agent=ana"] == 0.8
 
     now[0] += 2 * 3600
 
-    assert "llm_cache_hit_ratio agent=ana" not in numbers(watch)
+    assert "llm_cache_hit_ratio agent=ana" not in numbers(collector)
 
 
 def test_dollars_are_counted_once_and_losses_are_separate_from_savings() -> None:
-    watch = metrics()
+    collector = make_collector()
 
-    watch.on_charge(entry(), Settlement(outcome=Bill.BOOKED))
-    watch.on_charge(entry(), Settlement(outcome=Bill.KNOWN))
-    watch.on_charge(entry(dollars=None), Settlement(outcome=Bill.WAITING))
+    collector.on_charge(entry(), Settlement(outcome=Bill.BOOKED))
+    collector.on_charge(entry(), Settlement(outcome=Bill.KNOWN))
+    collector.on_charge(entry(dollars=None), Settlement(outcome=Bill.WAITING))
 
-    found = numbers(watch)
+    found = numbers(collector)
     which = " agent=ana category=main model=claude-opus-4-5 provider=anthropic"
     assert found["foveate_cost_dollars_total" + which] == 0.5
     assert found["foveate_unpriced_calls_total" + which] == 1
@@ -105,7 +105,7 @@ def test_dollars_are_counted_once_and_losses_are_separate_from_savings() -> None
     ]
 
 
-def fold(outcome: CompactionOutcome, seconds: float) -> Compaction:
+def make_result(outcome: CompactionOutcome, seconds: float) -> Compaction:
     return Compaction(
         id="f",
         agent="ana",
@@ -125,18 +125,21 @@ def fold(outcome: CompactionOutcome, seconds: float) -> Compaction:
 
 
 async def test_compactions_and_truncations_are_counted_by_outcome_with_their_duration() -> None:
-    watch = metrics()
+    collector = make_collector()
 
-    watch.on_compaction(
-        "ana", CompactionResult(outcome=CompactionOutcome.OK, compaction=fold(CompactionOutcome.OK, 3.0))
+    collector.on_compaction(
+        "ana", CompactionResult(outcome=CompactionOutcome.OK, compaction=make_result(CompactionOutcome.OK, 3.0))
     )
-    watch.on_compaction(
-        "ana", CompactionResult(outcome=CompactionOutcome.LOCK_HELD, compaction=fold(CompactionOutcome.OK, 9.0))
+    collector.on_compaction(
+        "ana",
+        CompactionResult(
+            outcome=CompactionOutcome.LOCK_HELD, compaction=make_result(CompactionOutcome.OK, 9.0)
+        ),
     )
-    watch.on_compaction("ana", CompactionResult(outcome=CompactionOutcome.FAILED, reason="no store"))
-    await ended(watch, cut_results=2)
+    collector.on_compaction("ana", CompactionResult(outcome=CompactionOutcome.FAILED, reason="no store"))
+    await ended(collector, cut_results=2)
 
-    found = numbers(watch)
+    found = numbers(collector)
     triggered = {
         word: found[f"llm_compaction_triggered_total agent=ana outcome={word}"]
         for word in CompactionOutcome
@@ -161,54 +164,54 @@ async def test_compactions_and_truncations_are_counted_by_outcome_with_their_dur
 def test_a_failed_summary_is_a_recent_failure(
     outcome: CompactionOutcome, reason: str, failures: dict[str, int]
 ) -> None:
-    watch = metrics()
+    collector = make_collector()
 
-    watch.on_compaction("ana", CompactionResult(outcome=outcome, reason=reason))
+    collector.on_compaction("ana", CompactionResult(outcome=outcome, reason=reason))
 
-    assert watch.recent_failures.count_by_step(102.0) == failures
+    assert collector.recent_failures.count_by_step(102.0) == failures
 
 
 async def test_failures_and_rejections_are_counted_by_name() -> None:
-    watch = metrics()
+    collector = make_collector()
     exchange = await ended()
 
-    watch.on_failure(exchange.incoming, StepFailure("session", "no store"))
-    watch.on_rejected("ana", DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1))
-    watch.on_step("session", 0.002)
-    watch.count_response("ana", "anthropic", "claude-opus-4-5", 400)
+    collector.on_failure(exchange.incoming, StepFailure("session", "no store"))
+    collector.on_rejected("ana", DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1))
+    collector.on_step("session", 0.002)
+    collector.count_response("ana", "anthropic", "claude-opus-4-5", 400)
 
-    found = numbers(watch)
+    found = numbers(collector)
     assert found["foveate_step_failures_total step=session"] == 1
     assert found["foveate_refusals_total agent=ana code=does_not_fit"] == 1
     assert found["foveate_step_duration_seconds_sum step=session"] == 0.002
     assert found["foveate_requests_total agent=ana model=other provider=anthropic status=400"] == 1
-    assert watch.recent_failures.count_by_step(102.0) == {"session": 1}
-    assert watch.recent_failures.count_by_step(102.0 + 301) == {}
+    assert collector.recent_failures.count_by_step(102.0) == {"session": 1}
+    assert collector.recent_failures.count_by_step(102.0 + 301) == {}
 
 
 def test_all_durations_of_steps_are_counted() -> None:
-    watch = metrics()
+    collector = make_collector()
 
     for _ in range(2_000):
-        watch.on_step("session", 0.5)
-        watch.on_step("cache", -0.5)  # a clock that was set back
+        collector.on_step("session", 0.5)
+        collector.on_step("cache", -0.5)  # a clock that was set back
 
-    found = numbers(watch)
+    found = numbers(collector)
     assert found["foveate_step_duration_seconds_sum step=session"] == 1_000
     assert found["foveate_step_duration_seconds_count step=cache"] == 2_000
     assert found["foveate_step_duration_seconds_sum step=cache"] == 0
 
 
 def test_totals_from_elsewhere_are_counted_by_their_growth() -> None:
-    watch = metrics()
+    collector = make_collector()
     lost = [0]
-    watch.add_poll(lambda: watch.set_charges(waiting=3, lost=lost[0], expired=0))
+    collector.add_poll(lambda: collector.set_charges(waiting=3, lost=lost[0], expired=0))
     lost[0] = 2
-    watch.samples()
+    collector.samples()
     for hits in (5, 5, 7):
-        watch.set_workspace_counts({"/w": WorkspaceCacheStats(hits=hits, misses=1, invalidations=0)})
+        collector.set_workspace_counts({"/w": WorkspaceCacheStats(hits=hits, misses=1, invalidations=0)})
 
-    found = numbers(watch)
+    found = numbers(collector)
     assert (found["foveate_bills_waiting"], found["foveate_bills_lost_total"]) == (3, 2)
     assert found["workspace_cache_hits_total path=/w"] == 7
     assert found["workspace_cache_misses_total path=/w"] == 1
@@ -244,25 +247,27 @@ def test_any_text_can_be_a_label(value: str) -> None:
 
 @pytest.mark.slow
 async def test_any_number_of_agents_and_models_makes_a_bounded_number_of_series() -> None:
-    watch = metrics()
-    watch.add_known_agents(["ana"])
+    collector = make_collector()
+    collector.add_known_agents(["ana"])
     names = random.Random(7)
     for number in range(600):
-        await ended(watch, agent=f"agent {number}", model=f"model-{names.randrange(500)}")
-    await ended(watch, agent="ana", model="model-0")
+        await ended(collector, agent=f"agent {number}", model=f"model-{names.randrange(500)}")
+    await ended(collector, agent="ana", model="model-0")
 
-    kinds = [name for name in numbers(watch) if name.startswith("llm_cache_read_tokens_total")]
+    kinds = [name for name in numbers(collector) if name.startswith("llm_cache_read_tokens_total")]
     assert len(kinds) <= MAX_LABEL_SETS + 1
     assert len({re.findall("agent=(.*?) exact", name)[0] for name in kinds}) <= MAX_VALUES + 2
     assert "agent=other" in "".join(kinds)
 
 
 def test_agents_and_models_together_make_a_bounded_number_of_series() -> None:
-    watch = metrics()
+    collector = make_collector()
     for number in range(60 * 60):
-        watch.count_response(f"agent {number % 60}", "anthropic", f"model {number // 60}", 200)
+        collector.count_response(f"agent {number % 60}", "anthropic", f"model {number // 60}", 200)
 
-    found = {name: count for name, count in numbers(watch).items() if name.startswith("foveate_requests_total")}
+    found = {
+        name: count for name, count in numbers(collector).items() if name.startswith("foveate_requests_total")
+    }
     assert len(found) == MAX_LABEL_SETS + 1
     assert sum(found.values()) == 60 * 60
 

@@ -14,7 +14,7 @@ def test_long_or_excessive_values_share_one_label() -> None:
 
 
 def test_a_workspace_has_its_path_as_label_however_long() -> None:
-    """Defect: paths of more than 80 letters were all the same."""
+    """Defect: all paths of more than 80 characters had the same label."""
     metrics = MetricsCollector(version="1", clock=lambda: 0.0)
     root = "/home/ana/" + "projects/" * 30 + "workspace"
     metrics.set_workspace_counts({root: WorkspaceCacheStats(hits=1, misses=2, invalidations=3)})

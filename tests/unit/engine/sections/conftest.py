@@ -1,4 +1,4 @@
-"""No test of injecting leaves a watcher behind."""
+"""No test of sections leaves a watcher running."""
 
 import threading
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ WATCHER = "foveate-watcher"
 
 @pytest.fixture(autouse=True)
 def closed_sources() -> Iterator[None]:
-    """Close the sources that a test has opened. A watcher takes a moment to end, so they end at once."""
+    """Close the sources that a test has opened. A watcher takes a moment to stop, so they stop concurrently."""
     opened = len(OPENED_SOURCES)
     yield
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(SectionSources.close, OPENED_SOURCES[opened:]))
     del OPENED_SOURCES[opened:]
     watchers = [thread for thread in threading.enumerate() if thread.name == WATCHER]
-    assert len(watchers) <= opened  # those of fixtures that several tests share
+    assert len(watchers) <= opened  # those of shared fixtures

@@ -40,7 +40,7 @@ MODELS = {
 
 @st.composite
 def notes(draw: st.DrawFn) -> str:
-    """A tree of headings, in Org or Markdown, in which what is private says the secret word."""
+    """A tree of headings, in Org or Markdown, whose private notes contain the secret word."""
     is_org = draw(st.booleans())
     star = "*" if is_org else "#"
     lines: list[str] = []
@@ -59,7 +59,7 @@ def notes(draw: st.DrawFn) -> str:
 
 
 @dataclass(frozen=True)
-class Garden:
+class AgentSetup:
     """An agent's sections, and the step that injects them."""
 
     sections: SectionOptions
@@ -67,14 +67,14 @@ class Garden:
 
 
 @pytest.fixture(scope="module")
-def ana(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Garden]:
-    found = Garden(garden_sections(tmp_path_factory.mktemp("garden")), SectionInjection())
-    yield found
-    found.injecting.sources.close()
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentSetup]:
+    fitted = AgentSetup(garden_sections(tmp_path_factory.mktemp("garden")), SectionInjection())
+    yield fitted
+    fitted.injecting.sources.close()
 
 
-def request_of(api_format: Format, model: str, words: str) -> dict[str, Any]:
-    said = [{"role": "user", "content": words}]
+def make_request(api_format: Format, model: str, text: str) -> dict[str, Any]:
+    said = [{"role": "user", "content": text}]
     return {"model": model, "input" if api_format is Format.RESPONSES else "messages": said}
 
 
@@ -98,7 +98,7 @@ def test_private_notes_are_never_sent(
             (root / names[number]).write_text(text if text.startswith("#") else text.replace("*", "#"))
             (root / f"n{number}.{'org' if text.startswith('*') else 'md'}").write_text(text)
             (skills / f"s{number}.md").write_text(f"---\ntags: [private]\nname: {SECRET}\n---\n{SECRET}\n")
-        if data.draw(st.booleans()):  # half a character at its end
+        if data.draw(st.booleans()):  # ends in the middle of a character
             (root / names[0]).write_bytes((root / names[0]).read_bytes() + b"\xe2\x82")
         options = SectionOptions(
             workspace=Workspace(root),
@@ -110,7 +110,7 @@ def test_private_notes_are_never_sent(
         told = SectionInputs(focus=focus, scope=data.draw(st.sampled_from([None, f"{SECRET} 0"])))
 
         context = injecting.apply(
-            request_of(api_format, model, "what is open?"),
+            make_request(api_format, model, "what is open?"),
             api_format,
             AgentOptions(sections=options),
             told=told,
@@ -128,8 +128,8 @@ def required_fit(sections: list[Section], limit: int, model: str) -> bool:
 
 some_sections = st.lists(
     st.builds(
-        lambda name, words, priority, stability: Section(
-            f"s{name}", "word \n" * words, priority=priority, stability=stability
+        lambda name, text, priority, stability: Section(
+            f"s{name}", "word \n" * text, priority=priority, stability=stability
         ),
         st.integers(0, 99),
         st.integers(1, 400),
@@ -142,8 +142,8 @@ some_sections = st.lists(
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
 
-def texts_in(found: FittedSections) -> dict[str, str]:
-    return {one.name: one.text for part in (found.stable, found.turn) for one in part.sections}
+def section_texts(fitted: FittedSections) -> dict[str, str]:
+    return {one.name: one.text for part in (fitted.stable, fitted.turn) for one in part.sections}
 
 
 @settings(max_examples=limit_examples(150), deadline=None)
@@ -159,13 +159,13 @@ def test_sections_are_fitted_by_priority_wherever_they_are_placed(
     gauge = counter_for(model).text_meter
     prepared = prepare_sections(sections, Budget(), limit)
     try:
-        found = fit_sections(prepared, parse_ladder(ladder), limit_tokens=limit, gauge=gauge)
+        fitted = fit_sections(prepared, parse_ladder(ladder), limit_tokens=limit, gauge=gauge)
     except BudgetExceeded:
         assert not required_fit(sections, limit - 4 * len(sections), model)
         return
 
-    assert found.count.upper <= limit or not (found.stable.sections or found.turn.sections)
-    sent = texts_in(found)
+    assert fitted.count.upper <= limit or not (fitted.stable.sections or fitted.turn.sections)
+    sent = section_texts(fitted)
     for place, section in enumerate(prepared):
         if section.priority is Priority.REQUIRED:
             assert sent[section.name] == section.text
@@ -173,8 +173,8 @@ def test_sections_are_fitted_by_priority_wherever_they_are_placed(
             for other_place, other in enumerate(prepared):
                 if (RANKS[other.priority], other_place) > (RANKS[section.priority], place):
                     assert other.name not in sent
-    kept = (*found.stable.sections, *found.turn.sections)
-    told = " ".join((*found.stable.left_out, *found.turn.left_out, *(one.reason for one in kept)))
+    kept = (*fitted.stable.sections, *fitted.turn.sections)
+    told = " ".join((*fitted.stable.left_out, *fitted.turn.left_out, *(one.reason for one in kept)))
     assert all(section.name in told for section in sections)
 
 
@@ -184,22 +184,20 @@ PLACES = [*(f"workspace/{name}" for name in FILES), "context"]
 
 @settings(max_examples=limit_examples(25), deadline=None)
 @given(
-    words=st.fixed_dictionaries({name: st.integers(1, 300) for name in PLACES}),
+    text=st.fixed_dictionaries({name: st.integers(1, 300) for name in PLACES}),
     priorities=st.fixed_dictionaries({name: st.sampled_from(Priority) for name in PLACES}),
     total=st.integers(60, 2_000),
     ladder=st.sampled_from(["truncate_low_priority", "drop_low_priority"]),
 )
 def test_required_sections_are_complete_and_the_lowest_priorities_are_cut_first(
-    words: dict[str, int], priorities: dict[str, Priority], total: int, ladder: str
+    text: dict[str, int], priorities: dict[str, Priority], total: int, ladder: str
 ) -> None:
     kinds = {**{f"workspace/{name}": kind for name, kind in FILES.items()}, "context": "note"}
     with TemporaryDirectory() as folder:
         root, notes = Path(folder) / "root", Path(folder) / "notes"
         root.mkdir()
         notes.mkdir()
-        lines = {
-            name: "\n".join(f"{kinds[name]}x{number}x" for number in range(words[name])) for name in PLACES
-        }
+        lines = {name: "\n".join(f"{kinds[name]}x{number}x" for number in range(text[name])) for name in PLACES}
         for name in FILES:
             (root / name).write_text(lines[f"workspace/{name}"])
         (notes / "n.org").write_text(f"* Bed\n{lines['context']}\n")
@@ -210,7 +208,7 @@ def test_required_sections_are_complete_and_the_lowest_priorities_are_cut_first(
             limits=Budget(total_tokens=total, ladder=ladder, sections=rules),
         )
         injecting = SectionInjection()
-        body = request_of(Format.CHAT, "gpt-4.1", "How is the bed?")
+        body = make_request(Format.CHAT, "gpt-4.1", "How is the bed?")
         try:
             sent = injecting.apply(
                 body, Format.CHAT, AgentOptions(sections=options), told=SectionInputs(focus="Bed")
@@ -222,13 +220,13 @@ def test_required_sections_are_complete_and_the_lowest_priorities_are_cut_first(
         finally:
             injecting.sources.close()
 
-    found = {name: sum(f"{kinds[name]}x{number}x" in sent for number in range(words[name])) for name in PLACES}
+    fitted = {name: sum(f"{kinds[name]}x{number}x" in sent for number in range(text[name])) for name in PLACES}
     for name, priority in priorities.items():
         if priority is Priority.REQUIRED:
-            assert found[name] == words[name]
-        elif found[name] < words[name]:
+            assert fitted[name] == text[name]
+        elif fitted[name] < text[name]:
             lower = [other for other in PLACES if RANKS[priorities[other]] > RANKS[priority]]
-            assert not any(found[other] for other in lower)
+            assert not any(fitted[other] for other in lower)
 
 
 @settings(max_examples=limit_examples(60), deadline=None)
@@ -237,7 +235,7 @@ def test_a_small_window_keeps_required_sections(sections: list[Section], room: i
     limit = 5_000
     prepared = prepare_sections(sections, Budget(), limit)
 
-    found = fit_in_room(
+    fitted = fit_in_room(
         prepared,
         parse_ladder(ladder),
         limit_tokens=limit,
@@ -245,28 +243,28 @@ def test_a_small_window_keeps_required_sections(sections: list[Section], room: i
         gauge=counter_for("gpt-4o").text_meter,
     )
 
-    sent = texts_in(found)
+    sent = section_texts(fitted)
     required = [section for section in sections if section.priority is Priority.REQUIRED]
     assert all(sent[section.name] == section.text for section in required)
-    assert found.count.upper <= room or set(sent) == {section.name for section in required}
+    assert fitted.count.upper <= room or set(sent) == {section.name for section in required}
 
 
 @settings(max_examples=limit_examples(40), deadline=None)
 @given(
     window=st.integers(120, 3_000),
-    words=st.integers(1, 400),
+    text=st.integers(1, 400),
     api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
     data=st.data(),
 )
 def test_optional_sections_never_make_a_request_too_large(
-    ana: Garden, window: int, words: int, api_format: Format, data: st.DataObject
+    agent: AgentSetup, window: int, text: int, api_format: Format, data: st.DataObject
 ) -> None:
     model = data.draw(st.sampled_from(MODELS[api_format]))
     optional = Budget(sections={"workspace/IDENTITY.md": SectionRule(priority=Priority.HIGH)})
-    options = AgentOptions(sections=replace(ana.sections, limits=optional), window_tokens=window)
-    body = request_of(api_format, model, "water " * words)
+    options = AgentOptions(sections=replace(agent.sections, limits=optional), window_tokens=window)
+    body = make_request(api_format, model, "water " * text)
 
-    context = ana.injecting.apply(body, api_format, options)
+    context = agent.injecting.apply(body, api_format, options)
 
     before = context.counter.count_request(context.original).total
     after = context.counter.count_request(context.request).total
@@ -286,7 +284,7 @@ def test_optional_sections_never_make_a_request_too_large(
     data=st.data(),
 )
 def test_injection_only_inserts_into_what_the_client_sent(
-    ana: Garden, texts: list[str], api_format: Format, data: st.DataObject
+    agent: AgentSetup, texts: list[str], api_format: Format, data: st.DataObject
 ) -> None:
     model = data.draw(st.sampled_from(MODELS[api_format]))
     key = "input" if api_format is Format.RESPONSES else "messages"
@@ -296,7 +294,7 @@ def test_injection_only_inserts_into_what_the_client_sent(
         key: [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)],
     }
 
-    context = ana.injecting.apply(body, api_format, AgentOptions(sections=ana.sections))
+    context = agent.injecting.apply(body, api_format, AgentOptions(sections=agent.sections))
 
     sent = [message for message in sent_body(context)[key] if message["role"] != "system"]
     for mine, theirs in zip(sent, body[key], strict=True):
@@ -316,11 +314,11 @@ def test_a_truncated_stable_section_has_one_of_few_sizes(tokens: int, limit: int
     assert size in {0, *(step >> halves for halves in range(9))} or size % step == 0
 
 
-def test_a_rule_applies_to_its_section(ana: Garden) -> None:
-    options = replace(ana.sections, limits=Budget(sections={"context": SectionRule(enabled=False)}))
+def test_a_rule_applies_to_its_section(agent: AgentSetup) -> None:
+    options = replace(agent.sections, limits=Budget(sections={"context": SectionRule(enabled=False)}))
 
-    context = ana.injecting.apply(
-        request_of(Format.ANTHROPIC, "claude-sonnet-4-5", "Hello"),
+    context = agent.injecting.apply(
+        make_request(Format.ANTHROPIC, "claude-sonnet-4-5", "Hello"),
         Format.ANTHROPIC,
         AgentOptions(sections=options),
     )

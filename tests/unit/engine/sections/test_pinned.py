@@ -40,7 +40,7 @@ def sections(tmp_path: Path) -> SectionOptions:
     return only_sections(made, workspace=made.workspace, memory=made.memory)
 
 
-def sent(
+def send(
     injecting: SectionInjection,
     sections: SectionOptions | None,
     *messages: Any,
@@ -51,19 +51,19 @@ def sent(
     return sent_body(injecting.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections)))
 
 
-def told(body: dict[str, Any]) -> list[int]:
-    """The messages behind which something was said."""
+def pinned_messages(body: dict[str, Any]) -> list[int]:
+    """The messages after which something is pinned."""
     return [at for at, message in enumerate(body["messages"]) if HEADING in str(message)]
 
 
 def test_a_pinned_text_is_at_the_same_place_in_every_later_request(sections: SectionOptions) -> None:
     injecting = SectionInjection()
 
-    first = sent(injecting, sections, FIRST)
-    then = sent(injecting, sections, FIRST, CALL, RESULT)
-    later = sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    first = send(injecting, sections, FIRST)
+    then = send(injecting, sections, FIRST, CALL, RESULT)
+    later = send(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
-    assert (told(first), told(then), told(later)) == ([0], [0], [0, 4])
+    assert (pinned_messages(first), pinned_messages(then), pinned_messages(later)) == ([0], [0], [0, 4])
     assert then["messages"][0] == later["messages"][0] == first["messages"][0]
     assert then["system"] == later["system"] == first["system"]
     assert later["messages"][1:4] == [CALL, RESULT, ANSWER]
@@ -72,19 +72,19 @@ def test_a_pinned_text_is_at_the_same_place_in_every_later_request(sections: Sec
 
 def test_a_repeated_request_has_the_same_bytes(sections: SectionOptions) -> None:
     injecting = SectionInjection()
-    sent(injecting, sections, FIRST)
+    send(injecting, sections, FIRST)
 
-    once, twice = (sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN) for _ in range(2))
+    once, twice = (send(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN) for _ in range(2))
 
     assert once == twice
 
 
 def test_a_fork_keeps_pinned_texts_from_before_it(sections: SectionOptions) -> None:
     injecting = SectionInjection()
-    first = sent(injecting, sections, FIRST)
-    sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    first = send(injecting, sections, FIRST)
+    send(injecting, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
-    fork = sent(injecting, sections, FIRST, CALL, RESULT, ANSWER, {"role": "user", "content": "And bed 3?"})
+    fork = send(injecting, sections, FIRST, CALL, RESULT, ANSWER, {"role": "user", "content": "And bed 3?"})
 
     assert fork["messages"][0] == first["messages"][0]
     assert fork["messages"][1] == CALL
@@ -94,30 +94,30 @@ def test_sections_are_injected_once_per_turn_for_older_thinking_models(sections:
     injecting = SectionInjection()
     thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
 
-    first = sent(injecting, sections, FIRST, model="claude-opus-4-1", **thinking)
-    then = sent(injecting, sections, FIRST, CALL, RESULT, model="claude-opus-4-1", **thinking)
-    without = sent(injecting, sections, FIRST, CALL, RESULT, model="claude-opus-4-1")
+    first = send(injecting, sections, FIRST, model="claude-opus-4-1", **thinking)
+    then = send(injecting, sections, FIRST, CALL, RESULT, model="claude-opus-4-1", **thinking)
+    without = send(injecting, sections, FIRST, CALL, RESULT, model="claude-opus-4-1")
 
     assert then["messages"] == [first["messages"][0], CALL, RESULT]
-    assert told(without) == [2]
+    assert pinned_messages(without) == [2]
 
 
-def thoughts(body: dict[str, Any]) -> int:
+def thinking_blocks(body: dict[str, Any]) -> int:
     return str(body["messages"]).count("'thinking':")
 
 
 def test_thinking_after_unknown_sections_is_dropped_and_later_thinking_is_kept(
     sections: SectionOptions,
 ) -> None:
-    sent(SectionInjection(), sections, FIRST)
+    send(SectionInjection(), sections, FIRST)
     another = SectionInjection()
 
-    cold = sent(another, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    cold = send(another, sections, FIRST, CALL, RESULT, ANSWER, AGAIN)
     call = {**CALL, "content": [CALL["content"][0], {**CALL["content"][1], "id": "t2"}]}
     result = {"role": "user", "content": [{**RESULT["content"][0], "tool_use_id": "t2"}]}
-    warm = sent(another, sections, FIRST, CALL, RESULT, ANSWER, AGAIN, call, result)
+    warm = send(another, sections, FIRST, CALL, RESULT, ANSWER, AGAIN, call, result)
 
-    assert thoughts(cold) == 0
+    assert thinking_blocks(cold) == 0
     assert warm["messages"][5] == call
     assert warm["messages"][:5] == cold["messages"]
 
@@ -125,25 +125,25 @@ def test_thinking_after_unknown_sections_is_dropped_and_later_thinking_is_kept(
 def test_a_changed_system_prompt_drops_earlier_thinking(tmp_path: Path, sections: SectionOptions) -> None:
     unkept = replace(sections, workspace_cache=replace(sections.workspace_cache, enabled=False))
     injecting = SectionInjection()
-    sent(injecting, unkept, FIRST)
-    same = sent(injecting, unkept, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    send(injecting, unkept, FIRST)
+    same = send(injecting, unkept, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
     (tmp_path / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
-    changed = sent(injecting, unkept, FIRST, CALL, RESULT, ANSWER, AGAIN, ANSWER, FIRST)
+    changed = send(injecting, unkept, FIRST, CALL, RESULT, ANSWER, AGAIN, ANSWER, FIRST)
 
-    assert thoughts(same) == 1
-    assert thoughts(changed) == 0
+    assert thinking_blocks(same) == 1
+    assert thinking_blocks(changed) == 0
     assert "Has tulips." in str(changed["system"])
 
 
 def test_turning_sections_off_drops_the_thinking_after_them(sections: SectionOptions) -> None:
     injecting = SectionInjection()
-    sent(injecting, sections, FIRST)
+    send(injecting, sections, FIRST)
 
-    off = sent(injecting, None, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    off = send(injecting, None, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
-    assert told(off) == []
-    assert thoughts(off) == 0
+    assert pinned_messages(off) == []
+    assert thinking_blocks(off) == 0
 
 
 @pytest.mark.parametrize("nothing", [None, SectionOptions()])
@@ -151,15 +151,15 @@ def test_a_conversation_without_sections_keeps_its_thinking(
     sections: SectionOptions, nothing: SectionOptions | None
 ) -> None:
     injecting = SectionInjection()
-    sent(injecting, sections, AGAIN)  # another one of the same agent
+    send(injecting, sections, AGAIN)  # another conversation of the same agent
 
-    found = sent(injecting, nothing, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    found = send(injecting, nothing, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
     assert found["messages"] == [FIRST, CALL, RESULT, ANSWER, AGAIN]
 
 
 def test_the_provider_is_asked_to_drop_thinking_during_a_turn(sections: SectionOptions) -> None:
-    sent(SectionInjection(), sections, FIRST)
+    send(SectionInjection(), sections, FIRST)
     another = SectionInjection()
     body = {
         "model": MODEL,
@@ -180,11 +180,11 @@ def test_without_room_to_repeat_them_pinned_texts_and_their_thinking_are_dropped
     sections: SectionOptions,
 ) -> None:
     injecting = SectionInjection()
-    sent(injecting, sections, FIRST)
+    send(injecting, sections, FIRST)
     body = {"model": MODEL, "max_tokens": 50, "messages": [FIRST, CALL, RESULT, ANSWER, AGAIN]}
 
     context = injecting.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections, window_tokens=230))
 
-    assert thoughts(sent_body(context)) == 0
-    assert told(sent_body(context)) == []
+    assert thinking_blocks(sent_body(context)) == 0
+    assert pinned_messages(sent_body(context)) == []
     assert "You are Ana" in str(sent_body(context)["system"])

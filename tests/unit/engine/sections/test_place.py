@@ -76,7 +76,7 @@ def test_turn_sections_follow_tool_results(sections: SectionOptions) -> None:
     found = sent_body(context)["messages"]
     assert found[:2] == messages[:2]
     assert found[2]["content"][0] == result
-    assert "Bed 7 gets water on day 7." in found[2]["content"][2]["text"]  # the user's last words are the query
+    assert "Bed 7 gets water on day 7." in found[2]["content"][2]["text"]  # the user's last text is the query
     assert set(context.transient_places) == {
         Place(Area.MESSAGES, 2, block) for block in range(1, len(found[2]["content"]))
     }
@@ -273,7 +273,7 @@ def test_a_request_of_an_agent_without_sections_is_unchanged() -> None:
 def test_a_provider_that_takes_no_blocks_is_logged_once(
     sections: SectionOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: the warning was made by a function that nobody called."""
+    """Defect: the function that made the warning was never called."""
     injecting = SectionInjection()
     chat = {"model": "gemini-2.5-pro", "messages": [HELLO]}
     for _ in range(2):

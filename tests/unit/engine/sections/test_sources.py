@@ -28,11 +28,11 @@ HELLO: dict[str, Any] = {
 QUICK = WorkspaceCacheOptions(watch_debounce_ms=10)
 
 
-def sent(injecting: SectionInjection, sections: SectionOptions) -> str:
+def send(injecting: SectionInjection, sections: SectionOptions) -> str:
     return injecting.apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections)).request.body.decode()
 
 
-def until(check: Callable[[], bool]) -> None:
+def wait_until(check: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not check():
         assert time.monotonic() < deadline
@@ -43,13 +43,13 @@ def test_a_changed_workspace_is_in_the_next_request_and_counted(tmp_path: Path) 
     made = garden_sections(tmp_path)
     sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
     injecting = SectionInjection()
-    first = sent(injecting, sections)
-    again = sent(injecting, sections)
+    first = send(injecting, sections)
+    again = send(injecting, sections)
     root = str(tmp_path / "workspace")
     time.sleep(0.2)  # until it is watched
 
     (tmp_path / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
-    until(lambda: "Has tulips." in sent(injecting, sections))
+    wait_until(lambda: "Has tulips." in send(injecting, sections))
 
     counts = injecting.sources.workspace_counts()[root]
     injecting.sources.close()
@@ -64,13 +64,13 @@ def test_a_vanished_workspace_file_keeps_its_content_and_is_reported(tmp_path: P
     made = garden_sections(tmp_path)
     sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
     injecting = SectionInjection()
-    before = sent(injecting, sections)
+    before = send(injecting, sections)
     time.sleep(0.2)
 
     (tmp_path / "workspace" / "USER.md").unlink()
-    until(lambda: bool(sent(injecting, sections) and injecting.problems))
+    wait_until(lambda: bool(send(injecting, sections) and injecting.problems))
 
-    assert sent(injecting, sections) == before
+    assert send(injecting, sections) == before
     injecting.sources.close()
     assert injecting.problems[0].step == "sections/workspace"
     assert "no longer there" in injecting.problems[0].reason
@@ -80,7 +80,7 @@ def test_an_unreadable_memory_is_left_out_and_reported(tmp_path: Path) -> None:
     sections = replace(garden_sections(tmp_path), memory=MemoryOptions(paths=(str(tmp_path / "nowhere"),)))
     injecting = SectionInjection()
 
-    body = sent(injecting, sections)
+    body = send(injecting, sections)
 
     injecting.sources.close()
     assert "## Memory" not in body
@@ -95,16 +95,16 @@ def test_a_memory_that_comes_back_is_shown_again_with_its_changes(tmp_path: Path
     sections = only_sections(made, memory=MemoryOptions(paths=(str(notes),)))
     clock = [0.0]
     injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
-    assert "Bed 7" not in sent(injecting, sections)
+    assert "Bed 7" not in send(injecting, sections)
 
     notes.mkdir()
     (notes / "a.md").write_text("# Bed 7\n\nGets water on Monday.\n")
     clock[0] += rooms.REFRESH_SECONDS
-    assert "Gets water on Monday." in sent(injecting, sections)
+    assert "Gets water on Monday." in send(injecting, sections)
 
     (notes / "a.md").write_text("# Bed 7\n\nGets water on Sunday.\n")
     clock[0] += rooms.REFRESH_SECONDS
-    assert "Gets water on Sunday." in sent(injecting, sections)
+    assert "Gets water on Sunday." in send(injecting, sections)
 
 
 def test_a_vanished_folder_of_skills_keeps_its_skills(tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_a_vanished_folder_of_skills_keeps_its_skills(tmp_path: Path) -> None:
     sections = only_sections(made, skills=made.skills)
     clock = [0.0]
     injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
-    before = sent(injecting, sections)
+    before = send(injecting, sections)
 
     (tmp_path / "skills").rename(tmp_path / "away")
     clock[0] += rooms.REFRESH_SECONDS
-    after = sent(injecting, sections)
+    after = send(injecting, sections)
 
     assert "Skill water: waters a bed" in before
     assert after == before
@@ -140,8 +140,8 @@ def test_a_file_is_read_once_for_concurrent_requests(tmp_path: Path) -> None:
     assert counts.misses == 1
 
 
-class Stalled(SectionSources):
-    """Files on a disk that hangs, once it `hangs`."""
+class HangingSources(SectionSources):
+    """Files on a disk that hangs, once `hangs` is set."""
 
     hangs = False
 
@@ -153,13 +153,13 @@ def test_requests_do_not_wait_for_a_hanging_disk_and_use_the_last_workspace(tmp_
     unkept = WorkspaceCacheOptions(enabled=False)
     sections = replace(garden_sections(tmp_path), budget=False, workspace_cache=unkept)
     clock = [0.0]
-    sources = Stalled(clock=lambda: clock[0])
-    before = sent(SectionInjection(sources=sources), sections)
+    sources = HangingSources(clock=lambda: clock[0])
+    before = send(SectionInjection(sources=sources), sections)
 
     sources.hangs = True
     clock[0] += rooms.REFRESH_SECONDS
     stalled = SectionInjection(sources=sources, timeout_seconds=0.05)
-    after = sent(stalled, sections)
+    after = send(stalled, sections)
 
     sources.close()
     assert "## Memory" in before
@@ -171,8 +171,8 @@ def test_requests_do_not_wait_for_a_hanging_disk_and_use_the_last_workspace(tmp_
     assert "takes too long" in stalled.problems[0].reason
 
 
-class Hung(SectionSources):
-    """A memory that is never read to its end."""
+class HangingMemory(SectionSources):
+    """A memory whose load never ends."""
 
     async def _load_memory(self, key: object, cached: LoadedMemory | None) -> LoadedMemory:
         await asyncio.sleep(30)
@@ -183,7 +183,7 @@ def test_a_load_that_others_gave_up_on_is_not_waited_for(tmp_path: Path) -> None
     memory = garden_sections(tmp_path).memory
     assert memory is not None
     clock = [0.0]
-    sources = Hung(clock=lambda: clock[0])
+    sources = HangingMemory(clock=lambda: clock[0])
 
     async def ask() -> float:
         with pytest.raises(TimeoutError):
@@ -207,9 +207,9 @@ def test_an_agent_limits_its_own_sections_within_what_is_allowed(tmp_path: Path)
     def now(text: str) -> str:
         own.write_text(text)
         clock[0] += rooms.REFRESH_SECONDS
-        return sent(injecting, sections)
+        return send(injecting, sections)
 
-    whole = sent(injecting, sections)
+    whole = send(injecting, sections)
     without = now("sections: {time: {enabled: false}}\n")
     asked = now("total_tokens: 9000\n")
     broken = now("total_tokens: many\n")

@@ -17,9 +17,7 @@ from tests.support.scenarios.finished_exchanges import entry
 from tests.support.stores.memory_ledger import Books, Naps
 
 
-class Watching(NullObserver):
-    """Remembers the bills that it is told of."""
-
+class RecordingObserver(NullObserver):
     def __init__(self) -> None:
         self.bills: list[tuple[str, SettlementOutcome]] = []
 
@@ -27,29 +25,31 @@ class Watching(NullObserver):
         self.bills.append((charge.call.id, settled.outcome))
 
 
-def admitting(books: Books, *, most_waiting: int = 10) -> tuple[ObservedAdmission, Watching, Naps]:
-    watching, naps = Watching(), Naps()
-    options = AdmissionOptions(max_waiting=most_waiting)
+def make_admission(
+    ledger: Books, *, max_waiting: int = 10
+) -> tuple[ObservedAdmission, RecordingObserver, Naps]:
+    observer, naps = RecordingObserver(), Naps()
+    options = AdmissionOptions(max_waiting=max_waiting)
     admission = ObservedAdmission(
-        books, clock=lambda: 0.0, options=options, observer=watching, sleep=naps.sleep
+        ledger, clock=lambda: 0.0, options=options, observer=observer, sleep=naps.sleep
     )
-    return admission, watching, naps
+    return admission, observer, naps
 
 
-def bill(call_id: str) -> Charge:
+def make_charge(call_id: str) -> Charge:
     found = entry()
     return replace(found, call=replace(found.call, id=call_id))
 
 
 async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
-    books = Books(never={"never": BadOption("no such call")}, unpriced={"odd"})
-    admission, watching, _ = admitting(books)
+    ledger = Books(never={"never": BadOption("no such call")}, unpriced={"odd"})
+    admission, observer, _ = make_admission(ledger)
 
     for call_id in ("good", "good", "never", "odd"):
-        await admission.settle(bill(call_id))
+        await admission.settle(make_charge(call_id))
     await admission.close()
 
-    assert watching.bills == [
+    assert observer.bills == [
         ("good", SettlementOutcome.BOOKED),
         ("good", SettlementOutcome.KNOWN),
         ("never", SettlementOutcome.LOST),
@@ -64,15 +64,15 @@ async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptu
 async def test_a_waiting_charge_that_can_never_be_stored_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    books = Books(gone=1, never={"late": BadOption("no such call")})
-    admission, watching, naps = admitting(books)
+    ledger = Books(gone=1, never={"late": BadOption("no such call")})
+    admission, observer, naps = make_admission(ledger)
 
-    await admission.settle(bill("late"))
+    await admission.settle(make_charge("late"))
     assert "the bill of late is waiting: /data/foveate.sqlite: is locked" in caplog.text
     await naps.end()
     await admission.close()
 
-    assert watching.bills == [("late", SettlementOutcome.WAITING)]
+    assert observer.bills == [("late", SettlementOutcome.WAITING)]
     assert admission.lost == 1
     assert "a bill is lost: late of ana" in caplog.text
 
@@ -80,38 +80,38 @@ async def test_a_waiting_charge_that_can_never_be_stored_is_reported(
 async def test_charges_that_could_not_be_recorded_before_the_end_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    books = Books(gone=float("inf"))
-    admission, watching, _ = admitting(books, most_waiting=1)
+    ledger = Books(gone=float("inf"))
+    admission, observer, _ = make_admission(ledger, max_waiting=1)
 
     for call_id in ("one", "two"):
-        await admission.settle(bill(call_id))
+        await admission.settle(make_charge(call_id))
     left = await admission.close()
 
     assert [one.call.id for one in left] == ["one"]
-    assert watching.bills == [("one", SettlementOutcome.WAITING), ("two", SettlementOutcome.LOST)]
+    assert observer.bills == [("one", SettlementOutcome.WAITING), ("two", SettlementOutcome.LOST)]
     assert "a bill is lost: two of ana" in caplog.text
     assert "a bill could not be booked before the end: one of ana" in caplog.text
 
 
 async def test_the_charge_of_a_cancelled_exchange_is_reported_as_waiting() -> None:
-    books = Books(pause=asyncio.Event())
-    admission, watching, _ = admitting(books)
+    ledger = Books(pause=asyncio.Event())
+    admission, observer, _ = make_admission(ledger)
 
-    settling = asyncio.create_task(admission.settle(bill("cut")))
+    settling = asyncio.create_task(admission.settle(make_charge("cut")))
     await asyncio.sleep(0)
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await settling
-    assert watching.bills == [("cut", SettlementOutcome.WAITING)]
+    assert observer.bills == [("cut", SettlementOutcome.WAITING)]
 
-    assert books.pause is not None
-    books.pause.set()
+    assert ledger.pause is not None
+    ledger.pause.set()
     await admission.close()
-    assert books.booked == ["cut"]
+    assert ledger.booked == ["cut"]
 
 
 async def test_a_nearly_spent_cap_is_logged_once_per_account(caplog: pytest.LogCaptureFixture) -> None:
-    admission, _, _ = admitting(Books())
+    admission, _, _ = make_admission(Books())
     caps = [Cap(scope=CapScope.SESSION, dollars=Decimal(1)), Cap(scope=CapScope.CALL, dollars=Decimal(10))]
     for number, (session_id, ceiling) in enumerate([("s", "0.5"), ("s", "0.4"), ("s", "0.05"), ("t", "0.9")]):
         call = replace(entry().call, id=f"call {number}", session_id=session_id)

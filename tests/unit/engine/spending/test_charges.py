@@ -31,15 +31,15 @@ from foveate.model import Area, CacheBreakpoint, Format, Place, Savings, SetPara
 from foveate.prompt_cache.placement.prefix_log import PrefixLog
 from tests.support.servers.sandbox import ManualClock
 from tests.support.stores.recording_ledger import InMemory
-from tests.unit.engine.test_engine import Watching
+from tests.unit.engine.test_engine import RecordingObserver
 
 PRICES = PriceBook()
 AT = 1_800_000_000.0
 OPUS_IN, OPUS_OUT = Decimal("5e-6"), Decimal("25e-6")
 
 
-class Counted:
-    """The steps before: so many tokens, and a mark for so long."""
+class FakeCount:
+    """Replaces the steps before: a count, and a breakpoint with a TTL."""
 
     name = "counted"
 
@@ -52,18 +52,18 @@ class Counted:
             context.breakpoints = (CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="", ttl=self._ttl),)
 
 
-class Till:
-    """An engine of nothing but money, and its ledger."""
+class CappedEngine:
+    """An engine with caps and charges only, and its ledger."""
 
     def __init__(
         self, *caps: Cap, tokens: int = 1_000, ttl: Ttl | None = None, prices: PriceBook = PRICES
     ) -> None:
-        self.ledger, self.clock, self.watching = InMemory(), ManualClock(), Watching()
+        self.ledger, self.clock, self.watching = InMemory(), ManualClock(), RecordingObserver()
         self.admission = Admission(self.ledger, clock=self.clock)
         money = SpendingOptions(caps=caps, prices=prices)
         book = RecordCharges(self.admission, lambda: money, SessionStates())
         self.engine = Engine(
-            steps=(Counted(tokens, ttl), EnforceCaps(self.admission, lambda: money)),
+            steps=(FakeCount(tokens, ttl), EnforceCaps(self.admission, lambda: money)),
             background_hooks=(),
             record_charge=book.record_charge,
             session_hooks=(book,),
@@ -75,13 +75,13 @@ class Till:
         )
         self._calls = 0
 
-    async def prepared(self, **said: Any) -> Exchange:
+    async def prepare(self, **said: Any) -> Exchange:
         body = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "Hi"}], **said}
         is_claude = body["model"].startswith("claude")
         raw = json.dumps({"max_tokens": 100, **body}).encode()
-        return await self.sent(raw, Format.ANTHROPIC if is_claude else Format.CHAT)
+        return await self.prepare_and_send(raw, Format.ANTHROPIC if is_claude else Format.CHAT)
 
-    async def sent(self, body: bytes, api_format: Format = Format.ANTHROPIC) -> Exchange:
+    async def prepare_and_send(self, body: bytes, api_format: Format = Format.ANTHROPIC) -> Exchange:
         self._calls += 1
         return await self.engine.prepare(
             RoutedRequest(
@@ -95,7 +95,7 @@ class Till:
         )
 
     @property
-    def entry(self) -> Charge:
+    def charge(self) -> Charge:
         (found,) = self.ledger.settled
         return found
 
@@ -106,10 +106,10 @@ def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE)
 
 @pytest.mark.parametrize(("ttl", "times"), [(None, "1.25"), (Ttl.FIVE_MINUTES, "1.25"), (Ttl.ONE_HOUR, "2")])
 async def test_the_cost_ceiling_includes_the_ttl_of_the_input(ttl: Ttl | None, times: str) -> None:
-    till = Till(total("1"), ttl=ttl)
-    exchange = await till.prepared()
+    capped = CappedEngine(total("1"), ttl=ttl)
+    exchange = await capped.prepare()
 
-    (reserved,) = till.ledger.reserved
+    (reserved,) = capped.ledger.reserved
     assert reserved.dollars >= 1_000 * OPUS_IN * Decimal(times) + 100 * OPUS_OUT
     assert reserved.dollars < (1_000 * OPUS_IN * Decimal(times) + 100 * OPUS_OUT) * Decimal("1.2")
     assert exchange.context is not None
@@ -118,16 +118,16 @@ async def test_the_cost_ceiling_includes_the_ttl_of_the_input(ttl: Ttl | None, t
 
 async def test_the_ttl_of_a_clients_breakpoint_is_priced() -> None:
     text = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    till = Till(total("1"))
-    await till.prepared(messages=[{"role": "user", "content": [text]}])
+    capped = CappedEngine(total("1"))
+    await capped.prepare(messages=[{"role": "user", "content": [text]}])
 
-    assert till.ledger.reserved[0].dollars >= 1_000 * OPUS_IN * 2
+    assert capped.ledger.reserved[0].dollars >= 1_000 * OPUS_IN * 2
 
 
 async def test_an_uncounted_call_is_rejected_under_a_cap() -> None:
     with pytest.raises(CapUncheckable):
-        await Till(total("1"), tokens=0).prepared()
-    await Till(total("1", UnknownPricePolicy.ALLOW), tokens=0).prepared()
+        await CappedEngine(total("1"), tokens=0).prepare()
+    await CappedEngine(total("1", UnknownPricePolicy.ALLOW), tokens=0).prepare()
 
 
 @pytest.mark.parametrize(
@@ -135,103 +135,103 @@ async def test_an_uncounted_call_is_rejected_under_a_cap() -> None:
     [
         b"not JSON",
         b'{"model": "claude-opus-4-5", "messages": "Hi"}',
-        # Defect: names of any length were remembered, thousands of them.
+        # Defect: thousands of names of any length were remembered.
         b'{"model": "claude-%b", "messages": [{"role": "user", "content": "Hi"}]}' % (b"x" * 1_000),
     ],
 )
 async def test_an_unreadable_request_is_rejected_under_a_cap_and_sent_without_one(body: bytes) -> None:
-    """Defect: it was sent as it came, whatever the caps."""
+    """Defect: it was sent in spite of the caps."""
     with pytest.raises(CapUncheckable, match="cannot be read"):
-        await Till(total("1")).sent(body)
+        await CappedEngine(total("1")).prepare_and_send(body)
     for caps in (
         [],
         [total("1", UnknownPricePolicy.ALLOW)],
         [Cap(scope=CapScope.DAY, dollars=Decimal(1), agent="bo")],
     ):
-        till = Till(*caps)
-        assert (await till.sent(body)).upstream_request.body == body
-        assert till.ledger.open == {}
+        capped = CappedEngine(*caps)
+        assert (await capped.prepare_and_send(body)).upstream_request.body == body
+        assert capped.ledger.open == {}
 
 
 async def test_a_spent_cap_that_allows_unknown_costs_rejects_unreadable_requests() -> None:
     with pytest.raises(CapExceeded):
-        await Till(total("0", UnknownPricePolicy.ALLOW)).sent(b"not JSON")
+        await CappedEngine(total("0", UnknownPricePolicy.ALLOW)).prepare_and_send(b"not JSON")
 
 
 async def test_a_call_that_exceeds_the_cap_is_rejected() -> None:
     with pytest.raises(CapExceeded):
-        await Till(total("0.001")).prepared()
+        await CappedEngine(total("0.001")).prepare()
 
 
-WHOLE = json.dumps({"type": "message", "usage": {"input_tokens": 1_000, "output_tokens": 50}}).encode()
+COMPLETE = json.dumps({"type": "message", "usage": {"input_tokens": 1_000, "output_tokens": 50}}).encode()
 
 
-async def booked(till: Till) -> Charge:
-    exchange = await till.prepared()
+async def recorded_charge(capped: CappedEngine) -> Charge:
+    exchange = await capped.prepare()
     exchange.on_response_start(200, is_streaming=False)
-    exchange.on_chunk(WHOLE)
+    exchange.on_chunk(COMPLETE)
     exchange.flush()
     exchange.finish()
     await exchange.wait_until_completed()
-    return till.entry
+    return capped.charge
 
 
 async def test_a_charge_is_recorded_and_releases_the_reservation() -> None:
-    till = Till(total("1"))
+    capped = CappedEngine(total("1"))
 
-    await booked(till)
+    await recorded_charge(capped)
 
-    assert till.entry.dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
-    assert (till.entry.usage.output_tokens, till.entry.is_partial) == (50, False)
-    assert till.ledger.open == {}
+    assert capped.charge.dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
+    assert (capped.charge.usage.output_tokens, capped.charge.is_partial) == (50, False)
+    assert capped.ledger.open == {}
 
 
 async def test_a_charge_too_large_to_store_has_an_unknown_price() -> None:
-    """Defect: the ledger had none, and the metrics billions."""
-    till = Till(total("1"))
-    exchange = await till.prepared()
+    """Defect: the ledger had no price, and the metrics had billions."""
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare()
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"usage": {"input_tokens": 1000, "output_tokens": 9007199254740991}}')
     exchange.flush()
     exchange.finish()
     await exchange.wait_until_completed()
 
-    assert (till.entry.dollars, till.entry.savings) == (None, Savings())
-    assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars
+    assert (capped.charge.dollars, capped.charge.savings) == (None, Savings())
+    assert capped.ledger.spent["total"] == capped.ledger.reserved[0].dollars
 
 
-class NoCeilings(PriceBook):
-    """Prices that fail for what a call may cost."""
+class FailingCeilings(PriceBook):
+    """Prices that fail for ceilings."""
 
     def ceiling(self, *_: Any, **__: Any) -> Decimal | None:
         raise ZeroDivisionError
 
 
 async def test_the_estimate_is_recorded_with_and_without_a_cap() -> None:
-    capped = Till(total("1"))
+    capped = CappedEngine(total("1"))
 
-    estimated = (await booked(capped)).estimated_dollars
+    estimated = (await recorded_charge(capped)).estimated_dollars
 
     assert estimated == capped.ledger.reserved[0].dollars
-    assert (await booked(Till())).estimated_dollars == estimated
+    assert (await recorded_charge(CappedEngine())).estimated_dollars == estimated
 
 
 async def test_a_charge_is_recorded_if_its_ceiling_cannot_be_computed() -> None:
-    till = Till(prices=NoCeilings())
+    capped = CappedEngine(prices=FailingCeilings())
 
-    assert (await booked(till)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
-    assert till.entry.estimated_dollars is None
-    assert [problem.step for problem in till.watching.problems] == ["cost"]
+    assert (await recorded_charge(capped)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
+    assert capped.charge.estimated_dollars is None
+    assert [problem.step for problem in capped.watching.problems] == ["cost"]
 
 
-class NoLogs(PrefixLogs):
+class FailingLogs(PrefixLogs):
     """Logs that cannot be opened."""
 
     def open(self, agent: str) -> PrefixLog:
         raise ZeroDivisionError(agent)
 
 
-class Injected:
+class InjectText:
     """A step that changes the request."""
 
     name = "fold"
@@ -242,60 +242,60 @@ class Injected:
 
 
 async def test_a_call_whose_simulation_fails_is_recorded_and_not_compared() -> None:
-    till = Till()
-    steps: Sequence[Step] = (Injected(), ReadSimulatedPrompts(), *till.engine.steps)
-    remember = (SimulateSavings(SessionStates(), NoLogs()), *till.engine.session_hooks)
-    till.engine = replace(till.engine, steps=steps, session_hooks=remember)
+    capped = CappedEngine()
+    steps: Sequence[Step] = (InjectText(), ReadSimulatedPrompts(), *capped.engine.steps)
+    remember = (SimulateSavings(SessionStates(), FailingLogs()), *capped.engine.session_hooks)
+    capped.engine = replace(capped.engine, steps=steps, session_hooks=remember)
 
-    found = await booked(till)
+    found = await recorded_charge(capped)
 
     assert (found.dollars, found.savings) == (1_000 * OPUS_IN + 50 * OPUS_OUT, Savings())
-    assert [problem.step for problem in till.watching.problems] == ["SimulateSavings"]
+    assert [problem.step for problem in capped.watching.problems] == ["SimulateSavings"]
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 529])
 async def test_an_error_is_not_charged_and_releases_the_reservation(status: int) -> None:
-    till = Till(total("1"))
-    exchange = await till.prepared()
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare()
     exchange.on_response_start(status, is_streaming=False)
     exchange.on_chunk(b"{}")
     exchange.flush()
     exchange.finish()
     await exchange.wait_until_completed()
 
-    assert (till.ledger.settled, till.ledger.open) == ([], {})
+    assert (capped.ledger.settled, capped.ledger.open) == ([], {})
 
 
 async def test_a_call_that_did_not_reach_the_provider_is_not_charged() -> None:
-    till = Till(total("1"))
-    exchange = await till.prepared()
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare()
     exchange.mark_unsent()
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
 
-    assert (till.ledger.settled, till.ledger.open) == ([], {})
+    assert (capped.ledger.settled, capped.ledger.open) == ([], {})
 
 
 async def test_a_client_that_leaves_before_the_response_is_charged_the_reservation() -> None:
-    """Defect: such a call left no trace, so that any number of them went through under a cap."""
-    till = Till(total("1"))
-    exchange = await till.prepared()
+    """Defect: such calls were not recorded, so that any number of them passed under a cap."""
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare()
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
 
-    assert (till.entry.dollars, till.entry.charge, till.entry.is_partial) == (None, None, True)
-    assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars > 0
+    assert (capped.charge.dollars, capped.charge.charge, capped.charge.is_partial) == (None, None, True)
+    assert capped.ledger.spent["total"] == capped.ledger.reserved[0].dollars > 0
 
 
 async def test_a_response_without_usage_is_charged_the_reservation() -> None:
-    till = Till(total("1"))
-    exchange = await till.prepared()
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare()
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"content": [')
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
 
-    assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars
+    assert capped.ledger.spent["total"] == capped.ledger.reserved[0].dollars
 
 
 def chat_chunk(text: str) -> bytes:
@@ -303,9 +303,9 @@ def chat_chunk(text: str) -> bytes:
 
 
 async def test_an_interrupted_stream_is_charged_its_input_and_output_so_far() -> None:
-    """Defect: a client that cut each stream before its bill was never charged anything."""
-    till = Till(total("1"))
-    exchange = await till.prepared(model="gpt-4.1", max_tokens=32_000, stream=True)
+    """Defect: a client that cut each stream before its usage was never charged."""
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare(model="gpt-4.1", max_tokens=32_000, stream=True)
     exchange.on_response_start(200, is_streaming=True)
     for _ in range(100):
         exchange.on_chunk(chat_chunk("word "))
@@ -313,20 +313,20 @@ async def test_an_interrupted_stream_is_charged_its_input_and_output_so_far() ->
     await exchange.wait_until_completed()
 
     least = 1_000 * Decimal("2e-6") + 100 * Decimal("8e-6")
-    assert (till.entry.dollars, till.entry.is_partial) == (None, True)
-    assert least <= till.ledger.spent["total"] <= 3 * least < till.ledger.reserved[0].dollars
+    assert (capped.charge.dollars, capped.charge.is_partial) == (None, True)
+    assert least <= capped.ledger.spent["total"] <= 3 * least < capped.ledger.reserved[0].dollars
 
 
 async def test_hidden_thinking_is_charged_by_its_duration() -> None:
-    till = Till(total("1"))
-    exchange = await till.prepared(model="gpt-5", max_tokens=32_000, stream=True)
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare(model="gpt-5", max_tokens=32_000, stream=True)
     exchange.on_response_start(200, is_streaming=True)
-    till.clock.now += 20
+    capped.clock.now += 20
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
 
-    assert till.ledger.spent["total"] >= 20 * 100 * Decimal("10e-6")
-    assert till.ledger.spent["total"] <= till.ledger.reserved[0].dollars
+    assert capped.ledger.spent["total"] >= 20 * 100 * Decimal("10e-6")
+    assert capped.ledger.spent["total"] <= capped.ledger.reserved[0].dollars
 
 
 START = b'data: {"type": "message_start", "message": {"usage": {"input_tokens": 900, "output_tokens": 1}}}\n\n'
@@ -337,9 +337,9 @@ ERROR = b'data: {"type": "error", "error": {"type": "overloaded_error", "message
 
 @pytest.mark.parametrize("cut", [True, False])
 async def test_partial_usage_has_an_unknown_price(cut: bool) -> None:
-    """Defect: Anthropic's first event was taken for the bill, with one token for the whole answer."""
-    till = Till(total("1"))
-    exchange = await till.prepared(stream=True, max_tokens=5_000)
+    """Defect: Anthropic's first event was taken for the usage, with one output token."""
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare(stream=True, max_tokens=5_000)
     exchange.on_response_start(200, is_streaming=True)
     for piece in (START, *[DELTA] * 200, *([] if cut else [ERROR])):
         exchange.on_chunk(piece)
@@ -348,20 +348,20 @@ async def test_partial_usage_has_an_unknown_price(cut: bool) -> None:
     exchange.finish(is_interrupted=cut)
     await exchange.wait_until_completed()
 
-    assert till.entry.dollars is None
-    assert till.entry.is_partial
-    assert till.ledger.spent["total"] >= 900 * OPUS_IN + 400 * OPUS_OUT
+    assert capped.charge.dollars is None
+    assert capped.charge.is_partial
+    assert capped.ledger.spent["total"] >= 900 * OPUS_IN + 400 * OPUS_OUT
 
 
 async def test_usage_received_before_the_client_left_is_recorded() -> None:
-    till = Till(total("1"))
-    exchange = await till.prepared(stream=True)
+    capped = CappedEngine(total("1"))
+    exchange = await capped.prepare(stream=True)
     exchange.on_response_start(200, is_streaming=True)
     exchange.on_chunk(START + DELTA + END)
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
 
-    assert till.entry.dollars == 900 * OPUS_IN + 42 * OPUS_OUT
+    assert capped.charge.dollars == 900 * OPUS_IN + 42 * OPUS_OUT
 
 
 @pytest.mark.slow
@@ -374,17 +374,17 @@ async def test_usage_received_before_the_client_left_is_recorded() -> None:
 async def test_charges_never_exceed_the_cap_whatever_clients_do(
     clients: Sequence[tuple[str, int, int]],
 ) -> None:
-    """Always, with a provider that stops to write when nobody reads: what it bills is within the cap."""
+    """The provider stops writing when nobody reads; its charges stay within the cap."""
     cap = Decimal("0.03")
-    till = Till(Cap(scope=CapScope.TOTAL, dollars=cap))
+    capped = CappedEngine(Cap(scope=CapScope.TOTAL, dollars=cap))
     billed = ceiling = Decimal(0)
     for does, input_tokens, written in clients:
         input_tokens *= 10
         try:
-            exchange = await till.prepared(model="gpt-4.1", max_tokens=100, stream=True)
+            exchange = await capped.prepare(model="gpt-4.1", max_tokens=100, stream=True)
         except CallRefused:
             continue
-        ceiling = till.ledger.reserved[-1].dollars
+        ceiling = capped.ledger.reserved[-1].dollars
         if does == "error":
             exchange.on_response_start(500, is_streaming=False)
         elif does != "gone":
@@ -403,4 +403,4 @@ async def test_charges_never_exceed_the_cap_whatever_clients_do(
         await exchange.wait_until_completed()
 
     assert billed <= cap + ceiling
-    assert till.ledger.open == {}
+    assert capped.ledger.open == {}

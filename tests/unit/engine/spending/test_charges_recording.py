@@ -27,12 +27,12 @@ from foveate.model import Format, Savings, TokenCount
 from tests.support.scenarios.compactors import COMPLETE_SUMMARY
 from tests.support.servers.sandbox import ManualClock
 from tests.support.stores.recording_ledger import InMemory
-from tests.unit.engine.background.test_compaction import BODY, MODEL, URL, Asked
-from tests.unit.engine.test_engine import Watching
+from tests.unit.engine.background.test_compaction import BODY, MODEL, URL, ScriptedModel
+from tests.unit.engine.test_engine import RecordingObserver
 
 
-class Jotted:
-    """Remembers what was jotted down, and what is crossed out."""
+class RecordingLog:
+    """Keeps what was appended, and what was marked as recorded."""
 
     def __init__(self) -> None:
         self.bills: list[Charge] = []
@@ -49,11 +49,11 @@ class Jotted:
         self.discarded.append(call_id)
 
 
-class Desk:
-    """An engine of nothing but money, embeddings beside it, and a ledger that both have."""
+class EngineWithLedger:
+    """An engine and embeddings with caps and charges only, and their ledger."""
 
     def __init__(self) -> None:
-        self.ledger, self.notes, clock = InMemory(), Jotted(), ManualClock()
+        self.ledger, self.notes, clock = InMemory(), RecordingLog(), ManualClock()
         self.admission = Admission(self.ledger, clock=clock, write_ahead_log=self.notes)
         self.money = SpendingOptions(caps=(), prices=PriceBook())
         uncounted = CapUncounted(self.admission, lambda: self.money, clock)
@@ -67,7 +67,7 @@ class Desk:
             completion_queue=CompletionQueue(self.admission),
             options=lambda _: AgentOptions(),
             clock=clock,
-            observer=Watching(),
+            observer=RecordingObserver(),
             admit_uncounted=uncounted,
         )
         self.embeddings = EmbeddingsEngine(
@@ -78,7 +78,7 @@ class Desk:
             completion_queue=self.engine.completion_queue,
         )
 
-    async def asked(
+    async def ask(
         self, api_format: Format, *, is_embeddings: bool = False, provider: str = "p", **said: Any
     ) -> Exchange:
         prepare = self.embeddings.prepare if is_embeddings else self.engine.prepare
@@ -118,47 +118,47 @@ HELLO = [{"role": "user", "content": "Hi"}]
 async def test_the_charge_of_a_stream_is_logged_before_its_last_event_is_forwarded(
     api_format: Format, stream: list[bytes], is_broken: bool
 ) -> None:
-    """Defect: it was when the connection to the provider was done, and a process killed until then lost it."""
-    desk = Desk()
+    """Defect: it was logged when the connection to the provider ended, and a process killed before lost it."""
+    setup = EngineWithLedger()
     said = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
-    exchange = await desk.asked(api_format, model="m", max_tokens=9, stream=True, **said)
-    (announced,) = desk.notes.bills
+    exchange = await setup.ask(api_format, model="m", max_tokens=9, stream=True, **said)
+    (announced,) = setup.notes.bills
     assert announced.is_possibly_charged
     exchange.on_response_start(200, is_streaming=True)
     for piece in stream[:-1]:
         exchange.on_chunk(piece)
-        assert desk.notes.bills == [announced]
+        assert setup.notes.bills == [announced]
     assert exchange.on_chunk(stream[-1]) == stream[-1]
-    (_, jotted) = desk.notes.bills
+    (_, jotted) = setup.notes.bills
     exchange.finish(is_interrupted=is_broken)
     await exchange.wait_until_completed()
 
     assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
-    (booked,) = desk.ledger.settled
-    assert replace(booked, savings=Savings()) == jotted  # the rest, which nobody waits for, is added behind it
-    assert desk.notes.bills == [announced, jotted]
-    assert desk.notes.crossed_out == ["call"]
+    (booked,) = setup.ledger.settled
+    assert replace(booked, savings=Savings()) == jotted  # the savings are added later
+    assert setup.notes.bills == [announced, jotted]
+    assert setup.notes.crossed_out == ["call"]
 
 
 async def test_the_charge_of_embeddings_is_logged_like_any_other() -> None:
-    """Defect: it was in no file until it was booked, and a gateway could end before that."""
-    desk = Desk()
-    exchange = await desk.asked(Format.CHAT, is_embeddings=True, model="text-embedding-3-small", input="Hi")
+    """Defect: it was not in a file until it was recorded, and a gateway could end before that."""
+    setup = EngineWithLedger()
+    exchange = await setup.ask(Format.CHAT, is_embeddings=True, model="text-embedding-3-small", input="Hi")
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}')
     exchange.flush()
-    exchange.finish()  # nobody waits for it
-    (announced, jotted) = desk.notes.bills
+    exchange.finish()  # without waiting
+    (announced, jotted) = setup.notes.bills
     assert announced.is_possibly_charged
-    await desk.engine.close()
+    await setup.engine.close()
 
-    assert desk.ledger.settled == [jotted]
-    assert desk.notes.crossed_out == ["call"]
+    assert setup.ledger.settled == [jotted]
+    assert setup.notes.crossed_out == ["call"]
 
 
 async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
-    """Defect: it was in no file until it was booked."""
-    desk = Desk()
+    """Defect: it was not in a file until it was recorded."""
+    setup = EngineWithLedger()
     call = Call(
         id="call",
         agent="ana",
@@ -169,43 +169,43 @@ async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
         at=0.0,
     )
     payment = PaymentOptions(
-        admission=desk.admission,
-        options=lambda: desk.money,
+        admission=setup.admission,
+        options=lambda: setup.money,
         make_call=lambda: call,
         api_format=Format.ANTHROPIC,
     )
-    await PaidClient(Asked(desk.ledger, COMPLETE_SUMMARY), payment, AdmittedCall(call=call)).post_json(
+    await PaidClient(ScriptedModel(setup.ledger, COMPLETE_SUMMARY), payment, AdmittedCall(call=call)).post_json(
         URL, BODY
     )
 
-    announced, *bills = desk.notes.bills
+    announced, *bills = setup.notes.bills
     assert announced.is_possibly_charged
-    assert bills == desk.ledger.settled
-    assert desk.notes.crossed_out == ["call"]
+    assert bills == setup.ledger.settled
+    assert setup.notes.crossed_out == ["call"]
 
 
 @pytest.mark.parametrize("is_embeddings", [False, True])
 async def test_a_rejected_call_is_removed_from_the_log(is_embeddings: bool) -> None:
-    desk = Desk()
+    setup = EngineWithLedger()
     said: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
-    exchange = await desk.asked(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **said)
+    exchange = await setup.ask(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **said)
     exchange.on_response_start(400, is_streaming=False)
     exchange.on_chunk(b"{}")
     exchange.finish()
     await exchange.wait_until_completed()
 
-    assert desk.ledger.settled == []
-    assert desk.notes.discarded == ["call"]
+    assert setup.ledger.settled == []
+    assert setup.notes.discarded == ["call"]
 
 
 async def test_the_cost_ceiling_is_logged_once_it_is_known() -> None:
-    desk = Desk()
-    desk.engine = dataclasses.replace(desk.engine, steps=(CountOne(), *desk.engine.steps))
-    exchange = await desk.asked(
+    setup = EngineWithLedger()
+    setup.engine = dataclasses.replace(setup.engine, steps=(FakeCount(), *setup.engine.steps))
+    exchange = await setup.ask(
         Format.CHAT, provider="openai", model="gpt-5.4", max_completion_tokens=9, messages=HELLO
     )
-    await asyncio.sleep(0)  # what is done while the provider answers
-    before, after = desk.notes.bills
+    await asyncio.sleep(0)  # runs while the provider responds
+    before, after = setup.notes.bills
     assert (before.estimated_dollars, before.estimated_input_tokens) == (None, 7)
     assert after.estimated_dollars is not None
     assert after.charge == after.estimated_dollars
@@ -213,15 +213,13 @@ async def test_the_cost_ceiling_is_logged_once_it_is_known() -> None:
 
     exchange.mark_unsent()
     exchange.finish(is_interrupted=True)
-    desk.admission.announce_ceiling("call", after.estimated_dollars)
+    setup.admission.announce_ceiling("call", after.estimated_dollars)
     await exchange.wait_until_completed()
-    assert len(desk.notes.bills) == 2  # what is over is not noted again
-    assert desk.notes.discarded == ["call"]
+    assert len(setup.notes.bills) == 2  # a finished call is not logged again
+    assert setup.notes.discarded == ["call"]
 
 
-class CountOne:
-    """A step that has counted the request."""
-
+class FakeCount:
     name = "count"
 
     async def apply(self, context: RequestContext) -> None:

@@ -24,24 +24,26 @@ from foveate.tokens import counter_for
 COUNT = TokenCount(tokens=1_000, exact=False, upper=1_200)
 
 
-def asked(api_format: Format = Format.CHAT, **said: Any) -> CostParameters:
-    return read_cost_parameters(formats.parse_request(_body(api_format, said), api_format))
+def read_parameters(api_format: Format = Format.CHAT, **fields: Any) -> CostParameters:
+    return read_cost_parameters(formats.parse_request(_body(api_format, fields), api_format))
 
 
-def bound(window_tokens: int | None, api_format: Format = Format.CHAT, **said: Any) -> CostCeiling | None:
-    request = formats.parse_request(_body(api_format, said), api_format)
+def ceiling_of(
+    window_tokens: int | None, api_format: Format = Format.CHAT, **fields: Any
+) -> CostCeiling | None:
+    request = formats.parse_request(_body(api_format, fields), api_format)
     return compute_cost_ceiling(
         request, COUNT, provider="openai", window_tokens=window_tokens, ttl=Ttl.ONE_HOUR, at=1.8e9
     )
 
 
-def _body(api_format: Format, said: dict[str, Any]) -> bytes:
+def _body(api_format: Format, fields: dict[str, Any]) -> bytes:
     messages = "input" if api_format is Format.RESPONSES else "messages"
-    return json.dumps({"model": "gpt-5", messages: [{"role": "user", "content": "Hi"}], **said}).encode()
+    return json.dumps({"model": "gpt-5", messages: [{"role": "user", "content": "Hi"}], **fields}).encode()
 
 
 @pytest.mark.parametrize(
-    ("said", "limit_tokens"),
+    ("fields", "limit_tokens"),
     [
         ({"max_tokens": 7}, 7),
         ({"max_tokens": 100_000.0}, 100_000),
@@ -57,21 +59,21 @@ def _body(api_format: Format, said: dict[str, Any]) -> bytes:
     ],
 )
 def test_the_largest_limit_counts_and_an_invalid_one_is_none(
-    said: dict[str, Any], limit_tokens: int | None
+    fields: dict[str, Any], limit_tokens: int | None
 ) -> None:
-    assert asked(**said).output_tokens == limit_tokens
-    assert asked(Format.ANTHROPIC, **said).output_tokens == limit_tokens
+    assert read_parameters(**fields).output_tokens == limit_tokens
+    assert read_parameters(Format.ANTHROPIC, **fields).output_tokens == limit_tokens
 
 
 def test_tier_and_region_are_in_the_providers_words() -> None:
-    assert asked(service_tier="priority").tier == "priority"
-    assert asked(Format.ANTHROPIC, speed="fast", service_tier="auto").tier == "fast"
-    assert asked(Format.ANTHROPIC, inference_geo="us").region == "us"
-    assert (asked().tier, asked().region) == ("", None)
+    assert read_parameters(service_tier="priority").tier == "priority"
+    assert read_parameters(Format.ANTHROPIC, speed="fast", service_tier="auto").tier == "fast"
+    assert read_parameters(Format.ANTHROPIC, inference_geo="us").region == "us"
+    assert (read_parameters().tier, read_parameters().region) == ("", None)
 
 
 def test_every_choice_is_charged() -> None:
-    many, odd = bound(None, n=8, max_tokens=100), bound(None, n="all", max_tokens=100)
+    many, odd = ceiling_of(None, n=8, max_tokens=100), ceiling_of(None, n="all", max_tokens=100)
 
     assert many is not None
     assert many.output_tokens == 800
@@ -84,7 +86,7 @@ def test_every_choice_is_charged() -> None:
 def test_without_a_limit_the_output_of_an_unknown_model_may_fill_the_window(
     window_tokens: int | None, output_tokens: int
 ) -> None:
-    found = bound(window_tokens, model="my-model")
+    found = ceiling_of(window_tokens, model="my-model")
 
     assert found is not None
     assert (found.input_tokens, found.output_tokens) == (1_200, output_tokens)
@@ -94,8 +96,8 @@ def test_without_a_limit_the_output_of_an_unknown_model_may_fill_the_window(
     ("model", "output_tokens"), [("gpt-5", 128_000), ("gpt-4.1-mini", 32_768), ("gpt-4o-2024-11-20", 16_384)]
 )
 def test_without_a_limit_the_output_is_bounded_by_the_model(model: str, output_tokens: int) -> None:
-    """Was the rest of the window: a small cap had no room for one short question."""
-    found = bound(1_000_000, model=model)
+    """Defect: it was the rest of the window, so that a small cap had no room for one short question."""
+    found = ceiling_of(1_000_000, model=model)
 
     assert found is not None
     assert found.output_tokens == output_tokens
@@ -103,9 +105,9 @@ def test_without_a_limit_the_output_is_bounded_by_the_model(model: str, output_t
 
 def test_a_limit_is_bounded_by_the_maximum_output_of_the_model() -> None:
     for limit, output_tokens in ((1_000_000, 128_000), (100, 100)):
-        said = {"model": "gpt-5", "max_completion_tokens": limit, "messages": []}
+        fields = {"model": "gpt-5", "max_completion_tokens": limit, "messages": []}
         found = compute_cost_ceiling(
-            formats.parse_request(json.dumps(said).encode(), Format.CHAT),
+            formats.parse_request(json.dumps(fields).encode(), Format.CHAT),
             TokenCount(1_000, True, 1_000),
             provider="openai",
             window_tokens=None,
@@ -118,11 +120,11 @@ def test_a_limit_is_bounded_by_the_maximum_output_of_the_model() -> None:
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "prompt"])
 def test_input_added_by_the_provider_may_fill_the_window(name: str) -> None:
-    found = bound(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
+    found = ceiling_of(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
 
     assert found is not None
     assert found.input_tokens == 50_000
-    assert bound(None, Format.RESPONSES, **{name: "kept_1"}) is None
+    assert ceiling_of(None, Format.RESPONSES, **{name: "kept_1"}) is None
 
 
 WINDOW_TOKENS = 200_000
@@ -135,11 +137,11 @@ CLEARS = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 SUMMARISES = {"edits": [{"type": "compact_20260112"}]}
 
 
-def windows(
-    model: str, api_format: Format, said: dict[str, Any], window_tokens: int | None = WINDOW_TOKENS
+def input_windows(
+    model: str, api_format: Format, fields: dict[str, Any], window_tokens: int | None = WINDOW_TOKENS
 ) -> Any:
-    """How many windows of input are reserved; 0 where it is what is counted, None where nobody can say."""
-    request = formats.parse_request(_body(api_format, {"model": model, **said}), api_format)
+    """How many windows of input are reserved; 0 if only counted input, None if unknown."""
+    request = formats.parse_request(_body(api_format, {"model": model, **fields}), api_format)
     count = counter_for(model).count_request(request)
     found = compute_cost_ceiling(
         request,
@@ -153,18 +155,25 @@ def windows(
     return None if found is None else found.input_tokens // WINDOW_TOKENS
 
 
-def says(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
+def parameter_values(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [*blocks, {"type": "text", "text": "Sum it up."}]}]
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("fields", "expected"),
     [
         ({}, 0),
-        ({"messages": says(BY_URL)}, 1),
-        ({"messages": says(BY_ID)}, 1),
-        ({"messages": says(FOUND)}, 1),
-        ({"messages": says({"type": "image", "source": {"type": "url", "url": "https://example.com/a"}})}, 0),
+        ({"messages": parameter_values(BY_URL)}, 1),
+        ({"messages": parameter_values(BY_ID)}, 1),
+        ({"messages": parameter_values(FOUND)}, 1),
+        (
+            {
+                "messages": parameter_values(
+                    {"type": "image", "source": {"type": "url", "url": "https://example.com/a"}}
+                )
+            },
+            0,
+        ),
         ({"container": "container_1"}, 1),
         ({"mcp_servers": []}, 0),
         ({"mcp_servers": [{"type": "url", "url": "https://example.com", "name": "x"}]}, 11),
@@ -176,14 +185,14 @@ def says(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
         ({"context_management": SUMMARISES}, 2),
     ],
 )
-def test_fetched_input_may_fill_the_window_in_every_pass(said: dict[str, Any], expected: int) -> None:
-    """Defect: for a document by its address, or for searches, the few tokens of the request were reserved."""
-    assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said) == expected
-    assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said, None) == (None if expected else 0)
+def test_fetched_input_may_fill_the_window_in_every_pass(fields: dict[str, Any], expected: int) -> None:
+    """Defect: for a document by URL, or for searches, only the tokens of the request were reserved."""
+    assert input_windows("claude-sonnet-4-6", Format.ANTHROPIC, fields) == expected
+    assert input_windows("claude-sonnet-4-6", Format.ANTHROPIC, fields, None) == (None if expected else 0)
 
 
 @pytest.mark.parametrize(
-    ("api_format", "said", "expected"),
+    ("api_format", "fields", "expected"),
     [
         (Format.CHAT, {"web_search_options": {}}, 1),
         (Format.CHAT, {"web_search_options": None}, 0),
@@ -198,15 +207,15 @@ def test_fetched_input_may_fill_the_window_in_every_pass(said: dict[str, Any], e
     ],
 )
 def test_input_added_by_openai_is_recognised_for_an_empty_object_too(
-    api_format: Format, said: dict[str, Any], expected: int
+    api_format: Format, fields: dict[str, Any], expected: int
 ) -> None:
-    """Defect: `"web_search_options": {}` was taken for none."""
-    assert windows("gpt-5", api_format, said) == expected
+    """Defect: `"web_search_options": {}` was ignored."""
+    assert input_windows("gpt-5", api_format, fields) == expected
 
 
 def test_a_client_tool_includes_the_providers_definition() -> None:
-    plain = bound(None, Format.RESPONSES, max_output_tokens=9)
-    with_tool = bound(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
+    plain = ceiling_of(None, Format.RESPONSES, max_output_tokens=9)
+    with_tool = ceiling_of(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
 
     assert plain is not None
     assert with_tool is not None
@@ -224,7 +233,7 @@ def test_searches_are_charged_individually() -> None:
             searches=searches,
         )
 
-    found = bound(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
+    found = ceiling_of(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
     assert found is not None
     assert found.searches == 3
     assert dollars(3) - dollars(0) == 3 * Decimal("0.01")
@@ -265,7 +274,7 @@ def test_input_is_bounded_by_the_providers_own_window(
     ],
 )
 def test_a_breakpoint_is_found_however_its_name_is_spelled(mark: bytes) -> None:
-    """Defect: a mark for an hour was reserved as one for five minutes where its name had an escape in it."""
+    """Defect: a breakpoint for an hour was reserved as one for five minutes if its name had an escape."""
     block = b'{"type":"text","text":"Hi",' + mark + b"}"
     body = b'{"model":"claude-opus-4-5","messages":[{"role":"user","content":[' + block + b"]}]}"
 
@@ -273,8 +282,8 @@ def test_a_breakpoint_is_found_however_its_name_is_spelled(mark: bytes) -> None:
 
 
 def test_tier_region_and_ttl_are_in_the_price() -> None:
-    prices, usual = PriceBook(), bound(None, max_tokens=1_000)
-    dear = bound(None, max_tokens=1_000, service_tier="priority")
+    prices, usual = PriceBook(), ceiling_of(None, max_tokens=1_000)
+    dear = ceiling_of(None, max_tokens=1_000, service_tier="priority")
 
     assert usual is not None
     assert dear is not None
@@ -302,9 +311,9 @@ def test_gemini_has_its_limits_inside_a_configuration(
     body: dict[str, Any] = {"contents": contents, "generationConfig": config, "serviceTier": "flex"}
     wrapped = {"generateContentRequest": body}
 
-    for said in (body, wrapped):
+    for fields in (body, wrapped):
         found = read_cost_parameters(
-            formats.parse_request(json.dumps(said).encode(), Format.GEMINI, model="gemini-3-pro")
+            formats.parse_request(json.dumps(fields).encode(), Format.GEMINI, model="gemini-3-pro")
         )
         assert (found.output_tokens, found.choices, found.tier) == (limit_tokens, answers, "flex")
 

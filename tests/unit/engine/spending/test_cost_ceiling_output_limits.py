@@ -29,15 +29,15 @@ from foveate.errors import BadEdit, CallRefused, CapExceeded
 from foveate.model import Area, CacheBreakpoint, Format, Place, SetParameter, TokenCount
 from tests.support.servers.sandbox import ManualClock
 from tests.support.stores.recording_ledger import InMemory
-from tests.unit.engine.test_engine import Watching
+from tests.unit.engine.test_engine import RecordingObserver
 
 INPUT_TOKENS = 10_000
-# gpt-6-sol: $2 and $10 for a million tokens, writes 1.25 times as much, at most 128,000 tokens of output.
+# gpt-6-sol: $2 and $10 for a million tokens, cache writes 1.25 times, at most 128,000 tokens of output.
 INPUT_DOLLARS, OUTPUT_PRICE = INPUT_TOKENS * Decimal("2.5e-6"), Decimal("10e-6")
 
 
 class YieldingLedger(InMemory):
-    """A ledger that other calls reach between the question and its answer."""
+    """A ledger that other calls reach while a reservation is made."""
 
     async def reserve(
         self, reservation: Reservation, *, now: float
@@ -60,7 +60,7 @@ class CountTokens:
 
 
 class CappedEngine:
-    """An engine that only holds caps."""
+    """An engine that only enforces caps."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class CappedEngine:
             completion_queue=CompletionQueue(admission),
             options=lambda _: AgentOptions(),
             clock=clock,
-            observer=Watching(),
+            observer=RecordingObserver(),
             admit_uncounted=CapUncounted(admission, lambda: money, clock),
         )
         self._calls = 0
@@ -116,7 +116,7 @@ def cap(dollars: str | Decimal, scope: CapScope = CapScope.DAY, agent: str | Non
     return Cap(scope=scope, dollars=Decimal(dollars), agent=agent)
 
 
-def sent(exchange: Exchange) -> dict[str, Any]:
+def sent_body(exchange: Exchange) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(exchange.upstream_request.body)
     return body
 
@@ -136,7 +136,7 @@ async def test_a_request_whose_ceiling_does_not_fit_gets_a_limit_that_fits() -> 
     engine = CappedEngine(cap(room_for(20_000)))
     exchange = await engine.prepare()
 
-    assert sent(exchange)["max_output_tokens"] == 20_000
+    assert sent_body(exchange)["max_output_tokens"] == 20_000
     assert engine.ledger.reserved[0].dollars == room_for(20_000)
     (done,) = exchange.upstream_request.applied_edits
     assert (done.step, done.edit.reason) == (
@@ -159,7 +159,7 @@ async def test_a_high_limit_leaves_room_for_other_calls_under_a_shared_cap(
 ) -> None:
     exchange = await CappedEngine(cap(room_for(fits), scope)).prepare()
 
-    assert sent(exchange)["max_output_tokens"] == limit
+    assert sent_body(exchange)["max_output_tokens"] == limit
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_a_chat_is_limited_by_the_parameter_that_its_model_accepts(
     engine = CappedEngine(cap("0.5", CapScope.CALL), cap("0.15"))
     exchange = await engine.prepare({"model": model, "n": 2}, api_format=Format.CHAT, provider=provider)
 
-    limits = {key: value for key, value in sent(exchange).items() if key.startswith("max_")}
+    limits = {key: value for key, value in sent_body(exchange).items() if key.startswith("max_")}
     assert list(limits) == [name]
     assert limits[name] >= DEFAULT_MIN_OUTPUT_TOKENS
     assert engine.ledger.reserved[0].dollars <= Decimal("0.15")
@@ -186,7 +186,7 @@ async def test_a_chat_is_limited_by_the_parameter_that_its_model_accepts(
 async def test_the_limit_applies_to_each_of_several_choices() -> None:
     exchange = await CappedEngine(cap(room_for(30_000))).prepare({"n": 3}, api_format=Format.CHAT)
 
-    assert sent(exchange)["max_completion_tokens"] == 10_000
+    assert sent_body(exchange)["max_completion_tokens"] == 10_000
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_the_limit_applies_to_each_of_several_choices() -> None:
         (Format.RESPONSES, {"max_output_tokens": "many"}),
         (Format.CHAT, {"max_tokens": 100_000}),
         (Format.ANTHROPIC, {"model": "claude-opus-4-5", "max_tokens": 60_000}),
-        (Format.ANTHROPIC, {"model": "claude-opus-4-5"}),  # the API requires a limit, and says so itself
+        (Format.ANTHROPIC, {"model": "claude-opus-4-5"}),  # the API requires a limit
     ],
 )
 async def test_limits_that_the_client_set_or_the_api_requires_are_never_changed(
@@ -210,11 +210,11 @@ async def test_limits_that_the_client_set_or_the_api_requires_are_never_changed(
 async def test_a_limit_of_null_is_not_a_limit() -> None:
     exchange = await CappedEngine(cap(room_for(9_000))).prepare({"max_output_tokens": None})
 
-    assert sent(exchange)["max_output_tokens"] == 9_000
+    assert sent_body(exchange)["max_output_tokens"] == 9_000
 
 
 async def test_a_call_is_rejected_with_numbers_if_the_minimum_does_not_fit() -> None:
-    assert sent(await CappedEngine(cap(room_for(4_000))).prepare())["max_output_tokens"] == 4_000
+    assert sent_body(await CappedEngine(cap(room_for(4_000))).prepare())["max_output_tokens"] == 4_000
     with pytest.raises(CapExceeded) as refused:
         await CappedEngine(cap(room_for(3_999))).prepare()
 
@@ -229,7 +229,7 @@ async def test_a_call_is_rejected_with_numbers_if_the_minimum_does_not_fit() -> 
 async def test_the_minimum_is_configurable() -> None:
     exchange = await CappedEngine(cap(room_for(500)), min_output_tokens=500).prepare()
 
-    assert sent(exchange)["max_output_tokens"] == 500
+    assert sent_body(exchange)["max_output_tokens"] == 500
 
 
 async def test_the_tightest_of_several_caps_decides() -> None:
@@ -241,12 +241,12 @@ async def test_the_tightest_of_several_caps_decides() -> None:
         cap(room_for(25_000), CapScope.AGENT),
     )
 
-    assert sent(await CappedEngine(*caps).prepare())["max_output_tokens"] == 7_000
-    assert sent(await CappedEngine(*caps).prepare(agent="aider"))["max_output_tokens"] == 20_000
+    assert sent_body(await CappedEngine(*caps).prepare())["max_output_tokens"] == 7_000
+    assert sent_body(await CappedEngine(*caps).prepare(agent="aider"))["max_output_tokens"] == 20_000
 
 
-class Spoil:
-    """A step that asks for a limit which cannot be written."""
+class AddInvalidLimit:
+    """A step that adds a limit which cannot be written."""
 
     name = "spoil"
 
@@ -256,7 +256,7 @@ class Spoil:
 
 async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:
     capped = CappedEngine(cap("1000"))
-    capped.engine = replace(capped.engine, steps=(*capped.engine.steps, Spoil()))
+    capped.engine = replace(capped.engine, steps=(*capped.engine.steps, AddInvalidLimit()))
     with pytest.raises(BadEdit):
         await capped.prepare()
     await capped.engine.completion_queue.close()
@@ -268,7 +268,7 @@ async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None
     nowhere = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="")
     exchange = await CappedEngine(cap(room_for(9_000)), marks=[nowhere]).prepare()
 
-    assert sent(exchange)["max_output_tokens"] == 9_000
+    assert sent_body(exchange)["max_output_tokens"] == 9_000
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None
 async def test_concurrent_calls_without_limits_never_exceed_a_cap(
     dollars: list[Decimal], calls: list[tuple[str, bool, float]], at_once: int
 ) -> None:
-    """Always: what is billed under each cap is within it, though every call may use all of its limit."""
+    """Charges stay within each cap, although every call may use all of its limit."""
     day, total, agent, call = dollars
     engine = CappedEngine(
         cap(day), cap(total, CapScope.TOTAL), cap(agent, CapScope.AGENT, "codex"), cap(call, CapScope.CALL)
@@ -294,7 +294,7 @@ async def test_concurrent_calls_without_limits_never_exceed_a_cap(
             exchange = await engine.prepare({"stream": streams}, agent=agent)
         except CallRefused:
             return
-        limit = sent(exchange).get("max_output_tokens", 128_000)
+        limit = sent_body(exchange).get("max_output_tokens", 128_000)
         output_tokens = int(limit * share) if share < 0.5 else limit
         usage = {"input_tokens": INPUT_TOKENS, "output_tokens": output_tokens}
         cost = INPUT_TOKENS * Decimal("2e-6") + output_tokens * OUTPUT_PRICE

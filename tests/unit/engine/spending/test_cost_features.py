@@ -30,17 +30,17 @@ _SAID: dict[Format, dict[str, Any]] = {
 
 
 def features(
-    api_format: Format, said: Mapping[str, Any], provider: str = "openai", allowed: tuple[str, ...] = ()
+    api_format: Format, fields: Mapping[str, Any], provider: str = "openai", allowed: tuple[str, ...] = ()
 ) -> str:
-    """What is not known of a request, in words."""
-    request = formats.parse_request(json.dumps({**_SAID[api_format], **said}).encode(), api_format)
+    """Names of unknown features of a request."""
+    request = formats.parse_request(json.dumps({**_SAID[api_format], **fields}).encode(), api_format)
     return ", ".join(str(one) for one in unknown_features(request, provider, allowed))
 
 
 def ceiling(
-    said: Mapping[str, Any], api_format: Format = Format.CHAT, provider: str = "openai"
+    fields: Mapping[str, Any], api_format: Format = Format.CHAT, provider: str = "openai"
 ) -> CostCeiling | None:
-    request = formats.parse_request(json.dumps({**_SAID[api_format], **said}).encode(), api_format)
+    request = formats.parse_request(json.dumps({**_SAID[api_format], **fields}).encode(), api_format)
     count = counter_for(request.model).count_request(request)
     return compute_cost_ceiling(
         request,
@@ -140,13 +140,13 @@ CLIENTS: list[tuple[Format, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("api_format", "said"), CLIENTS)
-def test_everything_that_coding_agents_send_is_known(api_format: Format, said: dict[str, Any]) -> None:
-    assert features(api_format, said) == ""
+@pytest.mark.parametrize(("api_format", "fields"), CLIENTS)
+def test_everything_that_coding_agents_send_is_known(api_format: Format, fields: dict[str, Any]) -> None:
+    assert features(api_format, fields) == ""
 
 
 @pytest.mark.parametrize(
-    ("api_format", "said", "unknown"),
+    ("api_format", "fields", "unknown"),
     [
         (Format.CHAT, {"plugins": [{"id": "web"}]}, "the field `plugins`"),
         (Format.CHAT, {"preset": "dear"}, "the field `preset`"),
@@ -211,9 +211,9 @@ def test_everything_that_coding_agents_send_is_known(api_format: Format, said: d
     ],
 )
 def test_features_that_may_add_to_the_cost_are_named(
-    api_format: Format, said: dict[str, Any], unknown: str
+    api_format: Format, fields: dict[str, Any], unknown: str
 ) -> None:
-    assert features(api_format, said) == unknown
+    assert features(api_format, fields) == unknown
 
 
 @pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4.5:online", "openai/gpt-5:NITRO", "x/y:new"])
@@ -275,11 +275,11 @@ def test_tools_found_by_a_tool_search_are_tools_of_the_request(tool: str) -> Non
 
 
 def test_a_feature_can_be_allowed_by_name_or_glob() -> None:
-    said = {"provider": {"order": ["a"]}, "tools": [{"type": "code_interpreter"}]}
+    fields = {"provider": {"order": ["a"]}, "tools": [{"type": "code_interpreter"}]}
 
-    assert features(Format.CHAT, said) == "the field `provider.order`, the tool `code_interpreter`"
-    assert features(Format.CHAT, said, allowed=("provider.*",)) == "the tool `code_interpreter`"
-    assert features(Format.CHAT, said, allowed=("provider.order", "code_*")) == ""
+    assert features(Format.CHAT, fields) == "the field `provider.order`, the tool `code_interpreter`"
+    assert features(Format.CHAT, fields, allowed=("provider.*",)) == "the tool `code_interpreter`"
+    assert features(Format.CHAT, fields, allowed=("provider.order", "code_*")) == ""
 
 
 @example(api_format=Format.CHAT, name="models_", value=["a"])
@@ -298,12 +298,12 @@ def test_an_unlisted_field_is_always_unknown(api_format: Format, name: str, valu
 
 
 def test_the_ceiling_of_fallback_models_is_that_of_the_most_expensive() -> None:
-    said = {
+    fields = {
         "model": "openai/gpt-4o-mini",
         "max_tokens": 1_000,
         "models": ["anthropic/claude-opus-4.5", "openai/gpt-4.1"],
     }
-    found = ceiling(said, provider="openrouter")
+    found = ceiling(fields, provider="openrouter")
     dearest = ceiling({"model": "anthropic/claude-opus-4.5", "max_tokens": 1_000}, provider="openrouter")
 
     assert found is not None
@@ -315,8 +315,8 @@ def test_the_ceiling_of_fallback_models_is_that_of_the_most_expensive() -> None:
 
 
 def test_a_fallback_model_without_a_price_makes_the_cost_unknown() -> None:
-    said = {"model": "openai/gpt-4o-mini", "max_tokens": 9, "models": ["nobody/knows-it"]}
-    found = ceiling(said, provider="openrouter")
+    fields = {"model": "openai/gpt-4o-mini", "max_tokens": 9, "models": ["nobody/knows-it"]}
+    found = ceiling(fields, provider="openrouter")
 
     assert found is not None
     assert found.dollars(PRICES) is None
@@ -356,7 +356,7 @@ def test_a_summary_by_the_provider_is_charged_besides_the_response() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "unpriced"),
+    ("fields", "unpriced"),
     [
         ({"model": "gpt-4o-search-preview"}, "searches of the web"),
         ({"model": "gpt-4.1", "modalities": ["text", "audio"]}, "audio output"),
@@ -364,8 +364,8 @@ def test_a_summary_by_the_provider_is_charged_besides_the_response() -> None:
         ({"model": "gpt-4.1", "modalities": ["image", "text"]}, "generated images"),
     ],
 )
-def test_a_unit_without_a_price_makes_the_cost_unknown(said: dict[str, Any], unpriced: str) -> None:
-    found = ceiling({**said, "max_tokens": 9})
+def test_a_unit_without_a_price_makes_the_cost_unknown(fields: dict[str, Any], unpriced: str) -> None:
+    found = ceiling({**fields, "max_tokens": 9})
 
     assert found is not None
     assert found.dollars(PRICES) is None

@@ -21,8 +21,8 @@ from foveate.tokens import drop_caches
 from tests.support.oracles.event_loop import turns_while
 
 
-def work_of(said: dict[str, Any]) -> RequestContext:
-    body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, **said}).encode()
+def make_context(fields: dict[str, Any]) -> RequestContext:
+    body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, **fields}).encode()
     request = formats.parse_request(body, Format.ANTHROPIC)
     incoming = RoutedRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
@@ -32,7 +32,7 @@ def work_of(said: dict[str, Any]) -> RequestContext:
     )
 
 
-def many(messages: int, tools: int) -> dict[str, Any]:
+def make_large_body(messages: int, tools: int) -> dict[str, Any]:
     schema = {"type": "object", "properties": {"path": {"type": "string", "description": "which file"}}}
     roles = ("user", "assistant")
     return {
@@ -46,8 +46,8 @@ def many(messages: int, tools: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("tools", "is_beside"), [(20, False), (300, True)])
 async def test_many_tools_are_parsed_in_a_thread(tools: int, is_beside: bool) -> None:
-    """Defect: hundreds of tools held up all other requests while they were put into order."""
-    context = work_of(many(1, tools))
+    """Defect: ordering hundreds of tools blocked all other requests."""
+    context = make_context(make_large_body(1, tools))
     session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=0.0, seen_at=0.0)
     context.session_match = SessionMatch(session=session, known_messages=0, is_new=True, is_fork=False)
 
@@ -58,20 +58,20 @@ async def test_many_tools_are_parsed_in_a_thread(tools: int, is_beside: bool) ->
 async def test_many_new_messages_or_tools_are_read_in_a_thread(
     messages: int, tools: int, is_beside: bool
 ) -> None:
-    """Defect: a request with thousands of short messages, or hundreds of tools, held up all others."""
+    """Defect: thousands of short messages, or hundreds of tools, blocked all other requests."""
     step = PlaceBreakpoints(SessionStates(), RejectionMemory(), PrefixLogs())
     drop_caches()
-    first, again = (work_of(many(messages, tools)) for _ in range(2))
+    first, again = (make_context(make_large_body(messages, tools)) for _ in range(2))
 
     assert (await turns_while(step.apply(first)) > 0) == is_beside
-    assert await turns_while(step.apply(again)) == 0  # it is only looked at
+    assert await turns_while(step.apply(again)) == 0  # nothing is new
     assert again.prompt == first.prompt
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_client_breakpoints_are_replaced_only_if_ours_are_accepted(is_refused: bool) -> None:
     marked = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
-    context = work_of({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
+    context = make_context({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
     context.options = AgentOptions(replace_breakpoints=True)
     refusals = RejectionMemory()
     if is_refused:

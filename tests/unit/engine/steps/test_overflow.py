@@ -24,28 +24,28 @@ from foveate.model import Format, TokenCount
 from foveate.session.matching import SessionMatcher
 from foveate.tokens import drop_caches
 from tests.support.oracles.event_loop import turns_while
-from tests.support.stores.memory_compaction_store import InMemoryCompactionStore as Folds
+from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
 from tests.support.stores.memory_session_store import InMemory
 from tests.support.strategies.tool_conversations import make_compaction_at
 
 RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}
 
 
-def work_of(times: int) -> RequestContext:
+def make_long_context(times: int) -> RequestContext:
     """A long request that the upstream has counted, and that does not fit."""
     messages = [{"role": "user", "content": f"{number} is said here. " * times} for number in range(10)]
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
-    context = worked_on(body, AgentOptions(window_tokens=100, compaction=False))
+    context = make_context(body, AgentOptions(window_tokens=100, compaction=False))
     context.token_count = TokenCount(1_000_000, exact=True, upper=1_000_000)
     return context
 
 
 def find_session() -> FindSession:
-    turns = InMemory()
-    return FindSession(SessionMatcher(turns), turns, SessionStates())
+    session_store = InMemory()
+    return FindSession(SessionMatcher(session_store), session_store, SessionStates())
 
 
-def worked_on(body: bytes, options: AgentOptions) -> RequestContext:
+def make_context(body: bytes, options: AgentOptions) -> RequestContext:
     request = formats.parse_request(body, Format.ANTHROPIC)
     incoming = RoutedRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
@@ -55,26 +55,26 @@ def worked_on(body: bytes, options: AgentOptions) -> RequestContext:
     )
 
 
-async def no_fold(_work: RequestContext, _subject: CompactionCandidate) -> CompactionResult | None:
+async def skip_compaction(_context: RequestContext, _subject: CompactionCandidate) -> CompactionResult | None:
     return None
 
 
 @pytest.mark.parametrize(("times", "is_beside"), [(2, False), (5_000, True)])
 async def test_a_long_request_is_counted_and_fitted_in_a_thread(times: int, is_beside: bool) -> None:
-    """Defect: counting a request that did not fit, or was edited, held up all others meanwhile."""
+    """Defect: counting a request that did not fit, or was edited, blocked all others."""
     count = CountTokens(InMemory(), CountReader(Calibrations()))
-    room = FitWindow(ApplyCompactions(Folds()), count, no_fold)
+    room = FitWindow(ApplyCompactions(InMemoryCompactionStore()), count, skip_compaction)
 
     async def refused() -> None:
         with pytest.raises(DoesNotFit):
             await room.apply(sure)
 
     drop_caches()
-    sure = work_of(times)
+    sure = make_long_context(times)
     assert (await turns_while(count.confirm(sure)) > 0) == is_beside
     assert (await turns_while(refused()) > 0) == is_beside
     drop_caches()
-    assert (await turns_while(count.apply(work_of(times))) > 0) == is_beside
+    assert (await turns_while(count.apply(make_long_context(times))) > 0) == is_beside
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_no_compaction_is_paid_for_that_cannot_make_the_request_fit(
 ) -> None:
     folded: list[str] = []
 
-    async def fold_now(_work: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
+    async def fold_now(_context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
         folded.append(subject.session_id)
         return None
 
@@ -102,17 +102,17 @@ async def test_no_compaction_is_paid_for_that_cannot_make_the_request_fit(
     messages = [{"role": "user", "content": "Many words. " * 300}, call, last]
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
     count = CountTokens(InMemory(), CountReader(Calibrations()))
-    context = worked_on(body, AgentOptions(window_tokens=600, compaction=True))
+    context = make_context(body, AgentOptions(window_tokens=600, compaction=True))
     await find_session().apply(context)
     await count.apply(context)
 
     with suppress(DoesNotFit):
-        await FitWindow(ApplyCompactions(Folds()), count, fold_now).apply(context)
+        await FitWindow(ApplyCompactions(InMemoryCompactionStore()), count, fold_now).apply(context)
     assert bool(folded) == is_folded
 
 
-class Away(Folds):
-    """Answers until it is away."""
+class FlakyStore(InMemoryCompactionStore):
+    """Responds until it is unavailable."""
 
     is_away = False
 
@@ -121,7 +121,7 @@ class Away(Folds):
             raise StoreUnavailable("the store", "it is gone")
 
 
-def talk_of(questions: int) -> bytes:
+def make_body(questions: int) -> bytes:
     roles = ["user", "assistant"] * questions
     messages = [{"role": role, "content": f"{at} is said here. " * 60} for at, role in enumerate(roles)]
     asked = {"role": "user", "content": "And then?"}
@@ -141,27 +141,27 @@ def talk_of(questions: int) -> bytes:
 async def test_compactions_of_other_processes_are_found_before_room_is_made(
     is_folded: bool, is_away: bool, is_on: bool, steps: set[str]
 ) -> None:
-    """Was left out of the history for a second, in which nobody looked, though its summary was there."""
-    journal, turns = Away(), InMemory()
-    history, count = ApplyCompactions(journal), CountTokens(turns, CountReader(Calibrations()))
+    """Defect: for a second nobody looked, so that history was dropped although its summary existed."""
+    journal, session_store = FlakyStore(), InMemory()
+    history, count = ApplyCompactions(journal), CountTokens(session_store, CountReader(Calibrations()))
     options = AgentOptions(window_tokens=2_000, compaction=True)
-    await history_of(talk_of(2), options, history)
+    await apply_history(make_body(2), options, history)
     options = replace(options, compaction=is_on, on_overflow=OnOverflow.MAKE_ROOM)
-    context = await history_of(talk_of(6), options, history)
+    context = await apply_history(make_body(6), options, history)
     await count.apply(context)
     if is_folded:
         await journal.record(make_compaction_at(context.original, 9, agent="ana"), (), lease=None)
     journal.is_away = is_away
 
-    await FitWindow(history, count, no_fold).apply(context)
+    await FitWindow(history, count, skip_compaction).apply(context)
 
     assert {done.step for done in context.applied_edits} == steps
     assert context.token_count is not None
     assert context.token_count.tokens <= 2_000
 
 
-async def history_of(body: bytes, options: AgentOptions, history: ApplyCompactions) -> RequestContext:
-    context = worked_on(body, options)
+async def apply_history(body: bytes, options: AgentOptions, history: ApplyCompactions) -> RequestContext:
+    context = make_context(body, options)
     await find_session().apply(context)
     await history.apply(context)
     return context

@@ -17,29 +17,29 @@ from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
-WORDS = "one small red bird sings in the tall green tree "
+TEXT = "one small red bird sings in the tall green tree "
 
 
-def asked(
+def ask(
     gateway: RunningGateway, sandbox: RunningSandbox, turns: int, *, last: str = "", **more: Any
 ) -> dict[str, Any]:
-    """Send a conversation with so many turns behind it; time goes on a little."""
-    said = [
-        {"role": "assistant" if at % 2 else "user", "content": f"{at} {WORDS * 60}"}
+    """Send a conversation with so many earlier turns; time passes."""
+    messages = [
+        {"role": "assistant" if at % 2 else "user", "content": f"{at} {TEXT * 60}"}
         for at in range(2 * turns + 1)
     ]
-    said[-1]["content"] += last
-    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": WORDS * 300, "messages": said, **more}
-    found = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=HEADERS)
-    assert found.status_code == 200, found.text
+    messages[-1]["content"] += last
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": TEXT * 300, "messages": messages, **more}
+    response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=HEADERS)
+    assert response.status_code == 200, response.text
     sandbox.clock.now += 20
-    answer: dict[str, Any] = found.json()
+    answer: dict[str, Any] = response.json()
     return answer
 
 
-async def entries(folder: Path) -> Sequence[Charge]:
+async def read_charges(folder: Path) -> Sequence[Charge]:
     async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-        return [entry async for entry in store.ledger.list_charges()]
+        return [charge async for charge in store.ledger.list_charges()]
 
 
 async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tmp_path: Path) -> None:
@@ -47,12 +47,12 @@ async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tm
         for first in (0, 2):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
                 for turns in range(first, first + 2):
-                    asked(gateway, sandbox, turns)
-    found = [entry.savings for entry in await entries(tmp_path)]
+                    ask(gateway, sandbox, turns)
+    response = [charge.savings for charge in await read_charges(tmp_path)]
 
     simulated, unknown = Comparison.SIMULATED, Comparison.UNKNOWN
-    assert [savings.comparison for savings in found] == [simulated, simulated, unknown, simulated]
-    assert [savings.simulation_error for savings in found if savings.without is not None] == [0, 0, 0]
+    assert [savings.comparison for savings in response] == [simulated, simulated, unknown, simulated]
+    assert [savings.simulation_error for savings in response if savings.without is not None] == [0, 0, 0]
 
 
 async def test_requests_after_one_served_by_another_gateway_are_not_compared(tmp_path: Path) -> None:
@@ -60,35 +60,35 @@ async def test_requests_after_one_served_by_another_gateway_are_not_compared(tmp
         gateways = [running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) for _ in range(2)]
         with gateways[0] as one, gateways[1] as other:
             for turns, gateway in enumerate((one, one, other, one, one, other, other)):
-                asked(gateway, sandbox, turns)
+                ask(gateway, sandbox, turns)
                 await asyncio.sleep(
                     0.5
-                )  # turns are written behind the answer, and the other gateway reads them
-    found = [entry.savings for entry in await entries(tmp_path)]
+                )  # turns are written after the response, and the other gateway reads them
+    response = [charge.savings for charge in await read_charges(tmp_path)]
 
     simulated, unknown = Comparison.SIMULATED, Comparison.UNKNOWN
     expected = [simulated, simulated, unknown, unknown, simulated, unknown, simulated]
-    assert [savings.comparison for savings in found] == expected
-    assert {savings.simulation_error for savings in found if savings.without is not None} == {0}
+    assert [savings.comparison for savings in response] == expected
+    assert {savings.simulation_error for savings in response if savings.without is not None} == {0}
 
 
 async def test_a_fork_of_a_session_served_by_another_process_is_not_compared(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         for turns, last in ((1, "as before"), (1, "another")):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-                asked(gateway, sandbox, turns, last=last)
-    found = [entry.savings.comparison for entry in await entries(tmp_path)]
+                ask(gateway, sandbox, turns, last=last)
+    response = [charge.savings.comparison for charge in await read_charges(tmp_path)]
 
-    assert found == [Comparison.SIMULATED, Comparison.UNKNOWN]
+    assert response == [Comparison.SIMULATED, Comparison.UNKNOWN]
 
 
 async def test_client_breakpoints_stay_if_another_process_served_the_session(tmp_path: Path) -> None:
     options = AgentOptions(replace_breakpoints=True)
-    cached = [{"type": "text", "text": WORDS * 300, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    cached = [{"type": "text", "text": TEXT * 300, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
     with running_sandbox() as sandbox:
         for turns in (0, 1):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway:
-                asked(gateway, sandbox, turns, system=cached)
+                ask(gateway, sandbox, turns, system=cached)
         kept = [b'"ttl":"1h"' in ask.body.replace(b" ", b"") for ask in sandbox.requests]
 
     assert kept == [False, True]
@@ -100,23 +100,23 @@ async def test_a_request_that_foveate_cannot_change_costs_the_same_without_it(tm
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=off) as gateway,
     ):
-        asked(gateway, sandbox, 0)
-    (entry,) = await entries(tmp_path)
+        ask(gateway, sandbox, 0)
+    (charge,) = await read_charges(tmp_path)
 
-    assert entry.savings.without == entry.dollars
-    assert entry.savings.total == entry.savings.simulation_error == 0
+    assert charge.savings.without == charge.dollars
+    assert charge.savings.total == charge.savings.simulation_error == 0
 
 
 async def test_injected_context_is_a_separate_cost(tmp_path: Path) -> None:
-    (tmp_path / "AGENTS.md").write_text(WORDS * 200, encoding="utf-8")
+    (tmp_path / "AGENTS.md").write_text(TEXT * 200, encoding="utf-8")
     options = AgentOptions(sections=SectionOptions(workspace=Workspace(root=str(tmp_path))))
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        asked(gateway, sandbox, 0)
-        asked(gateway, sandbox, 1)
-    found = [entry.savings for entry in await entries(tmp_path)]
+        ask(gateway, sandbox, 0)
+        ask(gateway, sandbox, 1)
+    response = [charge.savings for charge in await read_charges(tmp_path)]
 
-    assert all(savings.context is not None and savings.context < 0 for savings in found)
-    assert [savings.simulation_error for savings in found] == [Decimal(0)] * 2
+    assert all(savings.context is not None and savings.context < 0 for savings in response)
+    assert [savings.simulation_error for savings in response] == [Decimal(0)] * 2
