@@ -89,10 +89,8 @@ def build_engine(
     session_states, rejections = session_states or SessionStates(), RejectionMemory()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
     stored_conversations = StoredConversationSizes()
-    history, count = (
-        ApplyCompactions(compaction_store),
-        CountTokens(session_store, CountReader(calibrations, remote_counter), stored_conversations),
-    )
+    history = ApplyCompactions(compaction_store)
+    count = CountTokens(session_store, CountReader(calibrations, remote_counter), stored_conversations)
     completion_queue = CompletionQueue(admission, session_store)
     record_charges = RecordCharges(admission, spending, session_states)
     sessions = SessionMatcher(session_store, has_other_workers=has_other_processes)
@@ -149,9 +147,9 @@ def build_engine(
         ),
         background_hooks=(
             *(
-                step
-                for step in (cache_misses, request_archive, tracing, save_calibrations, save_reuse, rate_limits)
-                if step is not None
+                hook
+                for hook in (cache_misses, request_archive, tracing, save_calibrations, save_reuse, rate_limits)
+                if hook is not None
             ),
             compactor,
         ),
@@ -186,14 +184,10 @@ def _build_preview(
     inject: InjectSections | None,
 ) -> Engine:
     """The same steps without side effects, for counts of what would be sent."""
-    read_only_store, read_only_states = (
-        ReadOnlySessionStore(session_store),
-        ReadOnlySessionStates(session_states),
-    )
-    history, count = (
-        ApplyCompactions(ReadOnlyCompactionStore(compaction_store)),
-        CountTokens(read_only_store, counts, stored_conversations),
-    )
+    read_only_store = ReadOnlySessionStore(session_store)
+    read_only_states = ReadOnlySessionStates(session_states)
+    history = ApplyCompactions(ReadOnlyCompactionStore(compaction_store))
+    count = CountTokens(read_only_store, counts, stored_conversations)
     handle_overflow = TryToFitWindow(FitWindow(history, count, skip_compaction))
     preview_session = PreviewSession(sessions, read_only_states)
     return Engine(

@@ -59,57 +59,82 @@ SIMULATED_STATE_BY_STEP = {
 
 
 class RequestContext(msgspec.Struct, eq=False):
-    """The state of one request. `original` is the body as received, `request` the body as it would be sent.
-
-    `token_count` is calibrated; `raw_count` is the local count behind it, if there is one. `is_fallback_count`:
-    the local count replaces that of a server that failed. `has_unexplained_input`: the provider adds input that
-    cannot be counted. `count_includes_stored`: `token_count` includes what the provider stores. After the
-    response, `reported_tokens` is the provider's number and `drift_percent` how far `token_count` was off.
-    `uses_thread`: the provider keeps its message thread.
-    """
+    """The state of one request, grouped by the step that sets it."""
 
     incoming: RoutedRequest
     options: AgentOptions
     received_at: float
     original: Request
+    """The body as received."""
     request: Request
-    session_state: SessionState = SessionState()
+    """The body as it would be sent."""
+    uses_thread: bool = False
+    """Whether the provider keeps its message thread."""
+
+    # All steps
+    applied_edits: list[AppliedEdit] = msgspec.field(default_factory=list)
+    problems: list[StepFailure] = msgspec.field(default_factory=list)
+    pending_writes: list[PendingWrite] = msgspec.field(default_factory=list)
+    """What is stored once the request is answered."""
+    requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
+    """The request before the first edit of each later simulated state."""
+
+    # steps.session
     chain: HashChain | None = None
     session_match: SessionMatch | None = None
+    session_state: SessionState = SessionState()
     in_flight: InFlightRequest | None = None
+
+    # steps.history
     compactions: Sequence[Compaction] = ()
     compaction: Compaction | None = None
+    truncated_result_count: int = 0
+
+    # steps.count
     token_count: TokenCount | None = None
+    """Calibrated, or counted by the upstream."""
     raw_count: RequestCount | None = None
+    """The local count behind `token_count`, if there is one."""
     is_fallback_count: bool = False
+    """Whether the local count replaces that of a server that failed."""
     has_unexplained_input: bool = False
-    uses_thread: bool = False
+    """Whether the provider adds input that cannot be counted."""
     count_includes_stored: bool = False
-    reported_tokens: int | None = None
-    drift_percent: float | None = None
+    """Whether `token_count` includes what the provider stores."""
+
+    # steps.sections
+    transient_places: tuple[Place, ...] = ()
+    """Places of blocks that the next request will not repeat."""
+
+    # steps.cache
     prompt: CachedPrompt | None = None
     observed_request: ObservedRequest | None = None
-    # The request before the first edit of each later state, and the prompts of the states to simulate if
-    # Foveate may have changed the cost of the request.
-    requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
+    breakpoints: tuple[CacheBreakpoint, ...] = ()
+    added_parameters: tuple[Edit, ...] = ()
+    added_headers: dict[str, str] = msgspec.field(default_factory=dict)
+
+    # steps.savings
     needs_simulation: bool = False
     simulated_prompts: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
-    breakpoints: tuple[CacheBreakpoint, ...] = ()
-    transient_places: tuple[Place, ...] = ()
-    added_parameters: tuple[Edit, ...] = ()
-    # A limit that fits under the caps, for a request without one; such a request is never sent without it.
-    output_limit: SetParameter | None = None
+    """The prompts of all simulated states, if Foveate may have changed the cost of the request."""
+
+    # steps.trail
+    trail: formats.MessageHistory | None = None
+    """The messages of the request as it is sent."""
+
+    # steps.caps
     call: Call | None = None
     cost_ceiling: CostCeiling | None = None
     ceiling_dollars: Decimal | None = None
+    output_limit: SetParameter | None = None
+    """A limit that fits under the caps, for a request without one; it is never sent without it."""
     reservation: AdmittedCall | None = None
-    added_headers: dict[str, str] = msgspec.field(default_factory=dict)
-    truncated_result_count: int = 0
-    trail: formats.MessageHistory | None = None  # of the request as it is sent
-    # Stored once the request is answered.
-    pending_writes: list[PendingWrite] = msgspec.field(default_factory=list)
-    applied_edits: list[AppliedEdit] = msgspec.field(default_factory=list)
-    problems: list[StepFailure] = msgspec.field(default_factory=list)
+
+    # After the response
+    reported_tokens: int | None = None
+    """The provider's own number of input tokens."""
+    drift_percent: float | None = None
+    """How far `token_count` was off."""
 
     @property
     def model(self) -> str:

@@ -243,9 +243,8 @@ class Exchange:
         self.status = 0
         self.breakpoint_rejection: Rejection | None = None
         self.rejected_parameters: frozenset[str] = frozenset()  # of those that we added
-        self.has_invalid_thinking = (
-            False  # the provider rejected thinking blocks that do not fit what precedes them
-        )
+        # The provider rejected thinking blocks that do not fit what precedes them.
+        self.has_invalid_thinking = False
         self.is_interrupted = False
         self.is_unsent = False
         self.charge: Charge | None = None  # for the ledger

@@ -172,11 +172,9 @@ class SessionCompactor:
         endpoint = context.endpoint
         if endpoint is None:
             return None
-        options, call, cost_parameters = (
-            self._spending(),
-            self._make_call(context),
-            read_cost_parameters(subject.sent_request),
-        )
+        options = self._spending()
+        call = self._make_call(context)
+        cost_parameters = read_cost_parameters(subject.sent_request)
         upper = _SUMMARY_INPUT_FACTOR * max(
             subject.sent_tokens, context.token_count.upper if context.token_count else 0
         )

@@ -40,16 +40,14 @@ from foveate.tokens import RequestCounter
 _LOG = logging.getLogger(__name__)
 
 
-SYSTEM, TOOLS, SUMMARY, USER, MODEL, THINKING, RESULTS, MEDIA = (
-    "system",
-    "tools",
-    "summary",
-    "user",
-    "assistant",
-    "thinking",
-    "tool results",
-    "images and files",
-)
+SYSTEM = "system"
+TOOLS = "tools"
+SUMMARY = "summary"
+USER = "user"
+MODEL = "assistant"
+THINKING = "thinking"
+RESULTS = "tool results"
+MEDIA = "images and files"
 _MESSAGE_PARTS = (USER, MODEL, THINKING, RESULTS, MEDIA, SYSTEM)
 _SYSTEM_INDEX = _MESSAGE_PARTS.index(SYSTEM)
 _NO_SIZES = (0.0,) * len(_MESSAGE_PARTS)

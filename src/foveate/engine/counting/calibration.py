@@ -64,10 +64,8 @@ class Calibrations:
         if count.exact:
             return count
         corrected = self.get(learner).correct(count)
-        min_tokens, max_tokens = (
-            int(count.tokens / _MAX_CORRECTION),
-            max(int(_MAX_CORRECTION * count.tokens), count.upper),
-        )
+        min_tokens = int(count.tokens / _MAX_CORRECTION)
+        max_tokens = max(int(_MAX_CORRECTION * count.tokens), count.upper)
         if min_tokens <= corrected.tokens <= max_tokens and corrected.upper <= _MAX_CORRECTION * max_tokens:
             return corrected
         tokens = min(max(corrected.tokens, min_tokens, 1), max_tokens)

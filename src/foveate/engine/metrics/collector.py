@@ -281,10 +281,8 @@ class MetricsCollector:
         usage = exchange.usage
         if usage is None or not 200 <= exchange.status < 300:
             return
-        call_metrics, is_complete = (
-            self._call_metrics(incoming.agent, incoming.provider, response_model(exchange)),
-            exchange.has_complete_usage,
-        )
+        call_metrics = self._call_metrics(incoming.agent, incoming.provider, response_model(exchange))
+        is_complete = exchange.has_complete_usage
         cache, usage_counters = usage.cache, call_metrics.usage_counters(is_complete)
         input_tokens = cache.input_tokens
         usage_counters.input.value += input_tokens

@@ -171,16 +171,16 @@ class SectionCollector:
         fitted = self._fits.get(key)
         room_tokens = room()
         if fitted is None or fitted.count.upper > _min_limit(limit, room_tokens):
-            era = self._fits.generation
+            generation = self._fits.generation
             if room_tokens is not None and room_tokens < limit and fit_window is not None:
                 prepared = prepare_sections(sections, options.limits, limit)
-                required = fit_required(prepared, limit_tokens=limit, gauge=context.counter.text_meter).count
+                required = fit_required(prepared, limit_tokens=limit, meter=context.counter.text_meter).count
                 if required.upper > room_tokens:
                     await fit_window(context, required)
                     room_tokens = room()
             fitted = await _fit_sections(context, options, sections, room_tokens)
             if fitted.is_complete:
-                self._fits.put_if_absent(key, fitted, era)
+                self._fits.put_if_absent(key, fitted, generation)
         if options.budget:
             fitted = await self._with_budget_section(context, options, sections, fitted, added, room_tokens)
         return replace(fitted, turn=_with_heading(fitted.turn))
@@ -209,9 +209,9 @@ class SectionCollector:
             key = (options.memory.paths, options.privacy_tags, loaded.memory.version)
             projects = self._project_sections.get(key)
             if projects is None:
-                era = self._project_sections.generation
+                generation = self._project_sections.generation
                 projects = self._project_sections.put_if_absent(
-                    key, render_awareness(loaded.memory.nodes).sections[0], era
+                    key, render_awareness(loaded.memory.nodes).sections[0], generation
                 )
             inputs = context_inputs(
                 loaded.memory,
@@ -266,7 +266,7 @@ class SectionCollector:
             cached = self._time_sections.get(key)
             if cached is not None:
                 return [cached]
-            era = self._time_sections.generation
+            generation = self._time_sections.generation
             time = self._times.setdefault(context.incoming.agent, TimeAwareness())
             nodes = memory.nodes if memory is not None else []
 
@@ -284,7 +284,7 @@ class SectionCollector:
         except Exception as error:  # noqa: BLE001 - the request is sent without the time
             _report_problem(context, "time", _describe_error(error))
             return []
-        return [self._time_sections.put_if_absent(key, section, era)] if section is not None else []
+        return [self._time_sections.put_if_absent(key, section, generation)] if section is not None else []
 
     async def _with_budget_section(
         self,
@@ -418,7 +418,7 @@ async def _fit_sections(
             options.limits.ladder,
             limit_tokens=limit,
             room_tokens=_min_limit(limit, room),
-            gauge=context.counter.text_meter,
+            meter=context.counter.text_meter,
         ),
         sum(len(section.text) for section in prepared),
         min_bytes=_THREAD_CHARS,

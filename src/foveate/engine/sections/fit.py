@@ -100,7 +100,7 @@ def prepare_sections(sections: Sequence[Section], budget: Budget, total_tokens: 
 
 
 def fit_sections(
-    sections: Sequence[Section], ladder: Ladder, *, limit_tokens: int, gauge: TextMeter
+    sections: Sequence[Section], ladder: Ladder, *, limit_tokens: int, meter: TextMeter
 ) -> FittedSections:
     """Reduce prepared sections by the ladder until all fit, and group them by stability.
 
@@ -110,18 +110,18 @@ def fit_sections(
     if not sections:
         return NO_SECTIONS
     try:
-        return _fit_once(sections, ladder, limit_tokens, gauge)
+        return _fit_once(sections, ladder, limit_tokens, meter)
     except BudgetExceeded as error:
         cuts_anything = any(isinstance(rung, Truncate | Drop) and not rung.sections for rung in ladder.rungs)
         if not cuts_anything:
             raise
         try:  # blocks of sections that are left out take nothing
-            return fit_required(sections, limit_tokens=limit_tokens, gauge=gauge)
+            return fit_required(sections, limit_tokens=limit_tokens, meter=meter)
         except BudgetExceeded:
             raise error from None  # this error names all sections
 
 
-def fit_required(sections: Sequence[Section], *, limit_tokens: int, gauge: TextMeter) -> FittedSections:
+def fit_required(sections: Sequence[Section], *, limit_tokens: int, meter: TextMeter) -> FittedSections:
     """Fit the required sections, and leave out the others.
 
     Raises:
@@ -129,12 +129,12 @@ def fit_required(sections: Sequence[Section], *, limit_tokens: int, gauge: TextM
     """
     required = [section for section in sections if section.priority is Priority.REQUIRED]
     others = [section for section in sections if section.priority is not Priority.REQUIRED]
-    fitted = _fit_once(required, DROP_LOW_PRIORITY, limit_tokens, gauge) if required else NO_SECTIONS
-    return _with_left_out(fitted, others, gauge)
+    fitted = _fit_once(required, DROP_LOW_PRIORITY, limit_tokens, meter) if required else NO_SECTIONS
+    return _with_left_out(fitted, others, meter)
 
 
 def fit_in_room(
-    sections: Sequence[Section], ladder: Ladder, *, limit_tokens: int, room_tokens: int, gauge: TextMeter
+    sections: Sequence[Section], ladder: Ladder, *, limit_tokens: int, room_tokens: int, meter: TextMeter
 ) -> FittedSections:
     """Fit prepared sections in the room of the window, which may be less than their limit.
 
@@ -145,33 +145,31 @@ def fit_in_room(
         BudgetExceeded: the sections do not fit in their own limit.
     """
     if room_tokens >= limit_tokens:
-        return fit_sections(sections, ladder, limit_tokens=limit_tokens, gauge=gauge)
+        return fit_sections(sections, ladder, limit_tokens=limit_tokens, meter=meter)
     try:
-        return fit_sections(sections, ladder, limit_tokens=room_tokens, gauge=gauge)
+        return fit_sections(sections, ladder, limit_tokens=room_tokens, meter=meter)
     except BudgetExceeded:
-        fit_sections(sections, ladder, limit_tokens=limit_tokens, gauge=gauge)
+        fit_sections(sections, ladder, limit_tokens=limit_tokens, meter=meter)
     try:
-        return fit_sections(sections, DROP_LOW_PRIORITY, limit_tokens=room_tokens, gauge=gauge)
+        return fit_sections(sections, DROP_LOW_PRIORITY, limit_tokens=room_tokens, meter=meter)
     except BudgetExceeded:
-        return fit_required(sections, limit_tokens=limit_tokens, gauge=gauge)
+        return fit_required(sections, limit_tokens=limit_tokens, meter=meter)
 
 
 def _fit_once(
-    sections: Sequence[Section], ladder: Ladder, limit_tokens: int, gauge: TextMeter
+    sections: Sequence[Section], ladder: Ladder, limit_tokens: int, meter: TextMeter
 ) -> FittedSections:
     framing_tokens = BLOCK_TOKENS * len(sections) + (
         0 if all(map(_is_stable, sections)) else TURN_HEADING_TOKENS
     )
     prompt = assemble_prompt(
-        sections, limit_tokens=max(0, limit_tokens - framing_tokens), ladder=ladder, meter=gauge
+        sections, limit_tokens=max(0, limit_tokens - framing_tokens), ladder=ladder, meter=meter
     )
-    reports = _round_stable_sizes(sections, prompt, limit_tokens, gauge) if prompt.cuts else prompt.sections
+    reports = _round_stable_sizes(sections, prompt, limit_tokens, meter) if prompt.cuts else prompt.sections
     cut_reasons = {cut.section: f"{cut.rung}: {cut.reason}" for cut in prompt.cuts}
     stable_count = sum(map(_is_stable, sections))
-    stable_group, turn_group = (
-        _group_sections(reports[:stable_count], cut_reasons),
-        _group_sections(reports[stable_count:], cut_reasons),
-    )
+    stable_group = _group_sections(reports[:stable_count], cut_reasons)
+    turn_group = _group_sections(reports[stable_count:], cut_reasons)
     # Bounds are rounded per group, so that their sum may exceed the bound of the whole.
     excess_tokens = max(
         0, stable_group.count.upper + turn_group.count.upper - prompt.count.upper - BLOCK_TOKENS * len(sections)
@@ -183,7 +181,7 @@ def _fit_once(
 
 
 def _round_stable_sizes(
-    sections: Sequence[Section], prompt: Prompt, limit_tokens: int, gauge: TextMeter
+    sections: Sequence[Section], prompt: Prompt, limit_tokens: int, meter: TextMeter
 ) -> tuple[SectionReport, ...]:
     """Truncate stable sections further, to one of few sizes, if they were truncated for lack of room."""
     cut_names = {cut.section for cut in prompt.cuts if cut.rung != CAP_RUNG}
@@ -193,7 +191,7 @@ def _round_stable_sizes(
             size = round_stable_size(report.upper, limit_tokens)
             capped = replace(section, max_tokens=size, share=None)
             cut = assemble_prompt(
-                [capped], limit_tokens=size, ladder=TRUNCATE_LOW_PRIORITY, meter=gauge
+                [capped], limit_tokens=size, ladder=TRUNCATE_LOW_PRIORITY, meter=meter
             ).sections[0]
             rounded.append(structs.replace(cut, cap_tokens=report.cap_tokens, before=report.before))
         else:
@@ -227,11 +225,11 @@ def _group_sections(reports: Sequence[SectionReport], cut_reasons: dict[str, str
     )
 
 
-def _with_left_out(fitted: FittedSections, sections: Sequence[Section], gauge: TextMeter) -> FittedSections:
+def _with_left_out(fitted: FittedSections, sections: Sequence[Section], meter: TextMeter) -> FittedSections:
     left_out: dict[bool, list[str]] = {True: [], False: []}
     for section in sections:
         if section.enabled:
-            tokens = gauge.measure(section.text).total.tokens
+            tokens = meter.measure(section.text).total.tokens
             reason = f"{section.name}: left out, {tokens:,} tokens (there is only room for what is required)"
             left_out[_is_stable(section)].append(reason)
     return FittedSections(

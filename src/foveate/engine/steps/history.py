@@ -33,9 +33,8 @@ class ApplyCompactions:
 
     def __init__(self, compaction_store: CompactionStore) -> None:
         self._compaction_store = compaction_store
-        self._without_compactions: dict[
-            str, float
-        ] = {}  # agents without compactions, and until when that is assumed
+        # Agents without compactions, and until when that is assumed.
+        self._without_compactions: dict[str, float] = {}
 
     def forget_no_compactions(self, agent: str) -> None:
         """Look for compactions again: the agent has one now."""

@@ -79,13 +79,11 @@ class SimulateSavings:
             return
         # Other requests of the session may have been answered meanwhile.
         state = self.session_states.session(agent, session_id)
-        sent, rules = (
-            RequestVersion(
-                context.simulated_prompts[_SENT_STATE],
-                merge_breakpoints(context.simulated_prompts[_SENT_STATE], context.breakpoints),
-            ),
-            context.conservative_rules,
+        sent = RequestVersion(
+            context.simulated_prompts[_SENT_STATE],
+            merge_breakpoints(context.simulated_prompts[_SENT_STATE], context.breakpoints),
         )
+        rules = context.conservative_rules
         keys = context.observed_request.keys if context.observed_request is not None else ()
         states = self._agent_states(agent)
         times = {"at": exchange.sent_at, "response_at": exchange.response_started_at}

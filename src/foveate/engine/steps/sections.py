@@ -77,9 +77,8 @@ class InjectSections:
         if options is None or options == _NO_SECTIONS:
             if not self._has_injected(context):
                 return
-            options = (
-                _NO_SECTIONS  # what was injected before is missing now, and thinking blocks may depend on it
-            )
+            # What was injected before is missing now, and thinking blocks may depend on it.
+            options = _NO_SECTIONS
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         options = await self._collector.with_own_limits(context, options, deadline=deadline)
         is_pinned = must_be_pinned(context.request, context.rules)
@@ -190,10 +189,10 @@ class InjectSections:
 
 def _needs_turn_sections(context: RequestContext, pinned: PinnedSections, known_messages: int) -> bool:
     """Whether turn sections are to be injected and pinned: the user has a new message, or none are pinned."""
-    if context.chain is None or known_messages == len(
-        context.chain
-    ):  # a repeated request, as after a lost response
-        return bool(context.chain is not None and not pinned.pinned_texts)
+    if context.chain is None:
+        return False
+    if known_messages == len(context.chain):  # a repeated request, as after a lost response
+        return not pinned.pinned_texts
     last = last_user_message(context.request)
     return last is not None and (has_user_text(context.request, last) or not pinned.pinned_texts)
 

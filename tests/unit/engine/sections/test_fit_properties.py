@@ -156,10 +156,10 @@ def section_texts(fitted: FittedSections) -> dict[str, str]:
 def test_sections_are_fitted_by_priority_wherever_they_are_placed(
     sections: list[Section], limit: int, model: str, ladder: str
 ) -> None:
-    gauge = counter_for(model).text_meter
+    meter = counter_for(model).text_meter
     prepared = prepare_sections(sections, Budget(), limit)
     try:
-        fitted = fit_sections(prepared, parse_ladder(ladder), limit_tokens=limit, gauge=gauge)
+        fitted = fit_sections(prepared, parse_ladder(ladder), limit_tokens=limit, meter=meter)
     except BudgetExceeded:
         assert not required_fit(sections, limit - 4 * len(sections), model)
         return
@@ -240,7 +240,7 @@ def test_a_small_window_keeps_required_sections(sections: list[Section], room: i
         parse_ladder(ladder),
         limit_tokens=limit,
         room_tokens=room,
-        gauge=counter_for("gpt-4o").text_meter,
+        meter=counter_for("gpt-4o").text_meter,
     )
 
     sent = section_texts(fitted)
