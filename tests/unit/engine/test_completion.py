@@ -38,7 +38,7 @@ class RecordingStore(InMemory):
         self.at_once.append(len(rows))
         if self.error is not None:
             raise self.error
-        if any(one in self.never for row in rows if isinstance(row, CountUpdate) for one in row.counts):
+        if any(digest in self.never for row in rows if isinstance(row, CountUpdate) for digest in row.counts):
             raise ValueError("it cannot be kept")
         await super().save(rows)
 
@@ -63,14 +63,14 @@ class QueueSetup:
     def __init__(
         self, ledger: Books, session_store: RecordingStore | None = None, *, seconds: float = 60.0
     ) -> None:
-        self.books, self.session_store, self.observer = (
+        self.ledger, self.session_store, self.observer = (
             ledger,
             session_store or RecordingStore(),
             FinishObserver(),
         )
         self.queue = CompletionQueue(admission(ledger), self.session_store, interval_seconds=seconds)
         self.remembered: list[str] = []
-        self.kept: list[tuple[str, bool]] = []
+        self.stored: list[tuple[str, bool]] = []
 
     def finish_exchange(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
         """Finish one with a charge and a count to be stored, both under this name."""
@@ -83,7 +83,7 @@ class QueueSetup:
             PendingWrite(
                 lambda: self._alone(rows),
                 lambda: rows,
-                lambda is_kept: self.kept.append((id_, is_kept)),
+                lambda is_kept: self.stored.append((id_, is_kept)),
             )
         )
 
@@ -106,7 +106,7 @@ class QueueSetup:
         return exchange
 
     async def _alone(self, rows: CountUpdate) -> None:
-        if any(one in self.session_store.never for one in rows.counts):
+        if any(digest in self.session_store.never for digest in rows.counts):
             raise RuntimeError("never")
         await self.session_store.save_counts(rows.agent, rows.counts, rows.counter)
 
@@ -115,16 +115,16 @@ async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
     setup = QueueSetup(Books(), seconds=0.01)
     for id_ in "abc":
         setup.finish_exchange(id_)
-    assert (setup.books.asked, setup.remembered) == ([], [])
+    assert (setup.ledger.asked, setup.remembered) == ([], [])
     await asyncio.sleep(0)
     assert setup.remembered == ["a", "b", "c"]  # before any of them sends another request
     await asyncio.wait_for(setup.observer.has_ended.wait(), 30)
     setup.finish_exchange("d")
     await setup.queue.close()
 
-    assert setup.books.asked == ["settle a b c", "settle d"]
+    assert setup.ledger.asked == ["settle a b c", "settle d"]
     assert setup.session_store.at_once == [3, 1]
-    assert setup.kept == [(id_, True) for id_ in "abcd"]
+    assert setup.stored == [(id_, True) for id_ in "abcd"]
     assert setup.observer.events == ["ended with 0"] * 4
 
 
@@ -133,7 +133,7 @@ async def test_waiting_for_an_exchange_flushes_the_batch() -> None:
     setup.finish_exchange("a")
     await asyncio.wait_for(setup.finish_exchange("b", is_broken=True).wait_until_completed(), 30)
 
-    assert setup.books.booked == ["a", "b"]
+    assert setup.ledger.booked == ["a", "b"]
 
 
 async def test_draining_waits_for_running_completions() -> None:
@@ -142,11 +142,11 @@ async def test_draining_waits_for_running_completions() -> None:
     caught_up = asyncio.ensure_future(setup.queue.drain_all_processes())
     await asyncio.sleep(0.1)
     assert not caught_up.done()
-    assert setup.books.pause is not None
-    setup.books.pause.set()
+    assert setup.ledger.pause is not None
+    setup.ledger.pause.set()
     await asyncio.wait_for(caught_up, 30)
 
-    assert setup.books.booked == ["a"]
+    assert setup.ledger.booked == ["a"]
 
 
 async def test_one_failure_does_not_affect_the_others() -> None:
@@ -156,7 +156,7 @@ async def test_one_failure_does_not_affect_the_others() -> None:
         setup.finish_exchange(id_, fails=id_ == "a").status = FAILING_STATUS if id_ == "b" else 0
     await setup.queue.close()
 
-    assert setup.books.booked == ["a", "c", "d"]
+    assert setup.ledger.booked == ["a", "c", "d"]
     assert {hash_ for _, hash_, _ in setup.session_store.counted} == {b"a", b"b", b"d"}
     assert sorted(setup.observer.events) == [
         *["ended with 0"] * 3,
@@ -199,8 +199,8 @@ async def test_an_unavailable_store_is_reported_per_request_and_charges_wait(
         context.pending_writes *= 2
     await setup.queue.close()
 
-    assert (setup.books.asked, setup.books.booked) == (["settle a b"], [])
-    assert setup.kept == []
+    assert (setup.ledger.asked, setup.ledger.booked) == (["settle a b"], [])
+    assert setup.stored == []
     assert [event for event in setup.observer.events if event.startswith("keep failed: StoreUnavailable")] != []
     assert len(setup.observer.events) == 4
     assert caplog.text.count("keep failed: StoreUnavailable: /data") == 2
@@ -244,7 +244,7 @@ async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorde
     """Defect: it blocked others under a cap for as long as a call may take."""
     ledger = Books()
     queue, observer = CompletionQueue(FailingAdmission(ledger, clock=lambda: 0.0)), RecordingObserver()
-    for id_, bill in (("a", make_charge(make_call("a"), "0.25")), ("b", None)):
+    for id_, charge in (("a", make_charge(make_call("a"), "0.25")), ("b", None)):
         exchange = Exchange(
             incoming(),
             None,
@@ -255,7 +255,7 @@ async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorde
             completer=queue,
             reservation=AdmittedCall(call=make_call(id_), is_reserved=True),
         )
-        exchange.charge = bill
+        exchange.charge = charge
         exchange.finish()
     await queue.close()
 

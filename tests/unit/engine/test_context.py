@@ -12,8 +12,8 @@ from foveate.model import Format
 
 
 def make_context(model: str, max_tokens: int, window_tokens: int | None) -> RequestContext:
-    said = {"model": model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": "Hi"}]}
-    body = json.dumps(said).encode()
+    payload = {"model": model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": "Hi"}]}
+    body = json.dumps(payload).encode()
     request = formats.parse_request(body, Format.ANTHROPIC)
     incoming = RoutedRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body

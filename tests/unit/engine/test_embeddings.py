@@ -67,10 +67,10 @@ def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE)
     ],
 )
 def test_texts_and_token_ids_are_counted(inputs: Any, tokens: int) -> None:
-    asked = read_embeddings_request(body(inputs))
+    embeddings = read_embeddings_request(body(inputs))
 
-    assert (asked.model, asked.count.tokens) == (MODEL, tokens)
-    assert asked.count.upper >= tokens
+    assert (embeddings.model, embeddings.count.tokens) == (MODEL, tokens)
+    assert embeddings.count.upper >= tokens
 
 
 @pytest.mark.parametrize(

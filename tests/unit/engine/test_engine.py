@@ -84,7 +84,7 @@ async def prepare(
     *does: object, body: bytes = BODY, model: str | None = None
 ) -> tuple[Exchange, RecordingObserver]:
     observer = RecordingObserver()
-    steps = [FakeStep(f"step {number}", one) for number, one in enumerate(does, start=1)]
+    steps = [FakeStep(f"step {number}", edits) for number, edits in enumerate(does, start=1)]
     return await engine(observer, steps).prepare(incoming(body, model)), observer
 
 
@@ -100,7 +100,7 @@ async def test_edits_of_all_steps_are_sent_and_listed_with_their_step() -> None:
 
     assert b'"Hello"' in exchange.upstream_request.body
     assert b"cache_control" in exchange.upstream_request.body
-    assert [done.step for done in exchange.upstream_request.applied_edits] == ["step 1", "cache"]
+    assert [applied.step for applied in exchange.upstream_request.applied_edits] == ["step 1", "cache"]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no"), ValueError("no"), RecursionError("no")])
@@ -150,15 +150,15 @@ async def test_a_model_is_sent_under_its_name_at_the_upstream() -> None:
 
 async def test_rejected_breakpoints_are_dropped_once() -> None:
     exchange, _ = await prepare(REPLACE_TEXT, BREAKPOINT)
-    marked = exchange.upstream_request
-    refused = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
+    first = exchange.upstream_request
+    error_body = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
 
     assert not await exchange.should_resend(400, b'{"error": {"message": "max_tokens is too large"}}')
-    assert exchange.upstream_request is marked
-    assert await exchange.should_resend(400, refused)
+    assert exchange.upstream_request is first
+    assert await exchange.should_resend(400, error_body)
     assert exchange.upstream_request.body == BODY.replace(b'"Hi"', b'"Hello"')
-    assert [done.step for done in exchange.upstream_request.applied_edits] == ["step 1"]
-    assert not await exchange.should_resend(400, refused)
+    assert [applied.step for applied in exchange.upstream_request.applied_edits] == ["step 1"]
+    assert not await exchange.should_resend(400, error_body)
 
 
 ADDED = (
@@ -214,7 +214,7 @@ MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the m
 
 
 @pytest.mark.parametrize(
-    ("model", "status", "said", "is_one"),
+    ("model", "status", "error_body", "is_one"),
     [
         ("claude-opus-5-5", 400, MISMATCH, True),
         ("claude-opus-5-5", 400, b'{"error": {"message": "max_tokens is too large"}}', False),
@@ -224,12 +224,12 @@ MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the m
     ids=["refused", "something else", "not refused", "the model binds nothing"],
 )
 async def test_rejected_thinking_is_noted_and_nothing_is_sent_again(
-    model: str, status: int, said: bytes, is_one: bool
+    model: str, status: int, error_body: bytes, is_one: bool
 ) -> None:
     exchange, _ = await prepare(BREAKPOINT, body=to_json(THINKING_BODY | {"model": model}))
     sent = exchange.upstream_request
 
-    assert not await exchange.should_resend(status, said)
+    assert not await exchange.should_resend(status, error_body)
     assert exchange.upstream_request is sent
     assert exchange.has_invalid_thinking == is_one
 

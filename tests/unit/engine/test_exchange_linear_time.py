@@ -29,7 +29,7 @@ _UNITS = (
 
 def _events(api_format: Format) -> list[str]:
     events = STREAMED[_NAMES[api_format]]
-    return [f"data: {one if isinstance(one, str) else json.dumps(one)}\n\n" for one in events]
+    return [f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n" for event in events]
 
 
 _DELTA = 'data: {{"type":"message_delta","usage":{{"output_tokens":1,{}:1}}}}\n\n'

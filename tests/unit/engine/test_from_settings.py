@@ -18,7 +18,7 @@ def options(data: bytes, agent: str = "ana") -> AgentOptions:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("yaml", "meant"),
     [
         (b"enabled: true", CounterOptions()),
         (b"backend: tiktoken", CounterOptions(backend=Backend.OFFLINE)),
@@ -34,17 +34,17 @@ def options(data: bytes, agent: str = "ana") -> AgentOptions:
         (b"cache_capacity: 7", CounterOptions(cache_capacity=7)),
     ],
 )
-def test_each_counting_backend_is_chosen_by_name(said: bytes, meant: CounterOptions) -> None:
-    told = b"context_optimization:\n  token_counter: " + said if said.startswith(b"{") else COUNTER + said
+def test_each_counting_backend_is_chosen_by_name(yaml: bytes, meant: CounterOptions) -> None:
+    config = b"context_optimization:\n  token_counter: " + yaml if yaml.startswith(b"{") else COUNTER + yaml
 
-    assert options(told + b"\n").counter == meant
+    assert options(config + b"\n").counter == meant
 
 
 def test_counting_can_be_off_for_a_single_agent() -> None:
-    told = b"agents: [{id: ana, context_optimization: {token_counter: false}}]\n"
+    config = b"agents: [{id: ana, context_optimization: {token_counter: false}}]\n"
 
-    assert not options(told).token_counter
-    assert options(told, "bob").token_counter
+    assert not options(config).token_counter
+    assert options(config, "bob").token_counter
 
 
 def test_an_endpoint_backend_that_is_not_allowed_is_an_error_with_its_line(tmp_path: Path) -> None:
@@ -52,16 +52,16 @@ def test_an_endpoint_backend_that_is_not_allowed_is_an_error_with_its_line(tmp_p
     config.write_bytes(COUNTER + b"backend: endpoint\n")
 
     with pytest.raises(BadSetting, match=r"foveate.yaml:3: .*use_endpoint: true"):
-        load_and_build(config, lambda found: options_by_agent(found.settings))
+        load_and_build(config, lambda loaded: options_by_agent(loaded.settings))
 
 
 def test_keep_alive_is_off_by_default() -> None:
-    told = (
+    config = (
         b"context_optimization: {prompt_cache: {pings: {enabled: true, most_in_a_row: 2, most_sessions: 9}}}\n"
     )
 
     assert options(b"{}\n").keep_alive == KeepAliveOptions(enabled=False, max_in_a_row=3, max_sessions=64)
-    assert options(told).keep_alive == KeepAliveOptions(enabled=True, max_in_a_row=2, max_sessions=9)
+    assert options(config).keep_alive == KeepAliveOptions(enabled=True, max_in_a_row=2, max_sessions=9)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,10 @@ def test_keep_alive_is_off_by_default() -> None:
 def test_client_breakpoints_are_kept_or_replaced_for_all_or_one_agent(
     for_all: str, for_ana: str | None, replaces: bool
 ) -> None:
-    own = f"agents: [{{id: ana, context_optimization: {{client_breakpoints: {for_ana}}}}}]\n" if for_ana else ""
-    told = f"context_optimization: {{prompt_cache: {{client_breakpoints: {for_all}}}}}\n{own}"
+    agents = (
+        f"agents: [{{id: ana, context_optimization: {{client_breakpoints: {for_ana}}}}}]\n" if for_ana else ""
+    )
+    config = f"context_optimization: {{prompt_cache: {{client_breakpoints: {for_all}}}}}\n{agents}"
 
-    assert options(told.encode()).replace_breakpoints == replaces
-    assert options(told.encode(), "bo").replace_breakpoints == (for_all == "replace")
+    assert options(config.encode()).replace_breakpoints == replaces
+    assert options(config.encode(), "bo").replace_breakpoints == (for_all == "replace")

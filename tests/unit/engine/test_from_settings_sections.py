@@ -59,16 +59,16 @@ def test_the_environment_overrides_the_file_for_the_time(tmp_path: Path) -> None
 
 
 def test_the_environment_overrides_the_file_for_the_limit(tmp_path: Path) -> None:
-    said = "{limits: {total_tokens: 900, ladder: drop_low_priority}}"
+    message = "{limits: {total_tokens: 900, ladder: drop_low_priority}}"
 
-    usual, less = options(tmp_path, said), options(tmp_path, said, CONTEXT_MAX_TOKENS="700")
+    usual, less = options(tmp_path, message), options(tmp_path, message, CONTEXT_MAX_TOKENS="700")
 
     assert usual is not None
     assert less is not None
     assert (usual.total_tokens, less.total_tokens) == (900, 700)
     assert less.limits.ladder == usual.limits.ladder
     with pytest.raises(BadSetting, match="CONTEXT_MAX_TOKENS"):
-        options(tmp_path, said, CONTEXT_MAX_TOKENS="many")
+        options(tmp_path, message, CONTEXT_MAX_TOKENS="many")
 
 
 def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("sections", "message"),
     [
         ("{workspce: {}}", "did you mean workspace?"),
         ("{workspace: {root: $NOWHERE}}", "there is no variable 'NOWHERE'"),
@@ -94,8 +94,8 @@ def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
         ("{privacy_tags: ['::']}", "tag"),
     ],
 )
-def test_an_invalid_option_is_reported_with_its_line(tmp_path: Path, sections: str, said: str) -> None:
-    with pytest.raises(BadSetting, match=re.escape(said)) as raised:
+def test_an_invalid_option_is_reported_with_its_line(tmp_path: Path, sections: str, message: str) -> None:
+    with pytest.raises(BadSetting, match=re.escape(message)) as raised:
         options(tmp_path, sections)
 
     assert "line 3" in str(raised.value) or ":3" in str(raised.value)
@@ -107,7 +107,7 @@ def test_an_invalid_variable_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "said"),
+    ("variable", "message"),
     [
         ("CONTEXT_LOG_LIMIT", "abc"),
         ("CONTEXT_SEMANTIC_THRESHOLD", "abc"),
@@ -115,10 +115,10 @@ def test_an_invalid_variable_is_an_error(tmp_path: Path) -> None:
         ("TIME_FORMAT", "abc"),
     ],
 )
-def test_an_invalid_variable_is_an_error_without_any_sections(variable: str, said: str) -> None:
+def test_an_invalid_variable_is_an_error_without_any_sections(variable: str, message: str) -> None:
     """Defect: the gateway started, and each request with a memory failed."""
     with pytest.raises(BadOption, match=variable):
-        options_by_agent(Settings(), {variable: said})
+        options_by_agent(Settings(), {variable: message})
 
 
 def test_the_example_in_the_documentation_is_valid(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_example_in_the_documentation_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text(example[1])
 
-    found = load_and_build(path, lambda made: options_by_agent(made.settings, {"HOME": "/home/ana"}))(
+    found = load_and_build(path, lambda loaded: options_by_agent(loaded.settings, {"HOME": "/home/ana"}))(
         "ana"
     ).sections
 

@@ -91,7 +91,7 @@ async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
     exchange.finish()
     await exchange.wait_until_completed()
 
-    assert [said for said in before if "failed" in said] == [
+    assert [event for event in before if "failed" in event] == [
         "fails failed: RuntimeError: no",
         "notes failed: a cut could not be kept",
     ]
@@ -118,8 +118,8 @@ async def test_an_unreadable_request_is_reported_and_sent() -> None:
 
 
 async def test_a_cancelled_exchange_is_reported() -> None:
-    observer, books = RecordingObserver(), Books(pause=asyncio.Event())
-    behind = CompletionQueue(admission(books))
+    observer, ledger = RecordingObserver(), Books(pause=asyncio.Event())
+    queue = CompletionQueue(admission(ledger))
     exchange = Exchange(
         incoming(),
         None,
@@ -127,7 +127,7 @@ async def test_a_cancelled_exchange_is_reported() -> None:
         background_hooks=(),
         clock=lambda: 0.0,
         observer=observer,
-        completer=behind,
+        completer=queue,
     )
     exchange.charge = CHARGE
     exchange.finish(is_interrupted=True)
@@ -137,8 +137,8 @@ async def test_a_cancelled_exchange_is_reported() -> None:
     with pytest.raises(asyncio.CancelledError):
         await settled
     assert observer.events == []
-    assert books.pause is not None
-    books.pause.set()
-    await behind.close()
+    assert ledger.pause is not None
+    ledger.pause.set()
+    await queue.close()
 
-    assert (observer.events, books.entries_) == (["ended with 0"], [CHARGE])
+    assert (observer.events, ledger.entries_) == (["ended with 0"], [CHARGE])

@@ -52,12 +52,12 @@ def make_detector(
 
 
 def body(system: str, *, turns: int = 1, word: str = "turn") -> bytes:
-    said: list[dict[str, object]] = [
+    payload: list[dict[str, object]] = [
         {"role": ("user", "assistant")[at % 2], "content": f"{word} {at}"} for at in range(2 * turns - 1)
     ]
-    said[-1]["content"] = [{"type": "text", "text": said[-1]["content"], "cache_control": BREAKPOINT}]
+    payload[-1]["content"] = [{"type": "text", "text": payload[-1]["content"], "cache_control": BREAKPOINT}]
     front = [{"type": "text", "text": system, "cache_control": BREAKPOINT}]
-    return json.dumps({"model": MODEL, "max_tokens": 9, "system": front, "messages": said}).encode()
+    return json.dumps({"model": MODEL, "max_tokens": 9, "system": front, "messages": payload}).encode()
 
 
 async def finish_call(
@@ -71,7 +71,7 @@ async def finish_call(
     turns: int = 1,
     word: str = "turn",
     compaction: Compaction | None = None,
-    done: Sequence[AppliedEdit] = (),
+    applied_edits: Sequence[AppliedEdit] = (),
     status: int = 200,
 ) -> None:
     """Finish a call of a session with this usage."""
@@ -88,7 +88,7 @@ async def finish_call(
     context = RequestContext(
         incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
     )
-    context.compaction, context.applied_edits = compaction, list(done)
+    context.compaction, context.applied_edits = compaction, list(applied_edits)
     context.session_match = SessionMatch(
         session=make_session(name, 2), known_messages=0, is_new=False, is_fork=False
     )
@@ -146,8 +146,14 @@ async def test_a_new_compaction_is_reported_as_such_and_not_as_another_conversat
     """Defect: if nothing of the last request remained, the cause was `other_conversation` or `edited`."""
     observer = RecordingObserver()
     detector = make_detector(observer)
-    folds = {"oak": None, "elm": COMPACTION, "ash": replace(COMPACTION, id="fold-3"), "fir": None, "yew": None}
-    for at, (word, compaction) in enumerate(folds.items()):
+    compactions = {
+        "oak": None,
+        "elm": COMPACTION,
+        "ash": replace(COMPACTION, id="fold-3"),
+        "fir": None,
+        "yew": None,
+    }
+    for at, (word, compaction) in enumerate(compactions.items()):
         await finish_call(
             detector,
             LONG,
@@ -179,7 +185,7 @@ async def test_messages_dropped_to_make_room_are_a_planned_rewrite() -> None:
             [AppliedEdit("room", ReplaceMessages(start=0, end=end, messages=(), reason="room"))] if end else []
         )
         await finish_call(
-            detector, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, done=edits
+            detector, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, applied_edits=edits
         )
     await detector.close()
 
@@ -189,12 +195,14 @@ async def test_messages_dropped_to_make_room_are_a_planned_rewrite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "left"), [(3600, 3600), (2900, 3600), (0, 900)], ids=["all", "nearly all", "too little to matter"]
+    ("read", "cached"),
+    [(3600, 3600), (2900, 3600), (0, 900)],
+    ids=["all", "nearly all", "too little to matter"],
 )
-async def test_a_request_that_reads_most_of_the_cache_is_not_explained(read: int, left: int) -> None:
+async def test_a_request_that_reads_most_of_the_cache_is_not_explained(read: int, cached: int) -> None:
     observer = RecordingObserver()
     detector = make_detector(observer)
-    await finish_call(detector, "one", at=0, written=left)
+    await finish_call(detector, "one", at=0, written=cached)
     await finish_call(detector, "another", at=20, read=read)
     await detector.close()
 
@@ -262,8 +270,8 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
     """Defect: the same gemini-2.5-pro request twice was reported as a miss of 0 tokens, and counted."""
     observer = RecordingObserver()
     detector = make_detector(observer)
-    model, said = "gemini-2.5-pro", {"contents": [{"role": "user", "parts": [{"text": LONG[:4000]}]}]}
-    sent = json.dumps(said).encode()
+    model, payload = "gemini-2.5-pro", {"contents": [{"role": "user", "parts": [{"text": LONG[:4000]}]}]}
+    sent = json.dumps(payload).encode()
     for at in (0.0, 20.0):
         incoming = RoutedRequest(
             id=f"req {at}",

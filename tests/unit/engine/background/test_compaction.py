@@ -43,39 +43,41 @@ NEVER = "thinks forever"
 class ScriptedModel(JsonClient):
     """Responds as scripted; keeps its requests, and what was reserved in the ledger at that time."""
 
-    def __init__(self, ledger: InMemory, *answers: str | Exception, input_tokens: int = 1_000) -> None:
+    def __init__(self, ledger: InMemory, *responses: str | Exception, input_tokens: int = 1_000) -> None:
         super().__init__(timeout_seconds=300)
         self.thinks = asyncio.Event()
         self._input_tokens = input_tokens
         self.open: list[list[str]] = []
         self._ledger = ledger
-        self._answers = list(answers)
+        self._responses = list(responses)
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         self.open.append(list(self._ledger.open))
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        if answer == NEVER:
+        response = self._responses.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        if response == NEVER:
             self.thinks.set()
             await asyncio.sleep(3600)
-        said = {
-            "content": [{"type": "tool_use" if answer == CALLS_A_TOOL else "text", "text": answer}],
+        usage_body = {
+            "content": [{"type": "tool_use" if response == CALLS_A_TOOL else "text", "text": response}],
             "stop_reason": "end_turn",
             "usage": {"input_tokens": self._input_tokens, "output_tokens": 100 if self._input_tokens else 0},
         }
-        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in said.items()}
+        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in usage_body.items()}
 
 
 class CompactorWithLedger:
     """A compactor with a ledger in memory."""
 
-    def __init__(self, *answers: str | Exception, caps: Sequence[Cap] = (), input_tokens: int = 1_000) -> None:
+    def __init__(
+        self, *responses: str | Exception, caps: Sequence[Cap] = (), input_tokens: int = 1_000
+    ) -> None:
         self.ledger = InMemory()
-        self.model = ScriptedModel(self.ledger, *answers, input_tokens=input_tokens)
+        self.model = ScriptedModel(self.ledger, *responses, input_tokens=input_tokens)
         self.money = SpendingOptions(caps=caps, prices=PRICES)
         self.admission = Admission(self.ledger, clock=lambda: AT)
-        self.folds = SessionCompactor(
+        self.compactor = SessionCompactor(
             InMemoryCompactionStore(),
             self.model,
             self.admission,
@@ -109,7 +111,7 @@ class CompactorWithLedger:
             request=request,
         )
         context.token_count = counter_for(MODEL).count_request(request).total
-        return await self.folds.compact_now(context, subject)
+        return await self.compactor.compact_now(context, subject)
 
 
 def total(dollars: str) -> Cap:
@@ -320,8 +322,8 @@ async def test_a_call_that_exceeds_a_cap_is_not_sent() -> None:
     setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("0.001")])
     client = paid_client(setup)
     await client.post_json(URL, BODY)
-    with pytest.raises(UpstreamStatus, match="the cap on all that is spent") as refused:
+    with pytest.raises(UpstreamStatus, match="the cap on all that is spent") as raised:
         await client.post_json(URL, BODY)
 
-    assert refused.value.status == 402
+    assert raised.value.status == 402
     assert len(setup.model.open) == 1

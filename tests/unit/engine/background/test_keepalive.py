@@ -55,7 +55,7 @@ class AgentSessions:
         self._simulate = SimulateSavings(self.remembered, self.logs)
         money = SpendingOptions(caps=(), prices=PRICES)
         self.ledger = InMemory()
-        self.pings = KeepAliveScheduler(
+        self.keep_alive = KeepAliveScheduler(
             self.client,
             Admission(self.ledger, clock=self.clock),
             lambda: money,
@@ -85,7 +85,7 @@ class AgentSessions:
         context.token_count = TokenCount(tokens, True, tokens)
         await PlaceBreakpoints(self.remembered, RejectionMemory(), self.logs).apply(context)
         await ReadSimulatedPrompts().apply(context)
-        self.pings.cancel_planned(context)
+        self.keep_alive.cancel_planned(context)
         return context
 
     async def finish_request(self, context: RequestContext, *texts: str) -> Exchange:
@@ -93,7 +93,7 @@ class AgentSessions:
             context.incoming,
             context,
             UpstreamRequest(body=context.write_body()),
-            background_hooks=(self._simulate, self.pings),
+            background_hooks=(self._simulate, self.keep_alive),
             clock=self.clock,
             observer=NO_OBSERVER,
             completer=CompletionQueue(),
@@ -126,8 +126,8 @@ class CachingProvider(JsonClient):
                 await asyncio.sleep(60)
             finally:
                 self.was_left = True
-        said = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 10**6, "output_tokens": 0}}
-        return msgspec.json.decode(msgspec.json.encode(said), type=JsonReply)
+        payload = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 10**6, "output_tokens": 0}}
+        return msgspec.json.decode(msgspec.json.encode(payload), type=JsonReply)
 
 
 async def until_sent(agent: AgentSessions) -> None:
@@ -140,11 +140,11 @@ async def test_only_the_sessions_that_save_most_are_kept_alive() -> None:
     agent = AgentSessions(KeepAliveOptions(enabled=True, max_sessions=2))
     for session, text in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
         await agent.finish_request(await agent.start_request(session, make_body(0, text)), "Yes.")
-    waiting = agent.pings.planned_count
+    waiting = agent.keep_alive.planned_count
     agent.clock.now += 291
     await until_sent(agent)
     await asyncio.sleep(0.3)
-    await agent.pings.close()
+    await agent.keep_alive.close()
 
     assert waiting == 2
     assert sorted(map(len, agent.client.bodies))[0] > 30_000  # the smallest has none
@@ -161,7 +161,7 @@ async def test_keep_alive_is_not_a_loss_for_a_session_that_would_exceed_the_wind
     agent.clock.now += 291
     await until_sent(agent)
     await asyncio.sleep(0.1)
-    await agent.pings.close()
+    await agent.keep_alive.close()
 
     assert [entry.savings for entry in agent.ledger.settled] == [Savings(comparison=Comparison.WOULD_NOT_FIT)]
 
@@ -169,16 +169,16 @@ async def test_keep_alive_is_not_a_loss_for_a_session_that_would_exceed_the_wind
 async def test_a_request_cancels_the_plan_and_only_the_last_one_plans_again() -> None:
     agent = AgentSessions(KeepAliveOptions(enabled=True))
     await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
-    planned = agent.pings.planned_count
+    planned = agent.keep_alive.planned_count
     first = await agent.start_request("one", make_body(1))
     second = await agent.start_request("one", make_body(2))
-    during = agent.pings.planned_count
+    during = agent.keep_alive.planned_count
     await agent.finish_request(second, "Yes.")
-    beside = agent.pings.planned_count
+    planned_meanwhile = agent.keep_alive.planned_count
     await agent.finish_request(first, "Yes.")
-    await agent.pings.close()
+    await agent.keep_alive.close()
 
-    assert (planned, during, beside) == (1, 0, 0)
+    assert (planned, during, planned_meanwhile) == (1, 0, 0)
 
 
 async def test_closing_cancels_keep_alive_requests_in_flight() -> None:
@@ -189,9 +189,9 @@ async def test_closing_cancels_keep_alive_requests_in_flight() -> None:
     agent.clock.now += 291
     await until_sent(agent)
     async with asyncio.timeout(5):
-        await agent.pings.close()
+        await agent.keep_alive.close()
 
-    assert agent.pings.planned_count == 0
+    assert agent.keep_alive.planned_count == 0
     assert agent.client.was_left
 
 
@@ -202,7 +202,7 @@ async def test_nothing_is_sent_once_keep_alive_is_off() -> None:
     agent.options = AgentOptions()
     agent.clock.now += 291
     await asyncio.sleep(0.6)
-    await agent.pings.close()
+    await agent.keep_alive.close()
 
     assert agent.client.bodies == []
 
@@ -225,17 +225,19 @@ def test_the_provider_accepts_a_keep_alive_that_begins_like_the_request(
             at=0.0, pieces=len(warm.prompt.pieces), includes_response=with_answer, saved_tokens=1.0
         )
         state = agent.remembered.session("ana", "one")
-        after = apply_keep_alive(warm, ping, state.cache, now=agent.clock())
-        await agent.pings.close()
-        return exchange.upstream_request.body, after.body
+        next_warm = apply_keep_alive(warm, ping, state.cache, now=agent.clock())
+        await agent.keep_alive.close()
+        return exchange.upstream_request.body, next_warm.body
 
     request, body = asyncio.run(sent())
-    asked, said = msgspec.json.decode(request), msgspec.json.decode(body)
+    original, payload = msgspec.json.decode(request), msgspec.json.decode(body)
 
     assert validate_request(formats.parse_request(body, Format.ANTHROPIC)) is None
-    assert (said["max_tokens"], said["stream"]) == (0, False)
-    assert without_breakpoints(said["messages"])[: 2 * turns + 1] == without_breakpoints(asked["messages"])
-    assert len(said["messages"]) == len(asked["messages"]) + 2 * with_answer
+    assert (payload["max_tokens"], payload["stream"]) == (0, False)
+    assert without_breakpoints(payload["messages"])[: 2 * turns + 1] == without_breakpoints(
+        original["messages"]
+    )
+    assert len(payload["messages"]) == len(original["messages"]) + 2 * with_answer
     assert body.count(b'"cache_control"') <= 4
 
 

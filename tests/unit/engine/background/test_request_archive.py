@@ -109,76 +109,76 @@ class ArchivingGateway:
 
 
 async def test_a_request_is_archived_as_sent_and_as_received_if_they_differ() -> None:
-    ours = ArchivingGateway(InMemoryArchive())
+    gateway = ArchivingGateway(InMemoryArchive())
     changed = BODY.replace(b"Hello", b"Hullo")
-    await ours.call("a")
-    await ours.call("b", sent=changed)
-    await ours.keeping.close()
+    await gateway.call("a")
+    await gateway.call("b", sent=changed)
+    await gateway.keeping.close()
 
-    first, second = ours.archive.saved
+    first, second = gateway.archive.saved
     assert (first.id, first.request_body, first.original_body) == ("a", BODY, None)
     assert (second.id, second.request_body, second.original_body) == ("b", changed, BODY)
-    assert (first.model, first.agent, first.status, first.at) == ("m", "ana", 200, ours.now)
+    assert (first.model, first.agent, first.status, first.at) == ("m", "ana", 200, gateway.now)
     assert first.usage is not None
     assert first.usage.output_tokens == 7
 
 
 async def test_nothing_is_archived_while_off_and_a_change_applies_to_the_next_request() -> None:
-    ours = ArchivingGateway(InMemoryArchive(), options=Options(enabled=False))
-    await ours.call("a")
-    ours.options = Options()
-    await ours.call("b")
-    await ours.call("never sent", is_unsent=True)
-    await ours.call("not understood", is_readable=False)
-    ours.options = Options(enabled=False)
-    await ours.call("c")
-    await ours.keeping.close()
+    gateway = ArchivingGateway(InMemoryArchive(), options=Options(enabled=False))
+    await gateway.call("a")
+    gateway.options = Options()
+    await gateway.call("b")
+    await gateway.call("never sent", is_unsent=True)
+    await gateway.call("not understood", is_readable=False)
+    gateway.options = Options(enabled=False)
+    await gateway.call("c")
+    await gateway.keeping.close()
 
-    assert [one.id for one in ours.archive.saved] == ["b"]
+    assert [request.id for request in gateway.archive.saved] == ["b"]
 
 
 async def test_requests_do_not_wait_for_a_slow_store_and_the_queue_is_bounded() -> None:
-    ours = ArchivingGateway(InMemoryArchive(is_blocked=asyncio.Event()), max_waiting_bytes=3 * len(BODY))
+    gateway = ArchivingGateway(InMemoryArchive(is_blocked=asyncio.Event()), max_waiting_bytes=3 * len(BODY))
     for number in range(9):
-        await asyncio.wait_for(ours.call(f"{number}"), 1)
+        await asyncio.wait_for(gateway.call(f"{number}"), 1)
         await asyncio.sleep(0)
-    assert ours.archive.saved == []
-    assert ours.keeping.dropped == 5
-    assert ours.archive.is_blocked
-    ours.archive.is_blocked.set()
-    await ours.keeping.close()
+    assert gateway.archive.saved == []
+    assert gateway.keeping.dropped == 5
+    assert gateway.archive.is_blocked
+    gateway.archive.is_blocked.set()
+    await gateway.keeping.close()
 
-    assert [one.id for one in ours.archive.saved] == ["0", "1", "2", "3"]
+    assert [request.id for request in gateway.archive.saved] == ["0", "1", "2", "3"]
 
 
 async def test_an_unavailable_store_loses_only_the_requests_of_that_time() -> None:
-    ours = ArchivingGateway(InMemoryArchive(is_unavailable=True))
-    await ours.call("a")
-    await ours.keeping.close()
-    ours.archive.is_unavailable = False
-    await ours.call("b")
-    await ours.keeping.close()
+    gateway = ArchivingGateway(InMemoryArchive(is_unavailable=True))
+    await gateway.call("a")
+    await gateway.keeping.close()
+    gateway.archive.is_unavailable = False
+    await gateway.call("b")
+    await gateway.keeping.close()
 
-    assert [one.id for one in ours.archive.saved] == ["b"]
-    assert ours.keeping.dropped == 1
+    assert [request.id for request in gateway.archive.saved] == ["b"]
+    assert gateway.keeping.dropped == 1
 
 
 async def test_the_oldest_are_deleted_periodically_and_when_much_is_new_even_while_off() -> None:
-    ours = ArchivingGateway(InMemoryArchive(), options=Options(days=2.0))
+    gateway = ArchivingGateway(InMemoryArchive(), options=Options(days=2.0))
     day = 86_400.0
     for _ in range(3):
-        await ours.call()
-        await ours.keeping.close()
-    assert ours.archive.trims == [(ours.now - 2 * day, 10**9)]
+        await gateway.call()
+        await gateway.keeping.close()
+    assert gateway.archive.trims == [(gateway.now - 2 * day, 10**9)]
 
-    ours.options = replace(ours.options, most_bytes=50 * len(BODY))
-    await ours.call()
-    await ours.keeping.close()
-    assert ours.archive.trims[1:] == [(ours.now - 2 * day, 50 * len(BODY))]
+    gateway.options = replace(gateway.options, most_bytes=50 * len(BODY))
+    await gateway.call()
+    await gateway.keeping.close()
+    assert gateway.archive.trims[1:] == [(gateway.now - 2 * day, 50 * len(BODY))]
 
-    ours.options = replace(ours.options, enabled=False)
-    ours.now += 3600
+    gateway.options = replace(gateway.options, enabled=False)
+    gateway.now += 3600
     for _ in range(3):
-        await ours.call()
-        await ours.keeping.close()
-    assert ours.archive.trims[2:] == [(ours.now - 2 * day, 50 * len(BODY))]
+        await gateway.call()
+        await gateway.keeping.close()
+    assert gateway.archive.trims[2:] == [(gateway.now - 2 * day, 50 * len(BODY))]

@@ -64,7 +64,7 @@ class InMemoryTraces:
     async def get(self, request_id: str) -> ChargedTrace | None:
         raise NotImplementedError
 
-    async def list_traces(self, **asked: Any) -> Sequence[ChargedTrace]:
+    async def list_traces(self, **filters: Any) -> Sequence[ChargedTrace]:
         raise NotImplementedError
 
     async def list_sessions(
@@ -107,7 +107,7 @@ async def make_exchange(*edits: Edit, body: bytes = HELLO, problems: Sequence[St
     outgoing = UpstreamRequest(
         body=body, applied_edits=tuple(AppliedEdit("step", edit) for edit in edits), problems=tuple(problems)
     )
-    made = Exchange(
+    exchange = Exchange(
         context.incoming,
         context,
         outgoing,
@@ -117,8 +117,8 @@ async def make_exchange(*edits: Edit, body: bytes = HELLO, problems: Sequence[St
         observer=NO_OBSERVER,
         completer=CompletionQueue(),
     )
-    made.on_response_start(200, is_streaming=False)
-    return made
+    exchange.on_response_start(200, is_streaming=False)
+    return exchange
 
 
 def trace_exchange(exchange: Exchange) -> Trace:
@@ -186,14 +186,14 @@ PLACE = Place(Area.MESSAGES, 3, 1)
         (ReorderTools(order=(1, 0), reason="r"), "reorder", "tools"),
         (SetParameter(path=("a", "b"), value=1, reason="r"), "set", "a.b"),
     ],
-    ids=lambda given: type(given).__name__ if not isinstance(given, str) else "",
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
 async def test_an_edit_is_traced_by_its_action_and_place_and_not_by_its_text(
     edit: Edit, does: str, place: str
 ) -> None:
     trace = trace_exchange(await make_exchange(edit))
 
-    assert [(one.does, one.place, one.reason) for one in trace.edits] == [(does, place, "r")]
+    assert [(edit.does, edit.place, edit.reason) for edit in trace.edits] == [(does, place, "r")]
     assert SECRET not in repr(trace)
 
 
@@ -212,25 +212,25 @@ async def test_keys_in_problems_are_redacted() -> None:
 
 async def test_only_the_type_of_a_foreign_error_is_traced() -> None:
     """Its message may contain text of the conversation."""
-    said = [
+    messages = [
         StepFailure("memory", "KeyError: 'my secret plan'"),
         StepFailure("fold", "StoreUnavailable: no answer"),
     ]
-    trace = trace_exchange(await make_exchange(problems=said))
+    trace = trace_exchange(await make_exchange(problems=messages))
 
     assert trace.problems == (("memory", "KeyError"), ("fold", "StoreUnavailable: no answer"))
 
 
 def make_results(number: int) -> list[dict[str, Any]]:
-    said: list[dict[str, Any]] = [{"role": "user", "content": "Find the slow parser."}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the slow parser."}]
     for at in range(number):
         call = {"type": "tool_use", "id": f"t{at}", "name": "read", "input": {"path": f"{at}.py"}}
         result = {"type": "tool_result", "tool_use_id": f"t{at}", "content": "def parse(text):\n" * 40}
-        said += [
+        messages += [
             {"role": "assistant", "content": [{"type": "text", "text": "I look."}, call]},
             {"role": "user", "content": [result]},
         ]
-    return said
+    return messages
 
 
 TOOLS = [{"name": "read", "description": "Reads a file.", "input_schema": {"type": "object"}}]
@@ -238,16 +238,16 @@ TOOLS = [{"name": "read", "description": "Reads a file.", "input_schema": {"type
 
 async def test_the_parts_of_a_window_add_up_to_its_count() -> None:
     context = await make_context(body(make_results(5), system="Be careful. " * 50, tools=TOOLS))
-    found = {section.name: section.tokens for section in break_down_window(context)}
+    window_parts = {section.name: section.tokens for section in break_down_window(context)}
     parts = {part.name: part.tokens for part in context.counter.count_request(context.request).parts}
 
     assert context.token_count is not None
-    assert sum(found.values()) == context.token_count.tokens
-    assert list(found) == ["tools", "system", "user", "assistant", "tool results"]
-    assert abs(found["system"] - parts["system"]) <= 2
-    assert abs(found["tools"] - parts["tools"]) <= 2
-    told = sum(parts[f"messages[{at}]"] for at in range(2, 11, 2))
-    assert abs(found["tool results"] - told) <= 5
+    assert sum(window_parts.values()) == context.token_count.tokens
+    assert list(window_parts) == ["tools", "system", "user", "assistant", "tool results"]
+    assert abs(window_parts["system"] - parts["system"]) <= 2
+    assert abs(window_parts["tools"] - parts["tools"]) <= 2
+    result_tokens = sum(parts[f"messages[{at}]"] for at in range(2, 11, 2))
+    assert abs(window_parts["tool results"] - result_tokens) <= 5
 
 
 async def test_a_grown_session_has_the_same_parts_as_a_new_one() -> None:
@@ -264,7 +264,7 @@ async def test_injected_sections_are_parts_of_their_own() -> None:
     context = await make_context(
         body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400)
     )
-    plain = {section.name: section.tokens for section in break_down_window(context)}
+    without_sections = {section.name: section.tokens for section in break_down_window(context)}
     stable = InsertParts(
         place=Place(Area.SYSTEM, 1), parts=(), reason="section workspace, 300 tokens", saved_tokens=-300
     )
@@ -272,22 +272,22 @@ async def test_injected_sections_are_parts_of_their_own() -> None:
         place=Place(Area.MESSAGES, 0, 1), parts=(), reason="section time, 40 tokens", saved_tokens=-40
     )
     context.applied_edits += [AppliedEdit(SECTIONS, stable), AppliedEdit(SECTIONS, turn)]
-    found = {section.name: section.tokens for section in break_down_window(context)}
+    window_parts = {section.name: section.tokens for section in break_down_window(context)}
 
-    assert list(found) == ["system", "injected workspace", "user", "injected time"]
-    assert abs(found["injected workspace"] - 300) <= 2
-    assert abs(plain["system"] - found["system"] - 300) <= 2
+    assert list(window_parts) == ["system", "injected workspace", "user", "injected time"]
+    assert abs(window_parts["injected workspace"] - 300) <= 2
+    assert abs(without_sections["system"] - window_parts["system"] - 300) <= 2
 
 
 async def test_images_thinking_and_system_messages_are_parts_of_their_own() -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9000}}
-    thought = {"type": "thinking", "thinking": "Is it a parser? " * 20, "signature": "A" * 40}
-    said: list[dict[str, Any]] = [
+    thinking_block = {"type": "thinking", "thinking": "Is it a parser? " * 20, "signature": "A" * 40}
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": [picture, {"type": "text", "text": "What is it? " * 50}]},
-        {"role": "assistant", "content": [thought, {"type": "text", "text": "A parser."}]},
+        {"role": "assistant", "content": [thinking_block, {"type": "text", "text": "A parser."}]},
         {"role": "user", "content": "Go on."},
     ]
-    names = {section.name for section in break_down_window(await make_context(body(said)))}
+    names = {section.name for section in break_down_window(await make_context(body(messages)))}
     assert names == {"user", "assistant", "thinking", "images and files"}
 
     chat = body([{"role": "system", "content": "Be careful. " * 40}, {"role": "user", "content": "Hello"}])

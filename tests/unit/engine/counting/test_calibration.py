@@ -101,7 +101,7 @@ async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(calibratio
 
 
 @pytest.mark.parametrize(
-    "billed",
+    "reported",
     [
         lambda calibrations: report_usage(
             calibrations, make_context(calibrations, RAW), 1_900, is_interrupted=True, ends=False
@@ -116,9 +116,9 @@ async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(calibratio
     ids=["broke off", "refused", "server-side tool", "nothing", "exact"],
 )
 async def test_usage_that_cannot_be_compared_is_ignored(
-    calibrations: Calibrations, billed: Callable[[Calibrations], Awaitable[None]]
+    calibrations: Calibrations, reported: Callable[[Calibrations], Awaitable[None]]
 ) -> None:
-    await billed(calibrations)
+    await reported(calibrations)
 
     assert make_context(calibrations, RAW).token_count == RAW
 
@@ -159,16 +159,16 @@ def test_no_usage_makes_a_count_absurd(
     pairs: list[tuple[int, int]], tokens: int, margin: int, exact: bool
 ) -> None:
     known = Calibrations()
-    for estimated, billed in pairs:
-        known.observe(("there", MODEL), estimated, billed)
+    for estimated, reported in pairs:
+        known.observe(("there", MODEL), estimated, reported)
     raw = TokenCount(tokens, exact, tokens + margin)
 
-    found = known.correct(("there", MODEL), raw)
+    corrected = known.correct(("there", MODEL), raw)
 
     if exact:
-        assert found == raw
-    assert tokens // 2 <= found.tokens <= max(2 * tokens, raw.upper)
-    assert found.tokens <= found.upper <= 2 * max(2 * tokens, raw.upper)
+        assert corrected == raw
+    assert tokens // 2 <= corrected.tokens <= max(2 * tokens, raw.upper)
+    assert corrected.tokens <= corrected.upper <= 2 * max(2 * tokens, raw.upper)
 
 
 @settings(max_examples=limit_examples(80), deadline=None)
@@ -195,18 +195,18 @@ def test_no_breakpoint_is_placed_where_the_prefix_may_be_below_the_minimum(
     raw = sum(sizes)
     tokens = max(1, round(raw * rate))
     count = TokenCount(tokens, False, round(tokens * spread))
-    kept = conservative_minimum(rules, model, "anthropic", blocks=raw, count=count)
+    conservative_rules = conservative_minimum(rules, model, "anthropic", blocks=raw, count=count)
 
-    marks = place_breakpoints(
+    breakpoints = place_breakpoints(
         CachedPrompt(model=model, pieces=pieces),
-        kept,
+        conservative_rules,
         SimulatedCache(),
         estimate_returns(forecast_next_request(), rules),
         now=0.0,
     )
 
-    for mark in marks:
-        prefix = sum(sizes[: mark.place.index + 1])
+    for cache_breakpoint in breakpoints:
+        prefix = sum(sizes[: cache_breakpoint.place.index + 1])
         assert prefix * max(lower_bound_tokens(count), tokens / 2) / raw >= rules.minimum_tokens
 
 

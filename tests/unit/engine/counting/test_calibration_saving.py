@@ -33,16 +33,16 @@ class InMemoryStore:
     """Keeps what it saves, unless it is unavailable."""
 
     def __init__(self) -> None:
-        self.kept: list[Mapping[CalibrationKey, Calibration]] = []
+        self.saved: list[Mapping[CalibrationKey, Calibration]] = []
         self.is_away = False
 
     async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
         self._check_available()
-        return self.kept[-1]
+        return self.saved[-1]
 
     async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
         self._check_available()
-        self.kept.append(calibrations)
+        self.saved.append(calibrations)
 
     def _check_available(self) -> None:
         if self.is_away:
@@ -50,14 +50,14 @@ class InMemoryStore:
 
 
 async def test_changes_are_saved_together_and_known_after_a_restart() -> None:
-    store, bills = InMemoryStore(), Calibrations()
-    keeping = SaveCalibrations(store, bills, clock=lambda: 1.0, interval_seconds=60)
+    store, calibrations = InMemoryStore(), Calibrations()
+    keeping = SaveCalibrations(store, calibrations, clock=lambda: 1.0, interval_seconds=60)
     for _ in range(3):
-        bills.observe(CALIBRATION, 1_000, 1_300)
+        calibrations.observe(CALIBRATION, 1_000, 1_300)
         keeping(make_exchange())
     await keeping.close()
 
-    assert store.kept == [{CALIBRATION: bills.get(CALIBRATION)}]
+    assert store.saved == [{CALIBRATION: calibrations.get(CALIBRATION)}]
     assert (await load_calibrations(store)).get(CALIBRATION).responses == 3
 
 
@@ -67,18 +67,18 @@ async def test_nothing_is_saved_without_changes() -> None:
     keeping(make_exchange())
     await keeping.close()
 
-    assert store.kept == []
+    assert store.saved == []
 
 
 async def test_changes_during_an_outage_of_the_store_are_saved_later() -> None:
-    store, bills = InMemoryStore(), Calibrations()
-    keeping = SaveCalibrations(store, bills, clock=lambda: 1.0, interval_seconds=60)
+    store, calibrations = InMemoryStore(), Calibrations()
+    keeping = SaveCalibrations(store, calibrations, clock=lambda: 1.0, interval_seconds=60)
     store.is_away = True
     assert (await load_calibrations(store)).get(CALIBRATION).responses == 0
-    bills.observe(CALIBRATION, 1_000, 1_300)
+    calibrations.observe(CALIBRATION, 1_000, 1_300)
     await keeping.close()
     store.is_away = False
-    bills.observe(CALIBRATION, 1_000, 1_300)
+    calibrations.observe(CALIBRATION, 1_000, 1_300)
     await keeping.close()
 
-    assert [lessons[CALIBRATION].responses for lessons in store.kept] == [2]
+    assert [lessons[CALIBRATION].responses for lessons in store.saved] == [2]

@@ -35,21 +35,21 @@ async def test_an_exchange_is_counted_under_the_required_names() -> None:
 
     await ended(collector)
 
-    found = numbers(collector)
-    assert found["llm_cache_read_tokens_total " + CALL % "true"] == 80
-    assert found["llm_cache_creation_tokens_total " + CALL % "true"] == 10
-    assert found["llm_cache_hit_ratio agent=ana"] == 0.8
-    assert found["llm_prompt_tokens_estimated_count " + CALL % "false"] == 1
-    assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
-    assert found["llm_prompt_tokens_drift_count " + CALL % "false"] == 1
+    values = numbers(collector)
+    assert values["llm_cache_read_tokens_total " + CALL % "true"] == 80
+    assert values["llm_cache_creation_tokens_total " + CALL % "true"] == 10
+    assert values["llm_cache_hit_ratio agent=ana"] == 0.8
+    assert values["llm_prompt_tokens_estimated_count " + CALL % "false"] == 1
+    assert values["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
+    assert values["llm_prompt_tokens_drift_count " + CALL % "false"] == 1
     by_percent = (
         "llm_prompt_tokens_drift_bucket agent=ana exact=false le=%s model=claude-opus-4-5 provider=anthropic"
     )
-    assert (found[by_percent % "20.0"], found[by_percent % "50.0"]) == (0, 1)  # 100 reported, 80 counted: 25%
-    assert found["foveate_edits_total step=cache"] == 2
-    assert found["foveate_upstream_first_byte_seconds_sum provider=anthropic"] == pytest.approx(0.499)
-    assert found["foveate_request_duration_seconds_sum provider=anthropic"] == pytest.approx(2.0)
-    assert found["foveate_added_seconds_sum"] == pytest.approx(0.001)
+    assert (values[by_percent % "20.0"], values[by_percent % "50.0"]) == (0, 1)  # 100 reported, 80 counted: 25%
+    assert values["foveate_edits_total step=cache"] == 2
+    assert values["foveate_upstream_first_byte_seconds_sum provider=anthropic"] == pytest.approx(0.499)
+    assert values["foveate_request_duration_seconds_sum provider=anthropic"] == pytest.approx(2.0)
+    assert values["foveate_added_seconds_sum"] == pytest.approx(0.001)
 
 
 async def test_exact_counts_are_never_mixed_with_estimates() -> None:
@@ -58,9 +58,9 @@ async def test_exact_counts_are_never_mixed_with_estimates() -> None:
     await ended(collector, counted=TokenCount(100, True, 100))
     await ended(collector)
 
-    found = numbers(collector)
-    assert found["llm_prompt_tokens_estimated_sum " + CALL % "true"] == 100
-    assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
+    values = numbers(collector)
+    assert values["llm_prompt_tokens_estimated_sum " + CALL % "true"] == 100
+    assert values["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
 
 
 async def test_a_rejected_request_has_no_tokens() -> None:
@@ -89,16 +89,16 @@ def test_dollars_are_counted_once_and_losses_are_separate_from_savings() -> None
     collector.on_charge(entry(), Settlement(outcome=Bill.KNOWN))
     collector.on_charge(entry(dollars=None), Settlement(outcome=Bill.WAITING))
 
-    found = numbers(collector)
+    values = numbers(collector)
     which = " agent=ana category=main model=claude-opus-4-5 provider=anthropic"
-    assert found["foveate_cost_dollars_total" + which] == 0.5
-    assert found["foveate_unpriced_calls_total" + which] == 1
-    assert found["foveate_saved_dollars_total agent=ana by=breakpoints"] == 0.25
-    assert found["foveate_overpaid_dollars_total agent=ana by=compaction"] == 0.125
+    assert values["foveate_cost_dollars_total" + which] == 0.5
+    assert values["foveate_unpriced_calls_total" + which] == 1
+    assert values["foveate_saved_dollars_total agent=ana by=breakpoints"] == 0.25
+    assert values["foveate_overpaid_dollars_total agent=ana by=compaction"] == 0.125
     costs = {"charged": 0.5, "simulated": 0.4375, "without": 0.5625}
     for cost, dollars in costs.items():
-        assert found[f"foveate_compared_dollars_total agent=ana cost={cost}"] == dollars
-    assert [found[f"foveate_bills_total outcome={word}"] for word in ("booked", "known", "waiting")] == [
+        assert values[f"foveate_compared_dollars_total agent=ana cost={cost}"] == dollars
+    assert [values[f"foveate_bills_total outcome={word}"] for word in ("booked", "known", "waiting")] == [
         1,
         1,
         1,
@@ -139,15 +139,15 @@ async def test_compactions_and_truncations_are_counted_by_outcome_with_their_dur
     collector.on_compaction("ana", CompactionResult(outcome=CompactionOutcome.FAILED, reason="no store"))
     await ended(collector, cut_results=2)
 
-    found = numbers(collector)
+    values = numbers(collector)
     triggered = {
-        word: found[f"llm_compaction_triggered_total agent=ana outcome={word}"]
+        word: values[f"llm_compaction_triggered_total agent=ana outcome={word}"]
         for word in CompactionOutcome
-        if f"llm_compaction_triggered_total agent=ana outcome={word}" in found
+        if f"llm_compaction_triggered_total agent=ana outcome={word}" in values
     }
     assert triggered == {"ok": 1, "lock_held": 1, "failed": 1, "tool_result_truncated": 2}
-    assert found["llm_compaction_duration_seconds_sum agent=ana outcome=ok"] == 3.0
-    assert "llm_compaction_duration_seconds_sum agent=ana outcome=lock_held" not in found
+    assert values["llm_compaction_duration_seconds_sum agent=ana outcome=ok"] == 3.0
+    assert "llm_compaction_duration_seconds_sum agent=ana outcome=lock_held" not in values
 
 
 @pytest.mark.parametrize(
@@ -180,11 +180,11 @@ async def test_failures_and_rejections_are_counted_by_name() -> None:
     collector.on_step("session", 0.002)
     collector.count_response("ana", "anthropic", "claude-opus-4-5", 400)
 
-    found = numbers(collector)
-    assert found["foveate_step_failures_total step=session"] == 1
-    assert found["foveate_refusals_total agent=ana code=does_not_fit"] == 1
-    assert found["foveate_step_duration_seconds_sum step=session"] == 0.002
-    assert found["foveate_requests_total agent=ana model=other provider=anthropic status=400"] == 1
+    values = numbers(collector)
+    assert values["foveate_step_failures_total step=session"] == 1
+    assert values["foveate_refusals_total agent=ana code=does_not_fit"] == 1
+    assert values["foveate_step_duration_seconds_sum step=session"] == 0.002
+    assert values["foveate_requests_total agent=ana model=other provider=anthropic status=400"] == 1
     assert collector.recent_failures.count_by_step(102.0) == {"session": 1}
     assert collector.recent_failures.count_by_step(102.0 + 301) == {}
 
@@ -196,10 +196,10 @@ def test_all_durations_of_steps_are_counted() -> None:
         collector.on_step("session", 0.5)
         collector.on_step("cache", -0.5)  # a clock that was set back
 
-    found = numbers(collector)
-    assert found["foveate_step_duration_seconds_sum step=session"] == 1_000
-    assert found["foveate_step_duration_seconds_count step=cache"] == 2_000
-    assert found["foveate_step_duration_seconds_sum step=cache"] == 0
+    values = numbers(collector)
+    assert values["foveate_step_duration_seconds_sum step=session"] == 1_000
+    assert values["foveate_step_duration_seconds_count step=cache"] == 2_000
+    assert values["foveate_step_duration_seconds_sum step=cache"] == 0
 
 
 def test_totals_from_elsewhere_are_counted_by_their_growth() -> None:
@@ -211,11 +211,11 @@ def test_totals_from_elsewhere_are_counted_by_their_growth() -> None:
     for hits in (5, 5, 7):
         collector.set_workspace_counts({"/w": WorkspaceCacheStats(hits=hits, misses=1, invalidations=0)})
 
-    found = numbers(collector)
-    assert (found["foveate_bills_waiting"], found["foveate_bills_lost_total"]) == (3, 2)
-    assert found["workspace_cache_hits_total path=/w"] == 7
-    assert found["workspace_cache_misses_total path=/w"] == 1
-    assert found["workspace_cache_invalidations_total path=/w"] == 0
+    values = numbers(collector)
+    assert (values["foveate_bills_waiting"], values["foveate_bills_lost_total"]) == (3, 2)
+    assert values["workspace_cache_hits_total path=/w"] == 7
+    assert values["workspace_cache_misses_total path=/w"] == 1
+    assert values["workspace_cache_invalidations_total path=/w"] == 0
 
 
 def test_a_known_name_is_shown_after_any_number_of_others() -> None:
@@ -230,12 +230,12 @@ def test_a_known_name_is_shown_after_any_number_of_others() -> None:
 
 @settings(max_examples=limit_examples(50))
 @given(st.lists(st.text(max_size=120), max_size=30), st.integers(0, 5))
-def test_a_label_has_a_bounded_number_of_printable_values(values: list[str], most: int) -> None:
-    few = CardinalityLimiter(max_values=most)
+def test_a_label_has_a_bounded_number_of_printable_values(values: list[str], limit: int) -> None:
+    few = CardinalityLimiter(max_values=limit)
 
     shown = {few.label(value) for value in values}
 
-    assert len(shown - {OTHER, ""}) <= most
+    assert len(shown - {OTHER, ""}) <= limit
     assert all(value.encode() is not None and len(value) <= 80 for value in shown)
 
 
@@ -265,11 +265,11 @@ def test_agents_and_models_together_make_a_bounded_number_of_series() -> None:
     for number in range(60 * 60):
         collector.count_response(f"agent {number % 60}", "anthropic", f"model {number // 60}", 200)
 
-    found = {
+    values = {
         name: count for name, count in numbers(collector).items() if name.startswith("foveate_requests_total")
     }
-    assert len(found) == MAX_LABEL_SETS + 1
-    assert sum(found.values()) == 60 * 60
+    assert len(values) == MAX_LABEL_SETS + 1
+    assert sum(values.values()) == 60 * 60
 
 
 def test_every_required_metric_exists_with_its_labels() -> None:
@@ -286,7 +286,7 @@ def test_every_required_metric_exists_with_its_labels() -> None:
         "workspace_cache_misses_total": ("path",),
         "workspace_cache_invalidations_total": ("path",),
     }
-    assert {each.name: each.labels for each in definitions.METRICS if each.name in wanted} == wanted
+    assert {metric.name: metric.labels for metric in definitions.METRICS if metric.name in wanted} == wanted
 
 
 def test_the_documentation_lists_all_metrics() -> None:
@@ -295,6 +295,6 @@ def test_the_documentation_lists_all_metrics() -> None:
         DOCUMENT.read_text(encoding="utf-8"),
         re.MULTILINE,
     )
-    said = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    documented = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
-    assert said == {each.name: (each.kind.value, each.labels) for each in definitions.METRICS}
+    assert documented == {metric.name: (metric.kind.value, metric.labels) for metric in definitions.METRICS}

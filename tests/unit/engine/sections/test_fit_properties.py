@@ -74,8 +74,8 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentSetup]:
 
 
 def make_request(api_format: Format, model: str, text: str) -> dict[str, Any]:
-    said = [{"role": "user", "content": text}]
-    return {"model": model, "input" if api_format is Format.RESPONSES else "messages": said}
+    messages = [{"role": "user", "content": text}]
+    return {"model": model, "input" if api_format is Format.RESPONSES else "messages": messages}
 
 
 @settings(max_examples=limit_examples(15), deadline=None)
@@ -118,7 +118,7 @@ def test_private_notes_are_never_sent(
 
         injecting.sources.close()
         assert SECRET.encode() not in context.request.body
-        assert not any(SECRET in done.edit.reason for done in context.applied_edits)
+        assert not any(SECRET in applied.edit.reason for applied in context.applied_edits)
 
 
 def required_fit(sections: list[Section], limit: int, model: str) -> bool:
@@ -143,7 +143,7 @@ RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
 
 def section_texts(fitted: FittedSections) -> dict[str, str]:
-    return {one.name: one.text for part in (fitted.stable, fitted.turn) for one in part.sections}
+    return {section.name: section.text for part in (fitted.stable, fitted.turn) for section in part.sections}
 
 
 @settings(max_examples=limit_examples(150), deadline=None)
@@ -173,8 +173,10 @@ def test_sections_are_fitted_by_priority_wherever_they_are_placed(
             for other_place, other in enumerate(prepared):
                 if (RANKS[other.priority], other_place) > (RANKS[section.priority], place):
                     assert other.name not in sent
-    kept = (*fitted.stable.sections, *fitted.turn.sections)
-    told = " ".join((*fitted.stable.left_out, *fitted.turn.left_out, *(one.reason for one in kept)))
+    sections_kept = (*fitted.stable.sections, *fitted.turn.sections)
+    told = " ".join(
+        (*fitted.stable.left_out, *fitted.turn.left_out, *(section.reason for section in sections_kept))
+    )
     assert all(section.name in told for section in sections)
 
 
@@ -298,8 +300,8 @@ def test_injection_only_inserts_into_what_the_client_sent(
 
     sent = [message for message in sent_body(context)[key] if message["role"] != "system"]
     for mine, theirs in zip(sent, body[key], strict=True):
-        said = mine["content"] if isinstance(mine["content"], str) else mine["content"][0]["text"]
-        assert said.startswith(theirs["content"])
+        messages = mine["content"] if isinstance(mine["content"], str) else mine["content"][0]["text"]
+        assert messages.startswith(theirs["content"])
     assert compute_chain(context.original) == compute_chain(
         formats.parse_request(context.incoming.body, api_format)
     )

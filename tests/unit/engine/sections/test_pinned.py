@@ -36,8 +36,8 @@ AGAIN: dict[str, Any] = {"role": "user", "content": "And bed 9?"}
 
 @pytest.fixture
 def sections(tmp_path: Path) -> SectionOptions:
-    made = garden_sections(tmp_path)
-    return only_sections(made, workspace=made.workspace, memory=made.memory)
+    garden = garden_sections(tmp_path)
+    return only_sections(garden, workspace=garden.workspace, memory=garden.memory)
 
 
 def send(
@@ -153,9 +153,9 @@ def test_a_conversation_without_sections_keeps_its_thinking(
     injecting = SectionInjection()
     send(injecting, sections, AGAIN)  # another conversation of the same agent
 
-    found = send(injecting, nothing, FIRST, CALL, RESULT, ANSWER, AGAIN)
+    body = send(injecting, nothing, FIRST, CALL, RESULT, ANSWER, AGAIN)
 
-    assert found["messages"] == [FIRST, CALL, RESULT, ANSWER, AGAIN]
+    assert body["messages"] == [FIRST, CALL, RESULT, ANSWER, AGAIN]
 
 
 def test_the_provider_is_asked_to_drop_thinking_during_a_turn(sections: SectionOptions) -> None:
@@ -170,10 +170,10 @@ def test_the_provider_is_asked_to_drop_thinking_during_a_turn(sections: SectionO
 
     context = another.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections))
 
-    found = sent_body(context)
-    assert found["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
-    assert found["messages"][1] == CALL
-    assert required_betas([done.edit for done in context.all_edits()])
+    body = sent_body(context)
+    assert body["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
+    assert body["messages"][1] == CALL
+    assert required_betas([applied.edit for applied in context.all_edits()])
 
 
 def test_without_room_to_repeat_them_pinned_texts_and_their_thinking_are_dropped(

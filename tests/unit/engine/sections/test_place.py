@@ -41,8 +41,8 @@ def test_anthropic_has_stable_sections_after_the_system_prompt_and_others_after_
 
     context = SectionInjection().apply(body, Format.ANTHROPIC, AgentOptions(sections=sections), told=SLACK)
 
-    found = sent_body(context)
-    assert [block["text"] for block in found["system"]] == [
+    sent = sent_body(context)
+    assert [block["text"] for block in sent["system"]] == [
         "Be kind.",
         "You are Ana, who keeps the garden.",
         "# Bob\n\nHas roses.",
@@ -51,9 +51,7 @@ def test_anthropic_has_stable_sections_after_the_system_prompt_and_others_after_
         "Be short.",
         "Answer in German.",
     ]
-    first, projects, memory, budget, channel, sender, time = (
-        b["text"] for b in found["messages"][0]["content"]
-    )
+    first, projects, memory, budget, channel, sender, time = (b["text"] for b in sent["messages"][0]["content"])
     assert first == HELLO["content"]
     assert projects == f"{HEADING}\n\nNo active projects found."
     assert memory.startswith("## Memory\n\n")
@@ -73,23 +71,23 @@ def test_turn_sections_follow_tool_results(sections: SectionOptions) -> None:
         {"model": "claude-sonnet-4-5", "messages": messages}, Format.ANTHROPIC, AgentOptions(sections=sections)
     )
 
-    found = sent_body(context)["messages"]
-    assert found[:2] == messages[:2]
-    assert found[2]["content"][0] == result
-    assert "Bed 7 gets water on day 7." in found[2]["content"][2]["text"]  # the user's last text is the query
+    sent = sent_body(context)["messages"]
+    assert sent[:2] == messages[:2]
+    assert sent[2]["content"][0] == result
+    assert "Bed 7 gets water on day 7." in sent[2]["content"][2]["text"]  # the user's last text is the query
     assert set(context.transient_places) == {
-        Place(Area.MESSAGES, 2, block) for block in range(1, len(found[2]["content"]))
+        Place(Area.MESSAGES, 2, block) for block in range(1, len(sent[2]["content"]))
     }
 
 
 def test_a_chat_keeps_plain_strings(sections: SectionOptions) -> None:
     body = {"model": "gpt-4.1", "messages": [{"role": "system", "content": "Be kind."}, HELLO]}
 
-    found = sent_body(SectionInjection().apply(body, Format.CHAT, AgentOptions(sections=sections)))["messages"]
+    sent = sent_body(SectionInjection().apply(body, Format.CHAT, AgentOptions(sections=sections)))["messages"]
 
-    assert [message["role"] for message in found] == ["system", "user"]
-    assert found[0]["content"].startswith("Be kind.\n\nYou are Ana, who keeps the garden.\n\n# Bob")
-    assert found[1]["content"].startswith(
+    assert [message["role"] for message in sent] == ["system", "user"]
+    assert sent[0]["content"].startswith("Be kind.\n\nYou are Ana, who keeps the garden.\n\n# Bob")
+    assert sent[1]["content"].startswith(
         f"{HELLO['content']}\n\n{HEADING}\n\nNo active projects found.\n\n## Memory"
     )
 
@@ -110,11 +108,11 @@ def test_a_chat_that_ends_with_a_tool_result_gets_a_new_message(sections: Sectio
         {"model": "gpt-4.1", "messages": CHAT_RESULT}, Format.CHAT, AgentOptions(sections=sections)
     )
 
-    found = sent_body(context)["messages"]
-    assert found[1:4] == CHAT_RESULT
-    assert [message["role"] for message in found[4:]] == ["user"]
-    assert found[4]["content"].startswith(HEADING)
-    assert "\n\nTime: " in found[4]["content"]
+    sent = sent_body(context)["messages"]
+    assert sent[1:4] == CHAT_RESULT
+    assert [message["role"] for message in sent[4:]] == ["user"]
+    assert sent[4]["content"].startswith(HEADING)
+    assert "\n\nTime: " in sent[4]["content"]
     assert context.transient_places == (Place(Area.MESSAGES, 4, 0),)
 
 
@@ -125,9 +123,9 @@ def test_a_chat_gets_blocks_if_its_provider_takes_breakpoints(sections: SectionO
         AgentOptions(sections=sections),
     )
 
-    found = sent_body(context)["messages"]
-    assert found[0]["content"][0] == {"type": "text", "text": "Be kind."}
-    assert found[1]["content"][0] == {"type": "text", "text": HELLO["content"]}
+    sent = sent_body(context)["messages"]
+    assert sent[0]["content"][0] == {"type": "text", "text": "Be kind."}
+    assert sent[1]["content"][0] == {"type": "text", "text": HELLO["content"]}
     assert context.transient_places[0] == Place(Area.MESSAGES, 1, 1)
 
 
@@ -138,9 +136,9 @@ def test_responses_get_instructions_and_a_longer_input(sections: SectionOptions)
         AgentOptions(sections=sections),
     )
 
-    found = sent_body(context)
-    assert found["instructions"].startswith("Be kind.\n\nYou are Ana")
-    assert found["input"].startswith(f"Hello\n\n{HEADING}")
+    sent = sent_body(context)
+    assert sent["instructions"].startswith("Be kind.\n\nYou are Ana")
+    assert sent["input"].startswith(f"Hello\n\n{HEADING}")
 
 
 def test_responses_that_end_with_a_tool_output_get_a_new_item(sections: SectionOptions) -> None:
@@ -150,14 +148,14 @@ def test_responses_that_end_with_a_tool_output_get_a_new_item(sections: SectionO
         {"type": "function_call_output", "call_id": "c1", "output": "dry"},
     ]
 
-    found = sent_body(
+    sent = sent_body(
         SectionInjection().apply(
             {"model": "gpt-4.1", "input": items}, Format.RESPONSES, AgentOptions(sections=sections)
         )
     )["input"]
 
-    assert found[:3] == items
-    assert (len(found), found[3]["role"]) == (4, "user")
+    assert sent[:3] == items
+    assert (len(sent), sent[3]["role"]) == (4, "user")
 
 
 def test_a_prefilled_response_stays_last(sections: SectionOptions) -> None:
@@ -169,9 +167,9 @@ def test_a_prefilled_response_stays_last(sections: SectionOptions) -> None:
         AgentOptions(sections=sections),
     )
 
-    found = sent_body(context)["messages"]
-    assert found[1] == begun
-    assert HEADING in found[0]["content"][1]["text"]
+    sent = sent_body(context)["messages"]
+    assert sent[1] == begun
+    assert HEADING in sent[0]["content"][1]["text"]
     assert Place(Area.MESSAGES, 1, 0) in context.transient_places
 
 
@@ -241,7 +239,7 @@ def test_every_section_is_an_edit_with_its_name_and_tokens(sections: SectionOpti
         told=SLACK,
     )
 
-    edits = [done.edit for done in context.applied_edits]
+    edits = [applied.edit for applied in context.applied_edits]
     names = [edit.reason.split(",")[0] for edit in edits]
     assert names == [
         "section workspace/IDENTITY.md",
@@ -258,7 +256,7 @@ def test_every_section_is_an_edit_with_its_name_and_tokens(sections: SectionOpti
         "section time",
     ]
     assert all(isinstance(edit, InsertParts) and edit.saved_tokens < 0 for edit in edits)
-    assert {done.step for done in context.applied_edits} == {"sections"}
+    assert {applied.step for applied in context.applied_edits} == {"sections"}
 
 
 def test_a_request_of_an_agent_without_sections_is_unchanged() -> None:

@@ -40,8 +40,8 @@ def wait_until(check: Callable[[], bool]) -> None:
 
 
 def test_a_changed_workspace_is_in_the_next_request_and_counted(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path)
-    sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
+    garden = garden_sections(tmp_path)
+    sections = only_sections(replace(garden, workspace_cache=QUICK), workspace=garden.workspace)
     injecting = SectionInjection()
     first = send(injecting, sections)
     again = send(injecting, sections)
@@ -61,16 +61,16 @@ def test_a_changed_workspace_is_in_the_next_request_and_counted(tmp_path: Path) 
 
 
 def test_a_vanished_workspace_file_keeps_its_content_and_is_reported(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path)
-    sections = only_sections(replace(made, workspace_cache=QUICK), workspace=made.workspace)
+    garden = garden_sections(tmp_path)
+    sections = only_sections(replace(garden, workspace_cache=QUICK), workspace=garden.workspace)
     injecting = SectionInjection()
-    before = send(injecting, sections)
+    first = send(injecting, sections)
     time.sleep(0.2)
 
     (tmp_path / "workspace" / "USER.md").unlink()
     wait_until(lambda: bool(send(injecting, sections) and injecting.problems))
 
-    assert send(injecting, sections) == before
+    assert send(injecting, sections) == first
     injecting.sources.close()
     assert injecting.problems[0].step == "sections/workspace"
     assert "no longer there" in injecting.problems[0].reason
@@ -90,9 +90,9 @@ def test_an_unreadable_memory_is_left_out_and_reported(tmp_path: Path) -> None:
 
 
 def test_a_memory_that_comes_back_is_shown_again_with_its_changes(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path / "garden")
+    garden = garden_sections(tmp_path / "garden")
     notes = tmp_path / "late"
-    sections = only_sections(made, memory=MemoryOptions(paths=(str(notes),)))
+    sections = only_sections(garden, memory=MemoryOptions(paths=(str(notes),)))
     clock = [0.0]
     injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
     assert "Bed 7" not in send(injecting, sections)
@@ -108,31 +108,33 @@ def test_a_memory_that_comes_back_is_shown_again_with_its_changes(tmp_path: Path
 
 
 def test_a_vanished_folder_of_skills_keeps_its_skills(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path)
-    sections = only_sections(made, skills=made.skills)
+    garden = garden_sections(tmp_path)
+    sections = only_sections(garden, skills=garden.skills)
     clock = [0.0]
     injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
-    before = send(injecting, sections)
+    first = send(injecting, sections)
 
     (tmp_path / "skills").rename(tmp_path / "away")
     clock[0] += rooms.REFRESH_SECONDS
-    after = send(injecting, sections)
+    second = send(injecting, sections)
 
-    assert "Skill water: waters a bed" in before
-    assert after == before
+    assert "Skill water: waters a bed" in first
+    assert second == first
     assert injecting.problems[0].step == "sections/skills"
 
 
 def test_a_file_is_read_once_for_concurrent_requests(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path)
+    garden = garden_sections(tmp_path)
     injecting = SectionInjection()
-    assert made.memory is not None
-    memory = made.memory
+    assert garden.memory is not None
+    memory = garden.memory
 
     async def ask() -> int:
-        looked = await asyncio.gather(*(injecting.sources.memory(memory, made.privacy_tags) for _ in range(20)))
-        await asyncio.gather(*(injecting.sources.workspace(made) for _ in range(20)))
-        return len({id(one) for one in looked})
+        looked = await asyncio.gather(
+            *(injecting.sources.memory(memory, garden.privacy_tags) for _ in range(20))
+        )
+        await asyncio.gather(*(injecting.sources.workspace(garden) for _ in range(20)))
+        return len({id(value) for value in looked})
 
     assert asyncio.run(ask()) == 1
     counts = injecting.sources.workspace_counts()[str(tmp_path / "workspace")]
@@ -154,17 +156,17 @@ def test_requests_do_not_wait_for_a_hanging_disk_and_use_the_last_workspace(tmp_
     sections = replace(garden_sections(tmp_path), budget=False, workspace_cache=unkept)
     clock = [0.0]
     sources = HangingSources(clock=lambda: clock[0])
-    before = send(SectionInjection(sources=sources), sections)
+    first = send(SectionInjection(sources=sources), sections)
 
     sources.hangs = True
     clock[0] += rooms.REFRESH_SECONDS
     stalled = SectionInjection(sources=sources, timeout_seconds=0.05)
-    after = send(stalled, sections)
+    second = send(stalled, sections)
 
     sources.close()
-    assert "## Memory" in before
-    assert "You are Ana" in after
-    assert "## Memory" not in after
+    assert "## Memory" in first
+    assert "You are Ana" in second
+    assert "## Memory" not in second
     assert [problem.step.removeprefix("sections/") for problem in stalled.problems] == [
         *("limits", "workspace", "skills", "memory", "time")
     ]
@@ -198,38 +200,40 @@ def test_a_load_that_others_gave_up_on_is_not_waited_for(tmp_path: Path) -> None
 
 
 def test_an_agent_limits_its_own_sections_within_what_is_allowed(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path)
-    sections = replace(only_sections(made, workspace=made.workspace, time=made.time), limits=Budget(5_000))
-    own = tmp_path / "workspace" / rooms.AGENT_BUDGET_FILE
+    garden = garden_sections(tmp_path)
+    sections = replace(
+        only_sections(garden, workspace=garden.workspace, time=garden.time), limits=Budget(5_000)
+    )
+    budget_file = tmp_path / "workspace" / rooms.AGENT_BUDGET_FILE
     clock = [0.0]
     injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
 
     def now(text: str) -> str:
-        own.write_text(text)
+        budget_file.write_text(text)
         clock[0] += rooms.REFRESH_SECONDS
         return send(injecting, sections)
 
     whole = send(injecting, sections)
     without = now("sections: {time: {enabled: false}}\n")
-    asked = now("total_tokens: 9000\n")
+    limited = now("total_tokens: 9000\n")
     broken = now("total_tokens: many\n")
 
     injecting.sources.close()
     assert "Time: " in whole
     assert "Time: " not in without
-    assert asked == broken == whole
+    assert limited == broken == whole
     assert {problem.step for problem in injecting.problems} == {"sections/limits"}
     assert "more than is allowed" in injecting.problems[0].reason
 
 
 def test_a_section_that_does_not_fit_is_reported_with_its_tokens(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path)
-    sections = replace(made, limits=Budget(total_tokens=120, ladder="drop_low_priority"))
+    garden = garden_sections(tmp_path)
+    sections = replace(garden, limits=Budget(total_tokens=120, ladder="drop_low_priority"))
 
     context = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
 
-    told = " ".join(problem.reason for problem in context.problems)
-    assert "context: left out, " in told
+    problems = " ".join(problem.reason for problem in context.problems)
+    assert "context: left out, " in problems
     assert b"You are Ana" in context.request.body
 
 
@@ -254,14 +258,14 @@ def test_required_sections_that_exceed_the_limits_are_an_error_that_names_them(
 
 
 def test_a_required_memory_precedes_an_optional_workspace_file(tmp_path: Path) -> None:
-    made = garden_sections(tmp_path)
-    assert made.workspace is not None
-    (Path(made.workspace.root) / "MEMORY.md").write_text("A line of memory.\n" * 2_000)
+    garden = garden_sections(tmp_path)
+    assert garden.workspace is not None
+    (Path(garden.workspace.root) / "MEMORY.md").write_text("A line of memory.\n" * 2_000)
     rules = {
         "context": SectionRule(priority=Priority.REQUIRED),
         "workspace/MEMORY.md": SectionRule(priority=Priority.LOW),
     }
-    sections = replace(made, limits=Budget(total_tokens=1_500, sections=rules))
+    sections = replace(garden, limits=Budget(total_tokens=1_500, sections=rules))
 
     context = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
 

@@ -19,10 +19,10 @@ from tests.support.stores.memory_ledger import Books, Naps
 
 class RecordingObserver(NullObserver):
     def __init__(self) -> None:
-        self.bills: list[tuple[str, SettlementOutcome]] = []
+        self.charges: list[tuple[str, SettlementOutcome]] = []
 
     def on_charge(self, charge: Charge, settled: Settlement) -> None:
-        self.bills.append((charge.call.id, settled.outcome))
+        self.charges.append((charge.call.id, settled.outcome))
 
 
 def make_admission(
@@ -37,8 +37,8 @@ def make_admission(
 
 
 def make_charge(call_id: str) -> Charge:
-    found = entry()
-    return replace(found, call=replace(found.call, id=call_id))
+    charge = entry()
+    return replace(charge, call=replace(charge.call, id=call_id))
 
 
 async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +49,7 @@ async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptu
         await admission.settle(make_charge(call_id))
     await admission.close()
 
-    assert observer.bills == [
+    assert observer.charges == [
         ("good", SettlementOutcome.BOOKED),
         ("good", SettlementOutcome.KNOWN),
         ("never", SettlementOutcome.LOST),
@@ -72,7 +72,7 @@ async def test_a_waiting_charge_that_can_never_be_stored_is_reported(
     await naps.end()
     await admission.close()
 
-    assert observer.bills == [("late", SettlementOutcome.WAITING)]
+    assert observer.charges == [("late", SettlementOutcome.WAITING)]
     assert admission.lost == 1
     assert "a bill is lost: late of ana" in caplog.text
 
@@ -85,10 +85,10 @@ async def test_charges_that_could_not_be_recorded_before_the_end_are_logged(
 
     for call_id in ("one", "two"):
         await admission.settle(make_charge(call_id))
-    left = await admission.close()
+    unrecorded = await admission.close()
 
-    assert [one.call.id for one in left] == ["one"]
-    assert observer.bills == [("one", SettlementOutcome.WAITING), ("two", SettlementOutcome.LOST)]
+    assert [charge.call.id for charge in unrecorded] == ["one"]
+    assert observer.charges == [("one", SettlementOutcome.WAITING), ("two", SettlementOutcome.LOST)]
     assert "a bill is lost: two of ana" in caplog.text
     assert "a bill could not be booked before the end: one of ana" in caplog.text
 
@@ -102,7 +102,7 @@ async def test_the_charge_of_a_cancelled_exchange_is_reported_as_waiting() -> No
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await settling
-    assert observer.bills == [("cut", SettlementOutcome.WAITING)]
+    assert observer.charges == [("cut", SettlementOutcome.WAITING)]
 
     assert ledger.pause is not None
     ledger.pause.set()
@@ -118,9 +118,9 @@ async def test_a_nearly_spent_cap_is_logged_once_per_account(caplog: pytest.LogC
         await admission.admit(call, Decimal(ceiling), caps)
     await admission.close()
 
-    told = [record.getMessage() for record in caplog.records]
-    assert [line.partition(" (")[2] for line in told] == [
+    messages = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" (")[2] for line in messages] == [
         "call call 1 of ana, session s)",
         "call call 3 of ana, session t)",
     ]
-    assert told[0].startswith("the cap on a session is $1.00, of which ")
+    assert messages[0].startswith("the cap on a session is $1.00, of which ")

@@ -58,7 +58,7 @@ class CappedEngine:
     def __init__(
         self, *caps: Cap, tokens: int = 1_000, ttl: Ttl | None = None, prices: PriceBook = PRICES
     ) -> None:
-        self.ledger, self.clock, self.watching = InMemory(), ManualClock(), RecordingObserver()
+        self.ledger, self.clock, self.observer = InMemory(), ManualClock(), RecordingObserver()
         self.admission = Admission(self.ledger, clock=self.clock)
         money = SpendingOptions(caps=caps, prices=prices)
         book = RecordCharges(self.admission, lambda: money, SessionStates())
@@ -70,13 +70,13 @@ class CappedEngine:
             completion_queue=CompletionQueue(self.admission),
             options=lambda _: AgentOptions(),
             clock=self.clock,
-            observer=self.watching,
+            observer=self.observer,
             admit_uncounted=CapUncounted(self.admission, lambda: money, self.clock),
         )
         self._calls = 0
 
-    async def prepare(self, **said: Any) -> Exchange:
-        body = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "Hi"}], **said}
+    async def prepare(self, **fields: Any) -> Exchange:
+        body = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "Hi"}], **fields}
         is_claude = body["model"].startswith("claude")
         raw = json.dumps({"max_tokens": 100, **body}).encode()
         return await self.prepare_and_send(raw, Format.ANTHROPIC if is_claude else Format.CHAT)
@@ -96,8 +96,8 @@ class CappedEngine:
 
     @property
     def charge(self) -> Charge:
-        (found,) = self.ledger.settled
-        return found
+        (charge,) = self.ledger.settled
+        return charge
 
 
 def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE) -> Cap:
@@ -221,7 +221,7 @@ async def test_a_charge_is_recorded_if_its_ceiling_cannot_be_computed() -> None:
 
     assert (await recorded_charge(capped)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
     assert capped.charge.estimated_dollars is None
-    assert [problem.step for problem in capped.watching.problems] == ["cost"]
+    assert [problem.step for problem in capped.observer.problems] == ["cost"]
 
 
 class FailingLogs(PrefixLogs):
@@ -247,10 +247,10 @@ async def test_a_call_whose_simulation_fails_is_recorded_and_not_compared() -> N
     remember = (SimulateSavings(SessionStates(), FailingLogs()), *capped.engine.session_hooks)
     capped.engine = replace(capped.engine, steps=steps, session_hooks=remember)
 
-    found = await recorded_charge(capped)
+    charge = await recorded_charge(capped)
 
-    assert (found.dollars, found.savings) == (1_000 * OPUS_IN + 50 * OPUS_OUT, Savings())
-    assert [problem.step for problem in capped.watching.problems] == ["SimulateSavings"]
+    assert (charge.dollars, charge.savings) == (1_000 * OPUS_IN + 50 * OPUS_OUT, Savings())
+    assert [problem.step for problem in capped.observer.problems] == ["SimulateSavings"]
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 529])
@@ -312,9 +312,9 @@ async def test_an_interrupted_stream_is_charged_its_input_and_output_so_far() ->
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
 
-    least = 1_000 * Decimal("2e-6") + 100 * Decimal("8e-6")
+    lower_bound = 1_000 * Decimal("2e-6") + 100 * Decimal("8e-6")
     assert (capped.charge.dollars, capped.charge.is_partial) == (None, True)
-    assert least <= capped.ledger.spent["total"] <= 3 * least < capped.ledger.reserved[0].dollars
+    assert lower_bound <= capped.ledger.spent["total"] <= 3 * lower_bound < capped.ledger.reserved[0].dollars
 
 
 async def test_hidden_thinking_is_charged_by_its_duration() -> None:
@@ -377,7 +377,7 @@ async def test_charges_never_exceed_the_cap_whatever_clients_do(
     """The provider stops writing when nobody reads; its charges stay within the cap."""
     cap = Decimal("0.03")
     capped = CappedEngine(Cap(scope=CapScope.TOTAL, dollars=cap))
-    billed = ceiling = Decimal(0)
+    charged = ceiling = Decimal(0)
     for does, input_tokens, written in clients:
         input_tokens *= 10
         try:
@@ -398,9 +398,9 @@ async def test_charges_never_exceed_the_cap_whatever_clients_do(
             )
             exchange.flush()
         if does != "error":
-            billed += input_tokens * Decimal("2e-6") + written * Decimal("8e-6")
+            charged += input_tokens * Decimal("2e-6") + written * Decimal("8e-6")
         exchange.finish(is_interrupted=does in ("cut", "gone"))
         await exchange.wait_until_completed()
 
-    assert billed <= cap + ceiling
+    assert charged <= cap + ceiling
     assert capped.ledger.open == {}

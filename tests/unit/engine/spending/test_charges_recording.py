@@ -35,12 +35,12 @@ class RecordingLog:
     """Keeps what was appended, and what was marked as recorded."""
 
     def __init__(self) -> None:
-        self.bills: list[Charge] = []
+        self.charges: list[Charge] = []
         self.crossed_out: list[str] = []
         self.discarded: list[str] = []
 
     def append(self, charge: Charge) -> None:
-        self.bills.append(charge)
+        self.charges.append(charge)
 
     def mark_recorded(self, call_id: str) -> None:
         self.crossed_out.append(call_id)
@@ -53,8 +53,8 @@ class EngineWithLedger:
     """An engine and embeddings with caps and charges only, and their ledger."""
 
     def __init__(self) -> None:
-        self.ledger, self.notes, clock = InMemory(), RecordingLog(), ManualClock()
-        self.admission = Admission(self.ledger, clock=clock, write_ahead_log=self.notes)
+        self.ledger, self.write_ahead_log, clock = InMemory(), RecordingLog(), ManualClock()
+        self.admission = Admission(self.ledger, clock=clock, write_ahead_log=self.write_ahead_log)
         self.money = SpendingOptions(caps=(), prices=PriceBook())
         uncounted = CapUncounted(self.admission, lambda: self.money, clock)
         book = RecordCharges(self.admission, lambda: self.money, SessionStates())
@@ -79,10 +79,10 @@ class EngineWithLedger:
         )
 
     async def ask(
-        self, api_format: Format, *, is_embeddings: bool = False, provider: str = "p", **said: Any
+        self, api_format: Format, *, is_embeddings: bool = False, provider: str = "p", **fields: Any
     ) -> Exchange:
         prepare = self.embeddings.prepare if is_embeddings else self.engine.prepare
-        body = json.dumps(said).encode()
+        body = json.dumps(fields).encode()
         return await prepare(
             RoutedRequest(
                 id="call", agent="ana", api_format=api_format, provider=provider, upstream="u", body=body
@@ -90,8 +90,10 @@ class EngineWithLedger:
         )
 
 
-def events(*said: dict[str, Any] | str) -> list[bytes]:
-    return [b"data: %b\n\n" % (one if isinstance(one, str) else json.dumps(one)).encode() for one in said]
+def events(*fields: dict[str, Any] | str) -> list[bytes]:
+    return [
+        b"data: %b\n\n" % (event if isinstance(event, str) else json.dumps(event)).encode() for event in fields
+    ]
 
 
 CLAUDE = events(
@@ -120,24 +122,24 @@ async def test_the_charge_of_a_stream_is_logged_before_its_last_event_is_forward
 ) -> None:
     """Defect: it was logged when the connection to the provider ended, and a process killed before lost it."""
     setup = EngineWithLedger()
-    said = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
-    exchange = await setup.ask(api_format, model="m", max_tokens=9, stream=True, **said)
-    (announced,) = setup.notes.bills
+    fields = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
+    exchange = await setup.ask(api_format, model="m", max_tokens=9, stream=True, **fields)
+    (announced,) = setup.write_ahead_log.charges
     assert announced.is_possibly_charged
     exchange.on_response_start(200, is_streaming=True)
     for piece in stream[:-1]:
         exchange.on_chunk(piece)
-        assert setup.notes.bills == [announced]
+        assert setup.write_ahead_log.charges == [announced]
     assert exchange.on_chunk(stream[-1]) == stream[-1]
-    (_, jotted) = setup.notes.bills
+    (_, jotted) = setup.write_ahead_log.charges
     exchange.finish(is_interrupted=is_broken)
     await exchange.wait_until_completed()
 
     assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
     (booked,) = setup.ledger.settled
     assert replace(booked, savings=Savings()) == jotted  # the savings are added later
-    assert setup.notes.bills == [announced, jotted]
-    assert setup.notes.crossed_out == ["call"]
+    assert setup.write_ahead_log.charges == [announced, jotted]
+    assert setup.write_ahead_log.crossed_out == ["call"]
 
 
 async def test_the_charge_of_embeddings_is_logged_like_any_other() -> None:
@@ -148,12 +150,12 @@ async def test_the_charge_of_embeddings_is_logged_like_any_other() -> None:
     exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}')
     exchange.flush()
     exchange.finish()  # without waiting
-    (announced, jotted) = setup.notes.bills
+    (announced, jotted) = setup.write_ahead_log.charges
     assert announced.is_possibly_charged
     await setup.engine.close()
 
     assert setup.ledger.settled == [jotted]
-    assert setup.notes.crossed_out == ["call"]
+    assert setup.write_ahead_log.crossed_out == ["call"]
 
 
 async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
@@ -178,24 +180,24 @@ async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
         URL, BODY
     )
 
-    announced, *bills = setup.notes.bills
+    announced, *charges = setup.write_ahead_log.charges
     assert announced.is_possibly_charged
-    assert bills == setup.ledger.settled
-    assert setup.notes.crossed_out == ["call"]
+    assert charges == setup.ledger.settled
+    assert setup.write_ahead_log.crossed_out == ["call"]
 
 
 @pytest.mark.parametrize("is_embeddings", [False, True])
 async def test_a_rejected_call_is_removed_from_the_log(is_embeddings: bool) -> None:
     setup = EngineWithLedger()
-    said: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
-    exchange = await setup.ask(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **said)
+    fields: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
+    exchange = await setup.ask(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **fields)
     exchange.on_response_start(400, is_streaming=False)
     exchange.on_chunk(b"{}")
     exchange.finish()
     await exchange.wait_until_completed()
 
     assert setup.ledger.settled == []
-    assert setup.notes.discarded == ["call"]
+    assert setup.write_ahead_log.discarded == ["call"]
 
 
 async def test_the_cost_ceiling_is_logged_once_it_is_known() -> None:
@@ -205,18 +207,18 @@ async def test_the_cost_ceiling_is_logged_once_it_is_known() -> None:
         Format.CHAT, provider="openai", model="gpt-5.4", max_completion_tokens=9, messages=HELLO
     )
     await asyncio.sleep(0)  # runs while the provider responds
-    before, after = setup.notes.bills
-    assert (before.estimated_dollars, before.estimated_input_tokens) == (None, 7)
-    assert after.estimated_dollars is not None
-    assert after.charge == after.estimated_dollars
-    assert after.estimated_dollars > 0
+    announced_first, announced_again = setup.write_ahead_log.charges
+    assert (announced_first.estimated_dollars, announced_first.estimated_input_tokens) == (None, 7)
+    assert announced_again.estimated_dollars is not None
+    assert announced_again.charge == announced_again.estimated_dollars
+    assert announced_again.estimated_dollars > 0
 
     exchange.mark_unsent()
     exchange.finish(is_interrupted=True)
-    setup.admission.announce_ceiling("call", after.estimated_dollars)
+    setup.admission.announce_ceiling("call", announced_again.estimated_dollars)
     await exchange.wait_until_completed()
-    assert len(setup.notes.bills) == 2  # a finished call is not logged again
-    assert setup.notes.discarded == ["call"]
+    assert len(setup.write_ahead_log.charges) == 2  # a finished call is not logged again
+    assert setup.write_ahead_log.discarded == ["call"]
 
 
 class FakeCount:

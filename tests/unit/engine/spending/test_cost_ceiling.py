@@ -86,10 +86,10 @@ def test_every_choice_is_charged() -> None:
 def test_without_a_limit_the_output_of_an_unknown_model_may_fill_the_window(
     window_tokens: int | None, output_tokens: int
 ) -> None:
-    found = ceiling_of(window_tokens, model="my-model")
+    ceiling = ceiling_of(window_tokens, model="my-model")
 
-    assert found is not None
-    assert (found.input_tokens, found.output_tokens) == (1_200, output_tokens)
+    assert ceiling is not None
+    assert (ceiling.input_tokens, ceiling.output_tokens) == (1_200, output_tokens)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_without_a_limit_the_output_of_an_unknown_model_may_fill_the_window(
 )
 def test_without_a_limit_the_output_is_bounded_by_the_model(model: str, output_tokens: int) -> None:
     """Defect: it was the rest of the window, so that a small cap had no room for one short question."""
-    found = ceiling_of(1_000_000, model=model)
+    ceiling = ceiling_of(1_000_000, model=model)
 
-    assert found is not None
-    assert found.output_tokens == output_tokens
+    assert ceiling is not None
+    assert ceiling.output_tokens == output_tokens
 
 
 def test_a_limit_is_bounded_by_the_maximum_output_of_the_model() -> None:
     for limit, output_tokens in ((1_000_000, 128_000), (100, 100)):
         fields = {"model": "gpt-5", "max_completion_tokens": limit, "messages": []}
-        found = compute_cost_ceiling(
+        ceiling = compute_cost_ceiling(
             formats.parse_request(json.dumps(fields).encode(), Format.CHAT),
             TokenCount(1_000, True, 1_000),
             provider="openai",
@@ -114,16 +114,16 @@ def test_a_limit_is_bounded_by_the_maximum_output_of_the_model() -> None:
             ttl=None,
             at=0.0,
         )
-        assert found is not None
-        assert found.output_tokens == output_tokens
+        assert ceiling is not None
+        assert ceiling.output_tokens == output_tokens
 
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "prompt"])
 def test_input_added_by_the_provider_may_fill_the_window(name: str) -> None:
-    found = ceiling_of(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
+    ceiling = ceiling_of(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
 
-    assert found is not None
-    assert found.input_tokens == 50_000
+    assert ceiling is not None
+    assert ceiling.input_tokens == 50_000
     assert ceiling_of(None, Format.RESPONSES, **{name: "kept_1"}) is None
 
 
@@ -143,7 +143,7 @@ def input_windows(
     """How many windows of input are reserved; 0 if only counted input, None if unknown."""
     request = formats.parse_request(_body(api_format, {"model": model, **fields}), api_format)
     count = counter_for(model).count_request(request)
-    found = compute_cost_ceiling(
+    ceiling = compute_cost_ceiling(
         request,
         count.total,
         provider="anthropic" if api_format is Format.ANTHROPIC else "openai",
@@ -152,7 +152,7 @@ def input_windows(
         at=1.8e9,
         unexplained=count.unexplained,
     )
-    return None if found is None else found.input_tokens // WINDOW_TOKENS
+    return None if ceiling is None else ceiling.input_tokens // WINDOW_TOKENS
 
 
 def parameter_values(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
@@ -214,12 +214,12 @@ def test_input_added_by_openai_is_recognised_for_an_empty_object_too(
 
 
 def test_a_client_tool_includes_the_providers_definition() -> None:
-    plain = ceiling_of(None, Format.RESPONSES, max_output_tokens=9)
+    without_tools = ceiling_of(None, Format.RESPONSES, max_output_tokens=9)
     with_tool = ceiling_of(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
 
-    assert plain is not None
+    assert without_tools is not None
     assert with_tool is not None
-    assert 0 <= with_tool.input_tokens - plain.input_tokens < 5_000
+    assert 0 <= with_tool.input_tokens - without_tools.input_tokens < 5_000
 
 
 def test_searches_are_charged_individually() -> None:
@@ -233,9 +233,9 @@ def test_searches_are_charged_individually() -> None:
             searches=searches,
         )
 
-    found = ceiling_of(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
-    assert found is not None
-    assert found.searches == 3
+    ceiling = ceiling_of(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
+    assert ceiling is not None
+    assert ceiling.searches == 3
     assert dollars(3) - dollars(0) == 3 * Decimal("0.01")
 
 
@@ -265,7 +265,7 @@ def test_input_is_bounded_by_the_providers_own_window(
 
 
 @pytest.mark.parametrize(
-    "mark",
+    "cache_control",
     [
         rb'"cache_control":{"type":"ephemeral","ttl":"1h"}',
         rb'"cache_control":{"type":"ephemeral","\u0074tl":"1h"}',
@@ -273,9 +273,9 @@ def test_input_is_bounded_by_the_providers_own_window(
         rb'"cache\u005Fcontrol":{"\u0074ype":"ephemeral","tt\u006c":"\u0031h"}',
     ],
 )
-def test_a_breakpoint_is_found_however_its_name_is_spelled(mark: bytes) -> None:
+def test_a_breakpoint_is_found_however_its_name_is_spelled(cache_control: bytes) -> None:
     """Defect: a breakpoint for an hour was reserved as one for five minutes if its name had an escape."""
-    block = b'{"type":"text","text":"Hi",' + mark + b"}"
+    block = b'{"type":"text","text":"Hi",' + cache_control + b"}"
     body = b'{"model":"claude-opus-4-5","messages":[{"role":"user","content":[' + block + b"]}]}"
 
     assert max_breakpoint_ttl(formats.parse_request(body, Format.ANTHROPIC)) is Ttl.ONE_HOUR
@@ -295,7 +295,7 @@ def test_tier_region_and_ttl_are_in_the_price() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "limit_tokens", "answers"),
+    ("config", "limit_tokens", "choices"),
     [
         ({"maxOutputTokens": 7}, 7, 1),
         ({"max_output_tokens": 7, "candidateCount": 3}, 7, 3),
@@ -305,17 +305,17 @@ def test_tier_region_and_ttl_are_in_the_price() -> None:
     ],
 )
 def test_gemini_has_its_limits_inside_a_configuration(
-    config: dict[str, Any], limit_tokens: int | None, answers: int | None
+    config: dict[str, Any], limit_tokens: int | None, choices: int | None
 ) -> None:
     contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
     body: dict[str, Any] = {"contents": contents, "generationConfig": config, "serviceTier": "flex"}
     wrapped = {"generateContentRequest": body}
 
     for fields in (body, wrapped):
-        found = read_cost_parameters(
+        ceiling = read_cost_parameters(
             formats.parse_request(json.dumps(fields).encode(), Format.GEMINI, model="gemini-3-pro")
         )
-        assert (found.output_tokens, found.choices, found.tier) == (limit_tokens, answers, "flex")
+        assert (ceiling.output_tokens, ceiling.choices, ceiling.tier) == (limit_tokens, choices, "flex")
 
 
 def test_bedrock_has_its_limit_inside_a_configuration() -> None:

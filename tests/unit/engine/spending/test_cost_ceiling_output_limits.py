@@ -51,12 +51,12 @@ class CountTokens:
 
     name = "count"
 
-    def __init__(self, marks: Sequence[CacheBreakpoint]) -> None:
-        self._marks = tuple(marks)
+    def __init__(self, breakpoints: Sequence[CacheBreakpoint]) -> None:
+        self._breakpoints = tuple(breakpoints)
 
     async def apply(self, context: RequestContext) -> None:
         context.token_count = TokenCount(INPUT_TOKENS, exact=True, upper=INPUT_TOKENS)
-        context.breakpoints = self._marks
+        context.breakpoints = self._breakpoints
 
 
 class CappedEngine:
@@ -66,14 +66,14 @@ class CappedEngine:
         self,
         *caps: Cap,
         min_output_tokens: int = DEFAULT_MIN_OUTPUT_TOKENS,
-        marks: Sequence[CacheBreakpoint] = (),
+        breakpoints: Sequence[CacheBreakpoint] = (),
     ) -> None:
         self.ledger, clock = YieldingLedger(), ManualClock()
         admission = Admission(self.ledger, clock=clock)
         money = SpendingOptions(caps=caps, prices=PriceBook(), min_output_tokens=min_output_tokens)
         book = RecordCharges(admission, lambda: money, SessionStates())
         self.engine = Engine(
-            steps=(CountTokens(marks), EnforceCaps(admission, lambda: money)),
+            steps=(CountTokens(breakpoints), EnforceCaps(admission, lambda: money)),
             background_hooks=(),
             record_charge=book.record_charge,
             session_hooks=(book,),
@@ -87,19 +87,19 @@ class CappedEngine:
 
     async def prepare(
         self,
-        said: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
         *,
         api_format: Format = Format.RESPONSES,
         provider: str = "openai",
         agent: str = "codex",
     ) -> Exchange:
         self._calls += 1
-        asked = (
+        extra = (
             {"input": "Hi"}
             if api_format is Format.RESPONSES
             else {"messages": [{"role": "user", "content": "Hi"}]}
         )
-        body = json.dumps({"model": "gpt-6-sol", **asked, **(said or {})}).encode()
+        body = json.dumps({"model": "gpt-6-sol", **extra, **(fields or {})}).encode()
         return await self.engine.prepare(
             RoutedRequest(
                 id=f"call {self._calls}",
@@ -138,8 +138,8 @@ async def test_a_request_whose_ceiling_does_not_fit_gets_a_limit_that_fits() -> 
 
     assert sent_body(exchange)["max_output_tokens"] == 20_000
     assert engine.ledger.reserved[0].dollars == room_for(20_000)
-    (done,) = exchange.upstream_request.applied_edits
-    assert (done.step, done.edit.reason) == (
+    (applied,) = exchange.upstream_request.applied_edits
+    assert (applied.step, applied.edit.reason) == (
         "cost",
         "the client sets no output limit, and the cap on a day has room for $0.225",
     )
@@ -190,7 +190,7 @@ async def test_the_limit_applies_to_each_of_several_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_format", "said"),
+    ("api_format", "fields"),
     [
         (Format.RESPONSES, {"max_output_tokens": 100_000}),
         (Format.RESPONSES, {"max_output_tokens": "many"}),
@@ -200,11 +200,11 @@ async def test_the_limit_applies_to_each_of_several_choices() -> None:
     ],
 )
 async def test_limits_that_the_client_set_or_the_api_requires_are_never_changed(
-    api_format: Format, said: Mapping[str, Any]
+    api_format: Format, fields: Mapping[str, Any]
 ) -> None:
     provider = "anthropic" if api_format is Format.ANTHROPIC else "openai"
     with pytest.raises(CapExceeded):
-        await CappedEngine(cap("0.3")).prepare(said, api_format=api_format, provider=provider)
+        await CappedEngine(cap("0.3")).prepare(fields, api_format=api_format, provider=provider)
 
 
 async def test_a_limit_of_null_is_not_a_limit() -> None:
@@ -215,15 +215,15 @@ async def test_a_limit_of_null_is_not_a_limit() -> None:
 
 async def test_a_call_is_rejected_with_numbers_if_the_minimum_does_not_fit() -> None:
     assert sent_body(await CappedEngine(cap(room_for(4_000))).prepare())["max_output_tokens"] == 4_000
-    with pytest.raises(CapExceeded) as refused:
+    with pytest.raises(CapExceeded) as rejection:
         await CappedEngine(cap(room_for(3_999))).prepare()
 
-    said = str(refused.value)
+    fields = str(rejection.value)
     assert (
         "may cost $0.065 even if its output is limited to 4,000 tokens, and the cap on a day is $0.06499"
-        in said
+        in fields
     )
-    assert "ask for fewer output tokens" in said
+    assert "ask for fewer output tokens" in fields
 
 
 async def test_the_minimum_is_configurable() -> None:
@@ -266,7 +266,7 @@ async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:
 
 async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None:
     nowhere = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="")
-    exchange = await CappedEngine(cap(room_for(9_000)), marks=[nowhere]).prepare()
+    exchange = await CappedEngine(cap(room_for(9_000)), breakpoints=[nowhere]).prepare()
 
     assert sent_body(exchange)["max_output_tokens"] == 9_000
 
@@ -287,7 +287,7 @@ async def test_concurrent_calls_without_limits_never_exceed_a_cap(
     engine = CappedEngine(
         cap(day), cap(total, CapScope.TOTAL), cap(agent, CapScope.AGENT, "codex"), cap(call, CapScope.CALL)
     )
-    billed = {"codex": Decimal(0), "aider": Decimal(0)}
+    charged = {"codex": Decimal(0), "aider": Decimal(0)}
 
     async def make(agent: str, streams: bool, share: float) -> None:
         try:
@@ -299,7 +299,7 @@ async def test_concurrent_calls_without_limits_never_exceed_a_cap(
         usage = {"input_tokens": INPUT_TOKENS, "output_tokens": output_tokens}
         cost = INPUT_TOKENS * Decimal("2e-6") + output_tokens * OUTPUT_PRICE
         assert cost <= call
-        billed[agent] += cost
+        charged[agent] += cost
         await asyncio.sleep(0)
         exchange.on_response_start(200, is_streaming=streams)
         completed = {"type": "response.completed", "response": {"object": "response", "usage": usage}}
@@ -310,9 +310,9 @@ async def test_concurrent_calls_without_limits_never_exceed_a_cap(
         await exchange.wait_until_completed()
 
     for start in range(0, len(calls), at_once):
-        await asyncio.gather(*(make(*each) for each in calls[start : start + at_once]))
+        await asyncio.gather(*(make(*call) for call in calls[start : start + at_once]))
 
-    assert sum(billed.values()) <= min(day, total)
-    assert billed["codex"] <= agent
-    assert engine.ledger.spent.get("total", Decimal(0)) == sum(billed.values())
+    assert sum(charged.values()) <= min(day, total)
+    assert charged["codex"] <= agent
+    assert engine.ledger.spent.get("total", Decimal(0)) == sum(charged.values())
     assert engine.ledger.open == {}

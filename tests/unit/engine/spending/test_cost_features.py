@@ -34,7 +34,7 @@ def features(
 ) -> str:
     """Names of unknown features of a request."""
     request = formats.parse_request(json.dumps({**_SAID[api_format], **fields}).encode(), api_format)
-    return ", ".join(str(one) for one in unknown_features(request, provider, allowed))
+    return ", ".join(str(feature) for feature in unknown_features(request, provider, allowed))
 
 
 def ceiling(
@@ -257,7 +257,7 @@ def test_tools_that_a_message_adds_are_tools_of_the_request(name: str) -> None:
     )
     found = unknown_features(formats.parse_request(body.encode(), Format.RESPONSES), "openai")
 
-    assert [str(one) for one in found] == ["the tool `code_interpreter`"]
+    assert [str(feature) for feature in found] == ["the tool `code_interpreter`"]
 
 
 @pytest.mark.parametrize("tool", ['{"type": "T"}', '{"type": "namespace", "tools": [{"type": "T"}]}'])
@@ -266,8 +266,8 @@ def test_tools_found_by_a_tool_search_are_tools_of_the_request(tool: str) -> Non
         item = f'{{"type": "tool_search_output", "tools": [{tool.replace("T", kind)}]}}'
         body = f'{{"model": "gpt-5", "input": [{{"role": "user", "content": "Hi"}}, {item}]}}'
         return [
-            str(one)
-            for one in unknown_features(formats.parse_request(body.encode(), Format.RESPONSES), "openai")
+            str(feature)
+            for feature in unknown_features(formats.parse_request(body.encode(), Format.RESPONSES), "openai")
         ]
 
     assert unknown("image_generation") == ["the tool `image_generation`"]
@@ -308,10 +308,10 @@ def test_the_ceiling_of_fallback_models_is_that_of_the_most_expensive() -> None:
 
     assert found is not None
     assert dearest is not None
-    most, alone = found.dollars(PRICES), dearest.dollars(PRICES)
-    assert most is not None
+    with_all, alone = found.dollars(PRICES), dearest.dollars(PRICES)
+    assert with_all is not None
     assert alone is not None
-    assert most >= alone > 0
+    assert with_all >= alone > 0
 
 
 def test_a_fallback_model_without_a_price_makes_the_cost_unknown() -> None:
@@ -325,19 +325,19 @@ def test_a_fallback_model_without_a_price_makes_the_cost_unknown() -> None:
 
 @pytest.mark.parametrize("content", ["word " * 1_000, [{"type": "text", "text": "word " * 1_000}]])
 def test_an_unused_prediction_is_charged_as_output(content: Any) -> None:
-    plain = ceiling({"model": "gpt-4.1", "max_tokens": 100})
+    without_prediction = ceiling({"model": "gpt-4.1", "max_tokens": 100})
     predicted = ceiling(
         {"model": "gpt-4.1", "max_tokens": 100, "prediction": {"type": "content", "content": content}, "n": 2}
     )
 
-    assert plain is not None
+    assert without_prediction is not None
     assert predicted is not None
     assert predicted.extra_output_tokens >= 2 * 1_000
-    assert (predicted.output_tokens, plain.output_tokens) == (200, 100)
-    most, least = predicted.dollars(PRICES), plain.dollars(PRICES)
-    assert most is not None
-    assert least is not None
-    assert most > 10 * least
+    assert (predicted.output_tokens, without_prediction.output_tokens) == (200, 100)
+    with_all, without = predicted.dollars(PRICES), without_prediction.dollars(PRICES)
+    assert with_all is not None
+    assert without is not None
+    assert with_all > 10 * without
 
 
 def test_every_choice_of_best_of_is_charged() -> None:

@@ -70,15 +70,15 @@ async def test_many_new_messages_or_tools_are_read_in_a_thread(
 
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_client_breakpoints_are_replaced_only_if_ours_are_accepted(is_refused: bool) -> None:
-    marked = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
-    context = make_context({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
+    block = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
+    context = make_context({"system": [block], "messages": [{"role": "user", "content": "Go on."}]})
     context.options = AgentOptions(replace_breakpoints=True)
-    refusals = RejectionMemory()
+    rejections = RejectionMemory()
     if is_refused:
-        refusals.known = refusals.known.with_rejection(
+        rejections.known = rejections.known.with_rejection(
             Rejection.BREAKPOINTS, "a", context.model, session="r", at=0.0
         )
 
-    await PlaceBreakpoints(SessionStates(), refusals, PrefixLogs()).apply(context)
+    await PlaceBreakpoints(SessionStates(), rejections, PrefixLogs()).apply(context)
 
     assert (context.request is context.original) == is_refused

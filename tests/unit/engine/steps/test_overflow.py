@@ -92,10 +92,10 @@ async def test_a_long_request_is_counted_and_fitted_in_a_thread(times: int, is_b
 async def test_no_compaction_is_paid_for_that_cannot_make_the_request_fit(
     last: dict[str, object], is_folded: bool
 ) -> None:
-    folded: list[str] = []
+    compacted: list[str] = []
 
     async def fold_now(_context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
-        folded.append(subject.session_id)
+        compacted.append(subject.session_id)
         return None
 
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
@@ -108,7 +108,7 @@ async def test_no_compaction_is_paid_for_that_cannot_make_the_request_fit(
 
     with suppress(DoesNotFit):
         await FitWindow(ApplyCompactions(InMemoryCompactionStore()), count, fold_now).apply(context)
-    assert bool(folded) == is_folded
+    assert bool(compacted) == is_folded
 
 
 class FlakyStore(InMemoryCompactionStore):
@@ -116,7 +116,7 @@ class FlakyStore(InMemoryCompactionStore):
 
     is_away = False
 
-    def _check_available(self, what: str) -> None:
+    def _check_available(self, operation: str) -> None:
         if self.is_away:
             raise StoreUnavailable("the store", "it is gone")
 
@@ -124,8 +124,8 @@ class FlakyStore(InMemoryCompactionStore):
 def make_body(questions: int) -> bytes:
     roles = ["user", "assistant"] * questions
     messages = [{"role": role, "content": f"{at} is said here. " * 60} for at, role in enumerate(roles)]
-    asked = {"role": "user", "content": "And then?"}
-    return json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": [*messages, asked]}).encode()
+    question = {"role": "user", "content": "And then?"}
+    return json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": [*messages, question]}).encode()
 
 
 @pytest.mark.parametrize(
@@ -142,20 +142,20 @@ async def test_compactions_of_other_processes_are_found_before_room_is_made(
     is_folded: bool, is_away: bool, is_on: bool, steps: set[str]
 ) -> None:
     """Defect: for a second nobody looked, so that history was dropped although its summary existed."""
-    journal, session_store = FlakyStore(), InMemory()
-    history, count = ApplyCompactions(journal), CountTokens(session_store, CountReader(Calibrations()))
+    compaction_store, session_store = FlakyStore(), InMemory()
+    history, count = ApplyCompactions(compaction_store), CountTokens(session_store, CountReader(Calibrations()))
     options = AgentOptions(window_tokens=2_000, compaction=True)
     await apply_history(make_body(2), options, history)
     options = replace(options, compaction=is_on, on_overflow=OnOverflow.MAKE_ROOM)
     context = await apply_history(make_body(6), options, history)
     await count.apply(context)
     if is_folded:
-        await journal.record(make_compaction_at(context.original, 9, agent="ana"), (), lease=None)
-    journal.is_away = is_away
+        await compaction_store.record(make_compaction_at(context.original, 9, agent="ana"), (), lease=None)
+    compaction_store.is_away = is_away
 
     await FitWindow(history, count, skip_compaction).apply(context)
 
-    assert {done.step for done in context.applied_edits} == steps
+    assert {applied.step for applied in context.applied_edits} == steps
     assert context.token_count is not None
     assert context.token_count.tokens <= 2_000
 

@@ -33,8 +33,8 @@ def ask(
     response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=HEADERS)
     assert response.status_code == 200, response.text
     sandbox.clock.now += 20
-    answer: dict[str, Any] = response.json()
-    return answer
+    payload: dict[str, Any] = response.json()
+    return payload
 
 
 async def read_charges(folder: Path) -> Sequence[Charge]:
@@ -58,8 +58,8 @@ async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tm
 async def test_requests_after_one_served_by_another_gateway_are_not_compared(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         gateways = [running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) for _ in range(2)]
-        with gateways[0] as one, gateways[1] as other:
-            for turns, gateway in enumerate((one, one, other, one, one, other, other)):
+        with gateways[0] as first, gateways[1] as other:
+            for turns, gateway in enumerate((first, first, other, first, first, other, other)):
                 ask(gateway, sandbox, turns)
                 await asyncio.sleep(
                     0.5
@@ -89,9 +89,9 @@ async def test_client_breakpoints_stay_if_another_process_served_the_session(tmp
         for turns in (0, 1):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway:
                 ask(gateway, sandbox, turns, system=cached)
-        kept = [b'"ttl":"1h"' in ask.body.replace(b" ", b"") for ask in sandbox.requests]
+        has_one_hour = [b'"ttl":"1h"' in ask.body.replace(b" ", b"") for ask in sandbox.requests]
 
-    assert kept == [False, True]
+    assert has_one_hour == [False, True]
 
 
 async def test_a_request_that_foveate_cannot_change_costs_the_same_without_it(tmp_path: Path) -> None:
