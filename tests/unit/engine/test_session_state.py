@@ -32,15 +32,15 @@ def test_the_rhythms_of_the_most_recently_used_agents_are_remembered() -> None:
 
 
 def test_cache_entries_of_the_most_recently_used_sessions_are_remembered() -> None:
-    session_states, entry = (
-        SessionStates(max_entries=1_000),
-        write_entry(9, Ttl.ONE_HOUR, at=0.0, readable_at=0.0),
-    )
+    session_states = SessionStates(max_entries=1_000)
+    entry = write_entry(9, Ttl.ONE_HOUR, at=0.0, readable_at=0.0)
     cache = SimulatedCache(CacheEntries({bytes([number]): entry for number in range(60)}))
     for number in range(5_000):
-        states = {SimulatedState.CLIENT: cache}
+        simulated = {SimulatedState.CLIENT: cache}
         session_states.put(
-            "ana", f"session {number}", SessionState(last_request_at=1.0, cache=cache, simulated_caches=states)
+            "ana",
+            f"session {number}",
+            SessionState(last_request_at=1.0, cache=cache, simulated_caches=simulated),
         )
 
     states = [session_states.session("ana", f"session {number}") for number in range(4_000, 5_000)]

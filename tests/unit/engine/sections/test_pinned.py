@@ -170,9 +170,9 @@ def test_the_provider_is_asked_to_drop_thinking_during_a_turn(sections: SectionO
 
     context = another.apply(body, Format.ANTHROPIC, AgentOptions(sections=sections))
 
-    body = sent_body(context)
-    assert body["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
-    assert body["messages"][1] == CALL
+    sent = sent_body(context)
+    assert sent["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
+    assert sent["messages"][1] == CALL
     assert required_betas([applied.edit for applied in context.all_edits()])
 
 
