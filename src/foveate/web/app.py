@@ -214,7 +214,7 @@ class _PageRenderer:
             request_path = str(request.url.path)
             try:
                 page = await self._load(loader, page_request)
-                digest = digest if page.watches == session_id else ""
+                digest = digest if page.watched_session_id == session_id else ""
                 body = await asyncio.to_thread(self._render, viewer, page, path, request_path, digest)
             except Exception:  # noqa: BLE001 - a fault of ours: whoever looks is told, and the page can be shown again
                 _LOG.exception("%s could not be shown", request_path)
@@ -248,12 +248,12 @@ class _PageRenderer:
     def _render(self, viewer: Viewer, page: WebPage, path: str, request_path: str, digest: str) -> bytes:
         context: dict[str, Any] = {
             "now": self._data.clock(),
-            "here": request_path,
-            "section": path,
+            "request_path": request_path,
+            "navigation_path": path,
             "navigation": [entry for entry in _NAVIGATION if viewer.sees_everything or entry[0] in AGENT_PAGES],
             "viewer": viewer,
-            "shown": page,
-            "pulse": digest,
+            "web_page": page,
+            "digest": digest,
             **page.context,
         }
         return self._templates.get_template(page.template).render(context).encode("utf-8", "replace")
@@ -261,7 +261,7 @@ class _PageRenderer:
 
 def _build_error_page(status: int, title: str, problem: str, remedy: str) -> WebPage:
     context = {"problem": problem, "remedy": remedy}
-    return WebPage(template="instead.html", title=title, context=context, status=status)
+    return WebPage(template="error.html", title=title, context=context, status=status)
 
 
 _INTERNAL_ERROR = _build_error_page(

@@ -32,7 +32,7 @@ class CapUsageRow:
     """A cap for one agent, session or day, and how much of it is used."""
 
     about: str
-    said: str
+    text: str
     limit: Decimal
     session_id: str | None = None
     use: CapUse | None = None
@@ -75,7 +75,7 @@ async def list_agent_cap_usage(
         [] if shows_shared else [cap for cap in applying if cap.agent is None and cap.scope in _SHARED_SCOPES]
     )
     rows = [
-        CapUsageRow(about=describe_cap(cap), said="shared by all agents", limit=cap.dollars) for cap in shared
+        CapUsageRow(about=describe_cap(cap), text="shared by all agents", limit=cap.dollars) for cap in shared
     ]
     own_caps = [cap for cap in applying if cap not in shared]
     if not own_caps:
@@ -119,13 +119,13 @@ def _build_rows(cap_usage: CapStatus) -> list[CapUsageRow]:
     cap = cap_usage.cap
     if not cap_usage.uses:
         text = "holds each call by itself" if cap.scope is CapScope.CALL else "nobody has called of late"
-        return [CapUsageRow(about=describe_cap(cap, _shorten_name(cap.agent)), said=text, limit=cap.dollars)]
+        return [CapUsageRow(about=describe_cap(cap, _shorten_name(cap.agent)), text=text, limit=cap.dollars)]
     rows = [
         CapUsageRow(
             about=describe_cap(
                 cap, _shorten_name(use.agent), _shorten_name(use.session_id, _MAX_ID_CHARS), use.day
             ),
-            said=describe_cap_use(use, format_money),
+            text=describe_cap_use(use, format_money),
             limit=cap.dollars,
             session_id=use.session_id,
             use=use,
@@ -137,7 +137,7 @@ def _build_rows(cap_usage: CapStatus) -> list[CapUsageRow]:
         are_all = len(cap_usage.uses) < (_MAX_SESSIONS if cap.scope is CapScope.SESSION else _MAX_AGENTS)
         text = f"{'' if are_all else 'at least '}{format_count(more, f'more {cap.scope}')}, farther from it"
         rows.append(
-            CapUsageRow(about=describe_cap(cap, _shorten_name(cap.agent)), said=text, limit=cap.dollars)
+            CapUsageRow(about=describe_cap(cap, _shorten_name(cap.agent)), text=text, limit=cap.dollars)
         )
     return rows
 

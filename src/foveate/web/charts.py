@@ -45,11 +45,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartEvent:
-    """Something that happened at a label. `kind` is `fold` or `break`; `says` is its text."""
+    """Something that happened at a label. `kind` is `fold` or `break`; `description` is its text."""
 
     label: int
     kind: str
-    says: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Chart:
 
     id: str
     title: str
-    says: str
+    description: str
     labels: Sequence[str]
     series: Sequence[Series]
     unit: Unit
@@ -66,7 +66,7 @@ class Chart:
     events: Sequence[ChartEvent] = ()
 
     @property
-    def drawn(self) -> dict[str, Any]:
+    def script_data(self) -> dict[str, Any]:
         """The data for `charts.js`."""
         return {
             "labels": list(self.labels),
@@ -81,5 +81,7 @@ class Chart:
                 }
                 for item in self.series
             ],
-            "events": [{"label": item.label, "kind": item.kind, "says": item.says} for item in self.events],
+            "events": [
+                {"label": item.label, "kind": item.kind, "says": item.description} for item in self.events
+            ],
         }

@@ -76,16 +76,16 @@ class PageRequest:
 class WebPage:
     """A page: its template, its title and the template's context.
 
-    `watches` is the session whose changes it shows; None for all changes. A page that is not `live` is not
-    updated.
+    `watched_session_id` is the session whose changes it shows; None for all changes. A page that is not
+    `is_live` is not updated.
     """
 
     template: str
     title: str
     context: Mapping[str, Any]
     status: int = 200
-    watches: str | None = None
-    live: bool = True
+    watched_session_id: str | None = None
+    is_live: bool = True
 
 
 class PageNotFound(Exception):

@@ -58,8 +58,8 @@ async def test_of_many_sessions_the_ones_closest_to_the_cap_are_shown(tmp_path: 
         *shown, rest = await list_cap_usage(store, [make_cap(CapScope.SESSION, 8)], now=NOON)
 
     assert [row.session_id for row in shown] == [f"s{8 - place}" for place in range(MAX_USES)]
-    assert (shown[0].said, shown[0].level, shown[0].share) == ("nothing left", CapLevel.FULL, 1.0)
-    assert rest.said == "4 more sessions, farther from it"
+    assert (shown[0].text, shown[0].level, shown[0].share) == ("nothing left", CapLevel.FULL, 1.0)
+    assert rest.text == "4 more sessions, farther from it"
     assert (rest.use, rest.level, rest.share) == (None, CapLevel.FINE, 0.0)
 
 
@@ -69,8 +69,8 @@ async def test_a_cap_of_zero_is_full_and_an_unused_one_is_shown(tmp_path: Path) 
         nothing, session = await list_cap_usage(store, caps, now=NOON)
         assert await list_cap_usage(store, [], now=NOON) == []
 
-    assert (nothing.level, nothing.said) == (CapLevel.FULL, "nothing left")
-    assert (session.about, session.said) == ("each session", "nobody has called of late")
+    assert (nothing.level, nothing.text) == (CapLevel.FULL, "nothing left")
+    assert (session.about, session.text) == ("each session", "nobody has called of late")
 
 
 async def test_a_session_cap_of_one_agent_is_shown_however_expensive_others_are(
@@ -86,8 +86,8 @@ async def test_a_session_cap_of_one_agent_is_shown_however_expensive_others_are(
             store, [make_cap(CapScope.SESSION, 8), make_cap(CapScope.SESSION, 4, "bob")], now=NOON
         )
 
-    assert (bobs.about, bobs.said) == ("session cheap of bob", "25% used")
-    assert rest.said.startswith("at least ")
+    assert (bobs.about, bobs.text) == ("session cheap of bob", "25% used")
+    assert rest.text.startswith("at least ")
 
 
 async def test_cap_usage_of_one_agent_is_the_same_as_in_the_overview(tmp_path: Path) -> None:

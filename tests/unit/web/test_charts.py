@@ -12,7 +12,7 @@ NAME = "</script><script>alert(1)</script>"
 CHART = Chart(
     id="window",
     title="Window",
-    says="it grows",
+    description="it grows",
     labels=("1", "2"),
     series=(
         Series(name=NAME, values=(0.5, None), colour="one"),
@@ -20,7 +20,7 @@ CHART = Chart(
     ),
     unit=Unit.DOLLARS,
     stacked=True,
-    events=(ChartEvent(label=1, kind="fold", says="folded & carried"),),
+    events=(ChartEvent(label=1, kind="fold", description="folded & carried"),),
 )
 
 

@@ -55,7 +55,7 @@ class WorkspaceListing:
     root: str
     scope: str
     files: Sequence[WorkspaceFile]
-    troubles: Sequence[str]
+    problems: Sequence[str]
     counts: WorkspaceCacheStats
 
     @property
@@ -89,14 +89,14 @@ async def load_workspace(
 
     try:
         key = ("page", workspace, gate.tags, counter, model)
-        files, troubles = await sources.load_once(key, lambda: asyncio.to_thread(read), deadline)
+        files, problems = await sources.load_once(key, lambda: asyncio.to_thread(read), deadline)
     except TimeoutError:
-        troubles = (f"{workspace.root}: its files take long to be read",)
+        problems = (f"{workspace.root}: its files take long to be read",)
     return WorkspaceListing(
         root=workspace.root,
         scope=workspace.scope,
         files=files,
-        troubles=troubles,
+        problems=problems,
         counts=sources.workspace_counts().get(workspace.root, WorkspaceCacheStats()),
     )
 
@@ -152,8 +152,8 @@ class AgentFeature:
 
     name: str
     is_on: bool
-    means: str
-    decided: str = ""
+    meaning: str
+    decided_by: str = ""
     chosen: str = ""
 
     @property
@@ -167,7 +167,7 @@ class SectionRuleRow:
     """The budget's rule for a section."""
 
     section: str
-    said: SectionRule
+    rule: SectionRule
 
 
 def list_features(
@@ -190,21 +190,22 @@ def _list_cache_features(options: AgentOptions, agent_settings: AgentSettings | 
     yield AgentFeature(
         name="Prompt cache",
         is_on=is_on,
-        means=f"marks where they pay, {tools}; they live {lifetime} (an hour only on {long})"
+        meaning=f"marks where they pay, {tools}; they live {lifetime} (an hour only on {long})"
         if is_on
         else "no marks are placed",
-        decided=_decided_by(
+        decided_by=_decided_by(
             agent_settings is not None and agent_settings.context_optimization.prompt_cache is not None
         ),
     )
-    pings = options.keep_alive
+    keep_alive = options.keep_alive
+    sessions = format_count(keep_alive.max_sessions, "session")
     yield AgentFeature(
         name="Pings",
         is_on=options.sends_keep_alive,
-        means=f"at most {pings.max_in_a_row} in a row, in {format_count(pings.max_sessions, 'session')} at once"
+        meaning=f"at most {keep_alive.max_in_a_row} in a row, in {sessions} at once"
         if options.sends_keep_alive
         else "no reads keep what is cached from dying",
-        decided=_SET_FOR_ALL,
+        decided_by=_SET_FOR_ALL,
     )
 
 
@@ -212,12 +213,14 @@ def _list_compaction_features(
     options: AgentOptions, agent_settings: AgentSettings | None
 ) -> Iterator[AgentFeature]:
     is_on = options.compaction
-    means = _describe_compaction(options) if is_on else "histories are sent as they come"
+    meaning = _describe_compaction(options) if is_on else "histories are sent as they come"
     yield AgentFeature(
         name="Compaction",
         is_on=options.compacts,
-        means=means if options.token_counter or not is_on else "nothing is folded, since nothing is counted",
-        decided=_decided_by(
+        meaning=meaning
+        if options.token_counter or not is_on
+        else "nothing is folded, since nothing is counted",
+        decided_by=_decided_by(
             agent_settings is not None and agent_settings.context_optimization.compaction is not None
         ),
     )
@@ -226,18 +229,19 @@ def _list_compaction_features(
     yield AgentFeature(
         name="What does not fit",
         is_on=options.token_counter and policy is not OnOverflow.PASS,
-        means=_OVERFLOW_TEXTS[policy]
+        meaning=_OVERFLOW_TEXTS[policy]
         if options.token_counter
         else "left to the provider, since nothing is counted",
-        decided=default_text if options.on_overflow is None else _SET_FOR_AGENT,
+        decided_by=default_text if options.on_overflow is None else _SET_FOR_AGENT,
         chosen=policy.value,
     )
     if options.max_turns is not None:
         yield AgentFeature(
             name="Turn limit",
             is_on=True,
-            means=f"turns beyond the last {format_number(options.max_turns)} are left out, with a placeholder",
-            decided=_SET_FOR_AGENT,
+            meaning=f"turns beyond the last {format_number(options.max_turns)} are left out,"
+            " with a placeholder",
+            decided_by=_SET_FOR_AGENT,
         )
 
 
@@ -261,20 +265,20 @@ def _list_counting_features(
     yield AgentFeature(
         name="Token counter",
         is_on=is_on,
-        means=f"{counter.backend.value}: {_BACKEND_TEXTS[counter.backend]}{asks}"
+        meaning=f"{counter.backend.value}: {_BACKEND_TEXTS[counter.backend]}{asks}"
         if is_on
         else "nothing is counted: the window is left to the provider, and caps refuse",
-        decided=_decided_by(
+        decided_by=_decided_by(
             agent_settings is not None and agent_settings.context_optimization.token_counter is not None
         ),
     )
     yield AgentFeature(
         name="Long tool results",
         is_on=options.truncates_tool_results,
-        means=f"cut where they are longer than {format_percent(options.tool_result_max_pct)} of the window"
+        meaning=f"cut where they are longer than {format_percent(options.tool_result_max_pct)} of the window"
         if options.truncates_tool_results
         else f"sent as they come, since {'compaction is off' if is_on else 'nothing is counted'}",
-        decided=_SET_FOR_ALL,
+        decided_by=_SET_FOR_ALL,
     )
     own_setting = agent_settings.context_optimization.workspace_cache if agent_settings is not None else None
     cache = settings.context_optimization.workspace_cache
@@ -283,8 +287,10 @@ def _list_counting_features(
     yield AgentFeature(
         name="Workspace cache",
         is_on=is_cached,
-        means=f"files are read again when they change{age}" if is_cached else "files are read for each request",
-        decided=_decided_by(own_setting is not None),
+        meaning=f"files are read again when they change{age}"
+        if is_cached
+        else "files are read for each request",
+        decided_by=_decided_by(own_setting is not None),
     )
 
 
@@ -321,8 +327,8 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
         ("Budget", section_options.budget, "how much of the window and of caps is left"),
     )
     return [
-        AgentFeature(name=name, is_on=is_on, means=means if is_on else "not put into requests")
-        for name, is_on, means in described
+        AgentFeature(name=name, is_on=is_on, meaning=meaning if is_on else "not put into requests")
+        for name, is_on, meaning in described
     ]
 
 
@@ -357,7 +363,7 @@ def _describe_rung(rung: Rung) -> str:
 
 def list_section_rules(options: SectionOptions) -> list[SectionRuleRow]:
     """List the budget's rules by section."""
-    return [SectionRuleRow(section=name, said=rule) for name, rule in sorted(options.limits.sections.items())]
+    return [SectionRuleRow(section=name, rule=rule) for name, rule in sorted(options.limits.sections.items())]
 
 
 def _decided_by(is_agent_setting: bool) -> str:
@@ -440,18 +446,18 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         template="agents.html",
         title="Agents",
         context={
-            "which": agent_filter,
-            "choices": AGENT_FILTERS,
+            "agent_filter": agent_filter,
+            "filters": AGENT_FILTERS,
             "find": find,
             "rows": [
                 _build_row(config, name, name in configured_names, spent_today, spent_week) for name in names
             ],
-            "found": len(names_found),
-            "named": len(configured_names),
+            "match_count": len(names_found),
+            "configured_count": len(configured_names),
             "page": number,
             "pages": pages,
             "link": page_request.link,
-            "others": list_features(config.options(_UNNAMED_AGENT), None, config.settings),
+            "default_features": list_features(config.options(_UNNAMED_AGENT), None, config.settings),
         },
     )
 
@@ -522,12 +528,12 @@ async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPa
         title=f"Agent {shorten(name, _MAX_NAME_CHARS)}",
         context={
             "name": name,
-            "said": agent_settings,
+            "agent_settings": agent_settings,
             "options": options,
             "today": sum_spending(group_by_first(today).values()),
             "week": sum_spending(model.spent for model in models),
             "models": models,
-            "switches": list_features(options, agent_settings, config.settings),
+            "features": list_features(options, agent_settings, config.settings),
             "caps": await list_agent_cap_usage(
                 store, config.caps, name, now=now, shows_shared=page_request.viewer.sees_everything
             ),
@@ -570,8 +576,8 @@ async def _load_sections(
         return {
             "sections": injected,
             "limits": None,
-            "folder": None,
-            "troubles": (),
+            "workspace": None,
+            "problems": (),
             "own_budget": AGENT_BUDGET_FILE,
         }
     limited, limit_problems = await _load_own_limits(sources, options.sections)
@@ -583,9 +589,9 @@ async def _load_sections(
         "is_own": limited.limits != options.sections.limits,
         "ladder": describe_ladder(limited.limits.ladder),
         "rules": list_section_rules(limited),
-        "folder": await load_workspace(sources, options.sections, options.counter, model),
-        "counted_for": model,
-        "troubles": [*limit_problems, *skill_problems],
+        "workspace": await load_workspace(sources, options.sections, options.counter, model),
+        "counting_model": model,
+        "problems": [*limit_problems, *skill_problems],
         "own_budget": AGENT_BUDGET_FILE,
     }
 

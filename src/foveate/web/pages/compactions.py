@@ -41,7 +41,7 @@ class ShownText:
     """The visible start of a text, and the number of characters left out."""
 
     text: str
-    more: int = 0
+    left_out_chars: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class ShownMessage:
 
     number: int
     role: str
-    said: ShownText
+    content: ShownText
     is_raw: bool
     size_bytes: int
     left_out: int = 0
@@ -62,46 +62,46 @@ class ShownMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionDetails:
-    """A compaction with some of the messages that it was the first to replace, of `many`.
+    """A compaction with some of the messages that it was the first to replace, of `message_count`.
 
-    `is_taken_in`: it is part of a later one, whose summary is sent.
+    `is_superseded`: it is part of a later one, whose summary is sent.
     """
 
-    fold: Compaction
-    many: int
-    is_taken_in: bool
-    turns: Sequence[ShownMessage]
+    compaction: Compaction
+    message_count: int
+    is_superseded: bool
+    messages: Sequence[ShownMessage]
     summary: ShownText
-    carried: Sequence[str]
+    facts: Sequence[str]
 
     @property
     def is_in_force(self) -> bool:
         """Whether its summary or cut is sent."""
-        is_made = self.fold.outcome in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED)
-        return is_made and self.fold.undone_at is None and not self.is_taken_in
+        is_made = self.compaction.outcome in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED)
+        return is_made and self.compaction.undone_at is None and not self.is_superseded
 
     @property
-    def means(self) -> str:
+    def meaning(self) -> str:
         """What the outcome means for the next request."""
-        if self.fold.undone_at is not None:
-            return undone_meaning(self.fold)
-        return "a later fold took it in" if self.is_taken_in else OUTCOME_MEANINGS[self.fold.outcome]
+        if self.compaction.undone_at is not None:
+            return undone_meaning(self.compaction)
+        return "a later fold took it in" if self.is_superseded else OUTCOME_MEANINGS[self.compaction.outcome]
 
     @property
-    def maker(self) -> str:
+    def author(self) -> str:
         """The model or rules that made the summary."""
-        return describe_author(self.fold)
+        return describe_author(self.compaction)
 
     @property
     def saved_share(self) -> float | None:
         """The share of the replaced tokens that is no longer sent; None if nothing is saved."""
-        saved = self.fold.tokens_before - self.fold.tokens_after
-        return saved / self.fold.tokens_before if saved > 0 else None
+        saved = self.compaction.tokens_before - self.compaction.tokens_after
+        return saved / self.compaction.tokens_before if saved > 0 else None
 
     @property
-    def carried_left_out(self) -> int:
+    def facts_left_out(self) -> int:
         """The number of facts that are not shown."""
-        return len(self.fold.carried) - len(self.carried)
+        return len(self.compaction.carried) - len(self.facts)
 
 
 async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> Sequence[CompactionDetails]:
@@ -109,14 +109,14 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
     spans = await store.dashboard.compacted_ends(
         [compaction.id for compaction in compactions], each=_MESSAGES_AT_EACH_END
     )
-    api_format = await _find_api_formats(store.compactions, spans)
+    api_formats = await _find_api_formats(store.compactions, spans)
     return await asyncio.to_thread(
         lambda: [
             _describe_compaction(
                 compaction,
                 spans[compaction.id],
-                api_format.get(spans[compaction.id].first_compaction_id),
-                turn_chars=_EXCERPT_CHARS,
+                api_formats.get(spans[compaction.id].first_compaction_id),
+                message_chars=_EXCERPT_CHARS,
                 summary_chars=_SUMMARY_CHARS,
                 max_facts=_MAX_FACTS,
             )
@@ -133,29 +133,29 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         raise PageNotFound(f"there is no fold {shorten(compaction_id, 80)!r}, or it was forgotten")
     first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
     span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
-    api_format = await _find_api_formats(data.store.compactions, {compaction_id: span})
+    api_formats = await _find_api_formats(data.store.compactions, {compaction_id: span})
     details = await asyncio.to_thread(
         lambda: _describe_compaction(
             compaction,
             span,
-            api_format.get(span.first_compaction_id),
-            turn_chars=_MESSAGE_CHARS,
+            api_formats.get(span.first_compaction_id),
+            message_chars=_MESSAGE_CHARS,
             summary_chars=_MAX_SUMMARY_CHARS,
             max_facts=len(compaction.carried),
         )
     )
     context = {
-        "one": details,
+        "details": details,
         "first": first,
         "last": first + len(span.turns) - 1,
         "next": first + _MESSAGES_PER_PAGE if first - 1 + len(span.turns) < span.many else None,
         "previous": max(1, min(first, span.many + 1) - _MESSAGES_PER_PAGE) if first > 1 else None,
     }
     return WebPage(
-        template="fold.html",
+        template="compaction.html",
         title=f"Fold {shorten(compaction_id, 40)}",
         context=context,
-        watches=compaction.session_id,
+        watched_session_id=compaction.session_id,
     )
 
 
@@ -167,20 +167,20 @@ Finding one means reading all compacted messages.
 
 
 async def _find_api_formats(
-    journal: CompactionStore, spans: Mapping[str, CompactedMessages]
+    store: CompactionStore, spans: Mapping[str, CompactedMessages]
 ) -> dict[str | None, Format]:
     """Return the formats of conversations by their first compaction, as far as they are known."""
     formats: dict[str | None, Format] = {}
     for first_id in {
         span.first_compaction_id for span in spans.values() if span.first_compaction_id and span.turns
     }:
-        compaction = await journal.get_compaction(first_id)
+        compaction = await store.get_compaction(first_id)
         if compaction is None:
             continue
         cached = _FORMAT_CACHE.get(compaction.boundary)
         if cached is None:
-            turns = await journal.load_messages(first_id)
-            cached = ((await asyncio.to_thread(identify_contents, compaction, turns)).api_format,)
+            messages = await store.load_messages(first_id)
+            cached = ((await asyncio.to_thread(identify_contents, compaction, messages)).api_format,)
             _FORMAT_CACHE.put(compaction.boundary, cached)
         if cached[0] is not None:
             formats[first_id] = cached[0]
@@ -192,38 +192,41 @@ def _describe_compaction(
     span: CompactedMessages,
     api_format: Format | None,
     *,
-    turn_chars: int,
+    message_chars: int,
     summary_chars: int,
     max_facts: int,
 ) -> CompactionDetails:
-    turns = [_show_message(turn, api_format, turn_chars) for turn in span.turns]
+    messages = [_show_message(message, api_format, message_chars) for message in span.turns]
     return CompactionDetails(
-        fold=compaction,
-        many=span.many,
-        is_taken_in=span.is_taken_in,
-        turns=turns[:1]
-        + [replace(turn, left_out=turn.number - previous.number - 1) for previous, turn in pairwise(turns)],
+        compaction=compaction,
+        message_count=span.many,
+        is_superseded=span.is_taken_in,
+        messages=messages[:1]
+        + [
+            replace(message, left_out=message.number - previous.number - 1)
+            for previous, message in pairwise(messages)
+        ],
         summary=_truncate(compaction.summary, summary_chars),
-        carried=[shorten(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]],
+        facts=[shorten(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]],
     )
 
 
-def _show_message(turn: CompactedMessage, api_format: Format | None, max_chars: int) -> ShownMessage:
+def _show_message(message: CompactedMessage, api_format: Format | None, max_chars: int) -> ShownMessage:
     role, text, is_raw = "", "", True
-    if api_format is not None and turn.is_complete:
+    if api_format is not None and message.is_complete:
         try:
-            role, text = read_message(api_format, turn.message)
+            role, text = read_message(api_format, message.message)
             is_raw = False
         except MalformedRequest:  # shown as received
             pass
     if is_raw:
-        _, text = read_message(None, turn.message)
+        _, text = read_message(None, message.message)
     return ShownMessage(
-        number=turn.position + 1,
+        number=message.position + 1,
         role=role,
-        said=_truncate(text, max_chars),
+        content=_truncate(text, max_chars),
         is_raw=is_raw,
-        size_bytes=turn.size_bytes,
+        size_bytes=message.size_bytes,
     )
 
 
@@ -232,4 +235,4 @@ def _truncate(text: str, max_chars: int) -> ShownText:
     if len(text) <= max_chars:
         return ShownText(text=text)
     end = graphemes.boundary_at_or_before(text[: 2 * max_chars], max_chars)
-    return ShownText(text=text[:end], more=len(text) - end)
+    return ShownText(text=text[:end], left_out_chars=len(text) - end)

@@ -58,12 +58,12 @@ class MemoryOutline:
 
     view: View
     lines: Sequence[OutlineLine]
-    lists_left: int
+    open_lists: int
     """Lists that are still open at the end of the outline."""
     nodes: int
     has_private: bool
 
-    def at(self, level: DetailLevel) -> int:
+    def count_at(self, level: DetailLevel) -> int:
         """Count the nodes at a level."""
         count = sum(node.level is level for node in self.view.nodes)
         return self.nodes - len(self.view.nodes) if level is DetailLevel.HIDDEN else count
@@ -90,17 +90,17 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         "agent": agent,
         "focus": page_request.text("focus"),
         "query": page_request.text("query"),
-        "said_tokens": page_request.text("tokens"),
+        "typed_tokens": page_request.text("tokens"),
         "levels": list(DetailLevel),
-        "most_nodes": MAX_NODES,
-        "most_chars": MAX_CHARS,
+        "max_nodes": MAX_NODES,
+        "max_chars": MAX_CHARS,
         "link": page_request.link,
-        "seen": None,
+        "outline": None,
         "options": None,
         "problem": "",
         "is_busy": False,
-        "troubles": (),
-        "more_troubles": 0,
+        "problems": (),
+        "more_problems": 0,
     }
     is_rejected = False
     if agent in agents and options.sections is not None:
@@ -112,7 +112,9 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             is_rejected = True
     # Searching for similar titles is slow, and changes elsewhere do not affect the result.
     status = 400 if is_rejected else 200
-    return WebPage(template="memory.html", title="Memory", context=context, status=status, live=not is_rejected)
+    return WebPage(
+        template="memory.html", title="Memory", context=context, status=status, is_live=not is_rejected
+    )
 
 
 def _has_memory(config: ConfigSnapshot, agent: str) -> bool:
@@ -170,9 +172,9 @@ async def _load_outline(
 
     problems = memory.problems
     return context | {
-        "seen": await asyncio.to_thread(load),
-        "troubles": [str(problem) for problem in problems[:_MAX_PROBLEMS]],
-        "more_troubles": max(0, len(problems) - _MAX_PROBLEMS),
+        "outline": await asyncio.to_thread(load),
+        "problems": [str(problem) for problem in problems[:_MAX_PROBLEMS]],
+        "more_problems": max(0, len(problems) - _MAX_PROBLEMS),
     }
 
 
@@ -227,7 +229,7 @@ def _build_outline(memory: "Memory", view: View, focus: str | None) -> MemoryOut
         )
         previous_depth = depth
     return MemoryOutline(
-        view=view, lines=lines, lists_left=previous_depth + 1, nodes=len(nodes), has_private=memory.has_private
+        view=view, lines=lines, open_lists=previous_depth + 1, nodes=len(nodes), has_private=memory.has_private
     )
 
 

@@ -36,7 +36,7 @@ from foveate.web.viewer import Viewer
 class HealthProblem:
     """A problem and its remedy; `path` is a page with details."""
 
-    what: str
+    problem: str
     remedy: str
     path: str = ""
 
@@ -183,7 +183,7 @@ def build_cost_chart(
     return Chart(
         id="money",
         title=f"Money by {time_range.unit} and {by}",
-        says=_describe_costs(time_range, total, amounts_by_name),
+        description=_describe_costs(time_range, total, amounts_by_name),
         labels=time_range.labels,
         series=series or [_bars(time_range, "dollars", total, SERIES_COLOURS[0])],
         unit=Unit.DOLLARS,
@@ -207,7 +207,7 @@ def build_savings_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart
     return Chart(
         id="saved",
         title=f"Saved and lost by {time_range.unit}",
-        says=f"{time_range.title}, {', '.join(texts) or 'nothing was saved or lost'}",
+        description=f"{time_range.title}, {', '.join(texts) or 'nothing was saved or lost'}",
         labels=time_range.labels,
         series=[
             Series(name=name, values=_chart_values(time_range, values), colour=kinds[name][1], shape=Shape.LINE)
@@ -239,7 +239,9 @@ def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOv
     return Chart(
         id="ratio",
         title=f"Hit ratio by {time_range.unit} and agent",
-        says=", ".join(f"{_series_name(name)} last {format_percent(ratio)}" for name, ratio in last.items())
+        description=", ".join(
+            f"{_series_name(name)} last {format_percent(ratio)}" for name, ratio in last.items()
+        )
         or "nothing was sent",
         labels=time_range.labels,
         series=[
@@ -273,7 +275,7 @@ def build_requests_chart(time_range: TimeRange, whole: SpendingOverTime) -> Char
     return Chart(
         id="requests",
         title=f"Requests and errors by {time_range.unit}",
-        says=f"{format_count(requests, 'request')} {time_range.title}, of which {failed:,} failed",
+        description=f"{format_count(requests, 'request')} {time_range.title}, of which {failed:,} failed",
         labels=time_range.labels,
         series=[
             _bars(
@@ -383,9 +385,9 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         rejections = _count_rejections(data.samples(), agent)
         context = {
             "is_empty": True,
-            "troubles": problems,
-            "refused": rejections,
-            "exports": export_lines(page_request.gateway_url),
+            "problems": problems,
+            "rejections": rejections,
+            "export_lines": export_lines(page_request.gateway_url),
         }
         return WebPage(template=TEMPLATE, title=_TITLE, context=context)
     spending, misses, caps, limits = await asyncio.gather(
@@ -405,14 +407,14 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         title=_TITLE,
         context={
             "is_empty": False,
-            "troubles": problems,
-            "spans": TIME_RANGES,
-            "span": time_range,
+            "problems": problems,
+            "time_ranges": TIME_RANGES,
+            "time_range": time_range,
             "agent": agent or "",
             "by": by.value,
             "agents": agents if len(agents) <= _MAX_LISTED_AGENTS else [],
             "today": total if time_range.is_today else spending.over_time.get(format_day(now), NO_SPENDING),
-            "whole": total,
+            "total": total,
             "charts": charts,
             "agent_rows": agent_rows,
             "agents_left_out": max(0, len(spending.agents) - _MAX_ROWS),
@@ -420,12 +422,12 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             "models_left_out": max(0, len(spending.models) - _MAX_ROWS),
             "category_rows": category_rows,
             "categories": _CATEGORY_TEXTS,
-            "breaks": misses,
+            "misses": misses,
             "caps": caps,
             "limits": [limit for limit in limits if agent in (None, limit.agent)][:_MAX_ROWS],
-            "refused": _count_rejections(samples, agent),
-            "added": summarize_added_latency(samples),
-            "steps": summarize_steps(samples),
+            "rejections": _count_rejections(samples, agent),
+            "added_latency": summarize_added_latency(samples),
+            "step_latencies": summarize_steps(samples),
         },
     )
 

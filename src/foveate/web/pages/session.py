@@ -153,7 +153,7 @@ def build_window_chart(
     return Chart(
         id="window",
         title=title,
-        says=_describe_chart(points, counts, events),
+        description=_describe_chart(points, counts, events),
         labels=_format_labels([(first_number + at, points[at].at) for at in places]),
         series=series,
         unit=Unit.TOKENS,
@@ -222,7 +222,9 @@ def _list_events(
             texts_by_event.setdefault((stretch, "fold"), []).append(_describe_cache_miss(filling))
     return [
         ChartEvent(
-            label=label, kind=kind, says=says[-1] + (f" (and {len(says) - 1:,} more)" if says[1:] else "")
+            label=label,
+            kind=kind,
+            description=says[-1] + (f" (and {len(says) - 1:,} more)" if says[1:] else ""),
         )
         for (label, kind), says in texts_by_event.items()
     ]
@@ -284,7 +286,7 @@ class RequestRow:
 
     number: int
     traced: ChargedTrace
-    is_folded_anew: bool
+    is_newly_compacted: bool
 
     @property
     def trace(self) -> Trace:
@@ -311,7 +313,7 @@ class RequestRow:
         return bool(self.edits or self.trace.problems or self.trace.broke)
 
     @property
-    def broke(self) -> str:
+    def cache_miss(self) -> str:
         """The cause, place and cost of a cache miss; empty if there was none."""
         miss = self.trace.broke
         if miss is None:
@@ -372,22 +374,22 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     context = {
         "session": session,
         "totals": session.totals,
-        "folds": compaction_details,
-        "fold_count": counts.get(session_id, CompactionCounts()),
-        "older_folds": shown_compactions[-1].compacted_at
+        "compactions": compaction_details,
+        "compaction_count": counts.get(session_id, CompactionCounts()),
+        "older_compactions": shown_compactions[-1].compacted_at
         if len(compactions) > len(shown_compactions)
         else None,
         "page": _link_newer_page(page, points, first_number),
         "chart": chart,
         "chart_since": first_number,
-        "full": describe_current_window(points, fillings),
+        "window": describe_current_window(points, fillings),
         "ratio": _hit_ratio(sums) if sums else session.totals.hit_ratio,
-        "is_parted": bool(sums),
-        "beside": [entry for entry in sums if entry.group[0] != Category.MAIN],
+        "is_by_category": bool(sums),
+        "other_sums": [entry for entry in sums if entry.group[0] != Category.MAIN],
         "family": family,
     }
     title = shorten(family.title, 120) if family.title else f"Session {shorten(session_id, 40)}"
-    return WebPage(template="session.html", title=title, context=context, watches=session_id)
+    return WebPage(template="session.html", title=title, context=context, watched_session_id=session_id)
 
 
 async def _load_requests(store: Store, session_id: str, before_id: str) -> _RequestPage:
@@ -408,7 +410,7 @@ async def _load_requests(store: Store, session_id: str, before_id: str) -> _Requ
         RequestRow(
             number=max(1, older - place),
             traced=traced,
-            is_folded_anew=compaction_ids[place] is not None
+            is_newly_compacted=compaction_ids[place] is not None
             and compaction_ids[place] != compaction_ids[place + 1],
         )
         for place, traced in enumerate(listed[:REQUESTS_PER_PAGE])

@@ -40,7 +40,7 @@ _ORDER_LABELS = {SessionOrder.NEWEST.value: "Newest first", SessionOrder.DEAREST
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
     session: SessionTotals
-    folds: CompactionCounts
+    compactions: CompactionCounts
     label: SessionLabel | None
     descendants: DescendantTotals | None
 
@@ -52,7 +52,7 @@ class _SessionFilter:
     order: str
     since: str
     agent: str
-    beginning: str
+    id_prefix: str
 
     @classmethod
     def from_request(cls, page_request: PageRequest) -> "_SessionFilter":
@@ -60,17 +60,17 @@ class _SessionFilter:
             order=page_request.choice("order", SessionOrder.NEWEST.value, _ORDER_LABELS),
             since=page_request.choice("since", "all", _PERIODS),
             agent=page_request.agent(),
-            beginning=page_request.text("id"),
+            id_prefix=page_request.text("id"),
         )
 
     @property
-    def is_any(self) -> bool:
+    def is_active(self) -> bool:
         """Whether any filter is set."""
-        return bool(self.agent or self.beginning) or self.since != "all"
+        return bool(self.agent or self.id_prefix) or self.since != "all"
 
     def build_link(self, **more: str) -> str:
         """Return the URL of a page of the filtered list."""
-        parameters = {"order": self.order, "since": self.since, "agent": self.agent, "id": self.beginning}
+        parameters = {"order": self.order, "since": self.since, "agent": self.agent, "id": self.id_prefix}
         defaults = {"order": SessionOrder.NEWEST.value, "since": "all"}
         query = {
             name: value for name, value in (parameters | more).items() if value and defaults.get(name) != value
@@ -96,9 +96,9 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             before=before,
             since=since,
             agent=agent,
-            id_prefix=session_filter.beginning,
+            id_prefix=session_filter.id_prefix,
         ),
-        store.totals.count_sessions(since=since, agent=agent, id_prefix=session_filter.beginning),
+        store.totals.count_sessions(since=since, agent=agent, id_prefix=session_filter.id_prefix),
         _list_agents(store, page_request.viewer),
     )
     # Going backward, the extra row comes first.
@@ -116,7 +116,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         "rows": [
             SessionRow(
                 session=session,
-                folds=compaction_counts.get(session.session_id, CompactionCounts()),
+                compactions=compaction_counts.get(session.session_id, CompactionCounts()),
                 label=labels.get(session.session_id),
                 descendants=descendants.get(session.session_id),
             )
@@ -124,10 +124,10 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         ],
         "count": count,
         "page_size": SESSIONS_PER_PAGE,
-        "wanted": session_filter,
+        "session_filter": session_filter,
         "agents": agents[:_MAX_AGENTS],
         "orders": _ORDER_LABELS,
-        "times": _PERIOD_LABELS,
+        "periods": _PERIOD_LABELS,
         "previous": session_filter.build_link(before=_format_place(page[0], session_filter.order))
         if page and has_before
         else None,

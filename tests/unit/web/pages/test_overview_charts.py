@@ -27,7 +27,7 @@ def test_the_rest_of_the_total_is_shown_as_others() -> None:
         ("ana", [0, 0, 0, 0, 0, 0, 2], SERIES_COLOURS[0]),
         (charts.OTHERS_NAME, [1, 0, 0, 0, 0, 0, 1.5], OTHER_COLOUR),
     ]
-    assert chart.says == "$4.50 in the last 7 days, the most at 15 Nov with $3.50; ana has $2.00 of it"
+    assert chart.description == "$4.50 in the last 7 days, the most at 15 Nov with $3.50; ana has $2.00 of it"
 
 
 def test_the_rest_is_never_negative() -> None:
@@ -40,9 +40,9 @@ def test_an_empty_chart_has_its_labels_and_says_so() -> None:
     chart = charts.build_cost_chart(WEEK, {}, {}, "agent")
 
     assert [one.values for one in chart.series] == [[0] * 7]
-    assert chart.says == "nothing in the last 7 days"
-    assert charts.build_savings_chart(WEEK, {}).says.endswith("nothing was saved or lost")
-    assert charts.build_hit_ratio_chart(WEEK, {}).says == "nothing was sent"
+    assert chart.description == "nothing in the last 7 days"
+    assert charts.build_savings_chart(WEEK, {}).description.endswith("nothing was saved or lost")
+    assert charts.build_hit_ratio_chart(WEEK, {}).description == "nothing was sent"
 
 
 def test_hours_that_have_not_started_are_not_drawn() -> None:

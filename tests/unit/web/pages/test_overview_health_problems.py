@@ -35,7 +35,7 @@ def test_every_problem_is_shown_with_a_remedy(wrong: Mapping[str, object], said:
 
     assert not vitals.is_healthy
     (trouble,) = list_health_problems(health_to_json(vitals))
-    assert said in trouble.what
+    assert said in trouble.problem
     assert remedy in trouble.remedy
 
 

@@ -85,7 +85,7 @@ def test_kinds_of_sections_are_stacked_in_the_order_of_the_prompt() -> None:
     assert [one.shape for one in chart.series][-1] is Shape.LIMIT
     assert len({one.colour for one in chart.series}) == len(chart.series)
     assert list(chart.labels) == ["#1 12:00:00", "#2 12:01:00", "#3 12:02:00"]
-    assert chart.says == "1.5k tokens at the last of 3 requests, 37.5% of a window of 4k; 1.5k at most"
+    assert chart.description == "1.5k tokens at the last of 3 requests, 37.5% of a window of 4k; 1.5k at most"
 
 
 def test_a_distant_limit_does_not_flatten_the_chart() -> None:
@@ -93,7 +93,7 @@ def test_a_distant_limit_does_not_flatten_the_chart() -> None:
 
     assert chart is not None
     assert [one.name for one in chart.series] == ["user"]
-    assert "0.5% of a window of 200k" in chart.says
+    assert "0.5% of a window of 200k" in chart.description
     assert chart.title == "Context window over time, far below its limit of 200k tokens"
 
 
@@ -110,7 +110,7 @@ def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
     chart = build_window_chart(points, fillings, {COMPACTION.id: COMPACTION})
 
     assert chart is not None
-    assert [(event.label, event.kind, event.says) for event in chart.events] == [
+    assert [(event.label, event.kind, event.description) for event in chart.events] == [
         (1, "fold", "Folded: 9k tokens became 700"),
         (
             1,
@@ -137,7 +137,7 @@ def test_a_long_session_has_few_points_and_all_events() -> None:
     assert len(ids) < 3 * MAX_POINTS
     assert chart.labels[-1].startswith(f"#{len(points)} ")
     assert {event.label for event in chart.events} == set(range(MAX_POINTS))
-    assert any(event.says == "Cache broke (and 1 more)" for event in chart.events)
+    assert any(event.description == "Cache broke (and 1 more)" for event in chart.events)
 
 
 def test_the_current_window_is_unknown_if_the_last_request_was_not_counted() -> None:
