@@ -15,7 +15,7 @@ LOCAL = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
 OWN = "upstreams: {mine: {base_url: 'http://127.0.0.1:2/v1', api: openai}}\n"
 
 
-def setting(
+def make_config(
     tmp_path: Path, keys: Mapping[str, str], text: str = "", *, local: LocalModel | None = None
 ) -> ChatConfig:
     path = tmp_path / "foveate.yaml"
@@ -41,28 +41,28 @@ def setting(
 def test_the_default_model_comes_from_a_route_or_a_key_or_is_local(
     tmp_path: Path, keys: dict[str, str], text: str, meant: str
 ) -> None:
-    assert setting(tmp_path, keys, text).default_model() == meant
+    assert make_config(tmp_path, keys, text).default_model() == meant
 
 
 @pytest.mark.parametrize(
-    ("keys", "text", "said"),
+    ("keys", "text", "value"),
     [
         ({"OPENROUTER_API_KEY": "k"}, "", "--model openrouter/NAME"),
         ({}, f"{OWN}routes: [{{models: '*', upstream: mine}}]", "--model NAME"),
     ],
 )
 def test_without_an_obvious_model_the_user_must_name_one(
-    tmp_path: Path, keys: dict[str, str], text: str, said: str
+    tmp_path: Path, keys: dict[str, str], text: str, value: str
 ) -> None:
-    with pytest.raises(BadOption, match=said):
-        setting(tmp_path, keys, text).default_model()
+    with pytest.raises(BadOption, match=value):
+        make_config(tmp_path, keys, text).default_model()
 
 
 def test_a_model_is_used_in_the_format_of_its_upstream(tmp_path: Path) -> None:
     keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "DEEPSEEK_API_KEY": "d"}
-    found = setting(tmp_path, keys, OWN, local=LOCAL)
+    config = make_config(tmp_path, keys, OWN, local=LOCAL)
     api_format = {
-        name: (found.select_model(name).upstream.name, found.select_model(name).api_format)
+        name: (config.select_model(name).upstream.name, config.select_model(name).api_format)
         for name in ("claude-opus-5-5", "gpt-4o", "deepseek-chat", "mine/x/y", "local", "mine/[odd]*")
     }
 
@@ -77,52 +77,52 @@ def test_a_model_is_used_in_the_format_of_its_upstream(tmp_path: Path) -> None:
 
 
 def test_a_conversations_route_matches_only_its_model(tmp_path: Path) -> None:
-    found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, OWN)
-    found.select_model("mine/x*")
-    routes = found.current_config().gateway.routing.routes
-    found.select_model("gpt-4o")
+    config = make_config(tmp_path, {"OPENAI_API_KEY": "o"}, OWN)
+    config.select_model("mine/x*")
+    routes = config.current_config().gateway.routing.routes
+    config.select_model("gpt-4o")
 
     assert [(route.models, route.model) for route in routes] == [("mine/x[*]", "x*")]
-    assert found.current_config().gateway.routing.routes == []
+    assert config.current_config().gateway.routing.routes == []
 
 
 def test_the_local_model_has_its_own_window(tmp_path: Path) -> None:
-    found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, local=LOCAL)
-    found.select_model("local")
-    local = found.current_config().agents("default").window_tokens
-    found.select_model("gpt-4o")
+    config = make_config(tmp_path, {"OPENAI_API_KEY": "o"}, local=LOCAL)
+    config.select_model("local")
+    local = config.current_config().agents("default").window_tokens
+    config.select_model("gpt-4o")
 
     assert local == LOCAL_WINDOW_TOKENS
-    assert found.current_config().agents("default").window_tokens is None
-    assert found.has_local
-    assert found.list_models() == ["local", LOCAL.model, "gpt-5.4"]
+    assert config.current_config().agents("default").window_tokens is None
+    assert config.has_local
+    assert config.list_models() == ["local", LOCAL.model, "gpt-5.4"]
 
 
 def test_compaction_applies_once_it_is_requested(tmp_path: Path) -> None:
-    found = setting(tmp_path, {})
-    before = found.current_config().agents("default").compaction
-    found.enable_compaction()
+    config = make_config(tmp_path, {})
+    before = config.current_config().agents("default").compaction
+    config.enable_compaction()
 
-    assert (before, found.current_config().agents("default").compaction) == (False, True)
+    assert (before, config.current_config().agents("default").compaction) == (False, True)
 
 
 def test_selecting_an_unavailable_model_changes_nothing(tmp_path: Path) -> None:
-    found = setting(tmp_path, {"OPENAI_API_KEY": "o"})
-    found.select_model("gpt-4o")
+    config = make_config(tmp_path, {"OPENAI_API_KEY": "o"})
+    config.select_model("gpt-4o")
     refused = {
         "claude-opus-5-5": "ANTHROPIC_API_KEY",
         "opnerouter/x": "there is no upstream 'opnerouter'",
         "": "has a name",
         "a\x1b": "has a name",
     }
-    for name, said in refused.items():
-        with pytest.raises(BadOption, match=said):
-            found.select_model(name)
+    for name, value in refused.items():
+        with pytest.raises(BadOption, match=value):
+            config.select_model(name)
 
-    assert found.current_config().gateway.routing.routes == []
+    assert config.current_config().gateway.routing.routes == []
 
 
 def test_models_of_a_custom_server_may_contain_slashes(tmp_path: Path) -> None:
-    found = setting(tmp_path, {}, "upstreams: {openai: {base_url: 'http://127.0.0.1:3/v1'}}\n")
+    config = make_config(tmp_path, {}, "upstreams: {openai: {base_url: 'http://127.0.0.1:3/v1'}}\n")
 
-    assert found.select_model("meta-llama/Llama-3").upstream.name == "openai"
+    assert config.select_model("meta-llama/Llama-3").upstream.name == "openai"

@@ -66,10 +66,10 @@ def test_a_response_is_parsed_wherever_the_network_splits_it(api_format: Format,
     data = text.encode()
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     stream = ResponseStream(api_format)
-    heard = [said for start, end in pairwise(places) for said in stream.feed(data[start:end])]
-    heard += stream.end()
+    received = [value for start, end in pairwise(places) for value in stream.feed(data[start:end])]
+    received += stream.end()
 
-    assert heard == EXPECTED
+    assert received == EXPECTED
     assert stream.reader.stop_reason == stop
     assert stream.reader.is_complete
 
@@ -90,7 +90,9 @@ def test_a_response_that_does_not_stream_is_parsed_too() -> None:
     assert read_response(Format.CHAT, b'{"choices": []}') == []
 
 
-def speaking(name: str = "openai", api_format: Format = Format.CHAT, key: str | None = "sk-1") -> ModelTarget:
+def make_target(
+    name: str = "openai", api_format: Format = Format.CHAT, key: str | None = "sk-1"
+) -> ModelTarget:
     known = KNOWN_UPSTREAMS[name]
     upstream = Upstream(
         name=name, base_url=known.base_url, family=known.family, provider=known.provider, key=key
@@ -100,9 +102,9 @@ def speaking(name: str = "openai", api_format: Format = Format.CHAT, key: str | 
 
 def test_a_conversation_is_sent_in_the_format_of_each_provider() -> None:
     turns = (user_turn("Hi"), assistant_turn("Hello, I", is_cut=True), user_turn("Go on"))
-    openai = json.loads(build_body(turns, speaking(), max_tokens=9))
-    others = json.loads(build_body(turns, speaking("vllm"), max_tokens=9))
-    anthropic = json.loads(build_body(turns, speaking("anthropic", Format.ANTHROPIC), max_tokens=9))
+    openai = json.loads(build_body(turns, make_target(), max_tokens=9))
+    others = json.loads(build_body(turns, make_target("vllm"), max_tokens=9))
+    anthropic = json.loads(build_body(turns, make_target("anthropic", Format.ANTHROPIC), max_tokens=9))
 
     assert openai["max_completion_tokens"] == others["max_tokens"] == anthropic["max_tokens"] == 9
     assert openai["messages"] == anthropic["messages"]
@@ -113,27 +115,27 @@ def test_a_conversation_is_sent_in_the_format_of_each_provider() -> None:
 @pytest.mark.parametrize("agent", ["ana", "Zoë", "日本 🦊", "50%25"])
 def test_an_agent_can_have_any_name(agent: str) -> None:
     """Regression: an agent with a non-Latin name could not be used."""
-    ask = parse_request(build_scope(speaking(), SessionIdentity(agent=agent, session="s")))
+    request = parse_request(build_scope(make_target(), SessionIdentity(agent=agent, session="s")))
 
-    assert identify_agent(ask, NoKeys()) == agent
+    assert identify_agent(request, NoKeys()) == agent
 
 
 def test_the_key_is_sent_in_the_header_of_its_api_family() -> None:
     whose = SessionIdentity(agent="ana", session="s", focus="the glasshouse, ü")
-    one = dict(build_scope(speaking(), whose)["headers"])
-    other = dict(build_scope(speaking("anthropic", Format.ANTHROPIC), whose)["headers"])
-    none = dict(build_scope(speaking(key=None), whose)["headers"])
+    item = dict(build_scope(make_target(), whose)["headers"])
+    other = dict(build_scope(make_target("anthropic", Format.ANTHROPIC), whose)["headers"])
+    none = dict(build_scope(make_target(key=None), whose)["headers"])
 
-    assert one[b"authorization"] == b"Bearer sk-1"
+    assert item[b"authorization"] == b"Bearer sk-1"
     assert other[b"x-api-key"] == b"sk-1"
     assert other[b"anthropic-version"] == b"2023-06-01"
     assert none.keys() == {b"content-type", b"x-foveate-agent", b"x-foveate-session", b"x-foveate-focus"}
-    assert one[b"x-foveate-focus"] == b"the%20glasshouse%2C%20%C3%BC"
-    assert speaking().upstream.family is ApiFamily.OPENAI
+    assert item[b"x-foveate-focus"] == b"the%20glasshouse%2C%20%C3%BC"
+    assert make_target().upstream.family is ApiFamily.OPENAI
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "trouble", "said"),
+    ("status", "headers", "body", "trouble", "value"),
     [
         (401, {}, b'{"error": {"message": "bad key."}}', FailureKind.KEY, "bad key; check OPENAI_API_KEY"),
         (402, {}, b'{"error": {"message": "the cap on a day"}}', FailureKind.CAP, "the cap on a day"),
@@ -147,12 +149,12 @@ def test_the_key_is_sent_in_the_header_of_its_api_family() -> None:
     ],
 )
 def test_an_error_response_is_described_in_one_line_with_advice(
-    status: int, headers: dict[str, str], body: bytes, trouble: FailureKind, said: str
+    status: int, headers: dict[str, str], body: bytes, trouble: FailureKind, value: str
 ) -> None:
-    failure = classify_failure(status, headers, body, speaking(), has_history=True)
+    failure = classify_failure(status, headers, body, make_target(), has_history=True)
 
     assert failure.kind is trouble
-    assert said in failure.text
+    assert value in failure.text
     assert "\n" not in failure.text
     assert len(failure.text) <= 500
 
@@ -160,27 +162,27 @@ def test_an_error_response_is_described_in_one_line_with_advice(
 def test_the_advice_is_kept_however_long_the_providers_message_is() -> None:
     body = json.dumps({"error": {"message": "there is no such model. " * 200}}).encode()
 
-    told = classify_failure(404, {}, body, speaking(), has_history=True).text
+    failure_text = classify_failure(404, {}, body, make_target(), has_history=True).text
 
-    assert told.endswith("…; :model names another model")
+    assert failure_text.endswith("…; :model names another model")
 
 
 def test_compaction_is_not_advised_for_a_question_that_is_too_long_by_itself() -> None:
     body = b'{"error": {"message": "prompt is too long: 9 > 8"}}'
 
-    told = classify_failure(400, {}, body, speaking(), has_history=False).text
+    failure_text = classify_failure(400, {}, body, make_target(), has_history=False).text
 
-    assert ":compact" not in told
-    assert "send less" in told
+    assert ":compact" not in failure_text
+    assert "send less" in failure_text
 
 
 @pytest.mark.parametrize("vocabulary", ["o200k_base", "llama3", "mistral_v3"])
 @given(text=st.text(max_size=60))
 @settings(max_examples=limit_examples(30))
 def test_the_pieces_of_a_tokenized_text_are_the_text(vocabulary: str, text: str) -> None:
-    found = split_into_tokens(bundled_vocabulary(vocabulary), text)
+    result = split_into_tokens(bundled_vocabulary(vocabulary), text)
 
-    if found is not None:  # a vocabulary may normalize some characters
-        assert b"".join(found) == text.encode("utf-8", "replace")
-        assert len(found) == bundled_vocabulary(vocabulary).count(text)
+    if result is not None:  # a vocabulary may normalize some characters
+        assert b"".join(result) == text.encode("utf-8", "replace")
+        assert len(result) == bundled_vocabulary(vocabulary).count(text)
     assert split_into_tokens(bundled_vocabulary(vocabulary), "Hello world") is not None

@@ -17,9 +17,9 @@ from foveate.store.outbox import FileOutbox
 from tests.support.stores.ledger_records import CHARGE
 
 
-async def booked(url: str) -> list[str]:
+async def recorded_charges(url: str) -> list[str]:
     async with await open_store(url) as store:
-        return [one.call.id async for one in store.ledger.list_charges()]
+        return [item.call.id async for item in store.ledger.list_charges()]
 
 
 @pytest.mark.slow
@@ -38,20 +38,20 @@ async def test_a_charge_left_in_the_outbox_is_recorded_in_its_own_store(tmp_path
         )
         async with open_gateway(lambda: chosen, environment={}, outbox_folder=tmp_path / "spool"):  # noqa: B023
             deadline = time.monotonic() + (0.3 if url == other else 10)
-            while not await booked(url) and time.monotonic() < deadline:  # noqa: ASYNC110 - another task does it
+            while not await recorded_charges(url) and time.monotonic() < deadline:  # noqa: ASYNC110 - another task does it
                 await asyncio.sleep(0.05)
 
-    assert await booked(other) == []
-    assert await booked(ours) == [CHARGE.call.id]
+    assert await recorded_charges(other) == []
+    assert await recorded_charges(ours) == [CHARGE.call.id]
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 86_400])
 def test_a_reservation_outlives_the_longest_call(total_seconds: float) -> None:
     """Regression: it expired after twenty minutes, but a call can take an hour."""
-    waits = TimeoutSettings(connect_seconds=10, total_seconds=total_seconds)
+    timeouts = TimeoutSettings(connect_seconds=10, total_seconds=total_seconds)
 
     # A call is resent if our breakpoints or one of two parameters are rejected. A summary has five minutes.
-    assert admission_options(waits).lifetime_seconds > max(4 * (10 + total_seconds), 300)
+    assert admission_options(timeouts).lifetime_seconds > max(4 * (10 + total_seconds), 300)
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 40_000, 1_000_000])
@@ -60,8 +60,10 @@ def test_a_call_never_outlives_its_reservation_even_if_timeouts_are_raised_later
 ) -> None:
     lifetime_seconds = admission_options(TimeoutSettings()).lifetime_seconds
 
-    waits = upstream_timeouts(TimeoutSettings(total_seconds=total_seconds), lifetime_seconds=lifetime_seconds)
+    timeouts = upstream_timeouts(
+        TimeoutSettings(total_seconds=total_seconds), lifetime_seconds=lifetime_seconds
+    )
 
-    assert 4 * (waits.connect_seconds + waits.total_seconds) < lifetime_seconds
-    assert waits.total_seconds == min(total_seconds, waits.total_seconds)
-    assert total_seconds > 40_000 or waits.total_seconds == total_seconds
+    assert 4 * (timeouts.connect_seconds + timeouts.total_seconds) < lifetime_seconds
+    assert timeouts.total_seconds == min(total_seconds, timeouts.total_seconds)
+    assert total_seconds > 40_000 or timeouts.total_seconds == total_seconds

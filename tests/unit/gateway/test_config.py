@@ -19,7 +19,7 @@ from foveate.gateway.endpoints import ApiFamily, match_endpoint
 from foveate.model import Ttl
 
 
-def made(text: str, **environment: str) -> GatewayOptions:
+def resolve(text: str, **environment: str) -> GatewayOptions:
     return build_gateway_options(parse_settings(text.encode(), "f.yaml"), environment)
 
 
@@ -32,8 +32,10 @@ def test_without_a_configuration_known_upstreams_have_their_default_keys() -> No
 
 
 def test_an_upstream_with_both_apis_is_reached_through_both() -> None:
-    said = b"upstreams: {mine: {base_url: 'http://h:1', api: both}}\nroutes: [{models: 'q*', upstream: mine}]\n"
-    routing = build_gateway_options(parse_settings(said, "foveate.yaml"), {}).routing
+    value = (
+        b"upstreams: {mine: {base_url: 'http://h:1', api: both}}\nroutes: [{models: 'q*', upstream: mine}]\n"
+    )
+    routing = build_gateway_options(parse_settings(value, "foveate.yaml"), {}).routing
 
     for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses"):
         routed = routing.match(match_endpoint("POST", path, {}), "qwen3")
@@ -41,17 +43,17 @@ def test_an_upstream_with_both_apis_is_reached_through_both() -> None:
         assert routed.upstream.url(path) == f"http://h:1{path}"
 
 
-@pytest.mark.parametrize("said", ["api: both", "api: anthropic", "api: anthropic, provider: mine"])
+@pytest.mark.parametrize("value", ["api: both", "api: anthropic", "api: anthropic, provider: mine"])
 @pytest.mark.parametrize("base_url", ["http://h:1/x", "http://h:1/x/v1", "http://h:1/x/v1/"])
-def test_an_anthropic_base_url_may_contain_the_version(base_url: str, said: str) -> None:
+def test_an_anthropic_base_url_may_contain_the_version(base_url: str, value: str) -> None:
     """Regression: with it, requests went to `/v1/v1/messages`, although all checks passed."""
-    upstream = made(f"upstreams: {{mine: {{base_url: '{base_url}', {said}}}}}").routing.upstreams["mine"]
+    upstream = resolve(f"upstreams: {{mine: {{base_url: '{base_url}', {value}}}}}").routing.upstreams["mine"]
 
     assert upstream.url("/v1/messages") == "http://h:1/x/v1/messages"
 
 
 @pytest.mark.parametrize(
-    ("base_url", "asked"),
+    ("base_url", "expected_url"),
     [
         ("http://h:1", "http://h:1/v1/chat/completions"),
         ("http://h:1/", "http://h:1/v1/chat/completions"),
@@ -61,17 +63,19 @@ def test_an_anthropic_base_url_may_contain_the_version(base_url: str, said: str)
         ("https://api.perplexity.ai", "https://api.perplexity.ai/chat/completions"),
     ],
 )
-def test_an_openai_style_base_url_may_lack_the_version(base_url: str, asked: str) -> None:
+def test_an_openai_style_base_url_may_lack_the_version(base_url: str, expected_url: str) -> None:
     """Regression: without it every call got 404."""
-    upstream = made(f"upstreams: {{mine: {{base_url: '{base_url}', api: openai}}}}").routing.upstreams["mine"]
+    upstream = resolve(f"upstreams: {{mine: {{base_url: '{base_url}', api: openai}}}}").routing.upstreams[
+        "mine"
+    ]
 
-    assert upstream.url("/v1/chat/completions") == asked
+    assert upstream.url("/v1/chat/completions") == expected_url
 
 
 @pytest.mark.parametrize("base_url", ["https://h.openai.azure.com", "https://h.openai.azure.com/openai/v1/"])
 def test_an_upstream_named_azure_needs_only_its_address(base_url: str) -> None:
-    said = f"upstreams: {{azure: {{base_url: '{base_url}', deployments: {{house: gpt-5.1}}}}}}"
-    azure = made(said).routing.upstreams["azure"]
+    value = f"upstreams: {{azure: {{base_url: '{base_url}', deployments: {{house: gpt-5.1}}}}}}"
+    azure = resolve(value).routing.upstreams["azure"]
 
     assert azure.url("/openai/v1/responses") == "https://h.openai.azure.com/openai/v1/responses"
     assert (azure.family, azure.provider, azure.deployments) == (ApiFamily.AZURE, "azure", {"house": "gpt-5.1"})
@@ -90,7 +94,7 @@ def test_an_upstream_named_azure_needs_only_its_address(base_url: str) -> None:
 def test_an_api_of_a_single_provider_has_that_providers_prices(
     api: str, base_url: str, provider: str, path: str
 ) -> None:
-    mine = made(f"upstreams: {{mine: {{base_url: '{base_url}', api: {api}}}}}").routing.upstreams["mine"]
+    mine = resolve(f"upstreams: {{mine: {{base_url: '{base_url}', api: {api}}}}}").routing.upstreams["mine"]
 
     assert (mine.provider, mine.url(path)) == (provider, f"http://h:1{path}")
 
@@ -106,21 +110,21 @@ def test_an_api_of_a_single_provider_has_that_providers_prices(
 def test_the_gateway_signs_for_the_region_of_an_address_or_of_the_environment(
     base_url: str, environment: dict[str, str], region: str
 ) -> None:
-    said = f"upstreams: {{bedrock: {{base_url: '{base_url}', sign: aws}}}}"
-    bedrock = made(said, **environment).routing.upstreams["bedrock"]
+    value = f"upstreams: {{bedrock: {{base_url: '{base_url}', sign: aws}}}}"
+    bedrock = resolve(value, **environment).routing.upstreams["bedrock"]
 
     assert (bedrock.family, bedrock.aws_region, bedrock.replaces_keys) == (ApiFamily.BEDROCK, region, True)
 
 
 def test_a_signature_needs_a_region_and_a_package() -> None:
     with pytest.raises(BadOption, match="set AWS_REGION"):
-        made("upstreams: {bedrock: {base_url: 'https://bedrock.example', sign: aws}}")
+        resolve("upstreams: {bedrock: {base_url: 'https://bedrock.example', sign: aws}}")
     with pytest.raises(BadOption, match=r"pip install 'foveate\[bedrock\]'"):
         check_installed(("upstreams",), "a_package_that_is_not_there")
 
 
 def test_a_known_upstream_is_configured_by_what_differs() -> None:
-    options = made(
+    options = resolve(
         """
         upstreams:
           vllm: {base_url: "http://10.0.0.7:8000/v1"}
@@ -140,7 +144,7 @@ def test_a_known_upstream_is_configured_by_what_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "value"),
     [
         ("upstreams:\n  mine:\n    api: openai", "f.yaml:2: base_url has to be given"),
         ("upstreams:\n  mine:\n    base_url: http://a/v1", "f.yaml:2: api has to be given"),
@@ -148,12 +152,12 @@ def test_a_known_upstream_is_configured_by_what_differs() -> None:
         ("upstreams:\n  openai:\n    key_variable: MINE", "f.yaml:3: MINE is not set in the environment"),
     ],
 )
-def test_contradictory_settings_are_reported_with_their_line(tmp_path: Path, text: str, said: str) -> None:
+def test_contradictory_settings_are_reported_with_their_line(tmp_path: Path, text: str, value: str) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(text)
 
-    with pytest.raises(BadSetting, match=said):
-        LiveSettings(path, lambda found: build_gateway_options(found.settings, {}))
+    with pytest.raises(BadSetting, match=value):
+        LiveSettings(path, lambda result: build_gateway_options(result.settings, {}))
 
 
 @pytest.mark.parametrize(
@@ -165,22 +169,22 @@ def test_an_invalid_address_is_reported_at_startup(tmp_path: Path, address: str)
     path.write_text(f'upstreams:\n  mine:\n    api: openai\n    base_url: "{address}"')
 
     with pytest.raises(BadSetting, match=r"f.yaml:4: .*nobody can be asked there"):
-        LiveSettings(path, lambda found: build_gateway_options(found.settings, {}))
+        LiveSettings(path, lambda result: build_gateway_options(result.settings, {}))
 
 
 @pytest.mark.parametrize("key", ["sk-1\n", "sk\r\nx: y", " sk-1", "sk-ü", "sk-\x00"])
 def test_a_key_that_is_not_a_valid_header_value_is_reported_at_startup(key: str) -> None:
     """Regression: only the first request failed, or the key was sent with a question mark in it."""
-    with pytest.raises(BadOption, match="MINE holds what no header can") as told:
-        made("upstreams: {openai: {key_variable: MINE}}", MINE=key)
-    assert told.value.path == ("upstreams", "openai", "key_variable")
+    with pytest.raises(BadOption, match="MINE holds what no header can") as raised:
+        resolve("upstreams: {openai: {key_variable: MINE}}", MINE=key)
+    assert raised.value.path == ("upstreams", "openai", "key_variable")
     with pytest.raises(BadOption, match="OPENAI_API_KEY holds"):
         build_gateway_options(Settings(), {"OPENAI_API_KEY": key})
 
 
 def test_a_key_names_its_agent_and_only_its_hash_is_in_the_file() -> None:
     key = generate_key()
-    options = made(f"agents:\n- id: ana\n  keys: [{hash_key(key)}]\n- id: ben")
+    options = resolve(f"agents:\n- id: ana\n  keys: [{hash_key(key)}]\n- id: ben")
 
     assert options.keys.agent(key) == "ana"
     assert options.keys.agent(generate_key()) is None

@@ -21,7 +21,7 @@ from foveate.model import Format
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "text"),
     [
         ("https://api.example/v1/messages?key=SECRET", "api.example: no connection"),
         ("http://ana:SECRET@10.0.0.5:8000/v1", "10.0.0.5:8000: no connection"),
@@ -30,8 +30,8 @@ from foveate.model import Format
         ("the local model", "no connection"),
     ],
 )
-def test_the_log_names_an_unreachable_host_but_not_its_url(url: str, said: str) -> None:
-    assert log_reason(UpstreamUnreachable(url, "no connection")) == said
+def test_the_log_names_an_unreachable_host_but_not_its_url(url: str, text: str) -> None:
+    assert log_reason(UpstreamUnreachable(url, "no connection")) == text
 
 
 def test_any_other_error_is_logged_unchanged() -> None:
@@ -40,9 +40,9 @@ def test_any_other_error_is_logged_unchanged() -> None:
 
 def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
     """Keys inside messages can be content of a model or user."""
-    inside = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
+    page_data = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
 
-    assert log_reason(inside) == "a key occurs twice in `messages`"
+    assert log_reason(page_data) == "a key occurs twice in `messages`"
     assert log_reason(DuplicateKey(("max_tokens",))).startswith("the key `max_tokens` occurs twice")
 
 
@@ -79,7 +79,7 @@ def test_bedrock_clients_get_errors_in_the_words_of_aws(error: FoveateError, sta
 )
 def test_gemini_clients_get_errors_in_the_words_of_google(error: FoveateError, status: int, kind: str) -> None:
     refusal = build_error_response(error, Format.GEMINI)
-    said = json.loads(error_body(Format.GEMINI, refusal, "req_1"))["error"]
+    text = json.loads(error_body(Format.GEMINI, refusal, "req_1"))["error"]
 
-    assert (refusal.status, said["code"], said["status"]) == (status, status, kind)
-    assert said["message"]
+    assert (refusal.status, text["code"], text["status"]) == (status, status, kind)
+    assert text["message"]

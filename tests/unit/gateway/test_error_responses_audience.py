@@ -24,10 +24,10 @@ from foveate.errors import (
 from foveate.gateway.error_responses import Audience, classify_audience, error_text
 
 CAP = Cap(scope=CapScope.AGENT, agent="secret", dollars=Decimal("0.75"))
-SPENT = AccountBalance(spent=Decimal("0.5"), reserved=Decimal(0))
+BALANCE = AccountBalance(spent=Decimal("0.5"), reserved=Decimal(0))
 SECRETS = ("secret", "0.75", "0.5", "$", "1234", "foveate.yaml")
 ERRORS: list[FoveateError] = [
-    make_cap_exceeded(CAP, SPENT, Decimal("0.5")),
+    make_cap_exceeded(CAP, BALANCE, Decimal("0.5")),
     make_cap_uncheckable(CAP, "the price of m is not known", "say its price"),
     make_cap_uncheckable(CAP, "/secret/foveate.sqlite: is locked", "bring it back", is_outage=True),
     KeyRefused("calls of secret are paid", public="calls are paid"),
@@ -47,29 +47,29 @@ ERRORS: list[FoveateError] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_caller_without_a_key_learns_nothing_about_the_configuration(error: FoveateError) -> None:
-    said = error_text(error, Audience.STRANGER)
-    assert said
-    assert [secret for secret in SECRETS if secret in said] == []
+    text = error_text(error, Audience.STRANGER)
+    assert text
+    assert [secret for secret in SECRETS if secret in text] == []
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_agent_learns_nothing_about_the_machine(error: FoveateError) -> None:
-    said = error_text(error, Audience.AGENT)
-    assert not any(place in said for place in ("/secret", "secret:1234", "'secret', 1234"))
-    assert error is not ERRORS[0] or "$0.75" in said
+    text = error_text(error, Audience.AGENT)
+    assert not any(place in text for place in ("/secret", "secret:1234", "'secret', 1234"))
+    assert error is not ERRORS[0] or "$0.75" in text
 
 
 def test_an_agent_does_not_learn_what_others_spend_of_a_shared_cap() -> None:
     shared = Cap(scope=CapScope.DAY, dollars=Decimal("0.75"))
-    assert error_text(make_cap_exceeded(shared, SPENT, Decimal("0.5")), Audience.AGENT).startswith(
+    assert error_text(make_cap_exceeded(shared, BALANCE, Decimal("0.5")), Audience.AGENT).startswith(
         "the cap on a day has no"
     )
     for error in (
-        make_cap_exceeded(shared, SPENT, Decimal("0.5")),
+        make_cap_exceeded(shared, BALANCE, Decimal("0.5")),
         make_cap_uncheckable(shared, "no price of m", "say its price"),
     ):
-        said = error_text(error, Audience.AGENT)
-        assert not any(amount in said for amount in ("0.75", "0.5", "$"))
+        text = error_text(error, Audience.AGENT)
+        assert not any(amount in text for amount in ("0.75", "0.5", "$"))
         assert "$0.75" in error_text(error, Audience.OPERATOR)
 
 

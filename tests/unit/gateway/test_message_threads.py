@@ -34,17 +34,17 @@ class Clock:
         return self.now
 
 
-def history(size_bytes: int = 10) -> ThreadHistory:
+def make_history(size_bytes: int = 10) -> ThreadHistory:
     return ThreadHistory(b"", b"", b"m" * size_bytes)
 
 
-def code_of(call: Callable[[], object]) -> str:
+def error_code(call: Callable[[], object]) -> str:
     with pytest.raises(ThreadRefused) as error:
         call()
     return error.value.thread_code
 
 
-def ask(
+def make_request(
     path: str = "/v1/messages", *, key: bytes = b"sk-1", agent: bytes = b"SDK", beta: bytes = BETA
 ) -> IncomingRequest:
     headers = [(b"x-api-key", key), (b"user-agent", agent), (b"anthropic-beta", beta)]
@@ -53,44 +53,44 @@ def ask(
     )
 
 
-def body(thread: object, **fields: object) -> bytes:
+def make_body(thread: object, **fields: object) -> bytes:
     return json.dumps({"model": "m", "messages": [], "thread": thread} | fields).encode()
 
 
-async def turn_of(
-    threads: ThreadStore, said: bytes, *, claims: bool = True, asked: IncomingRequest | None = None
+async def begin(
+    threads: ThreadStore, text: bytes, *, claims: bool = True, request: IncomingRequest | None = None
 ) -> ThreadTurn:
-    turn = await begin_turn(threads, ThreadMode.HOLD, asked or ask(), "default", said, claims=claims)
+    turn = await begin_turn(threads, ThreadMode.HOLD, request or make_request(), "default", text, claims=claims)
     assert turn is not None
     return turn
 
 
 def test_a_thread_is_found_only_by_its_owner() -> None:
     threads = ThreadStore(Clock())
-    threads.store(OWNER, "msg_1", history())
+    threads.store(OWNER, "msg_1", make_history())
 
-    assert threads.history(OWNER, "msg_1") == history()
-    assert code_of(lambda: threads.history(OTHER, "msg_1")) == NOT_FOUND
-    assert code_of(lambda: threads.history(OWNER, "msg_2")) == NOT_FOUND
+    assert threads.history(OWNER, "msg_1") == make_history()
+    assert error_code(lambda: threads.history(OTHER, "msg_1")) == NOT_FOUND
+    assert error_code(lambda: threads.history(OWNER, "msg_2")) == NOT_FOUND
 
 
 def test_owners_differ_by_agent_and_by_every_credential() -> None:
     owners = {
-        hash_owner(ask(), "ana"),
-        hash_owner(ask(), "ben"),
-        hash_owner(ask(key=b"sk-2"), "ana"),
-        hash_owner(ask(key=b"sk-ant-oat-1"), "ana"),
-        hash_owner(ask(key=b"sk-ant-oat-2"), "ana"),
+        hash_owner(make_request(), "ana"),
+        hash_owner(make_request(), "ben"),
+        hash_owner(make_request(key=b"sk-2"), "ana"),
+        hash_owner(make_request(key=b"sk-ant-oat-1"), "ana"),
+        hash_owner(make_request(key=b"sk-ant-oat-2"), "ana"),
     }
 
     assert len(owners) == 5
-    assert hash_owner(ask(agent=b"other/2"), "ana") in owners
+    assert hash_owner(make_request(agent=b"other/2"), "ana") in owners
 
 
 def test_a_thread_expires_an_hour_after_its_last_request() -> None:
     clock = Clock()
     threads = ThreadStore(clock)
-    threads.store(OWNER, "msg_1", history())
+    threads.store(OWNER, "msg_1", make_history())
     clock.now += 3599
     threads.claim(OWNER, "msg_1")
     threads.release(OWNER, "msg_1")
@@ -99,104 +99,108 @@ def test_a_thread_expires_an_hour_after_its_last_request() -> None:
     threads.release(OWNER, "msg_1")
     clock.now += 3601
 
-    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == NOT_FOUND
+    assert error_code(lambda: threads.claim(OWNER, "msg_1")) == NOT_FOUND
     assert (len(threads), threads.size_bytes) == (0, 0)
 
 
 def test_the_least_recently_used_threads_are_dropped() -> None:
     threads = ThreadStore(Clock(), max_bytes=10_000)
     for number in range(100):
-        threads.store(OWNER, f"msg_{number}", history(2_000))
+        threads.store(OWNER, f"msg_{number}", make_history(2_000))
 
     assert threads.size_bytes <= 10_000
-    assert code_of(lambda: threads.history(OWNER, "msg_0")) == NOT_FOUND
-    assert threads.history(OWNER, "msg_99") == history(2_000)
+    assert error_code(lambda: threads.history(OWNER, "msg_0")) == NOT_FOUND
+    assert threads.history(OWNER, "msg_99") == make_history(2_000)
 
 
 def test_a_long_thread_is_stored_once() -> None:
     """Each response replaces the previous one, of which only the id is kept."""
     threads = ThreadStore(Clock())
-    threads.store(OWNER, "msg_0", history())
+    threads.store(OWNER, "msg_0", make_history())
     for number in range(200):
         threads.claim(OWNER, f"msg_{number}")
         threads.mark_continued(OWNER, f"msg_{number}")
-        threads.store(OWNER, f"msg_{number + 1}", history(10_000 * number))
+        threads.store(OWNER, f"msg_{number + 1}", make_history(10_000 * number))
 
     assert threads.size_bytes < 10_000 * 200 + 1024 * 201
 
 
 def test_a_response_is_continued_once() -> None:
     threads = ThreadStore(Clock())
-    threads.store(OWNER, "msg_1", history())
+    threads.store(OWNER, "msg_1", make_history())
     threads.claim(OWNER, "msg_1")
 
-    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == CONTINUE_IN_FLIGHT
-    assert threads.history(OWNER, "msg_1") == history()
+    assert error_code(lambda: threads.claim(OWNER, "msg_1")) == CONTINUE_IN_FLIGHT
+    assert threads.history(OWNER, "msg_1") == make_history()
     threads.release(OWNER, "msg_1")
     threads.claim(OWNER, "msg_1")
     threads.mark_continued(OWNER, "msg_1")
-    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == ALREADY_CONTINUED
+    assert error_code(lambda: threads.claim(OWNER, "msg_1")) == ALREADY_CONTINUED
 
 
 def test_an_ambiguous_response_id_cannot_be_continued() -> None:
     threads = ThreadStore(Clock())
-    threads.store(OWNER, "msg_1", history(1))
-    threads.store(OWNER, "msg_1", history(2))
+    threads.store(OWNER, "msg_1", make_history(1))
+    threads.store(OWNER, "msg_1", make_history(2))
 
-    assert code_of(lambda: threads.claim(OWNER, "msg_1")) == NOT_FOUND
+    assert error_code(lambda: threads.claim(OWNER, "msg_1")) == NOT_FOUND
 
 
 async def test_a_turn_is_sent_complete_and_without_its_beta() -> None:
     threads = ThreadStore(Clock())
-    threads.store(hash_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b'{"role":"user"}'))
-    asked = ask(beta=b"other-1," + BETA)
-    turn = await turn_of(threads, body({"type": "continue", "previous_message_id": "msg_1"}), asked=asked)
+    threads.store(
+        hash_owner(make_request(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b'{"role":"user"}')
+    )
+    request = make_request(beta=b"other-1," + BETA)
+    turn = await begin(
+        threads, make_body({"type": "continue", "previous_message_id": "msg_1"}), request=request
+    )
 
     assert json.loads(turn.body) == {"model": "m", "messages": [{"role": "user"}], "system": "Be kind."}
     assert dict(turn.request.raw_headers)[b"anthropic-beta"] == b"other-1"
     assert turn.request.headers["anthropic-beta"] == "other-1"
-    created = await turn_of(threads, body({"type": "create"}))
+    created = await begin(threads, make_body({"type": "create"}))
     assert b"anthropic-beta" not in dict(created.request.raw_headers)
 
 
 async def test_a_turn_without_a_response_can_be_repeated() -> None:
     threads = ThreadStore(Clock())
-    threads.store(hash_owner(ask(), "default"), "msg_1", history())
-    said = body({"type": "continue", "previous_message_id": "msg_1"})
-    counted = await turn_of(threads, said, claims=False)
-    first = await turn_of(threads, said)
+    threads.store(hash_owner(make_request(), "default"), "msg_1", make_history())
+    text = make_body({"type": "continue", "previous_message_id": "msg_1"})
+    counted = await begin(threads, text, claims=False)
+    first = await begin(threads, text)
     with pytest.raises(ThreadRefused):
-        await turn_of(threads, said)
+        await begin(threads, text)
     first.close()
 
-    assert (await turn_of(threads, said)).body == counted.body
+    assert (await begin(threads, text)).body == counted.body
 
 
 async def test_fields_that_a_thread_fixes_cannot_change() -> None:
     threads = ThreadStore(Clock())
-    threads.store(hash_owner(ask(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b"{}"))
+    threads.store(hash_owner(make_request(), "default"), "msg_1", ThreadHistory(b'"Be kind."', b"", b"{}"))
     thread = {"type": "continue", "previous_message_id": "msg_1"}
     with pytest.raises(ThreadRefused, match="`system` and `tools`") as error:
-        await turn_of(threads, body(thread, system="Be rude.", tools=[{}]))
+        await begin(threads, make_body(thread, system="Be rude.", tools=[{}]))
 
     assert error.value.thread_code == FINGERPRINT_MISMATCH
-    assert json.loads((await turn_of(threads, body(thread, system="Be kind."))).body)["system"] == "Be kind."
+    assert json.loads((await begin(threads, make_body(thread, system="Be kind."))).body)["system"] == "Be kind."
 
 
 async def test_other_requests_and_passed_threads_are_unchanged() -> None:
-    threads, create = ThreadStore(Clock()), body({"type": "create"})
-    for mode, asked, said in (
-        (ThreadMode.PASS, ask(), create),
-        (ThreadMode.HOLD, ask(), b'{"messages":[]}'),
-        (ThreadMode.REFUSE, ask(), b'{"messages":[]}'),
-        (ThreadMode.HOLD, ask("/v1/chat/completions"), create),
+    threads, create = ThreadStore(Clock()), make_body({"type": "create"})
+    for mode, request, text in (
+        (ThreadMode.PASS, make_request(), create),
+        (ThreadMode.HOLD, make_request(), b'{"messages":[]}'),
+        (ThreadMode.REFUSE, make_request(), b'{"messages":[]}'),
+        (ThreadMode.HOLD, make_request("/v1/chat/completions"), create),
     ):
-        assert await begin_turn(threads, mode, asked, "default", said, claims=True) is None
+        assert await begin_turn(threads, mode, request, "default", text, claims=True) is None
     with pytest.raises(ThreadRefused) as error:
-        await begin_turn(threads, ThreadMode.REFUSE, ask(), "default", create, claims=True)
+        await begin_turn(threads, ThreadMode.REFUSE, make_request(), "default", create, claims=True)
     assert error.value.thread_code == UNSUPPORTED_REQUEST
     with pytest.raises(MalformedRequest):
-        await begin_turn(threads, ThreadMode.HOLD, ask(), "default", body("create"), claims=True)
+        await begin_turn(threads, ThreadMode.HOLD, make_request(), "default", make_body("create"), claims=True)
 
 
 @pytest.mark.parametrize(

@@ -15,31 +15,31 @@ from foveate.model import Format
 GOOGLE = KNOWN_UPSTREAMS["google"]
 
 
-def asked(query: str = "", **headers: str) -> IncomingRequest:
+def make_request(query: str = "", **headers: str) -> IncomingRequest:
     return parse_request(
         {
             "method": "POST",
             "path": "/v1beta/models/gemini-3-pro:generateContent",
             "query_string": query.encode(),
-            "headers": [(name.replace("_", "-").encode(), said.encode()) for name, said in headers.items()],
+            "headers": [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()],
         }
     )
 
 
 @pytest.mark.parametrize(
-    ("ask", "credential"),
+    ("incoming_request", "credential"),
     [
-        (asked(x_goog_api_key="AIza1"), "Bearer AIza1"),
-        (asked("alt=sse&key=AIza%2B1"), "Bearer AIza+1"),
-        (asked(authorization="Bearer ya29.token"), "Bearer ya29.token"),
-        (asked(x_goog_api_key=generate_key()), "Bearer ours"),
-        (asked(), ""),
+        (make_request(x_goog_api_key="AIza1"), "Bearer AIza1"),
+        (make_request("alt=sse&key=AIza%2B1"), "Bearer AIza+1"),
+        (make_request(authorization="Bearer ya29.token"), "Bearer ya29.token"),
+        (make_request(x_goog_api_key=generate_key()), "Bearer ours"),
+        (make_request(), ""),
     ],
 )
 def test_googles_chat_endpoint_gets_the_clients_credential_or_the_gateways(
-    ask: IncomingRequest, credential: str
+    incoming_request: IncomingRequest, credential: str
 ) -> None:
-    endpoint = find_google_endpoint(ask, replace(GOOGLE, key="ours"), "gemini-3-pro")
+    endpoint = find_google_endpoint(incoming_request, replace(GOOGLE, key="ours"), "gemini-3-pro")
 
     assert endpoint.url == "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
     assert (endpoint.api_format, endpoint.headers["authorization"]) == (Format.CHAT, credential)
@@ -80,7 +80,7 @@ def test_azure_is_called_at_the_clients_own_endpoint_and_format(
     scope = {"method": "POST", "path": path, "raw_path": raw_path, "query_string": query.encode()}
     theirs = parse_request({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
     ours = parse_request({**scope, "headers": [(b"api-key", generate_key().encode())]})
-    endpoints = [find_azure_endpoint(ask, azure, "house") for ask in (theirs, ours)]
+    endpoints = [find_azure_endpoint(incoming_request, azure, "house") for incoming_request in (theirs, ours)]
 
     for endpoint in endpoints:
         assert endpoint.url == f"https://h.openai.azure.com{url}"

@@ -11,7 +11,7 @@ def test_other_headers_are_ignored() -> None:
 
 
 def test_each_header_sets_its_own_value() -> None:
-    found = parse_section_headers(
+    result = parse_section_headers(
         {
             "x-foveate-focus": "Roses",
             "x-foveate-scope": "Garden",
@@ -22,13 +22,13 @@ def test_each_header_sets_its_own_value() -> None:
         }
     )
 
-    assert found == SectionInputs(
+    assert result == SectionInputs(
         focus="Roses", scope="Garden", channel="slack", sender="U1", metadata=(("topic", "beds"),)
     )
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("text", "meant"),
     [
         ("Bøb".encode().decode("latin-1"), "Bøb"),  # raw UTF-8 bytes
         ("B\xf8b", "Bøb"),  # Latin-1
@@ -39,8 +39,8 @@ def test_each_header_sets_its_own_value() -> None:
         ("x" * 5_000, "x" * 1_000),
     ],
 )
-def test_values_are_decoded(said: str, meant: str) -> None:
-    assert parse_section_headers({"x-foveate-sender": said}).sender == meant
+def test_values_are_decoded(text: str, meant: str) -> None:
+    assert parse_section_headers({"x-foveate-sender": text}).sender == meant
 
 
 def test_an_empty_focus_is_no_focus() -> None:

@@ -11,7 +11,7 @@ from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
 CHAT, MESSAGES = match_endpoint("POST", "/v1/chat/completions", {}), match_endpoint("POST", "/v1/messages", {})
 
 
-def routing(**routes: str) -> Routing:
+def make_routing(**routes: str) -> Routing:
     return Routing(
         upstreams=KNOWN_UPSTREAMS,
         routes=[Route(models=models, upstream=upstream) for upstream, models in routes.items()],
@@ -22,16 +22,16 @@ def test_requests_without_a_model_use_the_catch_all_route() -> None:
     """Regression: with a route for `*`, `GET /v1/models` went to OpenAI with another provider's key."""
     listing = match_endpoint("GET", "/v1/models", {})
 
-    assert routing(deepseek="*").match(listing, "").upstream.name == "deepseek"
-    assert routing(deepseek="deep*").match(listing, "").upstream.name == "openai"
+    assert make_routing(deepseek="*").match(listing, "").upstream.name == "deepseek"
+    assert make_routing(deepseek="deep*").match(listing, "").upstream.name == "openai"
 
 
 def test_a_model_whose_upstream_has_another_api_is_rejected() -> None:
     """Regression: it silently went to the default provider."""
     with pytest.raises(WrongApi, match=r"'deepseek-chat' leads to deepseek, .* API of anthropic"):
-        routing(deepseek="*").match(MESSAGES, "deepseek-chat")
-    assert routing(deepseek="*").match(CHAT, "deepseek-chat").upstream.name == "deepseek"
-    both = routing(deepseek="*", anthropic="*")
+        make_routing(deepseek="*").match(MESSAGES, "deepseek-chat")
+    assert make_routing(deepseek="*").match(CHAT, "deepseek-chat").upstream.name == "deepseek"
+    both = make_routing(deepseek="*", anthropic="*")
     assert both.match(MESSAGES, "claude-sonnet-4-5").upstream.name == "anthropic"
 
 
@@ -43,9 +43,9 @@ def test_a_model_in_the_path_is_routed_like_one_in_the_body() -> None:
 
     assert aliases.match(gemini, "quick").served_model == "gemini-3-flash"
     assert aliases.match(CHAT, "gpt-5").served_model == ""
-    assert routing().match(gemini, "gemini-3-pro").upstream.name == "google"
+    assert make_routing().match(gemini, "gemini-3-pro").upstream.name == "google"
     with pytest.raises(WrongApi, match=r"leads to deepseek, .* API of gemini"):
-        routing(deepseek="*").match(gemini, "quick")
+        make_routing(deepseek="*").match(gemini, "quick")
 
 
 def test_a_deployment_is_the_model_that_is_configured_for_it() -> None:
@@ -56,13 +56,13 @@ def test_a_deployment_is_the_model_that_is_configured_for_it() -> None:
         provider="azure",
         deployments={"house": "gpt-5.1"},
     )
-    found = Routing(upstreams={"azure": azure})
+    result = Routing(upstreams={"azure": azure})
     deployment = match_endpoint("POST", "/openai/deployments/house/chat/completions", {})
     in_body = match_endpoint("POST", "/openai/v1/chat/completions", {})
 
-    assert found.match(deployment, "house").served_model == "gpt-5.1"
-    assert found.match(in_body, "house").served_model == "gpt-5.1"
-    assert found.match(in_body, "attic").served_model == ""
+    assert result.match(deployment, "house").served_model == "gpt-5.1"
+    assert result.match(in_body, "house").served_model == "gpt-5.1"
+    assert result.match(in_body, "attic").served_model == ""
     url = "https://house.openai.azure.com/openai/v1/chat/completions?a=b"
     assert azure.url("/openai/v1/chat/completions", "a=b") == url
 
@@ -77,13 +77,13 @@ def test_a_request_in_an_api_without_an_upstream_is_rejected_with_advice() -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "sent"),
+    ("path", "forwarded"),
     [
         ("/v1beta/models/quick:generateContent", "/v1beta/models/a%2Fb:generateContent"),
         ("/v1beta/models/quick%3AcountTokens", "/v1beta/models/a%2Fb:countTokens"),
     ],
 )
-def test_a_model_gets_another_name_in_the_path(path: str, sent: str) -> None:
+def test_a_model_gets_another_name_in_the_path(path: str, forwarded: str) -> None:
     scope = {
         "method": "POST",
         "path": path.replace("%3A", ":"),
@@ -92,7 +92,7 @@ def test_a_model_gets_another_name_in_the_path(path: str, sent: str) -> None:
         "headers": [],
     }
 
-    assert replace_path_model(parse_request(scope), "a/b").raw_path == sent
+    assert replace_path_model(parse_request(scope), "a/b").raw_path == forwarded
     with pytest.raises(MalformedRequest, match="no place for the model"):
         replace_path_model(parse_request({**scope, "raw_path": b"/v1beta/elsewhere"}), "a/b")
 

@@ -12,7 +12,7 @@ from foveate.web.app import asset_url, load_assets
 from tests.support.clients.dashboard import looking
 
 
-class Broken(HealthStatus):
+class BrokenStatus(HealthStatus):
     """A health status that fails when it is read."""
 
     @property
@@ -23,7 +23,7 @@ class Broken(HealthStatus):
 async def test_an_internal_error_is_shown_as_a_page_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with looking(tmp_path, vitals=Broken(version="1")) as at:
+    async with looking(tmp_path, vitals=BrokenStatus(version="1")) as at:
         text = await at.text("/", 500)
 
         assert "This is a fault of Foveate's own, and the gateway's log has it." in text
@@ -43,12 +43,12 @@ async def test_a_page_reports_an_unavailable_store_and_recovers(tmp_path: Path) 
 
 async def test_a_pages_digest_changes_with_its_content(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
-        before = _pulse(await at.page("/-/sessions"))
-        assert before == _pulse(await at.page("/-/configuration"))
+        before = _page_digest(await at.page("/-/sessions"))
+        assert before == _page_digest(await at.page("/-/configuration"))
 
         at.file.write_text("server: {port: 9000}\n")
         os.utime(at.file, ns=(1, 1))
-        assert before != _pulse(await at.page("/-/sessions"))
+        assert before != _page_digest(await at.page("/-/sessions"))
 
 
 async def test_a_head_request_for_events_ends(tmp_path: Path) -> None:
@@ -64,17 +64,17 @@ async def test_a_static_file_is_cached_forever_only_with_its_digest(
 ) -> None:
     async with looking(tmp_path) as at:
         for name, asset in load_assets().items():
-            named = await at.client.get(asset_url(name), headers={"accept-encoding": "gzip"})
-            assert named.content == asset.plain
-            assert named.headers["content-encoding"] == "gzip"
+            names = await at.client.get(asset_url(name), headers={"accept-encoding": "gzip"})
+            assert names.content == asset.plain
+            assert names.headers["content-encoding"] == "gzip"
             assert gzip.decompress(asset.compressed) == asset.plain
-            assert "immutable" in named.headers["cache-control"]
+            assert "immutable" in names.headers["cache-control"]
 
             plain = await at.client.get(f"/-/assets/{name}", headers={"accept-encoding": "identity"})
             assert plain.content == asset.plain
             assert plain.headers["cache-control"] == "no-cache"
-            held = {"if-none-match": plain.headers["etag"]}
-            assert (await at.client.get(f"/-/assets/{name}", headers=held)).status_code == 304
+            reservation = {"if-none-match": plain.headers["etag"]}
+            assert (await at.client.get(f"/-/assets/{name}", headers=reservation)).status_code == 304
 
 
 async def test_only_pages_with_a_chart_load_the_chart_library(tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ async def test_only_pages_with_a_chart_load_the_chart_library(tmp_path: Path) ->
             assert (asset_url("chart.js") in page) == ('<figure class="chart"' in page)
 
 
-def _pulse(page: str) -> str:
+def _page_digest(page: str) -> str:
     return page.partition("?since=")[2][:16]

@@ -23,7 +23,7 @@ CAPS = (
 DAY = 86_400.0
 
 
-async def booked(store: Store) -> None:
+async def record_charges(store: Store) -> None:
     for number, (agent, session_id, dollars, at) in enumerate(
         (
             ("ana", "s", "1.5", NOON),
@@ -39,11 +39,13 @@ async def booked(store: Store) -> None:
 
 async def test_cap_usage_is_what_the_command_says(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
-        await booked(store)
+        await record_charges(store)
         rows = await list_cap_usage(store, CAPS, now=NOON)
-        told = await read_cap_status(store.ledger, CAPS, now=NOON)
+        statuses = await read_cap_status(store.ledger, CAPS, now=NOON)
 
-    assert [row.use for row in rows if row.use is not None] == [use for one in told for use in one.uses]
+    assert [row.use for row in rows if row.use is not None] == [
+        use for status in statuses for use in status.uses
+    ]
     assert [row.about for row in rows] == [
         "each call", "session u of bob", "session s of ana", "session u of bob", "agent ana", "agent bob",
         "agent ana", "day 2026-11-15", "day 2026-11-15 of bob", "all",
@@ -55,10 +57,10 @@ async def test_of_many_sessions_the_ones_closest_to_the_cap_are_shown(tmp_path: 
         for number in range(9):
             of = make_call(f"call {number}", session_id=f"s{number}")
             await settle_one(store.ledger, make_charge(of, number), accounts=list_accounts(of))
-        *shown, rest = await list_cap_usage(store, [make_cap(CapScope.SESSION, 8)], now=NOON)
+        *visible, rest = await list_cap_usage(store, [make_cap(CapScope.SESSION, 8)], now=NOON)
 
-    assert [row.session_id for row in shown] == [f"s{8 - place}" for place in range(MAX_USES)]
-    assert (shown[0].text, shown[0].level, shown[0].share) == ("nothing left", CapLevel.FULL, 1.0)
+    assert [row.session_id for row in visible] == [f"s{8 - place}" for place in range(MAX_USES)]
+    assert (visible[0].text, visible[0].level, visible[0].share) == ("nothing left", CapLevel.FULL, 1.0)
     assert rest.text == "4 more sessions, farther from it"
     assert (rest.use, rest.level, rest.share) == (None, CapLevel.FINE, 0.0)
 
@@ -92,7 +94,7 @@ async def test_a_session_cap_of_one_agent_is_shown_however_expensive_others_are(
 
 async def test_cap_usage_of_one_agent_is_the_same_as_in_the_overview(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
-        await booked(store)
+        await record_charges(store)
         rows = await list_agent_cap_usage(store, CAPS, "ana", now=NOON)
         every = await list_cap_usage(store, CAPS, now=NOON)
 

@@ -24,18 +24,18 @@ CHART = Chart(
 )
 
 
-def shown(chart: Chart) -> str:
+def render_chart(chart: Chart) -> str:
     templates = Environment(loader=PackageLoader("foveate.web"), autoescape=True, undefined=StrictUndefined)
     templates.filters.update(formatting.FILTERS)
     return templates.from_string('{% from "parts.html" import figure %}{{ figure(chart) }}').render(chart=chart)
 
 
 def test_the_script_gets_the_same_numbers_as_the_table() -> None:
-    text = shown(CHART)
+    text = render_chart(CHART)
 
-    found = re.search(r'<script type="application/json" class="drawn">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    assert json.loads(found[1]) == {
+    result = re.search(r'<script type="application/json" class="drawn">(.*?)</script>', text, re.DOTALL)
+    assert result is not None
+    assert json.loads(result[1]) == {
         "labels": ["1", "2"],
         "unit": "dollars",
         "stacked": True,
@@ -50,14 +50,14 @@ def test_the_script_gets_the_same_numbers_as_the_table() -> None:
 
 
 def test_names_are_escaped_in_markup_and_scripts() -> None:
-    text = shown(CHART)
+    text = render_chart(CHART)
 
     assert "<script>alert" not in text
     assert text.count("</script>") == 1
 
 
 def test_a_chart_has_a_text_alternative() -> None:
-    text = shown(CHART)
+    text = render_chart(CHART)
 
     assert 'role="img" aria-label="Window: it grows"' in text
     assert re.findall(r'<th scope="(\w+)"', text) == ["col", "col", "col", "col", "row", "row"]

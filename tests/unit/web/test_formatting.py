@@ -10,7 +10,7 @@ from foveate.web import formatting
 
 
 @pytest.mark.parametrize(
-    ("dollars", "said"),
+    ("dollars", "text"),
     [
         (None, "unknown"),
         (Decimal(0), "$0.00"),
@@ -22,9 +22,9 @@ from foveate.web import formatting
     ],
 )
 def test_money_is_rounded_to_cents_and_small_amounts_keep_their_digits(
-    dollars: Decimal | None, said: str
+    dollars: Decimal | None, text: str
 ) -> None:
-    assert formatting.format_money(dollars) == said
+    assert formatting.format_money(dollars) == text
 
 
 def test_money_in_a_chart_has_no_floating_point_noise() -> None:
@@ -32,55 +32,55 @@ def test_money_in_a_chart_has_no_floating_point_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "text"),
     [
         (None, "unknown"), (0, "0"), (999, "999"), (1_000, "1k"), (9_994, "9.99k"), (12_345, "12.3k"),
         (99_950, "100k"), (999_499, "999k"), (999_950, "1M"), (1_250_000, "1.25M"), (1_234_567_890, "1,235M"),
         (-12_345, "-12.3k"),
     ],
 )  # fmt: skip
-def test_tokens_have_at_most_three_digits(count: int | None, said: str) -> None:
-    assert formatting.format_tokens(count) == said
+def test_tokens_have_at_most_three_digits(count: int | None, text: str) -> None:
+    assert formatting.format_tokens(count) == text
 
 
 @given(st.integers(min_value=0, max_value=10**15))
 def test_formatted_tokens_are_within_half_a_percent(count: int) -> None:
-    said = formatting.format_tokens(count).replace(",", "")
-    value = float(said.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(said[-1], 1)
+    text = formatting.format_tokens(count).replace(",", "")
+    value = float(text.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(text[-1], 1)
 
     assert value == pytest.approx(count, rel=0.0051)
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "text"),
     [(None, "unknown"), (0.0, "0%"), (0.0001, "0.1%"), (0.934, "93.4%"), (0.99999, "99.9%"), (1.0, "100%")],
 )
-def test_a_percentage_is_100_or_0_only_if_exact(part: float | None, said: str) -> None:
-    assert formatting.format_percent(part) == said
+def test_a_percentage_is_100_or_0_only_if_exact(part: float | None, text: str) -> None:
+    assert formatting.format_percent(part) == text
 
 
 @pytest.mark.parametrize(
-    ("length", "said"),
+    ("length", "text"),
     [
         (None, "unknown"), (0.0, "0 ms"), (1e-9, "1 µs"), (0.00004, "40 µs"), (0.0000996, "0.1 ms"),
         (0.0008, "0.8 ms"), (0.012, "12 ms"), (0.9996, "1.0 s"), (59.96, "1 min"), (240.0, "4 min"),
         (9_000.0, "2.5 h"),
     ],
 )  # fmt: skip
-def test_durations_use_a_suitable_unit(length: float | None, said: str) -> None:
-    assert formatting.format_duration(length) == said
+def test_durations_use_a_suitable_unit(length: float | None, text: str) -> None:
+    assert formatting.format_duration(length) == text
 
 
 @pytest.mark.parametrize(
-    ("passed", "said"),
+    ("passed", "text"),
     [
         (-10_900, "in 3 h"), (-60, "in 1 min"),
         (-5, "just now"), (1, "just now"), (42.9, "42 s ago"), (119, "1 min ago"), (7_000, "1 h ago"),
         (100_000, "27 h ago"), (1e6, "11 days ago"),
     ],
 )  # fmt: skip
-def test_an_age_is_never_overstated(passed: float, said: str) -> None:
-    assert formatting.format_age(1_000.0, 1_000.0 + passed) == said
+def test_an_age_is_never_overstated(passed: float, text: str) -> None:
+    assert formatting.format_age(1_000.0, 1_000.0 + passed) == text
 
 
 def test_moments_are_in_utc() -> None:
@@ -90,13 +90,13 @@ def test_moments_are_in_utc() -> None:
 
 @pytest.mark.parametrize("name", ["👨‍👩‍👧" * 20, "é" * 40, "a" * 500, "🇩🇪" * 300])
 def test_a_long_name_is_shortened_between_graphemes(name: str) -> None:
-    shown = formatting.shorten(name)
+    visible = formatting.shorten(name)
 
-    assert shown.endswith("…")
-    assert len(shown) <= 24
-    rest = name.removeprefix(shown.removesuffix("…"))
+    assert visible.endswith("…")
+    assert len(visible) <= 24
+    rest = name.removeprefix(visible.removesuffix("…"))
     assert not rest[0].startswith(("\u200d", "\u0301", "\ufe0f"))
-    assert len(shown.removesuffix("…")) % len(name[: {"👨": 5, "🇩": 2}.get(name[0], 1)]) == 0
+    assert len(visible.removesuffix("…")) % len(name[: {"👨": 5, "🇩": 2}.get(name[0], 1)]) == 0
 
 
 def test_any_name_is_one_segment_of_a_path() -> None:

@@ -17,41 +17,45 @@ from tests.support.stores.ledger_records import NOON, make_call, settle_one
 from tests.support.stores.templates import ensure_store
 
 
-def bill(id_: str, agent: str, category: Category, dollars: str | None, folds: str | None = None) -> Charge:
+def make_charge(
+    id_: str, agent: str, category: Category, dollars: str | None, compactions: str | None = None
+) -> Charge:
     return Charge(
         call=replace(make_call(id_, agent=agent), category=category),
         usage=Usage(cache=CacheUsage(uncached=10, read=30, written_5m=5), output_tokens=3),
         dollars=None if dollars is None else Decimal(dollars),
-        savings=Savings(breakpoints=Decimal("0.1"), compaction=None if folds is None else Decimal(folds)),
+        savings=Savings(
+            breakpoints=Decimal("0.1"), compaction=None if compactions is None else Decimal(compactions)
+        ),
     )
 
 
-ENTRIES = (
-    bill("1", "ana", Category.MAIN, "1.000000000001", folds="0.7"),
-    bill("2", "ana", Category.COMPACTION, "0.25"),
-    bill("3", "ana", Category.PING, None),
-    bill("4", "bob", Category.MAIN, None),
-    bill("5", "bob", Category.MAIN, "2"),
-    bill("6", "eve", Category.COUNTING, None),
+CHARGES = (
+    make_charge("1", "ana", Category.MAIN, "1.000000000001", compactions="0.7"),
+    make_charge("2", "ana", Category.COMPACTION, "0.25"),
+    make_charge("3", "ana", Category.PING, None),
+    make_charge("4", "bob", Category.MAIN, None),
+    make_charge("5", "bob", Category.MAIN, "2"),
+    make_charge("6", "eve", Category.COUNTING, None),
 )
 
 
 async def test_totals_agree_with_foveate_cost(tmp_path: Path) -> None:
     async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
-        for entry in ENTRIES:
-            await settle_one(store.ledger, entry, accounts=list_accounts(entry.call))
+        for charge in CHARGES:
+            await settle_one(store.ledger, charge, accounts=list_accounts(charge.call))
         report = build_report(await store.ledger.sum_charges(required_groups([GroupBy.AGENT])), [GroupBy.AGENT])
-        found = group_by_first(
+        result = group_by_first(
             await store.totals.sum_totals([TotalsGroup.AGENT, TotalsGroup.CATEGORY], since=NOON)
         )
 
-    assert sorted(found) == ["ana", "bob", "eve"]
+    assert sorted(result) == ["ana", "bob", "eve"]
     for row in (*report.rows, report.total):
-        spent = found[row.group[0]] if row.group else sum_spending(found.values())
-        assert (spent.calls, spent.unpriced, spent.paid) == (row.calls, row.unknown_calls, row.dollars)
-        assert (spent.output_tokens, spent.saved_by_breakpoints) == (row.output_tokens, row.saved.breakpoints)
-        assert spent.saved_by_compaction == (row.saved.compaction or 0)
-        assert spent.input_tokens == row.uncached + row.read + row.written_5m + row.written_1h
+        totals = result[row.group[0]] if row.group else sum_spending(result.values())
+        assert (totals.calls, totals.unpriced, totals.paid) == (row.calls, row.unknown_calls, row.dollars)
+        assert (totals.output_tokens, totals.saved_by_breakpoints) == (row.output_tokens, row.saved.breakpoints)
+        assert totals.saved_by_compaction == (row.saved.compaction or 0)
+        assert totals.input_tokens == row.uncached + row.read + row.written_5m + row.written_1h
 
 
 def test_the_hit_ratio_covers_only_main_requests() -> None:
@@ -61,11 +65,11 @@ def test_the_hit_ratio_covers_only_main_requests() -> None:
         (("d", "ping"), Totals(cache=CacheUsage(read=10_000))),
     ]
 
-    spent = group_by_first(rows)["d"]
+    totals = group_by_first(rows)["d"]
 
-    assert spent.ratio == 0.7
-    assert spent.level is HitRatioLevel.HEALTHY
-    assert spent.input_tokens == 20_100
+    assert totals.ratio == 0.7
+    assert totals.level is HitRatioLevel.HEALTHY
+    assert totals.input_tokens == 20_100
     assert group_by_category(rows)["ping"].ratio is None
 
 

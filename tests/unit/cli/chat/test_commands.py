@@ -92,31 +92,31 @@ def test_concurrent_conversations_write_complete_history_lines(tmp_path: Path) -
 
 
 def test_text_is_shown_unchanged_thinking_dimmed_and_tool_calls_named() -> None:
-    said = [
+    value = [
         ResponseFragment(FragmentKind.THINKING, "Hm."),
         ResponseFragment(FragmentKind.TEXT, "Hel"),
         ResponseFragment(FragmentKind.TEXT, "lo"),
         ResponseFragment(FragmentKind.TOOL_CALL, "look\x1b_up"),
     ]
     dimmed, plain = StringIO(), StringIO()
-    begun: list[int] = []
+    started: list[int] = []
     for stream, colours in ((dimmed, True), (plain, False)):
-        words = AnswerWriter(stream, Screen(colours=colours), on_start=lambda: begun.append(1))
-        for piece in said:
-            words(piece)
-        words.end()
+        writer = AnswerWriter(stream, Screen(colours=colours), on_start=lambda: started.append(1))
+        for chunk in value:
+            writer(chunk)
+        writer.end()
 
     assert dimmed.getvalue() == "\x1b[2mHm.\x1b[0m\nHello\n[calls look\\x1b_up]\n"
     assert plain.getvalue() == "(thinking) Hm.\nHello\n[calls look\\x1b_up]\n"
-    assert begun == [1, 1]
+    assert started == [1, 1]
 
 
 def test_a_line_break_may_be_split_between_chunks() -> None:
     stream = StringIO()
-    words = AnswerWriter(stream, Screen())
+    writer = AnswerWriter(stream, Screen())
     for text in ("one\r", "\ntwo\r", "three\r"):
-        words(ResponseFragment(FragmentKind.TEXT, text))
-    words.end()
+        writer(ResponseFragment(FragmentKind.TEXT, text))
+    writer.end()
 
     assert stream.getvalue() == "one\ntwo\\rthree\n"
 
@@ -124,14 +124,16 @@ def test_a_line_break_may_be_split_between_chunks() -> None:
 def test_escape_sequences_in_a_compaction_reason_are_not_obeyed() -> None:
     failed = CompactionResult(outcome=FoldOutcome.FAILED, reason="\x1b[31mred")
 
-    assert output.compaction_lines(failed, look(), look(), Screen()) == ["nothing was folded: \\x1b[31mred"]
+    assert output.compaction_lines(failed, make_preview(), make_preview(), Screen()) == [
+        "nothing was folded: \\x1b[31mred"
+    ]
 
 
 def test_escape_sequences_in_an_answer_are_not_obeyed_and_emoji_stay_joined() -> None:
     assert escape_for_terminal("a\tb\n\x1b[31m\u202e 👩\u200d👧\r") == "a    b\n\\x1b[31m\\u202e 👩\u200d👧\\r"
 
 
-def entry(model: str, category: Category, dollars: str | None, *, read: int = 0) -> Charge:
+def make_charge(model: str, category: Category, dollars: str | None, *, read: int = 0) -> Charge:
     call = Call(
         id="1", agent="a", session_id="s", provider="p", model=model, category=category, at=1_800_000_000.0
     )
@@ -139,62 +141,65 @@ def entry(model: str, category: Category, dollars: str | None, *, read: int = 0)
     return Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
 
 
-def look(tokens: int = 1893, window: int | None = 8192) -> RequestPreview:
+def make_preview(tokens: int = 1893, window: int | None = 8192) -> RequestPreview:
     count = TokenCount(tokens, False, tokens + 9)
     return RequestPreview(model="m", count=count, window_tokens=window, output_reserve=2048)
 
 
 def test_cost_details_have_a_row_for_each_model_and_category() -> None:
-    entries = [
-        entry("m", Category.MAIN, "0.01", read=300),
-        entry("m", Category.COMPACTION, "0.002"),
-        entry("m", Category.MAIN, "0.01"),
-        entry("other", Category.MAIN, None),
+    charges = [
+        make_charge("m", Category.MAIN, "0.01", read=300),
+        make_charge("m", Category.COMPACTION, "0.002"),
+        make_charge("m", Category.MAIN, "0.01"),
+        make_charge("other", Category.MAIN, None),
     ]
 
-    assert output.cost_detail_lines(entries, look(), WIDE) == [
+    assert output.cost_detail_lines(charges, make_preview(), WIDE) == [
         "model  category    calls  prompt / completion                  dollars",
         "m      main            2             500 / 14                    $0.02",
         "m      compaction      1              100 / 7                   $0.002",
         "other  main            1              100 / 7  1 call of unknown price",
         "[estimated session ctx: 1893 tokens; token_budget=6144 (31% used)]",
     ]
-    assert [row.calls for row in sum_charges_by_model(entries)] == [2, 1, 1]
-    assert sum_charges(entries[:1]).hit_ratio == 0.75
+    assert [row.calls for row in sum_charges_by_model(charges)] == [2, 1, 1]
+    assert sum_charges(charges[:1]).hit_ratio == 0.75
 
 
 def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
-    bills, incoming = (
+    observer, incoming = (
         ChatObserver(),
         RoutedRequest(id="1", agent="a", api_format=Format.CHAT, provider="p", upstream="u", body=b""),
     )
     for _ in range(2):
-        bills.on_failure(incoming, StepFailure("session", "the store is away"))
-    bills.on_charge(
-        entry("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.WAITING, problem="it is away")
+        observer.on_failure(incoming, StepFailure("session", "the store is away"))
+    observer.on_charge(
+        make_charge("m", Category.MAIN, "0.01"),
+        Settlement(outcome=SettlementOutcome.WAITING, problem="it is away"),
     )
-    bills.on_charge(entry("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.BOOKED))
-    told = bills.take_notes()
+    observer.on_charge(make_charge("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.BOOKED))
+    notes = observer.take_notes()
 
-    assert told == [
+    assert notes == [
         "without session: the store is away",
         "the bill of the last call is waiting: it is away",
     ]
-    assert bills.take_notes() == []
-    assert len(bills.charges_for({"s"})) == 2
-    assert bills.charges_for({"another"}) == []
+    assert observer.take_notes() == []
+    assert len(observer.charges_for({"s"})) == 2
+    assert observer.charges_for({"another"}) == []
 
 
 def test_a_model_with_an_unknown_window_has_the_default_budget() -> None:
-    assert output.context_estimate_line(look(window=None)).endswith("token_budget=14336 (13% used)]")
-    assert "window unknown" in output.describe_window_use(look(window=None))
+    assert output.context_estimate_line(make_preview(window=None)).endswith("token_budget=14336 (13% used)]")
+    assert "window unknown" in output.describe_window_use(make_preview(window=None))
 
 
 def test_the_status_line_fits_however_narrow_a_terminal_is() -> None:
-    spent = ChargeTotals(calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1)
-    full = output.status_line(look(), "a-model", spent, spent, WIDE)
-    short = output.status_line(look(), "a-model", spent, spent, Screen(columns=44))
-    tiny = output.status_line(look(), "a-model", spent, spent, Screen(columns=9))
+    totals = ChargeTotals(
+        calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1
+    )
+    full = output.status_line(make_preview(), "a-model", totals, totals, WIDE)
+    short = output.status_line(make_preview(), "a-model", totals, totals, Screen(columns=44))
+    tiny = output.status_line(make_preview(), "a-model", totals, totals, Screen(columns=9))
     ascii_only = output.status_line(
         None, "a-model", ChargeTotals(), ChargeTotals(), Screen(columns=80, encoding="ascii")
     )

@@ -47,7 +47,7 @@ def test_a_web_page_whose_name_resolves_to_loopback_is_rejected(name: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "visible",
     [
         {b"authorization": b"Bearer " + KEY.encode()},
         {b"x-api-key": KEY.encode()},
@@ -55,8 +55,8 @@ def test_a_web_page_whose_name_resolves_to_loopback_is_rejected(name: bytes) -> 
     ],
 )
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_an_agents_key_sees_its_agent_on_any_host(shown: dict[bytes, bytes], host: str) -> None:
-    assert identify_viewer({b"host": b"gateway.example", **shown}, host=host, keys=KEYS) == Viewer("ana")
+def test_an_agents_key_sees_its_agent_on_any_host(visible: dict[bytes, bytes], host: str) -> None:
+    assert identify_viewer({b"host": b"gateway.example", **visible}, host=host, keys=KEYS) == Viewer("ana")
 
 
 def test_an_admin_key_sees_everything_on_any_host() -> None:
@@ -97,7 +97,7 @@ def test_no_forwarding_header_makes_a_request_loopback(value: bytes) -> None:
 
 @settings(max_examples=limit_examples(100))
 @given(
-    said=st.one_of(
+    output=st.one_of(
         st.none(),
         st.binary(max_size=60),
         st.text("abcdefov-", max_size=50).map(lambda text: b"Bearer " + text.encode()),
@@ -106,8 +106,8 @@ def test_no_forwarding_header_makes_a_request_loopback(value: bytes) -> None:
     ),
     name=st.sampled_from([b"127.0.0.1:8090", b"localhost", b"gateway.example"]),
 )
-def test_beyond_loopback_a_key_is_always_required(said: bytes | None, name: bytes) -> None:
-    headers = {b"host": name} | ({} if said is None else {b"authorization": said})
+def test_beyond_loopback_a_key_is_always_required(output: bytes | None, name: bytes) -> None:
+    headers = {b"host": name} | ({} if output is None else {b"authorization": output})
 
     assert identify_viewer(headers, host="0.0.0.0", keys=KEYS) is None
 
@@ -140,26 +140,26 @@ async def test_other_sites_cannot_read_pages(
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
-    said = {b"host": b"localhost", b"sec-fetch-site": site, b"sec-fetch-mode": mode, b"sec-fetch-dest": dest}
-    headers = [(name, value) for name, value in said.items() if value is not None]
-    shown = guard_pages({"/-/sessions": page}, {}, host="127.0.0.1", keys=lambda: KEYS)
-    await shown["/-/sessions"]({"headers": headers}, receive, send)
+    output = {b"host": b"localhost", b"sec-fetch-site": site, b"sec-fetch-mode": mode, b"sec-fetch-dest": dest}
+    headers = [(name, value) for name, value in output.items() if value is not None]
+    visible = guard_pages({"/-/sessions": page}, {}, host="127.0.0.1", keys=lambda: KEYS)
+    await visible["/-/sessions"]({"headers": headers}, receive, send)
 
     assert statuses == [200 if is_shown else 403]
 
 
 async def test_a_forbidden_page_is_not_rendered() -> None:
-    made: list[str] = []
-    sent: list[MutableMapping[str, Any]] = []
+    created: list[str] = []
+    forwarded: list[MutableMapping[str, Any]] = []
 
     async def page(scope: Scope, _receive: Receive, _send: Send) -> None:
-        made.append(scope["path"])
+        created.append(scope["path"])
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+        forwarded.append(message)
 
     pages = guard_pages(
         {"/metrics": page, "/health": page, "/ready": page}, {}, host="0.0.0.0", keys=lambda: KEYS
@@ -167,9 +167,9 @@ async def test_a_forbidden_page_is_not_rendered() -> None:
     for path in pages:
         await pages[path]({"path": path, "headers": [(b"host", b"localhost")]}, receive, send)
 
-    assert made == ["/health", "/ready"]
-    assert sent[0]["status"] == 401
-    assert KEY.encode() not in sent[1]["body"]
+    assert created == ["/health", "/ready"]
+    assert forwarded[0]["status"] == 401
+    assert KEY.encode() not in forwarded[1]["body"]
 
 
 async def test_an_agents_key_opens_only_scoped_pages_which_get_the_viewer() -> None:

@@ -22,8 +22,8 @@ from foveate.gateway.routing import Upstream
 
 KEY = generate_key()
 KEYS = HashedKeys({hash_key(KEY): "ana"})
-THEIRS = Upstream(name="openai", base_url="https://h/v1", family=ApiFamily.OPENAI, provider="openai")
-PAID = Upstream(
+CLIENT_PAID = Upstream(name="openai", base_url="https://h/v1", family=ApiFamily.OPENAI, provider="openai")
+GATEWAY_PAID = Upstream(
     name="openai",
     base_url="https://h/v1",
     family=ApiFamily.OPENAI,
@@ -33,103 +33,113 @@ PAID = Upstream(
 )
 
 
-def asked(*headers: tuple[bytes, bytes], query: bytes = b"") -> IncomingRequest:
+def make_request(*headers: tuple[bytes, bytes], query: bytes = b"") -> IncomingRequest:
     scope = {"method": "POST", "path": "/v1/chat/completions", "query_string": query, "headers": list(headers)}
     return parse_request(scope)
 
 
-def basic(said: str) -> bytes:
-    return b"Basic " + b64encode(said.encode())
+def basic_auth(text: str) -> bytes:
+    return b"Basic " + b64encode(text.encode())
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "visible",
     [
         [(b"authorization", f"Bearer {KEY}".encode())],
         [(b"authorization", f"bearer   {KEY}".encode())],
         [(b"authorization", KEY.encode())],
-        [(b"authorization", basic(f"x:{KEY}"))],
-        [(b"authorization", basic(f"{KEY}:"))],
+        [(b"authorization", basic_auth(f"x:{KEY}"))],
+        [(b"authorization", basic_auth(f"{KEY}:"))],
         [(b"authorization", b"Bearer sk-theirs"), (b"authorization", f"Bearer {KEY}".encode())],
         *([(name, KEY.encode())] for name in sorted(HEADERS)),
     ],
 )
-def test_a_gateway_key_names_its_agent_and_is_not_forwarded(shown: list[tuple[bytes, bytes]]) -> None:
+def test_a_gateway_key_names_its_agent_and_is_not_forwarded(visible: list[tuple[bytes, bytes]]) -> None:
     """Regression: as a password, in some headers, and beside another key, it was forwarded to the provider."""
-    ask = asked(*shown)
+    request = make_request(*visible)
 
-    assert identify_agent(ask, KEYS) == "ana"
-    sent = forward_request_headers(
-        ask.raw_headers, reads_response=False, key=replacement_key_headers(ask, THEIRS), overrides={}
+    assert identify_agent(request, KEYS) == "ana"
+    forwarded = forward_request_headers(
+        request.raw_headers,
+        reads_response=False,
+        key=replacement_key_headers(request, CLIENT_PAID),
+        overrides={},
     )
-    assert not [name for name, _ in sent if name in HEADERS]
+    assert not [name for name, _ in forwarded if name in HEADERS]
 
 
-@pytest.mark.parametrize("said", ["🦊".encode(), b"%F0%9F%A6%8A"], ids=["bytes", "percents"])
-def test_an_agent_name_can_contain_any_letters(said: bytes) -> None:
+@pytest.mark.parametrize("text", ["🦊".encode(), b"%F0%9F%A6%8A"], ids=["bytes", "percents"])
+def test_an_agent_name_can_contain_any_letters(text: bytes) -> None:
     """Regression: UTF-8 was read as Latin-1, so an agent with an emoji had neither settings nor keys."""
-    assert identify_agent(asked((b"x-foveate-agent", said)), KEYS) == "🦊"
+    assert identify_agent(make_request((b"x-foveate-agent", text)), KEYS) == "🦊"
     with pytest.raises(KeyRefused):
-        identify_agent(asked((b"x-foveate-agent", said)), HashedKeys({hash_key(KEY): "🦊"}))
+        identify_agent(make_request((b"x-foveate-agent", text)), HashedKeys({hash_key(KEY): "🦊"}))
 
 
 @pytest.mark.parametrize("query", [f"key={KEY}", f"a=1&key=%66ov-{KEY[4:]}"], ids=["plain", "escaped"])
 def test_a_gateway_key_in_a_url_is_rejected(query: str) -> None:
     """Regression: it was forwarded to the provider."""
     with pytest.raises(KeyRefused, match="in the address"):
-        identify_agent(asked(query=query.encode()), KEYS)
+        identify_agent(make_request(query=query.encode()), KEYS)
 
 
 @pytest.mark.parametrize("own", [b"Bearer sk-fov-1", b"Bearer sk-1", b"Basic eDp5", b"Basic %", b"Basic"])
 def test_a_providers_key_is_forwarded_unchanged(own: bytes) -> None:
-    ask = asked((b"authorization", own), query=b"after=file-fov-1")
+    request = make_request((b"authorization", own), query=b"after=file-fov-1")
 
-    assert identify_agent(ask, KEYS) == "default"
-    assert replacement_key_headers(ask, THEIRS) is None
+    assert identify_agent(request, KEYS) == "default"
+    assert replacement_key_headers(request, CLIENT_PAID) is None
 
 
 def test_an_agent_with_keys_is_named_only_by_its_keys() -> None:
     """Regression: anybody who named it in a header got its notes and spent its budget."""
-    named = (b"x-foveate-agent", b"ana")
+    names = (b"x-foveate-agent", b"ana")
 
     with pytest.raises(KeyRefused, match="'ana' has keys of the gateway, and only they name it"):
-        identify_agent(asked(named, (b"authorization", b"Bearer sk-stranger")), KEYS)
-    assert identify_agent(asked(named, (b"x-api-key", KEY.encode())), KEYS) == "ana"
-    assert identify_agent(asked((b"x-foveate-agent", b"ben")), KEYS) == "ben"
+        identify_agent(make_request(names, (b"authorization", b"Bearer sk-stranger")), KEYS)
+    assert identify_agent(make_request(names, (b"x-api-key", KEY.encode())), KEYS) == "ana"
+    assert identify_agent(make_request((b"x-foveate-agent", b"ben")), KEYS) == "ben"
 
 
 def test_beyond_loopback_the_gateway_pays_only_for_callers_with_a_key() -> None:
     """Regression: anybody who reached the port used the key of `key_variable`."""
-    stranger = asked((b"authorization", b"Bearer sk-any"))
+    stranger = make_request((b"authorization", b"Bearer sk-any"))
 
     with pytest.raises(KeyRefused, match="openai are paid by this gateway"):
-        check_payer(stranger, PAID, is_open=True)
-    check_payer(asked((b"authorization", f"Bearer {KEY}".encode())), PAID, is_open=True)
-    check_payer(stranger, PAID, is_open=False)
-    check_payer(stranger, THEIRS, is_open=True)
+        check_payer(stranger, GATEWAY_PAID, is_open=True)
+    check_payer(make_request((b"authorization", f"Bearer {KEY}".encode())), GATEWAY_PAID, is_open=True)
+    check_payer(stranger, GATEWAY_PAID, is_open=False)
+    check_payer(stranger, CLIENT_PAID, is_open=True)
 
 
 def test_a_google_key_in_the_query_is_forwarded_unless_it_is_replaced() -> None:
-    google = replace(PAID, name="google", family=ApiFamily.GEMINI)
+    google = replace(GATEWAY_PAID, name="google", family=ApiFamily.GEMINI)
     query = b"alt=sse&key=AIza%2B1&k%65y=AIza2&access_token=t&x=%26key%3D"
 
-    assert build_upstream_query(asked(query=query), replace(google, replaces_keys=False)) == query.decode()
-    assert build_upstream_query(asked(query=query), google) == "alt=sse&x=%26key%3D"
-    assert build_upstream_query(asked((b"x-goog-api-key", KEY.encode()), query=b"key=a"), THEIRS) == "key=a"
-    assert replacement_key_headers(asked(), google) == [(b"x-goog-api-key", b"sk-ours")]
+    assert (
+        build_upstream_query(make_request(query=query), replace(google, replaces_keys=False)) == query.decode()
+    )
+    assert build_upstream_query(make_request(query=query), google) == "alt=sse&x=%26key%3D"
+    assert (
+        build_upstream_query(make_request((b"x-goog-api-key", KEY.encode()), query=b"key=a"), CLIENT_PAID)
+        == "key=a"
+    )
+    assert replacement_key_headers(make_request(), google) == [(b"x-goog-api-key", b"sk-ours")]
 
 
-def signed(key_id: str, signature: str, *more: tuple[bytes, bytes]) -> IncomingRequest:
-    said = f"AWS4-HMAC-SHA256 Credential={key_id}/20261117/r/bedrock/aws4_request, Signature={signature}"
-    return asked((b"authorization", said.encode()), *more)
+def make_signed_request(key_id: str, signature: str, *more: tuple[bytes, bytes]) -> IncomingRequest:
+    text = f"AWS4-HMAC-SHA256 Credential={key_id}/20261117/r/bedrock/aws4_request, Signature={signature}"
+    return make_request((b"authorization", text.encode()), *more)
 
 
 def test_a_signing_caller_is_identified_by_its_key_not_by_its_signatures() -> None:
     token = (b"x-amz-security-token", b"renewed")
 
-    assert hash_caller(signed("AKIA1", "a")) == hash_caller(signed("AKIA1", "b"))
-    assert hash_caller(signed("AKIA1", "a")) != hash_caller(signed("AKIA2", "a"))
-    assert hash_caller(signed("ASIA1", "a", token)) == hash_caller(signed("ASIA2", "b"))
+    assert hash_caller(make_signed_request("AKIA1", "a")) == hash_caller(make_signed_request("AKIA1", "b"))
+    assert hash_caller(make_signed_request("AKIA1", "a")) != hash_caller(make_signed_request("AKIA2", "a"))
+    assert hash_caller(make_signed_request("ASIA1", "a", token)) == hash_caller(
+        make_signed_request("ASIA2", "b")
+    )
 
 
 def test_callers_of_gemini_differ_by_the_key_in_the_query() -> None:
@@ -142,75 +152,83 @@ def test_callers_of_gemini_differ_by_the_key_in_the_query() -> None:
 
 
 OAUTH = (b"authorization", b"Bearer sk-ant-oat01-theirs")
-NAMED = (b"x-foveate-key", KEY.encode())
+GATEWAY_KEY = (b"x-foveate-key", KEY.encode())
 
 
 def test_a_gateway_key_beside_own_credentials_names_the_agent_and_keeps_them() -> None:
-    ask = asked(OAUTH, NAMED, (b"x-custom", b"1"))
+    request = make_request(OAUTH, GATEWAY_KEY, (b"x-custom", b"1"))
 
-    assert identify_agent(ask, KEYS) == "ana"
-    assert replacement_key_headers(ask, THEIRS) is None
-    sent = forward_request_headers(
-        ask.raw_headers, reads_response=False, key=replacement_key_headers(ask, THEIRS), overrides={}
+    assert identify_agent(request, KEYS) == "ana"
+    assert replacement_key_headers(request, CLIENT_PAID) is None
+    forwarded = forward_request_headers(
+        request.raw_headers,
+        reads_response=False,
+        key=replacement_key_headers(request, CLIENT_PAID),
+        overrides={},
     )
-    assert sent == [OAUTH, (b"x-custom", b"1")]
-    check_payer(ask, PAID, is_open=True)
+    assert forwarded == [OAUTH, (b"x-custom", b"1")]
+    check_payer(request, GATEWAY_PAID, is_open=True)
 
 
 def test_a_gateway_key_keeps_a_google_key_in_the_query() -> None:
     path = "/v1beta/models/gemini-3-pro:generateContent"
-    ask = parse_request({"method": "POST", "path": path, "query_string": b"key=AIzaTheirs", "headers": [NAMED]})
-    google = replace(THEIRS, family=ApiFamily.GEMINI, key="AIzaOurs")
+    request = parse_request(
+        {"method": "POST", "path": path, "query_string": b"key=AIzaTheirs", "headers": [GATEWAY_KEY]}
+    )
+    google = replace(CLIENT_PAID, family=ApiFamily.GEMINI, key="AIzaOurs")
 
-    assert identify_agent(ask, KEYS) == "ana"
-    assert (replacement_key_headers(ask, google), build_upstream_query(ask, google)) == (None, "key=AIzaTheirs")
+    assert identify_agent(request, KEYS) == "ana"
+    assert (replacement_key_headers(request, google), build_upstream_query(request, google)) == (
+        None,
+        "key=AIzaTheirs",
+    )
 
 
 def test_own_credentials_are_replaced_if_the_operator_says_so() -> None:
-    ask = asked(OAUTH, NAMED)
+    request = make_request(OAUTH, GATEWAY_KEY)
 
-    assert replacement_key_headers(ask, PAID) == [(b"authorization", b"Bearer sk-ours")]
+    assert replacement_key_headers(request, GATEWAY_PAID) == [(b"authorization", b"Bearer sk-ours")]
 
 
 def test_a_key_in_its_own_header_works_without_other_credentials() -> None:
-    ask = asked(NAMED)
+    request = make_request(GATEWAY_KEY)
 
-    assert identify_agent(ask, KEYS) == "ana"
-    assert replacement_key_headers(ask, replace(THEIRS, key="sk-ours")) == [
+    assert identify_agent(request, KEYS) == "ana"
+    assert replacement_key_headers(request, replace(CLIENT_PAID, key="sk-ours")) == [
         (b"authorization", b"Bearer sk-ours")
     ]
-    both = asked(NAMED, (b"authorization", f"Bearer {KEY}".encode()))
-    assert replacement_key_headers(both, THEIRS) == []
+    both = make_request(GATEWAY_KEY, (b"authorization", f"Bearer {KEY}".encode()))
+    assert replacement_key_headers(both, CLIENT_PAID) == []
 
 
-@pytest.mark.parametrize("said", [b"fov-nonsense", b"sk-ant-oat01-x", b"x"])
-def test_an_unknown_gateway_key_is_rejected(said: bytes) -> None:
+@pytest.mark.parametrize("text", [b"fov-nonsense", b"sk-ant-oat01-x", b"x"])
+def test_an_unknown_gateway_key_is_rejected(text: bytes) -> None:
     with pytest.raises(KeyRefused) as refused:
-        identify_agent(asked(OAUTH, (b"x-foveate-key", said)), KEYS)
+        identify_agent(make_request(OAUTH, (b"x-foveate-key", text)), KEYS)
 
-    assert said.decode() not in str(refused.value)
+    assert text.decode() not in str(refused.value)
 
 
 def test_an_empty_key_header_is_ignored() -> None:
-    ask = asked(OAUTH, (b"x-foveate-key", b" "))
+    request = make_request(OAUTH, (b"x-foveate-key", b" "))
 
-    assert (ask.key, ask.keeps_credentials) == (None, False)
-    assert identify_agent(ask, KEYS) == "default"
+    assert (request.key, request.keeps_credentials) == (None, False)
+    assert identify_agent(request, KEYS) == "default"
 
 
 def test_a_gateway_key_covered_by_a_signature_is_rejected() -> None:
-    signed = (
+    make_signed_request = (
         b"AWS4-HMAC-SHA256 Credential=AKIA/1/r/s/aws4_request, SignedHeaders=host;x-foveate-key, Signature=0"
     )
 
     with pytest.raises(KeyRefused, match="signature"):
-        identify_agent(asked((b"authorization", signed), NAMED), KEYS)
+        identify_agent(make_request((b"authorization", make_signed_request), GATEWAY_KEY), KEYS)
 
 
 def test_callers_with_short_lived_tokens_differ_by_their_gateway_keys() -> None:
     other = (b"x-foveate-key", generate_key().encode())
 
-    assert hash_caller(asked(OAUTH, NAMED)) == hash_caller(
-        asked((b"authorization", b"Bearer sk-ant-oat01-new"), NAMED)
+    assert hash_caller(make_request(OAUTH, GATEWAY_KEY)) == hash_caller(
+        make_request((b"authorization", b"Bearer sk-ant-oat01-new"), GATEWAY_KEY)
     )
-    assert hash_caller(asked(OAUTH, NAMED)) != hash_caller(asked(OAUTH, other))
+    assert hash_caller(make_request(OAUTH, GATEWAY_KEY)) != hash_caller(make_request(OAUTH, other))

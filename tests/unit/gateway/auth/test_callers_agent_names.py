@@ -7,13 +7,13 @@ from foveate.gateway.auth.keys import HashedKeys, NoKeys, generate_key, hash_key
 from foveate.gateway.request import parse_request
 
 
-def agent(user_agent: str, keys: HashedKeys | NoKeys | None = None, **headers: str) -> str:
-    sent = {"user-agent": user_agent, **{name.replace("_", "-"): value for name, value in headers.items()}}
+def identify(user_agent: str, keys: HashedKeys | NoKeys | None = None, **headers: str) -> str:
+    forwarded = {"user-agent": user_agent, **{name.replace("_", "-"): value for name, value in headers.items()}}
     scope = {
         "method": "POST",
         "path": "/v1/messages",
         "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+        "headers": [(name.encode(), value.encode()) for name, value in forwarded.items()],
     }
     return identify_agent(parse_request(scope), keys or NoKeys(), [("house-*", "house")])
 
@@ -35,17 +35,17 @@ def agent(user_agent: str, keys: HashedKeys | NoKeys | None = None, **headers: s
     ],
 )
 def test_a_client_without_a_key_is_named_by_its_user_agent(user_agent: str, name: str) -> None:
-    assert agent(user_agent) == name
+    assert identify(user_agent) == name
 
 
 def test_a_header_names_the_agent_whatever_its_user_agent_is() -> None:
-    assert agent("claude-cli/2", x_foveate_agent="ana") == "ana"
+    assert identify("claude-cli/2", x_foveate_agent="ana") == "ana"
 
 
 def test_a_user_agent_does_not_name_an_agent_that_has_keys() -> None:
     keys = HashedKeys({hash_key(generate_key()): "codex"})
 
-    assert agent("codex_exec/0.166.0", keys) == "default"
+    assert identify("codex_exec/0.166.0", keys) == "default"
 
 
 def test_a_very_long_user_agent_is_cut() -> None:

@@ -4,7 +4,7 @@ from foveate.gateway.auth.callers import hash_caller, hash_name_scope
 from foveate.gateway.request import parse_request
 
 
-def caller(**headers: str) -> str:
+def digest_caller(**headers: str) -> str:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return hash_caller(
         parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
@@ -12,25 +12,27 @@ def caller(**headers: str) -> str:
 
 
 def test_callers_differ_by_key_and_program() -> None:
-    found = [
-        caller(x_api_key="sk-ant-1", user_agent="pi/0.73"),
-        caller(x_api_key="sk-ant-2", user_agent="pi/0.73"),
-        caller(authorization="Bearer sk-ant-1", user_agent="pi/0.73"),
-        caller(x_api_key="sk-ant-1", user_agent="OpenAI/Python 3.3"),
-        caller(),
+    result = [
+        digest_caller(x_api_key="sk-ant-1", user_agent="pi/0.73"),
+        digest_caller(x_api_key="sk-ant-2", user_agent="pi/0.73"),
+        digest_caller(authorization="Bearer sk-ant-1", user_agent="pi/0.73"),
+        digest_caller(x_api_key="sk-ant-1", user_agent="OpenAI/Python 3.3"),
+        digest_caller(),
     ]
 
-    assert len(set(found)) == len(found)
-    assert not any("sk-ant" in one for one in found)
+    assert len(set(result)) == len(result)
+    assert not any("sk-ant" in item for item in result)
 
 
 def test_a_new_version_and_a_renewed_token_are_the_same_caller() -> None:
-    assert caller(x_api_key="k", user_agent="pi/0.73") == caller(x_api_key="k", user_agent="pi/0.74 (linux)")
+    assert digest_caller(x_api_key="k", user_agent="pi/0.73") == digest_caller(
+        x_api_key="k", user_agent="pi/0.74 (linux)"
+    )
     for first, second in (("sk-ant-oat01-a", "sk-ant-oat01-b"), ("ya29.a", "ya29.b"), ("eyJhbGc", "eyJxyz")):
-        assert caller(authorization=f"Bearer {first}") == caller(authorization=f"Bearer {second}")
+        assert digest_caller(authorization=f"Bearer {first}") == digest_caller(authorization=f"Bearer {second}")
 
 
-def scope(**headers: str) -> str:
+def digest_scope(**headers: str) -> str:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return hash_name_scope(
         parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
@@ -39,11 +41,15 @@ def scope(**headers: str) -> str:
 
 def test_session_names_are_scoped_to_a_key_in_any_header_and_program() -> None:
     same = {
-        scope(x_api_key="k", user_agent="pi/0.73"),
-        scope(authorization="Bearer k", user_agent="OpenAI/Python 3.3"),
-        scope(x_api_key="k", authorization="Bearer k"),
+        digest_scope(x_api_key="k", user_agent="pi/0.73"),
+        digest_scope(authorization="Bearer k", user_agent="OpenAI/Python 3.3"),
+        digest_scope(x_api_key="k", authorization="Bearer k"),
     }
-    other = {scope(x_api_key="k2", user_agent="pi/0.73"), scope(user_agent="pi/0.73"), scope()}
+    other = {
+        digest_scope(x_api_key="k2", user_agent="pi/0.73"),
+        digest_scope(user_agent="pi/0.73"),
+        digest_scope(),
+    }
 
     assert len(same) == 1
     assert len(other | same) == 4
@@ -51,7 +57,7 @@ def test_session_names_are_scoped_to_a_key_in_any_header_and_program() -> None:
 
 def test_session_names_are_scoped_to_a_program_if_its_keys_are_short_lived() -> None:
     tokens = ("sk-ant-oat01-a", "ya29.a", "eyJhbGc", "bedrock-api-key-YmVk", "tid=a;exp=1")
-    renewed = {scope(authorization=f"Bearer {token}", user_agent="pi/0.73") for token in tokens}
+    renewed = {digest_scope(authorization=f"Bearer {token}", user_agent="pi/0.73") for token in tokens}
 
-    assert renewed == {scope(user_agent="pi/0.74")}
-    assert scope(authorization="Bearer ya29.a", user_agent="curl/8") not in renewed
+    assert renewed == {digest_scope(user_agent="pi/0.74")}
+    assert digest_scope(authorization="Bearer ya29.a", user_agent="curl/8") not in renewed

@@ -12,7 +12,7 @@ from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 CHAT = "/v1/chat/completions"
 
 
-def upstream(url: str, *, replaces_keys: bool = False) -> Upstream:
+def make_upstream(url: str, *, replaces_keys: bool = False) -> Upstream:
     return Upstream(
         name="there",
         base_url=url,
@@ -38,21 +38,21 @@ OFFICIAL = {
 }
 
 
-def asked(header: str, value: str, *, path: str = CHAT, query: str = "") -> IncomingRequest:
+def make_request(header: str, value: str, *, path: str = CHAT, query: str = "") -> IncomingRequest:
     headers = [(header.encode(), value.encode())] if header else []
     return parse_request({"method": "POST", "path": path, "query_string": query.encode(), "headers": headers})
 
 
-def goes_to(ask: IncomingRequest) -> set[str]:
+def allowed_providers(request: IncomingRequest) -> set[str]:
     """Return the official providers that may receive a request."""
-    said = {provider: refusal(ask, url) for provider, url in OFFICIAL.items()}
-    assert all("Nothing was sent" in text and "secret" not in text for text in said.values() if text)
-    return {provider for provider, text in said.items() if not text}
+    output = {provider: error_message(request, url) for provider, url in OFFICIAL.items()}
+    assert all("Nothing was sent" in text and "secret" not in text for text in output.values() if text)
+    return {provider for provider, text in output.items() if not text}
 
 
-def refusal(ask: IncomingRequest, url: str) -> str:
+def error_message(request: IncomingRequest, url: str) -> str:
     try:
-        check_credentials(ask, upstream(url))
+        check_credentials(request, make_upstream(url))
     except KeyRefused as error:
         return str(error)
     return ""
@@ -93,16 +93,16 @@ def refusal(ask: IncomingRequest, url: str) -> str:
 def test_a_credential_is_sent_only_to_its_own_provider(
     header: str, value: str, query: str, owners: set[str]
 ) -> None:
-    ask = asked(header, value, query=query)
+    request = make_request(header, value, query=query)
 
-    assert goes_to(ask) == owners
-    check_credentials(ask, upstream("http://127.0.0.1:4000/v1"))
-    check_credentials(ask, upstream("https://gateway.example/openai.com/v1"))
+    assert allowed_providers(request) == owners
+    check_credentials(request, make_upstream("http://127.0.0.1:4000/v1"))
+    check_credentials(request, make_upstream("https://gateway.example/openai.com/v1"))
 
 
 @pytest.mark.parametrize("value", ["Bearer eyJhbGciOi.secret", "Basic c2VjcmV0", "Bearer secret", ""])
 def test_an_ambiguous_credential_is_sent_where_the_client_sent_it(value: str) -> None:
-    assert goes_to(asked("authorization", value)) == set(OFFICIAL)
+    assert allowed_providers(make_request("authorization", value)) == set(OFFICIAL)
 
 
 @pytest.mark.parametrize(
@@ -125,16 +125,16 @@ def test_an_ambiguous_credential_is_sent_where_the_client_sent_it(value: str) ->
     ],
 )
 def test_a_path_of_one_provider_is_not_forwarded_to_another(path: str, owners: set[str]) -> None:
-    assert goes_to(asked("", "", path=path)) == owners
-    check_credentials(asked("", "", path=path), upstream("http://127.0.0.1:4000"))
+    assert allowed_providers(make_request("", "", path=path)) == owners
+    check_credentials(make_request("", "", path=path), make_upstream("http://127.0.0.1:4000"))
 
 
 def test_a_replaced_key_is_not_checked_but_one_in_the_url_is() -> None:
-    paying = upstream(OFFICIAL["openai"], replaces_keys=True)
-    check_credentials(asked("x-api-key", "sk-ant-secret"), paying)
-    check_credentials(asked("x-api-key", generate_key()), upstream(OFFICIAL["openai"]))
+    paying = make_upstream(OFFICIAL["openai"], replaces_keys=True)
+    check_credentials(make_request("x-api-key", "sk-ant-secret"), paying)
+    check_credentials(make_request("x-api-key", generate_key()), make_upstream(OFFICIAL["openai"]))
     with pytest.raises(KeyRefused, match="shows a Google API key, and would go to there"):
-        check_credentials(asked("x-api-key", generate_key(), query="key=AIzaSecret"), paying)
+        check_credentials(make_request("x-api-key", generate_key(), query="key=AIzaSecret"), paying)
 
 
 def test_every_known_remote_upstream_has_an_official_address() -> None:
@@ -168,8 +168,8 @@ def test_a_server_of_a_customer_of_aws_or_azure_is_not_an_official_address(
     host: str, provider: str | None
 ) -> None:
     """Regression: LiteLLM behind an AWS load balancer got no requests with its own `sk-` keys."""
-    there = upstream(f"https://{host}/v1")
+    there = make_upstream(f"https://{host}/v1")
 
     assert official_provider(there) == provider
     if provider is None:
-        check_credentials(asked("authorization", "Bearer sk-1234"), there)
+        check_credentials(make_request("authorization", "Bearer sk-1234"), there)

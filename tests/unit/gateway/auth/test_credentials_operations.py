@@ -8,8 +8,8 @@ from foveate.gateway.routing import ALLOWED_OPERATIONS
 
 
 def is_allowed_by_default(method: str, path: str) -> bool:
-    ask = parse_request({"method": method, "path": path, "query_string": b"", "headers": []})
-    return is_allowed(ask, ALLOWED_OPERATIONS)
+    request = parse_request({"method": method, "path": path, "query_string": b"", "headers": []})
+    return is_allowed(request, ALLOWED_OPERATIONS)
 
 
 @pytest.mark.parametrize(

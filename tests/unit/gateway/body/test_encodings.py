@@ -31,32 +31,32 @@ ZSTD = zstandard.ZstdCompressor(write_checksum=True).compress(BODY)
 SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
 
 
-def zipped(data: bytes) -> bytes:
+def compress_gzip(data: bytes) -> bytes:
     """Return reproducible bytes, since they are part of a test's name."""
     return gzip.compress(data, mtime=0)
 
 
 @pytest.mark.parametrize(
-    ("packed", "said"),
+    ("packed", "text"),
     [
         (BODY, []),
         (BODY, [b"identity"]),
-        (zipped(BODY), [b"gzip"]),
-        (zipped(BODY), [b"identity", b"GZIP "]),
-        (zipped(BODY[:9]) + zipped(BODY[9:]), [b"x-gzip"]),
+        (compress_gzip(BODY), [b"gzip"]),
+        (compress_gzip(BODY), [b"identity", b"GZIP "]),
+        (compress_gzip(BODY[:9]) + compress_gzip(BODY[9:]), [b"x-gzip"]),
         (zlib.compress(BODY), [b"deflate"]),
         (DEFLATED, [b"deflate"]),
-        (zipped(zlib.compress(BODY)), [b"deflate, gzip"]),
-        (zipped(zlib.compress(BODY)), [b"deflate", b"gzip"]),
+        (compress_gzip(zlib.compress(BODY)), [b"deflate, gzip"]),
+        (compress_gzip(zlib.compress(BODY)), [b"deflate", b"gzip"]),
         (BROTLI, [b"br"]),
         (ZSTD, [b"zstd"]),
         (SKIPPED + ZSTD, [b"zstd"]),
         (zstandard.compress(BODY[:9]) + zstandard.compress(BODY[9:]), [b"ZSTD"]),
-        (zipped(ZSTD), [b"zstd, gzip"]),
+        (compress_gzip(ZSTD), [b"zstd, gzip"]),
     ],
 )
-def test_a_body_is_decompressed_as_its_headers_say(packed: bytes, said: list[bytes]) -> None:
-    headers = [(b"content-encoding", value) for value in said]
+def test_a_body_is_decompressed_as_its_headers_say(packed: bytes, text: list[bytes]) -> None:
+    headers = [(b"content-encoding", value) for value in text]
 
     assert decompress(packed, parse_content_encodings(headers), limit_bytes=len(BODY)) == BODY
 
@@ -65,12 +65,12 @@ def test_many_gzip_members_take_linear_time() -> None:
     """Regression: the rest was copied for each member, so one small request froze the gateway."""
     parts = gzip.compress(b"") * 1_000
     behind = gzip.compress(random.Random(1).randbytes(16_000_000), 0)
-    began = time.process_time()
+    started_at = time.process_time()
 
     assert decompress(parts + behind, ("gzip",), limit_bytes=20_000_000) is not None
     assert decompress(gzip.compress(b"") * 80_000, ("gzip",), limit_bytes=20_000_000) is None
     assert decompress(gzip.compress(b"", 9), ("gzip",) * 5, limit_bytes=99) is None
-    assert time.process_time() - began < 1.5
+    assert time.process_time() - started_at < 1.5
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
@@ -92,8 +92,8 @@ async def test_decompressing_in_a_thread_gives_the_same_bytes(size: int) -> None
         (BODY, "zstd"),
         (BODY, "gzip"),
         (BODY, "deflate"),
-        (zipped(BODY)[:-4], "gzip"),
-        (zipped(BODY) + b"more", "gzip"),
+        (compress_gzip(BODY)[:-4], "gzip"),
+        (compress_gzip(BODY) + b"more", "gzip"),
         (zlib.compress(BODY)[:-1], "deflate"),
         (b"", "deflate"),
         (BROTLI[:-1], "br"),

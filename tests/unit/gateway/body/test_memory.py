@@ -17,7 +17,7 @@ RESERVED = LIMIT // 8
 A_WHILE = 60.0
 
 
-def memory_of(limit_bytes: int = LIMIT) -> BodyMemory:
+def make_memory(limit_bytes: int = LIMIT) -> BodyMemory:
     memory = BodyMemory()
     memory.resize(limit_bytes, max_body_bytes=MAX_BODY)
     return memory
@@ -53,30 +53,30 @@ BODIES = st.lists(
 @given(BODIES)
 def test_bodies_together_stay_within_the_limit_and_each_request_ends(bodies: Sequence[Body]) -> None:
     async def scenario() -> None:
-        memory = memory_of()
+        memory = make_memory()
         held_bytes = 0
 
         async def serve(body: Body) -> None:
             nonlocal held_bytes
             try:
-                held = await memory.admit(body.announced, wait_seconds=A_WHILE)
+                reservation = await memory.admit(body.announced, wait_seconds=A_WHILE)
             except NoRoom:
                 return
-            held_bytes += held.size_bytes
+            held_bytes += reservation.size_bytes
             try:
                 for _ in range(body.rounds):
                     await asyncio.sleep(0)
-                before = held.size_bytes
-                held.grow(body.grows)
-                held_bytes += held.size_bytes - before
+                before = reservation.size_bytes
+                reservation.grow(body.grows)
+                held_bytes += reservation.size_bytes - before
                 # A waiting request gets its memory before its task continues.
                 assert held_bytes <= memory.used_bytes <= LIMIT
                 await asyncio.sleep(0)
             except NoRoom:
                 assert memory.used_bytes + body.grows > LIMIT - RESERVED
             finally:
-                held_bytes -= held.size_bytes
-                held.release()
+                held_bytes -= reservation.size_bytes
+                reservation.release()
 
         tasks = [asyncio.create_task(serve(body)) for body in bodies]
         await asyncio.sleep(0)
@@ -93,8 +93,8 @@ def test_bodies_together_stay_within_the_limit_and_each_request_ends(bodies: Seq
 
 
 async def test_a_body_waits_for_memory_and_is_rejected_if_none_is_released_in_time() -> None:
-    memory = memory_of()
-    held = [await memory.admit(MAX_BODY, wait_seconds=A_WHILE) for _ in range(3)]
+    memory = make_memory()
+    reservation = [await memory.admit(MAX_BODY, wait_seconds=A_WHILE) for _ in range(3)]
 
     with pytest.raises(NoRoom):
         await memory.admit(MAX_BODY, wait_seconds=0.001)
@@ -102,12 +102,12 @@ async def test_a_body_waits_for_memory_and_is_rejected_if_none_is_released_in_ti
     await settle()
     assert not waiting.done()
 
-    held[0].release()
+    reservation[0].release()
     assert (await waiting).size_bytes == MAX_BODY
 
 
 async def test_small_bodies_do_not_wait_for_large_ones() -> None:
-    memory = memory_of()
+    memory = make_memory()
     for _ in range(3):
         await memory.admit(MAX_BODY, wait_seconds=A_WHILE)
     waiting = asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE))
@@ -127,7 +127,7 @@ async def test_small_bodies_do_not_wait_for_large_ones() -> None:
 
 
 async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> None:
-    memory = memory_of()
+    memory = make_memory()
     small = [
         asyncio.create_task(memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE))
         for _ in range(LIMIT // SMALL_BODY_BYTES)
@@ -147,7 +147,7 @@ async def test_a_stream_of_small_bodies_does_not_keep_a_large_one_waiting() -> N
 
 
 async def test_a_body_larger_than_announced_gets_memory_at_once_or_is_rejected() -> None:
-    memory = memory_of()
+    memory = make_memory()
     body = await memory.admit(SMALL_BODY_BYTES, wait_seconds=A_WHILE)
     body.grow(MAX_BODY - SMALL_BODY_BYTES)
     others = [await memory.admit(MAX_BODY, wait_seconds=A_WHILE) for _ in range(2)]
@@ -156,20 +156,20 @@ async def test_a_body_larger_than_announced_gets_memory_at_once_or_is_rejected()
         body.grow(MAX_BODY)
 
     assert memory.used_bytes == 3 * MAX_BODY
-    for one in (body, *others):
-        one.release()
+    for item in (body, *others):
+        item.release()
     assert memory.used_bytes == 0
 
 
 async def test_the_largest_body_always_fits_whatever_limit_is_set() -> None:
-    memory = memory_of(limit_bytes=1)
+    memory = make_memory(limit_bytes=1)
 
     body = await memory.admit(MAX_BODY, wait_seconds=0.001)
     body.grow(MAX_BODY)  # with the decompressed copy
 
 
 async def test_too_many_waiting_requests_are_rejected_at_once() -> None:
-    memory = memory_of()
+    memory = make_memory()
     for _ in range(3):
         await memory.admit(MAX_BODY, wait_seconds=A_WHILE)
     waiting = [asyncio.create_task(memory.admit(MAX_BODY, wait_seconds=A_WHILE)) for _ in range(256)]

@@ -77,13 +77,13 @@ def test_every_field_of_a_form_that_a_client_writes_is_read(
     fields: dict[str, str], files: dict[str, bytes]
 ) -> None:
     # Clients escape other characters in names, each in its own way.
-    fields = {name: said for name, said in fields.items() if name.isalnum() and name not in files}
+    fields = {name: text for name, text in fields.items() if name.isalnum() and name not in files}
     request = httpx.Request("POST", "http://x", data=fields, files=files)
     boundary = form_boundary(request.headers["content-type"])
 
     assert boundary is not None
-    for name, said in fields.items():
-        assert form_field(request.read(), boundary, name) == said
+    for name, text in fields.items():
+        assert form_field(request.read(), boundary, name) == text
     assert form_field(request.read(), boundary, "no such field") is None
 
 
@@ -107,14 +107,14 @@ def test_a_form_with_two_boundaries_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "text"),
     [
         (PART % (b"a", b"") * 10_001 + END, "10,000 parts"),
         (b"--b\r\nX: " + b"y" * 20_000 + b"\r\n\r\n" + END, "16,384"),
     ],
 )
-def test_a_form_beyond_the_limits_is_rejected(body: bytes, said: str) -> None:
-    with pytest.raises(MalformedRequest, match=said):
+def test_a_form_beyond_the_limits_is_rejected(body: bytes, text: str) -> None:
+    with pytest.raises(MalformedRequest, match=text):
         form_field(body, b"b", "model")
 
 
@@ -156,5 +156,5 @@ def test_a_content_type_is_read_in_linear_time(unit: str) -> None:
         with suppress(MalformedRequest):
             form_boundary(content_type)
 
-    said = "multipart/form-data; "
-    assert superlinear_ratio(read, lambda size: said + unit * (size // len(unit)), max_size=2**18) is None
+    text = "multipart/form-data; "
+    assert superlinear_ratio(read, lambda size: text + unit * (size // len(unit)), max_size=2**18) is None

@@ -17,24 +17,24 @@ LENGTH = {"content-length": "200000"}
 CHUNKED = {"transfer-encoding": "chunked"}
 
 
-def sends(*pieces: bytes, leaves: bool = False, pause_seconds: float = 0.0) -> tuple[Receive, list[int]]:
+def make_client(*chunks: bytes, leaves: bool = False, pause_seconds: float = 0.0) -> tuple[Receive, list[int]]:
     """A client that sends pieces, and the number of requested pieces."""
-    asked = [0]
+    received_sizes = [0]
 
     async def receive() -> dict[str, Any]:
-        asked[0] += 1
+        received_sizes[0] += 1
         await asyncio.sleep(pause_seconds)
-        if asked[0] > len(pieces):
+        if received_sizes[0] > len(chunks):
             if leaves:
                 return {"type": "http.disconnect"}
             await asyncio.Event().wait()
-        is_last = asked[0] == len(pieces) and not leaves
-        return {"type": "http.request", "body": pieces[asked[0] - 1], "more_body": not is_last}
+        is_last = received_sizes[0] == len(chunks) and not leaves
+        return {"type": "http.request", "body": chunks[received_sizes[0] - 1], "more_body": not is_last}
 
-    return receive, asked
+    return receive, received_sizes
 
 
-async def read(
+async def read_request(
     receive: Receive, headers: dict[str, str], memory: BodyMemory | None = None, **limits: Any
 ) -> bytes | None:
     memory = memory or BodyMemory()
@@ -49,47 +49,47 @@ async def read(
 
 @pytest.mark.parametrize("headers", [LENGTH, CHUNKED, {}])
 async def test_a_body_is_read_in_pieces_and_its_memory_is_counted(headers: dict[str, str]) -> None:
-    receive, _ = sends(PIECE, PIECE)
+    receive, _ = make_client(PIECE, PIECE)
 
-    assert await read(receive, headers) == PIECE + PIECE
+    assert await read_request(receive, headers) == PIECE + PIECE
 
 
 async def test_a_disconnected_client_holds_no_memory() -> None:
-    assert await read(sends(PIECE, leaves=True)[0], LENGTH) is None
+    assert await read_request(make_client(PIECE, leaves=True)[0], LENGTH) is None
 
 
 @pytest.mark.parametrize(("headers", "asked_for"), [({"content-length": "200001"}, 0), (CHUNKED, 3)])
 async def test_a_body_over_the_limit_is_not_read_completely(headers: dict[str, str], asked_for: int) -> None:
     memory = BodyMemory()
-    receive, asked = sends(PIECE, PIECE, PIECE, PIECE)
+    receive, received_sizes = make_client(PIECE, PIECE, PIECE, PIECE)
 
     with pytest.raises(TooLarge):
-        await read(receive, headers, memory, max_bytes=200_000)
+        await read_request(receive, headers, memory, max_bytes=200_000)
 
-    assert asked == [asked_for]
+    assert received_sizes == [asked_for]
     assert memory.used_bytes == 0
 
 
 async def test_a_slow_body_is_rejected_after_the_total_timeout() -> None:
     drips: Sequence[bytes] = [b"x"] * 10_000
-    receive, asked = sends(*drips, pause_seconds=0.001)
+    receive, received_sizes = make_client(*drips, pause_seconds=0.001)
 
     with pytest.raises(TooSlow):
-        await read(receive, CHUNKED, idle_seconds=60, total_seconds=0.1)
+        await read_request(receive, CHUNKED, idle_seconds=60, total_seconds=0.1)
 
-    assert 1 < asked[0] < len(drips)
+    assert 1 < received_sizes[0] < len(drips)
 
 
 async def test_a_stalled_body_is_rejected_after_the_idle_timeout() -> None:
     memory = BodyMemory()
 
     with pytest.raises(Stalled):
-        await read(_silent(), LENGTH, memory, idle_seconds=0.01, total_seconds=60)
+        await read_request(make_silent_client(), LENGTH, memory, idle_seconds=0.01, total_seconds=60)
 
     assert memory.used_bytes == 0
 
 
-def _silent() -> Receive:
+def make_silent_client() -> Receive:
     async def receive() -> dict[str, Any]:
         await asyncio.Event().wait()
         raise AssertionError
@@ -101,14 +101,14 @@ async def test_a_body_without_memory_is_not_read() -> None:
     memory = BodyMemory()
     limits = BodyLimits(max_bytes=200_000, memory_bytes=600_000, memory_seconds=0.01)
     bodies = [
-        await read_body(None, sends(PIECE, PIECE)[0], LENGTH, limits=limits, memory=memory) for _ in "123"
+        await read_body(None, make_client(PIECE, PIECE)[0], LENGTH, limits=limits, memory=memory) for _ in "123"
     ]
-    receive, asked = sends(PIECE, PIECE)
+    receive, received_sizes = make_client(PIECE, PIECE)
 
     with pytest.raises(NoRoom):
         await read_body(None, receive, LENGTH, limits=limits, memory=memory)
 
-    assert asked == [0]
+    assert received_sizes == [0]
     for body in bodies:
         assert body is not None
         body.reservation.release()

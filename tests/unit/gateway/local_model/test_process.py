@@ -33,21 +33,21 @@ def test_the_weights_are_found_without_importing_their_package(tmp_path: Path) -
 
 
 def test_a_providers_list_starts_with_the_local_model() -> None:
-    said = {"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}], "more": 1}
+    text = {"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}], "more": 1}
 
-    found = json.loads(add_local_model(json.dumps(said).encode(), ApiFamily.OPENAI))
+    result = json.loads(add_local_model(json.dumps(text).encode(), ApiFamily.OPENAI))
 
-    assert [model["id"] for model in found["data"]] == ["local", "gpt-4.1"]
-    assert found["more"] == 1
+    assert [model["id"] for model in result["data"]] == ["local", "gpt-4.1"]
+    assert result["more"] == 1
 
 
 def test_anthropics_list_starts_with_the_local_model() -> None:
-    said = {"data": [], "has_more": False, "first_id": None, "last_id": None}
+    text = {"data": [], "has_more": False, "first_id": None, "last_id": None}
 
-    found = json.loads(add_local_model(json.dumps(said).encode(), ApiFamily.ANTHROPIC))
+    result = json.loads(add_local_model(json.dumps(text).encode(), ApiFamily.ANTHROPIC))
 
-    assert found["first_id"] == "local"
-    assert found["data"] == build_model_list(ApiFamily.ANTHROPIC)["data"]
+    assert result["first_id"] == "local"
+    assert result["data"] == build_model_list(ApiFamily.ANTHROPIC)["data"]
 
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b'{"data": 3}'])

@@ -24,8 +24,8 @@ from foveate.gateway.observability.access_log import AccessRecord, LogWriter, fo
 from foveate.model import Area, CacheBreakpoint, Place
 from tests.support.harness.example_limits import limit_examples
 
-MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
-TOLD = AccessRecord(
+BREAKPOINT = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+RECORD = AccessRecord(
     at=1_800_000_000.25,
     id="req_1",
     method="POST",
@@ -43,27 +43,27 @@ TOLD = AccessRecord(
     added_seconds=0.0006,
     total_seconds=1.5,
     has_usage=True,
-    applied_edits=(AppliedEdit("cache", MARK), AppliedEdit("cache", MARK)),
+    applied_edits=(AppliedEdit("cache", BREAKPOINT), AppliedEdit("cache", BREAKPOINT)),
     problems=(StepFailure("fold", "StoreUnavailable: gone"),),
 )
 
 
-def written(*told: AccessRecord, as_json: bool = False, colours: bool = False) -> str:
+def write_log(*records: AccessRecord, as_json: bool = False, colours: bool = False) -> str:
     output = io.BytesIO()
     writer = LogWriter(output, as_json=as_json, colours=colours)
-    for one in told:
-        writer.put(one)
+    for item in records:
+        writer.put(item)
     writer.close()
     return output.getvalue().decode()
 
 
 def test_a_line_has_all_fields_of_a_request() -> None:
-    line = written(TOLD)
+    line = write_log(RECORD)
 
-    for said in ("200", "ana", "claude-opus-4-5", "in    12,345", "read    11,000", "written    1,200",
+    for value in ("200", "ana", "claude-opus-4-5", "in    12,345", "read    11,000", "written    1,200",
                  "out     512", "$0.012346", "+   0.6 ms", "1,500 ms", "req_1", "session sess_1",
                  "edits cache 2", "without fold (StoreUnavailable: gone)"):  # fmt: skip
-        assert said in line
+        assert value in line
     assert line.count("\n") == 1
 
 
@@ -73,10 +73,10 @@ def test_columns_are_aligned_even_with_long_names_and_without_usage() -> None:
         added_seconds=None,
     )  # fmt: skip
 
-    one, two = format_line(TOLD), format_line(other)
+    first, second = format_line(RECORD), format_line(other)
 
-    assert one.index("req_1") == two.index("req_1")
-    assert "GET /v1/models" in two
+    assert first.index("req_1") == second.index("req_1")
+    assert "GET /v1/models" in second
 
 
 def test_long_names_are_cached_only_as_far_as_they_are_shown() -> None:
@@ -85,8 +85,8 @@ def test_long_names_are_cached_only_as_far_as_they_are_shown() -> None:
     try:
         for number in range(20):
             long = f"{number} {'x' * 1_000_000}"
-            format_line(replace(TOLD, path=long, session=long, model=""))
-            record_to_json(replace(TOLD, model=long))
+            format_line(replace(RECORD, path=long, session=long, model=""))
+            record_to_json(replace(RECORD, model=long))
         del long
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
@@ -96,42 +96,47 @@ def test_long_names_are_cached_only_as_far_as_they_are_shown() -> None:
 
 
 def test_json_lines_have_the_same_data() -> None:
-    (line,) = written(TOLD, as_json=True).splitlines()
+    (line,) = write_log(RECORD, as_json=True).splitlines()
 
-    said = json.loads(line)
-    assert said["at"] == "2027-01-15T08:00:00.250Z"
-    assert (said["id"], said["agent"], said["session"], said["model"]) == (
+    value = json.loads(line)
+    assert value["at"] == "2027-01-15T08:00:00.250Z"
+    assert (value["id"], value["agent"], value["session"], value["model"]) == (
         "req_1",
         "ana",
         "sess_1",
         "claude-opus-4-5",
     )
-    assert (said["status"], said["dollars"], said["added_ms"], said["ms"]) == (200, "0.0123456", 0.6, 1500.0)
-    assert [said[f"{kind}_tokens"] for kind in ("input", "read", "written", "output")] == [
+    assert (value["status"], value["dollars"], value["added_ms"], value["ms"]) == (
+        200,
+        "0.0123456",
+        0.6,
+        1500.0,
+    )
+    assert [value[f"{kind}_tokens"] for kind in ("input", "read", "written", "output")] == [
         12345,
         11000,
         1200,
         512,
     ]
-    assert said["edits"] == {"cache": 2}
-    assert said["problems"] == [{"step": "fold", "reason": "StoreUnavailable: gone"}]
+    assert value["edits"] == {"cache": 2}
+    assert value["problems"] == [{"step": "fold", "reason": "StoreUnavailable: gone"}]
 
 
 def test_colours_are_used_only_if_enabled() -> None:
-    assert "\x1b[" in written(TOLD, colours=True)
-    assert "\x1b[" not in written(TOLD)
+    assert "\x1b[" in write_log(RECORD, colours=True)
+    assert "\x1b[" not in write_log(RECORD)
 
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(50))
 @given(st.text(alphabet=st.characters(categories=("L", "Cc", "Cs", "Zl", "Zp")), max_size=30), st.booleans())
 def test_no_name_of_a_client_breaks_a_line_or_affects_a_terminal(name: str, as_json: bool) -> None:
-    told = AccessRecord(
+    records = AccessRecord(
         at=0.0, id="req_1", method="GET", path=name, agent=name, session=name, model=name, status=200,
         total_seconds=0.0, error_reason=name, error_code="x",
     )  # fmt: skip
 
-    line = written(told, as_json=as_json)
+    line = write_log(records, as_json=as_json)
 
     assert line.endswith("\n")
     assert len(line.splitlines()) == 1
@@ -151,11 +156,11 @@ def test_no_name_of_a_client_breaks_a_line_or_affects_a_terminal(name: str, as_j
     ],
 )
 def test_texts_that_look_like_keys_are_redacted(text: str) -> None:
-    shown = redact_keys(f"it said {text} there")
+    visible = redact_keys(f"it said {text} there")
 
-    assert "[key]" in shown
+    assert "[key]" in visible
     for secret in ("abcdef", "whatever1", "secret1"):
-        assert secret not in shown
+        assert secret not in visible
 
 
 @pytest.fixture
@@ -180,12 +185,12 @@ def test_records_of_modules_are_written_with_their_traceback(root: logging.Logge
         root.exception("failed with Bearer abcdefghijk")
     writer.close()
 
-    said = output.getvalue().decode()
-    assert "info    of a test: of ana\\x1b[31m" in said
-    assert "not this" not in said
-    assert "error   of a test: failed with Bearer [key]" in said
-    assert "ValueError: [key]" in said
-    assert "abcdefghijk" not in said
+    value = output.getvalue().decode()
+    assert "info    of a test: of ana\\x1b[31m" in value
+    assert "not this" not in value
+    assert "error   of a test: failed with Bearer [key]" in value
+    assert "ValueError: [key]" in value
+    assert "abcdefghijk" not in value
 
 
 def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
@@ -194,24 +199,24 @@ def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
         writer = LogWriter(pipe, as_json=False, colours=False, max_waiting=2000)
         started = time.perf_counter()
         for _ in range(6000):  # more than the unread pipe takes
-            writer.put(TOLD)
+            writer.put(RECORD)
         assert time.perf_counter() - started < 20
 
-        said: list[bytes] = []
-        reader = threading.Thread(target=lambda: said.extend(iter(lambda: os.read(read.fileno(), 65536), b"")))
+        value: list[bytes] = []
+        reader = threading.Thread(target=lambda: value.extend(iter(lambda: os.read(read.fileno(), 65536), b"")))
         reader.start()
         deadline = time.monotonic() + 10
-        while b"lines of the log are lost" not in b"".join(said) and time.monotonic() < deadline:
-            writer.put(TOLD)
+        while b"lines of the log are lost" not in b"".join(value) and time.monotonic() < deadline:
+            writer.put(RECORD)
             time.sleep(0.05)
         writer.close()
         pipe.close()
         reader.join(10)
 
-    assert b"lines of the log are lost" in b"".join(said)
+    assert b"lines of the log are lost" in b"".join(value)
 
 
-class Written(io.BytesIO):
+class RecordingStream(io.BytesIO):
     """Records every write."""
 
     def __init__(self) -> None:
@@ -223,10 +228,10 @@ class Written(io.BytesIO):
 
 
 def test_lines_are_written_in_atomic_chunks() -> None:
-    output = Written()
+    output = RecordingStream()
     writer = LogWriter(output, as_json=False, colours=False)
     for _ in range(100):
-        writer.put(TOLD)
+        writer.put(RECORD)
     writer.close()
 
     assert len(output.pieces) > 3
@@ -239,7 +244,7 @@ def test_a_log_without_a_reader_ends_quietly() -> None:
     os.close(reading)
     with os.fdopen(writing, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False)
-        writer.put(TOLD)
+        writer.put(RECORD)
         writer.close()
 
 
@@ -266,11 +271,11 @@ def test_a_log_on_a_full_disk_recovers_and_reports_lost_lines(is_buffered: bool)
     disk = Disk()
     output = io.BufferedWriter(disk, 64) if is_buffered else disk
     writer = LogWriter(output, as_json=False, colours=False)  # type: ignore[arg-type]
-    writer.put(TOLD)
-    waited_for(lambda: writer.problem == "No space left on device" and writer.lost == 1)
+    writer.put(RECORD)
+    wait_until(lambda: writer.problem == "No space left on device" and writer.lost == 1)
 
     disk.is_full = False
-    writer.put(TOLD)
+    writer.put(RECORD)
     writer.close()
 
     assert [b"req_1" in line for line in disk.kept.splitlines()] == [True, False]
@@ -283,17 +288,17 @@ def test_lines_for_a_log_without_a_reader_are_counted_as_lost() -> None:
     os.close(reading)
     with os.fdopen(writing, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False)
-        writer.put(TOLD)
-        waited_for(lambda: writer.problem == "nobody reads it any longer")
-        writer.put(TOLD)
+        writer.put(RECORD)
+        wait_until(lambda: writer.problem == "nobody reads it any longer")
+        writer.put(RECORD)
 
         assert writer.lost == 2
         writer.close()
 
 
-def waited_for(what: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -301,4 +306,4 @@ def waited_for(what: Callable[[], bool]) -> None:
 def test_a_json_record_always_has_the_same_keys() -> None:
     little = AccessRecord(at=0.0, id="r", method="GET", path="/", agent="a", status=0, total_seconds=0.0)
 
-    assert record_to_json(little).keys() == record_to_json(TOLD).keys()
+    assert record_to_json(little).keys() == record_to_json(RECORD).keys()

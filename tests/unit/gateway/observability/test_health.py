@@ -19,45 +19,45 @@ from foveate.gateway.observability.health import (
     probe_store,
 )
 
-WELL = HealthStatus(version="1.2.3", store="/data/foveate.sqlite")
+HEALTHY = HealthStatus(version="1.2.3", store="/data/foveate.sqlite")
 
 
-def counted() -> list[Sample]:
+def make_samples() -> list[Sample]:
     board = MetricsRegistry()
     board.scalar(REQUESTS, "ana", "anthropic", "m", "200").value += 3
     return board.samples()
 
 
-async def asked(
+async def get_page(
     path: str, vitals: HealthStatus, *, method: str = "GET", accept: bytes = b"", details: bool = True
 ) -> tuple[int, str, bytes]:
     """Return the status, content type and body of a page."""
-    sent: list[MutableMapping[str, Any]] = []
+    forwarded: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+        forwarded.append(message)
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
-    async def look() -> HealthStatus:
+    async def dashboard() -> HealthStatus:
         return vitals
 
-    page = build_health_pages(look, counted)[path]
+    page = build_health_pages(dashboard, make_samples)[path]
     await page({"method": method, "headers": [(b"accept", accept)], DETAILS_SCOPE_KEY: details}, receive, send)
-    start, body = sent
+    start, body = forwarded
     headers = dict(start["headers"])
     assert method == "HEAD" or int(headers[b"content-length"]) == len(body["body"])
     return start["status"], headers[b"content-type"].decode(), body["body"]
 
 
 async def test_health_is_ok_without_problems() -> None:
-    status, kind, body = await asked("/health", WELL)
+    status, kind, body = await get_page("/health", HEALTHY)
 
     assert (status, kind) == (200, "application/json")
-    said = json.loads(body)
-    assert (said["status"], said["version"]) == ("ok", "1.2.3")
-    assert said["store"] == {"where": "/data/foveate.sqlite", "reachable": True, "problem": None}
+    text = json.loads(body)
+    assert (text["status"], text["version"]) == ("ok", "1.2.3")
+    assert text["store"] == {"where": "/data/foveate.sqlite", "reachable": True, "problem": None}
 
 
 async def test_health_reports_problems_with_status_200() -> None:
@@ -71,22 +71,22 @@ async def test_health_reports_problems_with_status_200() -> None:
         log_lines_lost=7,
     )
 
-    status, _, body = await asked("/health", vitals)
+    status, _, body = await get_page("/health", vitals)
 
-    said = json.loads(body)
-    assert (status, said["status"]) == (200, "degraded")
-    assert (said["config"]["file"], said["config"]["line"]) == ("foveate.yaml", 7)
-    assert said["log"] == {"written": False, "problem": "No space left on device", "lost": 7}
-    assert "foveate.yaml:7: there is no setting 'prot' here" in said["config"]["problem"]
-    assert said["store"]["problem"] == "the disk is full"
-    assert said["failures"] == {"session": 3}
-    assert said["bills"] == {"waiting": 2, "lost": 0}
+    text = json.loads(body)
+    assert (status, text["status"]) == (200, "degraded")
+    assert (text["config"]["file"], text["config"]["line"]) == ("foveate.yaml", 7)
+    assert text["log"] == {"written": False, "problem": "No space left on device", "lost": 7}
+    assert "foveate.yaml:7: there is no setting 'prot' here" in text["config"]["problem"]
+    assert text["store"]["problem"] == "the disk is full"
+    assert text["failures"] == {"session": 3}
+    assert text["bills"] == {"waiting": 2, "lost": 0}
 
 
 async def test_it_is_ready_only_while_the_store_responds_and_it_is_not_shutting_down() -> None:
-    assert (await asked("/ready", WELL))[0] == 200
-    assert (await asked("/ready", HealthStatus(version="1", store_problem="gone")))[0] == 503
-    status, _, body = await asked("/ready", HealthStatus(version="1", is_shutting_down=True))
+    assert (await get_page("/ready", HEALTHY))[0] == 200
+    assert (await get_page("/ready", HealthStatus(version="1", store_problem="gone")))[0] == 503
+    status, _, body = await get_page("/ready", HealthStatus(version="1", is_shutting_down=True))
     assert (status, json.loads(body)) == (503, {"ready": False, "problem": "ending"})
 
 
@@ -102,33 +102,33 @@ async def test_it_is_ready_only_while_the_store_responds_and_it_is_not_shutting_
     )
 )
 def test_health_is_ok_only_without_any_problem(vitals: HealthStatus) -> None:
-    said = health_to_json(vitals)
+    text = health_to_json(vitals)
     wrong = [
-        not said["config"]["valid"],
-        not said["store"]["reachable"],
-        said["failures"],
-        *said["bills"].values(),
+        not text["config"]["valid"],
+        not text["store"]["reachable"],
+        text["failures"],
+        *text["bills"].values(),
     ]
 
-    assert (said["status"] == "ok") == (not any(wrong))
+    assert (text["status"] == "ok") == (not any(wrong))
 
 
 async def test_metrics_are_in_prometheus_format() -> None:
-    status, kind, body = await asked("/metrics", WELL)
+    status, kind, body = await get_page("/metrics", HEALTHY)
     assert (status, kind.split(";")[0]) == (200, "text/plain")
     assert b'foveate_requests_total{agent="ana",model="m",provider="anthropic",status="200"} 3.0' in body
 
-    _, kind, body = await asked("/metrics", WELL, accept=b"application/openmetrics-text; version=1.0.0")
+    _, kind, body = await get_page("/metrics", HEALTHY, accept=b"application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 
 
 async def test_pages_accept_only_reads() -> None:
-    assert (await asked("/health", WELL, method="POST"))[0] == 405
-    assert (await asked("/ready", WELL, method="HEAD"))[::2] == (200, b"")
+    assert (await get_page("/health", HEALTHY, method="POST"))[0] == 405
+    assert (await get_page("/ready", HEALTHY, method="HEAD"))[::2] == (200, b"")
 
 
-def failing(error: Exception) -> Callable[[], Awaitable[object]]:
+def make_failing_probe(error: Exception) -> Callable[[], Awaitable[object]]:
     async def probe() -> object:
         raise error
 
@@ -137,16 +137,16 @@ def failing(error: Exception) -> Callable[[], Awaitable[object]]:
 
 async def test_a_failing_or_stalled_store_is_reported_without_waiting() -> None:
     assert await probe_store(lambda: asyncio.sleep(0)) == ""
-    assert await probe_store(failing(StoreUnavailable("db", "gone"))) == "db: gone"
-    assert await probe_store(failing(RuntimeError("no"))) == "RuntimeError: no"
+    assert await probe_store(make_failing_probe(StoreUnavailable("db", "gone"))) == "db: gone"
+    assert await probe_store(make_failing_probe(RuntimeError("no"))) == "RuntimeError: no"
     assert await probe_store(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no answer within 0.01 s"
 
 
 async def test_without_details_health_has_only_the_status() -> None:
     where = "/home/ana/foveate.sqlite"
     lost = HealthStatus(version="1", store=where, store_problem=f"{where}: is locked")
-    assert await asked("/health", WELL, details=False) == (200, "application/json", b'{"status":"ok"}')
-    assert (await asked("/health", lost, details=False))[2] == b'{"status":"degraded"}'
-    status, _, body = await asked("/ready", lost, details=False)
+    assert await get_page("/health", HEALTHY, details=False) == (200, "application/json", b'{"status":"ok"}')
+    assert (await get_page("/health", lost, details=False))[2] == b'{"status":"degraded"}'
+    status, _, body = await get_page("/ready", lost, details=False)
     assert (status, body) == (503, b'{"ready":false,"problem":"the store cannot be reached"}')
-    assert where in (await asked("/ready", lost))[2].decode()
+    assert where in (await get_page("/ready", lost))[2].decode()

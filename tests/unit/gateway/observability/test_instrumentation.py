@@ -51,20 +51,20 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def configure(path: Path, said: str) -> None:
-    path.write_text(said)
+def configure(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
-def settings(path: Path) -> LiveSettings[ResolvedConfig]:
-    return LiveSettings(path, lambda found: resolve_config(found, {}), check_interval_seconds=0.0)
+def live_settings(path: Path) -> LiveSettings[ResolvedConfig]:
+    return LiveSettings(path, lambda result: resolve_config(result, {}), check_interval_seconds=0.0)
 
 
-def observing(path: Path, *, folder: Path | None = None) -> tuple[Instrumentation, LogWriter]:
+def make_instrumentation(path: Path, *, folder: Path | None = None) -> tuple[Instrumentation, LogWriter]:
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    return Instrumentation(settings(path), version="1.2.3", log=writer, folder=folder), writer
+    return Instrumentation(live_settings(path), version="1.2.3", log=writer, folder=folder), writer
 
 
-def parts(store: Store) -> ObservedParts:
+def make_parts(store: Store) -> ObservedParts:
     return ObservedParts(
         store="db.example/foveate",
         probe=store.probe,
@@ -73,46 +73,46 @@ def parts(store: Store) -> ObservedParts:
     )
 
 
-async def asked(page: AsgiApp) -> tuple[int, bytes]:
-    sent: list[MutableMapping[str, Any]] = []
+async def get_page(page: AsgiApp) -> tuple[int, bytes]:
+    forwarded: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+        forwarded.append(message)
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
     await page({"method": "GET", "headers": [], DETAILS_SCOPE_KEY: True}, receive, send)
-    return sent[0]["status"], sent[1]["body"]
+    return forwarded[0]["status"], forwarded[1]["body"]
 
 
 async def test_every_page_shows_whether_the_store_is_available(config: Path) -> None:
-    watched, _ = observing(config)
+    instrumentation, _ = make_instrumentation(config)
     store = Store()
-    async with watched.serve_pages(parts(store)) as pages:
-        assert (await asked(pages["/ready"]))[0] == 200
+    async with instrumentation.serve_pages(make_parts(store)) as pages:
+        assert (await get_page(pages["/ready"]))[0] == 200
 
         store.is_there = False
-        assert await asked(pages["/ready"]) == (
+        assert await get_page(pages["/ready"]) == (
             503,
             b'{"ready":false,"problem":"db.example/foveate: no connection"}',
         )
-        status, body = await asked(pages["/health"])
+        status, body = await get_page(pages["/health"])
         assert (status, json.loads(body)["store"]["reachable"]) == (200, False)
-        assert b"foveate_store_up 0.0" in (await asked(pages["/metrics"]))[1]
+        assert b"foveate_store_up 0.0" in (await get_page(pages["/metrics"]))[1]
 
         store.is_there = True
-        assert (await asked(pages["/ready"]))[0] == 200
-        assert b"foveate_store_up 1.0" in (await asked(pages["/metrics"]))[1]
+        assert (await get_page(pages["/ready"]))[0] == 200
+        assert b"foveate_store_up 1.0" in (await get_page(pages["/metrics"]))[1]
 
-        watched.set_shutdown_check(lambda: True)
-        assert (await asked(pages["/ready"]))[0] == 503
+        instrumentation.set_shutdown_check(lambda: True)
+        assert (await get_page(pages["/ready"]))[0] == 503
 
 
 async def test_metrics_include_polled_values(config: Path) -> None:
-    watched, _ = observing(config)
-    async with watched.serve_pages(parts(Store())) as pages:
-        _, body = await asked(pages["/metrics"])
+    instrumentation, _ = make_instrumentation(config)
+    async with instrumentation.serve_pages(make_parts(Store())) as pages:
+        _, body = await get_page(pages["/metrics"])
 
     for line in (
         b"foveate_bills_waiting 2.0",
@@ -129,33 +129,33 @@ async def test_metrics_include_polled_values(config: Path) -> None:
 async def test_a_changed_configuration_applies_and_an_invalid_one_is_only_reported(
     config: Path, level: logging.Logger
 ) -> None:
-    watched, writer = observing(config)
-    async with watched.serve_pages(parts(Store())) as pages:
+    instrumentation, writer = make_instrumentation(config)
+    async with instrumentation.serve_pages(make_parts(Store())) as pages:
         configure(config, "server: {log: json, log_level: warning}  # changed\n")
-        watched.current_config()
+        instrumentation.current_config()
         assert (writer.as_json, level.level) == (True, logging.WARNING)
 
         configure(config, "server: {log: lines, log_level: loud}\n")
-        _, body = await asked(pages["/health"])
+        _, body = await get_page(pages["/health"])
         assert (writer.as_json, level.level) == (True, logging.WARNING)
-        said = json.loads(body)
-        assert (said["status"], said["config"]["line"]) == ("degraded", 1)
-        assert "log_level is one of" in said["config"]["problem"]
-        assert b"foveate_config_valid 0.0" in (await asked(pages["/metrics"]))[1]
+        text = json.loads(body)
+        assert (text["status"], text["config"]["line"]) == ("degraded", 1)
+        assert "log_level is one of" in text["config"]["problem"]
+        assert b"foveate_config_valid 0.0" in (await get_page(pages["/metrics"]))[1]
 
 
 def test_the_configuration_changes_at_the_start_of_the_next_request(config: Path) -> None:
-    live = LiveSettings(config, lambda found: resolve_config(found, {}), check_interval_seconds=60.0)
+    live = LiveSettings(config, lambda result: resolve_config(result, {}), check_interval_seconds=60.0)
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    watched = Instrumentation(live, version="1", log=writer)
+    instrumentation = Instrumentation(live, version="1", log=writer)
 
     configure(config, "server: {port: 9123}\n")
-    assert watched.last_config.settings.server.port != 9123
-    watched.reload_config()
-    assert watched.last_config.settings.server.port == 9123
+    assert instrumentation.last_config.settings.server.port != 9123
+    instrumentation.reload_config()
+    assert instrumentation.last_config.settings.server.port == 9123
 
 
-class Told(Telemetry):
+class RecordingTelemetry(Telemetry):
     """Telemetry that only records whether it was closed."""
 
     def __init__(self) -> None:
@@ -166,28 +166,28 @@ class Told(Telemetry):
 
 
 async def test_telemetry_can_be_switched_on_and_off_at_run_time(config: Path) -> None:
-    made: list[Told] = []
+    created: list[RecordingTelemetry] = []
 
     def export(_version: str) -> Telemetry:
-        made.append(Told())
-        return made[-1]
+        created.append(RecordingTelemetry())
+        return created[-1]
 
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    watched = Instrumentation(settings(config), version="1", log=writer, export=export)
-    assert made == []
+    instrumentation = Instrumentation(live_settings(config), version="1", log=writer, export=export)
+    assert created == []
     configure(config, "server: {opentelemetry: true}\n")
-    watched.current_config()
-    watched.current_config()
-    assert len(made) == 1
+    instrumentation.current_config()
+    instrumentation.current_config()
+    assert len(created) == 1
     configure(config, "server: {opentelemetry: false}\n")
-    watched.current_config()
-    assert made[0].closed.wait(10)
+    instrumentation.current_config()
+    assert created[0].closed.wait(10)
 
     configure(config, "server: {opentelemetry: true}  # again\n")
-    watched.current_config()
-    async with watched.serve_pages(parts(Store())):
-        assert not made[1].closed.is_set()
-    assert made[1].closed.is_set()
+    instrumentation.current_config()
+    async with instrumentation.serve_pages(make_parts(Store())):
+        assert not created[1].closed.is_set()
+    assert created[1].closed.is_set()
 
 
 def test_failing_telemetry_is_logged_and_does_not_affect_requests(
@@ -198,9 +198,9 @@ def test_failing_telemetry_is_logged_and_does_not_affect_requests(
 
     configure(config, "server: {opentelemetry: true}\n")
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
-    watched = Instrumentation(settings(config), version="1", log=writer, export=export)
+    instrumentation = Instrumentation(live_settings(config), version="1", log=writer, export=export)
 
-    assert watched.current_config().settings.server.opentelemetry
+    assert instrumentation.current_config().settings.server.opentelemetry
     assert "there is no OpenTelemetry: it cannot be set up" in caplog.text
 
 
@@ -215,10 +215,10 @@ async def test_a_workers_page_includes_other_workers_and_its_metrics_remain_at_i
         worker_metrics.write_samples(folder, theirs.samples())
         (folder / f"{os.getpid()}.live").rename(folder / "1.live")  # as another process would
 
-        watched, _ = observing(config, folder=worker_metrics.find_folder(environment))
-        async with watched.serve_pages(parts(Store())) as pages:
-            watched.metrics.count_response("ana", "anthropic", "m", 200)
-            _, body = await asked(pages["/metrics"])
+        instrumentation, _ = make_instrumentation(config, folder=worker_metrics.find_folder(environment))
+        async with instrumentation.serve_pages(make_parts(Store())) as pages:
+            instrumentation.metrics.count_response("ana", "anthropic", "m", 200)
+            _, body = await get_page(pages["/metrics"])
         assert b'foveate_requests_total{agent="ana",model="m",provider="anthropic",status="200"} 4.0' in body
         assert (folder / f"{os.getpid()}.live").exists()
     finally:
@@ -230,21 +230,21 @@ async def test_metrics_that_cannot_be_written_are_logged_once(
 ) -> None:
     """Regression: every worker warned every second."""
     (tmp_path / "file").touch()
-    watched, _ = observing(config, folder=tmp_path / "file")
+    instrumentation, _ = make_instrumentation(config, folder=tmp_path / "file")
     for _ in range(2):  # metrics are written at the end of each
-        async with watched.serve_pages(parts(Store())):
+        async with instrumentation.serve_pages(make_parts(Store())):
             pass
 
     assert caplog.text.count("the numbers cannot be written") == 1
 
 
 async def test_a_configured_agent_always_has_its_own_label(config: Path) -> None:
-    watched, _ = observing(config)
+    instrumentation, _ = make_instrumentation(config)
     for number in range(200):
-        watched.metrics.count_rejection(f"stranger {number}", "cap_exceeded")
-    watched.metrics.count_rejection("ana", "cap_exceeded")
-    async with watched.serve_pages(parts(Store())) as pages:
-        _, body = await asked(pages["/metrics"])
+        instrumentation.metrics.count_rejection(f"stranger {number}", "cap_exceeded")
+    instrumentation.metrics.count_rejection("ana", "cap_exceeded")
+    async with instrumentation.serve_pages(make_parts(Store())) as pages:
+        _, body = await get_page(pages["/metrics"])
 
     assert b'foveate_refusals_total{agent="ana",code="cap_exceeded"} 1.0' in body
     assert b'foveate_refusals_total{agent="other",code="cap_exceeded"} 100.0' in body

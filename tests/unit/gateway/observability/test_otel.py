@@ -23,7 +23,7 @@ from tests.support.scenarios.finished_exchanges import ended
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-class Exported:
+class InMemoryTelemetry:
     """Telemetry with in-memory exporters."""
 
     def __init__(self) -> None:
@@ -38,38 +38,38 @@ class Exported:
 
     def points(self) -> dict[str, float]:
         data = self._reader.get_metrics_data()
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for resource in data.resource_metrics if data else ():
             for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
                 for point in metric.data.data_points:
-                    found[metric.name] = float(getattr(point, "value", 0) or getattr(point, "sum", 0))
-        return found
+                    result[metric.name] = float(getattr(point, "value", 0) or getattr(point, "sum", 0))
+        return result
 
 
-def asked(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
-    named = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", **headers}
-    raw = [(name.encode(), value.encode()) for name, value in named.items()]
+def make_request(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
+    names = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", **headers}
+    raw = [(name.encode(), value.encode()) for name, value in names.items()]
     return parse_request(
         {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": raw}
     )
 
 
-def answered(
-    ask: IncomingRequest, exchange: Exchange | None, status: int = 200, refused: str = ""
+def finish_request(
+    request: IncomingRequest, exchange: Exchange | None, status: int = 200, refused: str = ""
 ) -> ClientResponse:
     async def send(_: object) -> None:
         """Nobody is there."""
 
-    client = ClientResponse(ask, send)
+    client = ClientResponse(request, send)
     client.exchange, client.status, client.error_code = exchange, status, refused
     client.agent, client.provider = "ana", "anthropic"
     return client
 
 
 async def test_a_call_is_a_span_in_its_clients_trace_with_its_usage() -> None:
-    exported, ask = Exported(), asked()
+    exported, request = InMemoryTelemetry(), make_request()
 
-    exported.telemetry.on_request_end(ask, answered(ask, await ended()))
+    exported.telemetry.on_request_end(request, finish_request(request, await ended()))
 
     (span,) = exported.spans()
     assert (span.name, span.kind) == ("chat claude-opus-4-5", SpanKind.CLIENT)
@@ -77,15 +77,15 @@ async def test_a_call_is_a_span_in_its_clients_trace_with_its_usage() -> None:
     assert f"{span.context.trace_id:032x}" == TRACE
     assert (span.start_time, span.end_time) == (100 * 10**9, 102 * 10**9)
     assert span.attributes is not None
-    said = dict(span.attributes)
-    assert said["gen_ai.operation.name"] == "chat"
-    assert said["gen_ai.provider.name"] == "anthropic"
-    assert said["gen_ai.request.model"] == "claude-opus-4-5"
-    assert said["gen_ai.usage.input_tokens"] == 100
-    assert said["gen_ai.usage.output_tokens"] == 7
-    assert said["gen_ai.usage.cache_read.input_tokens"] == 80
-    assert said["gen_ai.usage.cache_write.input_tokens"] == 10
-    assert said["foveate.dollars"] == "0.5"
+    attributes = dict(span.attributes)
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.provider.name"] == "anthropic"
+    assert attributes["gen_ai.request.model"] == "claude-opus-4-5"
+    assert attributes["gen_ai.usage.input_tokens"] == 100
+    assert attributes["gen_ai.usage.output_tokens"] == 7
+    assert attributes["gen_ai.usage.cache_read.input_tokens"] == 80
+    assert attributes["gen_ai.usage.cache_write.input_tokens"] == 10
+    assert attributes["foveate.dollars"] == "0.5"
     assert "SECRET TEXT" not in span.to_json()
     assert exported.points() == {
         "gen_ai.client.operation.duration": 2.0,
@@ -101,9 +101,11 @@ async def test_a_call_is_a_span_in_its_clients_trace_with_its_usage() -> None:
     [(529, "", "529"), (0, "", "client_gone"), (502, "upstream_broken", "upstream_broken")],
 )
 async def test_a_failed_call_has_an_error_status(status: int, refused: str, kind: str) -> None:
-    exported, ask = Exported(), asked()
+    exported, request = InMemoryTelemetry(), make_request()
 
-    exported.telemetry.on_request_end(ask, answered(ask, await ended(status=status or 200), status, refused))
+    exported.telemetry.on_request_end(
+        request, finish_request(request, await ended(status=status or 200), status, refused)
+    )
 
     (span,) = exported.spans()
     assert span.attributes is not None
@@ -112,21 +114,21 @@ async def test_a_failed_call_has_an_error_status(status: int, refused: str, kind
 
 
 async def test_requests_without_a_model_call_have_no_span() -> None:
-    exported = Exported()
+    exported = InMemoryTelemetry()
 
     for path in ("/v1/messages/count_tokens", "/v1/models", "/v1/messages"):
-        ask = asked(path)
+        request = make_request(path)
         exchange = None if path == "/v1/messages" else await ended()
-        exported.telemetry.on_request_end(ask, answered(ask, exchange))
+        exported.telemetry.on_request_end(request, finish_request(request, exchange))
 
     assert exported.spans() == ()
     assert exported.points() == {}
 
 
 async def test_an_invalid_traceparent_starts_a_new_trace() -> None:
-    exported, ask = Exported(), asked(traceparent="nonsense")
+    exported, request = InMemoryTelemetry(), make_request(traceparent="nonsense")
 
-    exported.telemetry.on_request_end(ask, answered(ask, await ended()))
+    exported.telemetry.on_request_end(request, finish_request(request, await ended()))
 
     assert exported.spans()[0].parent is None
 
@@ -134,7 +136,7 @@ async def test_an_invalid_traceparent_starts_a_new_trace() -> None:
 def test_without_the_packages_the_setting_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     config.write_text("server:\n  opentelemetry: true\n")
-    assert load_and_build(config, lambda found: resolve_config(found, {})).settings.server.opentelemetry
+    assert load_and_build(config, lambda result: resolve_config(result, {})).settings.server.opentelemetry
 
     with pytest.raises(BadSetting, match=r"foveate.yaml:2: .*pip install 'foveate\[otel\]'"):
         load_and_build(

@@ -14,7 +14,7 @@ from foveate.gateway.observability import worker_metrics
 from tests.support.harness.example_limits import limit_examples
 
 
-def counted(requests: int, *, open_requests: int, read: int, is_valid: bool) -> list[Sample]:
+def make_samples(requests: int, *, open_requests: int, read: int, is_valid: bool) -> list[Sample]:
     board = MetricsRegistry()
     board.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value += requests
     board.scalar(definitions.OPEN_REQUESTS).value = open_requests
@@ -25,12 +25,12 @@ def counted(requests: int, *, open_requests: int, read: int, is_valid: bool) -> 
     return board.samples()
 
 
-def write(folder: Path, requests: int) -> None:
-    worker_metrics.write_samples(folder, counted(requests, open_requests=1, read=50, is_valid=True))
+def write_metrics(folder: Path, requests: int) -> None:
+    worker_metrics.write_samples(folder, make_samples(requests, open_requests=1, read=50, is_valid=True))
 
 
-def worker_that_wrote(folder: Path, requests: int) -> int:
-    process = multiprocessing.get_context("spawn").Process(target=write, args=(folder, requests))
+def run_worker(folder: Path, requests: int) -> int:
+    process = multiprocessing.get_context("spawn").Process(target=write_metrics, args=(folder, requests))
     process.start()
     process.join()
     assert process.pid is not None
@@ -38,7 +38,7 @@ def worker_that_wrote(folder: Path, requests: int) -> int:
     return process.pid
 
 
-def values(samples: list[Sample]) -> dict[str, list[float]]:
+def sample_values(samples: list[Sample]) -> dict[str, list[float]]:
     return {sample.name: sample.values for sample in samples}
 
 
@@ -49,23 +49,23 @@ def test_any_worker_shows_the_metrics_of_all_and_the_counters_of_dead_ones() -> 
     folder = worker_metrics.create_folder(environment)
     try:
         assert worker_metrics.find_folder(environment) == folder
-        one, two = worker_that_wrote(folder, 3), worker_that_wrote(folder, 4)
-        write(folder, 1000)  # our own file is not another worker's
-        own = counted(5, open_requests=2, read=90, is_valid=False)
+        first, second = run_worker(folder, 3), run_worker(folder, 4)
+        write_metrics(folder, 1000)  # our own file is not another worker's
+        own = make_samples(5, open_requests=2, read=90, is_valid=False)
 
-        found = values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
-        assert found["foveate_requests_total"] == [12]
-        assert found["foveate_open_requests"] == [4]
-        assert found["foveate_config_valid"] == [0]
-        assert found["foveate_cache_window_read_tokens"] == [190]
-        assert sum(found["foveate_added_seconds"][1:]) == 3
+        result = sample_values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
+        assert result["foveate_requests_total"] == [12]
+        assert result["foveate_open_requests"] == [4]
+        assert result["foveate_config_valid"] == [0]
+        assert result["foveate_cache_window_read_tokens"] == [190]
+        assert sum(result["foveate_added_seconds"][1:]) == 3
 
-        worker_metrics.mark_worker_dead(one, folder)
-        worker_metrics.mark_worker_dead(two, folder)
-        worker_metrics.mark_worker_dead(two, folder)
-        found = values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
-        assert found["foveate_requests_total"] == [12]
-        assert found["foveate_open_requests"] == [2]
+        worker_metrics.mark_worker_dead(first, folder)
+        worker_metrics.mark_worker_dead(second, folder)
+        worker_metrics.mark_worker_dead(second, folder)
+        result = sample_values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
+        assert result["foveate_requests_total"] == [12]
+        assert result["foveate_open_requests"] == [2]
     finally:
         worker_metrics.remove_folder(folder)
     assert not folder.exists()
@@ -86,20 +86,20 @@ def test_a_deleted_folder_is_recreated_at_the_next_write(tmp_path: Path) -> None
     worker_metrics.remove_folder(folder)
 
     assert worker_metrics.read_other_workers(folder) == []
-    write(folder, 3)
+    write_metrics(folder, 3)
     assert [path.suffix for path in folder.iterdir()] == [".live"]
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def prepare_and_die(within: Path) -> None:
-    worker_metrics.create_folder({}, parent=within)
+def create_folder_and_die(parent: Path) -> None:
+    worker_metrics.create_folder({}, parent=parent)
     os._exit(0)
 
 
 @pytest.mark.process
 def test_folders_of_killed_gateways_are_removed_but_not_those_in_use(tmp_path: Path) -> None:
     """Regression: the folder of a killed gateway stayed forever."""
-    process = multiprocessing.get_context("spawn").Process(target=prepare_and_die, args=(tmp_path,))
+    process = multiprocessing.get_context("spawn").Process(target=create_folder_and_die, args=(tmp_path,))
     process.start()
     process.join()
     (left,) = tmp_path.iterdir()
@@ -117,11 +117,12 @@ def test_folders_of_killed_gateways_are_removed_but_not_those_in_use(tmp_path: P
 @given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=6))
 def test_counters_survive_crashes_and_are_never_counted_twice(workers: list[tuple[int, bool]]) -> None:
     processes = [
-        (counted(number, open_requests=number, read=0, is_valid=True), is_alive) for number, is_alive in workers
+        (make_samples(number, open_requests=number, read=0, is_valid=True), is_alive)
+        for number, is_alive in workers
     ]
 
-    found = values(merge_samples(processes))
+    result = sample_values(merge_samples(processes))
 
-    assert found["foveate_requests_total"] == [sum(number for number, _ in workers)]
+    assert result["foveate_requests_total"] == [sum(number for number, _ in workers)]
     alive = [number for number, is_alive in workers if is_alive]
-    assert found.get("foveate_open_requests", [0]) == [sum(alive)]
+    assert result.get("foveate_open_requests", [0]) == [sum(alive)]

@@ -12,72 +12,72 @@ from foveate.gateway.request import IncomingRequest, Receive, Scope, Send
 from foveate.gateway.response import ClientResponse
 from foveate.gateway.server.cors import CorsMiddleware, preflight_headers, response_headers
 
-HERE = "127.0.0.1"
-ASKS_BEFORE = (b"access-control-request-method", b"POST")
+HOST = "127.0.0.1"
+PREFLIGHT = (b"access-control-request-method", b"POST")
 ORIGINS = st.sampled_from(["https://a.example", "https://b.example", "null", "http://localhost:3000"])
 
 
-@given(origin=ORIGINS, allowed=st.lists(st.one_of(ORIGINS, st.just("*"))), asked=st.binary(max_size=20))
+@given(origin=ORIGINS, allowed=st.lists(st.one_of(ORIGINS, st.just("*"))), requests=st.binary(max_size=20))
 def test_only_a_listed_origin_may_ever_read_and_never_with_credentials(
-    origin: str, allowed: list[str], asked: bytes
+    origin: str, allowed: list[str], requests: bytes
 ) -> None:
-    answered, before = response_headers(origin, allowed), preflight_headers(origin, asked, allowed)
+    get_headers, before = response_headers(origin, allowed), preflight_headers(origin, requests, allowed)
 
-    assert (answered is not None) == bool(before) == (origin in allowed or "*" in allowed)
-    for said in (answered or [], before):
-        named = dict(said)
-        assert named.get(b"access-control-allow-origin") in (None, origin.encode(), b"*")
-        assert b"access-control-allow-credentials" not in named
-
-
-async def answered(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
-    return dict((await sent_to(cors, *headers))["headers"])
+    assert (get_headers is not None) == bool(before) == (origin in allowed or "*" in allowed)
+    for text in (get_headers or [], before):
+        names = dict(text)
+        assert names.get(b"access-control-allow-origin") in (None, origin.encode(), b"*")
+        assert b"access-control-allow-credentials" not in names
 
 
-async def sent_to(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
+async def get_headers(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
+    return dict((await get_head(cors, *headers))["headers"])
+
+
+async def get_head(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
     """Return the head of the response."""
-    return (await said_to(cors, *headers))[0]
+    return (await get_messages(cors, *headers))[0]
 
 
-async def said_to(
+async def get_messages(
     cors: CorsMiddleware, *headers: tuple[bytes, bytes], method: str = "POST"
 ) -> list[MutableMapping[str, Any]]:
     """Return the complete response."""
-    sent: list[MutableMapping[str, Any]] = []
+    messages: list[MutableMapping[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+        messages.append(message)
 
     scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": list(headers)}
     await cors(scope, receive, send)
-    return sent
+    return messages
 
 
 async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
     """A provider that lets any page read its responses."""
-    said = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true")]
-    await send({"type": "http.response.start", "status": 200, "headers": said})
+    text = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true")]
+    await send({"type": "http.response.start", "status": 200, "headers": text})
     await send({"type": "http.response.body", "body": b""})
 
 
 async def test_the_providers_cors_headers_are_dropped() -> None:
     closed, opened = (
-        CorsMiddleware(provider, list, host=HERE),
-        CorsMiddleware(provider, lambda: ["https://a.example"], host=HERE),
+        CorsMiddleware(provider, list, host=HOST),
+        CorsMiddleware(provider, lambda: ["https://a.example"], host=HOST),
     )
 
     own = (b"origin", b"http://localhost:1"), (b"host", b"localhost:1")
-    assert await answered(closed, *own) == {b"vary": b"origin"}
-    headers = await answered(opened, (b"origin", b"https://a.example"))
+    assert await get_headers(closed, *own) == {b"vary": b"origin"}
+    headers = await get_headers(opened, (b"origin", b"https://a.example"))
     assert headers[b"access-control-allow-origin"] == b"https://a.example"
     assert b"access-control-allow-credentials" not in headers
 
 
 async def test_requests_without_an_origin_are_unchanged() -> None:
-    headers = await answered(CorsMiddleware(provider, lambda: ["*"], host=HERE))
+    headers = await get_headers(CorsMiddleware(provider, lambda: ["*"], host=HOST))
 
     assert headers[b"Access-Control-Allow-Origin"] == b"*"
     assert b"vary" not in headers
@@ -107,15 +107,15 @@ async def test_a_page_that_is_not_listed_cannot_use_a_key(
 ) -> None:
     """Regression: without metadata of the browser, as over plain HTTP, the request was accepted."""
     cors = CorsMiddleware(provider, list, host=bound, host_names=lambda: ["host.docker.internal"])
-    said = {b"host": name, b"origin": origin, b"sec-fetch-site": site}
+    text = {b"host": name, b"origin": origin, b"sec-fetch-site": site}
 
-    head = await sent_to(cors, *((named, value) for named, value in said.items() if value is not None))
+    head = await get_head(cors, *((names, value) for names, value in text.items() if value is not None))
 
     assert head["status"] == status
 
 
 @dataclass
-class Remembered:
+class RecordingObserver:
     """Records requests and their responses."""
 
     here: int = 0
@@ -136,9 +136,9 @@ class Remembered:
             "OPTIONS",
             403,
             "foreign_origin",
-            [(b"origin", b"http://x"), ASKS_BEFORE],
+            [(b"origin", b"http://x"), PREFLIGHT],
         ),
-        ("OPTIONS", 204, "", [(b"origin", b"http://a"), ASKS_BEFORE]),
+        ("OPTIONS", 204, "", [(b"origin", b"http://a"), PREFLIGHT]),
         ("GET", 403, "foreign_host", [(b"host", b"evil.example")]),
     ],
 )
@@ -146,13 +146,13 @@ async def test_responses_of_the_middleware_have_an_id_and_are_logged(
     method: str, status: int, refused: str, headers: list[tuple[bytes, bytes]]
 ) -> None:
     """Regression: they had no id and no text, and were missing from log and metrics."""
-    seen = Remembered()
+    seen = RecordingObserver()
 
-    head, body = await said_to(
-        CorsMiddleware(provider, lambda: ["http://a"], host=HERE, observer=seen), *headers, method=method
+    head, body = await get_messages(
+        CorsMiddleware(provider, lambda: ["http://a"], host=HOST, observer=seen), *headers, method=method
     )
 
-    named = dict(head["headers"])
-    assert seen.gone == [(named[b"x-foveate-request-id"].decode(), status, refused)]
-    assert (seen.here, head["status"], named[b"vary"]) == (1, status, b"origin")
+    names = dict(head["headers"])
+    assert seen.gone == [(names[b"x-foveate-request-id"].decode(), status, refused)]
+    assert (seen.here, head["status"], names[b"vary"]) == (1, status, b"origin")
     assert bool(refused) == (b"server." in body["body"])

@@ -18,7 +18,7 @@ OK = [(b"content-length", b"2")]
 
 
 @asynccontextmanager
-async def connected(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connect(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect to an app, and disconnect at the end of the block."""
     config = uvicorn.Config(
         app,
@@ -41,14 +41,14 @@ async def connected(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, async
         server.close()
 
 
-async def answered(app: App, request: bytes = POST) -> bytes:
+async def exchange(app: App, request: bytes = POST) -> bytes:
     """Return everything that the client receives until the connection is closed."""
-    async with connected(app) as (reader, writer):
+    async with connect(app) as (reader, writer):
         writer.write(request)
         return await reader.read()
 
 
-def saying(*messages: dict[str, object], then: Exception | None = None) -> App:
+def make_app(*messages: dict[str, object], then: Exception | None = None) -> App:
     async def app(_: Scope, __: Receive, send: Send) -> None:
         for message in messages:
             await send(message)
@@ -58,11 +58,11 @@ def saying(*messages: dict[str, object], then: Exception | None = None) -> App:
     return app
 
 
-def start(*headers: tuple[bytes, bytes]) -> dict[str, object]:
+def start_message(*headers: tuple[bytes, bytes]) -> dict[str, object]:
     return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
-def piece(body: bytes, *, more: bool = False) -> dict[str, object]:
+def body_message(body: bytes, *, more: bool = False) -> dict[str, object]:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
@@ -77,7 +77,7 @@ async def test_a_disconnect_is_noticed_at_once_even_if_another_request_waits(beh
         is_asked.set()
         await has_gone.wait()
 
-    async with connected(app) as (_, writer):
+    async with connect(app) as (_, writer):
         writer.write(POST + behind)
         await is_asked.wait()
         writer.transport.abort()
@@ -85,42 +85,42 @@ async def test_a_disconnect_is_noticed_at_once_even_if_another_request_waits(beh
 
 
 async def test_a_complete_body_is_returned_once_and_followed_by_the_disconnect() -> None:
-    heard: list[object] = []
+    received: list[object] = []
     is_over = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, _: Send) -> None:
-        heard.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
-        heard.append((await receive())["type"])
+        received.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
+        received.append((await receive())["type"])
         is_over.set()
 
-    async with connected(app) as (_, writer):
+    async with connect(app) as (_, writer):
         writer.write(POST)
         await asyncio.sleep(0.02)
         writer.transport.abort()
         await is_over.wait()
 
-    assert heard == [b"hello", "http.disconnect"]
+    assert received == [b"hello", "http.disconnect"]
 
 
 async def test_an_incomplete_body_is_not_returned() -> None:
-    found: list[bytes | None] = []
+    result: list[bytes | None] = []
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
-        found.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
+        result.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
 
-    assert await answered(app, POST[:-1]) != b""
-    assert found == [None]
+    assert await exchange(app, POST[:-1]) != b""
+    assert result == [None]
 
 
 async def test_a_head_does_not_wait_for_its_body() -> None:
     goes_on = asyncio.Event()
 
     async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send(start(*OK))
+        await send(start_message(*OK))
         await goes_on.wait()
-        await send(piece(b"ok"))
+        await send(body_message(b"ok"))
 
-    async with connected(app) as (reader, writer):
+    async with connect(app) as (reader, writer):
         writer.write(POST)
         head = await reader.readuntil(b"\r\n\r\n")
         goes_on.set()
@@ -136,32 +136,37 @@ HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
 @pytest.mark.parametrize(
     ("app", "request_", "got"),
     [
-        (saying(start(CLOSE, *OK), piece(b"ok")), POST, HEAD + b"content-length: 2\r\n\r\nok"),
+        (make_app(start_message(CLOSE, *OK), body_message(b"ok")), POST, HEAD + b"content-length: 2\r\n\r\nok"),
         (
-            saying(start(CLOSE), piece(b"o", more=True), piece(b"", more=True), piece(b"k")),
+            make_app(
+                start_message(CLOSE),
+                body_message(b"o", more=True),
+                body_message(b"", more=True),
+                body_message(b"k"),
+            ),
             POST,
             HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n",
         ),
         (
-            saying(start(CLOSE, *OK), piece(b"ok")),
+            make_app(start_message(CLOSE, *OK), body_message(b"ok")),
             POST.replace(b"POST", b"HEAD"),
             HEAD + b"content-length: 2\r\n\r\n",
         ),
         (
-            saying(start(*OK), piece(b"ok")),
+            make_app(start_message(*OK), body_message(b"ok")),
             POST.replace(b"1.1\r", b"1.0\r"),
             b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
         ),
     ],
 )
 async def test_a_response_is_sent_as_the_app_sends_it(app: App, request_: bytes, got: bytes) -> None:
-    assert await answered(app, request_) == got
+    assert await exchange(app, request_) == got
 
 
 async def test_a_response_without_a_body_is_complete_whatever_its_length_header() -> None:
     """Regression: a 304 with a length was treated as cut off, and its connection was closed."""
     unchanged = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n"
-    async with connected(saying({**start(*OK), "status": 304}, piece(b""))) as (reader, writer):
+    async with connect(make_app({**start_message(*OK), "status": 304}, body_message(b""))) as (reader, writer):
         for _ in range(2):
             writer.write(POST)
             assert await reader.readexactly(len(unchanged)) == unchanged
@@ -170,22 +175,22 @@ async def test_a_response_without_a_body_is_complete_whatever_its_length_header(
 @pytest.mark.parametrize(
     "app",
     [
-        saying(start(*OK), then=ValueError()),
-        saying(start(*OK)),
-        saying(start(*OK), piece(b"okay")),
-        saying(start(*OK), piece(b"o")),
-        saying(start(*OK), start(*OK)),
+        make_app(start_message(*OK), then=ValueError()),
+        make_app(start_message(*OK)),
+        make_app(start_message(*OK), body_message(b"okay")),
+        make_app(start_message(*OK), body_message(b"o")),
+        make_app(start_message(*OK), start_message(*OK)),
     ],
 )
 async def test_an_interrupted_response_has_its_head_and_is_cut_off(app: App) -> None:
-    assert (await answered(app)).startswith(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
+    assert (await exchange(app)).startswith(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
 
 
 @pytest.mark.parametrize("value", [b"b\r\nc: d", b"b\n", b"b\r", b"b\0", b"b\x7f"])
 async def test_a_header_with_a_line_break_is_not_sent(value: bytes) -> None:
-    assert await answered(saying(start((b"a", value)), piece(b"ok"))) == b""
+    assert await exchange(make_app(start_message((b"a", value)), body_message(b"ok"))) == b""
 
 
-@pytest.mark.parametrize("app", [saying(), saying(then=ValueError()), saying(piece(b"ok"))])
+@pytest.mark.parametrize("app", [make_app(), make_app(then=ValueError()), make_app(body_message(b"ok"))])
 async def test_an_app_without_a_response_has_failed(app: App) -> None:
-    assert (await answered(app)).startswith(b"HTTP/1.1 500 ")
+    assert (await exchange(app)).startswith(b"HTTP/1.1 500 ")

@@ -14,23 +14,23 @@ from foveate.gateway.server.protocol import HttpProtocol
 MEGABYTE = 1024 * 1024
 
 
-class Impatient(HttpProtocol):
+class ImpatientProtocol(HttpProtocol):
     """A server that discards little, and not for long."""
 
     discard_bytes = 2 * MEGABYTE
     discard_seconds = 0.2
 
 
-async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def reject_all(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"no"})
 
 
 @asynccontextmanager
-async def connected(
+async def connect(
     protocol: type[HttpProtocol] = HttpProtocol,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    config = uvicorn.Config(refuse, interface="asgi3", lifespan="off", log_config=None, ws="none")
+    config = uvicorn.Config(reject_all, interface="asgi3", lifespan="off", log_config=None, ws="none")
     state = ServerState()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
@@ -47,78 +47,78 @@ async def connected(
         server.close()
 
 
-def head(size: int, *more: str) -> bytes:
+def make_head(size: int, *more: str) -> bytes:
     lines = ["POST / HTTP/1.1", "host: a", f"content-length: {size}", *more]
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
 
 
-async def answer(reader: asyncio.StreamReader) -> bytes:
+async def read_response(reader: asyncio.StreamReader) -> bytes:
     return await reader.readuntil(b"\r\n\r\nno")
 
 
 async def test_a_request_is_answered_before_its_body_arrives() -> None:
-    async with connected() as (reader, writer):
-        writer.write(head(60 * MEGABYTE))
+    async with connect() as (reader, writer):
+        writer.write(make_head(60 * MEGABYTE))
 
-        found = await answer(reader)
+        result = await read_response(reader)
 
-        assert b" 401 " in found
-        assert b"connection: close" in found
+        assert b" 401 " in result
+        assert b"connection: close" in result
 
 
 async def test_a_client_that_sends_a_large_body_first_still_gets_the_response() -> None:
-    async with connected() as (reader, writer):
-        writer.write(head(20 * MEGABYTE))
+    async with connect() as (reader, writer):
+        writer.write(make_head(20 * MEGABYTE))
         for _ in range(20):
             writer.write(bytes(MEGABYTE))
             await writer.drain()
 
-        assert b" 401 " in await answer(reader)
+        assert b" 401 " in await read_response(reader)
         assert await reader.read() == b""
 
 
 async def test_the_connection_is_reused_after_a_small_body() -> None:
-    async with connected() as (reader, writer):
+    async with connect() as (reader, writer):
         for _ in range(3):
-            writer.write(head(100_000))
-            found = await answer(reader)
-            assert b"connection: close" not in found
+            writer.write(make_head(100_000))
+            result = await read_response(reader)
+            assert b"connection: close" not in result
             writer.write(bytes(100_000))
 
 
 async def test_a_client_that_waits_for_100_continue_does_not_get_it() -> None:
-    async with connected() as (reader, writer):
-        writer.write(head(100, "expect: 100-continue"))
+    async with connect() as (reader, writer):
+        writer.write(make_head(100, "expect: 100-continue"))
 
-        found = await answer(reader)
+        result = await read_response(reader)
 
-        assert found.startswith(b"HTTP/1.1 401 ")
-        assert b"connection: close" in found
+        assert result.startswith(b"HTTP/1.1 401 ")
+        assert b"connection: close" in result
 
 
 async def test_only_a_limited_part_of_a_body_is_discarded() -> None:
-    async with connected(Impatient) as (reader, writer):
-        writer.write(head(50 * MEGABYTE))
-        await answer(reader)
+    async with connect(ImpatientProtocol) as (reader, writer):
+        writer.write(make_head(50 * MEGABYTE))
+        await read_response(reader)
 
-        assert await sent(writer, bytes(MEGABYTE)) < 50
+        assert await send_until_closed(writer, bytes(MEGABYTE)) < 50
 
 
 @pytest.mark.parametrize("size", [1_000, 50 * MEGABYTE])
 async def test_a_body_that_does_not_arrive_is_not_awaited_for_long(size: int) -> None:
-    async with connected(Impatient) as (reader, writer):
-        writer.write(head(size))
-        await answer(reader)
+    async with connect(ImpatientProtocol) as (reader, writer):
+        writer.write(make_head(size))
+        await read_response(reader)
 
         assert await reader.read() == b""
-        await sent(writer, b"x", pause_seconds=0.01)
+        await send_until_closed(writer, b"x", pause_seconds=0.01)
 
 
-async def sent(writer: asyncio.StreamWriter, piece: bytes, *, pause_seconds: float = 0.0) -> int:
+async def send_until_closed(writer: asyncio.StreamWriter, chunk: bytes, *, pause_seconds: float = 0.0) -> int:
     """Return how many pieces could be sent before the connection was closed."""
     for number in range(10_000):
         try:
-            writer.write(piece)
+            writer.write(chunk)
             await writer.drain()
         except ConnectionError:
             return number

@@ -16,23 +16,23 @@ from foveate.gateway.server.protocol import MAX_HEAD_BYTES, HttpProtocol
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 8\r\n"
 BODY = b"upgrade:"
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
-TRAILED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
+WITH_TRAILERS = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
 
 
-class Eager(HttpProtocol):
+class EagerProtocol(HttpProtocol):
     """A protocol that reports received data at once."""
 
     notify_seconds = 0.0
 
 
-class Hurried(HttpProtocol):
+class HurriedProtocol(HttpProtocol):
     """A protocol with short timeouts."""
 
     head_seconds = 0.1
 
 
 @dataclass
-class Served:
+class RunningApp:
     """A served app, and what it received: bodies, the number of their parts, and header names."""
 
     port: int = 0
@@ -57,32 +57,32 @@ class Served:
 
 
 @asynccontextmanager
-async def served(protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[Served]:
-    here = Served()
-    config = uvicorn.Config(here.app, interface="asgi3", lifespan="off", log_config=None, ws="none")
+async def run_app(protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[RunningApp]:
+    app_server = RunningApp()
+    config = uvicorn.Config(app_server.app, interface="asgi3", lifespan="off", log_config=None, ws="none")
     state = ServerState()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
-    here.port = server.sockets[0].getsockname()[1]
+    app_server.port = server.sockets[0].getsockname()[1]
     try:
-        yield here
+        yield app_server
     finally:
         server.close()
 
 
-async def said(here: Served, *pieces: bytes, answers: int = 1) -> bytes:
+async def send_and_read(app_server: RunningApp, *chunks: bytes, responses: int = 1) -> bytes:
     """Return the response to pieces sent one by one."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", app_server.port)
     try:
-        for piece in pieces:
-            writer.write(piece)
+        for chunk in chunks:
+            writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(0.003)
-        found = b""
+        result = b""
         async with asyncio.timeout(3):
-            while found.count(b"\r\n\r\nok") < answers and (piece := await reader.read(4096)):
-                found += piece
-        return found
+            while result.count(b"\r\n\r\nok") < responses and (chunk := await reader.read(4096)):
+                result += chunk
+        return result
     finally:
         writer.close()
         with suppress(ConnectionError):
@@ -100,79 +100,83 @@ async def test_the_body_of_an_upgrade_request_is_read_wherever_the_head_is_split
     """Regression: if the header name was split, the body was lost or read as the next request."""
     head = POST + UPGRADE
     ends = [*cuts, len(head)]
-    pieces = [head[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    chunks = [head[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
     after = [BODY] if apart else []
     if not apart:
-        pieces[-1] += BODY
+        chunks[-1] += BODY
 
-    async with served() as here:
-        answer = await said(here, *pieces, *after, POST + b"\r\n" + BODY, answers=2)
+    async with run_app() as app_server:
+        answer = await send_and_read(app_server, *chunks, *after, POST + b"\r\n" + BODY, responses=2)
 
     assert answer.count(b"200 OK") == 2
-    assert here.bodies == [BODY, BODY]
-    assert b"upgrade" not in here.names
+    assert app_server.bodies == [BODY, BODY]
+    assert b"upgrade" not in app_server.names
 
 
 async def test_a_late_upgrade_request_is_rejected_and_not_served() -> None:
-    async with served() as here:
-        answer = await said(here, POST + b"\r\n" + BODY + POST + UPGRADE + BODY)
+    async with run_app() as app_server:
+        answer = await send_and_read(app_server, POST + b"\r\n" + BODY + POST + UPGRADE + BODY)
 
     assert b"400 Bad Request" in answer
-    assert here.bodies in ([], [BODY])
+    assert app_server.bodies in ([], [BODY])
 
 
 async def test_invalid_http_is_rejected_at_once() -> None:
-    async with served() as here:
-        assert b"400 Bad Request" in await said(here, b"\x00\x03\x01\x02\x00\x01")
+    async with run_app() as app_server:
+        assert b"400 Bad Request" in await send_and_read(app_server, b"\x00\x03\x01\x02\x00\x01")
 
 
 async def test_a_tls_handshake_is_reported_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """The user only sees `Connection error.`, and finds the reason here."""
     # Other servers in this process may have raised the limit.
     caplog.set_level(logging.WARNING, logger="uvicorn.error")
-    async with served() as here:
-        assert b"400 Bad Request" in await said(here, b"\x16\x03\x01\x02\x00\x01")
+    async with run_app() as app_server:
+        assert b"400 Bad Request" in await send_and_read(app_server, b"\x16\x03\x01\x02\x00\x01")
 
     assert "asks by https://, and here is http://" in caplog.text
 
 
 async def test_trailers_are_not_headers() -> None:
     """Regression: trailers named the agent and the key of a request."""
-    async with served() as here:
-        await said(here, TRAILED + b"x-foveate-agent: ana\r\nauthorization: Bearer sk\r\n\r\n")
+    async with run_app() as app_server:
+        await send_and_read(
+            app_server, WITH_TRAILERS + b"x-foveate-agent: ana\r\nauthorization: Bearer sk\r\n\r\n"
+        )
 
-    assert here.bodies == [b"hello"]
-    assert here.names == [b"host", b"transfer-encoding"]
+    assert app_server.bodies == [b"hello"]
+    assert app_server.names == [b"host", b"transfer-encoding"]
 
 
 @pytest.mark.parametrize("line", [b"a: b\r\n", b"a"])
 async def test_trailers_have_the_size_limit_of_heads(line: bytes) -> None:
     """Regression: they were read and stored without limit."""
     flood = line * (64 * 1024 // len(line))
-    async with served() as here:
+    async with run_app() as app_server:
         try:
-            answer = await said(here, TRAILED, *[flood] * (2 * MAX_HEAD_BYTES // len(flood)))
+            answer = await send_and_read(
+                app_server, WITH_TRAILERS, *[flood] * (2 * MAX_HEAD_BYTES // len(flood))
+            )
         except ConnectionError:
             answer = b""
 
-    assert (answer, here.bodies) == (b"", [])
+    assert (answer, app_server.bodies) == (b"", [])
 
 
 @pytest.mark.parametrize(
-    "pieces", [[], [b"POST / HT"], [POST], [POST + b"\r\n" + BODY, b"GET / HTTP/1.1\r\nho"]]
+    "chunks", [[], [b"POST / HT"], [POST], [POST + b"\r\n" + BODY, b"GET / HTTP/1.1\r\nho"]]
 )
-async def test_a_connection_whose_head_does_not_arrive_is_closed(pieces: list[bytes]) -> None:
+async def test_a_connection_whose_head_does_not_arrive_is_closed(chunks: list[bytes]) -> None:
     """Regression: a connection without a complete head was kept open forever."""
-    async with served(Hurried) as here:
-        answer = await said(here, *pieces, answers=2)
+    async with run_app(HurriedProtocol) as app_server:
+        answer = await send_and_read(app_server, *chunks, responses=2)
 
-    assert answer.count(b"200 OK") == len(here.bodies) == (len(pieces) == 2)
+    assert answer.count(b"200 OK") == len(app_server.bodies) == (len(chunks) == 2)
 
 
 @pytest.mark.slow
 async def test_a_slow_body_has_no_head_timeout() -> None:
-    async with served(Hurried) as here:
-        reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
+    async with run_app(HurriedProtocol) as app_server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app_server.port)
         writer.write(POST + b"\r\nupgr")
         await asyncio.sleep(0.25)
         writer.write(b"ade:")
@@ -190,19 +194,19 @@ async def test_the_reader_is_woken_when_the_body_is_complete_or_the_buffer_is_fu
 ) -> None:
     body = bytes(range(256)) * (size // 256)
     head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
-    pieces = [body[at : at + 60_000] for at in range(0, len(body), 60_000)]
-    async with served() as here:
-        found = await said(here, head, *pieces)
+    chunks = [body[at : at + 60_000] for at in range(0, len(body), 60_000)]
+    async with run_app() as app_server:
+        result = await send_and_read(app_server, head, *chunks)
 
-    assert b"200" in found
-    assert here.bodies == [body]
-    assert here.parts <= most_parts
+    assert b"200" in result
+    assert app_server.bodies == [body]
+    assert app_server.parts <= most_parts
 
 
 async def test_a_slow_body_wakes_the_reader_regularly() -> None:
     """Otherwise it would look stalled to the reader."""
-    async with served(Eager) as here:
-        await said(here, POST + b"\r\n", b"upg", b"rade", b":")
+    async with run_app(EagerProtocol) as app_server:
+        await send_and_read(app_server, POST + b"\r\n", b"upg", b"rade", b":")
 
-    assert here.bodies == [BODY]
-    assert here.parts > 1
+    assert app_server.bodies == [BODY]
+    assert app_server.parts > 1

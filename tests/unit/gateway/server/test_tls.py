@@ -10,14 +10,14 @@ from foveate.config.settings import TlsSettings
 from foveate.gateway.server.tls import create_tls_context, reload_certificates
 
 
-def written(authority: trustme.CA, tls: TlsSettings) -> trustme.LeafCert:
-    made = authority.issue_cert("localhost")
-    made.cert_chain_pems[0].write_to_path(tls.certificate)
-    made.private_key_pem.write_to_path(tls.key)
-    return made
+def write_certificate(authority: trustme.CA, tls: TlsSettings) -> trustme.LeafCert:
+    created = authority.issue_cert("localhost")
+    created.cert_chain_pems[0].write_to_path(tls.certificate)
+    created.private_key_pem.write_to_path(tls.key)
+    return created
 
 
-def shown(server: ssl.SSLContext, authority: trustme.CA) -> str:
+def presented_certificate(server: ssl.SSLContext, authority: trustme.CA) -> str:
     """Return the certificate that a client sees, by a real handshake in memory."""
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
@@ -40,32 +40,32 @@ async def test_new_connections_use_changed_files_but_never_an_incomplete_pair(
 ) -> None:
     authority = trustme.CA()
     tls = TlsSettings(certificate=tmp_path / "a.pem", key=tmp_path / "a.key")
-    first = written(authority, tls)
+    first = write_certificate(authority, tls)
     context = create_tls_context(tls)
     looks: asyncio.Queue[None] = asyncio.Queue()
-    looked = asyncio.Semaphore(0)
+    checked = asyncio.Semaphore(0)
 
     async def wait(_seconds: float) -> None:
-        looked.release()
+        checked.release()
         await looks.get()
 
-    async def look() -> None:
+    async def dashboard() -> None:
         looks.put_nowait(None)
-        await looked.acquire()
+        await checked.acquire()
 
     async with reload_certificates(context, tls, wait=wait):
-        await looked.acquire()
-        assert shown(context, authority) == first.cert_chain_pems[0].bytes().decode()
+        await checked.acquire()
+        assert presented_certificate(context, authority) == first.cert_chain_pems[0].bytes().decode()
 
         half = authority.issue_cert("localhost")
         half.cert_chain_pems[0].write_to_path(tls.certificate)
-        await look()
-        assert shown(context, authority) == first.cert_chain_pems[0].bytes().decode()
+        await dashboard()
+        assert presented_certificate(context, authority) == first.cert_chain_pems[0].bytes().decode()
 
         half.private_key_pem.write_to_path(tls.key)
-        await look()
-        assert shown(context, authority) == half.cert_chain_pems[0].bytes().decode()
+        await dashboard()
+        assert presented_certificate(context, authority) == half.cert_chain_pems[0].bytes().decode()
 
         tls.certificate.unlink()
-        await look()
-        assert shown(context, authority) == half.cert_chain_pems[0].bytes().decode()
+        await dashboard()
+        assert presented_certificate(context, authority) == half.cert_chain_pems[0].bytes().decode()

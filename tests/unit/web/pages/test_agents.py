@@ -18,10 +18,10 @@ from tests.support.stores.ledger_records import settle_one
 
 PATH = "/-/agents"
 DAY = 86_400.0
-ODD = "<script>alert(1)</script>/?#é 🦊{{7*7}}"
+UNUSUAL_NAME = "<script>alert(1)</script>/?#é 🦊{{7*7}}"
 
 
-async def bill(
+async def record_call(
     store: Store, agent: str, dollars: str | None, *, at: float = NOW, model: str = "claude-opus-4-5"
 ) -> None:
     """Record a call of an agent with three quarters of its prompt read from the cache."""
@@ -35,17 +35,17 @@ async def bill(
         at=at,
     )
     usage = Usage(cache=CacheUsage(uncached=25, read=75), output_tokens=5)
-    entry = Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
-    await settle_one(store.ledger, entry, accounts=list_accounts(call))
+    make_charge = Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(store.ledger, make_charge, accounts=list_accounts(call))
 
 
 async def test_configured_and_active_agents_are_listed_by_cost(
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path, "agents: [{id: ana}, {id: ben, window_tokens: 9000}]") as at:
-        await bill(at.store, "ben", "0.5")
-        await bill(at.store, "carl", "2", at=NOW - 2 * DAY)
-        await bill(at.store, "old", "9", at=NOW - 20 * DAY)
+        await record_call(at.store, "ben", "0.5")
+        await record_call(at.store, "carl", "2", at=NOW - 2 * DAY)
+        await record_call(at.store, "old", "9", at=NOW - 20 * DAY)
         text = await at.text(PATH)
 
         assert "4 agents" in text
@@ -81,7 +81,7 @@ async def test_two_hundred_agents_are_listed_in_pages(tmp_path: Path) -> None:
 
 
 async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path) -> None:
-    said = (
+    value = (
         "context_optimization:\n"
         "  prompt_cache: {ttl: 1h, pings: {enabled: true}}\n"
         "  compaction: {summarizer_model: small, compact_at_pct: 0.5}\n"
@@ -89,7 +89,7 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
         "  - {id: ana, on_overflow: pass, context_optimization: {compaction: true, token_counter: true}}\n"
         "  - {id: ben, context_optimization: {prompt_cache: false, compaction: true, token_counter: false}}\n"
     )
-    async with looking(tmp_path, said) as at:
+    async with looking(tmp_path, value) as at:
         ana, ben = await at.text(f"{PATH}/ana"), await at.text(f"{PATH}/ben")
 
         assert "they live always 1h (an hour only on anthropic, vertex) as for all agents" in ana
@@ -104,7 +104,7 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("said", "means"),
+    ("value", "means"),
     [
         ("compaction: {enabled: false}", "sent as they come, since compaction is off"),
         ("compaction: {enabled: true}", "cut where they are longer than 30% of the window"),
@@ -115,18 +115,18 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
     ],
 )
 async def test_the_state_of_tool_result_truncation_is_shown_correctly(
-    tmp_path: Path, said: str, means: str
+    tmp_path: Path, value: str, means: str
 ) -> None:
     """Regression: the page said that they are cut although compaction was off."""
-    async with looking(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{said}}}") as at:
+    async with looking(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{value}}}") as at:
         assert means in await at.text(f"{PATH}/ana")
 
 
 async def test_an_agents_page_shows_its_spending_and_its_models_windows(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
-        await bill(at.store, "ana", "0.5")
-        await bill(at.store, "ana", None, model="nobody-knows")
-        await bill(at.store, "ana", "2", at=NOW - 2 * DAY)
+        await record_call(at.store, "ana", "0.5")
+        await record_call(at.store, "ana", None, model="nobody-knows")
+        await record_call(at.store, "ana", "2", at=NOW - 2 * DAY)
         text = await at.text(f"{PATH}/ana")
 
         assert "Today $0.50 + 1 unpriced" in text
@@ -138,13 +138,13 @@ async def test_an_agents_page_shows_its_spending_and_its_models_windows(tmp_path
 
 
 async def test_an_agents_caps_are_shown_with_what_is_left(tmp_path: Path) -> None:
-    said = (
+    value = (
         "cost: {caps: [{scope: agent, agent: ana, dollars: 4}, {scope: agent, agent: ben, dollars: 3}, "
         "{scope: day, dollars: 20}, {scope: call, dollars: 1}, {scope: agent, dollars: 1}]}\n"
     )
-    async with looking(tmp_path, said) as at:
-        await bill(at.store, "ana", "1")
-        await bill(at.store, "ben", "2")
+    async with looking(tmp_path, value) as at:
+        await record_call(at.store, "ana", "1")
+        await record_call(at.store, "ben", "2")
         text = await at.text(f"{PATH}/ana")
 
         assert "agent ana $4.00 $3.00 25% 25% used" in text
@@ -162,10 +162,10 @@ async def test_the_workspace_is_shown_with_its_files_and_own_limits(tmp_path: Pa
     (home / "notes.txt").write_text("no file of a bundle")
     (home / "budget.yaml").write_text("total_tokens: 500\n")
     limits = "{total_tokens: 900, ladder: progressive, sections: {context: {max_tokens: 300, priority: high}}}"
-    said = (
+    value = (
         f"agents: [{{id: ana, sections: {{workspace: {{root: {json.dumps(str(home))}}}, limits: {limits}}}}}]"
     )
-    async with looking(tmp_path, said) as at:
+    async with looking(tmp_path, value) as at:
         text = await at.text(f"{PATH}/ana")
 
         assert f"Folder {home}" in text
@@ -181,20 +181,20 @@ async def test_the_workspace_is_shown_with_its_files_and_own_limits(tmp_path: Pa
 
 
 async def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
-    said = (
+    value = (
         f"agents: [{{id: ana, sections: {{workspace: {{root: '{tmp_path}/gone'}}, skills: '{tmp_path}/no'}}}}]"
     )
-    async with looking(tmp_path, said) as at:
+    async with looking(tmp_path, value) as at:
         text = await at.text(f"{PATH}/ana")
 
         assert f"{tmp_path}/gone: " in text
         assert "0 files, 0 characters" in text
 
 
-@pytest.mark.parametrize("name", [ODD, "ü" * 250, "a/b", "\u202eleft"])
+@pytest.mark.parametrize("name", [UNUSUAL_NAME, "ü" * 250, "a/b", "\u202eleft"])
 async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Path, name: str) -> None:
     async with looking(tmp_path) as at:
-        await bill(at.store, name, "1")
+        await record_call(at.store, name, "1")
         listed = await at.page(PATH)
         address = f"{PATH}/{quote(name, safe='')}"
         assert f'href="{address}"' in listed
@@ -209,7 +209,7 @@ async def test_an_unknown_agent_has_no_page(tmp_path: Path) -> None:
         assert "the agent '<b>x</b>' has never asked" in await at.text(f"{PATH}/<b>x</b>", 404)
 
 
-class _Hanging(SectionSources):
+class _HangingSources(SectionSources):
     """Files on a hanging disk."""
 
     async def load_once(self, _key: Any, _make: Any, _until: float | None) -> Any:
@@ -218,8 +218,8 @@ class _Hanging(SectionSources):
 
 async def test_a_hanging_disk_does_not_block_the_page(tmp_path: Path) -> None:
     sections = f"{{workspace: {{root: '{tmp_path}'}}, memory: {{paths: ['{tmp_path}']}}}}"
-    said = f"agents: [{{id: ana, sections: {sections}}}]"
-    async with looking(tmp_path, said, made=_Hanging) as at:
+    value = f"agents: [{{id: ana, sections: {sections}}}]"
+    async with looking(tmp_path, value, made=_HangingSources) as at:
         agent, memory = await at.client.get(f"{PATH}/ana"), await at.client.get("/-/memory")
 
         assert f"{tmp_path}: its files take {BUSY}" in agent.text

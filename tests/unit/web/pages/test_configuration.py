@@ -8,10 +8,10 @@ import pytest
 from tests.support.clients.dashboard import looking
 
 PATH = "/-/configuration"
-HUSH = "fov-hush"
+SECRET_KEY = "fov-hush"
 
 
-def write(file: Path, text: str) -> None:
+def replace_file(file: Path, text: str) -> None:
     """Replace a file so that the change is noticed at once."""
     fresh = file.with_suffix(".new")
     fresh.write_text(text)
@@ -38,15 +38,15 @@ async def test_by_default_changed_settings_are_shown_or_all_if_none_is_changed(
         assert "server.log json" in await at.text(PATH)
         assert "server.host" not in await at.text(PATH)
         assert "server.host" in await at.text(f"{PATH}?find=host")
-        write(at.file, "server: {log: lines}")
+        replace_file(at.file, "server: {log: lines}")
         assert "server.host 127.0.0.1 same default" in await at.text(PATH)
 
 
 async def test_settings_are_found_by_words_in_their_name_value_or_origin(tmp_path: Path) -> None:
     async with looking(tmp_path, "server: {port: 9000}\nagents: [{id: ana, window_tokens: 777}]\n") as at:
-        found = await at.text(f"{PATH}?find=SERVER+9000")
-        assert "1 setting" in found
-        assert "server.host" not in found
+        result = await at.text(f"{PATH}?find=SERVER+9000")
+        assert "1 setting" in result
+        assert "server.host" not in result
 
         assert "agents.0.window_tokens (ana) 777" in await at.text(f"{PATH}?find=ana+tokens")
         assert "No setting has “<b>”" in await at.text(f"{PATH}?find=<b>")
@@ -63,13 +63,13 @@ async def test_an_invalid_file_is_reported_and_the_previous_settings_stay(
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path, "server: {port: 9000}") as at:
-        write(at.file, f"server:\n  prot: 3\nagents:\n  - {{id: ana, keys: [{HUSH}]}}\n")
+        replace_file(at.file, f"server:\n  prot: 3\nagents:\n  - {{id: ana, keys: [{SECRET_KEY}]}}\n")
         text = await at.text(PATH)
 
         assert "The file cannot be used as it is." in text
         assert f"{at.file}:2 : server.prot : there is no setting 'prot' here; did you mean port?" in text
         assert f"{at.file}:4 : agents.0.keys.0 : " in text
-        assert HUSH not in text
+        assert SECRET_KEY not in text
         assert "server.port 9000 8090" in text
 
 
@@ -83,7 +83,7 @@ async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 async def test_a_setting_that_waits_for_a_restart_shows_the_current_value(tmp_path: Path) -> None:
     async with looking(tmp_path, "store: {url: 'postgresql://a:hush@db/x'}\nserver: {port: 9000}") as at:
         assert "Waits for a start" not in await at.text(PATH)
-        write(at.file, "server: {port: 9001, log: json}")
+        replace_file(at.file, "server: {port: 9001, log: json}")
         text = await at.text(PATH)
 
         assert "Waits for a start: server.port , store.url changed in the file" in text
@@ -94,13 +94,13 @@ async def test_a_setting_that_waits_for_a_restart_shows_the_current_value(tmp_pa
 
 
 async def test_no_key_or_password_is_shown(tmp_path: Path) -> None:
-    said = (
+    value = (
         f"agents: [{{id: ana, keys: ['{'a1' * 32}']}}]\n"
         "upstreams: {own: {base_url: 'http://me:hush@host/v1', api: openai, key_variable: OWN_KEY}}\n"
     )
     async with looking(
         tmp_path,
-        said,
+        value,
         OWN_KEY="sk-hush",
         OPENAI_API_KEY="sk-hush",
         FOVEATE_STORE="postgresql://a:hush@db/x",
@@ -137,10 +137,10 @@ async def test_a_page_number_beyond_the_end_shows_the_last_page(
         assert len(first.split("<tr>")) == 102
 
 
-@pytest.mark.parametrize("asked", ["page=0", "page=x", "page=-1", "page=1e9"])
-async def test_an_invalid_page_number_is_rejected(tmp_path: Path, asked: str) -> None:
+@pytest.mark.parametrize("query", ["page=0", "page=x", "page=-1", "page=1e9"])
+async def test_an_invalid_page_number_is_rejected(tmp_path: Path, query: str) -> None:
     async with looking(tmp_path) as at:
-        assert "a whole number from 1" in await at.text(f"{PATH}?{asked}", 400)
+        assert "a whole number from 1" in await at.text(f"{PATH}?{query}", 400)
 
 
 async def test_values_are_escaped(tmp_path: Path) -> None:

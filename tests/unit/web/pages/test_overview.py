@@ -22,7 +22,7 @@ from tests.support.stores.ledger_records import make_call, settle_one
 from tests.support.stores.records import TRACE
 
 DAY = 86_400.0
-ODD = '<script>alert("1")</script>/?#é👩‍👩‍👧‍👦'
+UNUSUAL_NAME = '<script>alert("1")</script>/?#é👩‍👩‍👧‍👦'
 CAPS = """
 cost:
   caps:
@@ -33,7 +33,7 @@ cost:
 """
 
 
-def billed(
+def make_charge(
     id_: str,
     dollars: str | None,
     *,
@@ -56,20 +56,22 @@ def billed(
     )
 
 
-async def ask(store: Store, *entries: Charge, status: int = 200, broke: CacheMiss | None = None) -> None:
+async def record_calls(
+    store: Store, *charges: Charge, status: int = 200, miss: CacheMiss | None = None
+) -> None:
     """Record calls, and traces of those that are requests."""
-    for one in entries:
-        of = one.call
-        await settle_one(store.ledger, one, accounts=list_accounts(of))
+    for item in charges:
+        of = item.call
+        await settle_one(store.ledger, item, accounts=list_accounts(of))
         if of.category is Category.MAIN:
             trace = with_changes(
                 TRACE, id=of.id, agent=of.agent, session_id=of.session_id, model=of.model, at=of.at,
-                status=status, broke=broke,
+                status=status, broke=miss,
             )  # fmt: skip
             await store.traces.save([trace])
 
 
-async def a_week(store: Store) -> None:
+async def fill_week(store: Store) -> None:
     """Two agents with a compaction, a cache miss, an error and a call of unknown price."""
     saved = Savings(
         comparison=Comparison.SIMULATED,
@@ -81,53 +83,57 @@ async def a_week(store: Store) -> None:
         simulation_error=Decimal(0),
     )
     summary = Savings(comparison=Comparison.SIMULATED, without=Decimal(0), compaction=Decimal("-0.20"))
-    await ask(store, billed("a1", "4.50", read=900, saved=saved), billed("a2", None, read=0, uncached=0))
-    await ask(
+    await record_calls(
+        store, make_charge("a1", "4.50", read=900, saved=saved), make_charge("a2", None, read=0, uncached=0)
+    )
+    await record_calls(
         store,
-        billed(
+        make_charge(
             "a3", "0.20", category=Category.COMPACTION, model="claude-haiku-5", uncached=9_000, saved=summary
         ),
     )
-    await ask(store, billed("b1", "2", agent="bob", at=NOW - 2 * DAY, read=10, uncached=90), status=529)
+    await record_calls(
+        store, make_charge("b1", "2", agent="bob", at=NOW - 2 * DAY, read=10, uncached=90), status=529
+    )
     lost = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=12_345, lost_dollars=Decimal("0.06"))
-    await ask(store, billed("b2", "1.25", agent="bob", at=NOW - 3 * DAY), broke=lost)
-    await ask(store, billed("c1", "100", agent="old", at=NOW - 20 * DAY, model="gpt-5.6"))
+    await record_calls(store, make_charge("b2", "1.25", agent="bob", at=NOW - 3 * DAY), miss=lost)
+    await record_calls(store, make_charge("c1", "100", agent="old", at=NOW - 20 * DAY, model="gpt-5.6"))
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the store of a week, which tests only read."""
     folder = tmp_path_factory.mktemp("week")
 
     async def fill() -> None:
         async with looking(folder, CAPS) as opened:
-            await a_week(opened.store)
+            await fill_week(opened.store)
 
     asyncio.run(fill())
     return folder
 
 
 @pytest.fixture
-async def web(filled: Path) -> AsyncIterator[Looking]:
-    async with looking(filled, CAPS) as opened:
+async def web(filled_folder: Path) -> AsyncIterator[Looking]:
+    async with looking(filled_folder, CAPS) as opened:
         yield opened
 
 
-def part(page: str, name: str) -> str:
+def part_text(page: str, name: str) -> str:
     """Return the text of a part of a page."""
-    found = re.search(rf'<section data-part="{name}".*?</section>', page, re.DOTALL)
-    assert found is not None, name
-    return " ".join(re.sub(r"<[^>]*>", " ", found[0]).split())
+    result = re.search(rf'<section data-part="{name}".*?</section>', page, re.DOTALL)
+    assert result is not None, name
+    return " ".join(re.sub(r"<[^>]*>", " ", result[0]).split())
 
 
 async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(web: Looking) -> None:
-    tiles = part(await web.page("/"), "tiles")
+    tiles = part_text(await web.page("/"), "tiles")
 
     assert "Today $4.70 2 requests; 1 call of unknown price on top" in tiles
     assert "Last 7 days $7.95 1 call of unknown price on top" in tiles
     assert "Saved $0.95 without Foveate $5.65" in tiles
-    savings = part(await web.page("/"), "savings")
-    for told in (
+    savings = part_text(await web.page("/"), "savings")
+    for expected in (
         "Without Foveate $5.65 2 calls of 5 as the clients sent them",
         "Breakpoints −$0.90",
         "Compaction and trimming −$0.30",
@@ -135,7 +141,7 @@ async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(web
         "With Foveate $4.70",
         "Simulation error $0.00",
     ):
-        assert told in savings
+        assert expected in savings
     assert "Breaks lost $0.06 1 break, 12.3k tokens paid again" in tiles
     assert "Hit ratio 75.8% healthy" in tiles  # 910 of 1,200, without the summary
     assert "Requests 4 1 failed , 25%" in tiles
@@ -145,10 +151,10 @@ async def test_today_is_shown_by_hour_and_a_month_includes_older_calls(web: Look
     today, month = await web.page("/?span=today"), await web.page("/?span=30d")
 
     assert "Money by hour and agent" in today
-    assert "Last" not in part(today, "tiles")
-    assert "bob" not in part(today, "agents")
-    assert "Last 30 days $107.95" in part(month, "tiles")
-    assert "old" in part(month, "agents")
+    assert "Last" not in part_text(today, "tiles")
+    assert "bob" not in part_text(today, "agents")
+    assert "Last 30 days $107.95" in part_text(month, "tiles")
+    assert "old" in part_text(month, "agents")
     assert '<a href="?span=30d&amp;by=agent" aria-current="true">30 days</a>' in month
     assert '<a href="?span=today&amp;by=agent">Today</a>' in month
 
@@ -157,16 +163,16 @@ async def test_one_agent_is_shown_alone_with_costs_by_model(web: Looking) -> Non
     page = await web.page("/?agent=ana")
 
     assert "Money by day and model" in page
-    assert "claude-haiku-5" in part(page, "models")
-    assert "bob" not in part(page, "agents")
-    assert "Last 7 days $4.70" in part(page, "tiles")
+    assert "claude-haiku-5" in part_text(page, "models")
+    assert "bob" not in part_text(page, "agents")
+    assert "Last 7 days $4.70" in part_text(page, "tiles")
     assert '<option value="ana" selected>' in page
     assert "agent=ana" in page.split("30 days</a>")[0]
 
 
 async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(web: Looking) -> None:
     page = await web.page("/")
-    agents = part(page, "agents")
+    agents = part_text(page, "agents")
 
     assert agents.index("ana") < agents.index("bob")
     assert "ana 2 0 90% healthy $4.70 + 1 unpriced $5.65 $0.95 $0.00" in agents
@@ -175,23 +181,23 @@ async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(web: Looking
 
 
 async def test_costs_are_shown_by_category(web: Looking) -> None:
-    told = part(await web.page("/"), "categories")
+    shown_text = part_text(await web.page("/"), "categories")
 
-    assert "main the agents' own 4 1.2k 28 $7.75 + 1 unpriced".replace("'", "&#39;") in told
-    assert "compaction summaries of long histories 1 9k 7 $0.20" in told
+    assert "main the agents' own 4 1.2k 28 $7.75 + 1 unpriced".replace("'", "&#39;") in shown_text
+    assert "compaction summaries of long histories 1 9k 7 $0.20" in shown_text
 
 
 async def test_cache_misses_are_explained_and_link_to_their_session(web: Looking) -> None:
     page = await web.page("/")
 
-    assert "a timestamp changed, at system[0] 12.3k tokens $0.06 bob" in part(page, "breaks")
+    assert "a timestamp changed, at system[0] 12.3k tokens $0.06 bob" in part_text(page, "breaks")
     assert 'href="/-/sessions/session%20of%20bob"' in page
-    assert "None today." in part(await web.page("/?span=today"), "breaks")
-    assert "None in the last 7 days." in part(await web.page("/?agent=ana"), "breaks")
+    assert "None today." in part_text(await web.page("/?span=today"), "breaks")
+    assert "None in the last 7 days." in part_text(await web.page("/?agent=ana"), "breaks")
 
 
 async def test_caps_are_shown_with_their_usage(web: Looking) -> None:
-    caps = part(await web.page("/"), "caps")
+    caps = part_text(await web.page("/"), "caps")
 
     assert "each call $0.50 holds each call by itself" in caps
     assert "session session of … of ana $8.00 $4.70 with 1 unpriced $0.00 59% used, warned from 50% on" in caps
@@ -225,16 +231,18 @@ async def test_added_latency_is_shown_since_the_start_and_by_step(tmp_path: Path
     for agent in ("ana", "bob"):
         board.scalar(definitions.REJECTIONS, agent, "upstream_unreachable").value += 3
     async with looking(tmp_path, samples=board.samples()) as web:
-        await ask(web.store, billed("a", "1"))
+        await record_calls(web.store, make_charge("a", "1"))
         page, of_ana = await web.page("/"), await web.page("/?agent=ana")
 
-    assert "Latency added 1.5 ms p50; p99: 2.0 ms; 1 request since the gateway started" in part(page, "tiles")
-    said = (
+    assert "Latency added 1.5 ms p50; p99: 2.0 ms; 1 request since the gateway started" in part_text(
+        page, "tiles"
+    )
+    value = (
         "none failed 8 answered by the gateway itself since it started: 6 upstream unreachable, 2 cap exceeded"
     )
-    assert said in part(page, "tiles")
-    assert "itself since it started: 3 upstream unreachable, 2 cap exceeded" in part(of_ana, "tiles")
-    steps = part(page, "latency")
+    assert value in part_text(page, "tiles")
+    assert "itself since it started: 3 upstream unreachable, 2 cap exceeded" in part_text(of_ana, "tiles")
+    steps = part_text(page, "latency")
     assert "Since the gateway started" in steps
     assert steps.index("fold 1 ") < steps.index("cache 1 ")
 
@@ -262,48 +270,58 @@ async def test_an_empty_store_shows_how_to_point_a_client_at_the_gateway(tmp_pat
 async def test_health_problems_are_shown_on_top(tmp_path: Path) -> None:
     vitals = HealthStatus(version="1", store="store.sqlite", failures={"fold": 2}, charges_lost=1)
     async with looking(tmp_path, vitals=vitals) as web:
-        empty = part(await web.page("/"), "troubles")
-        await ask(web.store, billed("a", "1"))
-        told = part(await web.page("/"), "troubles")
+        empty = part_text(await web.page("/"), "troubles")
+        await record_calls(web.store, make_charge("a", "1"))
+        shown_text = part_text(await web.page("/"), "troubles")
 
-    assert told == empty
-    assert "Steps failed in the last five minutes: fold 2 times Their requests went out without them." in told
-    assert "1 bill was lost" in told
+    assert shown_text == empty
+    assert (
+        "Steps failed in the last five minutes: fold 2 times Their requests went out without them."
+        in shown_text
+    )
+    assert "1 bill was lost" in shown_text
 
 
 @pytest.mark.parametrize("query", ["span=year", "by=moon"])
 async def test_what_cannot_be_shown_is_told_and_what_can_be(web: Looking, query: str) -> None:
-    told = await web.text(f"/?{query}", 400)
+    shown_text = await web.text(f"/?{query}", 400)
 
-    assert "one of" in told
+    assert "one of" in shown_text
 
 
 async def test_an_unknown_agent_has_no_requests(web: Looking) -> None:
-    told = await web.text("/?agent=nobody")
+    shown_text = await web.text("/?agent=nobody")
 
-    assert "Nothing was asked in the last 7 days by nobody." in told
+    assert "Nothing was asked in the last 7 days by nobody." in shown_text
 
 
 async def test_names_of_any_content_and_length_are_escaped(tmp_path: Path) -> None:
-    long = ODD * 30
+    long = UNUSUAL_NAME * 30
     async with looking(tmp_path, CAPS) as web:
-        broke = CacheMiss(cause=ODD, where=ODD, lost_tokens=1)
-        await ask(web.store, billed("a", "1", agent=ODD, model=ODD), billed("b", "1", agent=long), broke=broke)
+        miss = CacheMiss(cause=UNUSUAL_NAME, where=UNUSUAL_NAME, lost_tokens=1)
+        await record_calls(
+            web.store,
+            make_charge("a", "1", agent=UNUSUAL_NAME, model=UNUSUAL_NAME),
+            make_charge("b", "1", agent=long),
+            miss=miss,
+        )
         page = await web.page("/")
-        chosen = await web.client.get("/", params={"agent": ODD, "by": "agent"})
+        chosen = await web.client.get("/", params={"agent": UNUSUAL_NAME, "by": "agent"})
 
     assert "<script>alert" not in page + chosen.text
     assert chosen.status_code == 200
-    assert "Last 7 days $1.00" in part(chosen.text, "tiles")
+    assert "Last 7 days $1.00" in part_text(chosen.text, "tiles")
 
 
 async def test_many_agents_share_the_rest_of_a_chart_and_of_the_table(tmp_path: Path) -> None:
     async with looking(tmp_path) as web:
-        await ask(web.store, *(billed(f"c{at}", f"{at + 1}", agent=f"agent {at}") for at in range(60)))
+        await record_calls(
+            web.store, *(make_charge(f"c{at}", f"{at + 1}", agent=f"agent {at}") for at in range(60))
+        )
         page = await web.page("/")
 
-    assert "others" in part(page, "chart-money")
-    assert "agent 59" in part(page, "chart-money")
-    assert "agent 40" not in part(page, "chart-money")
-    assert "10 more agents spent less." in part(page, "agents")
+    assert "others" in part_text(page, "chart-money")
+    assert "agent 59" in part_text(page, "chart-money")
+    assert "agent 40" not in part_text(page, "chart-money")
+    assert "10 more agents spent less." in part_text(page, "agents")
     assert len(page) < 100_000

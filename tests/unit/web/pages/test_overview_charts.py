@@ -13,17 +13,17 @@ TODAY, WEEK = resolve_time_range("today", NOON), resolve_time_range("7d", NOON)
 LAST = WEEK.groups[-1]
 
 
-def cost(dollars: str) -> SpendingTotals:
+def make_spending(dollars: str) -> SpendingTotals:
     return SpendingTotals(calls=1, dollars=Decimal(dollars))
 
 
 def test_the_rest_of_the_total_is_shown_as_others() -> None:
-    whole = {LAST: cost("3.5"), WEEK.groups[0]: cost("1")}
-    parts = {"ana": {LAST: cost("2")}, "bob": {}}
+    whole = {LAST: make_spending("3.5"), WEEK.groups[0]: make_spending("1")}
+    parts = {"ana": {LAST: make_spending("2")}, "bob": {}}
 
     chart = charts.build_cost_chart(WEEK, whole, parts, "agent")
 
-    assert [(one.name, one.values, one.colour) for one in chart.series] == [
+    assert [(series.name, series.values, series.colour) for series in chart.series] == [
         ("ana", [0, 0, 0, 0, 0, 0, 2], SERIES_COLOURS[0]),
         (charts.OTHERS_NAME, [1, 0, 0, 0, 0, 0, 1.5], OTHER_COLOUR),
     ]
@@ -31,15 +31,17 @@ def test_the_rest_of_the_total_is_shown_as_others() -> None:
 
 
 def test_the_rest_is_never_negative() -> None:
-    chart = charts.build_cost_chart(WEEK, {LAST: cost("2")}, {"ana": {LAST: cost("2.5")}}, "agent")
+    chart = charts.build_cost_chart(
+        WEEK, {LAST: make_spending("2")}, {"ana": {LAST: make_spending("2.5")}}, "agent"
+    )
 
-    assert [one.name for one in chart.series] == ["ana"]
+    assert [series.name for series in chart.series] == ["ana"]
 
 
 def test_an_empty_chart_has_its_labels_and_says_so() -> None:
     chart = charts.build_cost_chart(WEEK, {}, {}, "agent")
 
-    assert [one.values for one in chart.series] == [[0] * 7]
+    assert [series.values for series in chart.series] == [[0] * 7]
     assert chart.description == "nothing in the last 7 days"
     assert charts.build_savings_chart(WEEK, {}).description.endswith("nothing was saved or lost")
     assert charts.build_hit_ratio_chart(WEEK, {}).description == "nothing was sent"
@@ -57,21 +59,21 @@ def test_hours_that_have_not_started_are_not_drawn() -> None:
 
 def test_an_agent_has_the_same_colour_in_every_chart() -> None:
     agents = {
-        "dear": {LAST: cost("9")},
+        "dear": {LAST: make_spending("9")},
         "busy": {LAST: SpendingTotals(calls=1, dollars=Decimal(1), hits=HitRatio(3, 4))},
     }
-    whole = {LAST: cost("10")}
+    whole = {LAST: make_spending("10")}
 
-    dollars = {one.name: one.colour for one in charts.build_cost_chart(WEEK, whole, agents, "agent").series}
-    ratios = [one for one in charts.build_hit_ratio_chart(WEEK, agents).series if one.shape is Shape.LINE]
+    dollars = {item.name: item.colour for item in charts.build_cost_chart(WEEK, whole, agents, "agent").series}
+    ratios = [item for item in charts.build_hit_ratio_chart(WEEK, agents).series if item.shape is Shape.LINE]
 
-    assert [(one.name, one.colour) for one in ratios] == [("busy", dollars["busy"])]
+    assert [(item.name, item.colour) for item in ratios] == [("busy", dollars["busy"])]
 
 
 def test_the_health_levels_are_lines_over_the_whole_time_range() -> None:
-    limits = [one for one in charts.build_hit_ratio_chart(WEEK, {}).series if one.shape is Shape.LIMIT]
+    limits = [item for item in charts.build_hit_ratio_chart(WEEK, {}).series if item.shape is Shape.LIMIT]
 
-    assert [(one.name, one.values) for one in limits] == [
+    assert [(item.name, item.values) for item in limits] == [
         ("the aim: 70%", [0.7] * 7),
         ("flagged below: 30%", [0.3] * 7),
     ]
@@ -82,7 +84,7 @@ def test_losses_are_negative_and_unused_mechanisms_are_left_out() -> None:
 
     chart = charts.build_savings_chart(WEEK, whole)
 
-    assert {one.name: one.values[-1] for one in chart.series} == {
+    assert {series.name: series.values[-1] for series in chart.series} == {
         "saved by breakpoints": 0,
         "saved by compaction and trimming": -0.5,
         "lost to cache breaks": 0.25,
@@ -90,6 +92,6 @@ def test_losses_are_negative_and_unused_mechanisms_are_left_out() -> None:
 
 
 def test_only_the_most_expensive_have_their_own_colour() -> None:
-    spent = {f"agent {at}": cost(str(at)) for at in range(20)} | {"silent": SpendingTotals()}
+    totals = {f"agent {at}": make_spending(str(at)) for at in range(20)} | {"silent": SpendingTotals()}
 
-    assert charts.most_expensive(spent) == [f"agent {at}" for at in range(19, 13, -1)]
+    assert charts.most_expensive(totals) == [f"agent {at}" for at in range(19, 13, -1)]

@@ -8,15 +8,15 @@ from foveate.errors import BadSetting
 from foveate.gateway.observability.health import HealthStatus, health_to_json
 from foveate.web.pages.overview import list_health_problems
 
-WELL = HealthStatus(version="1", store="foveate.sqlite")
+HEALTHY = HealthStatus(version="1", store="foveate.sqlite")
 
 
 def test_a_healthy_gateway_has_no_problems() -> None:
-    assert list_health_problems(health_to_json(WELL)) == []
+    assert list_health_problems(health_to_json(HEALTHY)) == []
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said", "remedy"),
+    ("wrong", "text", "remedy"),
     [
         (
             {"config": BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7)},
@@ -30,18 +30,18 @@ def test_a_healthy_gateway_has_no_problems() -> None:
         ({"log_problem": "the disk is full"}, "the disk is full", "room"),
     ],
 )
-def test_every_problem_is_shown_with_a_remedy(wrong: Mapping[str, object], said: str, remedy: str) -> None:
-    vitals = HealthStatus(version="1", store="foveate.sqlite", **wrong)  # type: ignore[arg-type]
+def test_every_problem_is_shown_with_a_remedy(wrong: Mapping[str, object], text: str, remedy: str) -> None:
+    status = HealthStatus(version="1", store="foveate.sqlite", **wrong)  # type: ignore[arg-type]
 
-    assert not vitals.is_healthy
-    (trouble,) = list_health_problems(health_to_json(vitals))
-    assert said in trouble.problem
+    assert not status.is_healthy
+    (trouble,) = list_health_problems(health_to_json(status))
+    assert text in trouble.problem
     assert remedy in trouble.remedy
 
 
 def test_all_problems_are_listed() -> None:
-    vitals = HealthStatus(
+    status = HealthStatus(
         version="1", store_problem="gone", charges_waiting=3, charges_lost=1, log_problem="full"
     )
 
-    assert len(list_health_problems(health_to_json(vitals))) == 4
+    assert len(list_health_problems(health_to_json(status))) == 4

@@ -15,23 +15,23 @@ def test_quantiles_are_interpolated_within_a_bucket() -> None:
     for _ in range(2):
         spread.observe(0.3)
 
-    found = overview.summarize_added_latency(board.samples())
+    result = overview.summarize_added_latency(board.samples())
 
-    assert found is not None
-    assert found.count == 100
-    assert 0.001 < found.p50 < 0.002
-    assert 0.1 < found.p99 < 0.5
-    assert found.mean == pytest.approx((98 * 0.0015 + 2 * 0.3) / 100)
+    assert result is not None
+    assert result.count == 100
+    assert 0.001 < result.p50 < 0.002
+    assert 0.1 < result.p99 < 0.5
+    assert result.mean == pytest.approx((98 * 0.0015 + 2 * 0.3) / 100)
 
 
 def test_values_beyond_the_last_bound_are_reported_as_that_bound() -> None:
     board = MetricsRegistry()
     board.histogram(definitions.ADDED_SECONDS).observe(1_000.0)
 
-    found = overview.summarize_added_latency(board.samples())
+    result = overview.summarize_added_latency(board.samples())
 
-    assert found is not None
-    assert found.p50 == found.p99 == definitions.ADDED_SECONDS.buckets[-1]
+    assert result is not None
+    assert result.p50 == result.p99 == definitions.ADDED_SECONDS.buckets[-1]
 
 
 def test_without_requests_there_is_no_latency() -> None:

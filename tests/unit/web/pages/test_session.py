@@ -22,68 +22,68 @@ from tests.support.scenarios.compaction_sessions import claude_body
 from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
 from tests.support.stores.records import COMPACTION, FAILED_COMPACTION, TRACE, make_session, make_turns
 
-EVIL = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
+MALICIOUS_NAME = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
 AT = NOW - 600
 
 
 @pytest.fixture
-async def look(tmp_path: Path) -> AsyncIterator[Looking]:
-    async with looking(tmp_path) as found:
-        yield found
+async def dashboard(tmp_path: Path) -> AsyncIterator[Looking]:
+    async with looking(tmp_path) as result:
+        yield result
 
 
-async def text_of(look: Looking, address: str) -> str:
+async def page_text(dashboard: Looking, address: str) -> str:
     """Return the text of a page, without a blank before a comma."""
-    return (await look.text(address)).replace(" ,", ",")
+    return (await dashboard.text(address)).replace(" ,", ",")
 
 
-async def asked(look: Looking, many: int = 1, session_id: str = "s") -> None:
-    traces = [replace(TRACE, id=f"r{at}", session_id=session_id, at=AT + at) for at in range(1, many + 1)]
-    await look.store.traces.save(traces)
+async def record_requests(dashboard: Looking, count: int = 1, session_id: str = "s") -> None:
+    traces = [replace(TRACE, id=f"r{at}", session_id=session_id, at=AT + at) for at in range(1, count + 1)]
+    await dashboard.store.traces.save(traces)
 
 
-async def folded(look: Looking, turns: int, id_: str = "fold-1", **said: object) -> Compaction:
+async def make_compaction(dashboard: Looking, turns: int, id_: str = "fold-1", **value: object) -> Compaction:
     """Return a compaction of a conversation with Claude."""
     request = formats.parse_request(claude_body(turns))
-    fold = with_(
+    compaction = with_(
         COMPACTION,
         id=id_,
         boundary=compute_chain(request).hashes[-1],
         messages=len(request.messages),
         compacted_at=AT,
-        **said,  # type: ignore[arg-type]
+        **value,  # type: ignore[arg-type]
     )
-    await look.store.compactions.record(fold, request.messages, lease=None)
-    return fold
+    await dashboard.store.compactions.record(compaction, request.messages, lease=None)
+    return compaction
 
 
-async def test_an_unknown_session_is_not_found(look: Looking) -> None:
-    text = await look.text(f"/-/sessions/{quote(EVIL, safe='')}", status=404)
+async def test_an_unknown_session_is_not_found(dashboard: Looking) -> None:
+    text = await dashboard.text(f"/-/sessions/{quote(MALICIOUS_NAME, safe='')}", status=404)
 
     assert "there is no session" in text
     assert "alert" in text
-    assert "there is no fold" in await look.text("/-/folds/nobody's", status=404)
+    assert "there is no fold" in await dashboard.text("/-/folds/nobody's", status=404)
 
 
-async def test_an_id_may_contain_any_character(look: Looking) -> None:
-    for number, id_ in enumerate((EVIL, "a/b//c", "?", "#", "%2F", "x" * 240, " blanks ", "e\u0301")):
-        await look.store.traces.save([replace(TRACE, id=f"of {number}", session_id=id_, at=AT)])
-        page = await look.page(f"/-/sessions/{quote(id_, safe='')}")
+async def test_an_id_may_contain_any_character(dashboard: Looking) -> None:
+    for number, id_ in enumerate((MALICIOUS_NAME, "a/b//c", "?", "#", "%2F", "x" * 240, " blanks ", "e\u0301")):
+        await dashboard.store.traces.save([replace(TRACE, id=f"of {number}", session_id=id_, at=AT)])
+        page = await dashboard.page(f"/-/sessions/{quote(id_, safe='')}")
 
         assert "17.3%" in page, id_
         assert "<script>alert" not in page
         assert f'&amp;session={quote(id_, safe="")}"' in page, "and it is what is listened to"
 
 
-async def test_the_head_shows_costs_and_losses(look: Looking) -> None:
-    await asked(look, 2)
-    await folded(look, 2)
+async def test_the_head_shows_costs_and_losses(dashboard: Looking) -> None:
+    await record_requests(dashboard, 2)
+    await make_compaction(dashboard, 2)
     for category in (Category.MAIN, Category.COMPACTION):
         call = replace(CALL, id=f"c-{category}", category=category)
-        await settle_one(look.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
-    text = await text_of(look, "/-/sessions/s")
+        await settle_one(dashboard.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
+    text = await page_text(dashboard, "/-/sessions/s")
 
-    for told in (
+    for expected in (
         "Agent ana",
         "Window 17.3% 34,650 of 200,000 tokens",
         "Cost $0.1225 2 calls",
@@ -95,26 +95,26 @@ async def test_the_head_shows_costs_and_losses(look: Looking) -> None:
         "Cache breaks 2 6k tokens paid again, $0.0246",
         "Beside the requests: 1 compaction call, $0.0612",
     ):
-        assert told in text
+        assert expected in text
 
 
-async def test_the_contents_of_the_window_add_up(look: Looking) -> None:
-    await asked(look)
-    text = await text_of(look, "/-/sessions/s")
+async def test_the_contents_of_the_window_add_up(dashboard: Looking) -> None:
+    await record_requests(dashboard)
+    text = await page_text(dashboard, "/-/sessions/s")
 
     assert "system 4,000 11.5%" in text
     assert "tool results 30,650 88.5%" in text
     assert "counted by the model's own tokenizer; 8,000 tokens are reserved for the answer" in text
 
 
-async def test_a_requests_details_show_edits_problems_and_cache_misses(look: Looking) -> None:
-    await asked(look)
+async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard: Looking) -> None:
+    await record_requests(dashboard)
     call = replace(CALL, id="r1")
-    await settle_one(look.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
-    text = await text_of(look, "/-/sessions/s")
+    await settle_one(dashboard.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
+    text = await page_text(dashboard, "/-/sessions/s")
     row = text[text.index("Added Status") :]
 
-    for told in (
+    for expected in (
         "34,650 17.3% 34,000 638 12 900 $0.0612 2.1 ms 200",
         "5 edits, folded, 1 step failed, cache broke: a timestamp changed, at system[0];"
         " 3,000 tokens paid again, $0.0123",
@@ -123,61 +123,74 @@ async def test_a_requests_details_show_edits_problems_and_cache_misses(look: Loo
         "inject insert messages[9] +40 section time",
         "and 3 more edits, which are not kept",
     ):
-        assert told in row
+        assert expected in row
 
 
-async def test_a_request_without_edits_usage_or_response_says_so(look: Looking) -> None:
+async def test_a_request_without_edits_usage_or_response_says_so(dashboard: Looking) -> None:
     bare = replace(TRACE, at=AT, status=0, tokens=None, sections=(), edits=(), edits_left_out=0, problems=())
-    await look.store.traces.save([replace(bare, fold_id=None, broke=None)])
-    text = await text_of(look, "/-/sessions/s")
+    await dashboard.store.traces.save([replace(bare, fold_id=None, broke=None)])
+    text = await page_text(dashboard, "/-/sessions/s")
 
     assert "unknown no bill was booked 2.1 ms no answer" in text
     assert "the size of these requests is unknown" in text
     assert "edit," not in text
 
 
-async def test_message_content_is_escaped(look: Looking) -> None:
-    edit = TracedEdit(step=EVIL, does=EVIL, place=EVIL, reason=EVIL)
-    await look.store.traces.save([replace(TRACE, at=AT, edits=(edit,), problems=((EVIL, EVIL),), model=EVIL)])
-    said = b'{"role":"user","content":"<script>alert(1)</script>"}'
-    await look.store.compactions.record(
-        with_(COMPACTION, summary=EVIL, carried=(EVIL,), reason=EVIL, model=EVIL, agent=EVIL),
-        [said],
+async def test_message_content_is_escaped(dashboard: Looking) -> None:
+    edit = TracedEdit(step=MALICIOUS_NAME, does=MALICIOUS_NAME, place=MALICIOUS_NAME, reason=MALICIOUS_NAME)
+    await dashboard.store.traces.save(
+        [
+            replace(
+                TRACE, at=AT, edits=(edit,), problems=((MALICIOUS_NAME, MALICIOUS_NAME),), model=MALICIOUS_NAME
+            )
+        ]
+    )
+    value = b'{"role":"user","content":"<script>alert(1)</script>"}'
+    await dashboard.store.compactions.record(
+        with_(
+            COMPACTION,
+            summary=MALICIOUS_NAME,
+            carried=(MALICIOUS_NAME,),
+            reason=MALICIOUS_NAME,
+            model=MALICIOUS_NAME,
+            agent=MALICIOUS_NAME,
+        ),
+        [value],
         lease=None,
     )
     for path in ("/-/sessions/s", "/-/folds/fold-1"):
-        page = await look.page(path)
+        page = await dashboard.page(path)
         assert "<script>alert" not in page
         assert "<script>alert(1)</script>" in read(page), "and it is all there"
 
 
-async def test_requests_are_listed_in_pages_with_their_numbers(look: Looking) -> None:
-    many = 2 * REQUESTS_PER_PAGE + 5
-    await asked(look, many)
+async def test_requests_are_listed_in_pages_with_their_numbers(dashboard: Looking) -> None:
+    count = 2 * REQUESTS_PER_PAGE + 5
+    await record_requests(dashboard, count)
     pages, address = [], "/-/sessions/s"
     while address:
-        page = await look.page(address)
+        page = await dashboard.page(address)
         pages.append([int(number) for number in re.findall(r'<th scope="row" class="figure">(\d+)</th>', page)])
         older = re.findall(r'href="(\?before=[^"#]*)[^"]*" rel="next"', page)
         address = f"/-/sessions/s{older[0]}" if older else ""
 
-    assert [number for one in pages for number in one] == list(range(many, 0, -1))
-    last = await look.page(f"/-/sessions/s?before=r{many - 2 * REQUESTS_PER_PAGE + 1}")
+    assert [number for item in pages for number in item] == list(range(count, 0, -1))
+    last = await dashboard.page(f"/-/sessions/s?before=r{count - 2 * REQUESTS_PER_PAGE + 1}")
     assert 'href="?before=r56#requests" rel="prev"' in last
-    middle = await look.page("/-/sessions/s?before=r56")
-    assert f"{many} requests, the newest first; 6 to 55 here" in read(middle)
+    middle = await dashboard.page("/-/sessions/s?before=r56")
+    assert f"{count} requests, the newest first; 6 to 55 here" in read(middle)
     assert 'href="/-/sessions/s#requests">Newest' in middle
-    assert "has no request 'x'" in await look.text("/-/sessions/s?before=x", status=400)
+    assert "has no request 'x'" in await dashboard.text("/-/sessions/s?before=x", status=400)
 
 
-async def test_a_compactions_details_show_the_messages_and_the_summary(look: Looking) -> None:
-    await asked(look)
-    fold = await folded(look, 6)
-    text = await text_of(look, "/-/sessions/s")
-    shown = text[text.index("Folds Messages") : text.index("Requests 1 request")]
+async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard: Looking) -> None:
+    await record_requests(dashboard)
+    compaction = await make_compaction(dashboard, 6)
+    text = await page_text(dashboard, "/-/sessions/s")
+    visible = text[text.index("Folds Messages") : text.index("Requests 1 request")]
 
-    for told in (
-        f"Messages 1–{fold.messages} folded: 9k tokens became 700, 10 min ago",
+    for expected in (
+        f"Messages 1–{compaction.messages} folded: 9k tokens became 700, 10 min ago",
         "Outcome ok: the summary is sent in the place of these messages",
         "9,000 before, 700 after, 92.2% saved",
         "Made by claude-opus-5-5",
@@ -187,19 +200,19 @@ async def test_a_compactions_details_show_the_messages_and_the_summary(look: Loo
         "Carried, since the summary left it out src/main.py port 8790",
         "Message 1, user",
         "messages between them: all that was folded",
-        f"Message {fold.messages}, ",
+        f"Message {compaction.messages}, ",
     ):
-        assert told in shown
-    assert '"role"' not in shown, "messages are read by their format"
+        assert expected in visible
+    assert '"role"' not in visible, "messages are read by their format"
 
 
-async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(look: Looking) -> None:
-    await asked(look)
-    first = await folded(look, 4, id_="first")
+async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard: Looking) -> None:
+    await record_requests(dashboard)
+    first = await make_compaction(dashboard, 4, id_="first")
     later = with_(first, id="later", messages=40, earlier_id="first", compacted_at=AT + 1)
-    await look.store.compactions.record(later, [b'{"role":"user","content":"last words"}'], lease=None)
-    await look.store.compactions.record(with_(FAILED_COMPACTION, compacted_at=AT + 2), (), lease=None)
-    await look.store.compactions.record(
+    await dashboard.store.compactions.record(later, [b'{"role":"user","content":"last words"}'], lease=None)
+    await dashboard.store.compactions.record(with_(FAILED_COMPACTION, compacted_at=AT + 2), (), lease=None)
+    await dashboard.store.compactions.record(
         with_(
             COMPACTION,
             id="cut",
@@ -210,7 +223,7 @@ async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(look: Loo
         (),
         lease=None,
     )
-    text = await text_of(look, "/-/sessions/s")
+    text = await page_text(dashboard, "/-/sessions/s")
 
     assert "became 700, taken in by a later fold," in text
     assert "Outcome ok: a later fold took it in" in text
@@ -219,110 +232,112 @@ async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(look: Loo
     assert "Tool results in message 4 cut" in text
     assert "Limit 700 tokens of each result" in text
     assert "last words" in text
-    assert await look.store.compactions.undo("later", now=NOW)
-    text = await text_of(look, "/-/sessions/s")
+    assert await dashboard.store.compactions.undo("later", now=NOW)
+    text = await page_text(dashboard, "/-/sessions/s")
     assert "became 700, undone," in text
     assert "Outcome ok: the messages are sent as they came" in text
     assert "taken in" not in text
 
 
-async def test_a_compaction_has_its_own_page(look: Looking) -> None:
-    fold = await folded(look, 40)
-    page = await look.page("/-/folds/fold-1")
+async def test_a_compaction_has_its_own_page(dashboard: Looking) -> None:
+    compaction = await make_compaction(dashboard, 40)
+    page = await dashboard.page("/-/folds/fold-1")
     (following,) = re.findall(r'href="(\?from=\d+)" rel="next"', page)
-    second = await look.text(f"/-/folds/fold-1{following}")
+    second = await dashboard.text(f"/-/folds/fold-1{following}")
 
-    assert f"{fold.messages} messages, kept as they came; 1–30 of them here" in read(page)
+    assert f"{compaction.messages} messages, kept as they came; 1–30 of them here" in read(page)
     assert "Message 1, user" in read(page)
     assert "Message 31, " in second
     assert "Earlier messages" in second
-    assert "from: a whole number" in await look.text("/-/folds/fold-1?from=0", status=400)
-    beyond = (await look.text("/-/folds/fold-1?from=1000")).partition("What was folded")[2]
+    assert "from: a whole number" in await dashboard.text("/-/folds/fold-1?from=0", status=400)
+    beyond = (await dashboard.text("/-/folds/fold-1?from=1000")).partition("What was folded")[2]
     assert "There are no more" in beyond
     assert "Message" not in beyond
 
 
-async def test_unreadable_messages_are_shown_as_received(look: Looking) -> None:
-    await asked(look)
+async def test_unreadable_messages_are_shown_as_received(dashboard: Looking) -> None:
+    await record_requests(dashboard)
     long = b'{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}'
-    await look.store.compactions.record(with_(COMPACTION, messages=3), [b"\xff\0", b"{}", long], lease=None)
-    text = await text_of(look, "/-/sessions/s")
+    await dashboard.store.compactions.record(
+        with_(COMPACTION, messages=3), [b"\xff\0", b"{}", long], lease=None
+    )
+    text = await page_text(dashboard, "/-/sessions/s")
 
     assert "Message 1, 2 bytes as they came \\xff" in text
     assert f"Message 3, {len(long):,} bytes as they came" in text
     assert len(text) < 20_000
     family = "👩‍👩‍👧‍👦"
-    await look.store.compactions.record(with_(COMPACTION, id="b", summary=family * 900), (), lease=None)
-    page = await look.page("/-/sessions/s")
+    await dashboard.store.compactions.record(with_(COMPACTION, id="b", summary=family * 900), (), lease=None)
+    page = await dashboard.page("/-/sessions/s")
     cut = page[page.index(f">{family}") + 1 :].partition("<span")[0]
     assert set(cut.split(family)) == {""}, "no character is cut in two"
 
 
-async def test_many_compactions_are_listed_in_pages(look: Looking) -> None:
-    await asked(look)
+async def test_many_compactions_are_listed_in_pages(dashboard: Looking) -> None:
+    await record_requests(dashboard)
     for at in range(COMPACTIONS_PER_PAGE + 2):
-        await look.store.compactions.record(
+        await dashboard.store.compactions.record(
             with_(COMPACTION, id=f"f{at}", compacted_at=AT + at), (), lease=None
         )
-    page = await look.page("/-/sessions/s")
+    page = await dashboard.page("/-/sessions/s")
     (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
-    older = await look.page(f"/-/sessions/s{earlier}")
+    older = await dashboard.page(f"/-/sessions/s{earlier}")
 
     assert page.count('data-name="fold-') == COMPACTIONS_PER_PAGE
     assert older.count('data-name="fold-') == 2
-    assert "folds: the time of a fold" in await look.text("/-/sessions/s?folds=nan", status=400)
+    assert "folds: the time of a fold" in await dashboard.text("/-/sessions/s?folds=nan", status=400)
 
 
-async def test_compactions_of_one_moment_are_on_the_same_page(look: Looking) -> None:
-    await asked(look)
+async def test_compactions_of_one_moment_are_on_the_same_page(dashboard: Looking) -> None:
+    await record_requests(dashboard)
     for at in range(COMPACTIONS_PER_PAGE + 5):
         cut = with_(COMPACTION, id=f"f{at}", compacted_at=AT + (at > COMPACTIONS_PER_PAGE + 2))
-        await look.store.compactions.record(cut, (), lease=None)
-    await look.store.compactions.record(with_(COMPACTION, id="first", compacted_at=AT - 1), (), lease=None)
-    page = await look.page("/-/sessions/s")
+        await dashboard.store.compactions.record(cut, (), lease=None)
+    await dashboard.store.compactions.record(with_(COMPACTION, id="first", compacted_at=AT - 1), (), lease=None)
+    page = await dashboard.page("/-/sessions/s")
     (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
 
     assert page.count('data-name="fold-') == COMPACTIONS_PER_PAGE + 5
-    assert re.findall('data-name="fold-([^"]*)"', await look.page(f"/-/sessions/s{earlier}")) == ["first"]
+    assert re.findall('data-name="fold-([^"]*)"', await dashboard.page(f"/-/sessions/s{earlier}")) == ["first"]
 
 
-async def test_forks_link_to_each_other(look: Looking) -> None:
+async def test_forks_link_to_each_other(dashboard: Looking) -> None:
     parent = make_session("parent", 3)
-    await look.store.sessions.save([SessionUpdate(session=parent, turns=make_turns("parent", 0, 3))])
-    await look.store.sessions.save(
+    await dashboard.store.sessions.save([SessionUpdate(session=parent, turns=make_turns("parent", 0, 3))])
+    await dashboard.store.sessions.save(
         [SessionUpdate(session=make_session("child", 4, parent=parent), turns=make_turns("child", 3, 4))]
     )
-    await asked(look, session_id="parent")
-    await look.store.traces.save([replace(TRACE, id="c", session_id="child", at=AT)])
+    await record_requests(dashboard, session_id="parent")
+    await dashboard.store.traces.save([replace(TRACE, id="c", session_id="child", at=AT)])
 
-    assert 'started session: <a href="/-/sessions/child"' in await look.page("/-/sessions/parent")
-    assert 'started by session <a href="/-/sessions/parent"' in await look.page("/-/sessions/child")
+    assert 'started session: <a href="/-/sessions/child"' in await dashboard.page("/-/sessions/parent")
+    assert 'started by session <a href="/-/sessions/parent"' in await dashboard.page("/-/sessions/child")
 
 
-async def test_sessions_without_requests_are_not_linked(look: Looking) -> None:
+async def test_sessions_without_requests_are_not_linked(dashboard: Looking) -> None:
     refused = make_session("refused", 3)
-    await look.store.sessions.save([SessionUpdate(session=refused, turns=make_turns("refused", 0, 3))])
-    await look.store.sessions.save(
+    await dashboard.store.sessions.save([SessionUpdate(session=refused, turns=make_turns("refused", 0, 3))])
+    await dashboard.store.sessions.save(
         [SessionUpdate(session=make_session("child", 4, parent=refused), turns=make_turns("child", 3, 4))]
     )
-    await asked(look, session_id="child")
+    await record_requests(dashboard, session_id="child")
 
-    assert "fork" not in await text_of(look, "/-/sessions/child")
-    await look.page("/-/sessions/refused", status=404)
+    assert "fork" not in await page_text(dashboard, "/-/sessions/child")
+    await dashboard.page("/-/sessions/refused", status=404)
 
 
-async def test_a_session_keeps_its_totals_after_its_requests_are_deleted(look: Looking) -> None:
-    await settle_one(look.store.ledger, CHARGE, accounts=list_accounts(CALL))
-    text = await text_of(look, "/-/sessions/s")
+async def test_a_session_keeps_its_totals_after_its_requests_are_deleted(dashboard: Looking) -> None:
+    await settle_one(dashboard.store.ledger, CHARGE, accounts=list_accounts(CALL))
+    text = await page_text(dashboard, "/-/sessions/s")
 
     assert "Cost $0.0612" in text
     assert "What was done to its requests is no longer kept." in text
     assert "Nothing of this session was folded." in text
 
 
-async def test_a_long_session_is_a_small_page(look: Looking) -> None:
-    await asked(look, 1_000)
-    page = await look.page("/-/sessions/s")
+async def test_a_long_session_is_a_small_page(dashboard: Looking) -> None:
+    await record_requests(dashboard, 1_000)
+    page = await dashboard.page("/-/sessions/s")
 
     assert "1,000 requests" in read(page)
     assert len(page) < 200_000

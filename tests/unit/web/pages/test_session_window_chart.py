@@ -21,12 +21,12 @@ from tests.support.stores.records import COMPACTION
 NOON = 1_794_744_000.0
 
 
-def point(
+def make_sample(
     number: int,
     tokens: int | None = 1_000,
     *,
     window: int | None = 4_000,
-    fold: str | None = None,
+    compaction: str | None = None,
     broken: bool = False,
 ) -> WindowSample:
     return WindowSample(
@@ -34,23 +34,23 @@ def point(
         at=NOON + 60 * number,
         tokens=tokens,
         window_tokens=window,
-        compaction_id=fold,
+        compaction_id=compaction,
         is_cache_miss=broken,
     )
 
 
-def filling(broke: CacheMiss | None = None, **sizes: int) -> WindowContents:
+def make_contents(miss: CacheMiss | None = None, **sizes: int) -> WindowContents:
     sections = [WindowSection(name.replace("_", " "), tokens) for name, tokens in sizes.items()]
-    return WindowContents(sections=sections, exact=True, reserved_tokens=300, broke=broke)
+    return WindowContents(sections=sections, exact=True, reserved_tokens=300, broke=miss)
 
 
 @given(st.lists(st.none() | st.integers(0, 10**6), max_size=60), st.integers(1, 12))
-def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | None], most: int) -> None:
-    points = [point(number, tokens) for number, tokens in enumerate(sizes)]
-    places = choose_points(points, most)
+def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | None], maximum: int) -> None:
+    points = [make_sample(number, tokens) for number, tokens in enumerate(sizes)]
+    places = choose_points(points, maximum)
 
     assert places == sorted(set(places))
-    assert len(places) == min(len(points), most)
+    assert len(places) == min(len(points), maximum)
     if points:
         assert places[-1] == len(points) - 1
         longest_stretch = ceil(len(points) / len(places))
@@ -60,21 +60,21 @@ def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | Non
 
 def test_a_session_without_counts_has_no_chart() -> None:
     assert build_window_chart([], {}, {}) is None
-    assert build_window_chart([point(0, None)], {}, {}) is None
-    assert describe_current_window([point(0, None)], {}) is None
+    assert build_window_chart([make_sample(0, None)], {}, {}) is None
+    assert describe_current_window([make_sample(0, None)], {}) is None
 
 
 def test_kinds_of_sections_are_stacked_in_the_order_of_the_prompt() -> None:
-    points = [point(0, 1_000), point(1, None), point(2, 1_500)]
+    points = [make_sample(0, 1_000), make_sample(1, None), make_sample(2, 1_500)]
     fillings = {
-        "r0": filling(user=400, tools=600),
-        "r2": filling(tools=600, injected_time=40, injected_memory=60, user=500, tool_results=250),
+        "r0": make_contents(user=400, tools=600),
+        "r2": make_contents(tools=600, injected_time=40, injected_memory=60, user=500, tool_results=250),
     }
     chart = build_window_chart(points, fillings, {})
 
     assert chart is not None
     assert chart.stacked
-    assert {one.name: list(one.values) for one in chart.series} == {
+    assert {series.name: list(series.values) for series in chart.series} == {
         "tools": [600, None, 600],
         "injected": [0, None, 100],
         "user": [400, None, 500],
@@ -82,31 +82,31 @@ def test_kinds_of_sections_are_stacked_in_the_order_of_the_prompt() -> None:
         "other": [0, None, 50],
         "limit": [4_000, 4_000, 4_000],
     }
-    assert [one.shape for one in chart.series][-1] is Shape.LIMIT
-    assert len({one.colour for one in chart.series}) == len(chart.series)
+    assert [series.shape for series in chart.series][-1] is Shape.LIMIT
+    assert len({series.colour for series in chart.series}) == len(chart.series)
     assert list(chart.labels) == ["#1 12:00:00", "#2 12:01:00", "#3 12:02:00"]
     assert chart.description == "1.5k tokens at the last of 3 requests, 37.5% of a window of 4k; 1.5k at most"
 
 
 def test_a_distant_limit_does_not_flatten_the_chart() -> None:
-    chart = build_window_chart([point(0, 1_000, window=200_000)], {"r0": filling(user=1_000)}, {})
+    chart = build_window_chart([make_sample(0, 1_000, window=200_000)], {"r0": make_contents(user=1_000)}, {})
 
     assert chart is not None
-    assert [one.name for one in chart.series] == ["user"]
+    assert [series.name for series in chart.series] == ["user"]
     assert "0.5% of a window of 200k" in chart.description
     assert chart.title == "Context window over time, far below its limit of 200k tokens"
 
 
 def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
-    broke = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.5"))
+    miss = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.5"))
     points = [
-        point(0),
-        point(1, fold=COMPACTION.id, broken=True),
-        point(2, fold=COMPACTION.id),
-        point(3, fold="unknown"),
-        point(4),
+        make_sample(0),
+        make_sample(1, compaction=COMPACTION.id, broken=True),
+        make_sample(2, compaction=COMPACTION.id),
+        make_sample(3, compaction="unknown"),
+        make_sample(4),
     ]
-    fillings = {one.id: filling(broke if one.is_cache_miss else None, user=1_000) for one in points}
+    fillings = {point.id: make_contents(miss if point.is_cache_miss else None, user=1_000) for point in points}
     chart = build_window_chart(points, fillings, {COMPACTION.id: COMPACTION})
 
     assert chart is not None
@@ -127,9 +127,9 @@ def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
 
 
 def test_a_long_session_has_few_points_and_all_events() -> None:
-    points = [point(number, 1_000 + number, broken=number % 3 == 0) for number in range(4 * MAX_POINTS)]
+    points = [make_sample(number, 1_000 + number, broken=number % 3 == 0) for number in range(4 * MAX_POINTS)]
     ids = list_required_requests(points)
-    fillings = {id_: filling(user=1_000) for id_ in ids}
+    fillings = {id_: make_contents(user=1_000) for id_ in ids}
     chart = build_window_chart(points, fillings, {})
 
     assert chart is not None
@@ -141,12 +141,15 @@ def test_a_long_session_has_few_points_and_all_events() -> None:
 
 
 def test_the_current_window_is_unknown_if_the_last_request_was_not_counted() -> None:
-    assert describe_current_window([point(0), point(1, None)], {"r0": filling(system=500)}) is None
+    assert (
+        describe_current_window([make_sample(0), make_sample(1, None)], {"r0": make_contents(system=500)})
+        is None
+    )
 
 
 def test_the_current_window_is_that_of_the_last_request() -> None:
-    points = [point(0), point(1, 2_000)]
-    full = describe_current_window(points, {"r1": filling(system=500, nobody_knows_it=1_000)})
+    points = [make_sample(0), make_sample(1, 2_000)]
+    full = describe_current_window(points, {"r1": make_contents(system=500, nobody_knows_it=1_000)})
 
     assert full is not None
     assert (full.tokens, full.share, full.exact, full.reserved_tokens) == (2_000, 0.5, True, 300)

@@ -16,59 +16,61 @@ from tests.support.clients.dashboard import NOW, Looking, looking, read
 from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
 from tests.support.stores.records import COMPACTION, FAILED_COMPACTION, TRACE
 
-EVIL = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
+MALICIOUS_NAME = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
 
 
 @pytest.fixture
-async def look(tmp_path: Path) -> AsyncIterator[Looking]:
-    async with looking(tmp_path) as found:
-        yield found
+async def dashboard(tmp_path: Path) -> AsyncIterator[Looking]:
+    async with looking(tmp_path) as result:
+        yield result
 
 
-def asked(session_id: str, **said: object) -> Trace:
-    return replace(TRACE, id=f"of {session_id}", session_id=session_id, **{"at": NOW - 60, **said})
+def make_trace(session_id: str, **value: object) -> Trace:
+    return replace(TRACE, id=f"of {session_id}", session_id=session_id, **{"at": NOW - 60, **value})
 
 
-async def billed(
-    look: Looking, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
+async def record_charges(
+    dashboard: Looking, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
 ) -> None:
     call = replace(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
-    entry = replace(CHARGE, call=call, dollars=None if dollars is None else Decimal(dollars))
-    await settle_one(look.store.ledger, entry, accounts=list_accounts(call))
+    make_charge = replace(CHARGE, call=call, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(dashboard.store.ledger, make_charge, accounts=list_accounts(call))
 
 
-def listed(page: str) -> list[str]:
+def listed_sessions(page: str) -> list[str]:
     """Return the sessions of a page, from their links."""
     return re.findall(r'<a class="code" href="/-/sessions/([^"]*)"', page)
 
 
-async def test_an_empty_store_explains_the_list(look: Looking) -> None:
-    text = await look.text("/-/sessions")
+async def test_an_empty_store_explains_the_list(dashboard: Looking) -> None:
+    text = await dashboard.text("/-/sessions")
 
     assert "No request has gone through this gateway yet" in text
-    assert "No session is of this kind" in await look.text("/-/sessions?agent=nobody")
+    assert "No session is of this kind" in await dashboard.text("/-/sessions?agent=nobody")
 
 
-async def test_a_row_shows_requests_and_costs(look: Looking) -> None:
-    await look.store.traces.save([asked("s"), replace(asked("s"), id="b", status=529, broke=None)])
-    await billed(look, "s", "0.05")
-    await look.store.compactions.record(COMPACTION, (), lease=None)
-    await look.store.compactions.record(FAILED_COMPACTION, (), lease=None)
-    text = await look.text("/-/sessions")
+async def test_a_row_shows_requests_and_costs(dashboard: Looking) -> None:
+    await dashboard.store.traces.save(
+        [make_trace("s"), replace(make_trace("s"), id="b", status=529, broke=None)]
+    )
+    await record_charges(dashboard, "s", "0.05")
+    await dashboard.store.compactions.record(COMPACTION, (), lease=None)
+    await dashboard.store.compactions.record(FAILED_COMPACTION, (), lease=None)
+    text = await dashboard.text("/-/sessions")
 
     assert "1 session;" in text
-    for told in ("ana", "claude-opus-5-5", "1 min ago", "2 1 failed", "17.3% of 200k", "98.1%", "$0.05"):
-        assert told in text
+    for expected in ("ana", "claude-opus-5-5", "1 min ago", "2 1 failed", "17.3% of 200k", "98.1%", "$0.05"):
+        assert expected in text
     row = text[text.index("Folds s ") :]
     assert row.endswith("$0.153 1 1 1 failed"), "saved; breaks; folds"
 
 
-async def test_unknown_values_are_not_zero(look: Looking) -> None:
-    await look.store.traces.save(
-        [asked("uncounted", tokens=None, at=NOW - 2), asked("unwindowed", window_tokens=None)]
+async def test_unknown_values_are_not_zero(dashboard: Looking) -> None:
+    await dashboard.store.traces.save(
+        [make_trace("uncounted", tokens=None, at=NOW - 2), make_trace("unwindowed", window_tokens=None)]
     )
-    await billed(look, "uncounted", None)
-    text = await look.text("/-/sessions")
+    await record_charges(dashboard, "uncounted", None)
+    text = await dashboard.text("/-/sessions")
 
     assert "unknown" in text
     assert "34.6k of an unknown window" in text or "34.7k of an unknown window" in text
@@ -89,63 +91,70 @@ async def test_unknown_values_are_not_zero(look: Looking) -> None:
         ("agent=bo&id=n", []),
     ],
 )
-async def test_filters_are_applied_by_the_database(look: Looking, query: str, expected: list[str]) -> None:
-    told = [("new", 10, "ana", "0.1"), ("mid", 7_200, "bo", "0.2"), ("old", 200_000, "ana", "3")]
-    await look.store.traces.save([asked(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in told])
-    for id_, ago, agent, dollars in told:
-        await billed(look, id_, dollars, at=NOW - ago, agent=agent)
+async def test_filters_are_applied_by_the_database(dashboard: Looking, query: str, expected: list[str]) -> None:
+    rows = [("new", 10, "ana", "0.1"), ("mid", 7_200, "bo", "0.2"), ("old", 200_000, "ana", "3")]
+    await dashboard.store.traces.save(
+        [make_trace(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in rows]
+    )
+    for id_, ago, agent, dollars in rows:
+        await record_charges(dashboard, id_, dollars, at=NOW - ago, agent=agent)
 
-    assert listed(await look.page(f"/-/sessions?{query}")) == expected
+    assert listed_sessions(await dashboard.page(f"/-/sessions?{query}")) == expected
 
 
-async def test_pages_link_forward_and_back_and_keep_the_filter(look: Looking) -> None:
+async def test_pages_link_forward_and_back_and_keep_the_filter(dashboard: Looking) -> None:
     many = 2 * SESSIONS_PER_PAGE + 5
-    await look.store.traces.save([asked(f"s{at:03}", at=NOW - at) for at in range(many)])
-    first = await look.page("/-/sessions?agent=ana")
+    await dashboard.store.traces.save([make_trace(f"s{at:03}", at=NOW - at) for at in range(many)])
+    first = await dashboard.page("/-/sessions?agent=ana")
     (to_second,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
-    second = await look.page(f"/-/sessions{to_second.replace('&amp;', '&')}")
+    second = await dashboard.page(f"/-/sessions{to_second.replace('&amp;', '&')}")
     (to_third,) = re.findall(r'href="(\?[^"]*)" rel="next"', second)
-    third = await look.page(f"/-/sessions{to_third.replace('&amp;', '&')}")
+    third = await dashboard.page(f"/-/sessions{to_third.replace('&amp;', '&')}")
     (back,) = re.findall(r'href="(\?[^"]*)" rel="prev"', third)
 
     assert "105 sessions of this kind, 50 of them here" in read(first)
     assert "agent=ana" in to_second
     assert 'rel="prev"' not in first
-    assert listed(first) + listed(second) + listed(third) == [f"s{at:03}" for at in range(many)]
+    assert listed_sessions(first) + listed_sessions(second) + listed_sessions(third) == [
+        f"s{at:03}" for at in range(many)
+    ]
     assert 'rel="next"' not in third
-    again = await look.page(f"/-/sessions{back.replace('&amp;', '&')}")
-    assert listed(again) == listed(second)
+    again = await dashboard.page(f"/-/sessions{back.replace('&amp;', '&')}")
+    assert listed_sessions(again) == listed_sessions(second)
     assert 'rel="prev"' in again
     assert 'rel="next"' in again
     assert "First page" in read(again)
 
 
 @pytest.mark.parametrize("order", ["newest", "dearest"])
-async def test_the_next_page_is_stable_while_sessions_change(look: Looking, order: str) -> None:
+async def test_the_next_page_is_stable_while_sessions_change(dashboard: Looking, order: str) -> None:
     for at in range(SESSIONS_PER_PAGE + 2):
-        await billed(look, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
-    first = await look.page(f"/-/sessions?order={order}")
+        await record_charges(dashboard, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
+    first = await dashboard.page(f"/-/sessions?order={order}")
     (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
     again = replace(CALL, id="again", session_id=f"s{SESSIONS_PER_PAGE - 1:03}", at=NOW + 1)
-    await settle_one(look.store.ledger, replace(CHARGE, call=again, dollars=Decimal(1_000)), accounts=())
-    second = await look.page(f"/-/sessions{following.replace('&amp;', '&')}")
+    await settle_one(dashboard.store.ledger, replace(CHARGE, call=again, dollars=Decimal(1_000)), accounts=())
+    second = await dashboard.page(f"/-/sessions{following.replace('&amp;', '&')}")
 
-    assert listed(second) == [f"s{SESSIONS_PER_PAGE:03}", f"s{SESSIONS_PER_PAGE + 1:03}"]
+    assert listed_sessions(second) == [f"s{SESSIONS_PER_PAGE:03}", f"s{SESSIONS_PER_PAGE + 1:03}"]
 
 
-async def test_names_are_escaped_and_link_to_their_sessions(look: Looking) -> None:
+async def test_names_are_escaped_and_link_to_their_sessions(dashboard: Looking) -> None:
     long = "n" * 240
-    await look.store.traces.save(
-        [asked(EVIL, agent=EVIL, model=EVIL), asked(long, agent=long, model="m" * 500)]
+    await dashboard.store.traces.save(
+        [
+            make_trace(MALICIOUS_NAME, agent=MALICIOUS_NAME, model=MALICIOUS_NAME),
+            make_trace(long, agent=long, model="m" * 500),
+        ]
     )
-    page = await look.page("/-/sessions")
+    page = await dashboard.page("/-/sessions")
 
     assert "<script>alert" not in page
-    assert set(listed(page)) == {quote(EVIL, safe=""), long}
-    for name in (EVIL, long):
-        assert (await look.client.get(f"/-/sessions/{quote(name, safe='')}")).status_code == 200
-    filtered = await look.page(f"/-/sessions?agent={quote(EVIL, safe='')}")
-    assert listed(filtered) == [quote(EVIL, safe="")]
+    assert set(listed_sessions(page)) == {quote(MALICIOUS_NAME, safe=""), long}
+    for name in (MALICIOUS_NAME, long):
+        assert (await dashboard.client.get(f"/-/sessions/{quote(name, safe='')}")).status_code == 200
+    filtered = await dashboard.page(f"/-/sessions?agent={quote(MALICIOUS_NAME, safe='')}")
+    assert listed_sessions(filtered) == [quote(MALICIOUS_NAME, safe="")]
     assert "<script>alert" not in filtered
 
 
@@ -163,5 +172,5 @@ async def test_names_are_escaped_and_link_to_their_sessions(look: Looking) -> No
         ("id=%00", "cannot be kept"),
     ],
 )
-async def test_invalid_queries_are_reported(look: Looking, query: str, problem: str) -> None:
-    assert problem in await look.text(f"/-/sessions?{query}", status=400)
+async def test_invalid_queries_are_reported(dashboard: Looking, query: str, problem: str) -> None:
+    assert problem in await dashboard.text(f"/-/sessions?{query}", status=400)
