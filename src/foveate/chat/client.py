@@ -1,13 +1,12 @@
 """In-process client of the gateway's ASGI app."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from foveate.gateway.request import Receive, Scope, Send
+from foveate.gateway.request import AsgiApp, Receive, Scope
 
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Message = MutableMapping[str, Any]
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
@@ -51,14 +50,15 @@ from foveate.gateway.body.memory import BodyMemory, BodyReservation
 from foveate.gateway.body.reader import BodyLimits, read_body
 from foveate.gateway.endpoints import SIGNED_FAMILIES, ApiFamily, Endpoint, Operation, normalize_slashes
 from foveate.gateway.error_responses import build_error_response, classify_audience, log_reason, may_retry
-from foveate.gateway.headers import KEY_HEADERS, Headers, forward_request_headers, signed_header_names
+from foveate.gateway.headers import Headers, forward_request_headers, signed_header_names
 from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn
 from foveate.gateway.model_name import find_requested_model, read_model, replace_body_model, replace_path_model
 from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER, RequestObserver
-from foveate.gateway.own_calls import find_azure_endpoint, find_google_endpoint
+from foveate.gateway.own_calls import find_summary_endpoint
 from foveate.gateway.request import (
     KIND_HEADER,
     SESSION_HEADER,
+    AsgiApp,
     IncomingRequest,
     Receive,
     Scope,
@@ -80,13 +80,6 @@ PAGES_PREFIX = "/-/"
 _MAX_ERROR_BYTES = 64 * 1024
 _EVENT_STREAM = b"text/event-stream"
 _AWS_EVENT_STREAM = b"application/vnd.amazon.eventstream"
-# Headers that a provider needs with every request of a client.
-_SUMMARY_HEADERS = KEY_HEADERS | {
-    b"anthropic-version",
-    b"anthropic-beta",
-    b"openai-organization",
-    b"openai-project",
-}
 
 # Operations that the engine parses, checks against caps and charges.
 _PARSED_OPERATIONS = frozenset((Operation.GENERATE, Operation.EMBEDDINGS, Operation.COUNT_TOKENS))
@@ -95,15 +88,9 @@ _ERROR_HEADERS: Mapping[type[FoveateError], Headers] = {
     WebSocketRefused: ((b"upgrade", b"HTTP/1.1"),),
     MethodRefused: ((b"allow", ", ".join(ALLOWED_METHODS).encode()),),
 }
-_SUMMARY_PATHS = {
-    Format.ANTHROPIC: "/v1/messages",
-    Format.CHAT: "/v1/chat/completions",
-    Format.RESPONSES: "/v1/responses",
-}
 _CONVERSATION_PATH = re.compile(r"/v1/conversations/([^/]+)")
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _Relay = Callable[[IncomingRequest, RouteMatch, Exchange, ClientResponse, ThreadTurn | None], Awaitable[bytes]]
 
 
@@ -626,7 +613,7 @@ def _build_routed_request(
         betas=request.headers.get("anthropic-beta", ""),
         find_endpoint=None
         if request.endpoint.family in SIGNED_FAMILIES
-        else lambda: _find_summary_endpoint(request, route.upstream, api_format, name),
+        else lambda: find_summary_endpoint(request, route.upstream, api_format, name),
         limits=limits,
         keeps_response=keeps_answer,
         is_subscription=is_subscription(request, route.upstream),
@@ -637,36 +624,3 @@ def _build_routed_request(
 def _is_sent_unchanged(request: IncomingRequest, upstream: Upstream) -> bool:
     """Whether a request is sent byte for byte, because its client signed it and the gateway does not sign."""
     return request.endpoint.family in SIGNED_FAMILIES and replacement_key_headers(request, upstream) is None
-
-
-def _find_summary_endpoint(
-    request: IncomingRequest, upstream: Upstream, api_format: Format, model: str
-) -> SummarizerEndpoint:
-    """Find the endpoint for summaries of a session, with the credentials that its requests use.
-
-    `model` is the name of the client's model at the upstream; empty if the engine uses the same name.
-    """
-    if request.endpoint.family is ApiFamily.GEMINI:
-        return find_google_endpoint(request, upstream, model)
-    if request.endpoint.family is ApiFamily.AZURE:
-        return find_azure_endpoint(request, upstream, model)
-    path = _SUMMARY_PATHS.get(api_format)
-    if path is None:
-        path, api_format = _SUMMARY_PATHS[Format.CHAT], Format.CHAT
-    client_headers = [(name, value) for name, value in request.raw_headers if name in _SUMMARY_HEADERS]
-    key = replacement_key_headers(request, upstream)
-    pairs = (
-        client_headers
-        if key is None
-        else [*(pair for pair in client_headers if pair[0] not in KEY_HEADERS), *key]
-    )
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-    if (betas := request.headers.get("anthropic-beta")) is not None:  # all lines joined
-        headers["anthropic-beta"] = betas
-    return SummarizerEndpoint(
-        url=upstream.url(path),
-        api_format=api_format,
-        headers=headers,
-        model=model,
-        reuse_connection=upstream.reuse,
-    )

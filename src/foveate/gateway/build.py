@@ -32,12 +32,13 @@ from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import ObservedAdmission, adopt_orphans
 from foveate.engine.steps.sections import InjectSections
 from foveate.errors import FoveateError
-from foveate.gateway.app import AsgiApp, Gateway, GatewayOptions
+from foveate.gateway.app import Gateway, GatewayOptions
 from foveate.gateway.auth.admin import guard_pages, is_loopback
 from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.observability.health import health_to_json
 from foveate.gateway.observability.instrumentation import Instrumentation, ObservedParts
 from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER
+from foveate.gateway.request import AsgiApp
 from foveate.http import JsonClient
 from foveate.http.pool import ConnectionPool, Timeouts
 from foveate.prompt_cache.beta_header import VARIABLE as BETA_VARIABLE

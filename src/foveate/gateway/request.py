@@ -19,6 +19,7 @@ from foveate.model import Format
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 AGENT_HEADER = "x-foveate-agent"
 SESSION_HEADER = "x-foveate-session"

@@ -13,7 +13,7 @@ from foveate.engine.metrics.registry import Sample
 from foveate.engine.sections.sources import SectionSources
 from foveate.gateway.app import PAGES_PREFIX
 from foveate.gateway.config import ResolvedConfig, describe_settings
-from foveate.gateway.observability.health import AsgiApp
+from foveate.gateway.request import AsgiApp
 from foveate.store import Store
 from foveate.web.app import ROOT_PATH, create_app
 from foveate.web.data import ConfigSnapshot, GatewayData

@@ -7,7 +7,7 @@ import pytest
 
 from foveate.gateway.auth.keys import generate_key
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.own_calls import find_azure_endpoint, find_google_endpoint
+from foveate.gateway.own_calls import find_summary_endpoint
 from foveate.gateway.request import IncomingRequest, parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 from foveate.model import Format
@@ -39,7 +39,9 @@ def make_request(query: str = "", **headers: str) -> IncomingRequest:
 def test_googles_chat_endpoint_gets_the_clients_credential_or_the_gateways(
     incoming_request: IncomingRequest, credential: str
 ) -> None:
-    endpoint = find_google_endpoint(incoming_request, replace(GOOGLE, key="ours"), "gemini-3-pro")
+    endpoint = find_summary_endpoint(
+        incoming_request, replace(GOOGLE, key="ours"), incoming_request.api_format, "gemini-3-pro"
+    )
 
     assert endpoint.url == "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
     assert (endpoint.api_format, endpoint.headers["authorization"]) == (Format.CHAT, credential)
@@ -80,7 +82,10 @@ def test_azure_is_called_at_the_clients_own_endpoint_and_format(
     scope = {"method": "POST", "path": path, "raw_path": raw_path, "query_string": query.encode()}
     theirs = parse_request({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
     ours = parse_request({**scope, "headers": [(b"api-key", generate_key().encode())]})
-    endpoints = [find_azure_endpoint(incoming_request, azure, "house") for incoming_request in (theirs, ours)]
+    endpoints = [
+        find_summary_endpoint(incoming_request, azure, incoming_request.api_format, "house")
+        for incoming_request in (theirs, ours)
+    ]
 
     for endpoint in endpoints:
         assert endpoint.url == f"https://h.openai.azure.com{url}"

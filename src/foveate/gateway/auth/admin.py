@@ -12,8 +12,8 @@ from ipaddress import ip_address
 import msgspec
 
 from foveate.gateway.auth.keys import Keys
-from foveate.gateway.observability.health import DETAILS_SCOPE_KEY, PUBLIC_PATHS, AsgiApp
-from foveate.gateway.request import GATEWAY_KEY_HEADER, KEY_PREFIX, Receive, Scope, Send
+from foveate.gateway.observability.health import DETAILS_SCOPE_KEY, PUBLIC_PATHS
+from foveate.gateway.request import GATEWAY_KEY_HEADER, KEY_PREFIX, AsgiApp, Receive, Scope, Send
 from foveate.web.viewer import ADMIN, Viewer, set_viewer
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

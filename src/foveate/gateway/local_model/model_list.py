@@ -1,6 +1,6 @@
 """Adds the local model to the list of models."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import msgspec
@@ -13,9 +13,7 @@ from foveate.gateway.observability.request_observer import (
     RequestObserver,
     observe_response,
 )
-from foveate.gateway.request import Receive, Scope, Send, parse_request
-
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+from foveate.gateway.request import AsgiApp, Receive, Scope, Send, parse_request
 
 _LIST_PATH = "/v1/models"
 # An arbitrary date; the weights are older.

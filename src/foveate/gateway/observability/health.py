@@ -14,9 +14,7 @@ import msgspec
 
 from foveate.engine.metrics.registry import Sample, render_metrics
 from foveate.errors import BadSetting, FoveateError
-from foveate.gateway.request import Receive, Scope, Send
-
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+from foveate.gateway.request import AsgiApp, Receive, Scope, Send
 
 HEALTH_PATH, READY_PATH, METRICS_PATH = "/health", "/ready", "/metrics"
 # Browsers request it by themselves, with the key of a page; it must not reach a provider.

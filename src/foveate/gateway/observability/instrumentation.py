@@ -14,9 +14,10 @@ from foveate.engine.metrics.collector import MetricsCollector, WorkspaceCacheCou
 from foveate.engine.metrics.registry import Sample, merge_samples
 from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.observability import access_log, worker_metrics
-from foveate.gateway.observability.health import AsgiApp, HealthStatus, build_health_pages, probe_store
+from foveate.gateway.observability.health import HealthStatus, build_health_pages, probe_store
 from foveate.gateway.observability.otel import Telemetry, create_telemetry
 from foveate.gateway.observability.request_observer import RequestRecorder
+from foveate.gateway.request import AsgiApp
 
 _LOG = logging.getLogger(__name__)
 

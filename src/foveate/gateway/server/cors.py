@@ -1,6 +1,6 @@
 """CORS: browsers may call the gateway only from its own pages and from listed origins."""
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from foveate.formats.response.errors import make_status_error
@@ -10,9 +10,7 @@ from foveate.gateway.observability.request_observer import (
     RequestObserver,
     observe_response,
 )
-from foveate.gateway.request import Receive, Scope, Send
-
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+from foveate.gateway.request import AsgiApp, Receive, Scope, Send
 
 _ANY_ORIGIN = "*"
 _ORIGIN = b"origin"

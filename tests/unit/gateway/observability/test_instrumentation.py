@@ -19,9 +19,10 @@ from foveate.errors import StoreUnavailable
 from foveate.gateway.config import ResolvedConfig, resolve_config
 from foveate.gateway.observability import worker_metrics
 from foveate.gateway.observability.access_log import LogWriter
-from foveate.gateway.observability.health import DETAILS_SCOPE_KEY, AsgiApp
+from foveate.gateway.observability.health import DETAILS_SCOPE_KEY
 from foveate.gateway.observability.instrumentation import Instrumentation, ObservedParts
 from foveate.gateway.observability.otel import Telemetry
+from foveate.gateway.request import AsgiApp
 
 
 class Store:
