@@ -71,7 +71,7 @@ from foveate.gateway.routing import KNOWN_UPSTREAMS, RouteMatch, Routing, Upstre
 from foveate.gateway.server.protocol import CYCLE_SCOPE_KEY, RequestConnection
 from foveate.http.pool import ConnectionPool, HttpResponse, parse_url
 from foveate.model import Format
-from foveate.session.client_names import NAMING_HEADERS as NAMING_HEADERS
+from foveate.session.client_names import NAMING_HEADERS
 from foveate.session.counting import run_in_thread_if_large
 
 PAGES_PREFIX = "/-/"
@@ -368,7 +368,7 @@ class Gateway:
                 reservation.grow(len(turn.body))
                 request, body = turn.request, turn.body
             routed_request = _build_routed_request(
-                request, api_format, agent, body, route, model, options.limits, keeps_answer=turn is not None
+                request, api_format, agent, body, route, model, options.limits, keeps_response=turn is not None
             )
             client_response.exchange = exchange = await prepare(routed_request)
             await self._run_exchange(exchange, relay, request, route, client_response, turn)
@@ -385,12 +385,12 @@ class Gateway:
         client_response: ClientResponse,
         turn: ThreadTurn | None,
     ) -> None:
-        is_broken = True
+        is_interrupted = True
         try:
             last_chunk = await relay(request, route, exchange, client_response, turn)
             if turn is not None and not exchange.is_streaming:
                 await turn.finish(exchange)
-            is_broken = False
+            is_interrupted = False
         except KeyRefused:
             exchange.mark_unsent()
             raise
@@ -399,8 +399,8 @@ class Gateway:
                 exchange.mark_unsent()
             raise
         finally:
-            exchange.finish(is_interrupted=is_broken)
-            if is_broken:
+            exchange.finish(is_interrupted=is_interrupted)
+            if is_interrupted:
                 await exchange.wait_until_completed()  # release the reservation before the client retries
         await client_response.finish(last_chunk)
 
@@ -433,11 +433,9 @@ class Gateway:
         _turn: ThreadTurn | None,
     ) -> bytes:
         """Relay a token count, or answer with a local count if the upstream has no counting endpoint."""
-        upstream_request, local_count, endpoint = (
-            exchange.upstream_request,
-            build_count_response(exchange),
-            (route.upstream, exchange.incoming.api_format),
-        )
+        upstream_request = exchange.upstream_request
+        local_count = build_count_response(exchange)
+        endpoint = (route.upstream, exchange.incoming.api_format)
         if local_count is None or not self._upstreams_without_counts.contains(*endpoint):
             async with await self._send_upstream(
                 request, route, upstream_request.body, upstream_request.headers, reads_response=True
@@ -552,25 +550,29 @@ async def _relay_body(
     """
     content_type = upstream_response.header(b"content-type") or b""
     is_framed = content_type.startswith(_AWS_EVENT_STREAM)
-    streams = (
+    is_streaming = (
         content_type.startswith(_EVENT_STREAM)
         or is_framed
         or (endpoint.is_streaming and 200 <= upstream_response.status < 300)
     )
     exchange.on_response_start(
-        upstream_response.status, is_streaming=streams, is_framed=is_framed, headers=upstream_response.headers
+        upstream_response.status,
+        is_streaming=is_streaming,
+        is_framed=is_framed,
+        headers=upstream_response.headers,
     )
     await client_response.start(upstream_response, is_changed=exchange.changes_response)
-    streams = exchange.is_streaming
+    is_streaming = exchange.is_streaming
     pending = exchange.on_chunk(error_body) if error_body else b""
     try:
         while chunk := await upstream_response.read_chunk():
             if pending:
                 await client_response.send_chunk(pending)
             pending = exchange.on_chunk(chunk)
-            if turn is not None and streams and exchange.has_ended:
+            if turn is not None and is_streaming and exchange.has_ended:
                 await turn.finish(exchange)
-            if pending and (streams or pending.isspace()):  # some providers send whitespace as a keep-alive
+            # Some providers send whitespace as a keep-alive.
+            if pending and (is_streaming or pending.isspace()):
                 await client_response.send_chunk(pending)
                 pending = b""
     except UpstreamError:
@@ -589,7 +591,7 @@ def _build_routed_request(
     model: str,
     limits: RequestLimits,
     *,
-    keeps_answer: bool = False,
+    keeps_response: bool = False,
 ) -> RoutedRequest:
     # The engine uses `served_model` instead of this name, which only the upstream knows.
     name = (route.model or model) if route.served_model else ""
@@ -615,7 +617,7 @@ def _build_routed_request(
         if request.endpoint.family in SIGNED_FAMILIES
         else lambda: find_summary_endpoint(request, route.upstream, api_format, name),
         limits=limits,
-        keeps_response=keeps_answer,
+        keeps_response=keeps_response,
         is_subscription=is_subscription(request, route.upstream),
         cost_headers=cost_headers(request.raw_headers),
     )

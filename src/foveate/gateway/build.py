@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from foveate.config.settings import TimeoutSettings as Waits
+from foveate.config.settings import TimeoutSettings
 from foveate.cost.admission import AdmissionOptions
 from foveate.engine.background.cache_misses import CacheMissDetector
 from foveate.engine.background.compaction import SessionCompactor
@@ -105,7 +105,7 @@ _MAX_SENDS = 4
 _MAX_RAISED_SECONDS = 172_800.0
 
 
-def admission_options(timeouts: Waits) -> AdmissionOptions:
+def admission_options(timeouts: TimeoutSettings) -> AdmissionOptions:
     """Return reservation lifetimes that are longer than any call can take.
 
     A call is sent again if the provider rejects our breakpoints or one of our parameters.
@@ -116,7 +116,7 @@ def admission_options(timeouts: Waits) -> AdmissionOptions:
     return AdmissionOptions(lifetime_seconds=max_seconds + _MARGIN_SECONDS)
 
 
-def upstream_timeouts(timeouts: Waits, *, lifetime_seconds: float) -> Timeouts:
+def upstream_timeouts(timeouts: TimeoutSettings, *, lifetime_seconds: float) -> Timeouts:
     """Return the configured timeouts, limited so that no call outlives its reservation."""
     covered_seconds = (lifetime_seconds - _MARGIN_SECONDS) / _MAX_SENDS - timeouts.connect_seconds
     return Timeouts(
@@ -134,6 +134,7 @@ def _build_web_ui(
     sources: SectionSources,
     clock: Callable[[], float],
 ) -> dict[str, AsgiApp]:
+    # Importing it takes a tenth of a second, and only a served gateway needs it.
     from foveate.gateway.web_ui import build_web_ui
 
     async def health() -> Mapping[str, Any]:
@@ -192,7 +193,7 @@ async def open_gateway(
         if runs_retention
         else nullcontext(),
     ):
-        reservation_options, applied_timeouts = admission_options(timeouts), list[Waits]()
+        reservation_options, applied_timeouts = admission_options(timeouts), list[TimeoutSettings]()
 
         def options() -> GatewayOptions:
             config = current_config()
@@ -227,28 +228,28 @@ async def open_gateway(
             clock=clock,
             on_result=observer.on_compaction,
         )
-        asking = RemoteCounter(admission, clock)
-        remembered = SessionStates()
-        pings = KeepAliveScheduler(
+        remote_counter = RemoteCounter(admission, clock)
+        session_states = SessionStates()
+        keep_alive = KeepAliveScheduler(
             client,
             admission,
             lambda: current_config().cost,
             lambda agent: current_config().agents(agent),
-            remembered,
+            session_states,
             clock=clock,
         )
         sources = SectionSources()
-        warm_up_task = asyncio.ensure_future(sources.preload(_list_configured_sections(current_config())))
+        preload_task = asyncio.ensure_future(sources.preload(_list_configured_sections(current_config())))
         tracing = SaveTraces(store.traces)
         calibrations = await load_calibrations(store.calibrations)
-        calibration_recorder = SaveCalibrations(store.calibrations, calibrations, clock=clock)
+        save_calibrations = SaveCalibrations(store.calibrations, calibrations, clock=clock)
         prefix_logs = await load_prefix_logs(store.prefix_reuse)
         save_reuse = SaveReuse(store.prefix_reuse, prefix_logs, clock=clock)
         rate_limits = SaveRateLimits(store.rate_limits, clock=clock)
-        breaks = CacheMissDetector(
+        cache_misses = CacheMissDetector(
             lambda: current_config().cost, observer=observer, on_miss=tracing.add_cache_miss
         )
-        keeping = RequestArchiver(
+        request_archiver = RequestArchiver(
             store.request_archive, lambda: current_config().settings.keep_requests, clock=clock
         )
         engine = build_engine(
@@ -261,14 +262,14 @@ async def open_gateway(
             spending=lambda: current_config().cost,
             observer=observer,
             beta_override=environment.get(BETA_VARIABLE),
-            remote_counter=asking,
-            session_states=remembered,
-            keep_alive=pings,
-            cache_misses=breaks,
-            request_archive=keeping,
+            remote_counter=remote_counter,
+            session_states=session_states,
+            keep_alive=keep_alive,
+            cache_misses=cache_misses,
+            request_archive=request_archiver,
             tracing=tracing,
             calibrations=calibrations,
-            save_calibrations=calibration_recorder,
+            save_calibrations=save_calibrations,
             prefix_logs=prefix_logs,
             save_reuse=save_reuse,
             rate_limits=rate_limits,
@@ -278,7 +279,7 @@ async def open_gateway(
                 sources,
                 SpendingSource(
                     caps=lambda: current_config().cost.caps,
-                    read_standings=lambda accounts, config: store.ledger.get_balances(accounts, now=config),
+                    read_standings=lambda accounts, now: store.ledger.get_balances(accounts, now=now),
                 ),
             ),
         )
@@ -328,15 +329,15 @@ async def open_gateway(
                 adoption_task.cancel()
                 await asyncio.wait([adoption_task])
             await compactor.close()
-            await breaks.close()
-            await keeping.close()
+            await cache_misses.close()
+            await request_archiver.close()
             await tracing.close()
-            await calibration_recorder.close()
+            await save_calibrations.close()
             await save_reuse.close()
             await rate_limits.close()
-            await pings.close()
-            await asking.close()
-            warm_up_task.cancel()
+            await keep_alive.close()
+            await remote_counter.close()
+            preload_task.cancel()
             sources.close()
             await admission.close()
             if outbox is not None and write_ahead_log is not None:
