@@ -64,7 +64,7 @@ class SpendingTotals:
     possibly_charged_dollars: Decimal = _ZERO
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.requests and not self.calls
 
     @property
@@ -87,7 +87,7 @@ class SpendingTotals:
         return self.hits.level()
 
     @property
-    def failed_part(self) -> float | None:
+    def failed_share(self) -> float | None:
         return self.failed / self.requests if self.requests else None
 
 

@@ -75,10 +75,10 @@ def test_the_hit_ratio_covers_only_main_requests() -> None:
 
 def test_empty_totals_have_no_ratio_and_no_cost() -> None:
     assert sum_spending([]) == NO_SPENDING == SpendingTotals()
-    assert NO_SPENDING.is_nothing
+    assert NO_SPENDING.is_empty
     assert NO_SPENDING.paid == 0
     assert NO_SPENDING.ratio is None
-    assert NO_SPENDING.failed_part is None
+    assert NO_SPENDING.failed_share is None
     assert NO_SPENDING.level is HitRatioLevel.UNKNOWN
 
 

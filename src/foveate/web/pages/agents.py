@@ -401,8 +401,8 @@ class AgentModel:
 
     name: str
     window_tokens: int | None
-    window_of: str
-    spent: SpendingTotals
+    window_source: str
+    spending: SpendingTotals
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
@@ -464,11 +464,16 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
 
 def _rank_by_cost(rows: TotalsRows) -> Mapping[str, int]:
     """Rank agents by spending, then by requests."""
-    spent: dict[str, tuple[Decimal, int]] = {}
+    negative_spending: dict[str, tuple[Decimal, int]] = {}
     for (agent, *_), totals in rows:
-        dollars, requests = spent.get(agent, (Decimal(0), 0))
-        spent[agent] = dollars - totals.dollars, requests - totals.requests
-    return {agent: rank for rank, agent in enumerate(sorted(spent, key=lambda name: (spent[name], name)))}
+        dollars, requests = negative_spending.get(agent, (Decimal(0), 0))
+        negative_spending[agent] = dollars - totals.dollars, requests - totals.requests
+    return {
+        agent: rank
+        for rank, agent in enumerate(
+            sorted(negative_spending, key=lambda name: (negative_spending[name], name))
+        )
+    }
 
 
 def _group_by_agent(agents: Collection[str], rows: TotalsRows) -> Mapping[str, SpendingTotals]:
@@ -531,7 +536,7 @@ async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPa
             "agent_settings": agent_settings,
             "options": options,
             "today": sum_spending(group_by_first(today).values()),
-            "week": sum_spending(model.spent for model in models),
+            "week": sum_spending(model.spending for model in models),
             "models": models,
             "features": list_features(options, agent_settings, config.settings),
             "caps": await list_agent_cap_usage(
@@ -547,23 +552,35 @@ def _count_keys(agent_settings: AgentSettings | None) -> int:
     return 0 if agent_settings is None else len(agent_settings.keys)
 
 
-def _list_models(options: AgentOptions, spent: Mapping[str, SpendingTotals]) -> Sequence[AgentModel]:
+def _list_models(
+    options: AgentOptions, spending_by_model: Mapping[str, SpendingTotals]
+) -> Sequence[AgentModel]:
     """List the used models, the most expensive first."""
-    order = sorted(spent.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, entry[0]))
+    order = sorted(
+        spending_by_model.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, entry[0])
+    )
     return [_describe_model(options, name, entry) for name, entry in order]
 
 
-def _describe_model(options: AgentOptions, name: str, spent: SpendingTotals) -> AgentModel:
+def _describe_model(options: AgentOptions, name: str, spending: SpendingTotals) -> AgentModel:
     if options.window_tokens is not None:
         return AgentModel(
-            name=name, window_tokens=options.window_tokens, window_of="set for this agent", spent=spent
+            name=name,
+            window_tokens=options.window_tokens,
+            window_source="set for this agent",
+            spending=spending,
         )
     window = find_context_window(name)
     if window is None:
-        return AgentModel(name=name, window_tokens=None, window_of="not known of this model", spent=spent)
+        return AgentModel(
+            name=name, window_tokens=None, window_source="not known of this model", spending=spending
+        )
     kin = "as its kin has it, " if window.inherited else ""
     return AgentModel(
-        name=name, window_tokens=window.tokens, window_of=f"{kin}{window.source}, {window.as_of}", spent=spent
+        name=name,
+        window_tokens=window.tokens,
+        window_source=f"{kin}{window.source}, {window.as_of}",
+        spending=spending,
     )
 
 

@@ -156,18 +156,20 @@ SpendingOverTime = Mapping[str, SpendingTotals]
 """Spending by the units of a time range."""
 
 
-def most_expensive(spent: Mapping[str, SpendingTotals]) -> list[str]:
+def most_expensive(spending_by_name: Mapping[str, SpendingTotals]) -> list[str]:
     """Return the agents or models that get their own colour, the most expensive first."""
-    names = [name for name, spending in spent.items() if not spending.is_nothing]
-    return sorted(names, key=lambda name: (-spent[name].dollars, -spent[name].input_tokens, name))[:MAX_SERIES]
+    names = [name for name, spending in spending_by_name.items() if not spending.is_empty]
+    return sorted(
+        names, key=lambda name: (-spending_by_name[name].dollars, -spending_by_name[name].input_tokens, name)
+    )[:MAX_SERIES]
 
 
 def build_cost_chart(
-    time_range: TimeRange, whole: SpendingOverTime, parts: Mapping[str, SpendingOverTime], by: str
+    time_range: TimeRange, overall: SpendingOverTime, parts: Mapping[str, SpendingOverTime], by: str
 ) -> Chart:
-    """Stack the costs of `parts`; the rest of `whole` is shown as others."""
+    """Stack the costs of `parts`; the rest of `overall` is shown as others."""
     amounts_by_name = {name: _amounts(time_range, part, _dollars) for name, part in parts.items()}
-    total = _amounts(time_range, whole, _dollars)
+    total = _amounts(time_range, overall, _dollars)
     # Parts are read after the whole, and may include newer requests.
     rest = [
         max(Decimal(0), total_amount - sum(column, Decimal(0)))
@@ -191,7 +193,7 @@ def build_cost_chart(
     )
 
 
-def build_savings_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart:
+def build_savings_chart(time_range: TimeRange, overall: SpendingOverTime) -> Chart:
     """Show the simulated savings of each mechanism, and the cost of unplanned cache misses."""
     kinds: dict[str, tuple[Callable[[SpendingTotals], Decimal], str]] = {
         "saved by breakpoints": (lambda spending: spending.saved_by_breakpoints, "three"),
@@ -200,7 +202,7 @@ def build_savings_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart
         "saved by injected context": (lambda spending: spending.saved_by_context, "two"),
         "lost to cache breaks": (lambda spending: spending.lost_dollars, "break"),
     }
-    amounts = {name: _amounts(time_range, whole, amount_of) for name, (amount_of, _) in kinds.items()}
+    amounts = {name: _amounts(time_range, overall, amount_of) for name, (amount_of, _) in kinds.items()}
     texts = [
         f"{name} {format_money(sum(values, Decimal(0)))}" for name, values in amounts.items() if any(values)
     ]
@@ -268,10 +270,13 @@ def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOv
     )
 
 
-def build_requests_chart(time_range: TimeRange, whole: SpendingOverTime) -> Chart:
+def build_requests_chart(time_range: TimeRange, overall: SpendingOverTime) -> Chart:
     """Stack failed requests on successful ones."""
-    spent = [whole.get(group, NO_SPENDING) for group in time_range.groups]
-    requests, failed = sum(spending.requests for spending in spent), sum(spending.failed for spending in spent)
+    values = [overall.get(group, NO_SPENDING) for group in time_range.groups]
+    requests, failed = (
+        sum(spending.requests for spending in values),
+        sum(spending.failed for spending in values),
+    )
     return Chart(
         id="requests",
         title=f"Requests and errors by {time_range.unit}",
@@ -281,10 +286,10 @@ def build_requests_chart(time_range: TimeRange, whole: SpendingOverTime) -> Char
             _bars(
                 time_range,
                 "without an error",
-                [spending.requests - spending.failed for spending in spent],
+                [spending.requests - spending.failed for spending in values],
                 SERIES_COLOURS[0],
             ),
-            _bars(time_range, "failed", [spending.failed for spending in spent], "break"),
+            _bars(time_range, "failed", [spending.failed for spending in values], "break"),
         ],
         unit=Unit.NUMBER,
         stacked=True,
@@ -294,21 +299,21 @@ def build_requests_chart(time_range: TimeRange, whole: SpendingOverTime) -> Char
 def _describe_costs(
     time_range: TimeRange, total: Sequence[Decimal], amounts_by_name: Mapping[str, Sequence[Decimal]]
 ) -> str:
-    spent = sum(total, Decimal(0))
-    if not spent:
+    dollars = sum(total, Decimal(0))
+    if not dollars:
         return f"nothing {time_range.title}"
     peak = max(range(len(total)), key=lambda at: total[at])
     maximum = f"{time_range.labels[peak]} with {format_money(total[peak])}"
-    text = f"{format_money(spent)} {time_range.title}, the most at {maximum}"
+    text = f"{format_money(dollars)} {time_range.title}, the most at {maximum}"
     sums = {name: sum(amounts, Decimal(0)) for name, amounts in amounts_by_name.items()}
     first = max(sums, key=lambda name: sums[name], default=None)
     return text if first is None else f"{text}; {_series_name(first)} has {format_money(sums[first])} of it"
 
 
 def _amounts(
-    time_range: TimeRange, spent: SpendingOverTime, amount_of: Callable[[SpendingTotals], Decimal]
+    time_range: TimeRange, spending: SpendingOverTime, amount_of: Callable[[SpendingTotals], Decimal]
 ) -> list[Decimal]:
-    return [amount_of(spent.get(group, NO_SPENDING)) for group in time_range.groups]
+    return [amount_of(spending.get(group, NO_SPENDING)) for group in time_range.groups]
 
 
 def _columns(
@@ -317,8 +322,8 @@ def _columns(
     return ([amounts[at] for amounts in amounts_by_name.values()] for at in range(len(time_range.groups)))
 
 
-def _dollars(spent: SpendingTotals) -> Decimal:
-    return spent.dollars
+def _dollars(spending: SpendingTotals) -> Decimal:
+    return spending.dollars
 
 
 def _bars(time_range: TimeRange, name: str, amounts: Iterable[Decimal | int], colour: str) -> Series:
@@ -352,7 +357,7 @@ _CATEGORY_TEXTS = {
 @dataclass(frozen=True, slots=True)
 class SpendingRow:
     name: str
-    spent: SpendingTotals
+    spending: SpendingTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +405,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     total = sum_spending(spending.over_time.values())
     charts = await _load_charts(store, time_range, agent, by, spending)
     agent_rows, model_rows, category_rows = await asyncio.to_thread(
-        lambda: [_build_rows(spent) for spent in (spending.agents, spending.models, spending.categories)]
+        lambda: [_build_rows(group) for group in (spending.agents, spending.models, spending.categories)]
     )
     return WebPage(
         template=TEMPLATE,
@@ -478,15 +483,15 @@ async def _load_charts(
 def _build_charts(
     time_range: TimeRange,
     by: TotalsGroup,
-    whole: SpendingOverTime,
+    overall: SpendingOverTime,
     parts: Mapping[str, SpendingOverTime],
     agents: Mapping[str, SpendingOverTime],
 ) -> Sequence[Chart]:
     return (
-        build_cost_chart(time_range, whole, parts, by.value),
-        build_savings_chart(time_range, whole),
+        build_cost_chart(time_range, overall, parts, by.value),
+        build_savings_chart(time_range, overall),
         build_hit_ratio_chart(time_range, agents),
-        build_requests_chart(time_range, whole),
+        build_requests_chart(time_range, overall),
     )
 
 
@@ -512,9 +517,10 @@ def _count_rejections(samples: Iterable[Sample], agent: str | None) -> Mapping[s
     return dict(counts.most_common())
 
 
-def _build_rows(spent: Mapping[str, SpendingTotals]) -> Sequence[SpendingRow]:
+def _build_rows(spending_by_name: Mapping[str, SpendingTotals]) -> Sequence[SpendingRow]:
     """Sort by cost, then by requests."""
     order = sorted(
-        spent.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, -entry[1].calls, entry[0])
+        spending_by_name.items(),
+        key=lambda entry: (-entry[1].dollars, -entry[1].requests, -entry[1].calls, entry[0]),
     )
     return [SpendingRow(name, entry) for name, entry in order[:_MAX_ROWS]]
