@@ -22,7 +22,7 @@ BOOKED = Settlement(outcome=SettlementOutcome.BOOKED)
 DAY = [make_cap(CapScope.DAY, 1)]
 
 
-async def test_without_caps_nothing_is_reserved_and_the_bill_is_booked() -> None:
+async def test_without_caps_nothing_is_reserved_and_the_charge_is_recorded() -> None:
     books = Books()
     ours = admission(books)
 
@@ -49,7 +49,7 @@ async def test_under_a_cap_what_it_may_cost_is_reserved_until_it_is_settled() ->
     assert not books.reserved
 
 
-async def test_a_cap_without_room_refuses_and_names_itself_and_all_the_dollars() -> None:
+async def test_a_cap_without_room_rejects_and_names_itself_and_all_amounts() -> None:
     ours = admission(Books())
     caps = [*DAY, make_cap(CapScope.AGENT, 5), make_cap(CapScope.CALL, 1)]
     await ours.admit(make_call("a"), Decimal("0.5"), caps)
@@ -128,7 +128,7 @@ async def test_what_was_reserved_is_released_and_what_was_not_is_not_asked_for()
     assert books.asked == [f"reserve {CALL.id}", f"release {CALL.id}"]
 
 
-async def test_a_release_that_cannot_be_told_runs_out_by_itself() -> None:
+async def test_a_release_that_cannot_be_written_expires() -> None:
     books = Books()
     ours = admission(books)
     admitted = await ours.admit(CALL, Decimal("0.5"), DAY)
@@ -142,7 +142,7 @@ async def test_a_release_that_cannot_be_told_runs_out_by_itself() -> None:
     assert not ours.problem
 
 
-async def test_a_bill_waits_for_the_ledger_and_is_booked_in_its_turn_when_it_is_back() -> None:
+async def test_a_charge_waits_for_the_ledger_and_is_recorded_when_it_is_back() -> None:
     books, naps = Books(gone=3), Naps()
     ours = admission(books, naps)
 
@@ -165,7 +165,7 @@ async def test_a_bill_waits_for_the_ledger_and_is_booked_in_its_turn_when_it_is_
     assert await ours.close() == ()
 
 
-async def test_no_cap_is_checked_against_accounts_that_bills_are_missing_from() -> None:
+async def test_no_cap_is_checked_while_charges_are_missing_from_accounts() -> None:
     books = Books(gone=2)
     ours = admission(books)
     await ours.settle(make_charge(make_call("a"), "0.8"))
@@ -179,7 +179,7 @@ async def test_no_cap_is_checked_against_accounts_that_bills_are_missing_from() 
     await ours.close()
 
 
-async def test_more_bills_than_can_wait_are_lost_and_told() -> None:
+async def test_more_charges_than_can_wait_are_lost_and_reported() -> None:
     books = Books(gone=2)
     ours = admission(books, most_waiting=2)
 
@@ -200,7 +200,7 @@ async def test_what_waits_is_tried_once_more_on_closing() -> None:
     assert books.booked == ["a", "b"]
 
 
-async def test_a_bill_is_booked_once_also_where_it_is_settled_twice() -> None:
+async def test_a_charge_that_is_settled_twice_is_recorded_once() -> None:
     books = Books()
     ours = admission(books)
 
@@ -216,7 +216,7 @@ async def given_up(work: "asyncio.Task[object]") -> None:
         await work
 
 
-async def test_whoever_gives_up_settling_loses_nothing() -> None:
+async def test_a_cancelled_settlement_loses_nothing() -> None:
     books, naps = Books(pause=asyncio.Event()), Naps()
     ours = admission(books, naps)
 
@@ -230,7 +230,7 @@ async def test_whoever_gives_up_settling_loses_nothing() -> None:
     assert ours.waiting == 0
 
 
-async def test_whoever_gives_up_while_it_is_reserved_for_leaves_nothing_reserved() -> None:
+async def test_a_cancelled_reservation_leaves_nothing_reserved() -> None:
     books, naps = Books(pause=asyncio.Event()), Naps()
     ours = admission(books, naps)
 
@@ -249,7 +249,7 @@ async def test_whoever_gives_up_while_it_is_reserved_for_leaves_nothing_reserved
     await ours.close()
 
 
-async def test_whoever_gives_up_releasing_has_released_all_the_same() -> None:
+async def test_a_cancelled_release_is_completed() -> None:
     books = Books()
     ours = admission(books)
     admitted = await ours.admit(CALL, Decimal("0.5"), DAY)
@@ -264,7 +264,7 @@ async def test_whoever_gives_up_releasing_has_released_all_the_same() -> None:
 
 @settings(max_examples=limit_examples(100))
 @given(st.lists(st.sampled_from(["bill", "outage", "end of a pause", "give up"]), max_size=30))
-def test_every_bill_that_came_is_booked_once_or_told_to_be_lost_whatever_the_ledger_does(
+def test_every_charge_is_recorded_once_or_reported_as_lost(
     steps: list[str],
 ) -> None:
     async def check() -> None:
@@ -297,7 +297,7 @@ def test_every_bill_that_came_is_booked_once_or_told_to_be_lost_whatever_the_led
     asyncio.run(check())
 
 
-async def test_bills_that_have_waited_are_booked_together_before_a_cap_is_checked() -> None:
+async def test_waiting_charges_are_recorded_together_before_a_cap_is_checked() -> None:
     """Defect: each was by itself, and whoever asked first after an outage waited for thousands of them."""
     books = Books(gone=1)
     ours = admission(books, most_waiting=1_000)

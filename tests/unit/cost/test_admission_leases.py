@@ -106,7 +106,7 @@ async def test_after_a_stall_what_was_freed_is_reserved_once_more_and_caps_are_f
     await others.close()
 
 
-async def test_while_nobody_can_say_whether_leases_hold_nothing_is_let_through() -> None:
+async def test_nothing_is_admitted_while_leases_cannot_be_checked() -> None:
     books, time = Books(), Time()
     ours = admission(books, time)
     await ours.admit(CALL, Decimal("0.1"), DAY)
@@ -133,7 +133,7 @@ def _settled_while_the_ledger_is_away(books: Books, _time: Time) -> None:
 
 @pytest.mark.parametrize("meanwhile", [_settled_late, _settled_while_the_ledger_is_away])
 @pytest.mark.parametrize(("ceiling", "charge"), [("0.8", "0.8"), (None, "0")])
-async def test_a_bill_without_a_price_is_charged_what_was_reserved_also_where_that_has_run_out(
+async def test_a_charge_without_a_price_is_the_reserved_amount_even_if_expired(
     meanwhile: Callable[[Books, Time], None], ceiling: str | None, charge: str
 ) -> None:
     """Was charged nothing: the ledger no longer knew what had been reserved."""

@@ -16,7 +16,7 @@ TOTAL = [make_cap(CapScope.TOTAL, 1)]
 BAD = BadOption("that cannot be kept")
 
 
-async def test_a_bill_whose_dollars_cannot_be_kept_is_booked_as_one_of_unknown_price() -> None:
+async def test_a_charge_that_cannot_be_stored_is_recorded_with_unknown_price() -> None:
     """Was lost, and what was reserved for it stayed reserved: a provider had said 1e300 dollars."""
     books = Books(unpriced={CALL.id})
     ours = admission(books)
@@ -38,7 +38,7 @@ async def test_a_bill_whose_dollars_cannot_be_kept_is_booked_as_one_of_unknown_p
 
 
 @pytest.mark.parametrize("problem", [BAD, RuntimeError("that cannot be kept")])
-async def test_a_bill_that_can_never_be_kept_is_counted_and_leaves_nothing_reserved(problem: Exception) -> None:
+async def test_a_charge_that_can_never_be_stored_is_counted_and_released(problem: Exception) -> None:
     books = Books(never={CALL.id: problem})
     ours = admission(books)
     await ours.admit(CALL, Decimal("0.5"), TOTAL)
@@ -52,7 +52,7 @@ async def test_a_bill_that_can_never_be_kept_is_counted_and_leaves_nothing_reser
 
 
 @pytest.mark.parametrize("problem", [BAD, RuntimeError("that cannot be kept")])
-async def test_a_bill_that_can_never_be_kept_does_not_hold_up_those_behind_it(problem: Exception) -> None:
+async def test_a_charge_that_can_never_be_stored_does_not_block_later_ones(problem: Exception) -> None:
     books = Books(gone=1, never={"b": problem}, unpriced={"c"})
     ours = admission(books)
     for id_ in "abcd":
@@ -65,7 +65,7 @@ async def test_a_bill_that_can_never_be_kept_does_not_hold_up_those_behind_it(pr
 
 
 @pytest.mark.parametrize("at", [1e300, -1e300, float("nan"), float("inf"), 1e14])
-async def test_a_time_that_no_calendar_has_is_no_day_and_its_bill_is_counted(at: float) -> None:
+async def test_a_charge_outside_of_the_calendar_is_counted_as_lost(at: float) -> None:
     """Was an OverflowError, which nobody expects."""
     books = Books()
     ours = admission(books)

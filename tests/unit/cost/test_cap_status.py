@@ -78,7 +78,7 @@ CALLS = {("ana", "s", True): 1, ("ana", "t", False): 2, ("bob", "u", True): 4}
         ),
     ],
 )
-async def test_a_cap_is_told_with_its_calls_of_unknown_price_and_no_more_is_asked_for(
+async def test_a_cap_has_its_calls_of_unknown_price_and_nothing_else_is_queried(
     of: Cap, told: list[tuple[tuple[GroupBy, ...], float | None]], unknown: list[int]
 ) -> None:
     ledger = Sums(unknown=CALLS)

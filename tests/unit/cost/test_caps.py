@@ -148,7 +148,7 @@ def test_a_refusal_names_the_cap_and_all_the_dollars(
     )
 
 
-def test_where_only_calls_under_way_stand_in_the_way_one_is_told_to_wait_for_them() -> None:
+def test_a_cap_full_of_reservations_suggests_to_wait() -> None:
     told = make_cap_exceeded(cap(CapScope.SESSION, "5"), standing("1", "3.9"), Decimal("0.2"))
 
     assert told.remedy == "try again when calls under way are done, or raise the cap"
@@ -204,7 +204,7 @@ def test_a_call_that_costs_no_such_dollars_is_refused_also_without_caps(wrong: s
             claim_reservation(caps, CALL, Decimal(wrong))
 
 
-def test_more_than_can_be_kept_is_more_than_any_cap() -> None:
+def test_an_amount_too_large_to_store_exceeds_every_cap() -> None:
     claimed = claim_reservation([cap(CapScope.DAY)], CALL, Decimal("1e30"))
 
     assert claimed
@@ -215,7 +215,7 @@ SUMS = st.decimals("-4000000", "4000000", places=20)
 
 
 @given(SUMS)
-def test_dollars_are_kept_to_the_picodollar_whatever_precision_the_caller_has_set(money: Decimal) -> None:
+def test_dollars_are_exact_to_the_picodollar_in_any_context(money: Decimal) -> None:
     kept = to_picodollars(money)
 
     assert abs(to_dollars(kept) - money) <= Decimal("5e-13")
@@ -228,7 +228,7 @@ def test_picodollars_go_through_dollars_and_back(whole: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["5e6", "-5e6", "NaN", "sNaN", "-Infinity", "1e999999"])
-def test_more_dollars_than_can_be_kept_are_refused(wrong: str) -> None:
+def test_amounts_too_large_to_store_are_rejected(wrong: str) -> None:
     with pytest.raises(OverflowError, match="more than can be kept"):
         to_picodollars(Decimal(wrong))
 

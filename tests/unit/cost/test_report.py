@@ -84,7 +84,7 @@ def test_a_summary_of_unknown_price_is_counted_and_takes_nothing_off() -> None:
     assert (total.saved.compaction, total.unknown_compactions) == (Decimal(1), 2)
 
 
-def test_the_dearest_stands_first_and_days_in_their_order() -> None:
+def test_groups_are_sorted_by_cost_and_days_by_date() -> None:
     days = [added("2026-11-02", "main", dollars="1"), added("2026-11-01", "main", dollars="9")]
     assert [row.group for row in build_report(days, [GroupBy.DAY]).rows] == [("2026-11-01",), ("2026-11-02",)]
 

@@ -144,7 +144,7 @@ def test_a_call_that_foveate_makes_itself_counts_against_its_mechanism(category:
     assert getattr(found, part) == found.total == Decimal("-0.02")
 
 
-def test_a_price_that_the_provider_states_is_kept_and_differences_go_by_token_prices() -> None:
+def test_a_stated_price_is_used_and_differences_follow_token_prices() -> None:
     usage = structs.replace(used(read=10_000), said_dollars=Decimal(7))
 
     found = compare_costs(

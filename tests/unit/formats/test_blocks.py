@@ -148,7 +148,7 @@ def test_the_same_message_at_another_place_is_another_block() -> None:
         (None, None),
     ],
 )
-def test_a_mark_that_does_not_say_how_long_asks_for_the_usual_time(mark: Any, ttl: Ttl | None) -> None:
+def test_a_breakpoint_without_a_ttl_has_the_default(mark: Any, ttl: Ttl | None) -> None:
     block = {"type": "text", "text": "a", "cache_control": mark}
     body = {"model": "claude-4", "messages": [{"role": "user", "content": [block]}], "cache_control": mark}
 
@@ -159,7 +159,7 @@ def test_a_mark_that_does_not_say_how_long_asks_for_the_usual_time(mark: Any, tt
     assert formats.automatic_breakpoint(formats.parse_request(body)) == ttl
 
 
-def test_only_anthropic_marks_a_whole_request() -> None:
+def test_only_anthropic_has_a_breakpoint_on_the_whole_request() -> None:
     body = {"cache_control": SHORT, "messages": [{"role": "user", "content": "a"}]}
 
     assert formats.automatic_breakpoint(formats.parse_request(body, Format.CHAT)) is None
@@ -175,7 +175,7 @@ def test_a_breakpoint_of_openai_lives_as_long_as_the_request_says() -> None:
     assert [block.breakpoint_ttl for block in blocks(body)] == [Ttl.TWELVE_HOURS]
 
 
-def test_bedrocks_cache_points_mark_what_stands_before_them() -> None:
+def test_cache_points_apply_to_the_block_before_them() -> None:
     point, long = {"cachePoint": {"type": "default"}}, {"cachePoint": {"type": "default", "ttl": "1h"}}
     found = blocks(
         {
@@ -231,13 +231,13 @@ def test_a_text_that_says_nothing_is_empty(text: str) -> None:
         assert [block.is_empty for block in blocks(body)] == [True]
 
 
-def test_a_result_that_says_nothing_can_be_marked_all_the_same() -> None:
+def test_an_empty_result_can_have_a_breakpoint() -> None:
     block = {"type": "tool_result", "tool_use_id": "1", "content": ""}
 
     assert [b.is_empty for b in blocks({"messages": [{"role": "user", "content": [block]}]})] == [False]
 
 
-def test_blocks_that_nobody_knows_are_kept() -> None:
+def test_unknown_blocks_are_kept() -> None:
     odd = {"type": "hologram", "depth": 1}
 
     (found,) = blocks({"model": "claude-4", "messages": [{"role": "user", "content": [odd]}]})

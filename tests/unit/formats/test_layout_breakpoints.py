@@ -11,7 +11,7 @@ HI = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
-def test_cache_marks_are_removed_where_they_are_marks() -> None:
+def test_breakpoints_are_removed() -> None:
     mark = {"type": "ephemeral"}
     inner = {"type": "tool_result", "content": [{"type": "text", "text": "a", "cache_control": mark}]}
     marked = {"role": "user", "cache_control": mark, "content": [{**inner, "cache_control": mark}]}
@@ -23,7 +23,7 @@ def test_cache_marks_are_removed_where_they_are_marks() -> None:
     assert json.loads(formats.strip_breakpoints(json.dumps(marked).encode())) == plain
 
 
-def test_breakpoints_of_openai_are_marks_too() -> None:
+def test_breakpoints_of_openai_are_removed_too() -> None:
     part = {"type": "text", "text": "a"}
     marked = {"role": "user", "content": [{**part, "prompt_cache_breakpoint": {"mode": "explicit"}}]}
 
@@ -41,11 +41,11 @@ def test_breakpoints_of_openai_are_marks_too() -> None:
         {"role": "user", "content": [{"type": "text", "text": '{"cache_control": 1}'}]},
     ],
 )
-def test_the_same_word_elsewhere_is_no_mark(message: dict[str, Any]) -> None:
+def test_the_same_name_elsewhere_is_not_a_breakpoint(message: dict[str, Any]) -> None:
     assert json.loads(formats.strip_breakpoints(json.dumps(message).encode())) == message
 
 
-def test_what_bears_no_mark_keeps_its_bytes() -> None:
+def test_messages_without_breakpoints_keep_their_bytes() -> None:
     raw = b'{ "role":"user" , "content":"Hi"}'
 
     assert formats.strip_breakpoints(raw) is raw

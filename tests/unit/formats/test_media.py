@@ -55,7 +55,7 @@ def encoded(data: bytes) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @given(width=st.integers(1, 16_383), height=st.integers(1, 16_383))
 @settings(max_examples=limit_examples(20))
-def test_a_picture_tells_its_size(kind: Callable[[int, int], bytes], width: int, height: int) -> None:
+def test_the_size_of_an_image_is_read(kind: Callable[[int, int], bytes], width: int, height: int) -> None:
     assert media.image_size(encoded(kind(width, height))) == (width, height)
 
 

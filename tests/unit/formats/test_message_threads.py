@@ -265,7 +265,7 @@ def test_a_second_thread_field_is_an_error() -> None:
         read_thread_request(b'{"thread":{"type":"create"},"messages":[],"\\u0074hread":{"type":"create"}}')
 
 
-def test_only_fixed_fields_with_another_value_have_changed() -> None:
+def test_only_fixed_fields_with_a_different_value_have_changed() -> None:
     history = ThreadHistory(b'"Be kind."', b"", b"")
     thread = {"type": "continue", "previous_message_id": "m"}
 

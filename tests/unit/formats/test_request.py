@@ -33,7 +33,7 @@ def tools(request: Request) -> list[Tool]:
     return [formats.parse_tool(request.format, raw) for raw in request.tools]
 
 
-def test_the_format_that_is_said_is_not_guessed() -> None:
+def test_a_given_format_is_not_detected() -> None:
     assert formats.parse_request({"messages": [HI]}, Format.ANTHROPIC).format is Format.ANTHROPIC
 
 

@@ -39,7 +39,7 @@ HI = {"role": "user", "content": "Hi"}
         ({"generateContentRequest": {"contents": []}}, Format.GEMINI),
     ],
 )
-def test_a_format_is_recognised_by_its_marks(body: dict[str, Any], api_format: Format) -> None:
+def test_a_format_is_detected_by_its_fields(body: dict[str, Any], api_format: Format) -> None:
     assert formats.parse_request(body).format is api_format
 
 

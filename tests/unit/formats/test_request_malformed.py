@@ -151,7 +151,7 @@ def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> Non
         ({"generateContentRequest": [{}, {}]}, "`generateContentRequest` is not an object"),
     ],
 )
-def test_what_is_wrong_is_said(data: Any, reason: str) -> None:
+def test_problems_are_reported(data: Any, reason: str) -> None:
     with pytest.raises(MalformedRequest, match=reason):
         formats.parse_request(data)
 
@@ -227,7 +227,7 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[
 
 
 @pytest.mark.parametrize("spell", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])
-def test_a_byte_order_mark_before_the_body_is_passed_on_and_not_read(spell: Callable[[str], Any]) -> None:
+def test_a_byte_order_mark_is_forwarded_and_not_parsed(spell: Callable[[str], Any]) -> None:
     """What Foveate did not change goes out as it came, and what it writes stands behind the mark."""
     text = '{"messages":[{"role":"user","content":"Hi"}]}'
     request = formats.parse_request(spell(text))

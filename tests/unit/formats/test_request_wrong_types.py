@@ -21,7 +21,7 @@ def messages(request: Request) -> list[Message]:
 
 @pytest.mark.parametrize("content", ODD)
 @pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.BEDROCK])
-def test_content_of_the_wrong_shape_is_kept_as_it_is(api_format: Format, content: Any) -> None:
+def test_content_of_the_wrong_type_is_kept(api_format: Format, content: Any) -> None:
     raw = json.dumps({"role": "user", "content": content}).encode()
     (part,) = formats.parse_message(api_format, raw).parts
 
@@ -30,7 +30,7 @@ def test_content_of_the_wrong_shape_is_kept_as_it_is(api_format: Format, content
 
 
 @pytest.mark.parametrize("parts", ["Hi", 5, ["Hi"], [5], [["Hi"]], True])
-def test_parts_of_the_wrong_shape_are_kept_as_they_are(parts: Any) -> None:
+def test_parts_of_the_wrong_type_are_kept(parts: Any) -> None:
     (part,) = formats.parse_message(Format.GEMINI, json.dumps({"parts": parts}).encode()).parts
 
     assert isinstance(part, Opaque)
@@ -46,7 +46,7 @@ def test_parts_of_the_wrong_shape_are_kept_as_they_are(parts: Any) -> None:
         (Format.BEDROCK, {"text": {"deep": "Hi"}}),
     ],
 )
-def test_a_text_that_is_no_string_is_kept_as_it_is(api_format: Format, text: dict[str, Any]) -> None:
+def test_a_text_that_is_not_a_string_is_kept(api_format: Format, text: dict[str, Any]) -> None:
     (part,) = formats.parse_message(api_format, json.dumps({"role": "user", "content": [text]}).encode()).parts
 
     assert isinstance(part, Opaque)
@@ -63,7 +63,7 @@ def test_a_text_that_is_no_string_is_kept_as_it_is(api_format: Format, text: dic
         ({"contents": [], "systemInstruction": ["Be brief"]}, "a list"),
     ],
 )
-def test_a_system_prompt_of_the_wrong_shape_is_kept_as_it_is(body: dict[str, Any], name: str) -> None:
+def test_a_system_prompt_of_the_wrong_type_is_kept(body: dict[str, Any], name: str) -> None:
     (part,) = formats.parse_request(body).system
 
     assert isinstance(part, Opaque)

@@ -11,7 +11,7 @@ from tests.support.servers.scripted_http import saying
 from tests.support.servers.scripted_http import server as http_server
 
 
-async def test_an_answer_is_its_fields_each_in_its_own_bytes() -> None:
+async def test_a_response_is_returned_as_fields_in_bytes() -> None:
     async with (
         raw_server(always_reply(ok_response({"tokens": [1, 2], "n": 2}))) as server,
         JsonClient() as client,

@@ -13,7 +13,7 @@ from foveate.http.pool import ConnectionPool, Target, Timeouts, read_body
 from tests.support.servers.scripted_http import HELLO, closing, eventually, got, saying, server
 
 
-async def test_a_connection_serves_one_request_after_the_other() -> None:
+async def test_a_connection_serves_successive_requests() -> None:
     pool = ConnectionPool()
     async with server(saying(HELLO)) as upstream:
         assert [await got(pool, upstream.target, b"1"), await got(pool, upstream.target, b"22")] == [
@@ -53,7 +53,7 @@ async def test_requests_at_once_have_a_connection_each() -> None:
 
 
 @pytest.mark.slow
-async def test_each_request_on_a_connection_has_its_own_time() -> None:
+async def test_each_request_on_a_connection_has_its_own_timeout() -> None:
     """One timer watches over a connection, from one request to the next."""
 
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +99,7 @@ async def test_a_server_that_keeps_connections_shortly_is_believed(head: bytes) 
     assert len(upstream.heard) == 2
 
 
-async def test_a_word_that_nobody_asked_for_ends_a_connection() -> None:
+async def test_unexpected_data_closes_a_connection() -> None:
     pool = ConnectionPool()
     async with server(saying(HELLO, b"HTTP/1.1 408 Request Timeout\r\n\r\n")) as upstream:
         assert await got(pool, upstream.target) == b"hello"
@@ -184,7 +184,7 @@ async def test_an_answer_that_is_none_is_an_error_and_is_not_asked_for_again(rep
 @pytest.mark.parametrize(
     "said", [b"content-length: 9\r\n\r\nhello", b"transfer-encoding: chunked\r\n\r\n5\r\nhel"]
 )
-async def test_an_answer_that_breaks_off_is_told_from_none(said: bytes) -> None:
+async def test_a_truncated_response_differs_from_no_response(said: bytes) -> None:
     async with server(closing(b"HTTP/1.1 200 OK\r\n" + said)) as upstream:
         with pytest.raises(UpstreamBroken):
             await got(ConnectionPool(), upstream.target)
@@ -237,7 +237,7 @@ class Held:
 @pytest.mark.parametrize(
     "reply", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"], ids=["none", "cut"]
 )
-async def test_who_was_told_of_a_failure_is_gone_with_it(reply: bytes) -> None:
+async def test_a_failed_request_is_not_kept_in_memory(reply: bytes) -> None:
     """Defect: each failed call stayed, with its request, until garbage was looked for, which is seldom done."""
     held: list[ReferenceType[Held]] = []
 
@@ -345,7 +345,7 @@ async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
         await eventually(lambda: upstream.gone == [True])
 
 
-def test_a_pool_can_be_used_from_one_event_loop_after_the_other() -> None:
+def test_a_pool_can_be_used_from_successive_event_loops() -> None:
     pool = ConnectionPool()
 
     async def once() -> bytes:
@@ -358,9 +358,9 @@ def test_a_pool_can_be_used_from_one_event_loop_after_the_other() -> None:
 @pytest.mark.slow
 def test_the_same_holds_on_the_event_loop_of_servers() -> None:
     uvloop = pytest.importorskip("uvloop")
-    uvloop.run(test_a_connection_serves_one_request_after_the_other())
+    uvloop.run(test_a_connection_serves_successive_requests())
     uvloop.run(test_a_connection_that_was_closed_meanwhile_is_never_sent_to())
-    uvloop.run(test_a_word_that_nobody_asked_for_ends_a_connection())
+    uvloop.run(test_unexpected_data_closes_a_connection())
     uvloop.run(test_pieces_come_as_they_are_sent())
     uvloop.run(test_who_reads_slowly_keeps_the_server_waiting())
     uvloop.run(test_a_request_that_is_cancelled_closes_its_connection())

@@ -50,7 +50,7 @@ async def test_a_server_is_asked_whose_certificate_is_trusted() -> None:
         assert await got(ConnectionPool(tls_context=trusting()), f"https://localhost:{port}/") == b"hello"
 
 
-async def test_a_server_whose_certificate_nobody_trusts_is_not_asked() -> None:
+async def test_a_server_with_an_untrusted_certificate_is_not_used() -> None:
     async with secure_server("localhost") as port:
         with pytest.raises(UpstreamUnreachable, match="certificate is not trusted"):
             await got(ConnectionPool(), f"https://localhost:{port}/")

@@ -22,6 +22,6 @@ def test_a_url_says_where_to_ask_for_what(url: str, authority: bytes, path: byte
 @pytest.mark.parametrize(
     "url", ["", "x", "ftp://a/b", "http://", "http://a:99999", "http://a/ b", "http://a/ü"]
 )
-def test_what_is_no_url_of_a_server_is_told(url: str) -> None:
+def test_invalid_urls_are_reported(url: str) -> None:
     with pytest.raises(UpstreamUnreachable):
         parse_url(url)

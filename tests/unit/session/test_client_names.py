@@ -128,7 +128,7 @@ def test_a_session_is_not_its_own_parent() -> None:
         ("x" * 1_000, "x" * 128),
     ],
 )
-def test_a_program_is_told_by_its_user_agent_without_its_version(user_agent: str, family: str) -> None:
+def test_a_program_is_identified_by_its_user_agent_without_version(user_agent: str, family: str) -> None:
     assert user_agent_family(user_agent) == family
 
 

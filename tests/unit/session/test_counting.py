@@ -117,9 +117,7 @@ def run(counts: TurnCounter, body: Body, model: str) -> tuple[TokenCount, tuple[
 @pytest.mark.slow
 @given(body=chat_bodies | anthropic_bodies, steps=steps)
 @settings(max_examples=limit_examples(80))
-def test_what_is_kept_adds_up_to_a_recount_from_scratch(
-    body: Body, steps: list[tuple[int, str, bool, bool]]
-) -> None:
+def test_stored_counts_add_up_to_a_recount(body: Body, steps: list[tuple[int, str, bool, bool]]) -> None:
     """Whichever models are asked, whatever was sent before, in this process or in another one."""
     counts = TurnCounter(InMemory())
     for length, model, forgets, is_later in steps:
@@ -178,7 +176,7 @@ PARTS = st.sampled_from(
     steps=[(Format.ANTHROPIC, "gpt-5", False), (Format.CHAT, "gpt-5", False)],
 )
 @settings(max_examples=limit_examples(60))
-def test_the_same_words_in_another_format_are_counted_as_that_format_counts_them(
+def test_the_same_text_in_another_format_is_counted_by_its_rules(
     messages: list[Body], steps: list[tuple[Format, str, bool]]
 ) -> None:
     """What one format takes for an image is some JSON to another one."""
@@ -256,7 +254,7 @@ async def test_nothing_is_asked_of_turns_that_are_new() -> None:
     assert len(store.counted) == 30
 
 
-async def test_what_was_counted_for_one_agent_is_kept_for_another_one_too() -> None:
+async def test_counts_are_stored_for_each_agent() -> None:
     store = InMemory()
     counts = TurnCounter(store)
     request = with_model(
@@ -268,7 +266,7 @@ async def test_what_was_counted_for_one_agent_is_kept_for_another_one_too() -> N
     assert {agent for agent, _, _ in store.counted} == {"ana", "bo"}
 
 
-async def test_another_time_in_the_system_message_counts_no_turn_again() -> None:
+async def test_a_new_time_in_the_system_message_recounts_no_turn() -> None:
     counts = TurnCounter(InMemory())
     counter, ruler = listening("gpt-4o")
     turns = [{"role": "user", "content": f"This is turn {at}"} for at in range(20)]
@@ -322,7 +320,7 @@ async def test_a_message_with_its_keys_in_another_order_is_counted_as_it_is() ->
     assert totals[0] == totals[2] != totals[1]
 
 
-def test_counters_that_count_otherwise_keep_their_counts_under_other_names() -> None:
+def test_counters_that_count_differently_have_different_names() -> None:
     usual, older = counter_for("gpt-4o"), counter_for("gpt-4")
     other_vocabulary, other_rules = (
         RequestCounter(model="gpt-4o", backend="offline", tokenizer=ruler, rules=rules)
@@ -359,7 +357,7 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-async def test_a_turn_that_is_spelled_otherwise_for_good_is_counted_once_more() -> None:
+async def test_a_turn_that_stays_spelled_differently_is_counted_once_more() -> None:
     counts = TurnCounter(InMemory())
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1, "b": 2}}
     for written in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"b": 2, "a": 1}):
@@ -371,11 +369,11 @@ async def test_a_turn_that_is_spelled_otherwise_for_good_is_counted_once_more() 
     assert not [text for text in ruler.heard if '"b"' in text or "2" in text]
 
 
-def test_a_name_can_be_kept_whatever_the_model_is_called() -> None:
+def test_a_counter_name_can_be_stored_for_any_model_name() -> None:
     assert get_counter_name(counter_for("gpt-4o\0\udcff")).isprintable()
 
 
-async def test_what_another_version_wrote_down_is_counted_again() -> None:
+async def test_counts_of_another_version_are_ignored() -> None:
     store = InMemory()
     counts = TurnCounter(store)
     body = {"messages": [{"role": "user", "content": "Hello!"}]}

@@ -153,7 +153,7 @@ def test_long_conversations_with_another_first_message_share_nothing() -> None:
 
 @given(spoken_bodies, st.integers(0, 2**32))
 @settings(max_examples=limit_examples(80))
-def test_neither_spaces_nor_escapes_nor_the_order_of_keys_make_another_conversation(
+def test_whitespace_escapes_and_key_order_do_not_change_the_conversation(
     given: tuple[Format, Body], seed: int
 ) -> None:
     api_format, body = given
@@ -163,15 +163,13 @@ def test_neither_spaces_nor_escapes_nor_the_order_of_keys_make_another_conversat
 
 @given(claude_requests(max_calls=3))
 @settings(max_examples=limit_examples(40))
-def test_marks_make_no_other_conversation(body: Body) -> None:
+def test_breakpoints_do_not_change_the_conversation(body: Body) -> None:
     assert chain(body) == chain(unmarked(body))
 
 
 @given(claude_requests(breakpoints=False, max_calls=3), st.data())
 @settings(max_examples=limit_examples(60))
-def test_any_other_word_role_or_order_makes_another_conversation_from_there_on(
-    body: Body, data: st.DataObject
-) -> None:
+def test_a_different_text_role_or_order_changes_the_rest_of_the_chain(body: Body, data: st.DataObject) -> None:
     messages = body["messages"]
     at = data.draw(st.integers(0, len(messages) - 1))
     changes: tuple[Callable[[Body], Body], ...] = (_other_role, _other_word, _one_more_block)
@@ -233,7 +231,7 @@ def test_a_string_is_the_block_that_means_the_same(one: object, other: object) -
         ),
     ],
 )
-def test_what_does_not_mean_the_same_is_another_message(one: object, other: object) -> None:
+def test_messages_with_a_different_meaning_differ(one: object, other: object) -> None:
     assert said({"role": "user", "content": one}).hashes != said({"role": "user", "content": other}).hashes
 
 
@@ -280,7 +278,7 @@ def test_what_stands_beside_the_content_of_a_chat_message_is_part_of_it_in_any_o
     assert chatted(USER, {**first, "reasoning_content": "s"}).hashes != chatted(USER, first).hashes
 
 
-def test_the_order_of_keys_is_another_spelling_to_who_counts() -> None:
+def test_the_order_of_keys_changes_the_spelling() -> None:
     def call(**arguments: int) -> HashChain:
         return said({"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": arguments}]})
 
@@ -288,7 +286,7 @@ def test_the_order_of_keys_is_another_spelling_to_who_counts() -> None:
     assert call(a=1, b=2).spelling(0) != call(b=2, a=1).spelling(0)
 
 
-def test_the_same_words_in_another_format_are_another_conversation() -> None:
+def test_the_same_text_in_another_format_is_another_conversation() -> None:
     body = {"model": "m", "messages": [USER]}
 
     assert chain(body, Format.ANTHROPIC).hashes != chain(body, Format.CHAT).hashes

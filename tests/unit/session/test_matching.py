@@ -261,7 +261,7 @@ async def test_a_name_wins_over_everything_else(worker: Worker) -> None:
     assert (await worker.send_and_answer(user("hello"), model("Hi."), user("on"))).id == unnamed.id
 
 
-async def test_what_a_named_session_was_answered_leads_nobody_else_to_it(worker: Worker) -> None:
+async def test_answers_of_a_named_session_match_no_unnamed_request(worker: Worker) -> None:
     named = await worker.send_and_answer(user("hello"), answer=LONG, name="mine")
 
     assert (await worker.send_and_answer(user("hello"), model(LONG), user("more"))).id != named.id
@@ -275,7 +275,7 @@ async def test_a_named_session_keeps_its_id_after_a_restart_and_in_every_process
     assert (found[0].session_match.is_new, found[1].session_match.is_new) == (True, False)
 
 
-async def test_a_request_with_another_prompt_and_history_is_aside_in_its_named_session(worker: Worker) -> None:
+async def test_a_request_with_another_prompt_and_history_is_a_side_request(worker: Worker) -> None:
     async def sent(*messages: Message, system: str) -> SentRequest:
         return await worker.send(request_body(messages, system=system), name="mine")
 
@@ -426,7 +426,7 @@ async def test_a_worker_that_knows_one_of_two_sessions_with_the_same_answer_asks
     assert (await here.send(request_body(more, system="y"))).id == better.id
 
 
-async def test_a_session_that_was_just_seen_is_not_stored_again_without_news(worker: Worker) -> None:
+async def test_an_unchanged_session_is_not_stored_again_soon(worker: Worker) -> None:
     await worker.send_and_answer(user("a"), name="mine", now=100.0)
 
     for now, is_changed in ((101.0, False), (161.0, True), (162.0, False)):

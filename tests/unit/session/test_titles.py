@@ -22,9 +22,7 @@ from foveate.session.titles import find_opening_words, find_working_folder, make
         ("You are helpful.", "hi", None),
     ],
 )
-def test_the_working_directory_is_what_the_client_tells_its_model(
-    system: str, first: str, folder: str | None
-) -> None:
+def test_the_working_directory_is_read_from_the_request(system: str, first: str, folder: str | None) -> None:
     request = formats.parse_request(
         {"model": "m", "max_tokens": 1, "system": system, "messages": [user(first)]}
     )

@@ -156,7 +156,7 @@ def test_a_discount_follows_the_table_through_time() -> None:
 ONE_MILLION = Usage(cache=CacheUsage(uncached=1_000_000))
 
 
-def test_a_ceiling_knows_own_prices() -> None:
+def test_a_ceiling_uses_custom_prices() -> None:
     book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP)])
 
     found = book.ceiling(

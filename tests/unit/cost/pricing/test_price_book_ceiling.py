@@ -62,7 +62,7 @@ def gemini(modality: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_no_bill_of_sound_pictures_or_one_region_is_above_it(
+def test_no_charge_for_audio_images_or_a_region_exceeds_the_ceiling(
     model: str, provider: str, api_format: Format, numbers: dict[str, Any]
 ) -> None:
     """Was below: only text, anywhere, was looked at."""
@@ -85,7 +85,7 @@ def test_a_tier_that_is_asked_for_is_taken_at_its_price_and_may_not_be_had() -> 
     assert most("gpt-5", "openai", tier="scale") is None
 
 
-def test_a_region_that_is_asked_for_is_taken_at_its_price_and_any_other_may_be_the_dearest() -> None:
+def test_a_requested_region_has_its_price_and_an_unknown_one_the_highest() -> None:
     anywhere = most("claude-opus-5-5", "anthropic", region="global")
 
     assert anywhere == Decimal("0.025")
@@ -109,7 +109,7 @@ def test_a_region_that_is_asked_for_is_taken_at_its_price_and_any_other_may_be_t
         (BillableUnit.REQUESTS, 1_000 * 1 + 10 * 2 + 9),
     ],
 )
-def test_every_medium_is_among_the_ways_to_pay_and_what_is_counted_otherwise_is_not(
+def test_every_medium_is_part_of_the_upper_bound_and_other_units_are_not(
     unit: BillableUnit, dollars: int
 ) -> None:
     rates = Rates(
@@ -141,7 +141,7 @@ RATES = st.builds(
 
 @settings(max_examples=limit_examples(100))
 @given(SIZES, SIZES, RATES, RATES, RATES)
-def test_it_is_always_that_of_the_dearest_kind_at_any_size_up_to_the_largest(
+def test_the_ceiling_is_that_of_the_most_expensive_kind_at_any_size(
     input_tokens: int, output_tokens: int, uncached: Rate, written: Rate, output: Rate
 ) -> None:
     by_kind: dict[TokenKind | BillableUnit, Rate] = {

@@ -69,7 +69,7 @@ def test_a_difference_in_a_log_is_not_explained_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[3]", b'[{"body": {}}]', b"\xff"])
-def test_data_that_cannot_be_read_is_said_to_be(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_data_is_reported(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "usages.json"
     path.write_bytes(content)
 

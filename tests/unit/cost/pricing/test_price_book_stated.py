@@ -30,11 +30,11 @@ def said_by(
 
 
 @pytest.mark.parametrize("provider", ["openrouter", "OpenRouter", "perplexity", "pplx", "x-ai", "xai"])
-def test_a_provider_that_says_what_it_bills_is_believed(provider: str) -> None:
+def test_a_price_stated_by_a_trusted_provider_is_used(provider: str) -> None:
     assert said_by(provider, "whatever", PriceBook()) == (PriceSource.STATED, Decimal("0.25"))
 
 
-def test_any_other_upstream_is_not_believed() -> None:
+def test_a_price_stated_by_another_upstream_is_ignored() -> None:
     """Was: whoever wrote `cost: 0` into a reply was free, and for sure."""
     book = PriceBook()
 
@@ -45,7 +45,7 @@ def test_any_other_upstream_is_not_believed() -> None:
     assert said_by("vllm", "qwen3-8b", book) is None
 
 
-def test_a_price_of_ones_own_goes_over_what_is_said_from_its_day_on() -> None:
+def test_a_custom_price_overrides_the_stated_one_from_its_day_on() -> None:
     book = PriceBook([OWN])
 
     assert said_by("xai", "grok-4", book) == (PriceSource.CUSTOM, Decimal(7))

@@ -288,7 +288,7 @@ def test_a_family_has_the_models_of_a_price_file_as_members() -> None:
     assert dollars(found, TokenKind.OUTPUT) == 90
 
 
-def test_another_price_file_holds_from_the_next_price_on() -> None:
+def test_a_new_price_file_applies_to_the_next_price() -> None:
     files: list[ImportedPrices | None] = [None]
     book = PriceBook(load_imported=lambda: files[-1])
 

@@ -84,7 +84,7 @@ def test_reasoning_with_a_price_of_its_own_is_not_paid_twice() -> None:
     assert (price.output, price.reasoning) == (Decimal("0.0008"), Decimal("0.0027"))
 
 
-def test_a_long_input_makes_all_of_the_call_dearer_and_not_before_it_is_longer() -> None:
+def test_a_long_input_makes_the_whole_call_more_expensive() -> None:
     steps = (RateTier(100, Decimal(2)), RateTier(200, Decimal(5)))
     tiered = rates({TokenKind.UNCACHED: Rate(Decimal(1), steps), TokenKind.OUTPUT: Rate(Decimal(3), steps)})
 
@@ -94,7 +94,7 @@ def test_a_long_input_makes_all_of_the_call_dearer_and_not_before_it_is_longer()
     assert [dollars(tokens) for tokens in (100, 101, 200, 201)] == [103, 204, 402, 1010]
 
 
-def test_what_has_no_price_makes_the_whole_unknown_and_only_where_it_was_billed() -> None:
+def test_a_used_unit_without_a_price_makes_the_whole_unknown() -> None:
     only_short = rates(per_million(uncached="4", written_5m="5", output="20"))
 
     assert price_call(only_short, call(uncached=9, written_1h=1)) is None
@@ -106,7 +106,7 @@ def test_what_has_no_price_makes_the_whole_unknown_and_only_where_it_was_billed(
     assert known(price_call(rates({}), call())).dollars == 0
 
 
-def test_what_the_cache_served_is_as_dear_as_input_where_it_has_no_price_but_that_is_not_sure() -> None:
+def test_cache_reads_without_a_price_cost_as_input_but_are_not_sure() -> None:
     plain = rates(per_million(uncached="4", output="20"))
 
     price = known(price_call(plain, call(uncached=1_000, read=1_000)))
@@ -141,7 +141,7 @@ def test_a_price_by_the_request_is_paid_once() -> None:
     assert known(price_call(sonar, call(uncached=1_000_000))).dollars == Decimal("1.012")
 
 
-def test_sound_has_its_own_price_and_is_not_paid_as_text_too() -> None:
+def test_audio_has_its_own_price_and_is_not_charged_as_text_too() -> None:
     flash = rates(
         per_million(uncached="0.5", read="0.05", output="3")
         | {
@@ -165,7 +165,7 @@ def test_sound_has_its_own_price_and_is_not_paid_as_text_too() -> None:
     assert not known(price_call(OPUS, heard)).sure
 
 
-def test_sound_that_the_cache_served_costs_as_sound_where_no_reading_has_a_price() -> None:
+def test_cached_audio_costs_as_audio_if_reads_have_no_price() -> None:
     audio = rates(
         per_million(uncached="2.5", output="10") | {BillableUnit.INPUT_AUDIO: Rate(Decimal("0.000032"))}
     )
@@ -331,7 +331,7 @@ def test_no_call_costs_more_than_its_ceiling(
     assert ceiling >= known(price_call(found, replace(billed, usage=usage, units=media))).dollars
 
 
-def test_a_ceiling_is_at_the_dearest_way_to_pay() -> None:
+def test_a_ceiling_uses_the_highest_rate() -> None:
     def most(found: Rates, ttl: Ttl | None = None) -> Decimal | None:
         return compute_ceiling(found, input_tokens=1_000, output_tokens=100, ttl=ttl)
 

@@ -38,5 +38,5 @@ def test_no_module_of_money_has_a_float(name: str) -> None:
     "source",
     ["x = 0.1", "x = float(y)", "x = a / b", "x = round(a)", "def f(dollars: float): ...", "x: float = a"],
 )
-def test_a_float_would_be_seen(source: str) -> None:
+def test_a_float_would_be_detected(source: str) -> None:
     assert floats(source)

@@ -90,13 +90,13 @@ def written(body: bytes | dict[str, Any], *edits: Edit, style: BreakpointStyle |
         ([setting("gpt", "model")], b'"claude-4"', b'"gpt"'),
     ],
 )
-def test_an_edit_changes_its_own_bytes_alone(edits: list[Edit], old: bytes, new: bytes) -> None:
+def test_an_edit_changes_only_its_own_bytes(edits: list[Edit], old: bytes, new: bytes) -> None:
     assert ANTHROPIC.count(old) == 1
 
     assert written(ANTHROPIC, *edits) == ANTHROPIC.replace(old, new)
 
 
-def test_a_mark_travels_with_its_tool() -> None:
+def test_a_breakpoint_moves_with_its_tool() -> None:
     tools = json.loads(written(ANTHROPIC, order(1, 0), mark(Area.TOOLS, 0)))["tools"]
 
     assert tools == [{"name": "b"}, {"name": "a", "cache_control": {"type": "ephemeral"}}]
@@ -120,7 +120,7 @@ def test_what_is_inserted_into_plain_instructions_stands_behind_a_blank_line() -
     )
 
 
-def test_a_mark_of_chat_is_written_in_the_way_that_is_asked_for() -> None:
+def test_a_breakpoint_of_chat_has_the_requested_style() -> None:
     body = b'{"model":"gpt","messages":[{"role":"tool","tool_call_id":"1","content":"r"}]}'
     place = Area.MESSAGES, 0, 0
 
@@ -132,7 +132,7 @@ def test_a_mark_of_chat_is_written_in_the_way_that_is_asked_for() -> None:
         assert content == [{"type": "text", "text": "r", style.value: value}]
 
 
-def test_a_mark_that_a_client_put_on_a_message_is_replaced_there() -> None:
+def test_a_clients_breakpoint_on_a_message_is_replaced_there() -> None:
     body = b'{"messages":[{"role":"user","content":"a","cache_control":{"type":"ephemeral"}}]}'
 
     assert written(body, mark(Area.MESSAGES, 0, 0, ttl=Ttl.ONE_HOUR)) == body.replace(
@@ -225,7 +225,7 @@ def test_what_a_format_cannot_say_is_refused(body: dict[str, Any], edits: list[E
     assert said in str(refused.value)
 
 
-def test_a_style_of_marks_that_a_format_does_not_have_is_refused() -> None:
+def test_a_breakpoint_style_that_a_format_does_not_have_is_rejected() -> None:
     with pytest.raises(BadEdit) as refused:
         written(ANTHROPIC, mark(Area.SYSTEM, 0), style=BreakpointStyle.CACHE_POINT)
     assert "cachePoint" in str(refused.value)

@@ -48,7 +48,7 @@ def part(said: str, **more: Any) -> dict[str, Any]:
 PLACE = (Area.MESSAGES, 0, 0)
 
 
-def test_another_text_for_a_result_keeps_the_last_mark_in_it() -> None:
+def test_a_new_text_for_a_result_keeps_its_last_breakpoint() -> None:
     parts = [part("a", cache_control=SHORT), part("b", cache_control=LONG), part("c", cache_control=None)]
 
     written = first(Format.CHAT, {"role": "tool", "content": parts}, text("new", *PLACE))
@@ -56,14 +56,14 @@ def test_another_text_for_a_result_keeps_the_last_mark_in_it() -> None:
     assert written["content"] == [part("new", cache_control=LONG)]
 
 
-def test_another_text_for_a_result_of_responses_keeps_the_breakpoint_in_it() -> None:
+def test_a_new_text_for_a_responses_result_keeps_its_breakpoint() -> None:
     held = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": EXPLICIT}
     message = {"type": "function_call_output", "call_id": "1", "output": [held]}
 
     assert first(Format.RESPONSES, message, text("new", *PLACE))["output"] == [{**held, "text": "new"}]
 
 
-def test_a_mark_and_another_text_for_a_result_leave_one_mark_of_each_kind() -> None:
+def test_a_breakpoint_and_a_new_text_leave_one_breakpoint_of_each_kind() -> None:
     parts = [part("a", cache_control=LONG, prompt_cache_breakpoint=EXPLICIT)]
 
     written = first(Format.CHAT, {"role": "tool", "content": parts}, text("new", *PLACE), mark(*PLACE))
@@ -72,7 +72,7 @@ def test_a_mark_and_another_text_for_a_result_leave_one_mark_of_each_kind() -> N
 
 
 @pytest.mark.parametrize("is_list", [True, False])
-def test_another_text_for_a_result_has_the_shape_that_it_had(is_list: bool) -> None:
+def test_a_new_text_for_a_result_keeps_its_json_form(is_list: bool) -> None:
     content = [part("a"), part("b")] if is_list else "a"
     new = [part("new")] if is_list else "new"
     result = {"type": "tool_result", "tool_use_id": "1", "content": content}
@@ -82,7 +82,7 @@ def test_another_text_for_a_result_has_the_shape_that_it_had(is_list: bool) -> N
     assert first(Format.CHAT, {"role": "tool", "content": content}, text("new", *PLACE))["content"] == new
 
 
-def test_a_result_is_marked_on_its_last_part() -> None:
+def test_a_result_has_its_breakpoint_on_the_last_part() -> None:
     parts = [part("a"), part("b")]
 
     written = first(Format.CHAT, {"role": "tool", "content": parts}, mark(*PLACE))
@@ -90,14 +90,14 @@ def test_a_result_is_marked_on_its_last_part() -> None:
     assert written["content"] == [part("a"), part("b", cache_control=SHORT)]
 
 
-def test_a_null_on_a_message_is_no_mark_to_be_replaced() -> None:
+def test_a_null_on_a_message_is_not_a_breakpoint() -> None:
     written = first(Format.CHAT, {"role": "user", "cache_control": None, "content": [part("a")]}, mark(*PLACE))
 
     assert written["cache_control"] is None
     assert written["content"] == [part("a", cache_control=SHORT)]
 
 
-def test_a_mark_is_written_where_it_counts_if_both_message_and_block_bear_one() -> None:
+def test_a_breakpoint_is_written_on_the_block_if_both_have_one() -> None:
     message = {"role": "user", "cache_control": SHORT, "content": [part("a", cache_control=SHORT)]}
 
     written = first(Format.CHAT, message, mark(*PLACE, ttl=Ttl.ONE_HOUR))
@@ -108,7 +108,7 @@ def test_a_mark_is_written_where_it_counts_if_both_message_and_block_bear_one() 
 
 
 @pytest.mark.parametrize(("own", "counts"), [(LONG, Ttl.ONE_HOUR), (None, Ttl.FIVE_MINUTES)])
-def test_a_blocks_own_mark_counts_before_its_messages(own: Any, counts: Ttl) -> None:
+def test_a_blocks_breakpoint_takes_precedence_over_its_messages(own: Any, counts: Ttl) -> None:
     message = {"role": "user", "cache_control": SHORT, "content": [part("a", cache_control=own)]}
 
     (block,) = formats.request_blocks(formats.parse_request({"messages": [message]}, Format.CHAT))
@@ -118,7 +118,7 @@ def test_a_blocks_own_mark_counts_before_its_messages(own: Any, counts: Ttl) -> 
 
 @pytest.mark.parametrize("blank", [b"", b" "])
 @pytest.mark.parametrize("name", [b"cache_control", b"cache\\u005fcontrol"])
-def test_a_blocks_own_mark_is_replaced_however_it_is_spelled(name: bytes, blank: bytes) -> None:
+def test_a_blocks_breakpoint_is_replaced_however_it_is_spelled(name: bytes, blank: bytes) -> None:
     body = b'{"messages":[{"role":"user","content":[{"%s":{}%s,"type":"text","text":"a"}]}]}' % (name, blank)
 
     written = formats.apply_edits(
@@ -129,7 +129,7 @@ def test_a_blocks_own_mark_is_replaced_however_it_is_spelled(name: bytes, blank:
 
 
 @pytest.mark.parametrize("block", ["{}", "{ }", '{"a":"cache_control" }', '{"a":1\n}', '{"a":1},{"b":2}'])
-def test_a_mark_stands_behind_the_last_member_of_its_block(block: str) -> None:
+def test_a_breakpoint_follows_the_last_member_of_its_block(block: str) -> None:
     body = b'{"messages":[{"role":"user","content":[%s]}]}' % block.encode()
     *others, last = json.loads(f"[{block}]")
     edits = (mark(Area.MESSAGES, 0, len(others)),)
@@ -156,7 +156,7 @@ def tool(name: str) -> dict[str, Any]:
         ([mark(Area.TOOLS, 1)], [POINT, tool("b"), POINT, tool("a"), LONG_POINT, tool("c"), POINT]),
     ],
 )
-def test_bedrocks_marks_travel_with_their_tools(edits: list[Edit], expected: list[Any]) -> None:
+def test_cache_points_move_with_their_tools(edits: list[Edit], expected: list[Any]) -> None:
     body = bedrock(POINT, tool("a"), LONG_POINT, tool("b"), tool("c"), POINT)
     order = ReorderTools(order=(1, 0, 2), reason="")
 
@@ -176,7 +176,7 @@ def test_bedrocks_tools_put_back_are_as_they_came() -> None:
         )
 
 
-def test_a_removed_mark_is_null_and_every_other_byte_stays() -> None:
+def test_a_removed_breakpoint_is_null_and_every_other_byte_stays() -> None:
     body = (
         b'{"model":"m","system":[{"type":"text","text":"a","cache_control": {"type":"ephemeral"}}],'
         b' "messages":[]}'

@@ -47,7 +47,7 @@ def test_a_list_of_blocks_stays_one() -> None:
     assert found["messages"][0]["content"] == [*blocks, {"type": "text", "text": "one"}]
 
 
-def test_messages_of_their_own_become_one() -> None:
+def test_inserted_messages_are_joined() -> None:
     place = Place(Area.MESSAGES, 1)
 
     found = after(

@@ -49,7 +49,7 @@ def test_edits_are_written_and_every_other_byte_stays(api_format: Format, data: 
 @in_every_format
 @given(st.data())
 @settings(max_examples=limit_examples(40))
-def test_marks_are_read_back_as_they_were_written(api_format: Format, data: st.DataObject) -> None:
+def test_breakpoints_are_read_back_as_written(api_format: Format, data: st.DataObject) -> None:
     """And those that were there stay, whatever becomes of the texts that bear them."""
     case = data.draw(edit_cases(api_format))
     marks = {
@@ -78,7 +78,7 @@ def test_marks_are_read_back_as_they_were_written(api_format: Format, data: st.D
 @in_every_format
 @given(st.data())
 @settings(max_examples=limit_examples(30))
-def test_no_more_marks_are_written_than_were_asked_for(api_format: Format, data: st.DataObject) -> None:
+def test_no_more_breakpoints_are_written_than_requested(api_format: Format, data: st.DataObject) -> None:
     """Counted by their names alone, whatever these mean where they stand."""
     case = data.draw(edit_cases(api_format))
     marks = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint)]

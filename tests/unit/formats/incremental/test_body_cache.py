@@ -61,7 +61,7 @@ def after(*bodies: bytes) -> Request | str:
     return found
 
 
-def test_only_what_was_seen_before_is_known_of_a_body() -> None:
+def test_only_bytes_seen_before_are_known_of_a_body() -> None:
     """Defect: a large body was read on the event loop if its first kilobyte was known."""
     first = body([said(0, LONG), said(1)])
     other = body([said(0, LONG), said(1, LONG)])
@@ -87,7 +87,7 @@ def test_a_turn_more_is_read_as_it_is_and_no_message_is_made_twice() -> None:
     assert [span.read(grown.body) for span in grown.message_offsets.spans] == list(grown.messages)
 
 
-def test_marks_that_moved_are_seen() -> None:
+def test_moved_breakpoints_are_detected() -> None:
     marked, moved = said(2), said(3)
     marked["content"][0]["cache_control"] = moved["content"][0]["cache_control"] = MARK
     first = body([said(0, LONG), said(1), marked])
@@ -150,21 +150,21 @@ def test_a_duplicate_key_in_what_is_new_is_refused(behind: bytes, place: str) ->
     assert isinstance(after(begun + behind, begun + behind), str)  # nor is it remembered
 
 
-def test_another_session_that_begins_with_the_same_words_is_not_taken_for_it() -> None:
+def test_a_session_with_the_same_start_is_not_confused_with_it() -> None:
     one, other = body([said(0, LONG), said(1, "one")]), body([said(0, LONG), said(1, "other"), said(2)])
 
     assert after(one, other) == plainly(other)
 
 
 @pytest.mark.parametrize("changed", [1, 2, 17, 35, 39])
-def test_a_message_that_changed_far_back_is_seen(changed: int) -> None:
+def test_a_change_early_in_the_history_is_detected(changed: int) -> None:
     messages = [said(0, LONG), *(said(number) for number in range(1, 40))]
     other = [*messages[:changed], said(changed, "nay"), *messages[changed + 1 :]]
 
     assert after(body(messages), body(other)) == plainly(body(other))
 
 
-def test_a_mark_is_written_where_a_grown_request_has_its_last_block() -> None:
+def test_a_breakpoint_is_written_on_the_last_block_of_a_continued_request() -> None:
     data = body([said(0, LONG), said(1), said(2)])
     mark = CacheBreakpoint(place=Place(Area.MESSAGES, 2, 0), ttl=Ttl.FIVE_MINUTES, reason="")
     found, alone = after(body([said(0, LONG), said(1)]), data), plainly(data)

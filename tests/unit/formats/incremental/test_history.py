@@ -27,7 +27,7 @@ def test_what_is_noted_of_a_conversation_is_there_when_it_goes_on() -> None:
     assert "note" not in later.nodes[2].memo
 
 
-def test_the_same_words_after_others_are_another_link() -> None:
+def test_the_same_message_after_others_is_another_node() -> None:
     trails = HistoryTree()
     one = trails.find(Format.CHAT, said("a", "x")).nodes[1]
 
@@ -86,7 +86,7 @@ def test_a_long_conversation_keeps_its_links_however_it_goes_on() -> None:
     assert [link.raw for link in changed.nodes] == list(said(*words[:25], "another", *words[26:]))
 
 
-def test_a_long_conversation_that_comes_again_is_held_once() -> None:
+def test_a_repeated_long_conversation_is_stored_once() -> None:
     trails = HistoryTree()
     words = [str(number) for number in range(40)]
     trails.find(Format.CHAT, said(*words))
@@ -101,7 +101,7 @@ def test_a_long_conversation_that_comes_again_is_held_once() -> None:
     assert after == before
 
 
-def test_notes_of_a_long_conversation_outlive_their_generation_and_have_no_gaps() -> None:
+def test_memos_of_a_long_conversation_outlive_their_generation_without_gaps() -> None:
     trails = HistoryTree(max_bytes=64 * 1024)
     words = [str(number) for number in range(40)]
     for number in range(300):
@@ -165,7 +165,7 @@ def test_what_stood_around_a_request_is_gone_with_the_last_who_has_it() -> None:
         gc.enable()
 
 
-def test_notes_that_clients_can_make_without_end_are_forgotten_in_time() -> None:
+def test_memos_that_clients_can_multiply_are_dropped_in_time() -> None:
     """Defect: one conversation under ever new names of models took ever more memory, and nobody counted it."""
     trails = HistoryTree(max_bytes=100 * 1024)
     messages = said(*map(str, range(20)))
@@ -183,7 +183,7 @@ def test_notes_that_clients_can_make_without_end_are_forgotten_in_time() -> None
     assert trails.held_bytes < 120 * 1024
 
 
-def test_what_was_made_of_a_conversation_is_there_for_its_next_turns_and_for_no_other() -> None:
+def test_a_cached_value_is_found_for_the_next_turns_of_its_conversation_only() -> None:
     trails, latest = HistoryTree(), HistoryCache[str]()
     begun = trails.find(Format.CHAT, said("a", "b")).nodes
     grown = trails.find(Format.CHAT, said("a", "b", "c", "d")).nodes
@@ -200,7 +200,7 @@ def test_what_was_made_of_a_conversation_is_there_for_its_next_turns_and_for_no_
     assert latest.find_prefix(begun) is None
 
 
-def test_of_many_conversations_the_last_ones_are_held() -> None:
+def test_values_of_the_latest_conversations_are_cached() -> None:
     trails, latest = HistoryTree(), HistoryCache[int](max_size=3)
     rows = [trails.find(Format.CHAT, said(str(number))).nodes for number in range(5)]
     for number, links in enumerate(rows):

@@ -12,9 +12,7 @@ ROWS = st.lists(st.integers(), max_size=6)
 
 
 @given(ROWS, st.lists(st.tuples(st.integers(0, 9), ROWS), max_size=8))
-def test_whoever_goes_on_from_a_row_never_changes_another(
-    first: list[int], steps: list[tuple[int, list[int]]]
-) -> None:
+def test_extending_a_list_never_changes_another(first: list[int], steps: list[tuple[int, list[int]]]) -> None:
     rows, tuples = [PrefixList(first)], [tuple(first)]
     for number, new in steps:
         number %= len(rows)

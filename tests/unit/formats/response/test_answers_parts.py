@@ -228,5 +228,5 @@ def test_a_long_text_is_read_in_about_the_time_of_parsing_it() -> None:
         ({"role": 7}, False),
     ],
 )
-def test_messages_of_a_model_are_told_by_their_role_or_type(message: dict[str, Any], expected: bool) -> None:
+def test_messages_of_a_model_are_recognized_by_role_or_type(message: dict[str, Any], expected: bool) -> None:
     assert is_from_model(json.dumps(message).encode()) is expected

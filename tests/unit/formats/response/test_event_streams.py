@@ -71,7 +71,7 @@ def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], mo
     matters=st.sampled_from([rb"x", rb"ping|DONE", rb"data", rb"nothing"]),
     last=st.sampled_from([None, b"[DONE]", b"x", b":"]),
 )
-def test_all_events_that_matter_are_found_and_no_others_however_a_stream_is_cut(
+def test_exactly_the_relevant_events_are_found_however_a_stream_is_chunked(
     stream: bytes, at: list[int], matters: bytes, last: bytes | None
 ) -> None:
     finder = SseFinder(re.compile(matters), last)
@@ -99,7 +99,7 @@ def test_the_official_clients_see_the_same_events(stream: bytes, at: list[int]) 
 
 @settings(max_examples=limit_examples(80))
 @given(stream=streams, at=cuts, most_bytes=st.integers(4, 60))
-def test_an_event_that_is_too_large_is_passed_on_unread_and_the_others_are_read(
+def test_an_oversized_event_is_forwarded_unread_and_others_are_read(
     stream: bytes, at: list[int], most_bytes: int
 ) -> None:
     kept = [event.data for event in split(stream, []) if len(event.raw) <= most_bytes and event.data]
@@ -138,14 +138,14 @@ def test_an_event_says_its_name_and_its_data() -> None:
     assert (ServerSentEvent(b": ping\n\n").name, ServerSentEvent(b": ping\n\n").data) == ("", b"")
 
 
-def test_a_byte_order_mark_is_passed_over_at_the_start_only() -> None:
+def test_a_byte_order_mark_is_skipped_at_the_start_only() -> None:
     stream = b"\xef\xbb\xbfdata: 1\n\n\xef\xbb\xbfdata: 2\n\ndata: 3"
 
     for at in ([], [1, 2], list(range(len(stream)))):
         assert [event.data for event in split(stream, at)] == [b"1", b"", b"3"]
 
 
-def test_the_first_event_behind_a_byte_order_mark_is_found_also_where_an_empty_chunk_came_before() -> None:
+def test_the_first_event_after_a_byte_order_mark_is_found_after_an_empty_chunk() -> None:
     finder = SseFinder(re.compile(b"1"))
 
     found = finder.feed(b"") + finder.feed(b"\xef\xbb\xbfdata: 1\n\n")
@@ -216,7 +216,7 @@ def test_frames_are_found_however_they_are_cut(at: list[int], most_bytes: int) -
 
 @settings(max_examples=limit_examples(50))
 @given(stream=st.binary(max_size=200), at=cuts)
-def test_bytes_that_are_no_frames_harm_nobody(stream: bytes, at: list[int]) -> None:
+def test_invalid_frames_do_no_harm(stream: bytes, at: list[int]) -> None:
     splitter = AwsFrameSplitter()
     for chunk in cut(b"\0\0\0\x30" + stream, at):
         for piece in splitter.feed(chunk):

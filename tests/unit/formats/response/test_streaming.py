@@ -167,7 +167,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("api_format", "stream"), STREAMS)
-def test_a_whole_stream_tells_its_bill_and_how_it_ended(api_format: Format, stream: bytes) -> None:
+def test_a_whole_stream_has_its_usage_and_its_end(api_format: Format, stream: bytes) -> None:
     reader = read(api_format, stream)
 
     assert reader.usage is not None
@@ -180,9 +180,7 @@ def test_a_whole_stream_tells_its_bill_and_how_it_ended(api_format: Format, stre
 @pytest.mark.parametrize(("api_format", "stream"), STREAMS)
 @settings(max_examples=limit_examples(25))
 @given(at=cuts)
-def test_where_a_stream_is_cut_changes_nothing_of_what_it_tells(
-    api_format: Format, stream: bytes, at: list[int]
-) -> None:
+def test_chunking_does_not_change_the_result(api_format: Format, stream: bytes, at: list[int]) -> None:
     assert told(read(api_format, stream, at)) == told(read(api_format, stream))
 
 
@@ -249,7 +247,7 @@ def test_an_event_of_a_wrong_shape_is_passed_over(api_format: Format, name: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api_format", Format)
-def test_nesting_at_the_edge_of_the_stack_harms_nobody(api_format: Format) -> None:
+def test_nesting_near_the_recursion_limit_does_no_harm(api_format: Format) -> None:
     for depth in range(100, 1_100, 25):
         deep = '{"a":' + "[" * depth + "]" * depth + "}"
         held = ",".join(f'"{name}":{deep}' for name in HELD)
@@ -353,14 +351,14 @@ OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
         ),
     ],
 )
-def test_an_error_in_the_stream_is_told(api_format: Format, stream: bytes, error: StreamError) -> None:
+def test_an_error_in_the_stream_is_reported(api_format: Format, stream: bytes, error: StreamError) -> None:
     reader = read(api_format, stream)
 
     assert reader.error == error
     assert not reader.is_complete
 
 
-def test_an_answer_that_ran_out_of_room_says_so() -> None:
+def test_a_truncated_answer_has_its_stop_reason() -> None:
     cut_short = response_end("incomplete", incomplete_details={"reason": "max_output_tokens"})
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
 
@@ -415,7 +413,7 @@ def chunk_frame(said: object) -> bytes:
 
 
 @given(cuts)
-def test_an_anthropic_stream_in_frames_tells_what_it_tells_in_events(at: list[int]) -> None:
+def test_an_anthropic_stream_in_frames_is_read_like_one_in_events(at: list[int]) -> None:
     said = [
         ANTHROPIC_START,
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
@@ -431,7 +429,7 @@ def test_an_anthropic_stream_in_frames_tells_what_it_tells_in_events(at: list[in
 
 
 @pytest.mark.parametrize("payload", [b"{}", b'{"bytes":3}', b'{"bytes":"?"}', b"[]", b"no JSON", b""])
-def test_a_chunk_without_an_event_tells_nothing(payload: bytes) -> None:
+def test_a_chunk_without_an_event_changes_nothing(payload: bytes) -> None:
     reader = StreamReader(Format.ANTHROPIC, is_framed=True)
     reader.feed(chunk_frame(ANTHROPIC_START) + frame(b"chunk", payload))
     reader.end()

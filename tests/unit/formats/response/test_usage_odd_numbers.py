@@ -57,7 +57,7 @@ def streamed(api_format: Format, *events: bytes) -> Usage | None:
         b"{" + CHAT_BILL[:-1] + b',"cost":1' + b"0" * 400 + b"}}",
     ],
 )
-def test_a_number_that_is_none_does_not_lose_the_bill(reply: bytes) -> None:
+def test_an_invalid_number_does_not_lose_the_usage(reply: bytes) -> None:
     for usage in (read_response_usage(Format.CHAT, reply), streamed(Format.CHAT, reply)):
         assert usage is not None
         assert (usage.cache, usage.output_tokens) == (CacheUsage(uncached=1000), 500)
@@ -72,7 +72,7 @@ def test_a_number_that_is_none_does_not_lose_the_bill(reply: bytes) -> None:
         (Format.ANTHROPIC, b'{"type":"message_start","message":{"n":NaN,"usage":{"input_tokens":7}}}'),
     ],
 )
-def test_a_number_that_is_none_does_not_lose_the_bill_of_a_stream(api_format: Format, event: bytes) -> None:
+def test_an_invalid_number_does_not_lose_the_usage_of_a_stream(api_format: Format, event: bytes) -> None:
     assert cache(streamed(api_format, event)) == CacheUsage(uncached=7)
 
 
@@ -82,7 +82,7 @@ def test_the_chunk_of_usage_is_stripped_though_a_number_in_it_is_none() -> None:
     assert UsageChunkFilter().feed(chunk) == b""
 
 
-def test_the_bills_in_a_list_are_read_though_a_number_in_it_is_none() -> None:
+def test_usage_in_a_list_is_read_despite_an_invalid_number() -> None:
     chunks = b'[{"usageMetadata":{"promptTokenCount":3}},{"n":NaN,"usageMetadata":{"promptTokenCount":4}}]'
 
     assert cache(read_response_usage(Format.GEMINI, chunks)) == CacheUsage(uncached=4)
@@ -91,7 +91,7 @@ def test_the_bills_in_a_list_are_read_though_a_number_in_it_is_none() -> None:
 @pytest.mark.parametrize(
     "reply", [b'{"usage":{"prompt_tokens":5}', b'{"usage":{"prompt_tokens":tru}}', b"{NaN}"]
 )
-def test_what_breaks_off_is_no_bill(reply: bytes) -> None:
+def test_truncated_usage_is_ignored(reply: bytes) -> None:
     assert read_response_usage(Format.CHAT, reply) is None
 
 
@@ -100,7 +100,7 @@ counts = st.integers(0, 10**6)
 
 @given(st.builds(CacheUsage, uncached=counts, read=counts, written_5m=counts, written_1h=counts), counts)
 @settings(max_examples=limit_examples(60))
-def test_the_bill_of_responses_is_read_as_the_sandbox_means_it(meant: CacheUsage, output: int) -> None:
+def test_usage_of_responses_is_read_as_the_sandbox_writes_it(meant: CacheUsage, output: int) -> None:
     sheet = ResponseMetadata(
         model="gpt", created_at=0, usage=Usage(cache=meant, output_tokens=output), new_id=lambda prefix: prefix
     )
@@ -153,14 +153,14 @@ def test_no_more_is_written_for_the_long_time_than_was_sent() -> None:
         (0, 5, 530),
     ],
 )
-def test_a_total_adds_only_what_a_model_can_have_thought(reasoning: int, total: int, output: int) -> None:
+def test_a_total_adds_at_most_what_a_model_can_think(reasoning: int, total: int, output: int) -> None:
     numbers = {"prompt_tokens": 37, "completion_tokens": 530, "total_tokens": total}
     details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
 
     assert read(Format.CHAT, numbers | details).output_tokens == output
 
 
-def test_the_total_of_gemini_tells_the_answer_where_nothing_else_does() -> None:
+def test_the_output_of_gemini_follows_from_the_total_if_it_is_missing() -> None:
     prompt = {"promptTokenCount": 10, "toolUsePromptTokenCount": 5, "totalTokenCount": 40}
 
     assert read(Format.GEMINI, prompt).output_tokens == 25
@@ -194,7 +194,7 @@ def test_a_later_nothing_unsays_no_number(name: str, nothing: Any) -> None:
 
 @pytest.mark.parametrize("odd", [-1, "x", True, 10**12, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", [*START, "output_tokens"])
-def test_absurd_usage_at_the_end_of_a_stream_is_unknown_whatever_was_said_before(name: str, odd: Any) -> None:
+def test_absurd_usage_at_the_end_of_a_stream_makes_it_unknown(name: str, odd: Any) -> None:
     """Attack: the output of message_start, one token, was recorded in place of a negative one at the end."""
     said = {"cache_creation": {"ephemeral_5m_input_tokens": odd}} if name == "cache_creation" else {name: odd}
     usage = streamed(
@@ -208,7 +208,7 @@ def test_absurd_usage_at_the_end_of_a_stream_is_unknown_whatever_was_said_before
     assert name.encode() in usage.raw
 
 
-def test_absurd_searches_at_the_end_of_a_stream_are_unknown_whatever_was_said_before() -> None:
+def test_absurd_searches_at_the_end_of_a_stream_make_it_unknown() -> None:
     """Attack: fewer than no searches were recorded as none."""
     started = START | {"server_tool_use": {"web_search_requests": 1}}
     usage = streamed(
@@ -227,7 +227,7 @@ def test_a_later_split_of_zeros_unsays_no_split() -> None:
     assert anthropic(START, {"cache_creation": {}, "iterations": []}) == anthropic(START, {})
 
 
-def test_a_split_goes_when_its_sum_is_another() -> None:
+def test_a_split_is_dropped_if_its_sum_differs() -> None:
     grown = {"cache_creation_input_tokens": 50}
 
     assert anthropic(START, grown) == CacheUsage(uncached=4, read=90, written_5m=50)

@@ -30,7 +30,7 @@ def only_call(api_format: Format, numbers: dict[str, Any]) -> UsagePart:
     return call
 
 
-def test_the_price_that_openrouter_says_is_kept_to_the_last_digit() -> None:
+def test_the_price_stated_by_openrouter_is_exact() -> None:
     bill = {"prompt_tokens": 1, "cost": 0.00341475, "is_byok": False}
     own_key = {**bill, "cost": 0, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.0003253}}
 
@@ -40,7 +40,7 @@ def test_the_price_that_openrouter_says_is_kept_to_the_last_digit() -> None:
         assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
 
 
-def test_the_price_that_other_providers_say_is_kept_too() -> None:
+def test_prices_stated_by_other_providers_are_read_too() -> None:
     ticks = {"prompt_tokens": 1, "cost_in_usd_ticks": 37_756_001}
     perplexity = {"prompt_tokens": 1, "cost": {"request_cost": 0.006, "total_cost": 0.00725}}
 
@@ -67,14 +67,14 @@ def test_the_price_that_other_providers_say_is_kept_too() -> None:
         ("[1]", None),
     ],
 )
-def test_the_price_that_is_said_never_goes_through_a_float(written: str, dollars: str | None) -> None:
+def test_a_stated_price_never_becomes_a_float(written: str, dollars: str | None) -> None:
     usage = parse_usage(Format.CHAT, f'{{"prompt_tokens": 1, "cost": {written}}}'.encode())
 
     assert usage is not None
     assert usage.said_dollars == (None if dollars is None else Decimal(dollars))
 
 
-def test_how_a_call_was_served_is_told_wherever_the_provider_says_it() -> None:
+def test_the_service_tier_is_read_wherever_providers_report_it() -> None:
     chat, gemini = {"prompt_tokens": 1}, {"promptTokenCount": 1}
     for reply, tier in (
         ({"usage": chat, "service_tier": "flex"}, "flex"),
@@ -104,7 +104,7 @@ ADVICE = {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens":
 COMPACTION = {"type": "compaction", "input_tokens": 100, "output_tokens": 80, "cache_creation_input_tokens": 55}
 
 
-def test_calls_within_a_call_are_told_apart_and_together_are_all_of_it() -> None:
+def test_inner_calls_are_separated_and_add_up_to_the_usage() -> None:
     iterations = [{**MAIN, "type": "message"}, ADVICE, COMPACTION]
     usage = read(Format.ANTHROPIC, {**MAIN, "iterations": iterations, "service_tier": "batch"})
 
@@ -119,7 +119,7 @@ def test_calls_within_a_call_are_told_apart_and_together_are_all_of_it() -> None
     assert sum(call.usage.cache.input_tokens for call in (main, advice, compaction)) == usage.cache.input_tokens
 
 
-def test_a_call_that_another_model_answered_is_taken_out_of_the_totals_that_hold_it() -> None:
+def test_a_call_of_another_model_is_subtracted_from_the_totals() -> None:
     fallback = {"type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 150, "output_tokens": 5}
 
     main, other = split_usage(read(Format.ANTHROPIC, {**MAIN, "iterations": [fallback]}))
@@ -128,7 +128,7 @@ def test_a_call_that_another_model_answered_is_taken_out_of_the_totals_that_hold
     assert (other.usage.cache.uncached, other.usage.output_tokens) == (150, 5)
 
 
-def test_what_cohere_bills_is_less_than_what_its_model_read() -> None:
+def test_cohere_charges_for_less_than_its_model_read() -> None:
     call = only_call(
         Format.CHAT,
         {
@@ -210,13 +210,13 @@ def test_what_cohere_bills_is_less_than_what_its_model_read() -> None:
         ),
     ],
 )
-def test_other_units_are_found_where_each_provider_puts_them(
+def test_other_units_are_found_for_each_provider(
     api_format: Format, numbers: dict[str, Any], units: dict[BillableUnit, int]
 ) -> None:
     assert dict(only_call(api_format, numbers).units) == units
 
 
-def test_where_a_call_was_served_is_told() -> None:
+def test_the_region_of_a_call_is_read() -> None:
     assert only_call(Format.ANTHROPIC, {"input_tokens": 9, "inference_geo": "us"}).region == "us"
 
 

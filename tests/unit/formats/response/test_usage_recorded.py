@@ -76,7 +76,7 @@ def test_the_usage_of_every_recorded_call_adds_up_to_its_own_totals(
     assert counted.total() == len(rows) - 2 > 1_700
 
 
-def test_the_cached_tokens_of_every_recorded_call_are_seen(shared_data: Path) -> None:
+def test_the_cached_tokens_of_every_recorded_call_are_read(shared_data: Path) -> None:
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in lines]
     reads: Counter[str] = Counter()
