@@ -1,4 +1,4 @@
-"""Admission: what is let through under caps, and what becomes of bills where the ledger comes and goes."""
+"""Admission under caps, and charges while the ledger is unavailable."""
 
 import asyncio
 from decimal import Decimal
@@ -209,7 +209,7 @@ async def test_a_charge_that_is_settled_twice_is_recorded_once() -> None:
 
 
 async def given_up(work: "asyncio.Task[object]") -> None:
-    """Whoever waits for it gives up, after it has begun."""
+    """Cancel the caller after the operation has started."""
     await asyncio.sleep(0)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -298,7 +298,7 @@ def test_every_charge_is_recorded_once_or_reported_as_lost(
 
 
 async def test_waiting_charges_are_recorded_together_before_a_cap_is_checked() -> None:
-    """Defect: each was by itself, and whoever asked first after an outage waited for thousands of them."""
+    """Regression: each was written alone, and the first caller after an outage waited for thousands."""
     books = Books(gone=1)
     ours = admission(books, most_waiting=1_000)
     for number in range(300):

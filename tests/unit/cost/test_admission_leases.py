@@ -1,4 +1,4 @@
-"""What is reserved for calls under way is a short lease: renewed while they go on, not lost in silence."""
+"""Reservations of calls in flight are short leases, which are renewed and never lost silently."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ ALLOWING = [replace(DAY[0], unknown=UnknownPricePolicy.ALLOW)]
 
 @dataclass
 class Time:
-    """A clock that a test sets, and pauses that end when it says so."""
+    """A clock set by the test, whose sleeps end when it says so."""
 
     now: float = NOON
     naps: Naps = field(default_factory=Naps)
@@ -39,7 +39,7 @@ def admission(books: Books, time: Time, *, lifetime_seconds: float = 1200.0) -> 
 
 
 def freed(books: Books, now: float) -> list[str]:
-    """The calls whose reservations somebody else frees now, in want of room."""
+    """Calls whose expired reservations another process has freed."""
     gone = [call_id for call_id, one in books.reserved.items() if one.expires_at <= now]
     for call_id in gone:
         del books.reserved[call_id]
@@ -136,7 +136,7 @@ def _settled_while_the_ledger_is_away(books: Books, _time: Time) -> None:
 async def test_a_charge_without_a_price_is_the_reserved_amount_even_if_expired(
     meanwhile: Callable[[Books, Time], None], ceiling: str | None, charge: str
 ) -> None:
-    """Was charged nothing: the ledger no longer knew what had been reserved."""
+    """Regression: nothing was charged, because the ledger had dropped the reservation."""
     books, time = Books(), Time()
     ours = admission(books, time)
     caps = DAY if ceiling else ALLOWING
@@ -151,7 +151,7 @@ async def test_a_charge_without_a_price_is_the_reserved_amount_even_if_expired(
 
 
 async def test_a_lease_ends_with_the_longest_time_that_a_call_may_take() -> None:
-    """So that one which is never settled does not block a cap for as long as its process lives."""
+    """A call that is never settled must not block a cap for the lifetime of its process."""
     books, time = Books(), Time()
     ours = admission(books, time, lifetime_seconds=100)
     await ours.admit(CALL, Decimal("0.8"), DAY)
@@ -186,7 +186,7 @@ async def test_a_call_that_ends_while_leases_are_renewed_is_not_reserved_for_aga
 
 
 async def test_nothing_stays_reserved_for_a_call_that_ends_while_it_is_reserved_for_once_more() -> None:
-    """Defect: it did for the time of a lease, after a stall."""
+    """Regression: it did for the duration of a lease after a stall."""
     books, time = Books(), Time()
     ours = admission(books, time)
     await ours.admit(CALL, Decimal("0.8"), DAY)

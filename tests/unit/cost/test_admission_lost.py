@@ -1,4 +1,4 @@
-"""Bills that cannot be kept as they are: none is lost without being counted, and none holds up another."""
+"""Charges that cannot be stored are counted, and do not block others."""
 
 from decimal import Decimal
 
@@ -17,7 +17,7 @@ BAD = BadOption("that cannot be kept")
 
 
 async def test_a_charge_that_cannot_be_stored_is_recorded_with_unknown_price() -> None:
-    """Was lost, and what was reserved for it stayed reserved: a provider had said 1e300 dollars."""
+    """Regression: a stated price of 1e300 dollars lost the charge and kept its reservation."""
     books = Books(unpriced={CALL.id})
     ours = admission(books)
     await ours.admit(CALL, Decimal("0.5"), TOTAL)
@@ -66,7 +66,7 @@ async def test_a_charge_that_can_never_be_stored_does_not_block_later_ones(probl
 
 @pytest.mark.parametrize("at", [1e300, -1e300, float("nan"), float("inf"), 1e14])
 async def test_a_charge_outside_of_the_calendar_is_counted_as_lost(at: float) -> None:
-    """Was an OverflowError, which nobody expects."""
+    """Regression: it raised OverflowError."""
     books = Books()
     ours = admission(books)
     nowhere = make_call("a", at=at)

@@ -1,4 +1,4 @@
-"""How caps stand, by what a ledger says: only what they need is asked for, each answer is looked at once."""
+"""Status of caps: only the needed queries are made, each once."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def added(group: tuple[str, ...], unknown: int) -> ChargeTotal:
 
 @dataclass
 class Sums(Books):
-    """A ledger of calls of unknown price: how many, by agent and session, and whether they are of today."""
+    """A ledger of calls of unknown price, by agent, session and day."""
 
     unknown: Mapping[tuple[str, str, bool], int] = field(default_factory=dict)
     told: list[tuple[tuple[GroupBy, ...], float | None]] = field(default_factory=list)
@@ -91,7 +91,7 @@ async def test_a_cap_has_its_calls_of_unknown_price_and_nothing_else_is_queried(
 
 @pytest.mark.slow
 async def test_many_sessions_take_no_longer_each_than_a_few() -> None:
-    """Was the square of them: 6,000 sessions took 17 seconds."""
+    """Regression: the time was quadratic; 6,000 sessions took 17 seconds."""
 
     async def taken(sessions: int) -> float:
         ledger = Sums(unknown={("ana", f"{number:05}", True): 1 for number in range(sessions)})

@@ -1,4 +1,4 @@
-"""Caps: which account a call is on, what has to be reserved for it, and what is told of one that is refused."""
+"""Caps: accounts of a call, reservations, and error messages."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -113,7 +113,7 @@ def test_a_call_of_unknown_price_is_refused_unless_every_cap_allows_it(scope: Ca
 
 
 def test_where_unknown_prices_are_allowed_something_is_reserved_all_the_same() -> None:
-    """Of a cap that is spent there is nothing left, not even for what nobody knows."""
+    """A spent cap has no room, not even for a call of unknown price."""
     claimed = claim_reservation([cap(CapScope.DAY, unknown=UnknownPricePolicy.ALLOW)], CALL, None)
 
     assert claimed

@@ -1,4 +1,4 @@
-"""Reports: groups of calls, with summaries held against folds and unknown prices never taken for nothing."""
+"""Reports: summaries count against compaction, and unknown prices are never zero."""
 
 from dataclasses import fields, replace
 from decimal import Decimal

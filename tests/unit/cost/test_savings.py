@@ -1,4 +1,4 @@
-"""The cost of a call without Foveate, and what each mechanism saved on it."""
+"""The cost of a call without Foveate, and the savings of each mechanism."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ def used(**tokens: int) -> Usage:
 
 
 def states(*usages: CacheUsage) -> Mapping[SimulatedState, CacheUsage]:
-    """The states in their order, the last one for all that are missing."""
+    """The states in order; the last one is repeated for missing ones."""
     return {state: usages[min(at, len(usages) - 1)] for at, state in enumerate(SimulatedState)}
 
 
@@ -165,7 +165,7 @@ def test_a_provider_that_states_a_lower_price_makes_savings_as_much_smaller(stat
 
 
 def test_what_costs_more_in_one_region_saves_more_there() -> None:
-    """Claude in the US alone is 1.1 times as dear, reads and writes as well."""
+    """Claude in the US costs 1.1 times as much, including reads and writes."""
     price = make_price_function(PriceBook(), structs.replace(CALL, model="claude-opus-5-5", at=AT))
     simulated = states(CacheUsage(uncached=90_000), CacheUsage(read=90_000))
     usage = used(read=90_000)

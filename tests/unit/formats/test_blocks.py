@@ -1,4 +1,4 @@
-"""The blocks of a request as a provider's cache sees them."""
+"""Blocks of a request, as a provider's cache compares them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cache marks are no part of what a message says."""
+"""Cache breakpoints are not part of a message's content."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sizes and pages are read from the first bytes, and never guessed from broken ones."""
+"""Sizes and page counts of inline media; invalid data is never guessed."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""Requests of message threads made whole, and answers rebuilt from responses and streams."""
+"""Requests of message threads are expanded, and messages rebuilt from responses and streams."""
 
 import json
 from typing import Any
@@ -100,7 +100,7 @@ def response(message_id: str, content: list[Json], *, is_stream: bool) -> bytes:
 
 
 def assistant(content: list[Json]) -> list[Json]:
-    """The message of a response in later requests: without blank texts, which are refused there."""
+    """The message of a response in later requests: without blank texts, which are rejected."""
     kept = [block for block in content if block["type"] != "text" or block["text"].strip()]
     return [{"role": "assistant", "content": kept}] if kept else []
 
@@ -280,7 +280,7 @@ def test_only_fixed_fields_with_a_different_value_have_changed() -> None:
 
 @pytest.mark.parametrize("nothing", [None, [], ""])
 def test_fixed_fields_that_say_nothing_are_those_of_the_thread(nothing: object) -> None:
-    """Defect: clients that write every field got `thread_fingerprint_mismatch`."""
+    """Regression: clients that send every field got `thread_fingerprint_mismatch`."""
     history = ThreadHistory(b'"Be kind."', b'[{"name":"look"}]', b'{"role":"user","content":"a"}')
     thread = {"type": "continue", "previous_message_id": "m"}
     asked = request({"system": nothing, "thread": thread, "messages": [], "tools": nothing})
@@ -294,7 +294,7 @@ def test_fixed_fields_that_say_nothing_are_those_of_the_thread(nothing: object) 
 
 
 def test_a_thread_field_with_an_escaped_key_is_a_thread() -> None:
-    """Defect: a request with such a key went to the upstream as if it used no thread."""
+    """Regression: a request with such a key was forwarded as if it used no thread."""
     body = b'{"messages":[],"\\u0074hr\\u0065ad":{"type":"create"},"model":"m"}'
 
     assert expand_body(request(body), None) == b'{"messages":[],"model":"m"}'
@@ -302,7 +302,7 @@ def test_a_thread_field_with_an_escaped_key_is_a_thread() -> None:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_empty_texts_of_a_response_are_not_sent_back(is_stream: bool) -> None:
-    """Defect: the provider refused the next request, since a text block in it was empty."""
+    """Regression: the provider rejected the next request because of an empty text block."""
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     empty = {"type": "text", "text": ""}
     found = read_response_message(response("m", [empty, call, empty], is_stream=is_stream), is_stream=is_stream)
@@ -314,7 +314,7 @@ def test_empty_texts_of_a_response_are_not_sent_back(is_stream: bool) -> None:
 
 
 def test_a_thread_is_resumed_without_new_messages() -> None:
-    """After a `pause_turn` response there is nothing to send but the request itself."""
+    """After a `pause_turn` response, the client sends no new message."""
     history = ThreadHistory(b"", b"", b'{"role":"user","content":"a"}')
     asked = request({"thread": {"type": "continue", "previous_message_id": "m"}, "messages": []})
 

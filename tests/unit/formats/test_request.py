@@ -1,4 +1,4 @@
-"""The five formats, each read into the same values."""
+"""All five formats are parsed into the same values."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A body's format, told by its own signs and by as little of it as will do."""
+"""The format of a body is detected from as little of it as possible."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_a_format_is_detected_by_its_fields(body: dict[str, Any], api_format: Fo
     ],
 )
 def test_a_number_that_is_too_large_for_us_is_passed_on(body: bytes) -> None:
-    """Nothing but the signs of a format is read to find out which it is."""
+    """Only the distinguishing fields are parsed."""
     assert formats.detect_format(parse_fields(body)) is Format.ANTHROPIC
 
 

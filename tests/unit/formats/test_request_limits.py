@@ -1,4 +1,4 @@
-"""Limits of what a request may hold, whatever its size and however it is written."""
+"""Limits on requests of any size and spelling."""
 
 import json
 from contextlib import nullcontext
@@ -58,7 +58,7 @@ def test_a_request_is_refused_if_and_only_if_it_is_beyond_a_limit(
 
 
 def test_a_request_that_grew_beyond_a_limit_is_refused() -> None:
-    """What is known of the turn before it is not read again, and still counts."""
+    """Known messages are not scanned again, but still count."""
     messages = [{"role": "user", "content": f"{at} " + "word " * 4_000} for at in range(6)]
 
     def body(number: int, **more: Any) -> bytes:
@@ -73,7 +73,7 @@ def test_a_request_that_grew_beyond_a_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("added", [[[[[[[[[]]]]]]]], [1] * 400_000, [1] * 900_000])
 def test_a_request_that_was_refused_is_refused_again(added: list[Any]) -> None:
-    """Defect: it was remembered as one that was read, and so accepted the second time."""
+    """Regression: it was cached, and accepted the second time."""
     first = {"role": "user", "content": f"{len(added)} " + "word " * 4_000}
 
     def body(*messages: object) -> bytes:

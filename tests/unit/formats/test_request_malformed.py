@@ -1,4 +1,4 @@
-"""Whatever is handed in is read, or refused with a clear error; nothing else ever comes out."""
+"""Any input is parsed, or rejected with a clear error."""
 
 import json
 from collections.abc import Callable
@@ -228,7 +228,7 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[
 
 @pytest.mark.parametrize("spell", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])
 def test_a_byte_order_mark_is_forwarded_and_not_parsed(spell: Callable[[str], Any]) -> None:
-    """What Foveate did not change goes out as it came, and what it writes stands behind the mark."""
+    """Unchanged bytes are forwarded, and edits are written after the byte order mark."""
     text = '{"messages":[{"role":"user","content":"Hi"}]}'
     request = formats.parse_request(spell(text))
     setting = SetParameter(path=("n",), value=1, reason="")

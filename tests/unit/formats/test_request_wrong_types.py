@@ -1,4 +1,4 @@
-"""Content of the wrong shape: kept as it is or refused, and never dropped."""
+"""Content of the wrong type is kept or rejected, and never dropped."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The one HTTP client: every failure becomes one error of the tree."""
+"""Every failure of the JSON client becomes an error of Foveate."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Connections: kept and used again, never when stale; answers as they come, and each way in which they fail."""
+"""Connections are reused unless they are stale; responses are streamed; failures are distinguished."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ async def test_a_connection_serves_successive_requests() -> None:
 async def test_a_connection_is_used_again_also_where_the_system_has_no_poll(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: Windows has none, and no connection could be made there."""
+    """Regression: Windows has no poll, and no connection could be made there."""
     monkeypatch.delattr(select, "poll")
     async with server(saying(HELLO)) as made, ConnectionPool() as pool:
         for _ in range(2):
@@ -111,7 +111,7 @@ async def test_unexpected_data_closes_a_connection() -> None:
 
 @pytest.mark.parametrize("behind", [b"HTTP/1.1 408 No\r\ncontent-length: 3\r\nx: y\r\n\r\nbye", b"junk"])
 async def test_what_comes_behind_an_answer_is_none_of_it(behind: bytes) -> None:
-    """Defect: where it came at once, the answer had its status and body, or was none."""
+    """Regression: if it arrived at once, the response had a wrong status or was lost."""
     async with server(saying(HELLO + behind)) as upstream, ConnectionPool() as pool:
         for _ in range(2):
             async with pool.stream("POST", upstream.target, [], b"{}") as answer:
@@ -209,7 +209,7 @@ async def test_a_truncated_response_differs_from_no_response(said: bytes) -> Non
 async def test_a_server_that_answers_with_something_else_than_http_may_have_served_the_request(
     reply: bytes,
 ) -> None:
-    """Defect: such a call was taken for one that never reached its provider, and was not charged."""
+    """Regression: such a call counted as never sent, and was not charged."""
     async with server(closing(reply)) as upstream, ConnectionPool() as pool:
         with pytest.raises(UpstreamBroken):
             await got(pool, upstream.target)
@@ -219,7 +219,7 @@ async def test_a_server_that_answers_with_something_else_than_http_may_have_serv
 async def test_who_closes_without_a_word_may_have_done_what_it_had_the_time_for(
     work_seconds: float, kind: type[Exception]
 ) -> None:
-    """Defect: a network that drops what is silent left no trace of calls that were billed."""
+    """Regression: calls dropped by a network were charged, but left no trace."""
     async with (
         server(closing(b"")) as upstream,
         ConnectionPool(timeouts=Timeouts(work_seconds=work_seconds)) as pool,
@@ -231,14 +231,14 @@ async def test_who_closes_without_a_word_may_have_done_what_it_had_the_time_for(
 
 
 class Held:
-    """Something that whoever asks has at hand."""
+    """An object that the caller refers to."""
 
 
 @pytest.mark.parametrize(
     "reply", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"], ids=["none", "cut"]
 )
 async def test_a_failed_request_is_not_kept_in_memory(reply: bytes) -> None:
-    """Defect: each failed call stayed, with its request, until garbage was looked for, which is seldom done."""
+    """Regression: a failed call stayed in memory until the next garbage collection."""
     held: list[ReferenceType[Held]] = []
 
     async def asking(where: Target) -> None:

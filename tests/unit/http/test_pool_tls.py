@@ -1,4 +1,4 @@
-"""Secure connections: only to who can show that it is who it says."""
+"""TLS connections are made to servers with a trusted certificate only."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""What a URL says of whom to ask."""
+"""URLs of upstreams."""
 
 import pytest
 

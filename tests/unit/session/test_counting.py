@@ -1,4 +1,4 @@
-"""COUNT-5: what is kept of each turn adds up to a recount from scratch, and nothing is counted twice."""
+"""COUNT-5: stored counts of turns add up to a recount, and nothing is counted twice."""
 
 import ast
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ steps = st.lists(
 
 
 class Listening:
-    """Another ruler, and all texts that it was asked about."""
+    """A tokenizer that records the texts it measures."""
 
     def __init__(self, ruler: Tokenizer) -> None:
         self.name, self.exact, self.safe_boundary = ruler.name, ruler.exact, ruler.safe_boundary
@@ -56,7 +56,7 @@ class Listening:
 
 
 class Adding(RequestCounter):
-    """A counter that tells how many messages were added up at a time."""
+    """A counter that records how many messages were added at a time."""
 
     added: list[int]
 
@@ -74,7 +74,7 @@ class Adding(RequestCounter):
 
 
 def fresh(model: str) -> RequestCounter:
-    """A counter that has never seen anything."""
+    """A counter with empty caches."""
     known = counter_for(model)
     return RequestCounter(model=model, backend=known.backend, tokenizer=known._tokenizer, rules=known._rules)
 
@@ -118,7 +118,7 @@ def run(counts: TurnCounter, body: Body, model: str) -> tuple[TokenCount, tuple[
 @given(body=chat_bodies | anthropic_bodies, steps=steps)
 @settings(max_examples=limit_examples(80))
 def test_stored_counts_add_up_to_a_recount(body: Body, steps: list[tuple[int, str, bool, bool]]) -> None:
-    """Whichever models are asked, whatever was sent before, in this process or in another one."""
+    """For all models and all earlier requests, in this or another process."""
     counts = TurnCounter(InMemory())
     for length, model, forgets, is_later in steps:
         if forgets:
@@ -179,7 +179,7 @@ PARTS = st.sampled_from(
 def test_the_same_text_in_another_format_is_counted_by_its_rules(
     messages: list[Body], steps: list[tuple[Format, str, bool]]
 ) -> None:
-    """What one format takes for an image is some JSON to another one."""
+    """An image in one format is plain JSON in another."""
     counts = TurnCounter(InMemory())
     for api_format, model, forgets in steps:
         if forgets:
@@ -303,7 +303,7 @@ async def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
 
 
 async def test_a_message_with_its_keys_in_another_order_is_counted_as_it_is() -> None:
-    """It is the same turn of the same session, but not always as many tokens."""
+    """It is the same turn, but may have another number of tokens."""
     store = InMemory()
     counts = TurnCounter(store)
     arguments = {"src": [], "def main": {}, "):": 49756}
@@ -398,7 +398,7 @@ async def test_a_long_message_is_counted_beside_the_event_loop(times: int, is_be
 
 @pytest.mark.parametrize(("times", "is_beside"), [(20, False), (20_000, True)])
 async def test_a_long_system_prompt_is_counted_beside_the_event_loop(times: int, is_beside: bool) -> None:
-    """Defect: what stands around the messages, and a request that was edited, were counted on the loop."""
+    """Regression: the envelope and edited requests were counted on the event loop."""
     body = {"messages": [{"role": "user", "content": "Hi"}], "system": "Hello there! " * times}
     for ways in ("of a session", "alone"):
         drop_caches()

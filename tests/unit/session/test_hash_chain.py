@@ -1,4 +1,4 @@
-"""A conversation is recognised by the chain of its messages, however it is spelled and marked."""
+"""A conversation is identified by its hash chain, whatever its spelling and breakpoints."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ def _shuffled(found: Any, dice: random.Random) -> Any:
 
 
 def unmarked(found: Any) -> Any:
-    """Without Anthropic's marks; `claude_bodies` has that name nowhere else."""
+    """Without Anthropic's breakpoints; `claude_bodies` has that name nowhere else."""
     match found:
         case dict():
             return {name: unmarked(inner) for name, inner in found.items() if name != "cache_control"}
@@ -118,7 +118,7 @@ def test_a_long_chain_is_the_same_whether_it_was_seen_whole_in_part_or_never(len
 async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(
     count: int, times: int, is_beside: bool
 ) -> None:
-    """Defect: thousands of new messages held up all others while they were short."""
+    """Regression: thousands of short new messages blocked the event loop."""
     messages = [{"role": "user", "content": f"{number} " * times} for number in range(count)]
     whole = formats.parse_request(
         {"model": "claude-4", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC
@@ -300,7 +300,7 @@ def test_a_message_without_any_block_is_still_a_message_of_somebody() -> None:
 
 
 def test_hashes_stay_what_they_are_from_version_to_version() -> None:
-    """Where this fails, kept sessions and folds are no longer found: change the seed, then this."""
+    """If this fails, stored sessions and compactions are no longer found: change the seed, then this."""
     assert [one.hex() for one in said(USER, ANSWER).hashes] == [
         "157da048dbd490a9012c9962e3a1b563",
         "5ec76cea03cab132ebdd6d6d758ee891",

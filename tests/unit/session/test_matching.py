@@ -1,4 +1,4 @@
-"""Which session a request belongs to."""
+"""The session that a request belongs to."""
 
 import pytest
 

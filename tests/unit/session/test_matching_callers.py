@@ -1,4 +1,4 @@
-"""Names and response ids that are not unique hold for one caller; a caller may renew its token or its key."""
+"""Names and response ids that are not unique apply to one caller, who may renew a token or key."""
 
 import asyncio
 from dataclasses import dataclass, field

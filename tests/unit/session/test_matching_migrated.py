@@ -1,4 +1,4 @@
-"""Sessions that were stored before callers were told apart."""
+"""Sessions that were stored before callers were recorded."""
 
 import pytest
 from msgspec.structs import replace

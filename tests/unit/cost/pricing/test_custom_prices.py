@@ -1,4 +1,4 @@
-"""Prices of one's own: what they may be, which of them holds, and what they make of the table's."""
+"""Custom prices: valid values, which one applies, and their effect on the table's prices."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

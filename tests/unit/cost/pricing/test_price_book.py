@@ -1,4 +1,4 @@
-"""The price of a call by its provider, model, time and tier, and that nothing is guessed."""
+"""The price of a call by provider, model, time and tier; nothing is guessed."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ BOOK = PriceBook()
 
 
 def input_price(model: str, provider: str, *, at: float = AT, tier: str | None = None) -> Decimal | None:
-    """What a million uncached tokens cost, in a call of just over a token."""
+    """Dollars per million uncached tokens, in a call of just over a token."""
     found = BOOK.price(model, Usage(cache=CacheUsage(uncached=1)), provider=provider, at=at, tier=tier)
     return None if found is None else found.dollars * 1_000_000
 

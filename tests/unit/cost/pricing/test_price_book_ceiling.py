@@ -1,4 +1,4 @@
-"""The most that a call can cost: whatever its tokens turn out to be, wherever and however it is served."""
+"""Cost ceilings hold for any tokens, region and service tier."""
 
 import json
 from dataclasses import replace
@@ -65,7 +65,7 @@ def gemini(modality: str) -> dict[str, Any]:
 def test_no_charge_for_audio_images_or_a_region_exceeds_the_ceiling(
     model: str, provider: str, api_format: Format, numbers: dict[str, Any]
 ) -> None:
-    """Was below: only text, anywhere, was looked at."""
+    """Regression: the ceiling covered only text without a region."""
     usage = parse_usage(api_format, json.dumps(numbers).encode())
     assert usage is not None
     price = BOOK.price(model, usage, provider=provider, at=AT)

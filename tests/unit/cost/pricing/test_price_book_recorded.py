@@ -1,4 +1,4 @@
-"""Our prices beside those that others gave recorded bills: equal, or different for a reason that holds."""
+"""Our prices of recorded calls equal those of other tools, or differ for a known reason."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Whose word is taken for what a call cost: one's own, then that of providers which say what they bill."""
+"""Precedence of prices: custom ones, then those that trusted providers state."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -35,7 +35,7 @@ def test_a_price_stated_by_a_trusted_provider_is_used(provider: str) -> None:
 
 
 def test_a_price_stated_by_another_upstream_is_ignored() -> None:
-    """Was: whoever wrote `cost: 0` into a reply was free, and for sure."""
+    """Regression: any upstream could make a call free with `cost: 0`."""
     book = PriceBook()
 
     assert said_by("openai", "gpt-5", book) == (PriceSource.TABLE, Decimal("1.25"))

@@ -1,4 +1,4 @@
-"""Price files that users bring: read, refused, kept and held against what was known before."""
+"""Price files of users: read, rejected, stored, and compared with current prices."""
 
 import json
 from datetime import UTC, date, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Models without a price of their own cost what the most expensive known member of their family does."""
+"""Models without a price cost as much as the most expensive known member of their family."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""The sums of a price: exact, each kind apart, and never less when more was billed."""
+"""Prices are exact, split by kind, and never decrease with more usage."""
 
 from decimal import Decimal, localcontext
 
@@ -202,7 +202,7 @@ tokens = st.integers(0, 300)
 
 @st.composite
 def any_rates(draw: st.DrawFn) -> Rates:
-    """Rates with all kinds but reasoning, which comes and goes; long inputs are dearer, never cheaper."""
+    """Rates with all kinds, reasoning optional; long inputs never cost less."""
     found: dict[TokenKind | BillableUnit, Rate] = {}
     units = (
         BillableUnit.INPUT_AUDIO,

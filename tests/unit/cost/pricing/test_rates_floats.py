@@ -1,4 +1,4 @@
-"""Money is never a float: no module that counts it has one, nor makes one."""
+"""No module of prices uses floats for money."""
 
 import ast
 from pathlib import Path
@@ -12,7 +12,7 @@ MOMENTS = {"at", "second", "seconds", "day"}
 
 
 def floats(source: str) -> list[str]:
-    """What makes a float in a module: a literal, a call, a division; and what is said to be one."""
+    """Literals, calls, divisions and annotations of floats in a module."""
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:

@@ -1,4 +1,4 @@
-"""Edits, one by one: what each writes in each format, and which are refused."""
+"""Each edit in each format, and edits that are rejected."""
 
 import json
 from typing import Any
@@ -152,7 +152,7 @@ def test_geminis_wrapped_request_is_edited_inside() -> None:
 
 
 def test_a_lone_surrogate_stays_what_it_is() -> None:
-    """Providers take a cut emoji; a parser that does not must not mend it on the way."""
+    """Providers accept a lone surrogate, so it must be forwarded unchanged."""
     body = (
         rb'{"model":"claude-4","messages":[{"role":"user","content":"\ud83d"},{"role":"user","content":"a"}]}'
     )

@@ -1,4 +1,4 @@
-"""What a provider takes, it takes with a text more in it."""
+"""A request that a provider accepts is still accepted with an inserted text."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ HI = {"role": "user", "content": "Hi"}
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
 def test_a_text_beside_a_string_that_says_nothing_stands_alone(blank: str, at: int) -> None:
-    """Anthropic takes such a system prompt as a string; as a block it is a 400."""
+    """Anthropic accepts such a system prompt as a string, and rejects it as a block."""
     empty = {"role": "user", "content": blank}
     chat = {"messages": [empty]}
 
@@ -63,7 +63,7 @@ SPOKEN = {Format.ANTHROPIC: "text", Format.CHAT: "text", Format.RESPONSES: "inpu
 
 @st.composite
 def asked(draw: st.DrawFn, api_format: Format) -> dict[str, Any]:
-    """A request of texts, as strings and as blocks, of which many are taken."""
+    """A request of strings and text blocks, many of which are accepted."""
     block = st.fixed_dictionaries({"type": st.just(SPOKEN[api_format]), "text": texts})
     content = texts | st.lists(block, max_size=2)
     roles = ["user", "user", "system"] if api_format is Format.CHAT else ["user"]

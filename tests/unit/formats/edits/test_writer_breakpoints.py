@@ -1,4 +1,4 @@
-"""Marks that a client put on its own: kept, replaced where they count, and moved with what they mark."""
+"""Breakpoints of clients are kept, replaced where they count, and moved with their tools."""
 
 import json
 from typing import Any

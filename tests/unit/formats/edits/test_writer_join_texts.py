@@ -1,4 +1,4 @@
-"""Texts that join a plain string, so that no list comes about where the client had none."""
+"""Texts joined to a plain string, so that no list is created."""
 
 import json
 from typing import Any

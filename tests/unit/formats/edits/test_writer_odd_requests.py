@@ -1,4 +1,4 @@
-"""Whatever shape a request has and wherever an edit points: it is written, or refused with a clear error."""
+"""An edit of any odd request is written, or rejected with a clear error."""
 
 import json
 from typing import Any
@@ -51,7 +51,7 @@ edits: st.SearchStrategy[Edit] = st.one_of(
 
 
 def spoilt(value: Any, draw: st.DrawFn) -> Any:
-    """`value` with something else somewhere inside."""
+    """`value` with a random replacement somewhere inside."""
     if not value or not isinstance(value, dict | list) or draw(st.integers(0, 3)) == 0:
         return draw(JUNK)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What always holds of edits, for any request, any spelling and any set of them."""
+"""Properties of edits, for any request, spelling and set of edits."""
 
 import json
 from collections import Counter
@@ -33,7 +33,7 @@ def test_no_edits_give_the_very_same_bytes(api_format: Format, data: st.DataObje
 @given(st.data())
 @settings(max_examples=limit_examples(100))
 def test_edits_are_written_and_every_other_byte_stays(api_format: Format, data: st.DataObject) -> None:
-    """The oracle applies them to a tree of its own, and knows which bytes must be as they were."""
+    """The oracle applies them to its own tree, and knows which bytes must not change."""
     case = data.draw(edit_cases(api_format))
     written = formats.apply_edits(case.request, case.edits, breakpoint_style=case.style)
 
@@ -50,7 +50,7 @@ def test_edits_are_written_and_every_other_byte_stays(api_format: Format, data: 
 @given(st.data())
 @settings(max_examples=limit_examples(40))
 def test_breakpoints_are_read_back_as_written(api_format: Format, data: st.DataObject) -> None:
-    """And those that were there stay, whatever becomes of the texts that bear them."""
+    """Existing breakpoints stay, even if the texts of their blocks are replaced."""
     case = data.draw(edit_cases(api_format))
     marks = {
         edit.place: edit.ttl or Ttl.FIVE_MINUTES for edit in case.edits if isinstance(edit, CacheBreakpoint)
@@ -79,7 +79,7 @@ def test_breakpoints_are_read_back_as_written(api_format: Format, data: st.DataO
 @given(st.data())
 @settings(max_examples=limit_examples(30))
 def test_no_more_breakpoints_are_written_than_requested(api_format: Format, data: st.DataObject) -> None:
-    """Counted by their names alone, whatever these mean where they stand."""
+    """Counted by name, wherever they occur."""
     case = data.draw(edit_cases(api_format))
     marks = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint)]
     written = formats.apply_edits(case.request, marks, breakpoint_style=case.style)
@@ -90,7 +90,7 @@ def test_no_more_breakpoints_are_written_than_requested(api_format: Format, data
 
 
 def _counted(value: Any) -> Counter[str]:
-    """How often each name stands in it with a value."""
+    """How often each name occurs with a value."""
     if isinstance(value, dict):
         own = Counter(name for name, inner in value.items() if inner is not None)
         return sum(map(_counted, value.values()), own)

@@ -1,4 +1,4 @@
-"""Edits of requests that were really sent."""
+"""Edits of recorded requests."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def test_recorded_requests_keep_every_byte_that_no_edit_means(shared_data: Path)
 
 
 def test_no_recorded_request_has_a_block_that_breaks_an_edit(shared_data: Path) -> None:
-    """Every block is marked by itself: that works, or is refused by name."""
+    """Each block alone can have a breakpoint, or is rejected by name."""
     refused = marked = 0
     with gzip.open(shared_data / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""A body that goes on from one that was read before says the same as if it were read whole."""
+"""A body that continues a cached one is parsed as if it were parsed completely."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def said(number: int, text: str = "yes") -> dict[str, Any]:
 
 
 def body(messages: Sequence[object], *, order: Sequence[str] = (), spaced: bool = False) -> bytes:
-    """A body with its fields in that order, `messages` among them."""
+    """A body with its fields in this order, including `messages`."""
     fields = {**FRONT, "messages": messages}
     names = [*order, *(name for name in fields if name not in order)]
     separators = (", ", ": ") if spaced else (",", ":")
@@ -41,7 +41,7 @@ def body(messages: Sequence[object], *, order: Sequence[str] = (), spaced: bool 
 
 
 def plainly(data: bytes) -> Request | str:
-    """What is read of a body by itself."""
+    """Parse a body without the cache."""
     BODY_CACHE.clear()
     try:
         return formats.parse_request(data, Format.ANTHROPIC)
@@ -50,7 +50,7 @@ def plainly(data: bytes) -> Request | str:
 
 
 def after(*bodies: bytes) -> Request | str:
-    """What is read of the last of these, the others having been read before."""
+    """Parse the last of these bodies after the others."""
     BODY_CACHE.clear()
     found: Request | str = ""
     for data in bodies:
@@ -62,7 +62,7 @@ def after(*bodies: bytes) -> Request | str:
 
 
 def test_only_bytes_seen_before_are_known_of_a_body() -> None:
-    """Defect: a large body was read on the event loop if its first kilobyte was known."""
+    """Regression: a large body was parsed on the event loop if its first kilobyte was known."""
     first = body([said(0, LONG), said(1)])
     other = body([said(0, LONG), said(1, LONG)])
     BODY_CACHE.clear()
@@ -208,7 +208,7 @@ TEXTS = st.sampled_from(["yes", "\\", '"messages":[', "é漢🙂", '"}]', "\ud83
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[bytes]:
-    """The bodies of some turns: each keeps some of the last one's messages, changes some, and adds some."""
+    """Bodies of successive turns: each keeps, changes and adds some messages."""
     messages = [said(0, LONG), *(said(n, draw(TEXTS)) for n in range(1, draw(st.integers(1, 8))))]
     found = []
     for _ in range(draw(st.integers(1, 4))):

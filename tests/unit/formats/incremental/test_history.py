@@ -148,7 +148,7 @@ def test_what_stands_around_is_forgotten_when_it_is_not_used() -> None:
 
 
 def test_what_stood_around_a_request_is_gone_with_the_last_who_has_it() -> None:
-    """Defect: each led back to itself, and was there until garbage was looked for, which is seldom done."""
+    """Regression: a reference cycle kept them until the next garbage collection."""
     request = formats.parse_request(
         {"model": "gone soon", "messages": [{"role": "user", "content": "a"}]}, Format.CHAT
     )
@@ -166,7 +166,7 @@ def test_what_stood_around_a_request_is_gone_with_the_last_who_has_it() -> None:
 
 
 def test_memos_that_clients_can_multiply_are_dropped_in_time() -> None:
-    """Defect: one conversation under ever new names of models took ever more memory, and nobody counted it."""
+    """Regression: one conversation with ever new model names took unlimited memory."""
     trails = HistoryTree(max_bytes=100 * 1024)
     messages = said(*map(str, range(20)))
     most = 0

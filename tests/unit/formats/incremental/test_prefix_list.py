@@ -1,4 +1,4 @@
-"""A row that others make longer stays what it is to whoever has it."""
+"""Extending a prefix list never changes it."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -32,7 +32,7 @@ seeds = st.integers(0, 2**32)
 
 
 class Twin(str):
-    """A key that can stand in a dict beside another one of the same text."""
+    """A string key that a dict can contain twice."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -46,7 +46,7 @@ def check(data: bytes) -> None:
 
 
 def nodes(data: bytes) -> Iterator[TreeNode]:
-    """Every object and list of a text, the outermost first; found by a scanner of the tests' own."""
+    """All objects and lists of a text, outermost first, found by the tests' own scanner."""
     waiting = [scan(data)]
     for node in waiting:
         yield node

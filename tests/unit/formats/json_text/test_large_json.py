@@ -1,4 +1,4 @@
-"""JSON in pieces: the same as msgspec makes of it at once, however small the pieces are."""
+"""JSON parsed in pieces equals what msgspec parses at once, for any size of pieces."""
 
 import json
 from typing import Any
@@ -50,7 +50,7 @@ def written(value: Any, spacing: tuple[str, str], *, is_ascii: bool) -> bytes:
 
 
 def as_msgspec(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
-    """What msgspec makes of a text; the error's class where it makes nothing of it."""
+    """The value that msgspec decodes, or the class of its error."""
     try:
         return decoder.decode(repair_surrogates(data))
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Bytes put in the place of others, and items of a list dropped and added."""
+"""Bytes replaced, and items of a list dropped and added."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where parts of a JSON text lie, held against a scanner that goes byte by byte."""
+"""Offsets of JSON parts, compared with a scanner that goes byte by byte."""
 
 import json
 import tracemalloc
@@ -100,7 +100,7 @@ def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
 
 
 def test_one_long_gap_between_items_takes_no_more_memory_than_the_body() -> None:
-    """Defect: it was taken for the gap between all of them, and 400 KB took 1.3 GB."""
+    """Regression: it was used as the separator of all items, and 400 KB took 1.3 GB."""
     data = b"[1," + b" " * 20_000 + b",".join([b"1"] * 10_000) + b"]"
     tracemalloc.start()
     try:

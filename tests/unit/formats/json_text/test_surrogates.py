@@ -1,4 +1,4 @@
-"""Halves of an emoji that a client cut: read as the replacement character, and never mended in what is sent."""
+"""Lone surrogates are read as the replacement character, and forwarded unchanged."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ pieces = st.lists(
 
 
 def mended_one_by_one(text: str) -> str:
-    """The oracle: one escape after the other, from the left."""
+    """Oracle that goes through the escapes from the left."""
     made, at = "", 0
     while at < len(text):
         size = 1 if text[at] != "\\" else 6 if text[at + 1] == "u" else 2

@@ -1,4 +1,4 @@
-"""Parts by which an answer is recognised, as it passes and as a client sends it back."""
+"""Parts that identify an answer, in a response and in a later request."""
 
 import json
 from base64 import b64encode
@@ -25,7 +25,7 @@ def stream(*events: dict[str, Any]) -> bytes:
 
 
 def streamed_parts(api_format: Format, answer: bytes, *, chunk_bytes: int = 1 << 20) -> AnswerParts:
-    """The parts of a stream that comes in chunks of a size."""
+    """The parts of a stream in chunks of `size`."""
     parts = StreamPartCollector(api_format)
     for start in range(0, len(answer), chunk_bytes):
         parts.feed(answer[start : start + chunk_bytes])

@@ -1,4 +1,4 @@
-"""What a model has said, as a client sends it back."""
+"""Texts of an answer, as a client sends them back."""
 
 import msgspec
 import pytest

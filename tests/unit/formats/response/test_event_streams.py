@@ -1,4 +1,4 @@
-"""A stream gives the same events however it is cut, and their bytes are the stream."""
+"""A stream has the same events however it is chunked, and their bytes are the stream."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Limits of subscriptions in the headers of responses: those that providers send, and whatever else comes."""
+"""Rate limits of subscriptions in response headers."""
 
 import pytest
 from hypothesis import given

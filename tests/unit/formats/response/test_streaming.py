@@ -1,4 +1,4 @@
-"""What a streamed reply tells, in each format, however the network cuts it."""
+"""Streamed responses of each format, however the network chunks them."""
 
 import json
 import time
@@ -407,7 +407,7 @@ def test_a_long_stream_takes_time_in_proportion(word: str, chunk_bytes: int) -> 
 
 
 def chunk_frame(said: object) -> bytes:
-    """An event of a model's maker in a frame of AWS, as InvokeModel streams it."""
+    """A provider's event in an AWS frame, as InvokeModel streams it."""
     packed = b64encode(json.dumps(said).encode())
     return frame(b"chunk", b'{"bytes":"%b","p":"abc"}' % packed)
 

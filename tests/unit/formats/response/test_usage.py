@@ -1,4 +1,4 @@
-"""Every provider's numbers, read into one usage that adds up."""
+"""Usage of every provider is read into one form that adds up."""
 
 import json
 from typing import Any

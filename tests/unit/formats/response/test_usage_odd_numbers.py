@@ -1,4 +1,4 @@
-"""Bills that are easily lost or misread: numbers that are none, totals that do not fit, splits by time."""
+"""Usage that is easily lost or misread: invalid numbers, inconsistent totals, splits by TTL."""
 
 import json
 from decimal import Decimal
@@ -186,7 +186,7 @@ START = {
 @pytest.mark.parametrize("nothing", [0, 0.0, None])
 @pytest.mark.parametrize("name", ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"])
 def test_a_later_nothing_unsays_no_number(name: str, nothing: Any) -> None:
-    """Also where the same event says more of another number."""
+    """Even if the same event has another number."""
     others = {other: START[other] for other in START if other not in (name, "cache_creation")}
 
     assert anthropic(START, {**others, name: nothing}) == anthropic(START, {})
@@ -209,7 +209,7 @@ def test_absurd_usage_at_the_end_of_a_stream_makes_it_unknown(name: str, odd: An
 
 
 def test_absurd_searches_at_the_end_of_a_stream_make_it_unknown() -> None:
-    """Attack: fewer than no searches were recorded as none."""
+    """Attack: a negative number of searches was recorded as zero."""
     started = START | {"server_tool_use": {"web_search_requests": 1}}
     usage = streamed(
         Format.ANTHROPIC,

@@ -1,4 +1,4 @@
-"""What a bill says beside its tokens: its price, how it was served, other units, and calls within the call."""
+"""Stated prices, service tiers, other units, and calls within a call."""
 
 import json
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Usage read from recorded bills agrees with what they say of themselves."""
+"""Usage read from recorded responses agrees with their own totals."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ FORMATS = {
 
 
 def totals(numbers: dict[str, Any]) -> tuple[int, int] | None:
-    """Input and output tokens of a recorded bill, added up the plain way."""
+    """Input and output tokens of recorded usage, added up plainly."""
     if "iterations" in numbers:
         return sum(map(_of_messages, numbers["iterations"])), sum(
             call["output_tokens"] for call in numbers["iterations"]
@@ -129,6 +129,6 @@ def test_every_priced_usage_is_read_as_it_was_priced(shared_data: Path) -> None:
 
 
 def _is_left_out_of_prices(numbers: dict[str, Any]) -> bool:
-    """Reasoning that only the total holds, and calls that only the iterations hold."""
+    """Reasoning that only the total includes, and calls that only the iterations include."""
     parts = numbers.get("prompt_tokens", 0) + numbers.get("completion_tokens", 0)
     return "iterations" in numbers or 0 < parts < numbers["total_tokens"]
