@@ -152,10 +152,11 @@ class WrongApi(InputError):
     code = "wrong_api"
 
     def __init__(self, model: str, upstream: str, *, api: str) -> None:
-        asked = f"the model {model!r}" if model else "what names no model"
+        requested = f"the model {model!r}" if model else "what names no model"
         super().__init__(
-            f"the gateway's route for {asked} leads to {upstream}, which does not speak the API of {api}: use "
-            "a client of the other API, or route it to an upstream that speaks this (`api: both`, if it does)"
+            f"the gateway's route for {requested} leads to {upstream}, which does not speak the API of {api}: "
+            "use a client of the other API, or route it to an upstream that speaks this (`api: both`, if it "
+            "does)"
         )
         self.model = model
         self.upstream = upstream
@@ -306,8 +307,8 @@ class BudgetExceeded(FoveateError):
     def __init__(
         self, problem: str, remedy: str, *, limit_tokens: int, tokens: int, sections: tuple[SectionSize, ...]
     ) -> None:
-        listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sections)
-        super().__init__(f"{problem}: {listed}; {remedy}" if listed else f"{problem}; {remedy}")
+        sizes = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sections)
+        super().__init__(f"{problem}: {sizes}; {remedy}" if sizes else f"{problem}; {remedy}")
         self.problem = problem
         self.remedy = remedy
         self.limit_tokens = limit_tokens

@@ -132,8 +132,8 @@ class _UsagePrices:
 
         A call that was free saves nothing.
         """
-        listed = self._price_input(self._usage.cache) if self._usage.said_dollars is not None else None
-        return charged / listed if listed and charged < listed else _ONE
+        list_price = self._price_input(self._usage.cache) if self._usage.said_dollars is not None else None
+        return charged / list_price if list_price and charged < list_price else _ONE
 
     def difference(self, one: CacheUsage, other: CacheUsage) -> Decimal | None:
         if one == other:

@@ -60,10 +60,10 @@ class BlockCache:
 
     def get(self, key: BlockCacheKey) -> tuple[Block, ...] | None:
         with self._lock:
-            found = self._blocks.get(key)
-            if found is not None:
+            blocks = self._blocks.get(key)
+            if blocks is not None:
                 self._blocks.move_to_end(key)
-            return found
+            return blocks
 
     def put(self, key: BlockCacheKey, blocks: tuple[Block, ...]) -> None:
         with self._lock:
@@ -199,8 +199,8 @@ class _BlockReader:
         key = (self._api_format, area, index, self._breakpoint_ttl, raw)
         blocks = BLOCK_CACHE.get(key)
         if blocks is None:
-            read = self._parse_tool if area is Area.TOOLS else self._parse_message
-            blocks = tuple(read(index, parse_json(raw)))
+            parse = self._parse_tool if area is Area.TOOLS else self._parse_message
+            blocks = tuple(parse(index, parse_json(raw)))
             BLOCK_CACHE.put(key, blocks)
         return blocks
 
@@ -253,9 +253,7 @@ class _BlockReader:
         ]
 
     def _make_result_block(self, place: Place, kind: str, message: dict[str, Any], role: str) -> Block:
-        """Make the block of a message that is a single block. A breakpoint on any of its parts counts as its
-        own.
-        """
+        """Make the block of a single-block message. A breakpoint on any of its parts counts as its own."""
         path = self._layout.result_paths.get(kind, ())
         if not path:
             return self._make_block(place, kind, message, role)

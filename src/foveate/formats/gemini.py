@@ -236,8 +236,12 @@ def _parse_schema(config: dict[str, Any]) -> ResponseSchema | None:
     plain = _first_present(config, "responseSchema", "response_schema")
     if plain:
         return ResponseSchema(name="responseSchema", description="", schema=to_json(plain))
-    found = _first_present(config, "responseJsonSchema", "response_json_schema")
-    return ResponseSchema(name="responseJsonSchema", description="", schema=to_json(found)) if found else None
+    json_schema = _first_present(config, "responseJsonSchema", "response_json_schema")
+    return (
+        ResponseSchema(name="responseJsonSchema", description="", schema=to_json(json_schema))
+        if json_schema
+        else None
+    )
 
 
 def _first_present(fields: dict[str, Any], *names: str) -> Any:

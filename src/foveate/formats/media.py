@@ -30,9 +30,9 @@ def decode_base64(data: str, limit_bytes: int | None = None) -> bytes:
     rest = ""
     for start in range(0, len(data), step):
         text = rest + "".join(data[start : start + step].split())
-        whole = len(text) // 4 * 4
-        pieces.append(_decode_piece(text[:whole]))
-        rest = text[whole:]
+        whole_chars = len(text) // 4 * 4
+        pieces.append(_decode_piece(text[:whole_chars]))
+        rest = text[whole_chars:]
     return b"".join((*pieces, _decode_piece(rest)))
 
 

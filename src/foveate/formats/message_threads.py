@@ -16,7 +16,7 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.large_json import contains
-from foveate.formats.json_text.lenient import parse_fields_leniently as reply_fields
+from foveate.formats.json_text.lenient import parse_fields_leniently
 from foveate.formats.json_text.offsets import (
     ByteSpan,
     ObjectMembers,
@@ -197,7 +197,7 @@ def read_response_message(response: bytes, *, is_stream: bool) -> tuple[str, byt
 
 
 def _read_plain_message(response: bytes) -> tuple[str, bytes] | None:
-    fields = reply_fields(response)
+    fields = parse_fields_leniently(response)
     message_id, content = parse_json(fields.get("id")), bytes(fields.get("content") or b"")
     blocks = parse_json(content)
     if not isinstance(message_id, str) or not message_id or not isinstance(blocks, list):
@@ -211,8 +211,8 @@ def _read_plain_message(response: bytes) -> tuple[str, bytes] | None:
 
 def _is_blank(block: object) -> bool:
     """Tell whether a block is blank text, which the provider rejects in a request."""
-    found = as_dict(block)
-    return found.get("type") == "text" and not as_text(found.get("text")).strip()
+    fields = as_dict(block)
+    return fields.get("type") == "text" and not as_text(fields.get("text")).strip()
 
 
 def _read_streamed_message(response: bytes) -> tuple[str, bytes] | None:

@@ -51,10 +51,10 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         lists = _ListCounter(min(self.max_tools, self.max_messages))
         depth = values = 1
         try:
-            for found in scan_tokens(data, 0, len(data), DEFAULT_SIZES.slice_bytes):
-                depth = max(depth, int(found.depths.max()))
-                values += int((found.kinds == OPEN).sum() + (found.kinds == COMMA).sum())
-                lists.add(found)
+            for token_slice in scan_tokens(data, 0, len(data), DEFAULT_SIZES.slice_bytes):
+                depth = max(depth, int(token_slice.depths.max()))
+                values += int((token_slice.kinds == OPEN).sum() + (token_slice.kinds == COMMA).sum())
+                lists.add(token_slice)
         except RecursionError:
             depth = MAX_DEPTH + 1
         for name, number in lists.name_lists(data):
@@ -147,10 +147,10 @@ class _ListCounter:
         """Return the names of lists and their numbers of items."""
         names: list[tuple[str, int]] = []
         for start, number in (*self._found, (self._start, self._commas + 1)):
-            found = _NAMED_LIST.match(data, start, start + _MAX_NAME_BYTES)
-            if found is not None:
+            match = _NAMED_LIST.match(data, start, start + _MAX_NAME_BYTES)
+            if match is not None:
                 try:
-                    names.append((_STRING_DECODER.decode(found[1]), number))
+                    names.append((_STRING_DECODER.decode(match[1]), number))
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     continue  # not a valid name
         return names

@@ -128,11 +128,13 @@ class TurnCounter:
         history = formats.message_history(request)
         start, tally = counter.cached_tally(history)
         places = range(start, len(chain))
-        found = await self._find_known(agent, request, chain, history, places, counter, known) if places else {}
-        new_bytes = sum([len(history.nodes[at].raw) for at in places if at not in found])
+        known_counts = (
+            await self._find_known(agent, request, chain, history, places, counter, known) if places else {}
+        )
+        new_bytes = sum([len(history.nodes[at].raw) for at in places if at not in known_counts])
 
         def measure_and_sum() -> CountResult:
-            measured = self._measure(request, chain, history, places, counter, found)
+            measured = self._measure(request, chain, history, places, counter, known_counts)
             ended = counter.store_tally(history, start, tally, measured)
             count = counter.build_count(
                 request, history, counter.tally_head(request, history), ended, with_parts=False
@@ -207,9 +209,9 @@ class TurnCounter:
         """Return the counts at `places` that are cached or stored."""
         key = _counter_key(counter, request.format)
         known = {
-            at: found
+            at: measured
             for at in places
-            if (found := self._measured_messages.get(key + chain.spelling(at))) is not None
+            if (measured := self._measured_messages.get(key + chain.spelling(at))) is not None
         }
         old = places if known_turns is None else range(places.start, known_turns)
         hashes = [chain.hashes[at] for at in old if at not in known]
@@ -219,8 +221,8 @@ class TurnCounter:
         saved = await self._store.get_counts(agent, hashes, name)
         for at in places if saved else ():
             row = saved.get(chain.hashes[at])
-            if row is not None and (found := _decode_row(row, chain.spelling(at))) is not None:
-                known[at] = found
+            if row is not None and (measured := _decode_row(row, chain.spelling(at))) is not None:
+                known[at] = measured
                 self._mark_saved(history.nodes[at], (agent, name))
         return known
 

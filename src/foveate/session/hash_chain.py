@@ -98,11 +98,11 @@ def _extend_chain(request: Request, history: formats.MessageHistory, known: int)
     # A short chain is built faster than it is looked up.
     is_long = len(nodes) > _SHORT_CHAIN_MESSAGES
     size, before = (_CHAINS.find_prefix(nodes) if is_long else None) or (0, _EMPTY_CHAIN)
-    found = [node.memo[_HASH_KEY] for node in nodes[size:]]
+    hashed = [node.memo[_HASH_KEY] for node in nodes[size:]]
     chain = HashChain(
         leading_system_messages=history.leading_system_messages,
-        hashes=before.hashes + tuple([chain_hash for chain_hash, _ in found]),
-        spellings=before.spellings + b"".join([spelling for _, spelling in found]),
+        hashes=before.hashes + tuple([chain_hash for chain_hash, _ in hashed]),
+        spellings=before.spellings + b"".join([spelling for _, spelling in hashed]),
     )
     if is_long:
         _CHAINS.put(nodes, chain, replaces=size)

@@ -317,12 +317,12 @@ class RecentSessions:
 
     def find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
         rows = [row for digest in digests for row in self._answers.get(digest) or ()]
-        found = [(row, self._sessions.get(row.session_id)) for row in rows]
-        return [(row, session) for row, session in found if session is not None]
+        matches = [(row, self._sessions.get(row.session_id)) for row in rows]
+        return [(row, session) for row, session in matches if session is not None]
 
     def find_ending_at(self, caller: str, tip: bytes) -> list[Session]:
-        found = [self._sessions.get(one) for one in self._ends.get((caller, tip)) or ()]
-        return [one for one in found if one is not None and one.tip == tip]
+        sessions = [self._sessions.get(each) for each in self._ends.get((caller, tip)) or ()]
+        return [each for each in sessions if each is not None and each.tip == tip]
 
 
 _MAX_WAITED_FOR = 8 * 1024

@@ -119,16 +119,16 @@ class CustomPrice:
         rates: dict[TokenKind | BillableUnit, Rate] = {}
         for kind in TokenKind:
             if kind is TokenKind.REASONING and not any(
-                kind in said for said in (given, *_given_kinds_by_tier(tiers))
+                kind in tier_prices for tier_prices in (given, *_given_kinds_by_tier(tiers))
             ):
                 continue
             dollars = given.get(kind, given[_FALLBACK_KINDS[kind]])
             rate, steps = EXACT.multiply(dollars, _MILLIONTH), []
-            for tier, said in zip(tiers, _given_kinds_by_tier(tiers), strict=True):
-                if kind in said:
-                    dollars = said[kind]
-                elif kind not in given and _FALLBACK_KINDS[kind] in said:
-                    dollars = said[_FALLBACK_KINDS[kind]]
+            for tier, tier_prices in zip(tiers, _given_kinds_by_tier(tiers), strict=True):
+                if kind in tier_prices:
+                    dollars = tier_prices[kind]
+                elif kind not in given and _FALLBACK_KINDS[kind] in tier_prices:
+                    dollars = tier_prices[_FALLBACK_KINDS[kind]]
                 steps.append(RateTier(tier.over_tokens, EXACT.multiply(dollars, _MILLIONTH)))
             rates[kind] = Rate(rate, tuple(steps))
         return rates

@@ -132,8 +132,7 @@ def _is_charged(price: object) -> bool:
 
 
 def _complete_variant(prices: dict[str, Any], standard: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the prices of a service tier: missing ones are the same multiple of the standard price as its
-    input.
+    """Complete the prices of a service tier by the ratio of its input price to the standard one.
 
     A missing price for long inputs means that nobody entered it, not that they cost less.
     """
@@ -149,19 +148,26 @@ def _complete_variant(prices: dict[str, Any], standard: Mapping[str, Any]) -> di
         elif (
             isinstance(price, dict)
             and not isinstance(stated, dict)
-            and (own := _ratio(stated, price)) is not None
+            and (ratio := _ratio(stated, price)) is not None
         ):
-            prices[kind] = _scale_price(price, own)
+            prices[kind] = _scale_price(price, ratio)
     return prices
 
 
 def _ratio(price: object, standard: object) -> Decimal | None:
     """Return how many times the standard price a price is, if that is exact."""
-    one, other = (amount["base"] if isinstance(amount, dict) else amount for amount in (price, standard))
-    if not isinstance(one, Decimal) or not isinstance(other, Decimal) or not one.is_finite() or not other > 0:
+    base, standard_base = (
+        amount["base"] if isinstance(amount, dict) else amount for amount in (price, standard)
+    )
+    if (
+        not isinstance(base, Decimal)
+        or not isinstance(standard_base, Decimal)
+        or not base.is_finite()
+        or not standard_base > 0
+    ):
         return None
     try:
-        return EXACT.divide(one, other)
+        return EXACT.divide(base, standard_base)
     except Inexact:
         return None
 

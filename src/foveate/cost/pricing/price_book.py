@@ -106,7 +106,7 @@ class PriceBook:
             self._find_rates(call.model or model, provider, call.usage.tier, call.region, at)
             for call in split_usage(usage)
         )
-        return any(found is not None and found.inherited_from for found in rates)
+        return any(each is not None and each.inherited_from for each in rates)
 
     def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:
         """Return the rates for such calls at that time; None if they are unknown."""
@@ -132,8 +132,8 @@ class PriceBook:
         `searches` and `units` need a known price.
         """
         if region is None:  # the provider's settings may have one
-            found = self._find_model(model, provider, "", "")
-            region = found.dearest_region if found is not None else ""
+            prices = self._find_model(model, provider, "", "")
+            region = prices.dearest_region if prices is not None else ""
         highest: Decimal | None = None
         for served in {"", tier or ""}:  # a requested tier may not be granted
             rates = self._find_rates(model, provider, served, region, at)
@@ -165,26 +165,26 @@ class PriceBook:
         return usage.said_dollars if find_current_price(fitting, at) is None else None
 
     def _find_rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
-        found = self._find_model(model, provider, tier, region)
-        return None if found is None else found.rates_at(at)
+        prices = self._find_model(model, provider, tier, region)
+        return None if prices is None else prices.rates_at(at)
 
     def _find_model(self, model: str, provider: str, tier: str, region: str) -> "_ModelPrices | None":
         imported = self._load_imported()
         if imported is not self._imported:
             self._imported, self._model_prices = imported, {}
         key = provider, tier, region, model
-        found = self._model_prices.get(key)
-        if found is None:
+        prices = self._model_prices.get(key)
+        if prices is None:
             if max(map(len, key)) > _MAX_NAME_CHARS:
                 return None
             if len(self._model_prices) >= _MAX_CACHED_MODELS:
                 self._model_prices = {}
             custom = tuple(price for price in self._custom if price.matches(model, provider))
-            found = _ModelPrices(
+            prices = _ModelPrices(
                 custom, partial(find_schedule, provider, model, tier=tier, region=region, imported=imported)
             )
-            self._model_prices[key] = found
-        return found
+            self._model_prices[key] = prices
+        return prices
 
 
 class _ModelPrices:

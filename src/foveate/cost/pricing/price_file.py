@@ -161,9 +161,9 @@ class _PriceFileReader:
             ]
             models = []
             for model in self._check_list(provider.get("models"), f"models of {id_}", _MAX_MODELS):
-                found = self._read_model(self._check_object(model, f"a model of {id_}"), id_)
-                if found is not None:
-                    models.append(found)
+                parsed = self._read_model(self._check_object(model, f"a model of {id_}"), id_)
+                if parsed is not None:
+                    models.append(parsed)
             count += len(models)
             if count > _MAX_MODELS:
                 raise self.make_error("models", f"are more than {_MAX_MODELS:,}")
@@ -206,17 +206,17 @@ class _PriceFileReader:
 
         if not isinstance(value, list):
             return self._read_price(value, where)
-        found = []
+        prices = []
         for entry in self._check_list(value, where, _MAX_PRICES):
             price = self._check_object(entry, where)
             constraint = self._read_constraint(price.get("constraint"), where)
-            found.append(ConditionalPrice(constraint, prices=self._read_price(price.get("prices"), where)))
-        return found
+            prices.append(ConditionalPrice(constraint, prices=self._read_price(price.get("prices"), where)))
+        return prices
 
     def _read_variants(self, model: Mapping[str, Any], where: str) -> "list[PriceVariant]":
         from genai_prices.types import PriceVariant
 
-        found = []
+        variants = []
         for entry in self._check_list(model.get("price_variants") or [], where, _MAX_PRICES):
             variant = self._check_object(entry, where)
             when = self._check_object(variant.get("when"), where)
@@ -227,17 +227,17 @@ class _PriceFileReader:
                 raise self.make_error(where, "a price variant does not say when")
             constraint = self._read_constraint(variant.get("constraint"), where)
             prices = self._read_price(variant.get("prices"), where)
-            found.append(PriceVariant(when=names, prices=prices, constraint=constraint))
-        return found
+            variants.append(PriceVariant(when=names, prices=prices, constraint=constraint))
+        return variants
 
     def _read_price(self, value: object, where: str) -> "ModelPrice":
         from genai_prices.types import ModelPrice
 
-        found = {}
+        amounts = {}
         for name, price in self._check_object(value, where).items():
             if price is not None and _PRICE_NAME.fullmatch(name):
-                found[name] = self._read_amount(price, f"{where} {name}")
-        return ModelPrice(**found)
+                amounts[name] = self._read_amount(price, f"{where} {name}")
+        return ModelPrice(**amounts)
 
     def _read_amount(self, value: object, where: str) -> "Decimal | TieredPrices":
         from genai_prices.types import Tier, TieredPrices
@@ -261,19 +261,19 @@ class _PriceFileReader:
                 raise InvalidOperation
             if isinstance(value, str) and len(value) > _MAX_DIGITS * 2:
                 raise InvalidOperation
-            found = Decimal(value)
+            dollars = Decimal(value)
         except (InvalidOperation, ValueError):
             raise self.make_error(where, f"{str(value)[:40]!r} is not a number") from None
-        if not found.is_finite() or found < 0 or found > _MAX_DOLLARS:
-            raise self.make_error(where, f"{found:.4g} dollars cannot be a price")
-        exponent = found.as_tuple().exponent
+        if not dollars.is_finite() or dollars < 0 or dollars > _MAX_DOLLARS:
+            raise self.make_error(where, f"{dollars:.4g} dollars cannot be a price")
+        exponent = dollars.as_tuple().exponent
         if (
-            len(found.as_tuple().digits) > _MAX_DIGITS
+            len(dollars.as_tuple().digits) > _MAX_DIGITS
             or not isinstance(exponent, int)
             or exponent < _MIN_EXPONENT
         ):
             raise self.make_error(where, "a price has more digits than money has")
-        return found
+        return dollars
 
     def _read_constraint(
         self, value: object, where: str
@@ -282,11 +282,11 @@ class _PriceFileReader:
 
         if value is None:
             return None
-        found = self._check_object(value, where)
-        if "start_date" in found:
-            return StartDateConstraint(start_date=self.read_day(found["start_date"], where))
+        constraint = self._check_object(value, where)
+        if "start_date" in constraint:
+            return StartDateConstraint(start_date=self.read_day(constraint["start_date"], where))
         try:
-            start, end = (time.fromisoformat(found[name]) for name in ("start_time", "end_time"))
+            start, end = (time.fromisoformat(constraint[name]) for name in ("start_time", "end_time"))
         except (KeyError, TypeError, ValueError):
             raise self.make_error(where, "a price is for a time that cannot be read") from None
         return TimeOfDateConstraint(start_time=start, end_time=end)
@@ -304,10 +304,10 @@ class _PriceFileReader:
                 self._read_clause(part, where, depth + 1)
                 for part in self._check_list(value, where, _MAX_CLAUSES)
             ]
-            kept = [part for part in parts if part is not None]
-            if not kept or (kind == "and" and len(kept) < len(parts)):
+            fast = [part for part in parts if part is not None]
+            if not fast or (kind == "and" and len(fast) < len(parts)):
                 return None
-            return types.ClauseOr(or_=kept) if kind == "or" else types.ClauseAnd(and_=kept)
+            return types.ClauseOr(or_=fast) if kind == "or" else types.ClauseAnd(and_=fast)
         text = self._check_name(value, where)
         if kind == "regex":
             if not _is_fast_regex(text):
@@ -322,8 +322,8 @@ class _PriceFileReader:
             "ends_with": types.ClauseEndsWith,
             "contains": types.ClauseContains,
         }
-        found: MatchLogic = clause_types[kind](**{kind: text})
-        return found
+        matcher: MatchLogic = clause_types[kind](**{kind: text})
+        return matcher
 
     def _check_name(self, value: object, where: str) -> str:
         if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME_CHARS or not value.isprintable():
@@ -346,7 +346,7 @@ class _PriceFileReader:
 def _has_price(prices: "ModelPrice | list[ConditionalPrice]") -> bool:
     """Tell whether anything has a price. Lists often say 0 for models that they know nothing about."""
     each = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
-    amounts = [amount for one in each for amount in vars(one).values()]
+    amounts = [amount for price in each for amount in vars(price).values()]
     return any(amount if isinstance(amount, Decimal) else amount.base for amount in amounts)
 
 

@@ -83,8 +83,8 @@ def _find_match_end(clause: "MatchLogic", name: str) -> int | None:
 def _is_within_version(name: str, end: int) -> bool:
     """Tell whether the digits around a position are one two-digit number; dates and builds have more digits."""
     before = len(name[:end]) - len(name[:end].rstrip("0123456789"))
-    behind = len(name[end:]) - len(name[end:].lstrip("0123456789"))
-    return min(before, behind) > 0 and before + behind == 2
+    after = len(name[end:]) - len(name[end:].lstrip("0123456789"))
+    return min(before, after) > 0 and before + after == 2
 
 
 _EPOCH = date(1970, 1, 1)
@@ -224,10 +224,10 @@ def _find_family_schedule(
 def _list_models(host: str, imported: "ImportedPrices | None") -> "Iterator[tuple[ModelInfo, bool]]":
     """Yield all models of a provider with prices, and whether these are its own prices."""
     for known in (_installed_providers(), {} if imported is None else imported.providers):
-        found = known.get(host)
-        if found is not None:
-            yield from ((model, True) for model in found.models)
-            for other in found.fallback_model_providers or ():
+        provider = known.get(host)
+        if provider is not None:
+            yield from ((model, True) for model in provider.models)
+            for other in provider.fallback_model_providers or ():
                 yield from ((model, False) for model in (known[other].models if other in known else ()))
     yield from ((_dated_models()[fact.id], True) for fact in load_price_facts().models if fact.provider == host)
 
@@ -340,11 +340,11 @@ class FamilyPriceSchedule:
 
     def _compute_rates(self, at: float) -> Rates | None:
         known = [
-            add_cache_prices(found, found.origin)
+            add_cache_prices(rates, rates.origin)
             for member in self._members
-            if (found := member.rates_at(at)) is not None
+            if (rates := member.rates_at(at)) is not None
         ]
-        priced = [found for found in known if {TokenKind.UNCACHED, TokenKind.OUTPUT} <= found.by_kind.keys()]
+        priced = [rates for rates in known if {TokenKind.UNCACHED, TokenKind.OUTPUT} <= rates.by_kind.keys()]
         if not priced:
             return None
         dearest = max(priced, key=lambda rates: (rates.by_kind[TokenKind.OUTPUT].dollars, rates.origin))
@@ -449,7 +449,7 @@ def _dated_models() -> "Mapping[str, ModelInfo]":
         steps = [Tier(start=over, price=EXACT.multiply(dollars, times)) for over, times in tiers]
         return TieredPrices(base=dollars, tiers=steps) if steps else dollars
 
-    found = {}
+    models = {}
     for fact in load_price_facts().models:
         long_input = [(tier.over_tokens, tier.input_times) for tier in fact.over]
         long_output = [(tier.over_tokens, tier.output_times) for tier in fact.over]
@@ -461,8 +461,8 @@ def _dated_models() -> "Mapping[str, ModelInfo]":
         for name, kind in _CACHE_KINDS.items():
             prices[name] = price(EXACT.multiply(fact.input, fact.times[kind]), long_input)
         match = ClauseEquals(equals=fact.id)
-        found[fact.id] = ModelInfo(id=fact.id, match=match, prices=ModelPrice(**prices))
-    return found
+        models[fact.id] = ModelInfo(id=fact.id, match=match, prices=ModelPrice(**prices))
+    return models
 
 
 _CACHE_KINDS = {

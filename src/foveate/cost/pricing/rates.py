@@ -368,8 +368,8 @@ def upper_bound_by_kind(members: Sequence[Rates]) -> dict[TokenKind | BillableUn
     bounds = {}
     for kind in kinds:
         other = _PART_OF.get(kind, kind)
-        given = [rates.by_kind.get(kind, rates.by_kind.get(other)) for rates in members]
-        bounds[kind] = _upper_bound_rate([rate for rate in given if rate is not None])
+        candidates = [rates.by_kind.get(kind, rates.by_kind.get(other)) for rates in members]
+        bounds[kind] = _upper_bound_rate([rate for rate in candidates if rate is not None])
     return bounds
 
 

@@ -47,8 +47,8 @@ def message_json(message: Message, layout: FormatLayout) -> bytes:
     Raises:
         BadEdit: a part cannot be serialized.
     """
-    named = b',"name":' + to_json(message.name) if message.name else b""
-    opening = b'{"role":' + to_json(message.role) + named + b"," + to_json(layout.content_field) + b":"
+    name_member = b',"name":' + to_json(message.name) if message.name else b""
+    opening = b'{"role":' + to_json(message.role) + name_member + b"," + to_json(layout.content_field) + b":"
     if layout.text_kind and len(message.parts) == 1 and isinstance(message.parts[0], Text):
         return opening + to_json(message.parts[0].text) + b"}"
     inner = b",".join(block_json(part, message.role, layout) for part in message.parts)

@@ -10,9 +10,16 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from foveate.errors import BadEdit
-from foveate.formats import layout
-from foveate.formats.edits import plan
-from foveate.formats.edits.plan import BlockListEdits, EditPlan, ParameterTree, plan_edits
+from foveate.formats.edits.plan import (
+    BLANK_LINE,
+    BlockListEdits,
+    EditPlan,
+    ParameterTree,
+    block_json,
+    join_texts,
+    message_json,
+    plan_edits,
+)
 from foveate.formats.incremental.body_cache import BodyPrefix, MessageOffsets
 from foveate.formats.json_text.offsets import (
     ByteSpan,
@@ -24,8 +31,13 @@ from foveate.formats.json_text.offsets import (
     value_span,
 )
 from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_json, to_json
-from foveate.formats.layout import FieldPath, FormatLayout, is_cache_point
-from foveate.formats.layout import breakpoint_json as written_mark
+from foveate.formats.layout import (
+    BREAKPOINT_FIELDS,
+    FieldPath,
+    FormatLayout,
+    breakpoint_json,
+    is_cache_point,
+)
 from foveate.model import BreakpointStyle, CacheBreakpoint, Edit, Message, Part, RemoveBreakpoint, Request
 
 
@@ -171,9 +183,7 @@ class RequestOutline:
         return ByteSpan(slot.span.start, end)
 
     def _find_declarations(self, list_span: ByteSpan) -> Iterator[Sequence[ByteSpan]]:
-        """Find Gemini's tools: lists of function declarations, and built-in tools, which are members of an
-        entry.
-        """
+        """Find Gemini's tools: lists of function declarations, and built-in tools as members."""
         is_list = self.data.startswith(b"[", list_span.start)
         for entry in self.items(list_span) if is_list else (list_span,):
             if not self.data.startswith(b"{", entry.start):
@@ -249,7 +259,7 @@ class BlockListWriter:
         edits.check(len(block_list.blocks))
         added = {
             block_list.blocks[block] if block < len(block_list.blocks) else len(block_list.entries): [
-                plan.block_json(part, role, self._layout) for part in parts
+                block_json(part, role, self._layout) for part in parts
             ]
             for block, parts in edits.inserts.items()
         }
@@ -327,7 +337,7 @@ class BlockListWriter:
     def set_breakpoint(
         self, owner: ObjectMembers, cache_breakpoint: CacheBreakpoint | RemoveBreakpoint
     ) -> None:
-        self._patch.set_member(owner, self._style.value, layout.breakpoint_json(cache_breakpoint, self._style))
+        self._patch.set_member(owner, self._style.value, breakpoint_json(cache_breakpoint, self._style))
 
     def write_result(
         self,
@@ -377,13 +387,13 @@ class BlockListWriter:
             )
 
     def _append_to_string(self, literal: ByteSpan, text: str | None, parts: Sequence[Part]) -> None:
-        more = plan.join_texts(parts)
+        more = join_texts(parts)
         if text is not None or self._is_blank(literal, None):
-            joined = plan.BLANK_LINE.join(filter(None, (text, more)))
+            joined = BLANK_LINE.join(filter(None, (text, more)))
             self._patch.replace(literal.start, literal.end, to_json(joined))
         elif more:
             end = literal.end - 1
-            self._patch.replace(end, end, to_json(plan.BLANK_LINE + more)[1:-1])
+            self._patch.replace(end, end, to_json(BLANK_LINE + more)[1:-1])
 
     def _is_blank(self, literal: ByteSpan, text: str | None) -> bool:
         """Tell whether a string is blank. Providers accept that as a string, but not as a block."""
@@ -397,10 +407,10 @@ class BlockListWriter:
     ) -> bytes:
         """Return what follows the string of a text block: the new breakpoint and the client's own in `kept`."""
         if cache_breakpoint is not None and self._style is BreakpointStyle.CACHE_POINT:
-            return b"}," + layout.breakpoint_json(cache_breakpoint, self._style)
+            return b"}," + breakpoint_json(cache_breakpoint, self._style)
         members = dict(kept or {})
         if cache_breakpoint is not None:
-            members[self._style.value] = layout.breakpoint_json(cache_breakpoint, self._style)
+            members[self._style.value] = breakpoint_json(cache_breakpoint, self._style)
         return b"".join(b"," + to_json(name) + b":" + raw for name, raw in members.items()) + b"}"
 
     def _write_cache_point(
@@ -409,7 +419,7 @@ class BlockListWriter:
         following: Sequence[ByteSpan],
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint,
     ) -> None:
-        new = layout.breakpoint_json(cache_breakpoint, self._style)
+        new = breakpoint_json(cache_breakpoint, self._style)
         if following and self._outline.is_cache_point(following[0]):
             self._patch.replace(following[0].start, following[0].end, new)
         else:
@@ -465,14 +475,12 @@ class BlockListWriter:
         for part in reversed(find_items(self._data, span)):
             if self.has_breakpoint(part):
                 values = find_members(self._data, part).values
-                return {
-                    name: values[name].read(self._data) for name in layout.BREAKPOINT_FIELDS if name in values
-                }
+                return {name: values[name].read(self._data) for name in BREAKPOINT_FIELDS if name in values}
         return {}
 
     def has_breakpoint(self, span: ByteSpan) -> bool:
         block = as_dict(parse_json(span.read(self._data)))
-        return any(block.get(name) is not None for name in layout.BREAKPOINT_FIELDS)
+        return any(block.get(name) is not None for name in BREAKPOINT_FIELDS)
 
 
 def write_edits(
@@ -594,7 +602,7 @@ class _EditWriter:
         self._blocks.write_entries(block_list, added, plan.dropped_messages)
 
     def _new_messages_json(self, messages: Sequence[Message]) -> list[bytes]:
-        return [plan.message_json(message, self._layout) for message in messages]
+        return [message_json(message, self._layout) for message in messages]
 
     def _write_message(self, span: ByteSpan, edits: BlockListEdits) -> None:
         if (
@@ -631,8 +639,7 @@ class _EditWriter:
     def _write_breakpoints_in_compact_message(
         self, span: ByteSpan, breakpoints: Mapping[int, CacheBreakpoint | RemoveBreakpoint]
     ) -> bool:
-        """Set breakpoints in a message that is serialized compactly, so that block offsets follow from their
-        sizes.
+        """Set breakpoints in a compactly serialized message, where block offsets follow from sizes.
 
         Return False without any change if a block has a breakpoint already or cannot have one, or if the
         message has another form.
@@ -652,7 +659,7 @@ class _EditWriter:
         for at, cache_breakpoint in breakpoints.items():
             end = first + sum(sizes[: at + 1]) + at - len(b"}")
             self.patch.replace(
-                end, end, b"," + to_json(name) + b":" + written_mark(cache_breakpoint, self._style)
+                end, end, b"," + to_json(name) + b":" + breakpoint_json(cache_breakpoint, self._style)
             )
         return True
 
@@ -682,17 +689,17 @@ class _EditWriter:
         if edits.breakpoints:
             raise BadEdit("a plain string bears no mark in this format", path=("system", 0))
         size = len(block_list.blocks)
-        before = plan.join_texts(edits.inserts.get(0, []) if size else [])
-        after = plan.join_texts(edits.inserts.get(size, []))
+        before = join_texts(edits.inserts.get(0, []) if size else [])
+        after = join_texts(edits.inserts.get(size, []))
         is_empty = block_list.span is None or block_list.span.read(self._data) in (b"null", b'""')
         if block_list.span is None or is_empty or edits.texts:
             paragraphs = (before, edits.texts.get(0, ""), after)
-            new = to_json(plan.BLANK_LINE.join(filter(None, paragraphs)))
+            new = to_json(BLANK_LINE.join(filter(None, paragraphs)))
             self.patch.set_member(block_list.owner, block_list.name, new)
             return
         if before:
             start = block_list.span.start + 1
-            self.patch.replace(start, start, to_json(before + plan.BLANK_LINE)[1:-1])
+            self.patch.replace(start, start, to_json(before + BLANK_LINE)[1:-1])
         if after:
             end = block_list.span.end - 1
-            self.patch.replace(end, end, to_json(plan.BLANK_LINE + after)[1:-1])
+            self.patch.replace(end, end, to_json(BLANK_LINE + after)[1:-1])

@@ -28,15 +28,12 @@ from foveate.formats.json_text.offsets import (
     find_members_and_lists,
     value_span,
 )
-from foveate.formats.json_text.offsets import find_items as item_spans
 from foveate.formats.json_text.parse import Fields, parse_fields, parse_items
 from foveate.model import Format, Request
 
 
 class BodyPrefix:
-    """The bytes of a body before its first message, with the offsets of its parts. `fields` are the fields in
-    it.
-    """
+    """The bytes of a body before its first message, with its fields and their offsets."""
 
     __slots__ = ("_items", "_members", "_message_field", "_values", "data", "fields")
 
@@ -154,13 +151,13 @@ class BodyCache:
             known = _count_common_messages(cached, data)
             if known and check_rest is not None:
                 check_rest(cached.message_offsets.spans[known - 1].end)
-            found = _read_rest(api_format, cached, known, data) if known else None
-            if found is not None:
+            continued = _read_rest(api_format, cached, known, data) if known else None
+            if continued is not None:
                 with self._lock:
                     self._remove(cached)
                     if len(data) <= MAX_BODY_BYTES:
-                        self._put(api_format, data, found.messages, found.message_offsets)
-                return found
+                        self._put(api_format, data, continued.messages, continued.message_offsets)
+                return continued
         return None
 
     def known_bytes(self, api_format: Format, data: bytes) -> int:
@@ -196,9 +193,9 @@ class BodyCache:
             for key in reversed(self._bodies_by_prefix):
                 if key[0] is api_format and data.startswith(key[1]):
                     size = len(key[1])
-                    found = self._bodies_by_prefix[key].get(data[size : size + _FIRST_MESSAGE_BYTES])
-                    if found:
-                        return found[: -_MAX_CANDIDATES - 1 : -1]
+                    bodies = self._bodies_by_prefix[key].get(data[size : size + _FIRST_MESSAGE_BYTES])
+                    if bodies:
+                        return bodies[: -_MAX_CANDIDATES - 1 : -1]
             return []
 
     def _put(
@@ -219,10 +216,10 @@ class BodyCache:
             self._remove(next(iter(self._order.values()))[2])
 
     def _remove(self, cached: _CachedBody) -> None:
-        found = self._order.pop(id(cached), None)
-        if found is None:
+        entry = self._order.pop(id(cached), None)
+        if entry is None:
             return
-        key, first, _ = found
+        key, first, _ = entry
         self.held_bytes -= len(cached.body)
         groups = self._bodies_by_prefix.get(key, {})
         others = [other for other in groups.get(first, ()) if other is not cached]
@@ -267,14 +264,15 @@ def _read_rest(api_format: Format, cached: _CachedBody, known: int, data: bytes)
         shortened = b'{"%s":[%s' % (name.encode(), rest)  # the body without the known messages
         rest_fields = parse_fields(shortened)
         check_unique_keys(shortened, [*prefix.fields, *rest_fields])
-        listed = bytes(rest_fields[name])
-        new = parse_items(listed)
-        trailing = rest[len(listed) - 1 :].lstrip(b" \t\r\n")
-        if not rest.startswith(listed[1:]) or not trailing.startswith((b",", b"}")):
+        list_json = bytes(rest_fields[name])
+        new = parse_items(list_json)
+        trailing = rest[len(list_json) - 1 :].lstrip(b" \t\r\n")
+        if not rest.startswith(list_json[1:]) or not trailing.startswith((b",", b"}")):
             return None  # a duplicate key, or a lone surrogate
         trailing_fields = parse_fields(b"{" + (trailing[1:] if trailing.startswith(b",") else trailing))
         spans = [
-            ByteSpan(start + at - 1, end + at - 1) for start, end in item_spans(listed, value_span(listed), new)
+            ByteSpan(start + at - 1, end + at - 1)
+            for start, end in find_items(list_json, value_span(list_json), new)
         ]
     except (MalformedRequest, msgspec.MsgspecError):
         return None  # parsing the whole body reports the problem

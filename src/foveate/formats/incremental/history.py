@@ -37,8 +37,9 @@ _SYSTEM_ROLES = frozenset(("system", "developer"))
 
 
 class _MemoCounter:
-    """Number of memoized values. Not a class attribute of `NodeMemo`: changing one invalidates Python's
-    attribute caches.
+    """Number of memoized values.
+
+    Not a class attribute of `NodeMemo`, because changing one invalidates Python's attribute caches.
     """
 
     __slots__ = ("count",)
@@ -206,8 +207,8 @@ class HistoryTree:
             node = child
         if is_long:
             # Keep the bytes that the nodes hold already, not equal ones of this request.
-            own = known + tuple([node.raw for node in nodes[len(known) :]])
-            _put_bounded(self._recent_paths, nodes[0], (own, nodes), _MAX_HISTORIES)
+            own_bytes = known + tuple([node.raw for node in nodes[len(known) :]])
+            _put_bounded(self._recent_paths, nodes[0], (own_bytes, nodes), _MAX_HISTORIES)
         return nodes
 
 
@@ -256,9 +257,9 @@ class HistoryCache(Generic[Value]):
     def find_prefix(self, nodes: Sequence[MessageNode], key: object = None) -> tuple[int, Value] | None:
         """Return the value of the longest recent prefix, and its length."""
         for size in range(len(nodes), max(0, len(nodes) - _MAX_LOOKBACK), -1):
-            found = self._values.get((nodes[size - 1], key))
-            if found is not None:
-                return size, found
+            value = self._values.get((nodes[size - 1], key))
+            if value is not None:
+                return size, value
         return None
 
     def put(self, nodes: Sequence[MessageNode], value: Value, key: object = None, *, replaces: int = 0) -> None:

@@ -70,16 +70,16 @@ def scan_tokens(data: bytes, start: int, end: int, slice_bytes: int) -> Iterator
         is_quote[escaped[:-1] if is_escaped else escaped] = False
         quotes = np.flatnonzero(is_quote)
         kinds = np.frombuffer(data[at:stop].translate(_TOKEN_KINDS), np.uint8)
-        found = np.flatnonzero(kinds != 0)
-        found = found[(np.searchsorted(quotes, found) + in_string) % 2 == 0]
+        positions = np.flatnonzero(kinds != 0)
+        positions = positions[(np.searchsorted(quotes, positions) + in_string) % 2 == 0]
         in_string = bool((len(quotes) + in_string) % 2)
-        if len(found):
-            kinds = kinds[found]
+        if len(positions):
+            kinds = kinds[positions]
             depths = np.cumsum(depth_changes[kinds]) + depth
             depth = int(depths[-1])
             if depths.max() > MAX_DEPTH:
                 raise RecursionError
-            yield TokenSlice(found + at, kinds, depths)
+            yield TokenSlice(positions + at, kinds, depths)
         at = stop
 
 
@@ -141,19 +141,19 @@ def parse_fields(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> dict[str, ms
     start, end = _trim(data)
     if not data.startswith(b"{", start):
         return _FIELDS_DECODER.decode(data)
-    found: dict[str, msgspec.Raw] = {}
+    fields: dict[str, msgspec.Raw] = {}
     for first, last in _split_members(data, start, end, sizes):
         if last - first < sizes.large_bytes:
             members: dict[str, msgspec.Raw] = _decode_piece(_FIELDS_DECODER, b"{%b}" % data[first:last])
-            found.update(members)
+            fields.update(members)
         else:
             key = _match_key(data, first, last)
             if key is None:
                 raise _malformed_at(first)
-            found[_decode_piece(_STRING_DECODER, key[1])] = msgspec.Raw(
+            fields[_decode_piece(_STRING_DECODER, key[1])] = msgspec.Raw(
                 memoryview(data)[slice(*_trim(data, key.end(), last))]
             )
-    return found
+    return fields
 
 
 def parse_items(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> list[bytes]:
@@ -166,15 +166,15 @@ def parse_items(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> list[bytes]:
     start, end = _trim(data)
     if not data.startswith(b"[", start):
         return list(map(bytes, _RAW_ITEMS_DECODER.decode(data)))
-    found: list[bytes] = []
+    items: list[bytes] = []
     for first, last in _split_members(data, start, end, sizes):
         if last - first < sizes.large_bytes:
             raws: list[msgspec.Raw] = _decode_piece(_RAW_ITEMS_DECODER, b"[%b]" % data[first:last])
-            found += map(bytes, raws)
+            items += map(bytes, raws)
         else:
             first, last = _trim(data, first, last)
-            found.append(copy_bytes(memoryview(data)[first:last], sizes))
-    return found
+            items.append(copy_bytes(memoryview(data)[first:last], sizes))
+    return items
 
 
 def copy_bytes(data: msgspec.Raw | bytes | memoryview, sizes: SliceSizes = DEFAULT_SIZES) -> bytes:
@@ -332,10 +332,10 @@ class _ValueBuilder:
     def _open_container(self, begin: int, position: int) -> None:
         key = None
         if isinstance(self._open[-1], dict):
-            found = _match_key(self._data, begin, position)
-            if found is None:
+            match = _match_key(self._data, begin, position)
+            if match is None:
                 raise _malformed_at(begin)
-            begin, key = found.end(), _decode_piece(_STRING_DECODER, found[1])
+            begin, key = match.end(), _decode_piece(_STRING_DECODER, match[1])
         if self._previous_edge == _VALUE_END or _skip_whitespace(self._data, begin, position) < position:
             raise _malformed_at(position)
         self._keys.append(key)
@@ -463,9 +463,9 @@ def _trim(data: bytes, start: int = 0, end: int | None = None) -> tuple[int, int
 
 def _skip_whitespace(data: bytes, start: int, end: int) -> int:
     for at in range(start, end, DEFAULT_SIZES.slice_bytes):
-        found = _NOT_WHITESPACE.search(data, at, min(at + DEFAULT_SIZES.slice_bytes, end))
-        if found is not None:
-            return found.start()
+        match = _NOT_WHITESPACE.search(data, at, min(at + DEFAULT_SIZES.slice_bytes, end))
+        if match is not None:
+            return match.start()
     return end
 
 

@@ -98,8 +98,7 @@ def find_members_and_lists(
 
 
 def find_members_after(data: bytes, before: Mapping[str, ByteSpan], name: str, end: int) -> ObjectMembers:
-    """Return the members of a body that starts with `before`, given that the last item of list `name` ends at
-    `end`.
+    """Return the members of a body, given those `before` and the end of the last item of list `name`.
 
     Raises:
         MalformedRequest: what follows is not the rest of an object.
@@ -280,9 +279,7 @@ class Splice(NamedTuple):
 
 
 class Patch:
-    """Replacements to apply to a text. Those at the same position are written in the order in which they were
-    added.
-    """
+    """Replacements to apply to a text. Those at the same position are written in the order of addition."""
 
     def __init__(self) -> None:
         self._splices: list[Splice] = []

@@ -119,14 +119,14 @@ def parse_entries(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ..
     """
     if raw is None:
         return ()
-    found = parse_items(raw)
-    if not found and not is_list(raw):
+    entries = parse_items(raw)
+    if not entries and not is_list(raw):
         raise MalformedRequest(f"`{name}` is {json_type_name(parse_json(raw))}, where a list is expected")
-    for position, entry in enumerate(found):
+    for position, entry in enumerate(entries):
         if not entry.startswith(b"{"):
             kind = json_type_name(parse_json(entry))
             raise MalformedRequest(f"`{name}[{position}]` is {kind}, where an object is expected")
-    return found
+    return entries
 
 
 def parse_message_object(raw: bytes) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import msgspec
 
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.lenient import parse_object_leniently
-from foveate.formats.json_text.lenient import parse_object_leniently as reply_record
 from foveate.formats.json_text.parse import (
     as_dict,
     as_list,
@@ -76,7 +75,7 @@ def read_answer_parts(api_format: Format, body: bytes) -> AnswerParts:
         return AnswerParts()
     parts = _PartCollector()
     try:
-        collect(parts, reply_record(body))
+        collect(parts, parse_object_leniently(body))
     except MalformedRequest:
         return AnswerParts()
     return parts.parts()

@@ -55,8 +55,8 @@ class ServerSentEvent:
     @property
     def name(self) -> str:
         """Name of the event; often empty."""
-        found = self._read_field(b"event")
-        return found[-1].decode(errors="replace") if found else ""
+        values = self._read_field(b"event")
+        return values[-1].decode(errors="replace") if values else ""
 
     @property
     def data(self) -> bytes:
@@ -257,10 +257,10 @@ class JsonListSplitter:
 
     def _close_item(self, last: bytes) -> list[JsonListItem]:
         self._append_to_buffer(last)
-        found = [] if self._is_too_large else [JsonListItem(bytes(self._buffer))]
+        items = [] if self._is_too_large else [JsonListItem(bytes(self._buffer))]
         self._buffer.clear()
         self._is_too_large = False
-        return found
+        return items
 
     def _append_to_buffer(self, piece: bytes) -> None:
         self._is_too_large = self._is_too_large or len(self._buffer) + len(piece) > self._max_bytes
@@ -286,7 +286,7 @@ class AwsFrame:
         """Payload under the name in its headers, as AWS documents it: `{"messageStop": {…}}`."""
         payload_start = _PRELUDE_BYTES + int.from_bytes(self.raw[4:8])
         payload = self.raw[payload_start:-_CHECKSUM_BYTES]
-        name = next((said for header, said in self._headers(payload_start) if header in _NAME_HEADERS), b"")
+        name = next((value for header, value in self._headers(payload_start) if header in _NAME_HEADERS), b"")
         if name == _CHUNK_NAME:
             return _unpack_chunk(payload)
         return b'{"%b":%b}' % (name, payload) if name and payload else b""

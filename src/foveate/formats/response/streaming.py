@@ -93,10 +93,10 @@ class StreamReader:
         self._unread.append(chunk)
         self._unread_bytes += len(chunk)
         if not self._may_have_ended:
-            near = self._last_bytes + chunk
-            self._last_bytes = near[-_MAX_END_MARKER_BYTES:]
+            tail = self._last_bytes + chunk
+            self._last_bytes = tail[-_MAX_END_MARKER_BYTES:]
             for end in self._end_markers:
-                if end in near:
+                if end in tail:
                     self._may_have_ended = True
         if self._unread_bytes > _MAX_UNREAD_BYTES:
             self._read_all()
@@ -216,8 +216,8 @@ def _read_anthropic_event(state: StreamState, data: bytes) -> StreamState:
     match event.get("type"):
         case "message_start":
             message = as_dict(event.get("message"))
-            named = replace(state, id=as_text(message.get("id")), model=as_text(message.get("model")))
-            return _merge_usage(named, message.get("usage"))
+            started = replace(state, id=as_text(message.get("id")), model=as_text(message.get("model")))
+            return _merge_usage(started, message.get("usage"))
         case "message_delta":
             stop = as_text(as_dict(event.get("delta")).get("stop_reason"))
             return _merge_usage(replace(state, stop_reason=stop or state.stop_reason), event.get("usage"))
@@ -376,14 +376,14 @@ class _GeminiSplitter:
 def _read_bedrock_event(state: StreamState, data: bytes) -> StreamState:
     """Read messageStop, metadata, or an exception. The model is in the URL."""
     name, payload = next(iter(parse_object_leniently(data).items()), ("", None))
-    found = as_dict(payload)
+    fields = as_dict(payload)
     if name == "messageStop":
-        return replace(state, stop_reason=as_text(found.get("stopReason")), is_complete=True)
+        return replace(state, stop_reason=as_text(fields.get("stopReason")), is_complete=True)
     if name == "metadata":
-        usage = parse_usage(Format.BEDROCK, to_json(found.get("usage"))) or state.usage
+        usage = parse_usage(Format.BEDROCK, to_json(fields.get("usage"))) or state.usage
         return replace(state, usage=usage, has_ended=True)
     if name.endswith("Exception"):
-        return replace(state, error=StreamError(name, as_text(found.get("message"))))
+        return replace(state, error=StreamError(name, as_text(fields.get("message"))))
     return state
 
 
@@ -401,10 +401,10 @@ def _parse_error(value: object) -> StreamError | None:
     """Parse an error object; some providers send only a string."""
     if not value:
         return None
-    found = as_dict(value)
-    kinds = (found.get("type"), found.get("status"), found.get("code"))
+    fields = as_dict(value)
+    kinds = (fields.get("type"), fields.get("status"), fields.get("code"))
     return StreamError(
-        next((str(kind) for kind in kinds if kind), ""), as_text(found.get("message")) or as_text(value)
+        next((str(kind) for kind in kinds if kind), ""), as_text(fields.get("message")) or as_text(value)
     )
 
 

@@ -621,9 +621,9 @@ def _count_media(numbers: _NumbersBills, usage: Usage) -> dict[BillableUnit, int
     uncached_left, read_left, output_left = cache.uncached, cache.read, usage.output_tokens
     for medium in _MEDIA:
         if medium in input_tokens:
-            whole = min(input_tokens[medium], uncached_left + read_left)
-            cached = min(read.get(medium, max(whole - uncached_left, 0)), read_left, whole)
-            fresh = min(whole - cached, uncached_left)
+            medium_tokens = min(input_tokens[medium], uncached_left + read_left)
+            cached = min(read.get(medium, max(medium_tokens - uncached_left, 0)), read_left, medium_tokens)
+            fresh = min(medium_tokens - cached, uncached_left)
             uncached_left, read_left = uncached_left - fresh, read_left - cached
             counts[BillableUnit(f"input_{medium}")] = fresh
             counts[BillableUnit(f"read_{medium}")] = cached
