@@ -1,4 +1,4 @@
-"""A request's count by rules alone, with the vocabulary that they name."""
+"""Count of a request by rules alone, without the evidence of recordings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ VERTEX = "aiplatform.googleapis.com"
 
 
 class RulesAlone:
-    """Takes the rules at their word, whatever recordings say."""
+    """Trusts the rules, whatever recordings say."""
 
     def assess(self, profile: AccuracyProfile) -> AccuracyAssessment:
         return AccuracyAssessment(exact=profile.certain, bounds=((0.0, 0.0, 1.0),), floors=())

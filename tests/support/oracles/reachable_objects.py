@@ -1,4 +1,4 @@
-"""What an object holds, however deep: to show that a text is nowhere in it."""
+"""All texts that an object holds, to show that a text is not among them."""
 
 import gc
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -7,7 +7,7 @@ _ELSEWHERE = (type, ModuleType, FunctionType, CodeType, FrameType)
 
 
 def held(*roots: object) -> set[str]:
-    """Every text that can be reached from `roots`, but not through classes, functions and modules."""
+    """Every text reachable from `roots`, except through classes, functions and modules."""
     texts: set[str] = set()
     seen: set[int] = set()
     waiting = list(roots)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tiktoken
 
-# As in tiktoken_ext/openai_public.py: the engine's own spelling would prove less.
+# From tiktoken_ext/openai_public.py, independent of the engine.
 O200K = "|".join(
     (
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",

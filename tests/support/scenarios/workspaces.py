@@ -1,4 +1,4 @@
-"""Workspaces on disk for tests, a clock that is set by hand, and waiting for what a watcher will see."""
+"""Workspaces on disk, a manual clock, and waiting for a watcher."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -8,12 +8,12 @@ from pathlib import Path
 from foveate.context.workspace_cache import WorkspaceCache, WorkspaceCacheOptions
 from foveate.memory.privacy import Gate
 
-# Generous, since it is only ever waited out by a test that fails.
+# Generous, since only failing tests wait this long.
 LONGEST_SECONDS = 30.0
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -23,7 +23,7 @@ class Clock:
 
 
 def fill(root: Path, files: Mapping[str, str]) -> Path:
-    """Have these files below `root`, each written in one go."""
+    """Write these files below `root`, each atomically."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def fill(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something to hold."""
+    """Wait for a condition."""
     end = time.monotonic() + LONGEST_SECONDS
     while not holds():
         assert time.monotonic() < end, f"waited in vain: {what}"
@@ -41,13 +41,13 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def watching(debounce_ms: float = 20) -> Iterator[WorkspaceCache]:
-    """Workspaces that see changes soon."""
+    """A cache that notices changes quickly."""
     with WorkspaceCache(Gate(), WorkspaceCacheOptions(watch_debounce_ms=debounce_ms)) as workspaces:
         yield workspaces
 
 
 def blind(clock: Clock, max_age_seconds: float = 0) -> WorkspaceCache:
-    """Workspaces that see no changes: bundles are read again only when they are old."""
+    """A cache that notices no changes: bundles are read again only by age."""
     options = WorkspaceCacheOptions(max_age_seconds=max_age_seconds)
     workspaces = WorkspaceCache(Gate(), options, clock=clock)
     workspaces.close()

@@ -1,4 +1,4 @@
-"""Random requests, as agents send them."""
+"""Random requests like those of agents."""
 
 import json
 

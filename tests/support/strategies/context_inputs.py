@@ -1,4 +1,4 @@
-"""Inputs of prompts for tests: any that can be, and a few to hand."""
+"""Inputs of prompts: random ones, and a few fixed ones."""
 
 from dataclasses import fields
 from typing import Any, TypeVar, get_type_hints
@@ -12,7 +12,7 @@ Inputs = TypeVar("Inputs", PrefixInputs, ContextInputs)
 FIELDS: dict[type[PrefixInputs] | type[ContextInputs], list[str]] = {
     inputs: [field.name for field in fields(inputs)] for inputs in (PrefixInputs, ContextInputs)
 }
-# Where the type alone says too little; a field that is not here is drawn by its type.
+# For fields whose type is not enough; others are drawn by type.
 NARROWER: dict[str, st.SearchStrategy[Any]] = {
     "limit_tokens": st.none() | st.integers(0, 5000),
     "semantic_threshold": st.none() | st.floats(0, 1),
@@ -40,7 +40,7 @@ CONTEXT = ContextInputs(
 
 
 def values(inputs: type[PrefixInputs] | type[ContextInputs], name: str) -> st.SearchStrategy[Any]:
-    """Anything that the field `name` can hold."""
+    """Any value of the field `name`."""
     return NARROWER[name] if name in NARROWER else st.from_type(get_type_hints(inputs)[name])
 
 
@@ -49,13 +49,13 @@ def any_inputs(inputs: type[Inputs]) -> st.SearchStrategy[Inputs]:
 
 
 def shown(inputs: ContextInputs) -> str:
-    """A text in which every input can be seen, and which is the same for equal inputs."""
+    """A text that contains every input, the same for equal inputs."""
     seen = {name: getattr(inputs, name) for name in FIELDS[ContextInputs]}
     return repr(seen | {"privacy_tags": sorted(inputs.privacy_tags)})
 
 
 class FakeMemory:
-    """Gives its answers one by one, then shows what it is asked for; remembers that it was asked."""
+    """Returns the given texts one by one, then texts of its inputs. Records its calls."""
 
     def __init__(self, *answers: str | Exception | None) -> None:
         self.asked: list[ContextInputs] = []

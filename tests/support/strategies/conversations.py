@@ -1,4 +1,4 @@
-"""Random conversations in the shapes of all formats, each with what is true of it."""
+"""Random conversations in all formats, with their true structure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +23,13 @@ from foveate.model import (
 
 SYSTEM = -1
 BEFORE_ANY_QUESTION = 0
-# Formats in which results stand in a message of the user, beside whatever else the user says.
+# Formats in which results are in user messages, next to other content.
 _USER_ANSWERS = (Format.ANTHROPIC, Format.BEDROCK, Format.GEMINI)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A message with its tokens, its turn and step, and the numbers of the calls it makes and answers."""
+    """A message with its tokens, turn and step, and its calls and results by number."""
 
     message: Message
     tokens: int
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation; what it says of itself is known from how it was made, not found out."""
+    """A conversation whose structure is known from how it was generated."""
 
     lines: tuple[Line, ...]
 
@@ -56,19 +56,19 @@ class Talk:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The places of every call that has a result, and of that result."""
+        """Positions of every call with a result, and of that result."""
         calls = {number: place for place, line in enumerate(self.lines) for number in line.calls}
         answers = {number: place for place, line in enumerate(self.lines) for number in line.answers}
         return [(calls[number], answers[number]) for number in calls.keys() & answers.keys()]
 
     @property
     def turns(self) -> list[tuple[int, ...]]:
-        """The places of each turn, what stands before the first question being one too."""
+        """Positions of each turn; messages before the first user message are one too."""
         return self._grouped(self.api_format, lambda line: line.turn)
 
     @property
     def steps(self) -> list[tuple[int, ...]]:
-        """The places of each step of the last turn, its question being one too."""
+        """Positions of each step of the last turn; its user message is one too."""
         return self._grouped(self.turns[-1], lambda line: line.step) if self.turns else []
 
     @property
@@ -77,7 +77,7 @@ class Talk:
 
     @property
     def may_go(self) -> list[tuple[int, ...]]:
-        """All that may go, in the order in which it has to."""
+        """Everything that may be evicted, in the required order."""
         if not self.turns:
             return []
         *earlier, last = self.turns
@@ -88,7 +88,7 @@ class Talk:
         return earlier + [step for step in self.steps if not held & set(step)]
 
     def turns_in(self, places: Iterable[int]) -> int:
-        """How many turns these places are from, not counting what stands before the first question."""
+        """Number of turns of these positions, without messages before the first user message."""
         return len({self.lines[place].turn for place in places} - {SYSTEM, BEFORE_ANY_QUESTION})
 
     def tokens_in(self, places: Iterable[int]) -> int:
@@ -106,7 +106,7 @@ class Talk:
 
 
 class _Writer:
-    """Writes a conversation line by line, and notes which turn and step each belongs to."""
+    """Generates a conversation, and records the turn and step of each message."""
 
     def __init__(self, draw: st.DrawFn, api_format: Format) -> None:
         self._draw = draw
@@ -120,7 +120,7 @@ class _Writer:
         self.lines: list[Line] = []
 
     def question(self, *, is_new: bool = True) -> None:
-        """One or more messages of the user, which open a turn unless results are still to come."""
+        """One or more user messages, which open a turn unless results are missing."""
         if is_new:
             self._turn += 1
             self._step += 1
@@ -134,7 +134,7 @@ class _Writer:
             self._say(self._model, parts)
 
     def call(self, *, is_new: bool = True) -> None:
-        """A message, or several, with one or more calls, of which some may never be answered."""
+        """One or more messages with calls, of which some may never get a result."""
         self._step += is_new
         names = self._draw(st.lists(st.sampled_from(("read", "search")), min_size=1, max_size=3))
         calls = [self._new_call(name, index) for index, name in enumerate(names)]
@@ -152,7 +152,7 @@ class _Writer:
             self._say(self._model, (*thoughts, *(call for _, call in calls)), calls=numbers)
 
     def answer(self, *, leave: int = 0) -> None:
-        """The results of open calls, in one message or several, but for the last `leave` of them."""
+        """The results of open calls, in one or more messages, except the last `leave` of them."""
         answered, self._open = self._open[: len(self._open) - leave], self._open[len(self._open) - leave :]
         strays = self._draw(_RARELY)
         results: list[tuple[tuple[int, ...], Part]] = [((number,), _result(call)) for number, call in answered]
@@ -213,7 +213,7 @@ class _Writer:
 
 
 def _as_item(call: ToolCall) -> Part:
-    """In the Responses format, the provider's own tools have items of their own."""
+    """In the Responses format, provider tools have their own items."""
     return Opaque("computer_call", b"{}") if call.name == "search" else call
 
 
@@ -257,7 +257,7 @@ def talks(draw: st.DrawFn) -> Talk:
 
 
 def _write_turn(draw: st.DrawFn, writer: _Writer, *, has_more: bool) -> None:
-    """Steps and an answer; calls may be left open, whose results then come after the next question."""
+    """Steps and a response; results of open calls may come after the next user message."""
     steps = draw(st.integers(0, 4))
     for _ in range(steps):
         is_late = writer.open_calls > 0
@@ -308,7 +308,7 @@ def long_talk(turns: int, steps: int) -> Talk:
 
 
 def new_orphans(messages: Sequence[Message], kept: Iterable[int]) -> Counter[str]:
-    """How many calls without results, and results without calls, are in what is kept that were not in all."""
+    """Number of orphaned calls and results in what is kept that were not orphaned before."""
     return _orphans([messages[place] for place in kept]) - _orphans(messages)
 
 

@@ -1,4 +1,4 @@
-"""Random sections, ladders and counters: rich in what is hard to cut."""
+"""Random sections, ladders and counters that are hard to cut."""
 
 import functools
 
@@ -24,12 +24,12 @@ _blocks = st.sampled_from(
 _built = st.lists(st.tuples(_blocks, st.integers(1, 12)), max_size=8).map(
     lambda blocks: "".join(text * times for text, times in blocks)
 )
-# Without a place to cut for thousands of characters, or long; repeated, since Hypothesis need not invent it.
+# Thousands of characters without a boundary, or long; repeated, so that Hypothesis need not generate it.
 _huge = st.sampled_from(
     ("x" * 20_000, "漢字" * 8_000, FAMILY * 1_500, PROSE * 400, CODE * 300,
      "\u0301" * 9_000, "🇩🇪" * 4_500, "- " * 9_000)
 )  # fmt: skip
-# As sections usually are: some paragraphs, in which there are seams, and ends that merge with what follows.
+# Like usual sections: some paragraphs with safe boundaries, and ends that merge with what follows.
 _paragraphs = st.builds(
     lambda blocks, end: "".join(blocks) + end,
     st.lists(st.sampled_from((PROSE, CODE, CJK, f"{PROSE}\n\n")), min_size=2, max_size=20),
@@ -54,7 +54,7 @@ priorities = st.sampled_from(Priority)
 
 @st.composite
 def sections(draw: st.DrawFn, required: bool = True) -> list[Section]:
-    """Sections of names of their own; `required`: some may be."""
+    """Sections with different names; `required`: some may be required."""
     allowed = priorities if required else priorities.filter(lambda priority: priority is not Priority.REQUIRED)
     return [
         Section(
@@ -94,7 +94,7 @@ limits = st.integers(1, 60) | st.integers(1, 3_000) | st.integers(1, 40_000)
 
 @st.composite
 def cases(draw: st.DrawFn, required: bool = True) -> tuple[list[Section], int]:
-    """Sections and a limit: any, or one between what is required and everything, where cuts are made."""
+    """Sections and a limit: any, or one between the required sections and all of them."""
     some = draw(sections(required))
     if draw(st.booleans()):
         return some, draw(limits)
@@ -110,7 +110,7 @@ def _rough(section: Section) -> int:
 
 
 class Odd:
-    """A counter of which nothing is known: parts do not add up, and a longer text can be fewer tokens."""
+    """A counter whose counts do not add up; a longer text can have fewer tokens."""
 
     def text(self, text: str) -> TokenCount:
         if not text:
@@ -119,7 +119,7 @@ class Odd:
         return TokenCount(tokens, False, tokens + len(text) // 5 + 11)
 
 
-# Exact and inexact ones, with seams and without.
+# Exact and inexact ones, with and without safe boundaries.
 COUNTERS = (
     "gpt-4o",
     "gpt-4",

@@ -1,4 +1,4 @@
-"""Random texts that are rich in what tokenizers cut at."""
+"""Random texts with many characters at which tokenizers split."""
 
 from hypothesis import strategies as st
 
@@ -42,5 +42,5 @@ characters = st.characters(exclude_categories=["Cs"])
 texts = st.lists(
     st.one_of(st.sampled_from(_STRETCHES), st.sampled_from(_STRETCHES), characters), max_size=60
 ).map("".join)
-# Surrogates are rare among all characters, so they are offered on their own.
+# Surrogates are rare among all characters, so they have their own strategy.
 any_texts = st.one_of(texts, st.text(), st.text(st.sampled_from("ab \n漢😀\ud83d\ude00\udfff")))

@@ -1,4 +1,4 @@
-"""What is cut when a prompt does not fit: by priority, and by the rungs of a ladder."""
+"""Cuts by priority and by the rungs of a ladder."""
 
 from collections.abc import Mapping
 from itertools import product

@@ -1,4 +1,4 @@
-"""How a prompt is put together: joins, caps, errors, the agent's view of its budget."""
+"""Assembly of prompts: joins, caps, errors, and the report."""
 
 from typing import Any
 
@@ -253,7 +253,7 @@ def test_an_agent_can_see_its_own_budget() -> None:
 
 @pytest.mark.parametrize("tokens", [*range(95, 106), *range(990, 1011)])
 def test_the_reported_total_includes_the_report(tokens: int) -> None:
-    """Around 100 and 1,000 the number grows by a digit, and so may the prompt."""
+    """Around 100 and 1,000 the reported number gets another digit, and the prompt may get longer."""
     sections = [Section("fill", "a " * tokens)]
 
     prompt = foveate.assemble(sections, Budget(total_tokens=4000), show_budget=True)
@@ -284,7 +284,7 @@ def test_a_prompt_with_a_report_is_within_every_limit(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "gemini-2.5-flash"])
 def test_a_small_excess_causes_a_small_cut_with_a_report_too(model: str) -> None:
-    """Was: all that was not required went, since room was made for less than the section took."""
+    """Regression: all optional sections were dropped, since too little room was made for the report."""
     sections = [Section(f"part_{number}", "some words in it. " * 90, max_tokens=300) for number in range(8)]
     whole = foveate.assemble(sections, Budget(10_000), model, show_budget=True).count.upper
 

@@ -1,4 +1,4 @@
-"""What must always hold of an assembled prompt, whatever its sections, ladder and counter."""
+"""Properties of assembled prompts, for any sections, ladder and counter."""
 
 from itertools import pairwise, product
 from pathlib import Path
@@ -23,7 +23,7 @@ PRIORITY_LADDERS = st.sampled_from(("truncate_low_priority", "drop_low_priority"
 def assembled(
     some: list[Section], limit_tokens: int, ladder: object, counter: TextCounter | str, *, show: bool = False
 ) -> Prompt | None:
-    """The prompt, or None where what is required does not fit."""
+    """The prompt, or None if the required sections do not fit."""
     try:
         prompt = foveate.assemble(some, Budget(limit_tokens, 0, ladder), counter, show_budget=show)  # type: ignore[arg-type]
     except BudgetExceeded as error:
@@ -175,7 +175,7 @@ def test_the_priority_ladders_always_make_room_for_required_sections(
 @settings(max_examples=limit_examples(100))
 @given(case=cases())
 def test_the_same_sections_give_the_same_prompt(case: tuple[list[Section], int]) -> None:
-    """Also where all of them were measured before, and the counter remembers them."""
+    """Also if all texts are in the counter's cache."""
     some, limit_tokens = case
     assert assembled(some, limit_tokens, "truncate_low_priority", "gpt-4o") == assembled(
         some, limit_tokens, "truncate_low_priority", "gpt-4o"

@@ -1,4 +1,4 @@
-"""Whose rules hold at the front door, and an agent that cannot give itself more than its operator does."""
+"""Which rules apply in `foveate.assemble`. An agent cannot exceed what its operator allows."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What goes of a history is the oldest, the least, and never half of a call."""
+"""Eviction removes the oldest messages, as few as possible, and never half of a call."""
 
 import gzip
 import json
@@ -34,11 +34,11 @@ turn_limits = st.integers(1, 4)
 limited = settings(max_examples=limit_examples(60))
 
 
-def asked(said: str = "And then?") -> Message:
-    return Message(role="user", parts=(Text(said),))
+def user_message(model_message: str = "And then?") -> Message:
+    return Message(role="user", parts=(Text(model_message),))
 
 
-def said(*parts: Part) -> Message:
+def model_message(*parts: Part) -> Message:
     return Message(role="assistant", parts=parts or (Text("So."),))
 
 
@@ -51,7 +51,7 @@ def result(given: str) -> Message:
     return Message(role="tool", parts=(ToolResult(parts=(Text("done"),), id=given),))
 
 
-def told(*parts: Part) -> Message:
+def result_message(*parts: Part) -> Message:
     return Message(role="user", parts=parts)
 
 
@@ -64,7 +64,7 @@ def all_but_what_must_stay(messages: Sequence[Message]) -> list[tuple[int, ...]]
 
 
 class Notebook:
-    """A summariser that writes down what it is offered."""
+    """A listener that records evicted messages."""
 
     def __init__(self) -> None:
         self.offered: list[list[Message]] = []
@@ -73,7 +73,7 @@ class Notebook:
         self.offered.append(list(messages))
 
 
-# What always holds
+# Properties
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_no_call_is_separated_from_its_result(talk: Talk, token_budget: int, max
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_every_message_is_kept_or_evicted_once_and_in_order(talk: Talk, token_budget: int, max_turns: int) -> None:
+def test_every_message_is_kept_or_evicted_once_in_order(talk: Talk, token_budget: int, max_turns: int) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
 
     went = [place for places in gone(eviction) for place in places]
@@ -112,9 +112,7 @@ def test_every_message_is_kept_or_evicted_once_and_in_order(talk: Talk, token_bu
 @pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_both_limits_hold_or_nothing_evictable_is_left(
-    talk: Talk, token_budget: int, max_turns: int
-) -> None:
+def test_both_limits_hold_or_nothing_evictable_is_left(talk: Talk, token_budget: int, max_turns: int) -> None:
     eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
 
     assert eviction.tokens_after == talk.tokens_in(eviction.kept)
@@ -195,7 +193,7 @@ def test_a_listener_gets_all_evicted_messages_once_oldest_first(
         )
 
 
-# What a turn is, and a step
+# Turns and steps
 
 
 def test_forty_turns_are_kept_by_default() -> None:
@@ -208,15 +206,24 @@ def test_forty_turns_are_kept_by_default() -> None:
 
 
 def test_a_call_is_evicted_with_its_result_despite_a_user_message_in_between() -> None:
-    messages = [asked(), call("a"), asked("Hurry!"), result("a"), said(), asked(), said(), asked()]
+    messages = [
+        user_message(),
+        call("a"),
+        user_message("Hurry!"),
+        result("a"),
+        model_message(),
+        user_message(),
+        model_message(),
+        user_message(),
+    ]
 
     assert all_but_what_must_stay(messages) == [(0, 1, 2, 3, 4), (5, 6)]
 
 
 def test_a_user_text_next_to_a_result_belongs_to_the_current_turn() -> None:
-    beside = told(ToolResult(parts=(), id="b"), Text("Now do the other thing."))
+    beside = result_message(ToolResult(parts=(), id="b"), Text("Now do the other thing."))
     messages = [
-        asked(),
+        user_message(),
         call("a"),
         result("a"),
         call("b"),
@@ -231,15 +238,15 @@ def test_a_user_text_next_to_a_result_belongs_to_the_current_turn() -> None:
 
 
 def test_a_user_message_after_a_text_next_to_a_result_opens_a_turn() -> None:
-    beside = told(ToolResult(parts=(), id="a"), Text("Interrupted."))
-    messages = [asked(), call("a"), beside, asked("Do this instead."), said()]
+    beside = result_message(ToolResult(parts=(), id="a"), Text("Interrupted."))
+    messages = [user_message(), call("a"), beside, user_message("Do this instead."), model_message()]
 
     assert all_but_what_must_stay(messages) == [(0, 1, 2)]
 
 
 def test_a_long_turn_loses_its_oldest_steps_and_keeps_user_message_and_last_step() -> None:
     messages = [
-        asked(),
+        user_message(),
         call("a"),
         result("a"),
         call("b", "c"),
@@ -254,7 +261,7 @@ def test_a_long_turn_loses_its_oldest_steps_and_keeps_user_message_and_last_step
 
 def test_a_result_after_another_call_joins_both_steps() -> None:
     messages = [
-        asked(),
+        user_message(),
         call("a", "b"),
         result("a"),
         call("c"),
@@ -268,52 +275,84 @@ def test_a_result_after_another_call_joins_both_steps() -> None:
 
 
 def test_a_second_result_of_a_call_stays_with_it() -> None:
-    messages = [asked(), call("a"), result("a"), call("b"), result("b"), result("a"), call("c"), result("c")]
+    messages = [
+        user_message(),
+        call("a"),
+        result("a"),
+        call("b"),
+        result("b"),
+        result("a"),
+        call("c"),
+        result("c"),
+    ]
 
     assert all_but_what_must_stay(messages) == [(1, 2, 3, 4, 5)]
 
 
 def test_a_call_without_a_result_does_not_keep_later_turns() -> None:
     model = Message(role="model", parts=(ToolCall(name="read", arguments="{}", format=Format.GEMINI),))
-    answer = told(ToolResult(parts=(), name="read"))
-    messages = [asked(), model, asked(), model, answer, said(), asked(), model, answer]
+    answer = result_message(ToolResult(parts=(), name="read"))
+    messages = [
+        user_message(),
+        model,
+        user_message(),
+        model,
+        answer,
+        model_message(),
+        user_message(),
+        model,
+        answer,
+    ]
 
     assert all_but_what_must_stay(messages) == [(0, 1), (2, 3, 4, 5)]
 
 
 def test_a_result_without_a_call_belongs_to_the_last_model_message() -> None:
-    custom = said(Opaque("custom", b'{"id":"a"}'))
-    messages = [asked(), custom, asked("Hurry!"), result("a"), said(), asked()]
+    custom = model_message(Opaque("custom", b'{"id":"a"}'))
+    messages = [user_message(), custom, user_message("Hurry!"), result("a"), model_message(), user_message()]
 
     assert all_but_what_must_stay(messages) == [(0, 1, 2, 3, 4)]
 
 
 def test_provider_tool_calls_are_evicted_with_their_outputs() -> None:
-    moved, seen = said(Opaque("computer_call", b"{}")), said(Opaque("computer_call_output", b"{}"))
-    found, tools = said(Opaque("tool_search_call", b"{}")), said(Opaque("tool_search_output", b"{}"))
-    may, yes = said(Opaque("mcp_approval_request", b"{}")), said(Opaque("mcp_approval_response", b"{}"))
+    moved, seen = (
+        model_message(Opaque("computer_call", b"{}")),
+        model_message(Opaque("computer_call_output", b"{}")),
+    )
+    found, tools = (
+        model_message(Opaque("tool_search_call", b"{}")),
+        model_message(Opaque("tool_search_output", b"{}")),
+    )
+    may, yes = (
+        model_message(Opaque("mcp_approval_request", b"{}")),
+        model_message(Opaque("mcp_approval_response", b"{}")),
+    )
 
-    assert all_but_what_must_stay([asked(), moved, seen, moved, seen, found, tools]) == [(1, 2), (3, 4)]
-    assert all_but_what_must_stay([asked(), may, asked("Why?"), said(), yes, asked()]) == [(0, 1, 2, 3, 4)]
-    assert all_but_what_must_stay([asked(), found, asked("Why?"), said(), tools, asked()]) == [(0, 1, 2, 3, 4)]
+    assert all_but_what_must_stay([user_message(), moved, seen, moved, seen, found, tools]) == [(1, 2), (3, 4)]
+    assert all_but_what_must_stay(
+        [user_message(), may, user_message("Why?"), model_message(), yes, user_message()]
+    ) == [(0, 1, 2, 3, 4)]
+    assert all_but_what_must_stay(
+        [user_message(), found, user_message("Why?"), model_message(), tools, user_message()]
+    ) == [(0, 1, 2, 3, 4)]
 
 
 def test_a_history_without_user_messages_loses_its_oldest_steps() -> None:
-    messages = [result("lost"), said(), call("a"), result("a"), call("b"), result("b")]
+    messages = [result("lost"), model_message(), call("a"), result("a"), call("b"), result("b")]
 
     assert all_but_what_must_stay(messages) == [(0,), (1, 2, 3)]
 
 
 def test_messages_before_the_first_user_message_are_evicted_first_and_are_no_turn() -> None:
-    messages = [said(), asked(), said(), asked()]
+    messages = [model_message(), user_message(), model_message(), user_message()]
 
     assert evict(messages, [1] * 4, token_budget=4, max_turns=2).evicted == ()
     assert gone(evict(messages, [1] * 4, token_budget=4, max_turns=1)) == [(0,), (1, 2)]
 
 
 def test_additional_tools_of_the_developer_are_kept() -> None:
-    more = said(Opaque("additional_tools", b"{}"))
-    messages = [asked(), said(), more, asked(), said()]
+    more = model_message(Opaque("additional_tools", b"{}"))
+    messages = [user_message(), model_message(), more, user_message(), model_message()]
 
     assert evict(messages, [1] * 5, token_budget=3).kept == (2, 3, 4)
 
@@ -322,11 +361,16 @@ def test_an_empty_history_is_within_any_budget() -> None:
     assert evict([], [], token_budget=0).fits
 
 
-# What cannot be
+# Errors
 
 
 def test_a_system_prompt_that_is_too_large_is_an_error_with_its_sizes() -> None:
-    messages = [Message(role="system", parts=(Text("Be brief."),)), asked(), said(), asked()]
+    messages = [
+        Message(role="system", parts=(Text("Be brief."),)),
+        user_message(),
+        model_message(),
+        user_message(),
+    ]
     notebook = Notebook()
 
     words = r"budget is 50 tokens.* has 107: system \(required\) 100, history \(high\) 7; give it"
@@ -355,16 +399,16 @@ def test_an_invalid_limit_is_rejected(
     tokens: list[int], max_turns: int, token_budget: int, reason: str
 ) -> None:
     with pytest.raises(BadOption, match=reason):
-        evict([asked()], tokens, token_budget=token_budget, max_turns=max_turns)
+        evict([user_message()], tokens, token_budget=token_budget, max_turns=max_turns)
 
 
-# Long and real ones
+# Long and recorded conversations
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("turns", "steps"), [(2_000, 4), (1, 10_000)])
 def test_the_cost_is_linear_in_the_messages(turns: int, steps: int) -> None:
-    """A loop over all messages for each of them would take half a minute."""
+    """Quadratic time would be half a minute."""
     talk = long_talk(turns, steps)
     started = time.process_time()
 
@@ -389,7 +433,7 @@ def test_no_recorded_request_gets_an_orphaned_call_or_result(shared_data: Path) 
 
 
 def recorded(path: Path) -> Iterator[tuple[list[Message], list[int]]]:
-    """Requests in all formats, and whole coding sessions, with rough counts."""
+    """Requests in all formats, and whole coding sessions, with approximate counts."""
     with gzip.open(path / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
         for body in (json.loads(line)["request"] for line in lines):
             try:

@@ -1,4 +1,4 @@
-"""A text is cut between graphemes, wherever one asks for the cut."""
+"""Positions between graphemes."""
 
 from itertools import pairwise, product
 
@@ -15,7 +15,7 @@ from foveate.budget.graphemes import (
 )
 from tests.support.strategies.texts import any_texts
 
-# At least one for each kind of character that the rules know, and what is made of them.
+# At least one character of each kind in the rules, and combinations of them.
 STRETCHES = (
     *"ab \r\n\t漢かé가각",
     *(
@@ -38,41 +38,41 @@ STRETCHES = (
     *("\ud83d", "\ude00", "\ud83d\ude00"),
 )
 short_texts = st.one_of(st.lists(st.sampled_from(STRETCHES), max_size=12).map("".join), any_texts)
-# Long enough now and then that looking nearby does not do.
+# Sometimes longer than the distance of a quick search.
 _rows = st.builds(
     lambda some, times: some * times, st.sampled_from(STRETCHES), st.sampled_from((1, 2, 3, 150, 300))
 )
 long_texts = st.lists(_rows, min_size=1, max_size=12).map("".join)
 
 CLUSTER = regex.compile(r"\X")
-# What `\X` of some releases parts.
+# Clusters that `\X` of some releases splits.
 CONJUNCT = regex.compile(r"\p{InCB=Linker}\p{InCB=Extend}*(?=\p{InCB=Consonant})")
 SURROGATES = regex.compile(r"[\uD800-\uDBFF](?=[\uDC00-\uDFFF])")
 
 
 def boundaries(text: str) -> list[int]:
-    """As an independent scan of the whole text has them."""
+    """Boundaries found by an independent scan of the whole text."""
     found = {0} | {cluster.end() for cluster in CLUSTER.finditer(text)}
     joined = {part.end() for part in (*CONJUNCT.finditer(text), *SURROGATES.finditer(text))}
     return sorted(found - joined)
 
 
 def clusters(text: str) -> list[str]:
-    """`text` cut at every place that is the floor of some position."""
+    """Split `text` at every boundary that some position is rounded down to."""
     cuts = sorted({boundary_at_or_before(text, at) for at in range(len(text) + 1)})
     return [text[start:end] for start, end in pairwise(cuts)]
 
 
-def check(text: str, at: int, known: list[int]) -> None:
-    assert boundary_at_or_before(text, at) == max(place for place in known if place <= at)
-    assert boundary_at_or_after(text, at) == min(place for place in known if place >= at)
+def check(text: str, at: int, expected: list[int]) -> None:
+    assert boundary_at_or_before(text, at) == max(place for place in expected if place <= at)
+    assert boundary_at_or_after(text, at) == min(place for place in expected if place >= at)
 
 
 @given(text=short_texts)
 def test_the_nearest_boundaries_are_those_of_a_scan_of_the_whole_text(text: str) -> None:
-    known = boundaries(text)
+    expected = boundaries(text)
     for at in range(len(text) + 1):
-        check(text, at, known)
+        check(text, at, expected)
 
 
 @given(text=long_texts, data=st.data())
@@ -82,18 +82,18 @@ def test_the_nearest_boundaries_are_found_in_long_runs_too(text: str, data: st.D
 
 def test_any_two_kinds_of_characters_are_split_like_in_a_full_scan() -> None:
     for text in map("".join, product(STRETCHES, repeat=2)):
-        known = boundaries(text)
+        expected = boundaries(text)
         for at in range(len(text) + 1):
-            check(text, at, known)
+            check(text, at, expected)
 
 
 @given(text=st.one_of(short_texts, long_texts), data=st.data())
 def test_steps_go_from_one_boundary_to_the_next(text: str, data: st.DataObject) -> None:
-    known = boundaries(text)
-    index = data.draw(st.integers(0, len(known) - 1))
+    expected = boundaries(text)
+    index = data.draw(st.integers(0, len(expected) - 1))
 
-    assert next_boundary(text, known[index]) == known[min(index + 1, len(known) - 1)]
-    assert previous_boundary(text, known[index]) == known[max(index - 1, 0)]
+    assert next_boundary(text, expected[index]) == expected[min(index + 1, len(expected) - 1)]
+    assert previous_boundary(text, expected[index]) == expected[max(index - 1, 0)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ladders are data: read from what YAML gives, written back the same, and wrong ones named by their rung."""
+"""Ladders as data: parsing, serialization, and errors with the number of the rung."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_a_built_in_ladder_can_be_written_as_rungs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("progresive", "there is no ladder 'progresive'"),
         ([], "a name or a list of rungs"),
@@ -69,11 +69,11 @@ def test_a_built_in_ladder_can_be_written_as_rungs() -> None:
         ([5], "a mapping such as"),
     ],
 )
-def test_an_invalid_ladder_is_rejected_with_the_number_of_the_rung(value: Any, said: str) -> None:
+def test_an_invalid_ladder_is_rejected_with_the_number_of_the_rung(value: Any, message: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse_ladder(value)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

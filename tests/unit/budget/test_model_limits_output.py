@@ -1,4 +1,4 @@
-"""How long answers can be, for models as their providers spell them; unknown stays unknown."""
+"""Output limits by model name. Unknown models have none."""
 
 import re
 import tomllib
@@ -29,7 +29,7 @@ KNOWN = {
     "gemini-3.8-flash": 65_536,
     "gemini-4-argon": 1_048_576,
 }
-# Open models are served with other limits by each host, and of what is new nobody knows.
+# Open models have different limits on each host, and those of new models are unknown.
 UNKNOWN = (
     "",
     "my-deployment",

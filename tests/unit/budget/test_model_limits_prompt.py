@@ -1,4 +1,4 @@
-"""Whose number of tokens counts, and that an agent cannot give itself more than it is allowed."""
+"""Resolution of the prompt limit. An agent cannot raise its own limit."""
 
 import pytest
 from hypothesis import given

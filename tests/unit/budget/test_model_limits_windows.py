@@ -1,4 +1,4 @@
-"""The window of a model is found however its name is spelled, and what is only guessed says so."""
+"""Context windows by model name, in any spelling. Guesses are marked as inherited."""
 
 import re
 import tomllib
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import foveate.budget.model_limits as windows
 from foveate.budget.model_limits import find_context_window
 
-# Each compared in the model lists of genai-prices 0.2.1 and LiteLLM 1.106.2, November 2026. A bound of the
-# prompt alone is the one's window less the other's largest output.
+# Each compared with the model lists of genai-prices 0.2.1 and LiteLLM 1.106.2, November 2026. A bound of the
+# prompt alone is the window of one list minus the largest output of the other.
 KNOWN = {
     "claude-3-haiku-20240307": 200_000,
     "claude-3-5-sonnet-20241022": 200_000,
@@ -96,7 +96,7 @@ KNOWN = {
     "phi-4": 16_384,
     "muse-spark-1.2": 1_000_000,
 }
-# The two lists differ on these, or only one has them; why the number is what it is stands in the table.
+# The two lists differ on these, or only one has them. The table explains the number.
 ONE_SIDED = {
     "grok-4-1-fast-reasoning": 2_000_000,
     "chatgpt-4o-latest": 128_000,
@@ -108,7 +108,7 @@ ONE_SIDED = {
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": 128_000,
     "MiniMax-M3": 512_000,
 }
-# Names that no provider has yet, or that somebody made of a model, and what they inherit.
+# Names of future models and derivatives, and what they inherit.
 INHERITED = {
     "claude-opus-6": 1_000_000,
     "claude-3-something": 200_000,
@@ -173,7 +173,7 @@ def test_a_window_has_a_source_and_a_date() -> None:
 
 
 def test_a_separate_limit_of_the_prompt_is_used() -> None:
-    """A prompt of 300,000 tokens is refused by GPT-5, whose window is said to be 400,000."""
+    """GPT-5 rejects a prompt of 300,000 tokens, although its window is given as 400,000."""
     assert tokens_of("gpt-5") == 400_000 - 128_000
     assert tokens_of("gpt-5.4") == 1_050_000 - 128_000
 

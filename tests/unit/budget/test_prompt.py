@@ -1,4 +1,4 @@
-"""What an agent is told of its own budget."""
+"""The report of a budget for an agent."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from foveate.model import TokenCount
 
 
 class Letters:
-    """A token a letter."""
+    """One token per letter."""
 
     def text(self, text: str) -> TokenCount:
         return TokenCount(len(text), True, len(text))
 
 
-def told(tokens: int, cap_tokens: int | None, total_tokens: int = 1000) -> tuple[bool, str]:
-    """Of a section of so many tokens with such a cap: whether it is near it, and its line."""
+def near_and_line(tokens: int, cap_tokens: int | None, total_tokens: int = 1000) -> tuple[bool, str]:
+    """Whether a section with these tokens and this cap is near the cap, and its line in the report."""
     section = Section("a", "x" * tokens, max_tokens=cap_tokens)
     prompt = foveate.assemble([section], Budget(total_tokens), Letters())
     return is_near_cap(prompt.sections[0]), prompt.report.splitlines()[-1]
@@ -38,17 +38,17 @@ def told(tokens: int, cap_tokens: int | None, total_tokens: int = 1000) -> tuple
 def test_a_section_is_near_its_cap_from_95_percent_on(tokens: int, cap_tokens: int, near: bool) -> None:
     line = f"- a: {tokens}/{cap_tokens}" + (" (near limit!)" if near else "")
 
-    assert told(tokens, cap_tokens) == (near, line)
+    assert near_and_line(tokens, cap_tokens) == (near, line)
 
 
 def test_a_section_without_a_cap_or_with_a_cap_of_0_is_never_near_it() -> None:
-    assert told(999, None) == (False, "- a: 999")
-    assert told(0, 0) == (False, "- a: 0/0")
+    assert near_and_line(999, None) == (False, "- a: 999")
+    assert near_and_line(0, 0) == (False, "- a: 0/0")
 
 
 def test_a_cap_of_hundreds_of_digits_can_be_reported() -> None:
-    """Was: an OverflowError, since no float is as large."""
-    assert told(5, 10**400) == (False, f"- a: 5/{10**400}")
+    """Regression: an OverflowError, since no float is as large."""
+    assert near_and_line(5, 10**400) == (False, f"- a: 5/{10**400}")
 
     sections = [Section("a", "x" * 500, max_tokens=10**400)]
     prompt = foveate.assemble(sections, Budget(10**400), Letters(), show_budget=True)

@@ -1,4 +1,4 @@
-"""Sections and budgets are checked when they are made, and say what is wrong with them."""
+"""Validation of sections and budgets."""
 
 import copy
 import dataclasses
@@ -48,7 +48,7 @@ def test_the_repr_of_a_section_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({}, "either a text or items"),
         ({"text": "a", "items": ["b"]}, "either a text or items"),
@@ -72,11 +72,11 @@ def test_the_repr_of_a_section_is_short() -> None:
         ({"text": "a", "enabled": "yes"}, "enabled is true or false, not 'yes'"),
     ],
 )
-def test_invalid_values_are_rejected_by_name(arguments: dict[str, Any], said: str) -> None:
+def test_invalid_values_are_rejected_by_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption) as caught:
         Section("notes", **arguments)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "notes" in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""A budget and its usage survive a checkpoint and restore, and what is no checkpoint is refused in words."""
+"""Checkpoints restore a budget and its usage. Invalid ones are rejected with a message."""
 
 import json
 from typing import Any
@@ -66,7 +66,7 @@ USAGE = BudgetUsage(
         SectionUsage(name="logs", tokens=300, cap_tokens=350),
     ),
 )
-# As version 1 was first written. It has to be read for as long as there is a version 1.
+# Written by the first version 1. Must be readable as long as version 1 is supported.
 KEPT = (
     '{"budget": {"ladder": "progressive", "output_reserve": 500, "sections": {'
     '"logs": {"enabled": null, "keep": null, "max_tokens": null, "priority": null, "share": 0.1}, '

@@ -1,4 +1,4 @@
-"""Budgets as plain data, there and back."""
+"""Budgets as plain data."""
 
 import doctest
 import json
@@ -24,7 +24,7 @@ from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.budgets import budgets
 
 
-def refusal(said: Any) -> BadOption:
+def error_for(said: Any) -> BadOption:
     with pytest.raises(BadOption) as caught:
         budget_from_data(said)
     return caught.value
@@ -146,7 +146,7 @@ def test_a_ladder_with_a_name_of_its_own_keeps_it() -> None:
 def test_what_cannot_be_is_refused_with_the_way_to_it(
     said: Any, path: tuple[str | int, ...], words: str
 ) -> None:
-    error = refusal(said)
+    error = error_for(said)
 
     assert error.path == path
     assert words in str(error)

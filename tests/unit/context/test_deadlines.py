@@ -1,4 +1,4 @@
-"""Which deadlines are told: those that are near or over, not done, in the time of whoever wrote them."""
+"""Near and overdue deadlines that are not done, in the time zone of their author."""
 
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
@@ -27,7 +27,7 @@ def due(
 
 
 def ahead(*stamps: PlanningDate, now: datetime = NOW, zone: tzinfo | None = VIENNA) -> list[int]:
-    """How many minutes there are to each, where they are told at all."""
+    """Minutes to each deadline that is listed."""
     found = due(*stamps, now=now, minutes=10**9, zone=zone)
     return [each.minutes for each in (*found.near, *found.overdue)]
 
@@ -194,7 +194,7 @@ def test_a_deadline_is_listed_if_and_only_if_it_is_near_or_overdue(
         instant = end.replace(second=0, microsecond=0, tzinfo=zone).astimezone(UTC)
         minute = now.astimezone(zone).replace(second=0, microsecond=0).astimezone(UTC)
     except OverflowError:
-        # In the first and last hours of all, where there is nothing to compare with, it is only told somehow.
+        # In the first and last hours of the calendar there is nothing to compare with.
         find_due_deadlines(
             build_test_nodes(NodeSpec(planning_dates=(deadline_at(at, has_time=has_time),))),
             now=now,
@@ -231,7 +231,7 @@ def test_the_next_occurrence_is_the_first_that_is_not_over(
 
 
 def later(first: datetime, number: int, unit: str) -> datetime:
-    """One by one, as a person would count on a calendar."""
+    """One by one, as on a calendar."""
     if unit in "hdw":
         return first + number * {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}[unit]
     year, month = first.year, first.month

@@ -1,4 +1,4 @@
-"""Changes on disk, as a real watcher sees them."""
+"""Changes on disk, noticed by a real watcher."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def overwrite(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """As editors and deployments do: a new file beside it, then a rename."""
+    """Like editors and deployments: a new file next to it, then a rename."""
     beside = path.with_name("new.tmp")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
@@ -57,7 +57,7 @@ def test_repeated_changes_of_a_file_are_noticed(change: Callable[[Path, str], No
     workspace = Workspace(path.parent)
     with watching() as workspaces:
         assert says(workspaces, workspace, "one")()
-        # In between plainly, for which what was made anew has to be watched anew.
+        # In between a plain edit, for which the new folder must be watched.
         for number, how in enumerate([change, overwrite] * 2):
             until(is_trusted(workspaces, path.parent), "a watch")
             how(path, f"text {number}")
@@ -67,7 +67,7 @@ def test_repeated_changes_of_a_file_are_noticed(change: Callable[[Path, str], No
 
 
 def test_a_change_between_read_and_watch_is_noticed(tmp_path: Path) -> None:
-    # As long as the text before, and changed before the clock of the file system has moved on.
+    # The same length as before, and changed within one tick of the file system's clock.
     with watching() as workspaces:
         for number in range(30):
             root = fill(tmp_path / str(number), {"SOUL.md": "one"})
@@ -127,7 +127,7 @@ def test_only_markdown_files_and_extras_invalidate_a_bundle(tmp_path: Path) -> N
     workspace, sentinel = Workspace(root, extras=["docs/tone.txt"]), Workspace(last)
 
     def seen_after(change: Callable[[], object], number: int) -> bool:
-        """Whether a change drops the bundle; one that is made after it, of another, says when to look."""
+        """Whether a change drops the bundle. A later change of another bundle tells when to look."""
         first = workspaces.bundle(workspace)
         workspaces.bundle(sentinel)
         until(is_trusted(workspaces, root, last), "a watch")
@@ -306,7 +306,7 @@ def test_a_warning_is_given_while_nothing_can_be_watched(tmp_path: Path) -> None
 with Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20, max_age_seconds=600)) as workspaces:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     workspaces.bundle(workspace, enabled=False)
-    # As many as reading takes, and none to watch with.
+    # Enough descriptors for reading, but none for watching.
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))) + 2, hard))
     workspaces.bundle(workspace)
     until(lambda: workspaces.bundle(workspace).warnings)

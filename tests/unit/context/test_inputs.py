@@ -79,7 +79,7 @@ def long_notes(folder: Path) -> Memory:
 
 @pytest.mark.parametrize("models", [("gpt-4o", "claude-sonnet-4-5"), ("claude-sonnet-4-5", "gpt-4o")])
 def test_switching_models_shows_what_fits_the_new_one(tmp_path: Path, models: tuple[str, str]) -> None:
-    """A context kept for one model was given to another, whose limit it was over."""
+    """Regression: a context cached for one model was used for another, whose limit it exceeded."""
     memory, parts = long_notes(tmp_path), PromptParts()
     for model in (*models, models[0]):
         inputs = context_inputs(memory, agent="ana", query="薔薇", limit_tokens=1000, model=model)
@@ -91,10 +91,10 @@ def test_switching_models_shows_what_fits_the_new_one(tmp_path: Path, models: tu
 
 
 def test_a_custom_counter_is_chosen_by_model(garden: Path) -> None:
-    memory, asked = Memory.load(garden), list[str]()
+    memory, requested = Memory.load(garden), list[str]()
 
     def counters(model: str) -> TextCounter:
-        asked.append(model)
+        requested.append(model)
         return counter_for("gpt-4o")
 
     PromptParts().context(
@@ -103,7 +103,7 @@ def test_a_custom_counter_is_chosen_by_model(garden: Path) -> None:
         memory_context_builder(memory, counters=counters),
     )
 
-    assert asked == ["mine"]
+    assert requested == ["mine"]
 
 
 def test_another_threshold_renders_the_context_again(garden: Path, monkeypatch: pytest.MonkeyPatch) -> None:

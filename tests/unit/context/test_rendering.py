@@ -1,4 +1,4 @@
-"""What the prefix and the context look like, and what stands where a part is missing."""
+"""Rendering of the prefix and the context, and placeholders of missing parts."""
 
 from dataclasses import replace
 from typing import Any
@@ -53,9 +53,7 @@ def test_identity_and_tools_are_required_and_feedback_is_cut_first() -> None:
 
 
 @given(inputs=any_inputs(PrefixInputs), feedback=st.tuples(st.text()))
-def test_new_feedback_does_not_change_what_precedes_it(
-    inputs: PrefixInputs, feedback: tuple[str, ...]
-) -> None:
+def test_new_feedback_does_not_change_what_precedes_it(inputs: PrefixInputs, feedback: tuple[str, ...]) -> None:
     before = render_prefix(inputs).sections
     after = render_prefix(replace(inputs, feedback=feedback)).sections
 
@@ -64,9 +62,7 @@ def test_new_feedback_does_not_change_what_precedes_it(
 
 
 @given(data=st.data(), inputs=any_inputs(PrefixInputs))
-def test_the_order_of_registered_tools_does_not_matter(
-    data: st.DataObject, inputs: PrefixInputs
-) -> None:
+def test_the_order_of_registered_tools_does_not_matter(data: st.DataObject, inputs: PrefixInputs) -> None:
     reordered = replace(inputs, tools=tuple(data.draw(st.permutations(inputs.tools))))
 
     assert reordered == inputs
@@ -155,7 +151,7 @@ def test_a_field_that_is_not_a_tuple_is_rejected_by_name(name: str, wrong: Any) 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"identity": 5}, "prefix.identity is a text or None, not int"),
         ({"feedback": ("fine", None)}, "prefix.feedback.1 is a text, not NoneType"),
@@ -163,13 +159,13 @@ def test_a_field_that_is_not_a_tuple_is_rejected_by_name(name: str, wrong: Any) 
         ({"tools": (READ, {"name": "read_file"})}, "prefix.tools.1 is a ToolText, not dict"),
     ],
 )
-def test_an_invalid_entry_of_the_prefix_is_rejected_with_its_path(wrong: Any, said: str) -> None:
-    """Was: a TypeError from deep inside, or an AttributeError when it was rendered."""
+def test_an_invalid_entry_of_the_prefix_is_rejected_with_its_path(wrong: Any, message: str) -> None:
+    """Regression: a TypeError from deep inside, or an AttributeError when it was rendered."""
     with pytest.raises(BadOption) as caught:
         PrefixInputs(**wrong)
 
-    assert str(caught.value) == said
-    assert ".".join(map(str, caught.value.path)) == said.partition(" ")[0]
+    assert str(caught.value) == message
+    assert ".".join(map(str, caught.value.path)) == message.partition(" ")[0]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +179,7 @@ def test_fields_of_a_tool_must_be_texts(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"agent": None}, "context.agent is a text, not NoneType"),
         ({"format": 1}, "context.format is a text, not int"),
@@ -198,12 +194,12 @@ def test_fields_of_a_tool_must_be_texts(name: str, value: Any) -> None:
         ({"memory_version": (1, [2])}, "context.memory_version is a value that can be hashed, not tuple"),
     ],
 )
-def test_invalid_inputs_of_the_context_are_rejected_by_name(wrong: Any, said: str) -> None:
-    """Was: a version that cannot be hashed was a TypeError when it was looked up."""
+def test_invalid_inputs_of_the_context_are_rejected_by_name(wrong: Any, message: str) -> None:
+    """Regression: a version that is not hashable was a TypeError at the look-up."""
     with pytest.raises(BadOption) as caught:
         replace(CONTEXT, **wrong)
 
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     assert caught.value.path == ("context", next(iter(wrong)))
 
 

@@ -1,4 +1,4 @@
-"""The awareness section lists the active projects, and says so where there are none."""
+"""The section awareness lists the active projects, or says that there are none."""
 
 from datetime import datetime
 

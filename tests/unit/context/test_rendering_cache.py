@@ -1,4 +1,4 @@
-"""The prefix and the context are built when one of their inputs changes, and only then."""
+"""The prefix and the context are built only if an input changes."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -61,7 +61,7 @@ def test_equal_inputs_render_the_prefix_once_and_give_the_same_bytes(inputs: Pre
 def test_every_input_of_the_context_is_part_of_its_key(
     name: str, data: st.DataObject, inputs: ContextInputs
 ) -> None:
-    """Over all fields there are, so that one added later and left out of the key fails here."""
+    """For all fields, so that a new field that is missing in the key fails here."""
     changed = replace(inputs, **{name: data.draw(values(ContextInputs, name))})
     assume(getattr(changed, name) != getattr(inputs, name))
     parts, memory = PromptParts(), FakeMemory()
@@ -169,7 +169,7 @@ def test_an_error_without_a_message_is_reported_by_its_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             FileNotFoundError(2, "No such file or directory", "notes.org"),
@@ -180,20 +180,20 @@ def test_an_error_without_a_message_is_reported_by_its_code() -> None:
     ],
     ids=["file", "server", "without words"],
 )
-def test_an_unavailable_memory_is_tried_again(error: OSError, said: str) -> None:
-    """Was: it came through, and there was no prompt at all."""
+def test_an_unavailable_memory_is_tried_again(error: OSError, message: str) -> None:
+    """Regression: it propagated, and there was no prompt at all."""
     parts, memory = PromptParts(), FakeMemory(error)
 
     failed = parts.context("user", CONTEXT, memory)
 
     assert failed.sections[0].text == "[Awareness not available]"
-    assert [said in warning.reason for warning in failed.warnings] == [True]
+    assert [message in warning.reason for warning in failed.warnings] == [True]
     assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
 
 
 @pytest.mark.parametrize("wrong", [5, b"bytes", ["a", "b"]])
 def test_a_builder_that_returns_no_text_is_rejected(wrong: Any) -> None:
-    """Was: an AttributeError."""
+    """Regression: an AttributeError."""
     parts = PromptParts()
 
     with pytest.raises(BadOption, match=f"^context.text is a text, not {type(wrong).__name__}$") as caught:
@@ -243,7 +243,7 @@ def test_drop_empties_the_cache() -> None:
 
 @pytest.mark.parametrize("capacity", [0, 256])
 def test_drop_caches_leaves_no_text_of_a_prompt(capacity: int) -> None:
-    """Was: the counter kept what it had measured, whatever was dropped, and where nothing was to be kept."""
+    """Regression: the counter kept the texts that it had measured."""
     parts, other = PromptParts(capacity), PromptParts()
     secret = "a word that is nowhere else"
     inputs = replace(CONTEXT, query=secret)

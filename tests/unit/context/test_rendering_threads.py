@@ -1,4 +1,4 @@
-"""Threads share the parts of a prompt, and none waits for what another builds."""
+"""Threads share parts of prompts, and none waits for another's build."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 10
 
 
 class SlowMemory:
-    """Answers when it is released."""
+    """A builder that returns when it is released."""
 
     def __init__(self) -> None:
         self.begun = Event()
@@ -28,7 +28,7 @@ class SlowMemory:
 
 @contextmanager
 def threads(number: int, memory: SlowMemory) -> Iterator[ThreadPoolExecutor]:
-    """A pool that ends even where the test fails."""
+    """A pool that ends even if the test fails."""
     with ThreadPoolExecutor(number) as pool:
         try:
             yield pool
@@ -37,19 +37,19 @@ def threads(number: int, memory: SlowMemory) -> Iterator[ThreadPoolExecutor]:
 
 
 def test_concurrent_builds_of_the_same_part_return_the_same_bytes() -> None:
-    """Even by a builder that never says the same twice: the first that is done holds."""
+    """Even if the builder returns a different text each time: the first result wins."""
     number = 8
-    parts, together, said = PromptParts(), Barrier(number), count()
+    parts, together, numbers = PromptParts(), Barrier(number), count()
 
     def build(inputs: ContextInputs) -> str:
         together.wait(PATIENCE_SECONDS)  # all of them are building now
-        return f"{inputs.focus}, rendering {next(said)}"
+        return f"{inputs.focus}, rendering {next(numbers)}"
 
     with ThreadPoolExecutor(number) as pool:
         asked = [pool.submit(parts.context, "user", CONTEXT, build) for _ in range(number)]
         built = [call.result() for call in asked]
 
-    assert next(said) == number
+    assert next(numbers) == number
     assert len({one.sections for one in built}) == 1
     assert sum(one.fresh for one in built) == 1
 

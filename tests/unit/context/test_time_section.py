@@ -1,4 +1,4 @@
-"""What the section on time says, and what its settings may be."""
+"""The section `time` and its settings."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,7 +103,7 @@ def test_the_time_is_in_the_zone_of_the_user() -> None:
 
 
 class Nameless(tzinfo):
-    """An hour and a half ahead, without a name."""
+    """An offset of an hour and a half, without a name."""
 
     def utcoffset(self, _moment: datetime | None) -> timedelta:
         return timedelta(hours=1, minutes=30)
@@ -160,7 +160,7 @@ def test_any_time_can_be_rendered_with_the_same_bytes_within_a_minute(
 
 
 class Rounds:
-    """Nodes that count how often somebody goes through them."""
+    """Nodes that count how often they are iterated."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -250,7 +250,7 @@ def test_every_variable_and_format_is_documented(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "said", "expected"),
+    ("variable", "setting", "expected"),
     [
         ("TIME_AWARENESS", "maybe", "TIME_AWARENESS is true or false, not 'maybe'; or unset it"),
         ("TIME_FORMAT", "12h", "TIME_FORMAT is one of iso, natural, not '12h'; or unset it"),
@@ -260,11 +260,9 @@ def test_every_variable_and_format_is_documented(root: Path) -> None:
         ("DEADLINE_WARNING_MINUTES", "9" * 5000, "DEADLINE_WARNING_MINUTES is a whole number"),
     ],
 )
-def test_an_invalid_variable_is_an_error_with_its_name(
-    variable: str, said: str, expected: str
-) -> None:
+def test_an_invalid_variable_is_an_error_with_its_name(variable: str, setting: str, expected: str) -> None:
     with pytest.raises(BadOption) as caught:
-        TimeOptions.from_environment({variable: said})
+        TimeOptions.from_environment({variable: setting})
 
     assert expected in str(caught.value)
     assert caught.value.path == (variable,)

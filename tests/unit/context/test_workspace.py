@@ -1,4 +1,4 @@
-"""Workspaces as values, and which bundle holds after a reading."""
+"""Workspaces as values, and bundles merged with new readings."""
 
 from pathlib import Path
 
@@ -159,9 +159,7 @@ def test_a_file_that_became_private_is_removed_immediately() -> None:
     assert (bundle.sections, bundle.warnings) == ((), ())
 
 
-def test_a_deleted_file_of_the_scope_is_not_replaced_by_the_one_above_it() -> (
-    None
-):
+def test_a_deleted_file_of_the_scope_is_not_replaced_by_the_one_above_it() -> None:
     night = BundleFile("USER.md", "support/USER.md", "I am Bob, at night.")
 
     assert merge_reading(HOME, reading(night), before(USER), frozenset()).files == (night,)
@@ -199,11 +197,11 @@ def test_no_text_is_lost_without_a_warning(
     last: Bundle | None = None
     for files, troubles in readings:
         bundle = merge_reading(HOME, reading(*files, troubles=tuple(troubles)), last, frozenset())
-        said = {file.name: file for file in bundle.files if file.text}
+        bundled_files = {file.name: file for file in bundle.files if file.text}
         warned = {warning.name for warning in bundle.warnings}
         for file in last.files if last else ():
-            assert not file.text or file.name in said
-        for name, file in said.items():
+            assert not file.text or file.name in bundled_files
+        for name, file in bundled_files.items():
             assert file in files or name in warned
         assert all(trouble.name in warned for trouble in troubles)
         last = bundle

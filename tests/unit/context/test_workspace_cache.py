@@ -1,4 +1,4 @@
-"""Bundles that are kept: read once, again when they must be, and never lost to a file that is half there."""
+"""Cached bundles: read once, again if needed, and not lost to half-written files."""
 
 import os
 import signal
@@ -180,7 +180,7 @@ def test_a_watched_bundle_is_valid_unless_it_changed_before(root: Path) -> None:
     workspaces.bundle(Workspace(root))
     assert workspaces.stats()[str(root)].misses == 2
 
-    # As long as before, and within the same tick of the file system's clock.
+    # The same length, and within the same tick of the file system's clock.
     path = root / "SOUL.md"
     tick = path.stat().st_mtime_ns
     path.write_text("Wild.\n", encoding="utf-8")
@@ -246,20 +246,18 @@ def test_a_half_written_file_leaves_the_last_bundle(root: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [b"\xff", "é".encode()[:1], b"\0"])
-def test_a_broken_file_that_became_private_does_not_keep_its_text(
-    root: Path, end: bytes
-) -> None:
+def test_a_broken_file_that_became_private_does_not_keep_its_text(root: Path, end: bytes) -> None:
     clock = Clock()
     workspaces = blind(clock)
     before = workspaces.bundle(Workspace(root)).text
-    said = (root / "user.md").read_text(encoding="utf-8").strip()
+    long_text = (root / "user.md").read_text(encoding="utf-8").strip()
     (root / "user.md").write_bytes(b"---\ntags: private\n---\nBob.\n" + end)
     clock.now += 100
 
     now = workspaces.bundle(Workspace(root))
 
-    assert said in before
-    assert said not in now.text
+    assert long_text in before
+    assert long_text not in now.text
     assert [warning.path for warning in now.warnings] == ["user.md"]
 
 

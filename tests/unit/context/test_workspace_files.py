@@ -1,4 +1,4 @@
-"""Files of a workspace that are not what they should be: the rest is read, nothing hangs, nothing leaks."""
+"""Unusual files in a workspace: the rest is read, nothing hangs, nothing leaks."""
 
 import os
 import subprocess
@@ -119,9 +119,7 @@ def test_a_root_that_is_a_file_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["docs", "docs/tone.md"])
-def test_a_link_created_during_the_read_is_not_followed(
-    part: str, tmp_path: Path
-) -> None:
+def test_a_link_created_during_the_read_is_not_followed(part: str, tmp_path: Path) -> None:
     root = fill(tmp_path / "ana", {"docs/tone.md": "Short."})
     fill(tmp_path, {"secret/tone.md": "Not for Ana."})
     sight = scan_workspace(Workspace(root, extras=["docs/tone.md"]))
@@ -171,7 +169,7 @@ def test_an_extra_that_is_also_a_role_of_the_scope_occurs_once(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.process
 def test_an_unreadable_file_is_a_warning() -> None:
-    # As somebody who is not root, to whom nothing is forbidden.
+    # Not as root, who may read everything.
     script = """
 import os, sys
 from foveate.memory.gate import Gate

@@ -1,4 +1,4 @@
-"""What counts are worth by the evidence of recordings."""
+"""Accuracy of counts by the evidence of recordings."""
 
 from pathlib import Path
 from typing import Any
@@ -257,7 +257,7 @@ def test_the_shipped_table_matches_the_recordings(shared_data: Path) -> None:
 
 @pytest.mark.slow
 def test_bounds_hold_for_held_out_sources(shared_data: Path) -> None:
-    """The shares are what was measured in November 2026, less a little."""
+    """The shares measured in November 2026, minus a little."""
     calls = [found for call in recorded.read_pairs(shared_data) if (found := count_evidence.count(call))]
     seen = [found for found in calls if not found.raw.unexplained]
 

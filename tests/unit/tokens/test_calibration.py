@@ -1,4 +1,4 @@
-"""Bills correct the estimate of a model that nobody has seen before."""
+"""Usage corrects the estimates of an unknown model."""
 
 import json
 import random
@@ -22,7 +22,7 @@ def estimate(tokens: int) -> TokenCount:
 def stream(
     seed: int, *, rate: float = RATE, extra: int = EXTRA_TOKENS, noise: float = 0.0
 ) -> Iterator[tuple[int, int]]:
-    """Estimates from 200 to 100,000 tokens, and what is billed for them."""
+    """Estimates from 200 to 100,000 tokens, and their usage."""
     chance = random.Random(seed)
     while True:
         estimated = round(200 * 500 ** chance.random())
@@ -96,7 +96,7 @@ def test_implausible_usage_changes_nothing() -> None:
 
 
 def test_occasional_outliers_change_little() -> None:
-    """A server-side tool that doubles some bills must not spoil the others."""
+    """A server-side tool that doubles some usage must not spoil other estimates."""
     errors = []
     for seed in range(50):
         pairs, chance = stream(seed, noise=0.02), random.Random(seed)
@@ -162,11 +162,11 @@ def test_a_calibration_survives_serialization(pairs: list[tuple[int, int]], toke
     calibration = Calibration()
     for pair in pairs:
         calibration = calibration.observe(*pair)
-    kept = Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
+    restored = Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
 
-    assert kept == calibration
-    assert kept.correct(estimate(tokens)) == calibration.correct(estimate(tokens))
-    assert kept.observe(500, 700) == calibration.observe(500, 700)
+    assert restored == calibration
+    assert restored.correct(estimate(tokens)) == calibration.correct(estimate(tokens))
+    assert restored.observe(500, 700) == calibration.observe(500, 700)
 
 
 def test_the_drift_is_that_of_the_last_response() -> None:

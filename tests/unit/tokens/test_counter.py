@@ -1,4 +1,4 @@
-"""Counts of whole requests: parts add up, nothing is counted twice, and memory never changes a number."""
+"""Counts of whole requests: parts add up, nothing is counted twice, and caches never change a count."""
 
 import json
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies, chat_messages
 
 
-class CountingRuler:
-    """A token a character; knows which texts it was asked for."""
+class RecordingTokenizer:
+    """One token per character; records the texts that it measures."""
 
     name = "characters"
     exact = True
@@ -49,12 +49,12 @@ class CountingRuler:
         del text, step_chars
 
 
-def counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter, CountingRuler]:
-    ruler = CountingRuler()
+def counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter, RecordingTokenizer]:
+    measurer = RecordingTokenizer()
     rules = build_openai_rules(model)
     return RequestCounter(
-        model=model, backend="offline", tokenizer=ruler, rules=rules, capacity=capacity
-    ), ruler
+        model=model, backend="offline", tokenizer=measurer, rules=rules, capacity=capacity
+    ), measurer
 
 
 @settings(max_examples=limit_examples(60))
@@ -88,10 +88,8 @@ def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> Non
     more={"role": "tool", "tool_call_id": "c1", "content": ""},
     model="gemini-2.5-flash",
 )
-def test_another_message_never_lowers_the_count(
-    body: dict[str, Any], more: dict[str, Any], model: str
-) -> None:
-    """Except where a provider drops the reasoning of earlier turns, which chats do not contain."""
+def test_another_message_never_lowers_the_count(body: dict[str, Any], more: dict[str, Any], model: str) -> None:
+    """Except if a provider drops the thinking of earlier turns, which chats do not contain."""
     longer = {**body, "messages": [*body["messages"], more]}
 
     before = foveate.count_request(body, model=model).total
@@ -116,10 +114,10 @@ def test_a_counter_with_a_warm_cache_counts_like_a_new_one(
         seen.count_request(formats.parse_request(other))
         seen.count_request(formats.parse_request({**body, "messages": body["messages"][end:]}))
 
-    fresh, _ = counter(model)
+    new_counter, _ = counter(model)
     request = formats.parse_request(body)
-    assert seen.count_request(request) == fresh.count_request(request)
-    assert seen.count_request(request) == fresh.count_request(request)
+    assert seen.count_request(request) == new_counter.count_request(request)
+    assert seen.count_request(request) == new_counter.count_request(request)
 
 
 @settings(max_examples=limit_examples(60))
@@ -128,7 +126,7 @@ def test_a_counter_with_a_warm_cache_counts_like_a_new_one(
     before=st.sets(st.integers(0, 12)),
     after=st.sets(st.integers(0, 12)),
 )
-def test_moving_cache_breakpoints_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
+def test_moving_breakpoints_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
     first, _ = counter()
     plain = first.count_request(formats.parse_request(body))
     counts = [
@@ -151,17 +149,17 @@ def test_moving_breakpoints_causes_no_tokenising() -> None:
         "system": "Be brief",
         "messages": [{"role": "user", "content": [{"type": "text", "text": f"turn {i}"}]} for i in range(10)],
     }
-    count, ruler = counter()
+    count, measurer = counter()
     count.count_request(formats.parse_request(marked(body, {9})))
-    before = len(ruler.texts)
+    before = len(measurer.texts)
     count.count_request(formats.parse_request(marked(body, {7})))
 
-    assert not [text for text in ruler.texts[before:] if text.startswith("turn")]
+    assert not [text for text in measurer.texts[before:] if text.startswith("turn")]
 
 
 @pytest.mark.slow
 def test_a_growing_session_of_two_thousand_messages_is_not_recounted() -> None:
-    count, ruler = counter()
+    count, measurer = counter()
     messages: list[dict[str, str]] = []
     for i in range(1000):
         messages += (
@@ -173,19 +171,19 @@ def test_a_growing_session_of_two_thousand_messages_is_not_recounted() -> None:
                 formats.parse_request({"messages": messages, "tools": [{"function": {"name": "lookup"}}]})
             )
 
-    texts = [text for text in ruler.texts if text.startswith(("question", "answer"))]
+    texts = [text for text in measurer.texts if text.startswith(("question", "answer"))]
     assert len(texts) == len(set(texts)) == 2000
-    assert sum("lookup" in text for text in ruler.texts) == 1
+    assert sum("lookup" in text for text in measurer.texts) == 1
 
 
 def test_two_interleaved_sessions_are_not_recounted() -> None:
-    count, ruler = counter()
+    count, measurer = counter()
     for end in range(2, 40, 2):
         for name in ("one", "two"):
             messages = [{"role": "user", "content": f"{name} {i}"} for i in range(end)]
             count.count_request(formats.parse_request({"messages": messages}))
 
-    texts = [text for text in ruler.texts if text.startswith(("one", "two"))]
+    texts = [text for text in measurer.texts if text.startswith(("one", "two"))]
     assert len(texts) == len(set(texts))
 
 
@@ -201,23 +199,23 @@ def test_a_changed_earlier_message_is_counted_again() -> None:
 
 
 def test_the_same_tool_at_another_position_is_counted_separately() -> None:
-    """The first tool is rendered with other text around it than those that follow."""
+    """The first tool has other separators than the next ones."""
     tools = [{"type": "function", "function": {"name": f"tool {i}", "description": "d " * i}} for i in range(4)]
     count, _ = counter()
     for order in (tools, tools[::-1], tools[2:], tools[:1]):
         body = {"messages": [{"role": "user", "content": "Hi"}], "tools": order}
-        fresh, _ = counter()
-        assert count.count_request(formats.parse_request(body)) == fresh.count_request(
+        new_counter, _ = counter()
+        assert count.count_request(formats.parse_request(body)) == new_counter.count_request(
             formats.parse_request(body)
         )
 
 
 def test_a_long_text_is_counted_once() -> None:
-    count, ruler = counter()
+    count, measurer = counter()
     text = "some words " * 1000
 
     assert count.text(text) == count.text(text)
-    assert ruler.texts == [text]
+    assert measurer.texts == [text]
 
 
 def test_an_empty_request_is_counted() -> None:
@@ -267,7 +265,7 @@ def test_the_caches_of_a_counter_are_bounded(model: str) -> None:
 
 
 def test_tools_are_cached_by_api_format() -> None:
-    """Was: a function of a chat, and then the same bytes as an Anthropic tool, were one to the memory."""
+    """Regression: the same bytes as a chat function and as an Anthropic tool shared a cache entry."""
     city = {"type": "object", "properties": {"city": {"type": "string"}}}
     function = {"name": "weather", "description": "Tells the weather.", "parameters": city}
     chat = {"messages": [{"role": "user", "content": "Hi"}], "functions": [function]}
@@ -278,10 +276,12 @@ def test_tools_are_cached_by_api_format() -> None:
         "system": "S",
     }
     seen, _ = counter("gpt-4o")
-    fresh, _ = counter("gpt-4o")
+    new_counter, _ = counter("gpt-4o")
     seen.count_request(formats.parse_request(chat))
 
-    assert seen.count_request(formats.parse_request(other)) == fresh.count_request(formats.parse_request(other))
+    assert seen.count_request(formats.parse_request(other)) == new_counter.count_request(
+        formats.parse_request(other)
+    )
 
 
 def test_a_translated_request_is_not_exact() -> None:
@@ -304,18 +304,18 @@ def test_a_partly_visible_part_is_not_exact() -> None:
 
 
 def test_blocks_of_a_message_just_counted_are_not_tokenised_again() -> None:
-    model, ruler = "claude-sonnet-4-5", CountingRuler()
-    own = RequestCounter(model=model, backend="offline", tokenizer=ruler, rules=build_claude_rules(model))
-    said = "A long text, as an answer has it. " * 4
+    model, measurer = "claude-sonnet-4-5", RecordingTokenizer()
+    own = RequestCounter(model=model, backend="offline", tokenizer=measurer, rules=build_claude_rules(model))
+    long_text = "A long text, as an answer has it. " * 4
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
-    content = [{"type": "text", "text": said}, call]
+    content = [{"type": "text", "text": long_text}, call]
     request = formats.parse_request({"model": model, "messages": [{"role": "assistant", "content": content}]})
     own.measure_messages(formats.parse_message(request.format, request.messages[0]))
 
     shares = BlockTokens(own).divide(300, 0, look_up_facts(formats.request_blocks(request)))
 
     assert sum(shares) == 300
-    assert ruler.texts.count(said) == 1
+    assert measurer.texts.count(long_text) == 1
 
 
 def test_a_message_is_counted_with_its_overhead() -> None:
@@ -357,7 +357,7 @@ def test_an_unknown_model_is_not_exact(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["gpt-2", "gpt-j-6b", "gpt-neo", "some-unknown"])
 def test_the_bound_of_a_substitute_vocabulary_allows_for_other_scripts(model: str) -> None:
-    """Was: upper 127 for a text that a vocabulary of 32,000 cuts into 371."""
+    """Regression: upper was 127 for a text with 371 tokens in a vocabulary of 32,000."""
     hindi = "यह एक परीक्षण है, और हम टोकन गिन रहे हैं। " * 10
 
     count = foveate.count(hindi, model)

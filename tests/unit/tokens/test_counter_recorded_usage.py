@@ -1,4 +1,4 @@
-"""Counts by rules against recorded bills: what share is met, and how far a claim can be trusted."""
+"""Counts compared with recorded usage: the share of exact matches, and the reliability of `exact`."""
 
 import gzip
 import json
@@ -14,11 +14,11 @@ import pytest
 from foveate.model import Format, TokenCount
 from tests.support.oracles.offline_count import counted
 
-# Models with rules of their own elsewhere, routes that are no conversation, models that call others.
+# Models with other rules, routes that are not conversations, models that call others.
 OTHERS = re.compile(r"claude|gpt-[45]|openai/o\d|embed|compound")
 OTHER_PROVIDERS = re.compile(r"^anthropic$|^openai-|azure|voyageai")
 MODEL_IN_PATH = re.compile(r"/models?/([^/]+?)(?::\w+)?(?:/|$)")
-# The order in which people write a schema; the recordings have it sorted.
+# The usual order of keys in a schema; the recordings have them sorted.
 WRITTEN = ("type", "properties", "required", "title", "additionalProperties", "description")
 
 
@@ -102,7 +102,7 @@ def test_counts_match_recorded_usage(
     exact_share: float,
     upper_share: float,
 ) -> None:
-    """The shares are what was measured in November 2026, less a little."""
+    """The shares measured in November 2026, minus a little."""
     named = ("google", "bedrock")
     rows = [
         row
@@ -116,7 +116,7 @@ def test_counts_match_recorded_usage(
 
 
 def test_exact_counts_equal_recorded_usage(recorded: list[Row]) -> None:
-    """Seven are not: three hand-edited, two older than today's rule, two with what a server added unseen."""
+    """Seven differ: three hand-edited, two older than today's rule, two with hidden additions of a server."""
     claimed = [row for row in recorded if row.total.exact]
     wrong = [row for row in claimed if row.total.tokens != row.billed]
 

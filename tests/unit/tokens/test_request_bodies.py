@@ -1,4 +1,4 @@
-"""COUNT-5: a session counted turn by turn is the session counted whole."""
+"""COUNT-5: a conversation counted turn by turn counts like the whole."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ steps = st.lists(
 def test_a_growing_conversation_counts_like_a_full_recount(
     body: dict[str, Any], start: int, steps: list[tuple[str, Any]], model: str
 ) -> None:
-    """Whatever the order of turns, counts and switches of model."""
+    """For any order of turns, counts and model switches."""
     waiting = body["messages"][start:]
     there = {**body, "model": model, "messages": body["messages"][:start]}
     session = Conversation(there)
@@ -44,16 +44,21 @@ def test_a_growing_conversation_counts_like_a_full_recount(
             session.append(*more)
             there = {**there, "messages": there["messages"] + more}
         else:
-            asked = argument or model
-            assert session.count(argument) == _afresh(there, asked)
+            requested_model = argument or model
+            assert session.count(argument) == count_from_scratch(there, requested_model)
 
 
-def _afresh(body: dict[str, Any], model: str) -> foveate.TokenCount:
-    """By a counter that has never seen anything."""
-    known = counter_for(model)
-    fresh = RequestCounter(model=model, backend=known.backend, tokenizer=known._tokenizer, rules=known._rules)
+def count_from_scratch(body: dict[str, Any], model: str) -> foveate.TokenCount:
+    """Count with empty caches."""
+    cached_counter = counter_for(model)
+    new_counter = RequestCounter(
+        model=model,
+        backend=cached_counter.backend,
+        tokenizer=cached_counter._tokenizer,
+        rules=cached_counter._rules,
+    )
     request = foveate.count_request(body, model=model)
-    from_scratch = fresh.count_request(with_model(formats.parse_request(body), model))
+    from_scratch = new_counter.count_request(with_model(formats.parse_request(body), model))
     assert request == from_scratch
     return from_scratch.total
 
@@ -71,7 +76,7 @@ def test_switching_models_and_back_returns_no_stale_count() -> None:
 
 
 def test_an_empty_conversation_is_counted_correctly_after_a_system_message() -> None:
-    """OpenAI renders tools into the first message where that is a system message."""
+    """OpenAI renders tools into the first message if that is a system message."""
     body = {"model": "gpt-4o", "messages": [], "tools": [{"type": "function", "function": {"name": "f"}}]}
     session = Conversation(body)
     session.count()

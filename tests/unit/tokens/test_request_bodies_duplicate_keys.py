@@ -1,4 +1,4 @@
-"""JSON texts inside messages are counted whole, even if they have the same key twice."""
+"""JSON texts inside messages are counted completely, even with duplicate keys."""
 
 import json
 

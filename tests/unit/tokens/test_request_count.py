@@ -1,4 +1,4 @@
-"""Counted requests whose input the provider decides have no bound."""
+"""Counts of requests whose input the provider decides have no bound."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A tally adds up, forgets reasoning when a turn opens, and shares its past with its forks."""
+"""Tallies add up, drop thinking at a new turn, and share their past with forks."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What is joined from parts of measured texts is as long as it is when it is counted whole."""
+"""Texts joined from parts of measured texts count like the whole text."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -29,7 +29,7 @@ def counter_named(name: str) -> RequestCounter:
     return estimating_counter_for(ESTIMATED[name]) if name in ESTIMATED else counter_for(name)
 
 
-# Long enough to have seams in the middle, repeated so that Hypothesis need not make all of it.
+# Long enough for safe boundaries inside, repeated so that Hypothesis need not generate all of it.
 long_texts = st.builds(lambda text, times: text * times, texts, st.integers(1, 60))
 stretches = st.sampled_from(
     ("x" * 9000, "漢字" * 5000, "😀" * 9000, "e\u0301" * 5000, "12" * 5000, "- " * 5000)
@@ -56,15 +56,15 @@ def test_joined_parts_count_like_the_whole_text(name: str) -> None:
     @settings(max_examples=limit_examples(60), deadline=None)
     @given(parts=joined())
     def holds(parts: list[str | tuple[str, int, int]]) -> None:
-        gauge = counter.text_meter
+        meter = counter.text_meter
         whole = "".join(part if isinstance(part, str) else part[0][part[1] : part[2]] for part in parts)
         measured = [
-            part if isinstance(part, str) else TextSpan(gauge.measure(part[0]), part[1], part[2])
+            part if isinstance(part, str) else TextSpan(meter.measure(part[0]), part[1], part[2])
             for part in parts
         ]
 
-        assert gauge.count(measured) == counter.text(whole)
-        assert gauge.count([gauge.join(measured[:2]), gauge.join(measured[2:])]) == counter.text(whole)
+        assert meter.count(measured) == counter.text(whole)
+        assert meter.count([meter.join(measured[:2]), meter.join(measured[2:])]) == counter.text(whole)
 
     holds()
 
@@ -102,7 +102,7 @@ def test_a_single_text_counts_like_itself(text: str) -> None:
 
 
 class Odd:
-    """A counter that nothing can be said of: no sum of parts is its count of the whole."""
+    """A counter whose counts of parts do not add up."""
 
     def text(self, text: str) -> TokenCount:
         return TokenCount(len(text) // 3 + 7, False, len(text) // 2 + 13)
@@ -111,10 +111,10 @@ class Odd:
 @settings(max_examples=limit_examples(50), deadline=None)
 @given(texts=st.lists(pieces, max_size=4))
 def test_an_unknown_counter_counts_the_whole_text(texts: list[str]) -> None:
-    gauge = text_meter_for(Odd())
+    meter = text_meter_for(Odd())
     whole = "".join(texts)
 
-    count = gauge.count([gauge.measure(text) for text in texts])
+    count = meter.count([meter.measure(text) for text in texts])
 
     assert count == (Odd().text(whole) if whole else TokenCount(0, True, 0))
 
@@ -123,7 +123,7 @@ def test_an_unknown_counter_counts_the_whole_text(texts: list[str]) -> None:
     "beside", ["End every turn with <|im_end|> please.", " \t" * 200, "<start_of_turn>user"]
 )
 def test_a_tag_is_one_token_for_gemini_next_to_special_tokens(beside: str) -> None:
-    """Was: 475 tokens as sections and 876 as the prompt that they make, so that a prompt could be too long."""
+    """Regression: 475 tokens as sections and 876 as their prompt, which could be too long."""
     counter = counter_for("gemini-2.5-flash")
     page = "<table><tr><td>one</td><td>two</td></tr></table>" * 40
     tapes = counter.text_meter.measure_many([page, beside])
@@ -137,43 +137,43 @@ def test_a_tag_is_one_token_for_gemini_next_to_special_tokens(beside: str) -> No
 
 def test_the_text_meter_of_a_counter_is_used_and_caches() -> None:
     counter = counter_for("gpt-4o")
-    gauge = text_meter_for(counter)
+    meter = text_meter_for(counter)
 
-    assert gauge is counter.text_meter
-    assert gauge.measure("some text " * 100) is gauge.measure("some text " * 100)
+    assert meter is counter.text_meter
+    assert meter.measure("some text " * 100) is meter.measure("some text " * 100)
 
 
 def test_only_text_around_joins_is_tokenised_again() -> None:
-    scale = counter_for("gpt-4o")._tokenizer
-    asked: list[str] = []
+    tokenizer = counter_for("gpt-4o")._tokenizer
+    tokenised: list[str] = []
 
     class Spy:
         safe_boundary, to_token_count, count_steps = (
-            scale.safe_boundary,
-            scale.to_token_count,
-            scale.count_steps,
+            tokenizer.safe_boundary,
+            tokenizer.to_token_count,
+            tokenizer.count_steps,
         )
 
         def additive_counts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-            asked.extend(texts)
-            return scale.additive_counts(texts)
+            tokenised.extend(texts)
+            return tokenizer.additive_counts(texts)
 
-    gauge = TextMeter(Spy())
-    tapes = [gauge.measure(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
-    measured_chars = sum(map(len, asked))
-    asked.clear()
+    meter = TextMeter(Spy())
+    tapes = [meter.measure(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
+    measured_chars = sum(map(len, tokenised))
+    tokenised.clear()
 
-    gauge.count([part for tape in tapes for part in (tape, "\n\n")])
+    meter.count([part for tape in tapes for part in (tape, "\n\n")])
 
     assert measured_chars == sum(len(tape.text) for tape in tapes)
-    assert 0 < sum(map(len, asked)) < measured_chars / 200
+    assert 0 < sum(map(len, tokenised)) < measured_chars / 200
 
 
 def test_the_cache_is_bounded() -> None:
-    gauge = TextMeter(counter_for("gpt-4o")._tokenizer)
+    meter = TextMeter(counter_for("gpt-4o")._tokenizer)
     for i in range(40):
-        gauge.measure(f"{i} " + "words " * 200_000)
+        meter.measure(f"{i} " + "words " * 200_000)
 
-    assert 1 < len(gauge._measured_texts) < 40
-    assert gauge._cached_chars == sum(len(text) for text in gauge._measured_texts)
-    assert isinstance(gauge.measure("more"), MeasuredText)
+    assert 1 < len(meter._measured_texts) < 40
+    assert meter._cached_chars == sum(len(text) for text in meter._measured_texts)
+    assert isinstance(meter.measure("more"), MeasuredText)

@@ -1,4 +1,4 @@
-"""Long counts let other threads in, and leave the interpreter as it was."""
+"""Long work lets other threads run, and restores the interpreter's settings."""
 
 import gc
 import sys
@@ -57,7 +57,7 @@ def test_the_interval_is_restored_after_concurrent_work() -> None:
 
 @pytest.mark.parametrize("is_collected", [True, False])
 def test_garbage_collection_resumes_after_large_work_only_if_it_was_enabled(*, is_collected: bool) -> None:
-    """Defect: it was switched on in programs that had switched it off."""
+    """Regression: it was enabled in programs that had disabled it."""
     before = gc.isenabled()
     (gc.enable if is_collected else gc.disable)()
     try:

@@ -1,4 +1,4 @@
-"""Accents are composed as Unicode says, in time that grows with the text."""
+"""Unicode normalization in linear time."""
 
 import sys
 import unicodedata
@@ -52,7 +52,7 @@ def _has_long_run(text: str) -> bool:
 def test_no_starter_composes_with_the_previous_character(form: NormalForm) -> None:
     decomposed: Literal["NFD", "NFKD"] = "NFD" if form == "NFC" else "NFKD"
     every = [chr(code) for code in range(sys.maxunicode + 1)]
-    # What stands behind another character in what one is made of.
+    # Characters after the first in a decomposition.
     later = {char for one in every for char in unicodedata.normalize("NFD", one)[1:]}
     firsts = {char: unicodedata.normalize(decomposed, char)[0] for char in every if STARTER.match(char)}
 
@@ -64,7 +64,7 @@ def test_no_starter_composes_with_the_previous_character(form: NormalForm) -> No
     "unit", ["\u0301\u0327", "\u0f73", "\u0f75\u0301", "\u0f81\u0327", "\uff9e\u0301\u0327"]
 )
 def test_a_long_run_of_marks_takes_linear_time(unit: str, form: NormalForm) -> None:
-    """Defect: 64,000 marks took 1.5 s, and the square of that for more, with nobody else getting a turn."""
+    """Regression: 64,000 marks took 1.5 s, in quadratic time, with the GIL held."""
     ratio = superlinear_ratio(
         lambda text: normalize_unicode(text, form), lambda size: "a" + unit * size, max_size=2**15
     )

@@ -1,4 +1,4 @@
-"""COUNT-2: the providers' own counters, against servers as strict as theirs."""
+"""COUNT-2: the providers' counters, against servers as strict as theirs."""
 
 from dataclasses import replace
 from typing import Any
@@ -95,7 +95,7 @@ async def test_a_blank_text_is_not_sent_to_anthropic() -> None:
 
 
 async def test_an_unknown_model_at_anthropic_does_not_affect_others() -> None:
-    """Its 404 was once taken for a missing route, and no Claude was counted by it any more."""
+    """Regression: its 404 was taken for a missing route, and Claude was no longer counted by it."""
     endpoints = EndpointRegistry()
     async with (
         anthropic_api() as api,
@@ -104,11 +104,11 @@ async def test_an_unknown_model_at_anthropic_does_not_affect_others() -> None:
         for _ in range(2):
             unknown = await cascade.count_text(TEXT, "gpt-4")
         asked = api.requests
-        known = await cascade.count_text(TEXT, "claude-sonnet-4-5")
+        known_count = await cascade.count_text(TEXT, "claude-sonnet-4-5")
 
     assert asked == 1
     assert unknown.total == foveate.count(TEXT, "gpt-4")
-    assert known.backend == "anthropic_api"
+    assert known_count.backend == "anthropic_api"
     assert endpoints.unsupported_reason(api.url, "text") is None
     assert "gpt-4" in (endpoints.unsupported_reason(api.url, "text", "gpt-4") or "")
 
@@ -255,7 +255,7 @@ async def test_vllm_counts_a_text_without_special_tokens_and_a_chat_with_its_tem
 
 
 async def test_vllm_counts_for_the_model_it_runs_whatever_the_request_names() -> None:
-    """Its 404 for another name was once taken for a missing route."""
+    """Regression: its 404 for another name was taken for a missing route."""
     async with vllm() as server:
         options = CounterOptions(endpoint_url=server.url, use_endpoint=True)
         async with ConnectedCounter(options, EndpointRegistry()) as cascade:

@@ -62,7 +62,7 @@ def test_a_successful_trial_closes_it() -> None:
 
 
 def test_failures_of_calls_started_before_it_opened_do_not_double_the_wait() -> None:
-    """A burst of ten time-outs once kept a server out for five minutes instead of half a minute."""
+    """Regression: ten concurrent timeouts opened the breaker for five minutes instead of half a minute."""
     breaker = CLOSED
     for _ in range(10):
         breaker = breaker.with_failure(5.0)

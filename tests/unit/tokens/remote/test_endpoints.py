@@ -1,4 +1,4 @@
-"""COUNT-4, 5: what a process learns of an endpoint, what it asks, and what it makes of odd answers."""
+"""COUNT-4, 5: what a process learns about an endpoint, its queries, and odd responses."""
 
 import json
 import threading
@@ -66,7 +66,7 @@ def asking(backend: Backend, url: str, key: str = "k") -> CounterOptions:
 async def test_an_invalid_number_from_an_endpoint_is_a_garbled_response(
     number: bytes, backend: Backend
 ) -> None:
-    """It was once raised as `MalformedRequest`, as if the request had been at fault."""
+    """Regression: raised as `MalformedRequest`, as if the request were wrong."""
     body, name = ASKED[backend]
 
     def behave(path: str, sent: bytes) -> bytes:
@@ -75,8 +75,11 @@ async def test_an_invalid_number_from_an_endpoint_is_a_garbled_response(
 
     endpoints = EndpointRegistry()
     request = formats.parse_request(body)
-    async with raw_server(behave) as api, ConnectedCounter(asking(backend, api.url), endpoints) as cascade:
-        count = await cascade.count_request(request)
+    async with (
+        raw_server(behave) as api,
+        ConnectedCounter(asking(backend, api.url), endpoints) as fallback_counter,
+    ):
+        count = await fallback_counter.count_request(request)
 
     assert count == foveate.count_request(body)
     assert endpoints.unsupported_reason(api.url, request.format)
@@ -92,36 +95,36 @@ async def test_an_invalid_template_from_llama_cpp_is_a_garbled_response() -> Non
 
     async with (
         raw_server(behave) as server,
-        ConnectedCounter(asking(Backend.ENDPOINT, server.url), EndpointRegistry()) as cascade,
+        ConnectedCounter(asking(Backend.ENDPOINT, server.url), EndpointRegistry()) as fallback_counter,
     ):
-        assert await cascade.count_request(formats.parse_request(CHAT)) == foveate.count_request(CHAT)
+        assert await fallback_counter.count_request(formats.parse_request(CHAT)) == foveate.count_request(CHAT)
 
 
 @pytest.mark.parametrize("backend", ASKED)
 async def test_a_lone_surrogate_in_a_model_name_is_replaced(backend: Backend) -> None:
-    """Gemini's route once could not be written with it."""
+    """Regression: Gemini's route could not be built with it."""
     body, name = ASKED[backend]
     reply = {name.decode(): 7, "tokens": [1]}
     async with (
         raw_server(always_reply(ok_response(reply))) as api,
-        ConnectedCounter(asking(backend, api.url), EndpointRegistry()) as cascade,
+        ConnectedCounter(asking(backend, api.url), EndpointRegistry()) as fallback_counter,
     ):
-        text = await cascade.count_text(TEXT, "gemini-\ud83d")
-        whole = await cascade.count_request(formats.parse_request({**body, "model": "gemini-\ud83d"}))
+        text = await fallback_counter.count_text(TEXT, "gemini-\ud83d")
+        whole = await fallback_counter.count_request(formats.parse_request({**body, "model": "gemini-\ud83d"}))
 
     assert text.total.tokens > 0
     assert whole.total.tokens > 0
 
 
 async def test_the_key_of_another_server_is_never_sent_to_anthropic() -> None:
-    """With `use_endpoint` off, `auto` once took it for Anthropic's."""
+    """Regression: with `use_endpoint` off, `auto` used it for Anthropic."""
     mine = CounterOptions(endpoint_url="http://127.0.0.1:9", api_key="my-secret")
 
     assert not mine.uses_network
     async with ConnectedCounter(
         mine, EndpointRegistry()
-    ) as cascade:  # reaching for Anthropic would fail this test
-        count = await cascade.count_text(TEXT, "claude-sonnet-4-5")
+    ) as fallback_counter:  # reaching for Anthropic would fail this test
+        count = await fallback_counter.count_text(TEXT, "claude-sonnet-4-5")
     assert count.backend == "estimate"
     assert ANTHROPIC_URL not in str(count)
 
@@ -132,7 +135,7 @@ def test_auto_asks_anthropic_with_a_key_and_no_address() -> None:
 
 @pytest.mark.slow
 async def test_the_registry_is_bounded_for_invented_model_names() -> None:
-    """Each was once kept for ever, whole."""
+    """Regression: each was kept for ever."""
     endpoints = EndpointRegistry()
     name = "m" * 10_000
 
@@ -163,13 +166,15 @@ async def test_the_cache_of_message_overheads_is_bounded() -> None:
 
 
 async def test_another_counter_of_the_same_address_does_not_probe_again() -> None:
-    """What was learnt was once forgotten with each `Counting`, or with each counter."""
+    """Regression: knowledge about servers was lost with each counter."""
     endpoints = EndpointRegistry()
     async with raw_server(llama_tokenize) as server:
         for i in range(3):
-            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
-                await cascade.count_text(f"{TEXT} {i}", "gpt-4o")
-                await cascade.count_request(formats.parse_request({**RESPONSES, "input": f"words {i}"}))
+            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as fallback_counter:
+                await fallback_counter.count_text(f"{TEXT} {i}", "gpt-4o")
+                await fallback_counter.count_request(
+                    formats.parse_request({**RESPONSES, "input": f"words {i}"})
+                )
 
     asked = [path if path != "/tokenize" else body["content"] for path, body in server.sent]
     assert asked.count("a") == 1
@@ -180,8 +185,8 @@ async def test_another_counter_of_the_same_address_does_not_probe_again() -> Non
 async def test_counters_share_a_registry_unless_given_their_own() -> None:
     async with raw_server(always_reply(http_response(404))) as server:
         for endpoints in (None, None, EndpointRegistry(), None):
-            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
-                await cascade.count_text(TEXT, "gpt-4o")
+            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as fallback_counter:
+                await fallback_counter.count_text(TEXT, "gpt-4o")
 
     assert server.requests == 2
     assert shared_endpoint_registry().unsupported_reason(server.url, "text")
@@ -191,8 +196,8 @@ async def test_a_server_that_rejects_model_names_is_asked_once() -> None:
     endpoints = EndpointRegistry()
     async with vllm() as server:
         for text in ("one", "two words"):
-            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
-                await cascade.count_text(text, "gpt-4o")
+            async with ConnectedCounter(asking(Backend.ENDPOINT, server.url), endpoints) as fallback_counter:
+                await fallback_counter.count_text(text, "gpt-4o")
 
     assert sum("model" in body for _, body in server.sent) == 1
 
@@ -206,18 +211,20 @@ EQUAL_QUESTIONS: dict[Backend, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("backend", EQUAL_QUESTIONS)
 async def test_equal_queries_share_a_count_despite_other_fields(backend: Backend) -> None:
-    """Answers were once kept by the whole body, so another `max_tokens` was asked for anew."""
+    """Regression: the key was the whole body, so another `max_tokens` caused another request."""
     body, _ = ASKED[backend]
     key = {Backend.ANTHROPIC_API: "sk-ant-good", Backend.GEMINI_API: "good"}.get(backend, "")
     turned = dict(reversed(body.items()))
     async with (
         EQUAL_QUESTIONS[backend]() as api,
-        ConnectedCounter(asking(backend, api.url, key), EndpointRegistry()) as cascade,
+        ConnectedCounter(asking(backend, api.url, key), EndpointRegistry()) as fallback_counter,
     ):
-        first = await cascade.count_request(formats.parse_request(body))
+        first = await fallback_counter.count_request(formats.parse_request(body))
         asked = api.requests
         others = [
-            await cascade.count_request(formats.parse_request({**other, "temperature": i, "max_tokens": i}))
+            await fallback_counter.count_request(
+                formats.parse_request({**other, "temperature": i, "max_tokens": i})
+            )
             for i, other in enumerate((body, turned))
         ]
 
@@ -227,23 +234,23 @@ async def test_equal_queries_share_a_count_despite_other_fields(backend: Backend
 
 
 async def test_another_order_inside_a_tool_is_another_query() -> None:
-    """A chat template may print a tool in the order in which its fields come."""
+    """A chat template may print a tool in the order of its fields."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     turned = dict(reversed(tool.items()))
     async with (
         vllm() as server,
-        ConnectedCounter(asking(Backend.ENDPOINT, server.url), EndpointRegistry()) as cascade,
+        ConnectedCounter(asking(Backend.ENDPOINT, server.url), EndpointRegistry()) as fallback_counter,
     ):
-        await cascade.count_request(formats.parse_request({**CHAT, "tools": [tool]}))
+        await fallback_counter.count_request(formats.parse_request({**CHAT, "tools": [tool]}))
         asked = server.requests
-        await cascade.count_request(formats.parse_request({**CHAT, "tools": [turned]}))
+        await fallback_counter.count_request(formats.parse_request({**CHAT, "tools": [turned]}))
 
     assert server.requests == asked + 1
     assert json.dumps(server.body()["tools"]) == json.dumps([turned])
 
 
 class Threads:
-    """A counter that notes by which thread it is asked to write its question."""
+    """A counter that records in which thread its query is built."""
 
     name, url = "threads", "http://127.0.0.1:9"
 
@@ -262,11 +269,11 @@ class Threads:
 
 
 async def test_a_long_query_is_built_and_hashed_off_the_event_loop() -> None:
-    """Eleven megabytes once took the loop fifty milliseconds."""
+    """Regression: eleven megabytes blocked the loop for fifty milliseconds."""
     counter = Threads()
-    cascade = FallbackCounter(counter_for, endpoint_for=lambda _: counter)
-    await cascade.count_text("short", "gpt-4o")
-    await cascade.count_text("long " * 100_000, "gpt-4o")
+    fallback_counter = FallbackCounter(counter_for, endpoint_for=lambda _: counter)
+    await fallback_counter.count_text("short", "gpt-4o")
+    await fallback_counter.count_text("long " * 100_000, "gpt-4o")
 
     assert counter.on_loop == [True, False]
 
@@ -281,8 +288,10 @@ async def test_a_counter_without_a_registry_learns_for_itself() -> None:
 
 async def test_unsupported_subjects_are_reported() -> None:
     endpoints = EndpointRegistry()
-    async with ConnectedCounter(asking(Backend.OPENAI_API, "http://127.0.0.1:9"), endpoints) as cascade:
-        await cascade.count_text(TEXT, "gpt-4o")
+    async with ConnectedCounter(
+        asking(Backend.OPENAI_API, "http://127.0.0.1:9"), endpoints
+    ) as fallback_counter:
+        await fallback_counter.count_text(TEXT, "gpt-4o")
 
     assert endpoints.last_errors == {
         "http://127.0.0.1:9": "http://127.0.0.1:9: it counts Responses requests only"

@@ -1,4 +1,4 @@
-"""COUNT-3, 4, 7, 8: whatever an endpoint does, a count comes back and says how far it can be trusted."""
+"""COUNT-3, 4, 7, 8: whatever an endpoint does, there is a count with its accuracy."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ HUGE = 100 * 1024 * 1024
 
 
 class Clock:
-    """A time that a test moves by hand."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -270,9 +270,9 @@ async def test_a_cached_count_is_returned_while_the_breaker_is_open() -> None:
         ill = True
         for i in range(4):
             await cascade.count_text(f"{TEXT} {i}", "gpt-4o")
-        kept = await cascade.count_text(TEXT, "gpt-4o")
+        cached = await cascade.count_text(TEXT, "gpt-4o")
 
-    assert kept.total == TokenCount(6, True, 6)
+    assert cached.total == TokenCount(6, True, 6)
 
 
 async def test_the_cache_of_remote_counts_is_bounded() -> None:
@@ -302,7 +302,7 @@ async def test_drop_caches_drops_remote_counts() -> None:
 
 
 async def test_another_model_is_counted_separately_for_the_same_body() -> None:
-    """The body's own model was once the only one in the key, so a switch of model read a stale count."""
+    """Regression: only the model of the body was in the key, so switching models returned a stale count."""
     request = formats.parse_request(CHAT)
     async with vllm() as server, ConnectedCounter(options(server.url), EndpointRegistry()) as cascade:
         await cascade.count_request(request)
@@ -338,7 +338,7 @@ async def test_a_rejected_text_does_not_affect_others() -> None:
 
 
 class CountsNothing:
-    """A counter of a protocol: no subject is its own."""
+    """A counter that supports nothing."""
 
     name, url = "nothing", "http://127.0.0.1:9"
 
@@ -353,7 +353,7 @@ class CountsNothing:
 
 
 async def test_unsupported_subjects_get_the_offline_count_unchanged() -> None:
-    """A text was once called inexact because OpenAI's endpoint counts requests only."""
+    """Regression: a text was inexact because OpenAI's endpoint counts only requests."""
     cascade = FallbackCounter(counter_for, endpoint_for=lambda _: CountsNothing())
 
     assert (await cascade.count_text(TEXT, "gpt-4o")).total == OFFLINE
@@ -385,8 +385,8 @@ async def test_a_text_with_lone_surrogates_is_counted() -> None:
 async def test_a_llama_server_without_chat_counting_counts_the_templated_text() -> None:
     def behave(path: str, body: bytes) -> bytes:
         if path == "/apply-template":
-            said = json.loads(body)["messages"][0]["content"]
-            return ok_response({"prompt": f"<start> {said} <end>"})
+            message_content = json.loads(body)["messages"][0]["content"]
+            return ok_response({"prompt": f"<start> {message_content} <end>"})
         return llama_tokenize(path, body)
 
     async with (

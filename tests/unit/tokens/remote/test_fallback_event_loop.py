@@ -1,4 +1,4 @@
-"""COUNT-8, 10: a long text is counted while the event loop goes on, and in time that grows with its length."""
+"""COUNT-8, 10: a long text is counted in linear time while the event loop keeps running."""
 
 import asyncio
 import subprocess
@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.support.servers.counting_apis import Behaviour, llama_tokenize
 
 TICK_SECONDS = 0.001
-# On the loop, or in a thread that keeps the interpreter's lock, a count is one gap from beginning to end.
+# On the loop, or in a thread that holds the GIL, a count would be one gap from start to end.
 MAX_GAP_SHARE = 0.5
 PROSE = "The fovea is the small pit in the retina where vision is sharpest; all else is periphery. "
 MEGABYTE = 1024 * 1024
@@ -67,7 +67,7 @@ async def repeat_count(work: Callable[[int], Awaitable[RequestCount]]) -> tuple[
 async def test_the_event_loop_keeps_running_while_a_megabyte_is_counted(text: str, model: str) -> None:
     async with ConnectedCounter(CounterOptions()) as cascade:
         await cascade.count_text("load the vocabulary", model)
-        # Each is another text, so that none is remembered.
+        # Each text is different, so that none is cached.
         counts, gap_share = await repeat_count(lambda i: cascade.count_text(f"{text}{i}", model))
 
     assert all(count.total.tokens > 50_000 for count in counts)

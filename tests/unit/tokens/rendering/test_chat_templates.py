@@ -204,9 +204,7 @@ def test_an_unknown_model_gets_the_last_template_and_is_not_exact() -> None:
     ],
 )
 @pytest.mark.parametrize("host", ["", GROQ, HUGGING_FACE, BEDROCK, "acme.snowflakecomputing.com"])
-def test_an_unknown_version_uses_a_related_template_and_is_not_exact(
-    model: str, host: str
-) -> None:
+def test_an_unknown_version_uses_a_related_template_and_is_not_exact(model: str, host: str) -> None:
     template = find_template(model, host)
 
     assert template.name.startswith("kin of ")
@@ -275,11 +273,15 @@ def test_looking_up_a_name_takes_linear_time() -> None:
 
 
 def test_thinking_in_earlier_responses_is_stripped_if_the_template_does_so() -> None:
-    said = Message(role="assistant", parts=(Text("<think>2 and 2</think>\n\nFour."),))
+    response_message = Message(role="assistant", parts=(Text("<think>2 and 2</think>\n\nFour."),))
 
-    assert ChatTemplateRules(find_template("qwen3-32b", "")).render_message(said).texts == ("Four.",)
-    assert "<think>" in ChatTemplateRules(find_template("kimi-k2", "")).render_message(said).texts[0]
-    assert not ChatTemplateRules(find_template("qwen3-32b", "")).render_message(said).certain
+    assert ChatTemplateRules(find_template("qwen3-32b", "")).render_message(response_message).texts == (
+        "Four.",
+    )
+    assert (
+        "<think>" in ChatTemplateRules(find_template("kimi-k2", "")).render_message(response_message).texts[0]
+    )
+    assert not ChatTemplateRules(find_template("qwen3-32b", "")).render_message(response_message).certain
 
 
 def test_thinking_counts_until_the_next_user_message_unless_it_is_kept() -> None:

@@ -1,4 +1,4 @@
-"""Claude's estimate, on requests whose bill was recorded."""
+"""Claude's estimates compared with recorded usage."""
 
 import gzip
 import json
@@ -37,12 +37,12 @@ def counted(body: dict[str, Any], model: str = "claude-sonnet-4-5") -> RequestCo
     return counter_for(request.model).count_request(request)
 
 
-def asked(text: str, **more: Any) -> dict[str, Any]:
+def user_request(text: str, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **more}
 
 
 def test_claude_counts_are_estimates() -> None:
-    count = counted(asked("What is the capital of France?"))
+    count = counted(user_request("What is the capital of France?"))
 
     assert not count.total.exact
     assert count.backend == "estimate"
@@ -50,7 +50,7 @@ def test_claude_counts_are_estimates() -> None:
 
 
 def test_tools_add_a_system_prompt() -> None:
-    body = asked("What's the weather in Amsterdam?", tools=[WEATHER], tool_choice={"type": "auto"})
+    body = user_request("What's the weather in Amsterdam?", tools=[WEATHER], tool_choice={"type": "auto"})
 
     count = counted(body, "claude-sonnet-4-20250514")
 
@@ -58,14 +58,14 @@ def test_tools_add_a_system_prompt() -> None:
 
 
 def test_thinking_counts_match_recorded_usage() -> None:
-    body = asked("What is 1+1? Reply in one word.", thinking={"type": "enabled", "budget_tokens": 1024})
+    body = user_request("What is 1+1? Reply in one word.", thinking={"type": "enabled", "budget_tokens": 1024})
 
     assert counted(body).total.tokens == pytest.approx(48, abs=2)
 
 
 def test_a_forced_tool_has_a_longer_prompt() -> None:
-    free = counted(asked("Hi", tools=[WEATHER], tool_choice={"type": "auto"})).total.tokens
-    forced = counted(asked("Hi", tools=[WEATHER], tool_choice={"type": "any"})).total.tokens
+    free = counted(user_request("Hi", tools=[WEATHER], tool_choice={"type": "auto"})).total.tokens
+    forced = counted(user_request("Hi", tools=[WEATHER], tool_choice={"type": "any"})).total.tokens
 
     assert forced - free == 92
 
@@ -82,11 +82,11 @@ def test_newer_models_use_more_tokens_for_a_text() -> None:
 def test_an_unknown_claude_model_has_a_wider_bound() -> None:
     text = "Something of a sentence, to be counted for a model that is not out yet. " * 20
 
-    known = foveate.count(text, "claude-opus-5")
+    known_count = foveate.count(text, "claude-opus-5")
     unknown = foveate.count(text, "claude-opus-7")
 
-    assert unknown.tokens == known.tokens
-    assert unknown.upper > known.upper
+    assert unknown.tokens == known_count.tokens
+    assert unknown.upper > known_count.upper
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_thinking_of_finished_turns_is_not_counted() -> None:
 def test_server_tools_are_unexplained() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
 
-    assert counted(asked("What is new?", tools=[search])).unexplained == ("server tool web_search",)
+    assert counted(user_request("What is new?", tools=[search])).unexplained == ("server tool web_search",)
 
 
 def test_a_file_by_reference_is_unexplained() -> None:
@@ -197,7 +197,7 @@ def test_every_estimate_is_below_its_upper_bound(text: str, model: str) -> None:
 
 
 def test_counts_match_recorded_usage(shared_data: Path) -> None:
-    """The aims: median error 4%, p95 12%, and a bound that holds in 99%."""
+    """The goals: median error 4%, p95 12%, and a bound that holds in 99%."""
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in lines]
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")

@@ -48,8 +48,8 @@ def call(name: str, args: dict[str, Any], **beside: Any) -> dict[str, Any]:
 
 
 def answer(name: str, response: dict[str, Any]) -> dict[str, Any]:
-    said = {"name": name, "response": response, "id": "pyd_ai_631cce761e7a447c"}
-    return {"role": "user", "parts": [{"functionResponse": said}]}
+    function_response = {"name": name, "response": response, "id": "pyd_ai_631cce761e7a447c"}
+    return {"role": "user", "parts": [{"functionResponse": function_response}]}
 
 
 def functions(*declarations: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ def test_3_renders_functions_between_control_tokens() -> None:
 
 
 def test_3_renders_calls_and_results_between_control_tokens() -> None:
-    """107 were billed; so short a signature stands for no thought."""
+    """107 were billed; such a short signature contains no thinking."""
     signature = "Y29udGV4dF9lbmdpbmVlcmluZ19pc190aGVfd2F5X3RvX2dv"
     body = {
         "contents": [
@@ -228,7 +228,7 @@ def test_visible_thinking_counts_as_text() -> None:
 
 @pytest.mark.parametrize("host", [STUDIO, VERTEX])
 def test_google_tools_are_free_up_to_2_5_and_unexplained_from_3_on(host: str) -> None:
-    """11 were billed by 2.5 on AI Studio, where a content costs 1."""
+    """11 were billed by 2.5 on AI Studio, where a content has 1 token of overhead."""
     text = "What is the weather in San Francisco right now?"
     body = {"contents": [user(text)], "tools": [{"googleSearch": {}}]}
     before = counted(body, "gemini-2.5-flash", host)
@@ -410,7 +410,7 @@ def test_any_schema_and_arguments_can_be_counted(schema: Any, name: str) -> None
 def test_an_image_of_unknown_size_is_unexplained_if_its_size_matters(
     model: str, image: Image, unexplained: tuple[str, ...]
 ) -> None:
-    """Defect: a HEIC picture was counted as one tile, however large it is."""
+    """Regression: a HEIC image was counted as one tile, whatever its size."""
     rendering = build_gemini_rules(model, STUDIO).render_message(Message(role="user", parts=(image,)))
 
     assert rendering.unexplained == unexplained

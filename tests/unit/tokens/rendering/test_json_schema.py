@@ -1,4 +1,4 @@
-"""Whatever a schema says, every family counts it, in about the time that its size suggests."""
+"""Every family can count any schema, in time proportional to its size."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def tool(parameters: Any) -> Tool:
 
 
 def written_chars(model: str, parameters: Any) -> int:
-    """How much text one family makes of a tool."""
+    """Length of a tool's rendering in one family."""
     rules = (
         build_gemini_rules(model, "")
         if "gemini" in model
@@ -78,7 +78,7 @@ def nested_list(inner: list[Any], times: int) -> list[Any]:
 
 
 def doubled(definitions: int) -> dict[str, Any]:
-    """A chain of definitions, each of which names the next one twice."""
+    """A chain of definitions, each of which refers to the next one twice."""
     chain = {
         f"d{i}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/d{i + 1}"} for side in "lr"}}
         for i in range(definitions)
@@ -185,7 +185,7 @@ json_values = st.recursive(
 
 
 def bodies(value: Any) -> dict[Format, dict[str, Any]]:
-    """A body of each format with `value` for a tool's schema and for the answer's."""
+    """A body of each format with `value` as the schema of a tool and of the response."""
     named = {"name": "f", "schema": value}
     return {
         Format.CHAT: {**chat(value), "response_format": {"type": "json_schema", "json_schema": named}},
@@ -229,7 +229,7 @@ def test_any_json_as_a_schema_is_counted_or_rejected(model: str, value: Any, api
 @pytest.mark.parametrize("model", FAMILIES)
 @pytest.mark.parametrize("schema", ["no JSON", "", "[1", '"text"', "\ud83d", '{"a":' * 3000])
 def test_a_response_schema_that_is_not_json_is_counted_as_text(model: str, schema: str) -> None:
-    """Bedrock takes the schema as a string, which can hold anything."""
+    """On Bedrock the schema is a string with any content."""
     structure = {"jsonSchema": {"name": "City", "schema": schema}}
     body = {**bodies({})[Format.BEDROCK], "outputConfig": {"textFormat": {"structure": structure}}}
 
@@ -241,9 +241,9 @@ def test_a_response_schema_that_is_not_json_is_counted_as_text(model: str, schem
 
 @pytest.mark.parametrize("model", FAMILIES)
 def test_truncated_arguments_are_counted_as_text(model: str) -> None:
-    """An answer that reaches its limit ends in the middle of a call."""
-    said = "All work and no play makes Jack a dull boy. " * 400
-    whole = {"name": "write", "arguments": json.dumps({"path": "a.txt", "text": said})}
+    """A response that reaches its limit ends inside a call."""
+    long_text = "All work and no play makes Jack a dull boy. " * 400
+    whole = {"name": "write", "arguments": json.dumps({"path": "a.txt", "text": long_text})}
     broken = {**whole, "arguments": whole["arguments"][:-2]}
 
     def counted(function: dict[str, str]) -> foveate.TokenCount:

@@ -1,4 +1,4 @@
-"""Tools as the TypeScript types that OpenAI's models are shown."""
+"""Tools as the TypeScript types that OpenAI's models see."""
 
 import json
 from typing import Any

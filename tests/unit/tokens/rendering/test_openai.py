@@ -1,4 +1,4 @@
-"""OpenAI's rendering, on requests whose bill was recorded."""
+"""OpenAI's rendering compared with recorded usage."""
 
 import base64
 import gzip
@@ -33,12 +33,12 @@ def counted(body: dict[str, Any], api_format: Format = Format.CHAT, model: str |
     return counter_for(request.model).count_request(request)
 
 
-def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def chat_message(role: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
 def test_a_plain_chat_is_exact() -> None:
-    count = counted({"model": "gpt-4o", "messages": [said("user", "What is the capital of France?")]})
+    count = counted({"model": "gpt-4o", "messages": [chat_message("user", "What is the capital of France?")]})
 
     assert count.total.tokens == 14
     assert count.total.exact
@@ -46,7 +46,7 @@ def test_a_plain_chat_is_exact() -> None:
 
 
 def test_tool_counts_match_recorded_usage() -> None:
-    question = said("user", "What is the weather in Paris? Use the tool.")
+    question = chat_message("user", "What is the weather in Paris? Use the tool.")
 
     count = counted({"model": "gpt-4o", "messages": [question], "tools": [WEATHER]})
 
@@ -55,7 +55,7 @@ def test_tool_counts_match_recorded_usage() -> None:
 
 
 def test_tools_become_part_of_a_system_message() -> None:
-    messages = [said("system", "Be brief."), said("user", "Hi")]
+    messages = [chat_message("system", "Be brief."), chat_message("user", "Hi")]
     alone = counted({"model": "gpt-4o", "messages": messages}).total.tokens
     tooled = counted({"model": "gpt-4o", "messages": messages, "tools": [WEATHER]}).total.tokens
     without = counted({"model": "gpt-4o", "messages": messages[1:]}).total.tokens
@@ -71,7 +71,7 @@ def test_tool_calls_in_the_history_match_recorded_usage() -> None:
         "model": "gpt-3.5-turbo",
         "messages": [
             {"role": "assistant", "tool_calls": calls},
-            said("tool", "The weather in San Francisco is 70 degrees and sunny.", tool_call_id="1"),
+            chat_message("tool", "The weather in San Francisco is 70 degrees and sunny.", tool_call_id="1"),
         ],
     }
 
@@ -80,7 +80,7 @@ def test_tool_calls_in_the_history_match_recorded_usage() -> None:
 
 @pytest.mark.parametrize(("model", "reply"), [("gpt-4o", 3), ("gpt-5", 2), ("o3", 2)])
 def test_the_overhead_is_the_beginning_of_the_response(model: str, reply: int) -> None:
-    count = counted({"model": model, "messages": [said("user", "Hi")]})
+    count = counted({"model": model, "messages": [chat_message("user", "Hi")]})
 
     assert {part.name: part.tokens for part in count.parts} == {
         "system": 0,
@@ -92,19 +92,19 @@ def test_the_overhead_is_the_beginning_of_the_response(model: str, reply: int) -
 
 
 def test_a_newer_model_inherits_and_is_not_exact() -> None:
-    body = {"model": "gpt-9", "messages": [said("user", "Hi there")]}
+    body = {"model": "gpt-9", "messages": [chat_message("user", "Hi there")]}
 
-    known = counted(body, model="gpt-5.4").total
+    known_count = counted(body, model="gpt-5.4").total
     newer = counted(body).total
 
-    assert newer.tokens == known.tokens
+    assert newer.tokens == known_count.tokens
     assert not newer.exact
     assert newer.upper > newer.tokens
 
 
 def test_a_name_is_counted() -> None:
-    plain = counted({"model": "gpt-4o", "messages": [said("user", "Hi")]}).total.tokens
-    named = counted({"model": "gpt-4o", "messages": [said("user", "Hi", name="ana")]}).total.tokens
+    plain = counted({"model": "gpt-4o", "messages": [chat_message("user", "Hi")]}).total.tokens
+    named = counted({"model": "gpt-4o", "messages": [chat_message("user", "Hi", name="ana")]}).total.tokens
 
     assert named == plain + 1
 
@@ -115,7 +115,7 @@ def test_an_image_is_counted_by_its_tiles() -> None:
     low = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{header}", "detail": "low"}}
 
     def images(part: dict[str, Any]) -> int:
-        count = counted({"model": "gpt-4o", "messages": [said("user", [part])]})
+        count = counted({"model": "gpt-4o", "messages": [chat_message("user", [part])]})
         return next(part.tokens for part in count.parts if part.name == "images")
 
     assert images(picture) == 85 + 4 * 170
@@ -125,7 +125,7 @@ def test_an_image_is_counted_by_its_tiles() -> None:
 def test_an_image_by_url_is_unexplained() -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
 
-    count = counted({"model": "gpt-4o", "messages": [said("user", [picture])]})
+    count = counted({"model": "gpt-4o", "messages": [chat_message("user", [picture])]})
 
     assert count.unexplained == ("image (url)",)
     assert not count.total.exact
@@ -138,7 +138,7 @@ def pdf(pages: int, filling: int = 0) -> dict[str, Any]:
 
 def test_an_inline_pdf_is_estimated_by_its_pages() -> None:
     def total(part: dict[str, Any], model: str = "gpt-4o") -> TokenCount:
-        count = counted({"model": model, "messages": [said("user", [part])]})
+        count = counted({"model": model, "messages": [chat_message("user", [part])]})
         assert count.unexplained == ()
         return count.total
 
@@ -153,7 +153,7 @@ def test_an_inline_pdf_is_estimated_by_its_pages() -> None:
 
 def test_an_inline_file_of_another_type_is_estimated_and_unexplained() -> None:
     file = {"type": "file", "file": {"file_data": "data:application/zip;base64,UEsDBA==", "filename": "a.zip"}}
-    count = counted({"model": "gpt-4o", "messages": [said("user", [file])]})
+    count = counted({"model": "gpt-4o", "messages": [chat_message("user", [file])]})
 
     assert count.unexplained == ("application/zip",)
     assert count.total.tokens > 500
@@ -162,7 +162,7 @@ def test_an_inline_file_of_another_type_is_estimated_and_unexplained() -> None:
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5", "qwen3", "deepseek-chat", "unknown"])
 @pytest.mark.parametrize("content", [{"note": "hello " * 100}, [{"type": "note", "text": "hello " * 100}]])
 def test_an_unknown_block_is_counted_by_its_text_and_unexplained(model: str, content: Any) -> None:
-    count = counted({"messages": [said("user", content)]}, model=model)
+    count = counted({"messages": [chat_message("user", content)]}, model=model)
 
     assert 90 < count.total.tokens < 160
     assert count.total.upper > count.total.tokens
@@ -172,14 +172,14 @@ def test_an_unknown_block_is_counted_by_its_text_and_unexplained(model: str, con
 
 def test_a_block_next_to_a_call_is_counted_too() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    odd = said("assistant", {"note": "hello " * 100}, tool_calls=[call])
+    odd = chat_message("assistant", {"note": "hello " * 100}, tool_calls=[call])
 
     assert counted({"model": "gpt-4o", "messages": [odd]}).total.tokens > 100
 
 
 def test_audio_data_is_not_counted_as_text() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "UklGR" * 100_000, "format": "wav"}}
-    count = counted({"model": "gpt-4o", "messages": [said("user", [sound])]})
+    count = counted({"model": "gpt-4o", "messages": [chat_message("user", [sound])]})
 
     assert count.total.tokens < 50
     assert count.unexplained == ("input_audio",)
@@ -212,7 +212,7 @@ def test_any_tool_can_be_counted() -> None:
     }
     tool = {"type": "function", "function": {"name": "odd", "parameters": odd}}
 
-    count = counted({"model": "gpt-4o", "messages": [said("user", "Hi")], "tools": [tool]})
+    count = counted({"model": "gpt-4o", "messages": [chat_message("user", "Hi")], "tools": [tool]})
 
     assert count.total.tokens > 40
 
@@ -240,7 +240,7 @@ def bills(shared_data: Path) -> list[tuple[str, bool, int, RequestCount]]:
 
 @pytest.mark.slow
 def test_counts_match_recorded_usage(shared_data: Path) -> None:
-    """Measured in November 2026: 99% of plain chats and 88% of those with tools to the token."""
+    """Measured in November 2026: 99% of plain chats and 88% of those with tools match exactly."""
     found = bills(shared_data)
     for api_format, has_tools, share in (
         ("openai-chat", False, 0.97),
@@ -257,7 +257,12 @@ def test_counts_match_recorded_usage(shared_data: Path) -> None:
 
 def with_schema(schema: dict[str, Any], *, name: str = "Answer", **fields: Any) -> int:
     answer_format = {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
-    body = {"model": "gpt-4o", "messages": [said("user", "Hi")], "response_format": answer_format, **fields}
+    body = {
+        "model": "gpt-4o",
+        "messages": [chat_message("user", "Hi")],
+        "response_format": answer_format,
+        **fields,
+    }
     return counted(body).total.tokens
 
 
@@ -286,7 +291,7 @@ def test_a_response_schema_is_rendered_in_ascii() -> None:
 
 def test_a_forced_function_is_named_after_the_messages() -> None:
     tool = {"type": "function", "function": {"name": "ScoreOutput", "parameters": {"type": "object"}}}
-    body = {"model": "gpt-4o", "messages": [said("user", "Hi")], "tools": [tool]}
+    body = {"model": "gpt-4o", "messages": [chat_message("user", "Hi")], "tools": [tool]}
     forced = {**body, "tool_choice": {"type": "function", "function": {"name": "ScoreOutput"}}}
 
     assert counted(forced).total.tokens == counted(body).total.tokens + 9
@@ -294,7 +299,7 @@ def test_a_forced_function_is_named_after_the_messages() -> None:
 
 def test_the_legacy_fields_for_functions_count_like_tools() -> None:
     function = {"name": "ScoreOutput", "parameters": {"type": "object"}}
-    body = {"model": "gpt-4o", "messages": [said("user", "Hi")]}
+    body = {"model": "gpt-4o", "messages": [chat_message("user", "Hi")]}
     choice = {"name": "ScoreOutput"}
     tools = {
         "tools": [{"type": "function", "function": function}],

@@ -1,4 +1,4 @@
-"""Offline counts are those of the tokenizers that the models use."""
+"""Offline counts equal those of the models' tokenizers."""
 
 import gzip
 import json
@@ -54,7 +54,7 @@ def qwen_file(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def vectors(shared_data: Path, name: str) -> Iterator[tuple[str, int]]:
-    """Texts, and how many tokens llama.cpp's own tests say they are."""
+    """Texts with their token counts in the tests of llama.cpp."""
     folder = shared_data / "tokenizers" / "vectors"
     found = (folder / f"ggml-vocab-{name}.gguf.inp").read_text("utf-8").split(SEPARATOR)
     ids = (folder / f"ggml-vocab-{name}.gguf.out").read_text("utf-8").splitlines()
@@ -76,7 +76,7 @@ def test_random_texts_are_counted_as_tiktoken_counts_them(shared_data: Path, nam
 
 
 def _is_in_both_editions(text: str) -> bool:
-    """Whether no character is newer than the Unicode that an oracle was built with."""
+    """Whether no character is newer than the Unicode version of the oracle."""
     return all(unicodedata.category(char) != "Cn" for char in text)
 
 
@@ -126,7 +126,7 @@ def test_a_custom_tokenizer_json_counts_like_the_library_that_wrote_it(
 def test_a_long_text_with_a_special_token_is_split_for_custom_tokenizers_too(
     qwen_file: Path, tmp_path: Path
 ) -> None:
-    """It was once encoded in one go, with the interpreter's lock held."""
+    """Regression: it was encoded in one call that held the GIL."""
     with_special = Tokenizer.from_file(str(qwen_file))
     with_special.add_special_tokens(["<|im_start|>"])
     with_special.save(str(tmp_path / "tokenizer.json"))
@@ -199,7 +199,7 @@ def test_the_number_of_ids_equals_the_count(text: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["o200k_base", "gemma3"])
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "?", "漢", "\r\n", "\n ", "<"])
 def test_counting_takes_linear_time_for_every_character(name: str, unit: str) -> None:
-    """Gemma's engine took the square of the time on line ends: a factor of 16 here, minutes for a megabyte."""
+    """Regression: Gemma's engine took quadratic time for line ends, minutes for a megabyte."""
     tokenizer = bundled_vocabulary(name)
     tokenizer.count(unit * 1000)
     small, large = (_seconds(tokenizer, unit * (size // len(unit))) for size in (64_000, 256_000))
@@ -218,7 +218,7 @@ def _seconds(tokenizer: BpeVocabulary, text: str) -> float:
 
 @pytest.mark.slow
 def test_a_megabyte_of_one_character_is_counted_correctly(shared_data: Path) -> None:
-    """By halves, which tokenizers merge alike, as the oracle itself is slow on such texts."""
+    """In halves, which merge alike, since the oracle is slow on such texts."""
     oracle = tiktoken_encoding(shared_data, "o200k_base")
     tokenizer = bundled_vocabulary("o200k_base")
 
@@ -233,7 +233,7 @@ def test_a_megabyte_of_one_character_is_counted_correctly(shared_data: Path) -> 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where there is fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_still_counts() -> None:
-    """The engine's threads stay behind in the parent: waiting for them never ends."""
+    """The engine's threads exist only in the parent, so waiting for them would never end."""
     tokenizer = bundled_vocabulary("o200k_base")
     text = "Some words that are long enough to be cut. " * 4000
     expected = tokenizer.count(text)

@@ -1,4 +1,4 @@
-"""Long texts are counted in pieces; nobody can tell from the count."""
+"""Long texts are counted in pieces with the same result."""
 
 import threading
 import time
@@ -59,7 +59,7 @@ def test_words_after_text_without_a_boundary_are_split_again() -> None:
 
 
 def longest_hold_seconds(work: Callable[[], object]) -> float:
-    """For how long another thread did not get its turn while `work` was done; the best of three."""
+    """The longest time that another thread waited during the work; the best of three."""
     return min(_longest_gap(work) for _ in range(3))
 
 
@@ -71,7 +71,7 @@ def _longest_gap(work: Callable[[], object]) -> float:
         last = time.perf_counter(), time.process_time()
         while not done.wait(0.001):
             now = time.perf_counter(), time.process_time()
-            # Whoever holds the lock is at work: what the machine does meanwhile for others is no gap.
+            # CPU time, so that other processes on the machine do not count as a gap.
             gaps.append(min(now[0] - last[0], now[1] - last[1]))
             last = now
 
@@ -97,7 +97,7 @@ HOLDERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("vocabulary", "text"), HOLDERS.values(), ids=HOLDERS)
 def test_no_text_blocks_other_threads(vocabulary: str, text: str) -> None:
-    """These once held the interpreter's lock for 0.3 to 1.5 s."""
+    """Regression: these held the GIL for 0.3 to 1.5 s."""
     tokenizer = bundled_vocabulary(vocabulary)
 
     assert longest_hold_seconds(lambda: tokenizer.count(text)) < 0.1
@@ -105,7 +105,7 @@ def test_no_text_blocks_other_threads(vocabulary: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a" * 1_000_000, "a" * 1_000_000 + "<|endoftext|>"], ids=["plain", "spelled"])
 def test_ids_are_returned_in_chunks(text: str) -> None:
-    """One huge piece was once one huge list, which whoever went through it went through at one go."""
+    """Regression: one huge piece was one huge list."""
     tokenizer = bundled_vocabulary("o200k_base")
 
     assert max(map(len, tokenizer.encode(text))) <= 16 * 1024
@@ -114,7 +114,7 @@ def test_ids_are_returned_in_chunks(text: str) -> None:
 
 
 def test_ids_of_a_long_text_with_a_lone_surrogate_are_returned_once() -> None:
-    """What came before it was once given twice."""
+    """Regression: the ids before it were returned twice."""
     tokenizer = bundled_vocabulary("o200k_base")
     text = "some words and " * 5000 + "\ud83d and more"
 

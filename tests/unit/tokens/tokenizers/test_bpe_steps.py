@@ -1,4 +1,4 @@
-"""A text that no pattern splits is gone through in steps; nobody can tell from the tokens."""
+"""Long texts that no pattern splits are encoded in steps with the same tokens."""
 
 from functools import cache
 from random import Random
@@ -65,7 +65,7 @@ def long_word(letters: str) -> str:
     "letters", ["x", "abcdefghij", "aBcDeF", "漢字我们的是", "0123456789abcdef", "a_é", "!?", " "]
 )
 def test_a_very_long_word_has_the_tokens_that_the_engine_finds(name: str, letters: str) -> None:
-    """Defect: a word of 30 MB took 2.3 GB, which the engine's threads kept."""
+    """Regression: a word of 30 MB took 2.3 GB, which the engine's threads did not free."""
     text = long_word(letters)
     whole = engine(name).encode_ordinary(text)
 

@@ -1,4 +1,4 @@
-"""The estimate is near where it was fitted, and nobody gets a text for nothing."""
+"""Estimates are close to the count, and never zero for a text."""
 
 import random
 import time
@@ -40,8 +40,8 @@ CHINESE = (
 )
 
 
-def length(ruler: CharacterClassEstimator | CharacterCountEstimator, text: str) -> TextLength:
-    (found,) = ruler.measure_many([text])
+def length(estimator: CharacterClassEstimator | CharacterCountEstimator, text: str) -> TextLength:
+    (found,) = estimator.measure_many([text])
     return found
 
 
@@ -51,12 +51,12 @@ def test_there_is_an_estimate_for_every_bundled_vocabulary(name: str) -> None:
 
 
 def test_an_unknown_vocabulary_gets_the_last_resort() -> None:
-    ruler = build_estimator("unheard of")
+    estimator = build_estimator("unheard of")
 
-    assert isinstance(ruler, CharacterCountEstimator)
-    assert length(ruler, "12345678").tokens == 2
-    assert length(ruler, "1").tokens == 1
-    assert length(ruler, "").tokens == 0
+    assert isinstance(estimator, CharacterCountEstimator)
+    assert length(estimator, "12345678").tokens == 2
+    assert length(estimator, "1").tokens == 1
+    assert length(estimator, "").tokens == 0
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "llama3", "gemma3"])
@@ -97,17 +97,17 @@ def test_features_are_counted(text: str) -> None:
 
 
 def test_the_estimate_takes_linear_time() -> None:
-    ruler = build_estimator("o200k_base")
+    estimator = build_estimator("o200k_base")
     chance = random.Random(1)
     text = "".join(chance.choice("abcXYZ 0123.,;{}\n漢é😀") for _ in range(100_000))
     began = time.process_time()
-    ruler.measure_many([text * 10])
+    estimator.measure_many([text * 10])
 
     assert time.process_time() - began < 1
 
 
 @given(texts=st.lists(any_texts, max_size=5))
 def test_many_texts_are_estimated_like_each_alone(texts: list[str]) -> None:
-    ruler = build_estimator("o200k_base")
+    estimator = build_estimator("o200k_base")
 
-    assert ruler.measure_many(texts) == [length(ruler, text) for text in texts]
+    assert estimator.measure_many(texts) == [length(estimator, text) for text in texts]

@@ -1,4 +1,4 @@
-"""A seam is a place where every tokenizer that is cut there cuts anyway."""
+"""Tokens of pieces split at safe boundaries are those of the whole text."""
 
 import struct
 import sys
@@ -29,8 +29,8 @@ PATTERNED = (
     "kimi",
 )
 GEMMAS = ("gemma2", "gemma3")
-SEAMS = dict.fromkeys(PATTERNED, AFTER_WORDS) | dict.fromkeys(GEMMAS, BEFORE_BLANKS)
-# One for each way of splitting.
+BOUNDARIES = dict.fromkeys(PATTERNED, AFTER_WORDS) | dict.fromkeys(GEMMAS, BEFORE_BLANKS)
+# One for each split pattern.
 KINDS = ("o200k_base", "cl100k_base", "deepseek_v3", "kimi", "gemma3")
 
 
@@ -40,21 +40,21 @@ def engine(name: str) -> splintr.AnyTokenizer:
 
 
 def lengths(engine: splintr.AnyTokenizer, some: Sequence[str]) -> list[int]:
-    """As an independent count: every text whole, one by one for the engine."""
+    """An independent count: every text whole, one by one."""
     _, offsets = engine.encode_batch_flat(list(some))
     ends = struct.unpack(f"<{len(some) + 1}Q", offsets)
     return [end - start for start, end in pairwise(ends)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SEAMS)
+@pytest.mark.parametrize("name", BOUNDARIES)
 def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
-    tokenizer, seam = engine(name), SEAMS[name]
+    tokenizer, boundary = engine(name), BOUNDARIES[name]
 
     @settings(max_examples=limit_examples(120))
     @given(text=texts, piece_chars=st.integers(1, 6))
     def holds(text: str, piece_chars: int) -> None:
-        pieces = split_text(text, piece_chars, seam)
+        pieces = split_text(text, piece_chars, boundary)
 
         assert "".join(pieces) == text
         assert sum(lengths(tokenizer, pieces)) == lengths(tokenizer, [text])[0]
@@ -67,19 +67,19 @@ def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
 
 def test_every_bundled_vocabulary_with_safe_boundaries_is_tested() -> None:
     assert {name for name in BUNDLED_VOCABULARIES if bundled_vocabulary(name).safe_boundary is not None} == set(
-        SEAMS
+        BOUNDARIES
     )
-    assert all(bundled_vocabulary(name).safe_boundary is seam for name, seam in SEAMS.items())
+    assert all(bundled_vocabulary(name).safe_boundary is boundary for name, boundary in BOUNDARIES.items())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_every_letter_and_digit_can_precede_a_safe_boundary(name: str) -> None:
-    """Python and the engine may know different editions of Unicode."""
-    tokenizer, seam = engine(name), SEAMS[name]
-    known = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isalnum()]
-    pairs = [(f"x {char}", after) for char, after in zip(known, " .\n/。" * len(known), strict=False)]
-    pairs = [pair for pair in pairs if seam.match("".join(pair), len(pair[0]) - 1)]
+    """Python and the engine may use different versions of Unicode."""
+    tokenizer, boundary = engine(name), BOUNDARIES[name]
+    characters = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isalnum()]
+    pairs = [(f"x {char}", after) for char, after in zip(characters, " .\n/。" * len(characters), strict=False)]
+    pairs = [pair for pair in pairs if boundary.match("".join(pair), len(pair[0]) - 1)]
     before, after, whole = (
         lengths(tokenizer, [before for before, _ in pairs]),
         lengths(tokenizer, [after + after + "a" for _, after in pairs]),

@@ -1,4 +1,4 @@
-"""A tokenizer file works, or says in one line what is wrong with it."""
+"""A tokenizer file works, or has an error of one line."""
 
 import base64
 import json
@@ -150,6 +150,6 @@ def test_an_unreadable_file_is_rejected(tmp_path: Path) -> None:
 
 
 def test_a_path_with_a_zero_byte_is_rejected() -> None:
-    """It was once a ValueError, which nobody expects of a file."""
+    """Regression: a ValueError."""
     with pytest.raises(BadVocabulary, match="embedded null byte"):
         load_vocabulary_file(Path("a\0b.json"))
