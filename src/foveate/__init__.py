@@ -119,7 +119,7 @@ def assemble(
 
     from foveate.budget.assemble import assemble_prompt
     from foveate.budget.budget import Budget, resolve_budget
-    from foveate.budget.model_limits import VARIABLE, find_context_window, resolve_prompt_limit
+    from foveate.budget.model_limits import MAX_TOKENS_VARIABLE, find_context_window, resolve_prompt_limit
     from foveate.budget.serialization import to_budget
     from foveate.tokens.families import counter_for
     from foveate.tokens.text_meter import text_meter_for
@@ -129,7 +129,7 @@ def assemble(
     window = find_context_window(model if isinstance(model, str) else getattr(model, "model", ""))
     limit = resolve_prompt_limit(
         call_budget or Budget(),
-        environment=os.environ.get(VARIABLE),
+        environment=os.environ.get(MAX_TOKENS_VARIABLE),
         agent=agent,
         configuration=configuration,
         window_tokens=None if window is None else window.tokens,

@@ -14,7 +14,7 @@ import typer.main
 
 from foveate.budget import Keep, Priority, Section, SectionRule, Stability
 from foveate.budget.ladder import BUILT_IN_LADDERS, LOWEST
-from foveate.budget.model_limits import VARIABLE
+from foveate.budget.model_limits import MAX_TOKENS_VARIABLE
 from foveate.cli import app
 from foveate.compaction.overflow import OnOverflow, OverflowAction, OverflowOptions
 from foveate.compaction.plan import CompactionOptions
@@ -79,7 +79,7 @@ def test_a_link_to_a_file_of_the_project_leads_somewhere(page: Path) -> None:
 
 def settings() -> Iterator[str]:
     """Every word that a budget or a section can be told by."""
-    yield from ("total_tokens", "output_reserve", "ladder", "overflow_policy", "sections", VARIABLE)
+    yield from ("total_tokens", "output_reserve", "ladder", "overflow_policy", "sections", MAX_TOKENS_VARIABLE)
     yield from inspect.signature(Section).parameters
     yield from (field.name for field in dataclasses.fields(SectionRule))
     yield from (word for words in (Priority, Keep, Stability) for word in words)

@@ -15,11 +15,11 @@ from foveate.budget.prompt import LimitSource
 from foveate.errors import BadOption
 from foveate.tokens.families import candidate_names, normalize_model_name
 
-VARIABLE = "CONTEXT_MAX_TOKENS"
+MAX_TOKENS_VARIABLE = "CONTEXT_MAX_TOKENS"
 DEFAULT_TOKENS = 16_384
 _SOURCE_NAMES = {
     LimitSource.CALL: "total_tokens",
-    LimitSource.ENVIRONMENT: VARIABLE,
+    LimitSource.ENVIRONMENT: MAX_TOKENS_VARIABLE,
     LimitSource.AGENT: "total_tokens in the agent's file",
     LimitSource.CONFIGURATION: "total_tokens in the configuration",
     LimitSource.WINDOW: "the model's window",
@@ -246,5 +246,7 @@ def _parse_environment(text: str | None) -> int | None:
     except ValueError:  # also if it has thousands of digits
         tokens = 0
     if tokens < 1:
-        raise BadOption(f"{VARIABLE} is a whole number of tokens, 1 or more, not {text!r:.40}; or unset it")
+        raise BadOption(
+            f"{MAX_TOKENS_VARIABLE} is a whole number of tokens, 1 or more, not {text!r:.40}; or unset it"
+        )
     return tokens

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from foveate.budget.model_limits import VARIABLE as LIMIT_VARIABLE
+from foveate.budget.model_limits import MAX_TOKENS_VARIABLE
 from foveate.config.document import Document
 from foveate.config.key_path import KeyPath, format_key_path
 from foveate.config.load import validate_settings
@@ -187,7 +187,7 @@ def _apply_environment(
                 else value
             )
         case (*_, "sections", "limits") if isinstance(value, dict):
-            variable = LIMIT_VARIABLE
+            variable = MAX_TOKENS_VARIABLE
             tokens = environment.get(variable, "")
             value = {**value, "total_tokens": int(tokens)} if tokens.strip().isdecimal() else value
         case _:

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 
 from foveate.budget.budget import Budget
 from foveate.budget.ladder import BUILT_IN_LADDERS, name_matches
-from foveate.budget.model_limits import VARIABLE, resolve_prompt_limit
-from foveate.budget.model_limits import VARIABLE as MAX_TOKENS
+from foveate.budget.model_limits import MAX_TOKENS_VARIABLE, resolve_prompt_limit
 from foveate.budget.serialization import budget_from_data
 from foveate.compaction.overflow import OnOverflow
 from foveate.compaction.plan import CompactionOptions
@@ -170,7 +169,7 @@ def _section_limits(
     total_tokens = DEFAULT_SECTION_TOKENS if budget.total_tokens is None else budget.total_tokens
     limit = resolve_prompt_limit(
         Budget(),
-        environment=environment.get(VARIABLE),
+        environment=environment.get(MAX_TOKENS_VARIABLE),
         agent=None,
         configuration=Budget(total_tokens),
         window_tokens=None,
@@ -249,7 +248,11 @@ def check_environment(environment: Mapping[str, str]) -> None:
     read_semantic_threshold(environment)
     TimeOptions.from_environment(environment)
     resolve_prompt_limit(
-        Budget(), environment=environment.get(MAX_TOKENS), agent=None, configuration=None, window_tokens=None
+        Budget(),
+        environment=environment.get(MAX_TOKENS_VARIABLE),
+        agent=None,
+        configuration=None,
+        window_tokens=None,
     )
 
 

@@ -82,6 +82,7 @@ class RenderingRules(Protocol):
     def render_message(self, message: Message) -> Rendering: ...
 
 
+# Stored counts (`session.counting`) keep the names that these fields had first.
 _STORED_NAMES = {
     "thinking_tokens": "thought_tokens",
     "thinking_upper": "thought_upper",
