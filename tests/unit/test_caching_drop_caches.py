@@ -1,4 +1,4 @@
-"""One call forgets every text that is remembered, and disturbs nobody who counts meanwhile."""
+"""One call empties all caches without disturbing counts under way."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ MODELS = ("gpt-4o", "claude-sonnet-4-5", "gemini-2.5-flash", "mixtral-8x7b", "no
 
 
 def fill(model: str) -> RequestCounter:
-    """The counter of a model, after all that it can be asked."""
+    """The counter of a model with full caches."""
     counter = counter_for(model)
     counter.text(LONG)
     foveate.count_request(BODY, model)
@@ -40,8 +40,8 @@ def fill(model: str) -> RequestCounter:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_after_it_a_counter_holds_no_text_and_counts_as_before(model: str) -> None:
-    """Was: texts stayed in what a counter had measured, whatever was dropped elsewhere."""
+def test_after_a_drop_a_counter_holds_no_text_and_counts_as_before(model: str) -> None:
+    """Regression: texts stayed in the cache of measured texts."""
     counter = fill(model)
     before = counter.text(LONG), foveate.count_request(BODY, model)
     assert any(SECRET in text for text in held(counter))
@@ -53,7 +53,7 @@ def test_after_it_a_counter_holds_no_text_and_counts_as_before(model: str) -> No
     assert (counter.text(LONG), foveate.count_request(BODY, model)) == before
 
 
-def test_after_it_the_engine_holds_no_word_either() -> None:
+def test_after_a_drop_the_engine_caches_no_word() -> None:
     engine = fill("gpt-4o")._tokenizer._vocabulary._engine  # type: ignore[attr-defined]
     assert engine.cache_len
 
@@ -62,9 +62,9 @@ def test_after_it_the_engine_holds_no_word_either() -> None:
     assert engine.cache_len == 0
 
 
-def test_a_counter_that_only_its_user_holds_is_dropped_too() -> None:
-    known = counter_for("gpt-4o")
-    own = RequestCounter(model="own", backend="offline", tokenizer=known._tokenizer, rules=known._rules)
+def test_caches_of_a_counter_held_only_by_its_user_are_dropped_too() -> None:
+    cached = counter_for("gpt-4o")
+    own = RequestCounter(model="own", backend="offline", tokenizer=cached._tokenizer, rules=cached._rules)
     own.text_meter.measure(LONG)
 
     drop_caches()
@@ -73,7 +73,7 @@ def test_a_counter_that_only_its_user_holds_is_dropped_too() -> None:
 
 
 @pytest.mark.slow
-def test_what_nobody_holds_is_not_held_to_be_dropped() -> None:
+def test_registered_caches_can_be_garbage_collected() -> None:
     class Nothing:
         def clear(self) -> None:
             raise AssertionError("nobody holds it any more")
@@ -89,16 +89,16 @@ def test_what_nobody_holds_is_not_held_to_be_dropped() -> None:
 
 
 class Interrupted:
-    """A scale that calls `meanwhile` whenever it counts."""
+    """A tokenizer that calls `meanwhile` whenever it counts."""
 
     def __init__(self) -> None:
-        scale = counter_for("gpt-4o")._tokenizer
+        tokenizer = counter_for("gpt-4o")._tokenizer
         self.safe_boundary, self.to_token_count, self.count_steps = (
-            scale.safe_boundary,
-            scale.to_token_count,
-            scale.count_steps,
+            tokenizer.safe_boundary,
+            tokenizer.to_token_count,
+            tokenizer.count_steps,
         )
-        self._counts = scale.additive_counts
+        self._counts = tokenizer.additive_counts
         self.meanwhile: Callable[[], None] = lambda: None
 
     def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
@@ -106,36 +106,36 @@ class Interrupted:
         return self._counts(texts)
 
 
-def test_what_is_measured_while_all_is_dropped_is_right_and_not_kept() -> None:
-    scale = Interrupted()
-    gauge = TextMeter(scale)
-    first = gauge.measure(LONG)
-    scale.meanwhile = gauge.clear
+def test_a_measurement_during_a_drop_is_correct_and_not_cached() -> None:
+    tokenizer = Interrupted()
+    meter = TextMeter(tokenizer)
+    first = meter.measure(LONG)
+    tokenizer.meanwhile = meter.clear
 
-    tapes = gauge.measure_many([LONG, f"another {LONG}"])
-    assert tapes[0] is first
-    assert [text for text in held(gauge) if SECRET in text] == []
-    assert gauge._cached_chars == 0
+    measured = meter.measure_many([LONG, f"another {LONG}"])
+    assert measured[0] is first
+    assert [text for text in held(meter) if SECRET in text] == []
+    assert meter._cached_chars == 0
 
-    assert gauge.count([*tapes, SECRET]) == foveate.count(f"{LONG}another {LONG}{SECRET}")
-    assert [text for text in held(gauge) if SECRET in text] == []
+    assert meter.count([*measured, SECRET]) == foveate.count(f"{LONG}another {LONG}{SECRET}")
+    assert [text for text in held(meter) if SECRET in text] == []
 
 
-def test_what_meets_is_not_kept_either_where_there_is_no_more_room_for_it() -> None:
-    scale = Interrupted()
-    gauge = TextMeter(scale)
-    tape = gauge.measure(PLAIN)
-    gauge.count([part for i in range(16_000) for part in (f" {i} ", tape)])
-    assert len(gauge._join_counts) > 15_000
-    scale.meanwhile = gauge.clear
+def test_join_counts_are_dropped_when_their_cache_is_full() -> None:
+    tokenizer = Interrupted()
+    meter = TextMeter(tokenizer)
+    measured_text = meter.measure(PLAIN)
+    meter.count([part for i in range(16_000) for part in (f" {i} ", measured_text)])
+    assert len(meter._join_counts) > 15_000
+    tokenizer.meanwhile = meter.clear
 
-    gauge.join([part for i in range(1000) for part in (f" {SECRET} {i} ", tape)])
+    meter.join([part for i in range(1000) for part in (f" {SECRET} {i} ", measured_text)])
 
-    assert [text for text in held(gauge) if SECRET in text] == []
+    assert [text for text in held(meter) if SECRET in text] == []
 
 
 @pytest.mark.slow
-def test_threads_that_count_while_all_is_dropped_count_right() -> None:
+def test_counts_in_other_threads_during_a_drop_are_correct() -> None:
     texts = [f"{i} {SECRET} and some more. " * (i * 40) for i in range(1, 9)]
     sections = [foveate.Section(f"part {i}", text) for i, text in enumerate(texts)]
     right = [foveate.count(text) for text in texts]
