@@ -28,8 +28,8 @@ def resolve_beta_header(override: str | None, client_value: str = "") -> str:
     for beta in wanted:
         if not _BETA.fullmatch(beta):
             raise BadOption(f"{VARIABLE} is a list of betas with commas between them, not {override!r:.80}")
-    kept = [beta for beta in _split_betas(client_value) if not _CACHING_BETA.match(beta)]
-    return ",".join(dict.fromkeys(kept + wanted))
+    others = [beta for beta in _split_betas(client_value) if not _CACHING_BETA.match(beta)]
+    return ",".join(dict.fromkeys(others + wanted))
 
 
 def _split_betas(text: str) -> list[str]:

@@ -140,10 +140,10 @@ class _Provider:
         """
         known, kin = candidate_names(name)
         for row in self.rows:
-            if any(re.fullmatch(row.name_pattern, stretch) for stretch in known):
+            if any(re.fullmatch(row.name_pattern, part) for part in known):
                 return row, True
         for row in self.rows:
-            if any(re.fullmatch(row.name_pattern, stretch) for stretch in kin):
+            if any(re.fullmatch(row.name_pattern, part) for part in kin):
                 return row, False
         for row in self.rows:
             if row.newer_pattern and re.search(row.newer_pattern, name):

@@ -102,7 +102,7 @@ def _group_lines(session: ReplayedSession, policies: Sequence[Policy]) -> list[_
     groups: dict[tuple[int, ...], list[Policy]] = {}
     for policy in policies:
         groups.setdefault(tuple(point.tokens for point in session.points[policy]), []).append(policy)
-    return [_ContextLine(tuple(own), session.points[own[0]]) for own in groups.values()]
+    return [_ContextLine(tuple(group), session.points[group[0]]) for group in groups.values()]
 
 
 def _draw_context(axes: "Axes", session: ReplayedSession, policies: Sequence[Policy]) -> None:

@@ -267,8 +267,8 @@ def group_sessions(
         found.append(
             SessionFiles(files=(path, *agent_files), source=source or peeked.source, unsupported=named)
         )
-    found += [SessionFiles(files=tuple(together), source=key[0]) for key, together in grouped.items()]
-    found += [SessionFiles(files=tuple(alone), source=RecordingSource.CLAUDE_CODE) for alone in agents.values()]
+    found += [SessionFiles(files=tuple(paths), source=key[0]) for key, paths in grouped.items()]
+    found += [SessionFiles(files=tuple(paths), source=RecordingSource.CLAUDE_CODE) for paths in agents.values()]
     return found, unreadable
 
 
@@ -307,7 +307,7 @@ def read_session(session: SessionFiles, *, model: str | None = None) -> list[Rec
 
 
 def _merge_recordings(first: Recording, second: Recording) -> Recording:
-    dollars = [said for said in (first.reported_dollars, second.reported_dollars) if said is not None]
+    dollars = [amount for amount in (first.reported_dollars, second.reported_dollars) if amount is not None]
     known = {call.id for call in first.calls}
     calls = [*first.calls, *(call for call in second.calls if call.id not in known)]
     return replace(

@@ -179,11 +179,11 @@ class ReplayReport:
         found = [
             ModelGroup(
                 model=model,
-                sessions=len(own),
-                calls=sum(session.calls for session in own),
-                outcomes=sum_outcomes(own),
+                sessions=len(group_sessions),
+                calls=sum(session.calls for session in group_sessions),
+                outcomes=sum_outcomes(group_sessions),
             )
-            for model, own in groups.items()
+            for model, group_sessions in groups.items()
         ]
         return sorted(found, key=lambda group: (-_recorded_cost(group.outcomes), group.model))
 

@@ -177,11 +177,11 @@ def describe_changed_block(
     previous: RequestSnapshot, current: RequestSnapshot, before_at: int, after_at: int
 ) -> PrefixDifference:
     """The difference between two blocks at the same position."""
-    one, other = previous.prompt.pieces[before_at], current.prompt.pieces[after_at]
+    old_piece, new_piece = previous.prompt.pieces[before_at], current.prompt.pieces[after_at]
     before, after = make_side(previous, before_at), make_side(current, after_at)
     was, now = previous.content(before_at), current.content(after_at)
     place = describe_place(current, after.place)
-    if now is not None and other.area is Area.TOOLS:
+    if now is not None and new_piece.area is Area.TOOLS:
         place = f"the tool `{field_diff.tool_name(parse_json(now))}` ({place})"
     if was is not None and was == now:
         because = f"{place}: {previous.role(before.place)} said it before, and {current.role(after.place)} now"
@@ -190,11 +190,11 @@ def describe_changed_block(
         )
     if was is None or now is None:
         sizes = f"{before.end_byte:,} to {after.end_byte:,} bytes"
-        because = f"{place}: the {other.kind} block changed, from {sizes}"
-        cause = MissCause.TOOL_CHANGED if one.area is Area.TOOLS else MissCause.EDITED
+        because = f"{place}: the {new_piece.kind} block changed, from {sizes}"
+        cause = MissCause.TOOL_CHANGED if old_piece.area is Area.TOOLS else MissCause.EDITED
         return PrefixDifference(at=after_at, cause=cause, because=because, before=before, after=after)
     change = find_first_change(parse_json(was), parse_json(now))
-    cause, words = _classify_change(change, one.area)
+    cause, words = _classify_change(change, old_piece.area)
     return PrefixDifference(
         at=after_at,
         cause=cause,
@@ -257,7 +257,7 @@ def make_side(snapshot: RequestSnapshot, at: int) -> DifferenceSide:
 
 
 _CAUSE_DESCRIPTIONS: Mapping[str, str] = {
-    **{wording.value: said for wording, said in TEXT_CHANGE_DESCRIPTIONS.items()},
+    **{wording.value: text for wording, text in TEXT_CHANGE_DESCRIPTIONS.items()},
     MissCause.MODEL: "another model was asked, and each has its own cache",
     MissCause.PARAMETER: "a parameter changed that the cache goes by",
     MissCause.IMAGES: "the first image came, or the last one went",

@@ -96,10 +96,10 @@ class _MissAnalysis:
         self.usage = usage
         self.price_per_token = price_per_token
         cache = SimulatedCache().serve(previous.prompt, rules, at=0.0).cache
-        kept = [at for at, key in enumerate(prefix_keys(previous.prompt)) if key in cache.entries]
+        cached = [at for at, key in enumerate(prefix_keys(previous.prompt)) if key in cache.entries]
         # Pieces are compared instead of tokens, since the tokens of the first piece may be rounded
         # differently later.
-        self.kept_pieces = kept[-1] + 1 if kept else 0
+        self.kept_pieces = cached[-1] + 1 if cached else 0
         self.readable_pieces = cache.serve(current.prompt, rules, at=0.0).read_pieces
         later = cache.serve(current.prompt, rules, at=gap_seconds or 0.0)
         self.unexpired_pieces = later.read_pieces

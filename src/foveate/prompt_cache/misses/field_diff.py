@@ -142,18 +142,18 @@ def common_prefix_length(first: str, second: str) -> int:
 
 def _find_timestamp_change(before: str, after: str, at: int) -> TextChange | None:
     """A timestamp, date, time or UUID at the first difference on both sides."""
-    one, other = _match_at(before, at), _match_at(after, at)
-    if one is None or other is None or one.start() != other.start() or one[0] == other[0]:
+    first, second = _match_at(before, at), _match_at(after, at)
+    if first is None or second is None or first.start() != second.start() or first[0] == second[0]:
         return None
-    found = one.lastgroup
-    if found is None or found != other.lastgroup:
+    found = first.lastgroup
+    if found is None or found != second.lastgroup:
         return None
     if not _differ_only_in_volatile(
-        _read_rest_of_line(before, one.end()), _read_rest_of_line(after, other.end())
+        _read_rest_of_line(before, first.end()), _read_rest_of_line(after, second.end())
     ):
         return None
     return TextChange(
-        kind=TextChangeKind(found), start=one.start(), end_before=one.end(), end_after=other.end()
+        kind=TextChangeKind(found), start=first.start(), end_before=first.end(), end_after=second.end()
     )
 
 
@@ -173,10 +173,10 @@ def _read_rest_of_line(text: str, at: int) -> str:
 def _find_identifier_change(before: str, after: str, at: int) -> TextChange | None:
     """A number or an id, in texts that are otherwise the same except for such words."""
     for word, inside in ((_WORD, _WORD_CHARACTER), (_BASE64, _BASE64_CHARACTER)):
-        one, other = _word_at(before, at, word, inside), _word_at(after, at, word, inside)
-        if one is None or other is None or one[0] != other[0]:
+        first, second = _word_at(before, at, word, inside), _word_at(after, at, word, inside)
+        if first is None or second is None or first[0] != second[0]:
             continue
-        (start, end_before), (_, end_after) = one, other
+        (start, end_before), (_, end_after) = first, second
         was, now = before[start:end_before], after[start:end_after]
         kind = _classify_number_change(was, now) or (
             TextChangeKind.RANDOM_ID if _are_random_ids(was, now) else None
@@ -212,20 +212,20 @@ def _classify_number_change(was: str, now: str) -> TextChangeKind | None:
     if _NUMBER.sub("#", was) != _NUMBER.sub("#", now):
         return None
     pairs = zip(_NUMBER.findall(was), _NUMBER.findall(now), strict=True)
-    changed = [(one, other) for one, other in pairs if one != other]
+    changed = [(first, second) for first, second in pairs if first != second]
     if len(changed) != 1:
         return None
-    one, other = changed[0]
-    if _counts_up(one.replace(",", ""), other.replace(",", "")):
+    first, second = changed[0]
+    if _counts_up(first.replace(",", ""), second.replace(",", "")):
         return TextChangeKind.COUNTER
-    is_random = one.isdecimal() and len(one) == len(other) >= _MIN_RANDOM_NUMBER_DIGITS
+    is_random = first.isdecimal() and len(first) == len(second) >= _MIN_RANDOM_NUMBER_DIGITS
     return TextChangeKind.RANDOM_ID if is_random else TextChangeKind.NUMBER
 
 
-def _counts_up(one: str, other: str) -> bool:
-    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > _MAX_COUNTER_DIGITS:
+def _counts_up(first: str, second: str) -> bool:
+    if not (first.isdecimal() and second.isdecimal()) or max(len(first), len(second)) > _MAX_COUNTER_DIGITS:
         return False
-    return 0 < int(other) - int(one) <= _MAX_COUNTER_STEP
+    return 0 < int(second) - int(first) <= _MAX_COUNTER_STEP
 
 
 def _are_random_ids(was: str, now: str) -> bool:
@@ -349,9 +349,9 @@ def _next_step_in_object(before: dict[str, Any], after: dict[str, Any]) -> tuple
     for name, inner in before.items():
         if name in after and inner != after[name]:
             return name, ChangeKind.CHANGED
-    for kind, one, other in ((ChangeKind.REMOVED, before, after), (ChangeKind.ADDED, after, before)):
-        for name in one:
-            if name not in other:
+    for kind, first, second in ((ChangeKind.REMOVED, before, after), (ChangeKind.ADDED, after, before)):
+        for name in first:
+            if name not in second:
                 return name, kind
     for name, inner in before.items():  # equal in Python, but not in JSON: another key order, or 1 and 1.0
         if to_json(inner) != to_json(after[name]):
@@ -363,8 +363,8 @@ def _next_step_in_list(before: list[Any], after: list[Any]) -> tuple[int | None,
     spelled = [to_json(entry) for entry in before], [to_json(entry) for entry in after]
     if sorted(spelled[0]) == sorted(spelled[1]):
         return None, ChangeKind.ITEM_ORDER
-    for at, (one, other) in enumerate(zip(*spelled, strict=False)):
-        if one != other:
+    for at, (first, second) in enumerate(zip(*spelled, strict=False)):
+        if first != second:
             if spelled[0][at:] == spelled[1][at + 1 :]:
                 return at, ChangeKind.ADDED
             if spelled[0][at + 1 :] == spelled[1][at:]:

@@ -47,8 +47,8 @@ def find_first_difference(previous: RequestSnapshot, current: RequestSnapshot) -
 
 
 def _first_differing_piece(previous: Sequence[PromptPiece], current: Sequence[PromptPiece]) -> int | None:
-    for at, (one, other) in enumerate(zip(previous, current, strict=False)):
-        if one.digest != other.digest or one.area != other.area:
+    for at, (first_piece, second_piece) in enumerate(zip(previous, current, strict=False)):
+        if first_piece.digest != second_piece.digest or first_piece.area != second_piece.area:
             return at
     return None
 
@@ -235,12 +235,12 @@ class _SnapshotMessage:
 
 def _list_messages(snapshot: RequestSnapshot) -> list[_SnapshotMessage]:
     pieces = snapshot.prompt.pieces
-    own = group_by_message(pieces)
+    by_message = group_by_message(pieces)
     before = sum(piece.area is not Area.MESSAGES for piece in pieces)
-    starts = accumulate((len(said) for said in own.values()), initial=before)
+    starts = accumulate((len(message_pieces) for message_pieces in by_message.values()), initial=before)
     return [
-        _SnapshotMessage(index=index, start=start, pieces=said, role=snapshot.roles[index])
-        for (index, said), start in zip(own.items(), starts, strict=False)
+        _SnapshotMessage(index=index, start=start, pieces=message_pieces, role=snapshot.roles[index])
+        for (index, message_pieces), start in zip(by_message.items(), starts, strict=False)
     ]
 
 
@@ -298,5 +298,5 @@ def _without(found: Sequence[bytes], excluded: bytes) -> list[bytes]:
 
 
 def _is_only_renamed(was: bytes, now: bytes) -> bool:
-    one, other = (b'"name":' + to_json(_tool_name(tool)) for tool in (was, now))
-    return was.replace(one, other, 1) == now
+    old_name, new_name = (b'"name":' + to_json(_tool_name(tool)) for tool in (was, now))
+    return was.replace(old_name, new_name, 1) == now

@@ -81,8 +81,8 @@ def take_snapshot(
 
 def group_by_message(pieces: Sequence[PromptPiece]) -> dict[int, tuple[PromptPiece, ...]]:
     """The pieces of each message by its index; messages without blocks are left out."""
-    own = [piece for piece in pieces if piece.area is Area.MESSAGES and piece.place is not None]
-    return {index: tuple(group) for index, group in groupby(own, _message_index)}
+    message_pieces = [piece for piece in pieces if piece.area is Area.MESSAGES and piece.place is not None]
+    return {index: tuple(group) for index, group in groupby(message_pieces, _message_index)}
 
 
 def _message_index(piece: PromptPiece) -> int:

@@ -524,30 +524,30 @@ def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: Place
     These are the ends of tools and system prompt, positions with known entries, the last position before
     thinking that will be dropped, the first new block, and the last blocks.
     """
-    pieces, stays, system_end = prompt.pieces, costs.stable_pieces, costs.system_end
+    pieces, stable_pieces, system_end = prompt.pieces, costs.stable_pieces, costs.system_end
     long_enough = bisect_left(token_ends(prompt), costs.rules.minimum_tokens)
     history = max(system_end, long_enough)
     last = costs.last_live
     found = {
         *_last_accepting(
-            pieces, range(long_enough, min(costs.tools_end, stays)), 1 if options.cache_tools else 0
+            pieces, range(long_enough, min(costs.tools_end, stable_pieces)), 1 if options.cache_tools else 0
         ),
         *_last_accepting(
-            pieces, range(max(costs.tools_end, long_enough), min(system_end, stays)), _SYSTEM_CANDIDATES
+            pieces, range(max(costs.tools_end, long_enough), min(system_end, stable_pieces)), _SYSTEM_CANDIDATES
         ),
-        *_first_accepting(pieces, range(max(history, last + 1), stays)),
-        *_last_accepting(pieces, range(history, min(costs.thinking_start, stays)), 1),
-        *_last_accepting(pieces, range(history, stays), 2),
+        *_first_accepting(pieces, range(max(history, last + 1), stable_pieces)),
+        *_last_accepting(pieces, range(history, min(costs.thinking_start, stable_pieces)), 1),
+        *_last_accepting(pieces, range(history, stable_pieces), 2),
     }
     if last < system_end:
-        turns = [at for at in range(history, stays) if pieces[at].accepts_breakpoint][:-1]
+        turns = [at for at in range(history, stable_pieces) if pieces[at].accepts_breakpoint][:-1]
         found.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
     live = (
         last,
         costs.last_lasting,
         last if last < costs.thinking_start else costs.last_readable_before(costs.thinking_start),
     )
-    found.update(at for at in live if history <= at < stays and pieces[at].accepts_breakpoint)
+    found.update(at for at in live if history <= at < stable_pieces and pieces[at].accepts_breakpoint)
     return sorted(found)
 
 

@@ -570,10 +570,10 @@ def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]
     """
     totals = _SessionTotals()
     tree = LogTree(totals.collect(read_lines(file)))
-    found = [(answer, call) for answer in tree.responses() if (call := _make_call(answer, model))]
+    found = [(response, call) for response in tree.responses() if (call := _make_call(response, model))]
     by_session: dict[str, list[tuple[LoggedResponse, RecordedCall]]] = {}
-    for answer, call in _distrust_output_counts(found):
-        by_session.setdefault(answer.lines[0].session, []).append((answer, call))
+    for response, call in _distrust_output_counts(found):
+        by_session.setdefault(response.lines[0].session, []).append((response, call))
     return [
         Recording(
             name=session or file.name,
@@ -583,7 +583,8 @@ def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]
             missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS))
             | find_missing_parts(call for _, call in calls),
             unreadable=tuple(file.unreadable) if at == 0 else (),
-            reported_dollars=totals.total_dollars(session) or _reported_dollars(answer for answer, _ in calls),
+            reported_dollars=totals.total_dollars(session)
+            or _reported_dollars(response for response, _ in calls),
             size_bytes=file.size_bytes if at == 0 else 0,
         )
         for at, (session, calls) in enumerate(by_session.items())

@@ -89,11 +89,11 @@ def read_codex(file: LogFile, model: str | None = None) -> list[Recording]:
 class _Response:
     """Items of a response read so far, and the history of its request."""
 
-    def __init__(self, history: RecordedMessage, digest: bytes, sent_at: float, answered_at: float) -> None:
+    def __init__(self, history: RecordedMessage, digest: bytes, sent_at: float, response_at: float) -> None:
         self.history = history
         self.digest = digest
         self.sent_at = sent_at
-        self.response_at = answered_at
+        self.response_at = response_at
         self.items: list[dict[str, Any]] = []
 
 
@@ -216,8 +216,8 @@ class _CodexSession:
         self._uncharged_run = None
 
     def _make_call(self, response: _Response, usage: Usage | None, counted: bytes) -> RecordedCall:
-        answer = b"".join(to_json(item) for item in response.items)
-        named = blake2b(response.digest + answer + counted, digest_size=16).hexdigest()
+        content = b"".join(to_json(item) for item in response.items)
+        named = blake2b(response.digest + content + counted, digest_size=16).hexdigest()
         return RecordedCall(
             id=f"{self._origin}:{named}",
             conversation=self.name,
@@ -236,7 +236,9 @@ class _CodexSession:
         replacement = [as_dict(item) for item in as_list(compacted.get("replacement_history"))]
         if not replacement:
             kept = self._last.history() if self._last is not None else []
-            replacement = [as_dict(msgspec.json.decode(said.raw)) for said in kept if _is_user_turn(said)]
+            replacement = [
+                as_dict(msgspec.json.decode(recorded.raw)) for recorded in kept if _is_user_turn(recorded)
+            ]
             replacement.append(_make_message("user", as_text(compacted.get("message"))))
         self._last, self._digest, self._response = None, b"", None
         for item in replacement:

@@ -69,7 +69,7 @@ def _make_row(fields: Fields, model: str | None) -> LoggedRequest:
     )
     body = _make_body(fields)
     api_format = Format.RESPONSES if "input" in body else Format.CHAT
-    answered_at = _read_time(fields, "timestamp")
+    response_at = _read_time(fields, "timestamp")
     latency_seconds = _read_number(fields, "latency_sec")
     return LoggedRequest(
         body=body,
@@ -77,8 +77,8 @@ def _make_row(fields: Fields, model: str | None) -> LoggedRequest:
         model=named.removeprefix(_PROXY),
         response=extract_message(api_format, bytes(response)),
         usage=_read_usage(fields, api_format),
-        at=max(answered_at - latency_seconds, 0.0),
-        response_at=answered_at,
+        at=max(response_at - latency_seconds, 0.0),
+        response_at=response_at,
         id=read_text(response_fields, "id"),
     )
 

@@ -405,8 +405,8 @@ def _list_rows(document: bytes) -> Iterator[Fields]:
     if document.startswith(b"["):
         yield from map(read_fields, read_items(document))
     elif fields := read_fields(document):
-        held = [item for rows in list_rows(fields) for item in rows]
-        yield from map(read_fields, held) if held and parse_row(fields) is None else (fields,)
+        nested = [item for rows in list_rows(fields) for item in rows]
+        yield from map(read_fields, nested) if nested and parse_row(fields) is None else (fields,)
 
 
 def _read_row(fields: Fields, model: str | None) -> LoggedRequest | None:

@@ -79,7 +79,7 @@ class MessageReader:
     """Parses the messages of a recording, each one once."""
 
     def __init__(self, api_format: Format) -> None:
-        self._spoken = api_format
+        self._api_format = api_format
         self._messages: dict[int, Message] = {}
 
     def read(self, node: HistoryNode) -> Message:
@@ -89,7 +89,7 @@ class MessageReader:
         found = self._messages.get(id(recorded))
         if found is None:
             try:
-                found = formats.parse_message(self._spoken, recorded.raw)
+                found = formats.parse_message(self._api_format, recorded.raw)
             except MalformedRequest:
                 found = Message(role=recorded.role, parts=(Text(""),))
             self._messages[id(recorded)] = found
@@ -122,30 +122,30 @@ def _make_head(
     """
     kept_nodes = tuple(_current_nodes(last, earlier.kept_nodes))
     question = tuple(_current_nodes(last, earlier.question_nodes))
-    asked = tuple((messages.read(node), node.tokens) for node in question)
+    question_messages = tuple((messages.read(node), node.tokens) for node in question)
     head_messages: tuple[tuple[Message, int], ...]
     nodes: tuple[HistoryNode | None, ...]
     if earlier.ends_with is MessageKind.RESULTS:
         head_messages, nodes = (
-            (*asked, (_ASSISTANT_PLACEHOLDER, 0), (_RESULT_PLACEHOLDER, 0)),
+            (*question_messages, (_ASSISTANT_PLACEHOLDER, 0), (_RESULT_PLACEHOLDER, 0)),
             (*question, None, None),
         )
     else:
-        head_messages, nodes = ((_ASSISTANT_PLACEHOLDER, 0), *asked), (None, *question)
+        head_messages, nodes = ((_ASSISTANT_PLACEHOLDER, 0), *question_messages), (None, *question)
     kept_tokens = sum(node.tokens for node in (*kept_nodes, *question))
     return _CompactedHead(head_messages, nodes, kept_nodes, end.end_tokens - kept_tokens)
 
 
 def _has_all_tool_calls(messages: Iterable[Message]) -> bool:
     """Whether the messages contain the calls of all their tool results."""
-    asked, answered = set(), set()
+    call_ids, result_ids = set(), set()
     for message in messages:
         for part in message.parts:
             if isinstance(part, ToolCall):
-                asked.add(part.id or part.name)
+                call_ids.add(part.id or part.name)
             elif isinstance(part, ToolResult):
-                answered.add(part.id or part.name)
-    return answered <= asked
+                result_ids.add(part.id or part.name)
+    return result_ids <= call_ids
 
 
 def _current_nodes(last: HistoryNode, nodes: Sequence[HistoryNode]) -> Iterator[HistoryNode]:
@@ -187,7 +187,7 @@ def simulate_compaction(
     if place is None or not place:
         return None
     history = TurnStructure(messages)
-    asked, compacted = history.open_question(place), set(history.replaced_messages(place))
+    questions, compacted = history.open_question(place), set(history.replaced_messages(place))
     new_tokens = sum(tokens[at] for at in history.replaced_messages(place, compacted_messages=head_size))
     summary_tokens = compute_summary_limit(
         head.replaced_tokens + sum(tokens[at] for at in compacted),
@@ -197,8 +197,8 @@ def simulate_compaction(
     )
     last_compacted = nodes[place - 1]
     assert last_compacted is not None  # the cut is always after the head
-    question = tuple(node for at in asked if (node := nodes[at]) is not None)
-    others = [at for at in range(place) if at not in compacted and at not in asked]
+    question = tuple(node for at in questions if (node := nodes[at]) is not None)
+    others = [at for at in range(place) if at not in compacted and at not in questions]
     kept_nodes = (*head.kept_nodes, *(node for at in others if (node := nodes[at]) is not None))
     return SimulatedCompaction(
         last_compacted=last_compacted,

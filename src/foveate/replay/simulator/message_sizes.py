@@ -190,14 +190,14 @@ class MessageSizer:
     def __init__(self, model: str, api_format: Format) -> None:
         self._counter = counter_for(model)
         self._block_tokens = block_tokens_for(model)
-        self._spoken = api_format
+        self._api_format = api_format
         self._sized: dict[int, SizedMessage] = {}
 
     def size_message(self, message: RecordedMessage) -> SizedMessage:
         """Estimate the size of a message from its readable bytes; cached."""
         found = self._sized.get(id(message))
         if found is None:
-            found = self._sized[id(message)] = _combine_blocks(read_blocks(self._spoken, message))
+            found = self._sized[id(message)] = _combine_blocks(read_blocks(self._api_format, message))
         return found
 
     def count_message(self, raw: bytes) -> int:
@@ -205,7 +205,7 @@ class MessageSizer:
         if not raw:
             return 0
         try:
-            return self._counter.count_message(formats.parse_message(self._spoken, raw)).tokens
+            return self._counter.count_message(formats.parse_message(self._api_format, raw)).tokens
         except MalformedRequest:
             return len(raw) // _BYTES_PER_TOKEN
 
@@ -215,7 +215,7 @@ class MessageSizer:
         Raises:
             MalformedRequest: it cannot be read.
         """
-        request = formats.parse_request(envelope, self._spoken)
+        request = formats.parse_request(envelope, self._api_format)
         blocks = formats.preamble_blocks(request, formats.message_history(request))
         facts = [BlockFacts(block) for block in blocks]
         tokens = self._block_tokens.divide_request_facts(request, facts)

@@ -190,18 +190,18 @@ class _FixedRun:
 def _make_fixed_run(prompts: _SharedPrompts, number: int) -> _FixedRun:
     """A run with fixed breakpoints and the TTL at this index of the rules."""
 
-    def marks(sent: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
+    def choose_breakpoints(sent: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
         rules = sent.rules
         if rules.caching is not CachingMode.BOTH or not rules.ttls:
             return {}
         places = fixed_breakpoint_pieces(prompt, sent.front, minimum_tokens=rules.minimum_tokens)
         return dict.fromkeys(places, rules.ttls[number])
 
-    def spots(sent: ReconstructedCall) -> list[BreakpointPosition]:
+    def choose_positions(sent: ReconstructedCall) -> list[BreakpointPosition]:
         ttls = sent.rules.ttls
         return fixed_positions(sent.front, sent.last_node, ttls[number]) if ttls else []
 
-    return _FixedRun(prompts, marks, spots)
+    return _FixedRun(prompts, choose_breakpoints, choose_positions)
 
 
 # The served call, its prompt, and its breakpoints by piece.

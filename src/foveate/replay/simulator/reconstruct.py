@@ -432,7 +432,7 @@ class _CallReconstructor:
             if name in self._latest_conversations:
                 conversation.copy_front_from(self._latest_conversations[name])
         self._latest_conversations[name] = conversation
-        self._conversations.update(((tokenizer, id(said)), conversation) for said in new)
+        self._conversations.update(((tokenizer, id(message)), conversation) for message in new)
         return conversation, new
 
     def _serve(self, sent: ReconstructedCall) -> ServedRequest:
@@ -641,7 +641,7 @@ def convert_to_model(
 class _ModelConverter:
     def __init__(self, calls: Sequence[ReconstructedCall], model: str, api_format: Format) -> None:
         self._model = model
-        self._spoken = api_format
+        self._api_format = api_format
         self._sizers: dict[str, MessageSizer] = {}
         self._ratios: dict[int, float] = {}
         self._converted_nodes: dict[int, tuple[HistoryNode, HistoryNode]] = {}
@@ -666,7 +666,7 @@ class _ModelConverter:
     def _sizer(self, model: str) -> MessageSizer:
         name = tokenizer_name(model)
         if name not in self._sizers:
-            self._sizers[name] = MessageSizer(model, self._spoken)
+            self._sizers[name] = MessageSizer(model, self._api_format)
         return self._sizers[name]
 
     def _message_ratio(self, message: RecordedMessage, recorded_model: str) -> float:
