@@ -32,6 +32,9 @@ from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.privacy import Gate, PublicOutline
 from foveate.paths import StrPath, expand_path
 
+_VERSION_BYTES = 16
+_BEING_WRITTEN = b"being written"
+
 
 class IdOwners:
     """Maps each `ID` to the key of the document that owns it: the first of those that claim it."""
@@ -67,9 +70,6 @@ class IdOwners:
             self._claimants[id_] = keys
         else:
             self._claimants.pop(id_, None)
-
-
-_VERSION_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +285,6 @@ def _to_local_time(time_ns: int) -> datetime:
         return datetime.fromtimestamp(time_ns // 1_000_000_000)
     except (ValueError, OverflowError, OSError):
         return datetime.max if time_ns > 0 else datetime.min
-
-
-_BEING_WRITTEN = b"being written"
 
 
 class Library:

@@ -23,6 +23,10 @@ _SKILL_PROPERTIES = ("NAME", "DESCRIPTION", "PRIORITY", "DEPENDS", "DEPENDENCIES
 _PRIORITY_WORDS = {"high": 1.0, "medium": 0.0, "low": -1.0}
 _PRIORITY_LETTER = re.compile(r"(?:\[#)?([A-Z])\]?", re.IGNORECASE)
 _MAX_NAME_CHARS = 100
+_SKILL_SUFFIXES = (".md", ".markdown", ".org")
+_SKILL_FILE_STEM = "skill"
+_README_STEM = "readme"
+_MAX_SKILL_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +179,6 @@ def _find_cycles(skills: Iterable[Skill]) -> Iterator[list[str]]:
             needs[cycle[0]].remove(cycle[1])
         else:
             return
-
-
-_SKILL_SUFFIXES = (".md", ".markdown", ".org")
-_SKILL_FILE_STEM = "skill"
-_README_STEM = "readme"
-_MAX_SKILL_BYTES = 10_000_000
 
 
 def read_capabilities(folder: StrPath, gate: Gate) -> Capabilities:

@@ -29,6 +29,13 @@ from foveate.model import Document, Message, Part, Text, Thinking, ToolCall, Too
 _SHORT_ARGUMENT_CHARS = 400
 MODEL_ROLES = frozenset(("assistant", "model"))
 _DONE_STATUSES = frozenset(("completed", "complete", "done", "cancelled", "canceled", "finished"))
+_WEAK_KINDS = frozenset((FactKind.QUOTED, FactKind.NAME, FactKind.NUMBER))
+_USER_SENTENCES = (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION)
+_MODEL_SENTENCES = (FactKind.DECISION, FactKind.TASK)
+# Two calls of one tool whose arguments start alike are attempts at the same thing.
+_SAME_CALL_CHARS = 60
+_MAX_ERROR_CHARS = 200
+_MAX_TOOL_NAME_CHARS = 60
 
 
 class Speaker(IntEnum):
@@ -154,11 +161,6 @@ def _open_tasks(call: ToolCall) -> list[str] | None:
     ]
 
 
-_WEAK_KINDS = frozenset((FactKind.QUOTED, FactKind.NAME, FactKind.NUMBER))
-_USER_SENTENCES = (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION)
-_MODEL_SENTENCES = (FactKind.DECISION, FactKind.TASK)
-
-
 def _find_facts(text: str, speaker: Speaker, collector: "_FactCollector") -> Iterator[tuple[FactKind, str]]:
     for word in split_words(text):
         yield from collector.classify(word)
@@ -230,12 +232,6 @@ class _FactCollector:
             for (kind, text), counts in self._counts.items()
             if kind not in _WEAK_KINDS or text not in strong_texts
         )
-
-
-# Two calls of one tool whose arguments start alike are attempts at the same thing.
-_SAME_CALL_CHARS = 60
-_MAX_ERROR_CHARS = 200
-_MAX_TOOL_NAME_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
