@@ -75,7 +75,7 @@ def going_out(url: str, body: Any) -> bytes:
 
 
 @pytest.mark.process
-def test_a_session_is_folded_listed_shown_exported_and_undone(
+def test_a_session_is_compacted_listed_shown_exported_and_undone(
     run: Any, database_url: str, tmp_path: Path
 ) -> None:
     body = claude_body(24)
@@ -109,7 +109,7 @@ def test_a_session_is_folded_listed_shown_exported_and_undone(
     assert going_out(database_url, body) == came.body
 
 
-def test_only_what_is_asked_for_is_listed(run: Any, database_url: str) -> None:
+def test_filters_limit_the_list(run: Any, database_url: str) -> None:
     now = time.time()
     kept(
         database_url,
@@ -137,7 +137,7 @@ def test_only_what_is_asked_for_is_listed(run: Any, database_url: str) -> None:
     assert "unknown" in run("compactions", "list", "--store", database_url, "--outcome", "failed").out
 
 
-def test_how_many_were_found_is_told_aside(run: Any, database_url: str) -> None:
+def test_the_number_of_results_goes_to_standard_error(run: Any, database_url: str) -> None:
     kept(database_url, make_compaction("one"), make_compaction("two"))
     store = ("--store", database_url)
 
@@ -149,7 +149,7 @@ def test_how_many_were_found_is_told_aside(run: Any, database_url: str) -> None:
     assert json.loads(run("compactions", "list", *store, "--limit", "1", "--json").out)["more"] is True
 
 
-def test_an_id_that_several_have_is_an_error_that_lists_them(run: Any, database_url: str) -> None:
+def test_an_ambiguous_id_is_an_error_that_lists_the_matches(run: Any, database_url: str) -> None:
     kept(database_url, make_compaction("abc1"), make_compaction("abc2"))
 
     for command in ("show", "undo", "export"):
@@ -160,7 +160,7 @@ def test_an_id_that_several_have_is_an_error_that_lists_them(run: Any, database_
         assert "begin with 'abc': abc1, abc2; say more of it" in outcome.err
 
 
-def test_a_whole_list_can_be_exported_in_two_formats(run: Any, database_url: str) -> None:
+def test_a_complete_list_can_be_exported_in_two_formats(run: Any, database_url: str) -> None:
     kept(database_url, COMPACTION, make_compaction("second", session_id="t"))
     store = ("--store", database_url)
 
@@ -174,7 +174,7 @@ def test_a_whole_list_can_be_exported_in_two_formats(run: Any, database_url: str
     assert (lines.code, lines.err) == (0, "")
 
 
-def test_a_show_as_json_has_all_and_with_full_the_messages_too(run: Any, database_url: str) -> None:
+def test_show_as_json_has_everything_and_with_full_the_messages(run: Any, database_url: str) -> None:
     kept(database_url, COMPACTION)
 
     shown = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json").out)
@@ -189,7 +189,7 @@ def test_a_show_as_json_has_all_and_with_full_the_messages_too(run: Any, databas
 @pytest.mark.parametrize(
     "looking", [("list",), ("export",), ("list", "--json"), ("export", "--json")], ids=" ".join
 )
-def test_a_store_that_is_not_there_is_no_error_for_who_wants_all_and_is_not_made(
+def test_listing_a_missing_store_is_not_an_error_and_does_not_create_it(
     run: Any, tmp_path: Path, looking: tuple[str, ...]
 ) -> None:
     outcome = run("compactions", *looking, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
@@ -201,7 +201,7 @@ def test_a_store_that_is_not_there_is_no_error_for_who_wants_all_and_is_not_made
 
 
 @pytest.mark.parametrize("command", ["show", "undo", "export"])
-def test_a_fold_of_a_store_that_is_not_there_is_an_error(run: Any, tmp_path: Path, command: str) -> None:
+def test_showing_a_compaction_of_a_missing_store_is_an_error(run: Any, tmp_path: Path, command: str) -> None:
     outcome = run("compactions", command, "abc", "--store", f"sqlite:///{tmp_path}/no.sqlite", "--json")
 
     assert outcome.code == 1
@@ -218,7 +218,7 @@ def test_an_empty_database_on_a_server_stays_empty(run: Any, postgres: Any) -> N
 
 
 @pytest.mark.process
-def test_the_store_is_named_by_the_variable_or_lies_in_the_data_folder(tmp_path: Path) -> None:
+def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) -> None:
     by_variable, by_home = tmp_path / "mine.sqlite", tmp_path / "home" / "foveate.sqlite"
     kept(f"sqlite:///{by_variable}", make_compaction("by-variable"))
     kept(f"sqlite:///{by_home}", make_compaction("by-home"))
@@ -252,7 +252,7 @@ def test_the_store_is_named_by_the_variable_or_lies_in_the_data_folder(tmp_path:
     ],
     ids=lambda value: " ".join(value).encode("ascii", "replace").decode() if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_is_said_in_one_line(
+def test_invalid_input_is_reported_in_one_line(
     run: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/foveate.sqlite"

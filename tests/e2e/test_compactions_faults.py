@@ -68,7 +68,7 @@ def undone_at(path: Path) -> list[object]:
     return found
 
 
-def test_who_writes_does_not_keep_a_reader_waiting_but_another_writer(path: Path) -> None:
+def test_a_writer_blocks_other_writers_but_not_readers(path: Path) -> None:
     url = made(path)
     with locked(path):
         read = spawn("compactions", "list", "--store", url)
@@ -103,7 +103,7 @@ def test_control_c_ends_it_with_130_and_no_traceback(path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("compactions", "list"), ("compactions", "undo", "f"), ("store", "vacuum")]
 )
-def test_a_store_of_a_newer_foveate_is_refused_and_stays_as_it_is(
+def test_a_store_of_a_newer_version_is_rejected_and_unchanged(
     run: Any, path: Path, command: tuple[str, ...]
 ) -> None:
     url = made(path)
@@ -120,7 +120,7 @@ def test_a_store_of_a_newer_foveate_is_refused_and_stays_as_it_is(
     assert undone_at(path) == [None]
 
 
-def test_what_is_no_database_is_said_to_be_none(run: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_reported(run: Any, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("These are notes, and long enough to be taken for something else.")
 
     outcome = run("compactions", "list", "--store", f"sqlite:///{tmp_path}/notes.txt")
@@ -129,7 +129,7 @@ def test_what_is_no_database_is_said_to_be_none(run: Any, tmp_path: Path) -> Non
     assert "is no SQLite database, or damaged" in outcome.err
 
 
-def test_a_server_that_is_not_there_is_told_without_its_password(run: Any) -> None:
+def test_a_missing_server_is_reported_without_its_password(run: Any) -> None:
     outcome = run("store", "info", "--store", "postgresql://me:secret@127.0.0.1:1/notes", "--json")
 
     assert outcome.code == 1
@@ -138,7 +138,7 @@ def test_a_server_that_is_not_there_is_told_without_its_password(run: Any) -> No
     assert "secret" not in outcome.err + outcome.out
 
 
-def test_a_disk_that_takes_no_more_leaves_the_old_export(path: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_export(path: Path, tmp_path: Path) -> None:
     url = made(path, (bytes(100_000),) * 5)
     old = tmp_path / "folds.jsonl"
     old.write_text("old")
@@ -152,7 +152,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_export(path: Path, tmp_path: P
     assert not [file for file in tmp_path.iterdir() if file.name.endswith(".tmp")]
 
 
-def test_a_store_that_fails_on_the_way_leaves_the_old_export(run: Any, path: Path, tmp_path: Path) -> None:
+def test_a_store_that_fails_midway_leaves_the_old_export(run: Any, path: Path, tmp_path: Path) -> None:
     url = made(path)
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE folded_turns_v1")
@@ -167,7 +167,9 @@ def test_a_store_that_fails_on_the_way_leaves_the_old_export(run: Any, path: Pat
     assert old.read_text() == "old"
 
 
-def test_an_export_is_for_its_owner_alone_and_says_how_much_it_is(run: Any, path: Path, tmp_path: Path) -> None:
+def test_an_export_is_readable_only_by_its_owner_and_reports_its_size(
+    run: Any, path: Path, tmp_path: Path
+) -> None:
     url, file = made(path, folds=3), tmp_path / "folds.json"
 
     outcome = run("compactions", "export", "--store", url, "-o", file, "--format", "json", "--json")
@@ -178,7 +180,7 @@ def test_an_export_is_for_its_owner_alone_and_says_how_much_it_is(run: Any, path
     assert len(json.loads(file.read_bytes())) == 3
 
 
-def test_an_export_never_replaces_the_store_or_an_older_one_where_there_is_no_store(
+def test_an_export_never_overwrites_the_store_or_without_a_store_an_older_export(
     run: Any, path: Path, tmp_path: Path
 ) -> None:
     url, old = made(path), tmp_path / "old.jsonl"
@@ -193,7 +195,7 @@ def test_an_export_never_replaces_the_store_or_an_older_one_where_there_is_no_st
     assert (of_nothing.code, of_nothing.out, old.read_text()) == (0, "", "old")
 
 
-def test_a_reader_that_has_gone_is_no_error(path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(path: Path) -> None:
     url = made(path, (bytes(100_000),), folds=20)
     line = f'"$@" compactions export --store {url} | head -c 10; exit ${{PIPESTATUS[0]}}'
 
@@ -204,7 +206,7 @@ def test_a_reader_that_has_gone_is_no_error(path: Path) -> None:
     "command", ["compactions list", "compactions show fold", "compactions export", "store info"]
 )
 @pytest.mark.parametrize(("where", "said"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
-def test_output_that_cannot_be_written_is_told(path: Path, command: str, where: str, said: str) -> None:
+def test_a_failed_write_to_standard_output_is_reported(path: Path, command: str, where: str, said: str) -> None:
     url = made(path)
 
     outcome = spawn(command=["sh", "-c", f'"$@" {command} --store {url} {where}', "sh", *COMMAND])
@@ -213,7 +215,7 @@ def test_output_that_cannot_be_written_is_told(path: Path, command: str, where: 
     assert outcome.err == f"foveate: standard output: {said}\n"
 
 
-def test_a_terminal_gets_colours_unless_they_are_switched_off(path: Path) -> None:
+def test_a_terminal_gets_colors_unless_they_are_disabled(path: Path) -> None:
     url = made(path)
 
     assert "\x1b[32mok\x1b[0m" in on_terminal("compactions", "list", "--store", url)
@@ -231,7 +233,7 @@ except SystemExit:
 """
 
 
-def test_looking_at_a_store_that_is_up_to_date_loads_nothing_heavy(path: Path) -> None:
+def test_reading_a_current_store_imports_nothing_heavy(path: Path) -> None:
     url = made(path)
 
     outcome = spawn("compactions", "show", "fold", "--store", url, command=[sys.executable, "-c", LOADED])

@@ -51,7 +51,7 @@ def info(run: Any, url: str) -> dict[str, Any]:
     return shown
 
 
-def test_what_is_kept_is_told(run: Any, url: str) -> None:
+def test_the_contents_of_the_store_are_reported(run: Any, url: str) -> None:
     told, shown = run("store", "info", "--store", url), info(run, url)
 
     assert told.code == 0
@@ -65,7 +65,7 @@ def test_what_is_kept_is_told(run: Any, url: str) -> None:
     assert shown["version"] == VERSIONS[-1]
 
 
-def test_a_dry_run_says_what_would_go_and_changes_nothing(run: Any, url: str) -> None:
+def test_a_dry_run_reports_deletions_and_changes_nothing(run: Any, url: str) -> None:
     before = info(run, url)
 
     outcome = run("store", "vacuum", "--store", url, "--dry-run")
@@ -77,7 +77,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(run: Any, url: str) ->
     assert info(run, url) == before
 
 
-def test_what_is_old_is_forgotten_and_the_room_given_back(run: Any, url: str) -> None:
+def test_old_records_are_deleted_and_space_is_freed(run: Any, url: str) -> None:
     outcome = run("store", "vacuum", "--store", url, "--json")
 
     told, after = json.loads(outcome.out), info(run, url)
@@ -89,14 +89,14 @@ def test_what_is_old_is_forgotten_and_the_room_given_back(run: Any, url: str) ->
         assert told["bytes_after"] < told["bytes_before"] - 400_000
 
 
-def test_what_was_seen_within_the_days_is_kept(run: Any, url: str) -> None:
+def test_recent_records_are_kept(run: Any, url: str) -> None:
     outcome = run("store", "vacuum", "--store", url, "--keep-days", "50")
 
     assert "50 days: 0 sessions, 0 turns, 0 folds, 0 folded messages; the store took " in outcome.out
     assert info(run, url)["sessions"] == 2
 
 
-def test_calls_are_forgotten_only_where_that_is_asked_for(run: Any, url: str) -> None:
+def test_calls_are_deleted_only_on_request(run: Any, url: str) -> None:
     async def settle() -> None:
         async with await open_store(url) as store:
             for id_, at in (("old", 1e9), ("new", time.time())):
@@ -116,7 +116,7 @@ def test_calls_are_forgotten_only_where_that_is_asked_for(run: Any, url: str) ->
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "1e9"])
-def test_no_days_or_less_would_forget_all_and_is_refused(run: Any, url: str, days: str) -> None:
+def test_zero_or_negative_days_are_rejected(run: Any, url: str, days: str) -> None:
     outcome = run("store", "vacuum", "--store", url, f"--keep-days={days}")
 
     assert outcome.code == 2
@@ -125,7 +125,7 @@ def test_no_days_or_less_would_forget_all_and_is_refused(run: Any, url: str, day
 
 
 @pytest.mark.parametrize("command", ["info", "vacuum"])
-def test_a_store_that_is_not_there_is_not_made(run: Any, tmp_path: Path, command: str) -> None:
+def test_a_missing_store_is_not_created(run: Any, tmp_path: Path, command: str) -> None:
     url = f"sqlite:///{tmp_path}/no.sqlite"
 
     plain = run("store", command, "--store", url)

@@ -57,7 +57,7 @@ def booked(folder: Path) -> dict[str, ChargeTotal]:
     return asyncio.run(read())
 
 
-def test_a_long_session_is_compacted_with_a_summary_from_googles_endpoint_for_chats(tmp_path: Path) -> None:
+def test_a_long_session_is_compacted_with_googles_chat_endpoint(tmp_path: Path) -> None:
     options = AgentOptions(compaction=True, window_tokens=WINDOW_TOKENS)
     with (
         running_sandbox(ScriptStep(text=SUMMARY), repeat=True) as sandbox,
@@ -92,7 +92,7 @@ def test_a_long_session_is_compacted_without_a_model(tmp_path: Path) -> None:
     assert b"summary" in sandbox.requests[-1].body
 
 
-def test_without_compaction_room_is_made_by_leaving_results_out(tmp_path: Path) -> None:
+def test_without_compaction_tool_results_are_cleared(tmp_path: Path) -> None:
     options = AgentOptions(on_overflow=OnOverflow.MAKE_ROOM, window_tokens=WINDOW_TOKENS)
     with (
         running_sandbox() as sandbox,
@@ -105,7 +105,7 @@ def test_without_compaction_room_is_made_by_leaving_results_out(tmp_path: Path) 
     assert b"left out" in sandbox.requests[-1].body
 
 
-def test_a_result_that_is_too_long_is_cut_and_stays_an_object(tmp_path: Path) -> None:
+def test_a_long_result_is_truncated_and_stays_an_object(tmp_path: Path) -> None:
     options = AgentOptions(
         compaction=True, window_tokens=30_000, compaction_options=CompactionOptions(extractive=True)
     )

@@ -34,9 +34,7 @@ LEFT_OUT = "foveate: something is tagged private, or may be meant to be, and is 
 
 
 @pytest.mark.parametrize("command", ["render", "query", "outline"])
-def test_that_something_is_left_out_is_told_but_not_what_where_or_how_much(
-    run: Any, tmp_path: Path, command: str
-) -> None:
+def test_hidden_notes_are_mentioned_without_details(run: Any, tmp_path: Path, command: str) -> None:
     """Items with a tag in them were gone without a word."""
     note = tmp_path / "week.md"
     outcomes = []
@@ -60,7 +58,9 @@ def private_words(shown: str) -> list[str]:
     return [word for word in PRIVATE if word in public]
 
 
-def test_the_focus_is_shown_whole_with_what_it_stands_in_and_the_rest_in_outline(run: Any, notes: Path) -> None:
+def test_the_focus_is_shown_completely_with_its_ancestors_and_the_rest_as_an_outline(
+    run: Any, notes: Path
+) -> None:
     outcome = run("memory", "render", notes, "--focus", "order-glass", "--limit-tokens", "150")
     lines = outcome.out.splitlines()
 
@@ -74,14 +74,14 @@ def test_the_focus_is_shown_whole_with_what_it_stands_in_and_the_rest_in_outline
     assert outcome.err.count("\n") == 2, "that something is left out, and how long it is"
 
 
-def test_what_matches_a_query_is_shown_whole(run: Any, notes: Path) -> None:
+def test_matches_of_a_query_are_shown_completely(run: Any, notes: Path) -> None:
     outcome = run("memory", "render", notes, "--query", "heater thermostat trips", "--limit-tokens", "200")
 
     assert "press the red button for five seconds" in outcome.out
     assert foveate.count(outcome.out.rstrip("\n")).tokens <= 200
 
 
-def test_a_focus_can_be_named_by_its_title(run: Any, notes: Path) -> None:
+def test_a_focus_can_be_given_by_its_title(run: Any, notes: Path) -> None:
     by_title = run("memory", "render", notes, "--focus", "Order the glass")
 
     assert by_title.out == run("memory", "render", notes, "--focus", "order-glass").out
@@ -96,13 +96,13 @@ def test_nothing_outside_a_scope_is_shown(run: Any, notes: Path) -> None:
     assert not any(word in outcome.out for word in ("Weller", "Committee", "heater"))
 
 
-def test_markdown_is_written_with_ids_too(run: Any, notes: Path) -> None:
+def test_markdown_output_has_ids_too(run: Any, notes: Path) -> None:
     outcome = run("memory", "render", notes, "--focus", "roses", "--format", "markdown")
 
     assert "### Roses {#roses}\nNine bushes along the wall." in outcome.out
 
 
-def test_without_a_limit_the_outline_is_two_levels_deep_and_the_focus_is_whole(run: Any, notes: Path) -> None:
+def test_without_a_limit_the_outline_has_two_levels_and_the_focus_is_complete(run: Any, notes: Path) -> None:
     outcome = run("memory", "render", notes, "--limit-tokens", "none", "--focus", "committee")
     lines = outcome.out.splitlines()
 
@@ -132,14 +132,14 @@ def test_json_has_the_text_and_every_node_with_its_score(run: Any, notes: Path) 
     assert shown["version"]
 
 
-def test_the_id_of_a_focus_that_was_named_by_its_title_is_told(run: Any, notes: Path) -> None:
+def test_the_id_of_a_focus_given_by_title_is_reported(run: Any, notes: Path) -> None:
     shown = json.loads(run("memory", "render", notes, "--focus", "Order the glass", "--json").out)
 
     assert shown["focus"] == "order-glass"
     assert next(node for node in shown["nodes"] if node["id"] == "order-glass")["score"] == 1.0
 
 
-def test_tokens_are_those_of_the_model(run: Any, notes: Path) -> None:
+def test_tokens_are_counted_for_the_model(run: Any, notes: Path) -> None:
     outcome = run("memory", "render", notes, "--limit-tokens", "200", "--model", "claude-sonnet-4-5", "--json")
     shown = json.loads(outcome.out)
     count = foveate.count(shown["text"], model="claude-sonnet-4-5")
@@ -164,7 +164,7 @@ def test_tokens_are_those_of_the_model(run: Any, notes: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_query_finds_the_nodes_that_match_all_of_it(
+def test_a_query_finds_nodes_that_match_all_conditions(
     run: Any, notes: Path, asked: tuple[str, ...], found: list[str]
 ) -> None:
     """By id where they have one of their own."""
@@ -177,7 +177,7 @@ def test_a_query_finds_the_nodes_that_match_all_of_it(
     assert len(named) == len(found) or asked == ("--tag", "project")
 
 
-def test_a_query_prints_a_line_a_node(run: Any, notes: Path) -> None:
+def test_a_query_prints_one_line_per_node(run: Any, notes: Path) -> None:
     outcome = run("memory", "query", notes, "--todo", "open", "--type", "project")
 
     assert outcome == Outcome(
@@ -189,7 +189,7 @@ def test_a_query_prints_a_line_a_node(run: Any, notes: Path) -> None:
     assert outcome.err.startswith(f"{LEFT_OUT}foveate: 2 of ")
 
 
-def test_a_node_that_is_found_is_told_with_its_dates(run: Any, notes: Path) -> None:
+def test_found_nodes_are_printed_with_their_dates(run: Any, notes: Path) -> None:
     outcome = run("memory", "query", notes, "--text", "Horticultural", "--json")
     (node,) = json.loads(outcome.out)["nodes"]
 
@@ -209,7 +209,7 @@ def test_a_node_that_is_found_is_told_with_its_dates(run: Any, notes: Path) -> N
     }
 
 
-def test_an_outline_is_the_tree_with_ids_and_what_each_file_holds(run: Any, notes: Path) -> None:
+def test_an_outline_is_the_tree_with_ids_and_file_sizes(run: Any, notes: Path) -> None:
     outcome = run("memory", "outline", notes)
     lines = outcome.out.splitlines()
 
@@ -222,7 +222,7 @@ def test_an_outline_is_the_tree_with_ids_and_what_each_file_holds(run: Any, note
     assert garden.endswith(" tokens")
 
 
-def test_a_depth_leaves_out_what_is_deeper(run: Any, notes: Path) -> None:
+def test_a_depth_limits_the_outline(run: Any, notes: Path) -> None:
     files = run("memory", "outline", notes, "--depth", "0").out.splitlines()
     first = run("memory", "outline", notes, "--depth", "1").out.splitlines()
 
@@ -231,7 +231,7 @@ def test_a_depth_leaves_out_what_is_deeper(run: Any, notes: Path) -> None:
     assert "    Roses  <<roses>>" not in first
 
 
-def test_an_outline_as_json_tells_how_deep_each_node_stands(run: Any, notes: Path) -> None:
+def test_an_outline_as_json_has_the_depth_of_each_node(run: Any, notes: Path) -> None:
     outcome = run("memory", "outline", notes, "--json")
     listed = json.loads(outcome.out)
     nodes = {node["id"]: node for node in listed["nodes"]}
@@ -280,7 +280,7 @@ def test_nothing_private_is_printed(
 
 @pytest.mark.parametrize("option", ["--focus", "--scope"])
 @pytest.mark.parametrize("wanted", ["shed-key", "Spare key", "Diary", "Visit to the doctor"])
-def test_what_is_private_is_as_if_it_were_not_there(run: Any, notes: Path, option: str, wanted: str) -> None:
+def test_private_notes_leave_no_trace(run: Any, notes: Path, option: str, wanted: str) -> None:
     private = run("memory", "render", notes, option, wanted)
     absent = run("memory", "render", notes, option, "never-there")
 
@@ -288,7 +288,7 @@ def test_what_is_private_is_as_if_it_were_not_there(run: Any, notes: Path, optio
     assert private.err.replace(wanted, "never-there") == absent.err
 
 
-def test_tags_that_hide_add_to_those_that_always_do(run: Any, notes: Path) -> None:
+def test_additional_privacy_tags_extend_the_defaults(run: Any, notes: Path) -> None:
     more = run("memory", "outline", notes, "--private", "log", "--private", ":Project:")
     both = run("memory", "outline", notes, "--private", "log,project")
     everything = run("memory", "outline", notes)
@@ -303,7 +303,7 @@ def test_tags_that_hide_add_to_those_that_always_do(run: Any, notes: Path) -> No
 
 
 @pytest.mark.process
-def test_the_same_question_has_the_same_answer_in_every_process(notes: Path) -> None:
+def test_output_is_the_same_in_every_process(notes: Path) -> None:
     arguments = ("memory", "render", notes, "--query", "watering", "--limit-tokens", "400", "--json")
 
     outcomes = {spawn(*arguments, env={"PYTHONHASHSEED": seed}).out for seed in ("1", "2", "3")}
@@ -326,7 +326,7 @@ def test_the_newest_lines_of_logs_are_printed(
     assert run("memory", "logs", str(tmp_path / "none.log"), "--lines", "1").code == 1
 
 
-def test_the_source_of_a_skill_is_printed_by_its_name(run: Any, notes: Path) -> None:
+def test_a_skill_is_printed_by_name(run: Any, notes: Path) -> None:
     done = run("memory", "skill", "WATERING", "--folder", str(notes / "skills"))
 
     assert done.code == 0

@@ -42,7 +42,7 @@ def works(outcome: Outcome, *, notes: int = 1) -> bool:
     )
 
 
-def test_a_file_that_is_not_utf_8_is_named_with_the_byte(run: Any, notes: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_reported_with_the_byte(run: Any, notes: Path) -> None:
     (notes / "latin.md").write_bytes("# Caf\xe9\n".encode("latin-1"))
     outcome = run("memory", "render", notes)
 
@@ -51,7 +51,7 @@ def test_a_file_that_is_not_utf_8_is_named_with_the_byte(run: Any, notes: Path) 
     assert "Caf" not in outcome.out
 
 
-def test_with_json_what_is_wrong_is_in_the_object(run: Any, notes: Path) -> None:
+def test_json_output_includes_the_problems(run: Any, notes: Path) -> None:
     (notes / "latin.md").write_bytes(b"# Caf\xe9\n")
     for command in ("render", "query", "outline"):
         outcome = run("memory", command, notes, "--json")
@@ -62,7 +62,7 @@ def test_with_json_what_is_wrong_is_in_the_object(run: Any, notes: Path) -> None
         ]
 
 
-def test_a_cycle_of_links_ends(run: Any, notes: Path) -> None:
+def test_a_cycle_of_links_terminates(run: Any, notes: Path) -> None:
     (notes / "below").mkdir()
     (notes / "below" / "again").symlink_to(notes)
     (notes / "one").symlink_to(notes / "two")
@@ -75,7 +75,7 @@ def test_a_cycle_of_links_ends(run: Any, notes: Path) -> None:
     assert outcome.code == 0
 
 
-def test_two_nodes_with_one_id_are_both_there_and_named(run: Any, notes: Path) -> None:
+def test_two_nodes_with_one_id_are_both_shown_and_reported(run: Any, notes: Path) -> None:
     (notes / "other.org").write_text(GOOD.replace("Good", "Other"), encoding="utf-8")
     outcome = run("memory", "render", notes)
 
@@ -88,7 +88,7 @@ def test_two_nodes_with_one_id_are_both_there_and_named(run: Any, notes: Path) -
 
 
 @pytest.mark.parametrize("option", ["--focus", "--scope"])
-def test_a_node_that_is_not_there_is_one_line_and_exit_code_2(run: Any, notes: Path, option: str) -> None:
+def test_an_unknown_node_is_one_line_and_exit_code_2(run: Any, notes: Path, option: str) -> None:
     outcome = run("memory", "render", notes, option, "nobody", "--json")
     error = json.loads(outcome.out)["error"]
 
@@ -106,7 +106,7 @@ def test_a_focus_outside_the_scope_is_one_line(run: Any, notes: Path) -> None:
     assert "good" in outcome.err
 
 
-def test_a_title_that_several_have_names_their_ids(run: Any, notes: Path) -> None:
+def test_an_ambiguous_title_lists_the_ids(run: Any, notes: Path) -> None:
     (notes / "other.org").write_text("* Good\n", encoding="utf-8")
     outcome = run("memory", "render", notes, "--focus", "Good")
 
@@ -115,7 +115,7 @@ def test_a_title_that_several_have_names_their_ids(run: Any, notes: Path) -> Non
     assert "good, " in outcome.err
 
 
-def test_a_focus_whose_title_does_not_fit_is_exit_code_3_and_the_numbers(run: Any, notes: Path) -> None:
+def test_a_focus_whose_title_does_not_fit_is_exit_code_3_with_numbers(run: Any, notes: Path) -> None:
     outcome = run("memory", "render", notes, "--focus", "good", "--limit-tokens", "2", "--json")
     error = json.loads(outcome.out)["error"]
 
@@ -126,7 +126,7 @@ def test_a_focus_whose_title_does_not_fit_is_exit_code_3_and_the_numbers(run: An
 
 
 @pytest.mark.parametrize("suffix", ["org", "md"])
-def test_a_heading_40_deep_is_shown_with_all_it_stands_in(run: Any, notes: Path, suffix: str) -> None:
+def test_a_heading_40_levels_deep_is_shown_with_its_ancestors(run: Any, notes: Path, suffix: str) -> None:
     """Markdown has six levels, of which the first is the title of the file."""
     mark, deepest, below_file = ("*", 40, 1) if suffix == "org" else ("#", 6, 0)
     deep = "".join(f"{mark * level} Level {level}\nText {level}.\n" for level in range(1, deepest + 1))
@@ -142,7 +142,7 @@ def test_a_heading_40_deep_is_shown_with_all_it_stands_in(run: Any, notes: Path,
     assert any(line.startswith(f"{'  ' * (deepest - 1 + below_file)}Level {deepest}  <<") for line in listed)
 
 
-def test_a_heading_2000_deep_is_no_traceback(run: Any, notes: Path) -> None:
+def test_a_heading_2000_levels_deep_gives_no_traceback(run: Any, notes: Path) -> None:
     deep = "".join(f"{'*' * level} Level {level}\n" for level in range(1, 2001))
     (notes / "deep.org").write_text(deep, encoding="utf-8")
     for command in ("render", "query", "outline"):
@@ -171,7 +171,7 @@ def test_a_file_of_50_mb_is_read_like_any_other(run: Any, notes: Path, suffix: s
 
 
 @pytest.mark.process
-def test_a_folder_that_cannot_be_read_is_named(notes: Path) -> None:
+def test_an_unreadable_folder_is_reported(notes: Path) -> None:
     closed = notes / "closed"
     closed.mkdir()
     (closed / "never.org").write_text("* Never\n", encoding="utf-8")
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_read_is_named(notes: Path) -> None:
         assert f"{closed}: Permission denied" in outcome.err
 
 
-def test_a_link_to_nothing_and_a_pipe_are_named(run: Any, notes: Path) -> None:
+def test_a_broken_link_and_a_pipe_are_reported(run: Any, notes: Path) -> None:
     (notes / "gone.org").symlink_to(notes / "nowhere.org")
     os.mkfifo(notes / "pipe.org")
     outcome = run("memory", "render", notes)
@@ -205,7 +205,7 @@ def test_a_link_to_nothing_and_a_pipe_are_named(run: Any, notes: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["render", "query", "outline"])
-def test_an_empty_folder_is_an_empty_memory_and_says_so(run: Any, tmp_path: Path, command: str) -> None:
+def test_an_empty_folder_is_an_empty_memory_with_a_message(run: Any, tmp_path: Path, command: str) -> None:
     outcome = run("memory", command, tmp_path)
 
     assert (outcome.code, outcome.out) == (0, "")
@@ -215,13 +215,13 @@ def test_an_empty_folder_is_an_empty_memory_and_says_so(run: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("command", ["render", "query", "outline"])
-def test_a_path_that_is_not_there_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, command: str) -> None:
+def test_a_missing_path_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, command: str) -> None:
     outcome = run("memory", command, tmp_path / "missing")
 
     assert outcome == Outcome(2, "", f"foveate: {tmp_path}/missing: No such file or directory\n")
 
 
-def test_of_several_paths_those_that_are_there_are_read_and_the_exit_code_is_1(
+def test_of_several_paths_the_existing_are_read_and_the_exit_code_is_1(
     run: Any, notes: Path, tmp_path: Path
 ) -> None:
     outcome = run("memory", "render", tmp_path / "missing", notes, tmp_path / "missing too")
@@ -236,7 +236,7 @@ def test_of_several_paths_those_that_are_there_are_read_and_the_exit_code_is_1(
     assert listed["problems"] == [{"path": f"{tmp_path}/missing", "reason": "No such file or directory"}]
 
 
-def test_of_hundreds_of_problems_ten_are_told_and_json_has_all(run: Any, notes: Path) -> None:
+def test_ten_of_hundreds_of_problems_are_printed_and_json_has_all(run: Any, notes: Path) -> None:
     for number in range(200):
         (notes / f"{number:03}.md").write_bytes(b"\xff")
     outcome = run("memory", "query", notes)
@@ -270,7 +270,7 @@ def test_of_hundreds_of_problems_ten_are_told_and_json_has_all(run: Any, notes: 
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
-def test_options_that_cannot_be_are_one_line_and_exit_code_2(
+def test_invalid_options_are_one_line_and_exit_code_2(
     run: Any, notes: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     command, *options = arguments
@@ -280,7 +280,7 @@ def test_options_that_cannot_be_are_one_line_and_exit_code_2(
     assert said in outcome.err
 
 
-def test_a_threshold_in_the_environment_that_is_none_is_one_line(
+def test_an_invalid_threshold_in_the_environment_is_one_line(
     run: Any, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", "much")
@@ -291,7 +291,7 @@ def test_a_threshold_in_the_environment_that_is_none_is_one_line(
 
 
 @pytest.mark.process
-def test_where_vectors_cannot_be_kept_it_works_without_and_says_so(root: Path) -> None:
+def test_an_unusable_vector_cache_is_reported_and_everything_works(root: Path) -> None:
     arguments = ("memory", "render", root / "examples" / "notes", "--query", "watering")
     kept, without = spawn(*arguments), spawn(*arguments, env={"FOVEATE_HOME": "/dev/null/\x1b[31m"})
 

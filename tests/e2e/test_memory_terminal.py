@@ -46,7 +46,7 @@ def many(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_notes_hold_cannot_reach_a_terminal(odd: Path, command: str) -> None:
+def test_control_characters_in_notes_cannot_reach_a_terminal(odd: Path, command: str) -> None:
     shown = on_terminal("memory", command, str(odd), env={"NO_COLOR": "1"})
 
     assert r"Red \x1b[31malert\x9b0m\u202e" in shown
@@ -54,7 +54,7 @@ def test_what_notes_hold_cannot_reach_a_terminal(odd: Path, command: str) -> Non
     assert all(line.isprintable() for line in shown.splitlines())
 
 
-def test_tabs_are_shown_as_blanks_on_a_terminal_and_left_alone_in_a_pipe(run: Any, odd: Path) -> None:
+def test_tabs_become_spaces_on_a_terminal_and_stay_in_a_pipe(run: Any, odd: Path) -> None:
     shown = on_terminal("memory", "render", str(odd), "--focus", "od\x1bd", env={"NO_COLOR": "1"})
 
     assert "A       tab, a bell\\x07 and" in shown
@@ -62,14 +62,14 @@ def test_tabs_are_shown_as_blanks_on_a_terminal_and_left_alone_in_a_pipe(run: An
 
 
 @pytest.mark.parametrize("command", ["query", "outline"])
-def test_lines_are_plain_also_in_a_pipe(run: Any, odd: Path, command: str) -> None:
+def test_lines_are_plain_in_a_pipe_too(run: Any, odd: Path, command: str) -> None:
     outcome = run("memory", command, odd)
 
     assert all(line.isprintable() for line in (outcome.out + outcome.err).splitlines())
     assert r"odd\x1b[5m.org" in outcome.out or "odd" in outcome.out
 
 
-def test_what_is_wrong_with_an_odd_file_cannot_reach_the_terminal_either(run: Any, odd: Path) -> None:
+def test_problems_of_odd_file_names_cannot_reach_a_terminal(run: Any, odd: Path) -> None:
     next(odd.iterdir()).write_bytes(b"\xff")
     outcome = run("memory", "outline", odd)
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_an_odd_file_cannot_reach_the_terminal_either(run: An
 
 
 @pytest.mark.parametrize("command", ["query", "outline"])
-def test_colours_are_for_terminals_that_want_them(many: Path, command: str) -> None:
+def test_colors_are_only_for_terminals_that_support_them(many: Path, command: str) -> None:
     one = str(many / "1.org")
 
     assert COLOUR.search(on_terminal("memory", command, one))
@@ -88,7 +88,7 @@ def test_colours_are_for_terminals_that_want_them(many: Path, command: str) -> N
 
 
 @pytest.mark.parametrize("command", ["query", "outline", "query --json", "outline --json", "render"])
-def test_a_reader_that_has_gone_is_no_error(many: Path, command: str) -> None:
+def test_a_closed_pipe_is_not_an_error(many: Path, command: str) -> None:
     word, *options = command.split()
     asked = f'"$@" memory {word} "{many}" {" ".join(options)}'
     line = f"{asked} 2>/dev/null | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
@@ -96,7 +96,7 @@ def test_a_reader_that_has_gone_is_no_error(many: Path, command: str) -> None:
     assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "", "")
 
 
-def test_an_outline_that_nobody_reads_on_is_not_counted_on(many: Path) -> None:
+def test_an_outline_stops_counting_after_a_closed_pipe(many: Path) -> None:
     """Tokens of a file are counted when its line is written, so `| head` need not wait for all files."""
     with subprocess.Popen(
         [*COMMAND, "memory", "outline", many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=WITHOUT_KEYS
@@ -114,9 +114,7 @@ def test_an_outline_that_nobody_reads_on_is_not_counted_on(many: Path) -> None:
 
 @pytest.mark.parametrize("command", ["render", "query", "outline", "outline --json"])
 @pytest.mark.parametrize(("where", "said"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
-def test_an_output_that_takes_nothing_is_one_line_and_exit_code_1(
-    root: Path, command: str, where: str, said: str
-) -> None:
+def test_a_failed_write_is_one_line_and_exit_code_1(root: Path, command: str, where: str, said: str) -> None:
     word, *options = command.split()
     line = f'"$@" memory {word} "{root}/examples/notes" {" ".join(options)} {where}'
     outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
@@ -125,7 +123,7 @@ def test_an_output_that_takes_nothing_is_one_line_and_exit_code_1(
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
-def test_where_notes_cannot_be_written_the_rest_is_shown_all_the_same(root: Path, where: str) -> None:
+def test_an_unwritable_standard_error_does_not_stop_the_output(root: Path, where: str) -> None:
     line = f'"$@" memory render "{root}/examples/notes" missing {where}'
     outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
 
@@ -133,7 +131,7 @@ def test_where_notes_cannot_be_written_the_rest_is_shown_all_the_same(root: Path
     assert "The garden" in outcome.out
 
 
-def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
+def test_a_narrow_encoding_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "naïve.md").write_text("# Café\n\n7 °C\n", encoding="utf-8")
     for command in COMMANDS:
         outcome = spawn("memory", command, tmp_path, env={"PYTHONIOENCODING": "ascii"})
@@ -142,7 +140,7 @@ def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
         assert "Caf\\xe9" in outcome.out
 
 
-def test_a_file_name_that_is_no_utf_8_is_shown_and_no_error(run: Any, tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_shown(run: Any, tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9.org"
     with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123  # a Path takes no bytes
         file.write("* Menu\n")
@@ -180,13 +178,13 @@ def test_control_c_ends_it_with_130_and_no_traceback(very_many: Path) -> None:
     assert outcome == Outcome(130, "", "")
 
 
-def test_a_person_is_told_when_it_takes_long(very_many: Path) -> None:
+def test_a_slow_command_shows_progress(very_many: Path) -> None:
     shown = on_terminal("memory", "render", str(very_many), "--query", "a while", env={"NO_COLOR": "1"})
 
     assert re.search(r"foveate: (reading the memory|rendering) …\r +\r", shown)
 
 
-def test_a_wrong_command_is_no_traceback(run: Any) -> None:
+def test_a_wrong_command_gives_no_traceback(run: Any) -> None:
     outcome = run("memory", "recall", "notes")
 
     assert outcome.code == 2
