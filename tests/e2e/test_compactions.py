@@ -1,4 +1,4 @@
-"""`foveate compactions`: a session that is folded, looked at and unfolded, on both databases."""
+"""`foveate compactions`: a session is compacted, shown and restored, on both databases."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ DAY = 86_400.0
 
 
 def kept(url: str, *some: Compaction) -> None:
-    """Fill a store with folds."""
+    """Fill a store with compactions."""
 
     async def keep() -> None:
         async with await open_store(url) as store:
@@ -40,7 +40,7 @@ def kept(url: str, *some: Compaction) -> None:
 
 
 def folded(url: str, body: Any) -> Compaction:
-    """A session found, and folded by rules, as a program does it."""
+    """Match a session and compact it with an extractive summary, as a program does."""
 
     async def make() -> Compaction:
         async with await open_store(url) as store:
@@ -62,7 +62,7 @@ def folded(url: str, body: Any) -> Compaction:
 
 
 def going_out(url: str, body: Any) -> bytes:
-    """The next request as it is sent."""
+    """The next request with its compactions applied."""
 
     async def look() -> bytes:
         request = formats.parse_request(body)

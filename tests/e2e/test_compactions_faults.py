@@ -1,4 +1,4 @@
-"""`foveate compactions` and `foveate store` when something goes wrong: told in words, and nothing lost."""
+"""Faults of `foveate compactions` and `foveate store`: clear messages, and nothing is lost."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 
 def made(path: Path, turns: tuple[bytes, ...] = COMPACTED_MESSAGES, *, folds: int = 1) -> str:
-    """The URL of a store with some folds in it."""
+    """The URL of a store with some compactions."""
     url = f"sqlite:///{path}"
 
     async def keep() -> None:

@@ -1,4 +1,4 @@
-"""`foveate store`: how much is kept, and forgetting what is old, on both databases."""
+"""`foveate store`: sizes, and deletion of old records, on both databases."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def url(database_url: str) -> str:
-    """A store with a session of today, one of 40 days ago, a fold of each, and one that was undone then."""
+    """A store with a session of today and one of 40 days ago, a compaction of each, and an undone one."""
     now = time.time()
 
     async def fill() -> None:

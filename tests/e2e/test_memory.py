@@ -1,4 +1,4 @@
-"""`foveate memory` on a small folder of notes: what is shown, found and listed, and nothing private of it."""
+"""`foveate memory` on a small folder of notes: views, queries and outlines without private notes."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ LEFT_OUT = "foveate: something is tagged private, or may be meant to be, and is 
 
 @pytest.mark.parametrize("command", ["render", "query", "outline"])
 def test_hidden_notes_are_mentioned_without_details(run: Any, tmp_path: Path, command: str) -> None:
-    """Items with a tag in them were gone without a word."""
+    """Regression: tagged items disappeared without a message."""
     note = tmp_path / "week.md"
     outcomes = []
     for private in ("", "- [ ] Set the repo #private on the forge\n", "- a #private\n- b #private\n"):
@@ -167,7 +167,7 @@ def test_tokens_are_counted_for_the_model(run: Any, notes: Path) -> None:
 def test_a_query_finds_nodes_that_match_all_conditions(
     run: Any, notes: Path, asked: tuple[str, ...], found: list[str]
 ) -> None:
-    """By id where they have one of their own."""
+    """By id if they have their own."""
     outcome = run("memory", "query", notes, *asked, "--json")
     nodes = json.loads(outcome.out)["nodes"]
 

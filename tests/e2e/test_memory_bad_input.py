@@ -1,4 +1,4 @@
-"""`foveate memory` with what cannot be read or used: a clear line, and the rest still works."""
+"""`foveate memory` with invalid input: a clear message, and everything else works."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def notes(tmp_path: Path) -> Path:
 
 
 def works(outcome: Outcome, *, notes: int = 1) -> bool:
-    """Whether the good node is shown, and one line beside the summary says what is wrong."""
+    """Tell whether the good node is shown, and one line besides the summary reports the problem."""
     *told, summary = outcome.err.splitlines()
     return (
         outcome.code == 0

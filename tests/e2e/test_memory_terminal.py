@@ -1,4 +1,4 @@
-"""`foveate memory` on terminals and pipes: what is in notes never reaches a terminal as an order."""
+"""`foveate memory` on terminals and pipes: control sequences in notes never reach a terminal."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def odd(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """5,000 nodes, in 200 KB of output: more than any pipe holds."""
+    """5,000 nodes with 200 KB of output, more than a pipe buffers."""
     folder = tmp_path / "many"
     folder.mkdir()
     for file in range(5):
@@ -155,7 +155,7 @@ def test_a_file_name_that_is_not_utf_8_is_shown(run: Any, tmp_path: Path) -> Non
 
 @pytest.fixture
 def very_many(tmp_path: Path) -> Path:
-    """As many nodes as nobody reads within a second."""
+    """More nodes than are read within a second."""
     notes = "".join(
         f"* Note {number}\nSome text that is long enough to take a while.\n" for number in range(20_000)
     )
