@@ -23,7 +23,7 @@ ASKED = {"model": "claude-opus-5-5", "max_tokens": 100, "messages": [{"role": "u
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def start_sandbox(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Start a sandbox process, and return it with its first line of output."""
     command = [*COMMAND, "sandbox", "--port", "0", *arguments]
     with subprocess.Popen(
@@ -36,10 +36,10 @@ def started(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
             process.kill()
 
 
-def posted(url: str, body: Any, headers: dict[str, str] = HEADERS) -> tuple[int, Any]:
+def post(url: str, body: Any, headers: dict[str, str] = HEADERS) -> tuple[int, Any]:
     try:
-        with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=30) as answer:
-            return answer.status, json.loads(answer.read())
+        with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=30) as response:
+            return response.status, json.loads(response.read())
     except HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
@@ -47,12 +47,12 @@ def posted(url: str, body: Any, headers: dict[str, str] = HEADERS) -> tuple[int,
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 def test_the_sandbox_prints_its_address_answers_and_exits_cleanly(number: signal.Signals, code: int) -> None:
-    with started("--json") as (process, line):
+    with start_sandbox("--json") as (process, line):
         ready = json.loads(line)
         assert ready.keys() == {"url", "providers"}
         assert ready["providers"] == ["anthropic", "google", "openai"]
-        status, answer = posted(f"{ready['url']}/v1/messages", ASKED)
-        assert (status, answer["type"]) == (200, "message")
+        status, response = post(f"{ready['url']}/v1/messages", ASKED)
+        assert (status, response["type"]) == (200, "message")
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
 
@@ -71,13 +71,13 @@ def test_an_interrupt_during_start_exits_silently(tmp_path: Path) -> None:
 def test_the_output_explains_how_to_connect_a_client(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- text: By the script.\n", encoding="utf-8")
-    with started("--provider", "anthropic", "--script", str(script)) as (process, line):
+    with start_sandbox("--provider", "anthropic", "--script", str(script)) as (process, line):
         url = line.split()[4].rstrip(".")
         assert process.stdout is not None
         assert process.stdout.readline() == f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox\n"
-        _, answer = posted(f"{url}/v1/messages", ASKED)
-        assert answer["content"] == [{"type": "text", "text": "By the script."}]
-        status, error = posted(f"{url}/v1/chat/completions", {}, HEADERS)
+        _, response = post(f"{url}/v1/messages", ASKED)
+        assert response["content"] == [{"type": "text", "text": "By the script."}]
+        status, error = post(f"{url}/v1/chat/completions", {}, HEADERS)
         assert (status, error["type"]) == (404, "error")
 
 
@@ -93,7 +93,7 @@ def test_a_port_in_use_is_reported_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (
             ["--provider", "mistral"],
@@ -103,11 +103,11 @@ def test_a_port_in_use_is_reported_in_one_line() -> None:
         (["--script", "nothing.yaml"], "foveate: nothing.yaml: No such file or directory\n"),
     ],
 )
-def test_invalid_arguments_are_reported_in_one_line(run: Any, arguments: list[str], says: str) -> None:
+def test_invalid_arguments_are_reported_in_one_line(run: Any, arguments: list[str], message: str) -> None:
     outcome = run("sandbox", *arguments)
 
     assert outcome.code == 2
-    assert outcome.err.startswith(says)
+    assert outcome.err.startswith(message)
     assert outcome.err.count("\n") == 1
     assert not outcome.out
 

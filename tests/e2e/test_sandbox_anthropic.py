@@ -22,8 +22,8 @@ ASKING: Any = {"model": MODEL, "max_tokens": 4_000, "messages": HELLO}
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
-    with running_sandbox() as running:
-        yield running
+    with running_sandbox() as started_server:
+        yield started_server
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +32,19 @@ def client(sandbox: RunningSandbox) -> Iterator[anthropic.Anthropic]:
         yield made
 
 
-def text_of(answer: anthropic.types.Message) -> str:
-    assert answer.content[0].type == "text"
-    return answer.content[0].text
+def join_text(response: anthropic.types.Message) -> str:
+    assert response.content[0].type == "text"
+    return response.content[0].text
 
 
 def test_a_message_is_answered(client: anthropic.Anthropic) -> None:
-    answer = client.messages.create(**ASKING)
+    response = client.messages.create(**ASKING)
 
-    assert "sandbox" in text_of(answer)
-    assert answer.stop_reason == "end_turn"
-    assert answer.usage.input_tokens > 0
-    assert answer.usage.output_tokens > 10
-    assert answer._request_id
+    assert "sandbox" in join_text(response)
+    assert response.stop_reason == "end_turn"
+    assert response.usage.input_tokens > 0
+    assert response.usage.output_tokens > 10
+    assert response._request_id
 
 
 def test_cache_usage_is_reported_and_entries_expire(
@@ -64,17 +64,17 @@ def test_cache_usage_is_reported_and_entries_expire(
 
 def test_a_streamed_message_equals_the_whole_one(client: anthropic.Anthropic) -> None:
     asking: Any = ASKING | {"thinking": {"type": "adaptive"}}
-    whole = client.messages.create(**asking)
+    full = client.messages.create(**asking)
     with client.messages.stream(**asking) as stream:
         kinds = {event.type for event in stream}
         streamed = stream.get_final_message()
 
     shown = {"type", "text", "thinking", "signature"}
     assert [block.model_dump(include=shown) for block in streamed.content] == [
-        block.model_dump(include=shown) for block in whole.content
+        block.model_dump(include=shown) for block in full.content
     ]
-    assert streamed.usage.output_tokens == whole.usage.output_tokens
-    assert streamed.stop_reason == whole.stop_reason
+    assert streamed.usage.output_tokens == full.usage.output_tokens
+    assert streamed.stop_reason == full.stop_reason
     assert {"message_start", "content_block_start", "thinking", "signature", "text", "message_stop"} <= kinds
 
 
@@ -107,10 +107,10 @@ def test_a_tool_is_called_and_its_result_is_accepted(client: anthropic.Anthropic
 
 
 def test_a_forced_tool_is_called_with_valid_arguments(client: anthropic.Anthropic) -> None:
-    answer = client.messages.create(**ASKING, tools=[TOOL], tool_choice={"type": "tool", "name": "read_file"})
+    response = client.messages.create(**ASKING, tools=[TOOL], tool_choice={"type": "tool", "name": "read_file"})
 
-    assert answer.content[0].type == "tool_use"
-    assert answer.content[0].input == {"path": "sandbox"}
+    assert response.content[0].type == "tool_use"
+    assert response.content[0].input == {"path": "sandbox"}
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -132,18 +132,18 @@ def test_a_thinking_block_can_be_sent_back(client: anthropic.Anthropic, streams:
 def test_counted_tokens_equal_reported_usage(client: anthropic.Anthropic) -> None:
     asking: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL], "system": "Be brief."}
     counted = client.messages.count_tokens(**asking)
-    billed = client.messages.create(max_tokens=5, **asking)
+    reported = client.messages.create(max_tokens=5, **asking)
 
-    assert counted.input_tokens == billed.usage.input_tokens
-    assert billed.stop_reason == "max_tokens"
-    assert billed.usage.output_tokens == 5
+    assert counted.input_tokens == reported.usage.input_tokens
+    assert reported.stop_reason == "max_tokens"
+    assert reported.usage.output_tokens == 5
 
 
 def test_stop_sequences_are_honoured(client: anthropic.Anthropic) -> None:
-    answer = client.messages.create(**ASKING, stop_sequences=[", not"])
+    response = client.messages.create(**ASKING, stop_sequences=[", not"])
 
-    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", ", not")
-    assert text_of(answer) == "This is Foveate's sandbox"
+    assert (response.stop_reason, response.stop_sequence) == ("stop_sequence", ", not")
+    assert join_text(response) == "This is Foveate's sandbox"
 
 
 def test_models_are_listed(client: anthropic.Anthropic) -> None:
@@ -153,9 +153,9 @@ def test_models_are_listed(client: anthropic.Anthropic) -> None:
 
 def test_beta_headers_are_ignored(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
     beta = {"anthropic-beta": "context-1m-2025-08-07,extended-cache-ttl-2025-04-11"}
-    answer = client.messages.create(**ASKING, extra_headers=beta, extra_query={"beta": "true"})
+    response = client.messages.create(**ASKING, extra_headers=beta, extra_query={"beta": "true"})
 
-    assert answer.stop_reason == "end_turn"
+    assert response.stop_reason == "end_turn"
     assert sandbox.requests[-1].headers["anthropic-beta"] == beta["anthropic-beta"]
 
 
@@ -199,9 +199,9 @@ def test_a_client_retries_after_an_overload() -> None:
         running_sandbox(ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
         anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=1) as client,
     ):
-        answer = client.messages.create(**ASKING)
+        response = client.messages.create(**ASKING)
 
-    assert answer.stop_reason == "end_turn"
+    assert response.stop_reason == "end_turn"
     assert len(sandbox.requests) == 2
 
 
@@ -215,10 +215,10 @@ def test_an_interrupted_stream_is_a_lost_connection(client: anthropic.Anthropic,
         list(stream)
 
 
-@pytest.mark.parametrize("pieces", [0, 1])
-def test_an_interrupted_response_is_a_lost_connection(client: anthropic.Anthropic, pieces: int) -> None:
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_an_interrupted_response_is_a_lost_connection(client: anthropic.Anthropic, chunks: int) -> None:
     with pytest.raises(anthropic.APIConnectionError):
-        client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(disconnect_after=pieces)))
+        client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(disconnect_after=chunks)))
 
 
 def test_a_stream_that_fails_midway_raises_its_error(client: anthropic.Anthropic) -> None:
@@ -245,10 +245,10 @@ def test_the_sandbox_notices_a_client_that_disconnects(
 
 async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:
     async with anthropic.AsyncAnthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as client:
-        answer = await client.messages.create(**ASKING)
+        response = await client.messages.create(**ASKING)
         async with client.messages.stream(**ASKING) as stream:
-            text = "".join([piece async for piece in stream.text_stream])
+            text = "".join([chunk async for chunk in stream.text_stream])
         with pytest.raises(anthropic.BadRequestError):
             await client.messages.create(**ASKING | {"messages": []})
 
-    assert text_of(answer) == text
+    assert join_text(response) == text

@@ -22,8 +22,8 @@ LOOKS = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"})
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
-    with running_sandbox() as running:
-        yield running
+    with running_sandbox() as started_server:
+        yield started_server
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +60,11 @@ def test_chat_usage_includes_the_cache(client: openai.OpenAI, sandbox: RunningSa
 
 
 def test_a_streamed_chat_completion_equals_the_whole_one(client: openai.OpenAI) -> None:
-    whole = client.chat.completions.create(**CHAT)
+    full = client.chat.completions.create(**CHAT)
     chunks = list(client.chat.completions.create(**CHAT, stream=True))
 
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == full.choices[0].message.content
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert all(chunk.usage is None for chunk in chunks)
 
@@ -90,13 +90,13 @@ def test_a_chat_calls_a_tool_and_accepts_its_result(client: openai.OpenAI, strea
     (call,) = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert json.loads(call.function.arguments) == {"path": "a.md"}
-    said = {"role": "assistant", "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
-    said["tool_calls"][0]["function"].pop("parsed_arguments", None)
+    text = {"role": "assistant", "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
+    text["tool_calls"][0]["function"].pop("parsed_arguments", None)
     result = {"role": "tool", "tool_call_id": call.id, "content": "# A"}
 
     with pytest.raises(openai.BadRequestError, match="must be followed by tool messages"):
-        client.chat.completions.create(**asking | {"messages": [*HELLO, said, *HELLO]})
-    answer = client.chat.completions.create(**asking | {"messages": [*HELLO, said, result]})
+        client.chat.completions.create(**asking | {"messages": [*HELLO, text, *HELLO]})
+    answer = client.chat.completions.create(**asking | {"messages": [*HELLO, text, result]})
     assert answer.choices[0].finish_reason == "stop"
 
 
@@ -136,16 +136,16 @@ def test_a_response_is_answered(client: openai.OpenAI) -> None:
 
 def test_a_streamed_response_equals_the_whole_one(client: openai.OpenAI) -> None:
     asking: Any = RESPONSE | {"reasoning": {"effort": "low"}}
-    whole = client.responses.create(**asking)
+    full = client.responses.create(**asking)
     events: list[Any] = list(client.responses.create(**asking, stream=True))
 
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [events[0].type, events[1].type] == ["response.created", "response.in_progress"]
     assert events[-1].type == "response.completed"
-    assert events[-1].response.output_text == whole.output_text
+    assert events[-1].response.output_text == full.output_text
     assert [item.type for item in events[-1].response.output] == ["reasoning", "message"]
-    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-    assert said == whole.output_text
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == full.output_text
 
 
 def test_a_response_calls_a_tool_and_accepts_its_output(client: openai.OpenAI) -> None:
@@ -174,10 +174,10 @@ def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> No
 
 def test_counted_input_tokens_equal_reported_usage(client: openai.OpenAI) -> None:
     counted = client.responses.input_tokens.count(**RESPONSE)
-    billed = client.responses.create(**RESPONSE).usage
+    reported = client.responses.create(**RESPONSE).usage
 
-    assert billed is not None
-    assert counted.input_tokens == billed.input_tokens
+    assert reported is not None
+    assert counted.input_tokens == reported.input_tokens
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
@@ -233,5 +233,5 @@ async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:
         pieces = [chunk async for chunk in await client.chat.completions.create(**CHAT, stream=True)]
         response = await client.responses.create(**RESPONSE)
 
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
-    assert said == answer.choices[0].message.content == response.output_text
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+    assert text == answer.choices[0].message.content == response.output_text

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that is unreachable, restarts, is slow or rejects connections loses and duplicates nothing."""
+"""A PostgreSQL server that hangs, restarts, is slow or rejects connections loses and duplicates nothing."""
 
 import asyncio
 import os
@@ -36,11 +36,11 @@ def url(own_server: PostgresServer) -> str:
     return own_server.new_database()
 
 
-async def keep_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, int]:
+async def store_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, int]:
     """Store sessions one after the other, and return how many were stored and how many attempts failed."""
-    kept = failed = 0
+    stored = failed = 0
     while not end.is_set():
-        one = f"{name} {kept}"
+        one = f"{name} {stored}"
         try:
             await store.sessions.save(
                 [SessionUpdate(session=make_session(one, 3), turns=make_turns(one, 0, 3))]
@@ -49,10 +49,10 @@ async def keep_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, 
             failed += 1
             await asyncio.sleep(0.05)
             if await is_there(store, one):
-                kept += 1
+                stored += 1
         else:
-            kept += 1
-    return kept, failed
+            stored += 1
+    return stored, failed
 
 
 async def is_there(store: Store, name: str) -> bool:
@@ -68,7 +68,7 @@ async def test_a_server_that_crashes_and_restarts_during_a_run_loses_nothing(
 ) -> None:
     async with await open_store(url, wait_seconds=30.0) as store:  # the machine may be busy
         end = asyncio.Event()
-        writers = [asyncio.ensure_future(keep_until(store, end, f"w{number}")) for number in range(6)]
+        writers = [asyncio.ensure_future(store_until(store, end, f"w{number}")) for number in range(6)]
         for _ in range(2):
             await asyncio.sleep(0.4)
             await asyncio.to_thread(own_server.crash)
@@ -79,9 +79,9 @@ async def test_a_server_that_crashes_and_restarts_during_a_run_loses_nothing(
         done = await asyncio.gather(*writers)
 
         assert sum(failed for _, failed in done) == 0
-        for number, (kept, _) in enumerate(done):
-            assert kept > 1
-            for one in range(kept):
+        for number, (stored, _) in enumerate(done):
+            assert stored > 1
+            for one in range(stored):
                 known = await store.sessions.find_turns(AGENT, message_hashes(f"w{number} {one}", 0, 3))
                 assert len(known) == 3, "told to be kept, and is not"
 
@@ -96,10 +96,10 @@ async def test_an_unreachable_server_is_reported_in_time_and_used_again_when_it_
         await asyncio.to_thread(own_server.crash)
         try:
             began = time.monotonic()
-            with pytest.raises(StoreUnavailable) as told:
+            with pytest.raises(StoreUnavailable) as raised:
                 await store.compactions.get_compaction(COMPACTION.id)
             assert time.monotonic() - began < 10
-            assert told.value.where.startswith("postgresql://")
+            assert raised.value.where.startswith("postgresql://")
             with pytest.raises(StoreUnavailable):
                 await open_store(url, wait_seconds=0.5)
         finally:
@@ -110,7 +110,7 @@ async def test_an_unreachable_server_is_reported_in_time_and_used_again_when_it_
         assert await store.compactions.acquire_lease("s", "other", ttl_seconds=300, now=1000.0) is None
 
 
-def ended(url: str) -> None:
+def terminate_connections(url: str) -> None:
     """Terminate all other connections to a database."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
@@ -130,7 +130,7 @@ async def test_a_transaction_lost_before_its_commit_is_repeated_once(url: str) -
             (f"try {tries}", "me"),
         )
         if tries == 1:
-            ended(url)
+            terminate_connections(url)
         return len(rows.fetch_all("SELECT session_id FROM compaction_locks_v1"))
 
     database = PostgresDatabase.open(url, wait_seconds=5.0)
@@ -147,7 +147,7 @@ async def test_retries_of_a_lost_connection_are_limited(url: str) -> None:
     def work(rows: Transaction) -> None:
         nonlocal tries
         tries += 1
-        ended(url)
+        terminate_connections(url)
         rows.fetch_all("SELECT 1")
 
     database = PostgresDatabase.open(url, wait_seconds=1.0)
@@ -199,7 +199,7 @@ async def test_a_server_that_does_not_respond_blocks_no_caller(url: str) -> None
     await database.close()
 
 
-def stopped(own_server: PostgresServer) -> list[int]:
+def stop_server_processes(own_server: PostgresServer) -> list[int]:
     """Stop the server processes of a store's connections, as on a machine that hangs."""
     with psycopg.connect(own_server.server.get_uri(), autocommit=True) as connection:
         found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'foveate'")
@@ -214,12 +214,12 @@ async def test_a_store_can_be_closed_while_its_server_does_not_respond(
 ) -> None:
     store = await open_store(url, wait_seconds=0.3)
     await asyncio.gather(*(store.sessions.get_session(f"s{number}") for number in range(12)))
-    processes = stopped(own_server)
+    processes = stop_server_processes(own_server)
     try:
         began = time.monotonic()
         asked = [store.sessions.get_session(f"s{number}") for number in range(12)]
-        told = await asyncio.gather(*asked, return_exceptions=True)
-        assert StoreUnavailable in {type(error) for error in told}
+        raised = await asyncio.gather(*asked, return_exceptions=True)
+        assert StoreUnavailable in {type(error) for error in raised}
         async with asyncio.timeout(20):
             await store.close()
         assert time.monotonic() - began < 15

@@ -38,7 +38,7 @@ def url(postgres: PostgresServer) -> str:
 
 
 @dataclass
-class Meddled:
+class InterferingDatabase:
     """A `Database` on which another transaction runs right after the first rows were found."""
 
     database: PostgresDatabase
@@ -79,7 +79,7 @@ class Meddled:
 @dataclass
 class MeddledRows:
     rows: Transaction
-    meddled: Meddled
+    meddled: InterferingDatabase
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         found = self.rows.fetch_all(statement, values)
@@ -139,7 +139,7 @@ async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(ur
 
 async def forget_beside(url: str, deed: Deed) -> None:
     database = PostgresDatabase.open(url, wait_seconds=10.0)
-    meddled = Meddled(database, url, deed)
+    meddled = InterferingDatabase(database, url, deed)
     try:
         await prune(meddled, keep_days=5, now=10 * DAY)
     finally:
