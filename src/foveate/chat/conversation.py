@@ -171,7 +171,7 @@ class ChatConversation:
         turns = (*self.turns, user_turn(replace_surrogates(text)))
         try:
             answer = await self._request_answer(turns, show)
-        except Exception as error:  # noqa: BLE001 - the border of a conversation: nothing said in it may be lost
+        except Exception as error:  # noqa: BLE001 - outermost border: the conversation must not be lost
             return ChatAnswer(failure=describe_internal_error(error))
         if answer.has_content:
             is_cut = answer.is_stopped or answer.failure is not None
@@ -218,7 +218,7 @@ class ChatConversation:
             charge=next((charge for charge in self.charges if charge.call.id == request_id), None),
             request_id=request_id,
         )
-        return replace(answer, failure=_find_failure(answer, stream, is_whole=response.is_complete))
+        return replace(answer, failure=_find_failure(answer, stream, is_complete=response.is_complete))
 
     async def preview(self, *, focus: str = "") -> RequestPreview:
         """Prepare the next request, exactly as a question would be.
@@ -310,12 +310,12 @@ async def _read_response(
     return stream
 
 
-def _find_failure(answer: ChatAnswer, stream: ResponseStream | None, *, is_whole: bool) -> Failure | None:
+def _find_failure(answer: ChatAnswer, stream: ResponseStream | None, *, is_complete: bool) -> Failure | None:
     if answer.is_stopped:
         return None
     error = None if stream is None else stream.reader.error
-    if error is not None or not is_whole:
-        return describe_interruption(error, has_words=answer.has_content)
+    if error is not None or not is_complete:
+        return describe_interruption(error, has_content=answer.has_content)
     return None if answer.has_content else describe_empty_response()
 
 

@@ -70,10 +70,10 @@ def classify_failure(
             return _build_failure(FailureKind.REFUSED, f"{server} refused it ({status}): {message}")
 
 
-def describe_interruption(error: StreamError | None, *, has_words: bool) -> Failure:
-    """Describe an answer that was cut off. `has_words`: a part of it arrived."""
+def describe_interruption(error: StreamError | None, *, has_content: bool) -> Failure:
+    """Describe an answer that was cut off. `has_content`: a part of it arrived."""
     reason = _truncate(error.message or error.kind) if error is not None else "the connection was cut"
-    consequence = "what came so far stays in the conversation" if has_words else _RETRY_ADVICE
+    consequence = "what came so far stays in the conversation" if has_content else _RETRY_ADVICE
     return _build_failure(FailureKind.BROKEN, f"the answer broke off: {reason}; {consequence}")
 
 

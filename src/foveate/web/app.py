@@ -216,7 +216,7 @@ class _PageRenderer:
                 page = await self._load(loader, page_request)
                 digest = digest if page.watched_session_id == session_id else ""
                 body = await asyncio.to_thread(self._render, viewer, page, path, request_path, digest)
-            except Exception:  # noqa: BLE001 - a fault of ours: whoever looks is told, and the page can be shown again
+            except Exception:  # noqa: BLE001 - outermost border: show an error page
                 _LOG.exception("%s could not be shown", request_path)
                 page = _INTERNAL_ERROR
                 body = await asyncio.to_thread(self._render, viewer, page, path, request_path, "")

@@ -82,7 +82,7 @@ class ChangeFeed:
         except StoreUnavailable as error:
             _LOG.debug("nobody can be told of changes: %s", error)
             state = _STORE_UNAVAILABLE
-        except Exception:  # noqa: BLE001 - nobody waits for it, and those who look are to be told of what comes next
+        except Exception:  # noqa: BLE001 - outermost border: polling must go on
             _LOG.exception("nobody can be told of changes")
             state = _STORE_UNAVAILABLE
         text = f"{state} {config.changes} {config.problem}"

@@ -96,7 +96,7 @@ class Instrumentation:
         if is_on and telemetry is None:
             try:
                 self._telemetry = self._export(self.version)
-            except Exception:  # noqa: BLE001 - a border to others' code and variables, on which no request depends
+            except Exception:  # noqa: BLE001 - third-party code, which must not affect requests
                 _LOG.exception("there is no OpenTelemetry: it cannot be set up")
         if not is_on and telemetry is not None:
             self._telemetry = None

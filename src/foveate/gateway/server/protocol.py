@@ -77,7 +77,7 @@ class GatewayCycle(RequestResponseCycle):
         """Run the app. An incomplete response is cut off, so that the client notices."""
         try:
             await app(self.scope, self.receive, self.send)
-        except BaseException as error:  # noqa: BLE001 - the outermost border of a request: whatever it is, others go on
+        except BaseException as error:  # noqa: BLE001 - outermost border: a failed request must not affect others
             _LOG.error("a request failed", exc_info=error)
         if not self.response_complete and not self.disconnected:
             if self.response_started:
