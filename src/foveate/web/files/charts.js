@@ -1,11 +1,11 @@
-// Draws what a page says in its figures, with Chart.js; colours are those of the styles, light or dark.
+// Draws the charts of a page with Chart.js, in the colours of the style sheet, light or dark.
 "use strict";
 
 window.foveateCharts = (() => {
   const drawn = new Map();
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
-  // Asked for once: a chart that was just drawn has the whole page laid out again for every other question.
+  // Read once: after a chart is drawn, every further read forces a new layout of the page.
   const colours = new Map();
   const style = (name) => {
     if (!colours.has(name)) {
@@ -22,11 +22,11 @@ window.foveateCharts = (() => {
     seconds: (value) => (value < 1 ? `${+(1000 * value).toPrecision(3)} ms` : `${value.toFixed(1)} s`),
   };
 
-  // Lines are told apart by the shapes of their points too, not by their colours alone.
+  // Lines differ by the shapes of their points too, not only by colour.
   const POINTS = ["circle", "triangle", "rect", "rectRot", "crossRot", "star", "cross"];
   const MOST_POINTS = 40;
 
-  // Beside an axis there is less room than in a sentence.
+  // Labels of an axis have less room than a sentence.
   const MARK = { ...WRITE, dollars: (value) => (Math.abs(value) < 10 ? WRITE.dollars(value) : `$${compact.format(value)}`) };
 
   const dataset = (series, place, stacked) => {
@@ -44,7 +44,7 @@ window.foveateCharts = (() => {
       backgroundColor: isLine && !hasPoints ? "transparent" : colour,
       borderWidth: isLine ? (isDashed ? 1.5 : 2) : 1,
       borderDash: isDashed ? [6, 4] : [],
-      // Not "stack", by which an area would stand on every line of the chart, a limit too.
+      // Not "stack": an area would be stacked on every line of the chart, including limits.
       fill: series.shape === "area" ? (stacked && place > 0 ? "-1" : "origin") : false,
       stack: isLine ? series.name : "all",
       pointStyle: isLine && !isDashed ? POINTS[place % POINTS.length] : "line",
@@ -58,7 +58,7 @@ window.foveateCharts = (() => {
     };
   };
 
-  // Folds and breaks are lines across the chart where they happened, beside each other where both did.
+  // Compactions and cache misses are vertical lines, side by side if both happened at one label.
   const KINDS = {
     fold: { text: "fold", colour: "fold", dash: [], shift: 0 },
     break: { text: "cache break", colour: "break", dash: [3, 3], shift: 2 },
@@ -123,7 +123,7 @@ window.foveateCharts = (() => {
       legend: {
         display: said.series.length > 1,
         position: "bottom",
-        // What happened can be told apart, but not hidden.
+        // Events are in the legend, but cannot be hidden.
         onClick: (event, item, of) => item.datasetIndex !== undefined && legend.onClick.call(of, event, item, of),
         labels: {
           color: style("text"),
@@ -161,7 +161,7 @@ window.foveateCharts = (() => {
     canvas.dataset.drawn = String(said.labels.length);
   };
 
-  // The same series with other values: who looks at one of them, or has hidden one, goes on doing so.
+  // The same series with new values: hovered and hidden series stay so.
   const redraw = (figure) => {
     const known = drawn.get(figure.id);
     const text = figure.querySelector("script.drawn").textContent;
@@ -190,7 +190,7 @@ window.foveateCharts = (() => {
     }
   };
 
-  // A part that is one figure keeps its canvas, so that nothing flickers; whether it was taken care of here.
+  // A part that is one figure keeps its canvas, so that nothing flickers. Returns whether it was updated here.
   const update = (old, fresh) => {
     const before = old.querySelector(":scope > figure.chart");
     const after = fresh.querySelector(":scope > figure.chart");

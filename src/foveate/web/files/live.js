@@ -1,4 +1,4 @@
-// Keeps a page up to date: told that something has changed, it asks for the page again and puts in what differs.
+// Keeps a page up to date: after a change event it loads the page again and replaces what differs.
 "use strict";
 
 (() => {
@@ -6,10 +6,10 @@
   if (!status?.dataset.events) return;
 
   const LEAST_PAUSE_MS = 1500;
-  // A page that takes long is asked for less often: so many times what it took lies between two.
+  // A slow page is loaded less often: this multiple of its loading time passes in between.
   const PAUSE_PER_LOAD = 10;
   const AGAIN_MS = 5000;
-  // Times are told as "5 min ago": so often they are told anew where nothing else happens.
+  // How often relative times ("5 min ago") are updated if nothing else changes.
   const OLD_MS = 60_000;
   let events = null;
   let isAsking = false;
@@ -25,7 +25,7 @@
   const away = () => say("Not connected: trying again", "away");
   const pause = (ms) => new Promise((done) => setTimeout(done, Math.max(0, ms)));
 
-  // What an element is called, so that the one in its place can be found.
+  // A name for an element, to find its replacement.
   const nameOf = (element) => {
     if (element.id) return `#${element.id}`;
     if (element.dataset.name) return `=${element.dataset.name}`;
@@ -34,14 +34,14 @@
     return `${owner ? nameOf(owner) : ""} ${element.tagName} ${alike.indexOf(element)}`;
   };
 
-  // What somebody is in the middle of: typing, or marking a text to copy it.
+  // Whether the user is typing or selecting text.
   const isInUse = (part) => {
     if (part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) return true;
     const marked = getSelection();
     return Boolean(marked && !marked.isCollapsed && marked.containsNode(part, true));
   };
 
-  // What somebody has opened, scrolled or focused stays as it is.
+  // Keeps what the user has opened, scrolled or focused.
   const replace = (old, fresh) => {
     const open = new Map([...old.querySelectorAll("details")].map((one) => [nameOf(one), one.open]));
     const scrolled = new Map(
@@ -84,7 +84,7 @@
 
   const freshPage = async () => {
     const answer = await fetch(location.href, { headers: { accept: "text/html" }, cache: "no-store" });
-    if (answer.status === 401) return null; // asked for by itself, the browser lets one show a key
+    if (answer.status === 401) return null; // when navigated to, the browser asks for a key
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!fresh.getElementById("live")) throw new Error("not ours: of something that stands between");
     return fresh;
@@ -101,7 +101,7 @@
       return;
     }
     notBeforeMs = Date.now() + Math.max(LEAST_PAUSE_MS, PAUSE_PER_LOAD * (Date.now() - askedMs));
-    // Another page stands there now: one that could not be shown, or can again, or the first that has a chart.
+    // The page has another structure now: an error page, no longer one, or the first with a chart.
     const isOther = !fresh || namesOf(document) !== namesOf(fresh);
     if (isOther || (fresh.querySelector("figure.chart") && !window.foveateCharts)) location.reload();
     else if (!update(fresh)) again();
@@ -140,12 +140,12 @@
     own.addEventListener("error", () => {
       wasAway = true;
       away();
-      // After an answer that is none, as those of proxies are, a browser does not try again.
+      // After an invalid response, such as that of a proxy, a browser does not reconnect by itself.
       if (own.readyState === EventSource.CLOSED) setTimeout(() => own === events && connect(), AGAIN_MS);
     });
   };
 
-  // A browser has few connections to a place: a page that nobody sees leaves its own to the others.
+  // A browser has few connections per host: a hidden page closes its own.
   const seen = () => {
     if (document.visibilityState === "hidden") {
       events?.close();

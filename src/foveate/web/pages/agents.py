@@ -119,7 +119,7 @@ def _list_files(bundle: Bundle, options: CounterOptions, model: str) -> Sequence
 
 def _modified_at(root: str, path: str) -> float | None:
     try:
-        return os.stat(f"{root}/{path}").st_mtime  # noqa: PTH116 - Path.stat would resolve links on the way
+        return os.stat(f"{root}/{path}").st_mtime  # noqa: PTH116 - the path is used exactly as it is
     except (OSError, ValueError):
         return None
 
