@@ -1,27 +1,20 @@
-"""What `foveate explain` makes of traces: what edits were worth, and lines that fit wherever they stand."""
+"""What edits of traced requests saved."""
 
-import re
 from dataclasses import replace as with_
 from decimal import Decimal
 
 import pytest
 from msgspec.structs import replace
 
-from foveate.cli.console import Display
-from foveate.cli.explain.trace_output import TraceFormatter, request_object, session_object, sessions_object
 from foveate.cli.explain.traces import (
     _COMPACTION_STEP,
     _OVERFLOW_STEP,
-    BackgroundCalls,
-    SessionHistory,
-    TracedRequest,
     price_edits,
 )
-from foveate.cli.window_chart import WindowUsage, draw_window
 from foveate.engine.steps.history import ApplyCompactions
 from foveate.engine.steps.overflow import FitWindow
 from foveate.model import CacheUsage, Comparison, Savings
-from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedEdit, TracedSession
+from foveate.session.traces import ChargedTrace, TracedCharge, TracedEdit
 from tests.support.stores.records import TRACE
 
 BILL = TracedCharge(
@@ -46,10 +39,6 @@ def edit(step: str, does: str, saved_tokens: int) -> TracedEdit:
 
 def traced(*edits: TracedEdit, bill: TracedCharge | None = BILL) -> ChargedTrace:
     return ChargedTrace(trace=replace(TRACE, edits=edits), charge=bill)
-
-
-def plain(**look: object) -> TraceFormatter:
-    return TraceFormatter(Display(**look))  # type: ignore[arg-type]
 
 
 def test_step_names_match_those_of_the_engine() -> None:
@@ -87,210 +76,3 @@ def test_unknown_savings_stay_unknown(bill: TracedCharge | None) -> None:
     (found,) = price_edits(traced(edit("cache", "mark", 100), bill=bill))
 
     assert found.dollars is None
-
-
-def story(*traces: Trace) -> SessionHistory:
-    return SessionHistory(
-        session_id="s", agent="ana", requests=[ChargedTrace(trace=trace, charge=BILL) for trace in traces]
-    )
-
-
-def test_a_session_has_a_line_for_each_request_and_the_last_window() -> None:
-    first = replace(TRACE, id="a", fold_id=None, broke=None, problems=())
-    second = replace(TRACE, id="b", fold_id="f", broke=None, problems=())
-    third = replace(second, id="c", status=529, tokens=None, sections=())
-    lines = list(plain(columns=140).session_lines(story(first, second, TRACE, third), last=9))
-
-    assert lines[0] == "session s, agent ana"
-    rows = [line for line in lines if line[:1].isdigit()]
-    assert [row.split()[0] for row in rows[:4]] == ["1", "2", "3", "4"]
-    assert "34,650  17%" in rows[0]
-    assert rows[1].endswith("folded")
-    assert "broke: timestamp" in rows[2]
-    assert "status 529" in rows[3]
-    assert rows[4] == "4 requests, $0.108400, hit ratio 0.87, 2 folds, 1 cache break"
-    assert "window: unknown (not counted, or the provider stores earlier messages)" in lines
-
-
-def test_notes_of_a_request_go_below_it_on_a_narrow_display() -> None:
-    lines = list(plain(columns=80).session_lines(story(TRACE), last=9))
-
-    row = next(at for at, line in enumerate(lines) if line.startswith("1 "))
-    assert "30,000    4,600" in lines[row], "what was read and written stays"
-    assert lines[row + 1] == "    folded; broke: timestamp; without memory"
-
-
-def test_only_the_last_requests_of_a_long_session_are_shown() -> None:
-    traces = [replace(TRACE, id=f"{at}") for at in range(30)]
-    lines = list(plain(columns=120).session_lines(story(*traces), last=2))
-
-    assert "28 earlier requests are not shown: --last 30" in lines
-    assert [line.split()[0] for line in lines if line[:2].isdigit() and "$" in line][:2] == ["29", "30"]
-
-
-def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None:
-    told = ChargedTrace(trace=TRACE, charge=BILL)
-    lines = list(
-        plain(columns=120).request_lines(TracedRequest(number=3, traced=told, edits=price_edits(told)))
-    )
-    text = "\n".join(lines)
-
-    assert "request call-1, number 3 of session s" in text
-    assert "cache broke: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.012300" in text
-    assert "5 edits" in text
-    (mark,) = [line for line in lines if "mark 1h" in line]
-    assert mark.split() == ["cache", "mark", "1h", "system[0]", "-3,600", "-$0.080000", "saves", "most"]
-    assert "and 3 more" in text
-    assert "without memory: ☃: gone" in text
-
-
-def test_a_request_without_edits_says_so() -> None:
-    bare = ChargedTrace(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), broke=None))
-    text = "\n".join(plain().request_lines(TracedRequest(number=1, traced=bare)))
-
-    assert "it went out as it came: nothing was edited" in text
-    assert "no bill was booked for it" in text
-
-
-@pytest.mark.parametrize("columns", [1, 20, 40, 80, 200])
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_tables_and_bars_fit_any_width(columns: int, encoding: str) -> None:
-    odd = replace(TRACE, model="模型\x1b[31m" * 9, agent="🙂" * 30)
-    writing = plain(columns=columns, encoding=encoding)
-    told = ChargedTrace(trace=odd, charge=BILL)
-    lines = [
-        *writing.session_lines(story(odd, TRACE), last=9),
-        *writing.request_lines(TracedRequest(number=1, traced=told, edits=price_edits(told))),
-        *writing.session_list_lines(
-            [TracedSession(session_id="s" * 40, agent=odd.agent, requests=9, first_at=0.0, last_at=9.0)]
-        ),
-    ]
-
-    for line in lines:
-        assert line.encode(encoding).decode(encoding).isprintable()
-    rows = [line for line in lines if "$0.027100" in line and "billed" not in line]
-    assert all(len(line) <= max(columns, 20) for line in rows)
-
-
-def test_every_row_fits_a_narrow_terminal() -> None:
-    quiet = replace(TRACE, fold_id=None, broke=None, problems=())
-    writing = plain(columns=40)
-    told = ChargedTrace(trace=quiet, charge=BILL)
-    lines = [
-        *writing.session_lines(story(quiet, quiet), last=9),
-        *writing.request_lines(TracedRequest(number=1, traced=told, edits=price_edits(told))),
-    ]
-
-    assert [line for line in lines if len(line) > 40] == []
-    assert not [line for line in lines if line and not line.strip()], "lines of blanks"
-    rows = [line.split() for line in lines if "$0.027100" in line and "billed" not in line]
-    assert [(row[0], row[-1]) for row in rows] == [("1", "5"), ("2", "5")]
-
-
-def test_the_cost_of_summaries_is_shown() -> None:
-    told = with_(
-        story(TRACE),
-        background_calls=[BackgroundCalls(category="compaction", calls=2, dollars=Decimal("0.0233"))],
-    )
-
-    assert "beside them 2 compaction calls, $0.023300" in list(plain().session_lines(told, last=9))
-    assert session_object(told)["beside"] == [
-        {"category": "compaction", "calls": 2, "dollars": "0.0233", "unknown_calls": 0}
-    ]
-
-
-def test_calls_of_unknown_price_are_not_counted_as_free() -> None:
-    unknown = with_(BILL, dollars=None)
-    requests = [
-        ChargedTrace(trace=TRACE, charge=BILL),
-        ChargedTrace(trace=replace(TRACE, id="b"), charge=unknown),
-    ]
-    mixed = SessionHistory(session_id="s", agent="ana", requests=requests)
-
-    assert "2 requests, $0.027100 and 1 call of unknown price," in "\n".join(
-        plain(columns=200).session_lines(mixed, last=9)
-    )
-    none = with_(mixed, requests=requests[1:])
-    assert "1 request, dollars unknown," in "\n".join(plain(columns=200).session_lines(none, last=9))
-
-
-def test_times_of_a_session_over_several_days_have_dates() -> None:
-    one_day = "\n".join(plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 1)), last=9))
-    two_days = "\n".join(
-        plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 86_400)), last=9)
-    )
-
-    assert not re.search(r"\d{4}-\d\d-\d\d \d\d:", one_day)
-    assert len(re.findall(r"\d{4}-\d\d-\d\d \d\d:", two_days)) == 2
-
-
-def test_traces_use_colours_only_if_the_display_has_them() -> None:
-    told = story(TRACE)
-
-    assert "\x1b[" in "\n".join(plain(colours=True).session_lines(told, last=9))
-    assert "\x1b" not in "\n".join(plain().session_lines(told, last=9))
-
-
-def test_the_session_object_has_all_fields_and_money_as_strings() -> None:
-    told = ChargedTrace(trace=TRACE, charge=BILL)
-    shown = request_object(2, told, price_edits(told))
-
-    assert shown["number"] == 2
-    assert shown["sections"] == [
-        {"name": "system", "tokens": 4_000},
-        {"name": "tool results", "tokens": 30_650},
-    ]
-    edits = shown["edits"]
-    assert isinstance(edits, list)
-    assert edits[0]["dollars"] == "0.080000"
-    bill = shown["bill"]
-    assert isinstance(bill, dict)
-    assert bill["dollars"] == "0.0271"
-    listed = session_object(story(TRACE))["requests"]
-    assert isinstance(listed, list)
-    assert [(one["id"], one["edits"][0]["dollars"]) for one in listed] == [("call-1", "0.080000")]
-    last = session_object(story(TRACE, replace(TRACE, id="b")), last=1)["requests"]
-    assert isinstance(last, list)
-    assert [(one["number"], one["id"]) for one in last] == [(2, "b")]
-    session = TracedSession(session_id="s", agent="a", requests=1, first_at=0.0, last_at=9.0)
-    assert sessions_object([session]) == {
-        "sessions": [
-            {
-                "session_id": "s",
-                "agent": "a",
-                "requests": 1,
-                "first_at": 0.0,
-                "last_at": 9.0,
-                "title": "",
-                "parent_id": None,
-            }
-        ]
-    }
-
-
-def test_a_bar_spans_the_window_and_shows_every_part() -> None:
-    window = WindowUsage(
-        sections=[("system", 10), ("tool results", 900)],
-        tokens=910,
-        exact=True,
-        window_tokens=2_000,
-        reserved_tokens=500,
-    )
-    heading, bar, *rows = draw_window(window, Display(columns=80))
-
-    assert heading == "window: 910 of 2,000 tokens (46%), 500 reserved for the answer"
-    assert len(bar) == 60
-    assert (bar.count("█"), bar.count("▓"), bar.count("╌")) == (1, 26, 15)
-    assert [row.split() for row in rows] == [
-        ["█", "system", "10", "1.1%"],
-        ["▓", "tool", "results", "900", "98.9%"],
-    ]
-
-
-def test_an_overfull_or_unknown_window_is_drawn() -> None:
-    over = WindowUsage(sections=[("user", 3_000)], tokens=3_000, exact=False, window_tokens=2_000)
-    heading, bar, _ = draw_window(over, Display(columns=80))
-    assert "~3,000 of 2,000 tokens (150%)" in heading
-    assert bar == "█" * 60
-    unknown = WindowUsage(sections=[], tokens=7, exact=True)
-    assert list(draw_window(unknown, Display())) == ["window: 7 tokens of a window that nobody knows"]

@@ -1,15 +1,10 @@
-"""What the doctor makes of what it sees: levels, advice, and lines for people."""
+"""Checks of this machine."""
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
 
-from foveate.cli.console import Display
-from foveate.cli.doctor_output import findings_lines
 from foveate.config.load import parse_settings
 from foveate.config.price_file import PriceFile, write_price_file
 from foveate.config.settings import Settings
@@ -17,13 +12,7 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.price_facts import load_price_facts
 from foveate.cost.pricing.price_file import read_price_file
 from foveate.doctor.findings import (
-    Finding,
     Level,
-    failed_finding,
-    findings_object,
-    ok_finding,
-    run_checks,
-    warning_finding,
 )
 from foveate.doctor.local_checks import (
     check_clock,
@@ -36,77 +25,18 @@ from foveate.doctor.local_checks import (
     collect_models,
     is_port_free,
 )
-from foveate.doctor.upstream_checks import (
-    _describe_abilities,
-    _status_finding,
-    _unreachable_finding,
-    select_upstreams,
-)
 from foveate.errors import CannotListen
-from foveate.gateway.config import build_gateway_options
 from foveate.gateway.routing import KNOWN_UPSTREAMS
 from foveate.http.listening_sockets import open_listening_socket
 
 NOW = 1_794_744_000.0
+
+
 DAY = 86_400.0
-FOUND = [
-    ok_finding("store", "there"),
-    warning_finding("port", "taken", "take another"),
-    failed_finding("config", "prot", "port?", "x"),
-]
 
 
 def settings(text: str) -> Settings:
     return parse_settings(text.encode(), "foveate.yaml")
-
-
-async def test_a_check_that_fails_or_hangs_does_not_hide_the_others() -> None:
-    async def fine() -> Sequence[Finding]:
-        return [ok_finding("fine", "is")]
-
-    async def breaks() -> Sequence[Finding]:
-        raise RuntimeError("oh")
-
-    async def hangs() -> Sequence[Finding]:
-        await asyncio.sleep(60)
-        return []
-
-    found = await run_checks([("a", hangs), ("b", breaks), ("c", fine)], limit_seconds=0.05)
-
-    assert [(one.check, one.level) for one in found] == [
-        ("a", Level.FAILED),
-        ("b", Level.FAILED),
-        ("fine", Level.OK),
-    ]
-    assert "no answer within 0.05 s" in found[0].message
-    assert "RuntimeError: oh" in found[1].message
-
-
-def test_each_finding_has_a_line_and_its_advice_below() -> None:
-    assert list(findings_lines(FOUND, Display(columns=80))) == [
-        "ok       store   there",
-        "warning  port    taken",
-        "                 -> take another",
-        "failed   config  x: prot",
-        "                 -> port?",
-        "1 ok, 1 warning, 1 failed",
-    ]
-
-
-@pytest.mark.parametrize("columns", [1, 24, 30, 80])
-def test_lines_are_wrapped_and_control_characters_escaped(columns: int) -> None:
-    odd = [*FOUND, failed_finding("vocabularies", "模型 " * 40 + "\x1b[31m", "do this and that " * 9)]
-    printed = list(findings_lines(odd, Display(columns=columns, encoding="utf-8")))
-
-    assert all(line.isprintable() for line in printed)
-    assert "\x1b[33mwarning" in "\n".join(findings_lines(FOUND, Display(colours=True)))
-
-
-def test_the_findings_object_has_all_findings() -> None:
-    shown = findings_object(FOUND)
-
-    assert (shown["ok"], shown["counts"]) == (False, {"ok": 1, "warning": 1, "failed": 1})
-    assert findings_object(FOUND[:2])["ok"] is True
 
 
 def test_models_come_from_routes_and_recent_calls() -> None:
@@ -151,49 +81,6 @@ def test_the_clock_is_compared_with_upstreams(
     (found,) = check_clock(now=now, newest_at=newest, upstream_times=others)
 
     assert found.level is level
-
-
-def test_named_upstreams_are_checked_or_else_the_default_ones() -> None:
-    def names(text: str, **environment: str) -> dict[str, bool]:
-        said = settings(text)
-        upstreams = build_gateway_options(said, environment).routing.upstreams
-        return {upstream.name: is_named for upstream, is_named in select_upstreams(said, upstreams)}
-
-    assert names("# nothing\n") == {"anthropic": False, "openai": False}
-    assert names("# nothing\n", DEEPSEEK_API_KEY="sk-1") == {"deepseek": True}
-    assert names("routes: [{models: '*', upstream: vllm}]\n") == {"vllm": True}
-    assert names("upstreams: {mine: {base_url: 'http://h', api: both}}\n") == {"mine": True}
-
-
-@pytest.mark.parametrize(
-    ("status", "key", "level", "words"),
-    [
-        (200, "sk-1", Level.OK, "takes the key"),
-        (200, None, Level.OK, "asks for no key"),
-        (401, None, Level.OK, "clients bring their own"),
-        (401, "sk-1", Level.FAILED, "refuses the key"),
-        (404, "sk-1", Level.OK, "shows at the first call"),
-        (429, "sk-1", Level.WARNING, "answers 429"),
-        (503, "sk-1", Level.WARNING, "answers 503"),
-    ],
-)
-def test_the_status_of_an_upstream_decides_the_finding(
-    status: int, key: str | None, level: Level, words: str
-) -> None:
-    from dataclasses import replace
-
-    found = _status_finding(replace(KNOWN_UPSTREAMS["openai"], key=key), status, "9 ms")
-
-    assert (found.level, words in found.message) == (level, True)
-    assert "sk-1" not in found.message
-
-
-def test_an_unreachable_upstream_fails_only_if_it_is_configured() -> None:
-    openai = KNOWN_UPSTREAMS["openai"]
-
-    assert _unreachable_finding(openai, "no connection", is_named=True).level is Level.FAILED
-    assert _unreachable_finding(openai, "no connection", is_named=False).level is Level.WARNING
-    assert "authority" in _unreachable_finding(openai, "its certificate is not trusted", is_named=True).advice
 
 
 def test_files_with_open_permissions_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,17 +145,6 @@ def test_missing_notes_are_reported(tmp_path: Path) -> None:
     assert told["ana"][0] is Level.OK
     assert skills == [("ana", Level.WARNING)]
     assert told["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read")
-
-
-@pytest.mark.slow
-async def test_counting_support_of_every_upstream_is_reported() -> None:
-    with open_listening_socket("127.0.0.1", 0) as silent:
-        busy = replace(KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert "did not say within 1 s whether it tokenises" in await _describe_abilities(busy, [])
-    hosted = [one for one in KNOWN_UPSTREAMS.values() if one.provider not in ("llama.cpp", "vllm")]
-
-    for one in hosted:
-        assert "count" in (await _describe_abilities(one, []))[0]
 
 
 def test_a_port_is_free_in_use_or_invalid() -> None:

@@ -1,0 +1,76 @@
+"""Selecting calls and grouping sums by options."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from foveate.cli.cost.selection import CallSelection, parse_group_by
+from foveate.cost.ledger import GroupBy
+from foveate.errors import BadOption
+from tests.support.stores.ledger_records import NOON
+
+
+@pytest.fixture
+def far_from_greenwich() -> Iterator[None]:
+    """A clock on the wall that shows another time, and at times another day."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", "Pacific/Auckland")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_greenwich")
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        ("2026-11-15", None, (NOON - 43_200, None)),
+        (None, "2026-11-14", (None, NOON - 43_200)),
+        ("1d", "2026-11-15T13:00", (NOON - 86_400, NOON + 3_600)),
+        ("2026-11-15T13:00+01:00", None, (NOON, None)),
+    ],
+)
+def test_times_are_parsed_in_utc(
+    since: str | None, until: str | None, expected: tuple[float | None, float | None]
+) -> None:
+    asked = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
+
+    assert asked.since == expected[0]
+    assert asked.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
+
+
+def test_until_includes_its_own_moment() -> None:
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON)
+
+    assert asked.until is not None
+    assert asked.until > NOON
+
+
+@pytest.mark.parametrize("day", ["2026-11-01", "2026-11-14", "2000-02-29"])
+def test_until_a_day_and_since_the_next_leave_no_gap(day: str) -> None:
+    """Was a quarter of a microsecond before midnight that nobody could ask for."""
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
+
+    midnight = datetime.fromisoformat(f"{day}T00:00+00:00").timestamp() + 86_400
+    assert asked.until == midnight
+
+
+def test_until_the_last_day_of_the_calendar_is_accepted() -> None:
+    asked = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
+
+    assert asked.until == 253_402_300_800.0
+
+
+def test_group_by_keeps_the_given_order() -> None:
+    assert parse_group_by("Day, agent") == (GroupBy.DAY, GroupBy.AGENT)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [("", "not ''"), ("agent,", "not ''"), ("week", "not 'week'"), ("day,day", "--by has day twice")],
+)
+def test_an_unknown_or_repeated_group_is_rejected(said: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        parse_group_by(said)

@@ -1,0 +1,49 @@
+"""Running checks and collecting their findings."""
+
+import asyncio
+from collections.abc import Sequence
+
+from foveate.doctor.findings import (
+    Finding,
+    Level,
+    failed_finding,
+    findings_object,
+    ok_finding,
+    run_checks,
+    warning_finding,
+)
+
+FOUND = [
+    ok_finding("store", "there"),
+    warning_finding("port", "taken", "take another"),
+    failed_finding("config", "prot", "port?", "x"),
+]
+
+
+async def test_a_check_that_fails_or_hangs_does_not_hide_the_others() -> None:
+    async def fine() -> Sequence[Finding]:
+        return [ok_finding("fine", "is")]
+
+    async def breaks() -> Sequence[Finding]:
+        raise RuntimeError("oh")
+
+    async def hangs() -> Sequence[Finding]:
+        await asyncio.sleep(60)
+        return []
+
+    found = await run_checks([("a", hangs), ("b", breaks), ("c", fine)], limit_seconds=0.05)
+
+    assert [(one.check, one.level) for one in found] == [
+        ("a", Level.FAILED),
+        ("b", Level.FAILED),
+        ("fine", Level.OK),
+    ]
+    assert "no answer within 0.05 s" in found[0].message
+    assert "RuntimeError: oh" in found[1].message
+
+
+def test_the_findings_object_has_all_findings() -> None:
+    shown = findings_object(FOUND)
+
+    assert (shown["ok"], shown["counts"]) == (False, {"ok": 1, "warning": 1, "failed": 1})
+    assert findings_object(FOUND[:2])["ok"] is True

@@ -1,0 +1,78 @@
+"""Checks of upstreams."""
+
+from dataclasses import replace
+
+import pytest
+
+from foveate.config.load import parse_settings
+from foveate.config.settings import Settings
+from foveate.doctor.findings import (
+    Level,
+)
+from foveate.doctor.upstream_checks import (
+    _describe_abilities,
+    _status_finding,
+    _unreachable_finding,
+    select_upstreams,
+)
+from foveate.gateway.config import build_gateway_options
+from foveate.gateway.routing import KNOWN_UPSTREAMS
+from foveate.http.listening_sockets import open_listening_socket
+
+
+def settings(text: str) -> Settings:
+    return parse_settings(text.encode(), "foveate.yaml")
+
+
+def test_named_upstreams_are_checked_or_else_the_default_ones() -> None:
+    def names(text: str, **environment: str) -> dict[str, bool]:
+        said = settings(text)
+        upstreams = build_gateway_options(said, environment).routing.upstreams
+        return {upstream.name: is_named for upstream, is_named in select_upstreams(said, upstreams)}
+
+    assert names("# nothing\n") == {"anthropic": False, "openai": False}
+    assert names("# nothing\n", DEEPSEEK_API_KEY="sk-1") == {"deepseek": True}
+    assert names("routes: [{models: '*', upstream: vllm}]\n") == {"vllm": True}
+    assert names("upstreams: {mine: {base_url: 'http://h', api: both}}\n") == {"mine": True}
+
+
+@pytest.mark.parametrize(
+    ("status", "key", "level", "words"),
+    [
+        (200, "sk-1", Level.OK, "takes the key"),
+        (200, None, Level.OK, "asks for no key"),
+        (401, None, Level.OK, "clients bring their own"),
+        (401, "sk-1", Level.FAILED, "refuses the key"),
+        (404, "sk-1", Level.OK, "shows at the first call"),
+        (429, "sk-1", Level.WARNING, "answers 429"),
+        (503, "sk-1", Level.WARNING, "answers 503"),
+    ],
+)
+def test_the_status_of_an_upstream_decides_the_finding(
+    status: int, key: str | None, level: Level, words: str
+) -> None:
+    from dataclasses import replace
+
+    found = _status_finding(replace(KNOWN_UPSTREAMS["openai"], key=key), status, "9 ms")
+
+    assert (found.level, words in found.message) == (level, True)
+    assert "sk-1" not in found.message
+
+
+def test_an_unreachable_upstream_fails_only_if_it_is_configured() -> None:
+    openai = KNOWN_UPSTREAMS["openai"]
+
+    assert _unreachable_finding(openai, "no connection", is_named=True).level is Level.FAILED
+    assert _unreachable_finding(openai, "no connection", is_named=False).level is Level.WARNING
+    assert "authority" in _unreachable_finding(openai, "its certificate is not trusted", is_named=True).advice
+
+
+@pytest.mark.slow
+async def test_counting_support_of_every_upstream_is_reported() -> None:
+    with open_listening_socket("127.0.0.1", 0) as silent:
+        busy = replace(KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert "did not say within 1 s whether it tokenises" in await _describe_abilities(busy, [])
+    hosted = [one for one in KNOWN_UPSTREAMS.values() if one.provider not in ("llama.cpp", "vllm")]
+
+    for one in hosted:
+        assert "count" in (await _describe_abilities(one, []))[0]
