@@ -1,7 +1,7 @@
 """Server that has loaded all of `foveate` and forks for each command.
 
-`python -m tests.support.processes.fork_server SOCKET` serves the clients in `fork_client` until its standard input
-ends.
+`python -m tests.support.processes.fork_server SOCKET` serves the clients in `fork_client` until its standard
+input ends.
 """
 
 import atexit
