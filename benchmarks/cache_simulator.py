@@ -1,9 +1,9 @@
 """The cache simulator beside recorded bills: how often reads and writes are those billed, and why one missed.
 
 Each request of a log is served by the simulator in the order of time, sub-agents among them, as replay does it
-(`foveate.replay.simulator.reconstruct`). What is scored is what it expected before it looked at how the bill divides its
-sum: it knows what the log shows, the sums, and what earlier bills told. The first request of a conversation is
-not scored: what it reads is what of the system prompt was kept from before.
+(`foveate.replay.simulator.reconstruct`). What is scored is what it expected before it looked at how the bill
+divides its sum: it knows what the log shows, the sums, and what earlier bills told. The first request of a
+conversation is not scored: what it reads is what of the system prompt was kept from before.
 
 Not in the log, and so assumed: where the agents put their marks (the ends of the system prompt, the last
 message of the model, the last of the user), and that a turn is one with thinking if one of its answers shows

@@ -1,4 +1,4 @@
-"""What all tests share: loopback only, Hypothesis, recorded data, a real llama.cpp server, real databases."""
+"""Fixtures of all tests: loopback only, Hypothesis, recorded data, a llama.cpp server, databases."""
 
 import atexit
 import gc
@@ -10,12 +10,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-from tests.support.harness import markers
-from tests.support.harness import network_guard as loopback
+from tests.support.harness import markers, network_guard
 from tests.support.harness.example_limits import QUICK
 from tests.support.harness.property_coverage import measure_first_examples
 from tests.support.servers.llama import LlamaServer, LlamaUnavailable, running_llama_server
-from tests.support.stores import postgres as databases
+from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, running_postgres
 from tests.support.stores.templates import ensure_store
 
 ROOT = Path(__file__).parents[1]
@@ -27,16 +26,16 @@ settings.register_profile(
 )  # see tests/support/harness/example_limits.py
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# Tests talk to this machine alone. If a variable names all authorities, each HTTP client takes 50 ms for them.
+# Tests use loopback only. Loading all certificate authorities would take 50 ms for each HTTP client.
 os.environ["SSL_CERT_FILE"] = str(ROOT / "tests" / "support" / "one_authority.pem")
 
-loopback.block_other_hosts()
+network_guard.block_other_hosts()
 markers.watch_processes()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector from what collecting makes: a million objects, nearly all of which stay."""
+    """Keep the garbage collector away from collection: nearly all of its million objects stay."""
     gc.disable()
     try:
         return (yield)
@@ -60,13 +59,12 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Tries a test."""
     with measure_first_examples(item):
         yield
     markers.require_process_marker(item)
 
 
-# What tests keep does not get among what a user keeps.
+# Keep the data of tests out of the user's data folder.
 _home = TemporaryDirectory(prefix="foveate-tests-", ignore_cleanup_errors=True)
 atexit.register(_home.cleanup)
 os.environ["FOVEATE_HOME"] = _home.name
@@ -74,28 +72,26 @@ os.environ["FOVEATE_HOME"] = _home.name
 
 @pytest.fixture(autouse=True)
 def loopback_only() -> Iterator[None]:
-    """Fails a test that reached for another machine, also where the error was swallowed."""
-    loopback.ATTEMPTS.clear()
+    """Fail a test that tried to reach another machine, even if the error was swallowed."""
+    network_guard.ATTEMPTS.clear()
     yield
-    if loopback.ATTEMPTS:
-        pytest.fail("; ".join(loopback.ATTEMPTS))
+    if network_guard.ATTEMPTS:
+        pytest.fail("; ".join(network_guard.ATTEMPTS))
 
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The project's own folder."""
     return ROOT
 
 
 def recorded_data() -> Path | None:
-    """Return the folder of recorded data beside the project; None if there is none."""
+    """Return the folder of recorded data next to the project; None if there is none."""
     path = Path(os.environ.get("FOVEATE_SHARED_DATA") or ROOT.parent / "shared" / "data")
     return path if path.is_dir() else None
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The recorded data beside the project."""
     path = recorded_data()
     if path is None:
         pytest.skip("no recorded data beside the project (FOVEATE_SHARED_DATA can say where it is)")
@@ -104,7 +100,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def llama_server() -> Iterator[LlamaServer]:
-    """A real llama.cpp server with a small model, one for all tests of a process."""
+    """A real llama.cpp server with a small model, shared by all tests of a process."""
     try:
         with running_llama_server() as server:
             yield server
@@ -113,22 +109,22 @@ def llama_server() -> Iterator[LlamaServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[databases.PostgresServer]:
-    """A real PostgreSQL server, one for all tests of a process."""
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL server, shared by all tests of a process."""
     try:
-        with databases.running_postgres() as server:
+        with running_postgres() as server:
             yield server
-    except databases.PostgresUnavailable as reason:
+    except PostgresUnavailable as reason:
         pytest.skip(f"no PostgreSQL: {reason}")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty store, on each kind of database in turn."""
+    """URL of an empty store, on each kind of database in turn."""
     if request.param == "sqlite":
         yield ensure_store(tmp_path / "store" / "foveate.sqlite")
     else:
-        server: databases.PostgresServer = request.getfixturevalue("postgres")
+        server: PostgresServer = request.getfixturevalue("postgres")
         url = server.new_store()
         yield url
         server.drop(url)
@@ -136,11 +132,11 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def bare_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database without tables, of each kind in turn, for tests of making and migrating stores."""
+    """URL of a database without tables, of each kind in turn, for tests of creation and migration."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'store' / 'foveate.sqlite'}"
     else:
-        server: databases.PostgresServer = request.getfixturevalue("postgres")
+        server: PostgresServer = request.getfixturevalue("postgres")
         url = server.new_database()
         yield url
         server.drop(url)

@@ -1,8 +1,7 @@
-"""Writes the golden file of public contracts anew, and shows what changed in it.
+"""Rewrite the golden file of public contracts, and show what changed.
 
-Called as `tools/contracts.py`. Contracts are what users rely on: commands, options, JSON keys, settings,
-headers, metrics, tables, error codes, the library's signatures and more. A commit that changes the file says
-why.
+Contracts are what users rely on: commands, options, JSON keys, settings, headers, metrics, tables, error codes,
+signatures of the library and more. A commit that changes the file says why.
 """
 
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Derive every contract and write the file."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from tests.golden import contract_file, from_code, from_commands
 

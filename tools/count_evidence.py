@@ -1,8 +1,8 @@
-"""Write the evidence table of the token counter anew, from recorded calls.
+"""Rewrite the evidence table of the token counter from recorded calls.
 
     .venv/bin/python tools/count_evidence.py [FOLDER]
 
-FOLDER holds `*pairs*.jsonl.gz`; by default it is the folder of recorded data beside the project.
+FOLDER has `*pairs*.jsonl.gz`; by default it is the folder of recorded data next to the project.
 """
 
 import sys
@@ -14,7 +14,6 @@ from benchmarks import count_evidence, recorded
 
 
 def main() -> None:
-    """Write the table and say what it holds."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     calls = [counted for call in recorded.read_pairs(folder) if (counted := count_evidence.count(call))]
     table = count_evidence.make_table(calls)

@@ -1,12 +1,12 @@
-"""Tables of settings, metrics and commands, made from the code that has them.
+"""Generate the tables of settings, metrics and commands in `docs/` from the code.
 
-Called as `tools/docs_reference.py`, it writes them into the pages of `docs/` anew, between the lines
+The tables stand between the lines
 
     <!-- made from the code: settings server -->
     <!-- until here -->
 
-A test fails where a page is not current. The help of commands is kept in no page: the site has it as it is when
-that is built.
+A test fails if a page is not current. The help of commands is not stored in pages: it is generated when the
+site is built.
 """
 
 import ast
@@ -39,7 +39,7 @@ _BOUNDS = {"gt": "more than {}", "ge": "{} or more", "lt": "less than {}", "le":
 
 
 def regenerate(page: str, *, kept: bool = True) -> str:
-    """A page with what is made from the code as the code has it now: what is `kept` in pages, or all of it."""
+    """Return a page with its generated parts rewritten: those that are stored in pages, or all."""
 
     def table(found: re.Match[str]) -> str:
         kind, which, _ = found.groups()
@@ -55,10 +55,11 @@ def regenerate(page: str, *, kept: bool = True) -> str:
 
 
 def settings_table(place: str) -> str:
-    """The settings below a place that are no table of their own: `server`, `agents.sections`."""
+    """Format the settings below a path such as `server` or `agents.sections`."""
     above = place.split(".")[1:]
     rows = [
-        f"| `{'.'.join([*above, *one.name])}` | {one.kind} | {_default(one.default)} | {_describe(place, one)} |"
+        f"| `{'.'.join([*above, *one.name])}` | {one.kind} | {_default(one.default)} "
+        f"| {_describe(place, one)} |"
         for one in settings_at(place)
     ]
     return "\n".join(
@@ -68,7 +69,7 @@ def settings_table(place: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting below a place: its name there, what it can be, its default, and what the code says of it."""
+    """A setting: its name, type, default, and its documentation in the code."""
 
     name: tuple[str, ...]
     kind: str
@@ -77,7 +78,7 @@ class Setting:
 
 
 def settings_at(place: str) -> Iterator[Setting]:
-    """The settings that stand in the table of a place."""
+    """Return the settings in the table of a path."""
     model: type[BaseModel] = Settings
     for step in place.split("."):
         (model,) = _models(model.model_fields[step].annotation)
@@ -98,7 +99,7 @@ def _fields(model: type[BaseModel], place: str, above: tuple[str, ...]) -> Itera
 
 
 OWN_TABLES = {"context_optimization.prompt_cache.pings", "agents.sections"}
-"""Places that have a table of their own, though they stand within another."""
+"""Paths with a table of their own although they are inside another."""
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -109,7 +110,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _setting_docs() -> dict[str, dict[str, str]]:
-    """What stands below each setting in the code, by class and name."""
+    """Return the docstring of each setting by class and name."""
     tree = ast.parse(Path(settings_module.__file__).read_text(encoding="utf-8"))
     found: dict[str, dict[str, str]] = {}
     for part in tree.body:
@@ -177,7 +178,7 @@ _AT_START = frozenset(settings_fixed_at_start(load_live_config(None, {}).current
 
 
 def metrics_table(group: str) -> str:
-    """The series of a group, in the order in which the code has them."""
+    """Format the metrics of a group in the order of the code."""
     begins = {
         "contract": 0,
         "money": _index(WINDOW_READ),
@@ -202,7 +203,7 @@ def _labels(series: MetricDefinition) -> str:
 
 
 def commands_help(_: str = "") -> str:
-    """What `--help` says of every command: how it is called, what it does, its arguments and options."""
+    """Format the help of every command: usage, description, arguments and options."""
     return "\n\n".join(
         _command_help(name, command) for name, command in _commands("foveate", typer.main.get_command(app))
     )
@@ -244,7 +245,7 @@ def _cell(text: str) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    """Help as Markdown: an example becomes code, and nothing else in it means anything."""
+    """Convert help to Markdown: examples become code, everything else is escaped."""
     text = text.replace("\b", "")
     paragraphs = [re.sub(r"\s*\n\s*", " ", part).strip() for part in re.split(r"\n\s*\n", text)]
     return "\n\n".join(re.sub(r"^(Examples?): (.*)$", r"\1: `\2`", part) for part in paragraphs if part)
@@ -255,7 +256,7 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "metrics": metrics_table,
     COMMANDS: commands_help,
 }
-"""What can be made, by the word in a page."""
+"""Generators by the word in a page."""
 
 
 if __name__ == "__main__":

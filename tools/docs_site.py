@@ -1,7 +1,7 @@
-"""What the site of the documentation has beside the pages in `docs/`: mkdocs calls this while it builds.
+"""mkdocs hooks: add project files that pages link to, and generated parts.
 
-Pages link to files of the project as they lie in the repository. Such a file comes along, so that the link
-leads somewhere here too; a link to a folder becomes its name. What pages have from the code is made anew.
+Pages link to files of the repository. Such a file is copied into the site; a link to a folder becomes its name.
+Generated parts of pages are rewritten.
 """
 
 import posixpath
@@ -15,25 +15,24 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # mkdocs reads this file by itself, and knows of no package around it
+sys.path.insert(0, str(ROOT))  # mkdocs loads this file without its package
 
 from tools.docs_reference import regenerate  # noqa: E402 - the path has to be set before
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
-# What stands in pages for tests and tools alone.
+# Comments in pages for tests and tools.
 _COMMENT = re.compile(r"^<!-- .*?-->\n", re.MULTILINE | re.DOTALL)
 _PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 _FILES = "project"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The navigation without pages that are not written yet; a page that has no place in it is a warning."""
+    """Remove pages that do not exist yet from the navigation; a page outside it is a warning."""
     config.nav = _existing_entries(config.nav or [], Path(config.docs_dir))
     return config
 
 
 def _existing_entries(entries: list[dict[str, Any]], docs: Path) -> list[dict[str, Any]]:
-    """Entries of the navigation, as far as they are there."""
     found = []
     for entry in entries:
         for title, below in entry.items():
@@ -47,7 +46,7 @@ def _existing_entries(entries: list[dict[str, Any]], docs: Path) -> list[dict[st
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Puts the files of the project that pages link to beside them."""
+    """Add the files of the project that pages link to."""
     for name, page in _PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
     wanted = {
@@ -65,7 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """The page with links that lead somewhere in the site, and what is made from the code in its place."""
+    """Rewrite links to point into the site, and insert generated parts."""
     page_path = page.file.src_uri
 
     def linked(found: re.Match[str]) -> str:
@@ -82,7 +81,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def _linked_file(page: str, link: str) -> str | None:
-    """The path in the project of what a page links to, where that is no page of the site by itself."""
+    """Return the path of a linked file that is not a page of the site by itself."""
     base = "docs" if page not in _PAGES.values() else "."
     path = posixpath.normpath(posixpath.join(base, posixpath.dirname(page), link))
     if base == "docs" and path.startswith("docs/"):
@@ -91,12 +90,11 @@ def _linked_file(page: str, link: str) -> str | None:
 
 
 def _site_path(target: str) -> str:
-    """Where something of the project is in the site."""
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     return _PAGES.get(target, f"{_FILES}/{_visible_name(target)}")
 
 
 def _visible_name(target: str) -> str:
-    """A name that servers of files show: they hide those that begin with a dot."""
+    """Return a name that file servers show: they hide names with a leading dot."""
     return "/".join(part.removeprefix(".") for part in target.split("/"))

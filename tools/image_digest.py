@@ -1,7 +1,7 @@
-"""Prints a container image with the digest that its tag has now.
+"""Print a container image with the current digest of its tag.
 
-Called as `tools/image_digest.py [IMAGE]`; without IMAGE it is the base image of the Dockerfile. The digest is
-that of the index of all platforms. It is asked for at the registry, without a login:
+Without IMAGE, `tools/image_digest.py [IMAGE]` takes the base image of the Dockerfile. The digest is that of the
+index of all platforms, fetched from the registry without a login:
 
     docker build --build-arg PYTHON_IMAGE="$(python3 tools/image_digest.py)" -t foveate .
 """
@@ -54,7 +54,7 @@ def _head(url: str, token: str) -> str:
 
 
 def _token(challenge: str) -> str:
-    """Return a token for reading, from where a registry says that there is one."""
+    """Return a read token from the service that the registry names."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     query = urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
     with urlopen(f"{fields.get('realm', '')}?{query}", timeout=_SECONDS) as response:

@@ -1,7 +1,7 @@
-"""Prints a digest of all that the lock files are made from, for their headers.
+"""Print a digest of everything that the lock files are made from, for their headers.
 
-A lock whose header says another digest was made from other requirements, also where a requirement
-was only removed, which its pins alone would not show.
+A lock with another digest in its header was made from other requirements. Its pins alone would not show a
+removed requirement.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def digest(pyproject: str) -> str:
-    """The digest of the requirements in the text of a `pyproject.toml`, whatever their order."""
+    """Return the digest of the requirements in a `pyproject.toml`, independent of their order."""
     content = tomllib.loads(pyproject)
     inputs = {
         "python": content["project"]["requires-python"],

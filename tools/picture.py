@@ -1,7 +1,7 @@
-"""Draws what a command prints as an SVG, for pages that show it.
+"""Draw the output of a command as an SVG for the documentation.
 
-Called as `tools/picture.py TITLE FILE`, with what was printed on standard input. Colours are kept: `script -qec
-COMMAND /dev/null` gives them. Fonts are those of the reader; nothing is fetched.
+`tools/picture.py TITLE FILE` reads the output from standard input. Colours are kept: `script -qec COMMAND
+/dev/null` produces them. Fonts are those of the reader; nothing is fetched.
 """
 
 import io
@@ -15,7 +15,6 @@ from rich.text import Text
 
 
 def draw_svg(printed: str, title: str) -> str:
-    """The SVG of a terminal that shows what was printed."""
     lines = Text.from_ansi(printed.replace("\r\n", "\n").rstrip())
     width = max(line.cell_len for line in lines.split("\n"))
     console = Console(

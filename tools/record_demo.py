@@ -76,7 +76,7 @@ TOOLS: list[dict[str, Any]] = [
 
 
 class Tools:
-    """The three tools, over the pages of a folder. They only read."""
+    """Three read-only tools over the pages of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.pages = {
@@ -105,12 +105,12 @@ class Tools:
         return f"{page[start:end]}\n({path}, characters {start} to {end} of {len(page)})"
 
     def unread(self) -> list[str]:
-        """The pages of which something was not read yet."""
+        """Return the pages that were not read completely."""
         return [path for path, page in self.pages.items() if self.read_up_to.get(path, 0) < len(page)]
 
 
 class LocalModel:
-    """The model on this machine."""
+    """The local model."""
 
     def __init__(self, base_url: str, model: str) -> None:
         self._url = f"{base_url}/v1/chat/completions"
@@ -119,7 +119,7 @@ class LocalModel:
     def complete(
         self, messages: list[dict[str, str]], *, max_tokens: int, schema: dict[str, Any] | None = None
     ) -> str:
-        """What it says; where there is a schema, JSON that fits it."""
+        """Complete a chat; with a schema, as JSON that matches it."""
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
@@ -137,7 +137,7 @@ class LocalModel:
 
 
 class Agent:
-    """The agent: its conversation so far, its tools, and the model that decides."""
+    """An agent: its conversation, its tools, and the model that decides."""
 
     def __init__(self, model: LocalModel, tools: Tools) -> None:
         self._model = model
@@ -145,7 +145,6 @@ class Agent:
         self.messages: list[dict[str, Any]] = []
 
     def ask(self, question: str, *, is_first: bool) -> None:
-        """Have a question answered."""
         self.messages.append({"role": "user", "content": question})
         if is_first:
             self._call_tool("list_files", {"folder": "docs"})
@@ -178,7 +177,7 @@ class Agent:
         return found
 
     def _visible_messages(self, question: str, asked: str) -> list[dict[str, str]]:
-        """What the model sees: the rules, the end of the conversation, and what is asked of it now."""
+        """Return what the model sees: the rules, the end of the conversation, and the current task."""
         last = [json.dumps(message["content"], ensure_ascii=False) for message in self.messages[-4:]]
         end = "\n".join(last)[-SEEN_CHARS:]
         return [

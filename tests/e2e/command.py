@@ -1,4 +1,4 @@
-"""`foveate` as a user calls it, in a process of its own, and what it left behind."""
+"""Run `foveate` as users do, in a process of its own."""
 
 import json
 import os
@@ -41,7 +41,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def rows(self) -> dict[str, str]:
-        """The table's rows by their name."""
+        """Rows of a table by name."""
         lines = [line.rsplit(maxsplit=1) for line in self.out.splitlines()]
         return {line[0].strip(): line[1] for line in lines if len(line) == 2}
 
@@ -61,7 +61,6 @@ def finished(process: "subprocess.CompletedProcess[bytes]") -> Outcome:
 def spawn(
     *arguments: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None, command: Sequence[str] = ()
 ) -> Outcome:
-    """Run the command in a process of its own."""
     return finished(
         subprocess.run(
             [*(command or COMMAND), *map(str, arguments)],
@@ -75,7 +74,7 @@ def spawn(
 
 
 def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int = 0) -> str:
-    """What the command shows on a terminal, standard error included; 0 columns is one that does not say."""
+    """Return what the command shows on a terminal, standard error included; 0 columns means unknown."""
     controller, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, columns))
     with subprocess.Popen(
@@ -90,7 +89,7 @@ def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int
         while select.select([controller], [], [], 60)[0]:
             try:
                 shown += os.read(controller, 4096)
-            except OSError:  # the other side is closed
+            except OSError:  # the other side was closed
                 break
         process.wait(60)
     os.close(controller)
@@ -98,7 +97,6 @@ def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int
 
 
 def wait_until_open(path: Path, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until a process has a file open."""
     deadline = time.monotonic() + 60
     while not any(_leads_to(path, link) for link in Path(f"/proc/{process.pid}/fd").iterdir()):
         assert process.poll() is None
@@ -109,7 +107,7 @@ def wait_until_open(path: Path, process: "subprocess.Popen[bytes]") -> None:
 def _leads_to(path: Path, link: Path) -> bool:
     try:
         return link.readlink() == path
-    except FileNotFoundError:  # it is closed by now
+    except FileNotFoundError:  # already closed
         return False
 
 

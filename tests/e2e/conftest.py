@@ -1,4 +1,4 @@
-"""The command in this process, which is quicker, a file to count, and a server that may be stopped."""
+"""Fixtures of end-to-end tests: the command in this process, a file to count, servers and a browser."""
 
 import signal
 from collections.abc import Iterator
@@ -18,20 +18,20 @@ from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, r
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c() -> None:
-    """Ends what tests start: whoever runs in the background has it ignored, and so have its children."""
+    """Restore the handling of Ctrl-C: background processes and their children ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def forks(request: pytest.FixtureRequest) -> None:
-    """Have the fork server run for tests that start commands."""
+    """Start the fork server for tests that run commands."""
     if request.node.get_closest_marker("process"):
         forked_commands.ensure_running()
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command in this process."""
+    """Run the command in this process."""
 
     def call(*arguments: str | Path) -> Outcome:
         with pytest.raises(SystemExit) as exit_:
@@ -52,7 +52,7 @@ def text_file(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
-    """One that may be stopped without harm to other tests."""
+    """A server that a test may stop."""
     try:
         with running_postgres() as server:
             yield server
@@ -62,7 +62,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real browser, for no longer than a module: others have event loops, and it has one that runs."""
+    """A real browser for one module: it has a running event loop, which others must not meet."""
     try:
         with running_browser() as found:
             yield found
@@ -72,6 +72,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardGateway]:
-    """A gateway with work that pages show; tests may look at it, and ask for no more."""
+    """A gateway with traffic; tests may read its pages, but send no requests."""
     with gateway_with_traffic(tmp_path_factory.mktemp("shown")) as found:
         yield found

@@ -1,6 +1,6 @@
-"""Which test shows that a setting, or a variable of the environment, has an effect.
+"""Tests that show the effect of each setting and environment variable.
 
-A test changes one setting of a gateway or a command and sees the difference on the wire, in a response or in
+Such a test changes one setting of a gateway or a command and observes the difference in requests, responses or
 the store. `tests/e2e/test_setting_tests.py` fails if a setting is missing here.
 """
 
@@ -205,7 +205,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "upstreams": _UPSTREAMS["api"],
     **{f"upstreams.*.{key}": test for key, test in _UPSTREAMS.items()},
 }
-"""By the setting's path, as the golden file has it: the file of its test in this folder, and the test."""
+"""Test file in this folder and test of each setting, by its path in the golden file."""
 
 _KEYS = ("ANTHROPIC", "OPENAI", "OPENROUTER", "DEEPSEEK", "NVIDIA", "GEMINI")
 _SENT = (_SERVER, "test_variables_of_the_environment_change_what_is_sent")
@@ -230,7 +230,7 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "TIME_AWARENESS": _TAKEN,
     "TIME_FORMAT": _SENT,
 }
-"""The same for variables of the environment."""
+"""The same for environment variables."""
 
 OF_THE_SYSTEM = frozenset(("COLUMNS", "HOME", "NO_COLOR", "TERM", "XDG_DATA_HOME"))
-"""Variables that every program on a terminal follows; they are no settings of Foveate's."""
+"""Variables that every terminal program follows; not settings of Foveate."""

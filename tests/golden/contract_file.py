@@ -15,18 +15,16 @@ REGENERATE = ".venv/bin/python tools/contracts.py"
 
 
 def load() -> dict[str, dict[str, str]]:
-    """Read the golden file."""
     loaded: dict[str, dict[str, str]] = json.loads(GOLDEN.read_text(encoding="utf-8"))
     return loaded
 
 
 def save(contracts: Contracts) -> None:
-    """Write the golden file."""
     GOLDEN.write_text(text(contracts), encoding="utf-8")
 
 
 def text(contracts: Contracts) -> str:
-    """Contracts as the golden file has them: sorted, one item a line."""
+    """Format contracts as in the golden file: sorted, one item a line."""
     return json.dumps(contracts, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -51,7 +51,7 @@ def contracts() -> dict[str, dict[str, str]]:
 
 
 def commands(command: Any, above: Any = None, name: str = "foveate") -> Iterator[tuple[str, str]]:
-    """Every command with its arguments and options, down the tree."""
+    """List every command with its arguments and options, recursively."""
     context = command.make_context(name, [], parent=above, resilient_parsing=True)
     below: Mapping[str, Any] = getattr(command, "commands", {})
     kind = "group of commands" if below else "command"
@@ -95,7 +95,7 @@ def _parameter(parameter: Any) -> str:
 
 
 def error_codes() -> Iterator[tuple[str, str]]:
-    """Every error by its code: its class, its parent, and what a command or the gateway makes of it."""
+    """List every error code: its class, its parent, its exit code and its HTTP status."""
     for name, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, errors.FoveateError):
             error = _made(kind)
@@ -114,7 +114,7 @@ def error_codes() -> Iterator[tuple[str, str]]:
 
 
 def body_error_codes() -> Iterator[tuple[str, str]]:
-    """The errors of bodies that are not read to their end, by their codes in logs and metrics."""
+    """List the errors of bodies that are not read to their end, by their codes in logs and metrics."""
     for kind in BodyRejected.__subclasses__():
         error = _made(kind)
         retry = "may be retried" if error.may_retry else "not retried"
@@ -135,7 +135,7 @@ _SAMPLES: Mapping[object, object] = {
 
 
 def _made(kind: type[Failure]) -> Failure:
-    """An error of a class, made with any arguments that fit its constructor."""
+    """Create an error with any arguments that fit its constructor."""
     if kind.__init__ is Exception.__init__:
         return kind("x")
     given = inspect.signature(kind).parameters.values()
@@ -145,7 +145,7 @@ def _made(kind: type[Failure]) -> Failure:
 
 
 def list_exit_codes() -> dict[str, str]:
-    """What commands end with, by number, and what a failed answer of `foveate chat` ends it with."""
+    """List the exit codes of commands, and those of failed answers of `foveate chat`."""
     constants = {name: code for name, code in vars(exit_codes).items() if re.fullmatch("[A-Z][A-Z_]*", name)}
     found = {str(code): name.lower().replace("_", " ") for name, code in constants.items()}
     chat = {
@@ -159,7 +159,7 @@ def list_exit_codes() -> dict[str, str]:
 
 
 def benchmarks() -> Iterator[tuple[str, str]]:
-    """Every benchmark with its options, and the names of its figures."""
+    """List every benchmark with its options and the names of its figures."""
     for name, benchmark in discover().items():
         yield name, f"benchmark, options {', '.join(benchmark.options) or 'none'}"
         yield from ((f"{name}: {figure}", "figure") for figure in benchmark.figures)

@@ -1,7 +1,7 @@
-"""Contracts that show only when something runs: JSON of commands, exit codes, refusals, response headers.
+"""Contracts that show only at run time: JSON of commands, exit codes, error responses, response headers.
 
-Run as a module it prints them. `contracts` does that in a process of its own, whose environment and working
-folder depend on nothing outside.
+As a module, it prints them. `contracts` runs it in a process of its own, whose environment and working folder
+depend on nothing outside.
 """
 
 import asyncio
@@ -55,28 +55,28 @@ def contracts() -> dict[str, dict[str, str]]:
 
 
 class Runs:
-    """Runs commands, and keeps what they print as JSON and what they end with."""
+    """Runs commands, and records their JSON and their exit codes."""
 
     def __init__(self) -> None:
         self._documents: dict[str, list[object]] = {}
         self.exit_codes: dict[str, str] = {}
 
     def add(self, name: str, document: Any) -> None:
-        """Keep a document by what printed it; an error looks the same whichever command fails."""
+        """Record a document by its source; an error looks the same whichever command fails."""
         is_error = set(document) == {"error"} and name.startswith("foveate")
         self._documents.setdefault("foveate, any command that fails" if is_error else name, []).append(document)
 
     def run(self, command: str, *arguments: str | Path, kind: str = "", case: str = "") -> None:
-        """Run a command with `--json`, in this process.
+        """Run a command with `--json` in this process.
 
-        `kind` tells apart different documents of one command, `case` only its exit codes.
+        `kind` distinguishes different documents of one command, `case` only its exit codes.
         """
         given = [*command.split(), *map(str, arguments), "--json"]
         result = CliRunner().invoke(app, given, catch_exceptions=False)
         self._keep(f"foveate {command}", result.stdout, result.exit_code, kind, case)
 
     def spawn(self, command: str, *arguments: str, kind: str = "", case: str = "", said: str = "") -> None:
-        """Run a command with `--json` in a process of its own, with something on standard input."""
+        """Run a command with `--json` in a process of its own, with standard input."""
         given = [*forked_commands.COMMAND, command, *arguments, "--json"]
         finished = subprocess.run(given, input=said, capture_output=True, text=True, check=False)
         self._keep(f"foveate {command}", finished.stdout, finished.returncode, kind, case)
@@ -89,7 +89,7 @@ class Runs:
         self.exit_codes[", ".join(filter(None, (name, kind, case)))] = str(code)
 
     def keys(self) -> dict[str, str]:
-        """The keys of all documents, by what printed them."""
+        """Return the keys of all documents by their source."""
         return {
             f"{name}: {path}": kind
             for name, documents in self._documents.items()
@@ -97,7 +97,7 @@ class Runs:
         }
 
     def untold(self) -> list[str]:
-        """The commands that take `--json` and were not run."""
+        """Return the commands with `--json` that were not run."""
         told = " ".join(f"{name}," for name in self._documents)
         return [name for name in _commands_with_json(typer.main.get_command(app)) if f"{name}," not in told]
 
@@ -109,7 +109,7 @@ def _commands_with_json(command: Any, name: str = "foveate") -> list[str]:
 
 
 def run_all(folder: Path) -> dict[str, dict[str, str]]:
-    """Run every command that prints JSON; `folder` is the working folder and holds all data."""
+    """Run every command that prints JSON; `folder` is the working folder and has all data."""
     runs = Runs()
     forked_commands.ensure_running()
     _run_offline(runs, folder)
@@ -123,7 +123,7 @@ def run_all(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def _run_offline(runs: Runs, folder: Path) -> None:
-    """What needs neither a store nor a server."""
+    """Run what needs neither a store nor a server."""
     request, sections = EXAMPLES / "request.json", EXAMPLES / "sections.yaml"
     runs.run("count", request)
     runs.run("count", "--request", request, case="request")
@@ -164,11 +164,11 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     runs.run("replay", folder / "broken.jsonl", folder / "first.yaml", case="unreadable file")
     runs.run("demo", "--session", folder / "short.jsonl")
     runs.run("doctor", "--offline")
-    del runs.exit_codes["foveate doctor"]  # whether something is wrong depends on the machine
+    del runs.exit_codes["foveate doctor"]  # the result depends on the machine
 
 
 def _run_on_store(runs: Runs, folder: Path) -> None:
-    """What reads the store; the commands that change it come last."""
+    """Run what reads the store; commands that change it come last."""
     bodies = EXAMPLES / "cache" / "first.json", EXAMPLES / "cache" / "second.json"
     asyncio.run(fill(f"sqlite:///{folder}/foveate.sqlite", bodies))
     caps = ("scope: day, dollars: 2", "scope: agent, agent: ana, dollars: 1", "scope: session, dollars: 1")
@@ -205,7 +205,7 @@ def _run_on_store(runs: Runs, folder: Path) -> None:
 
 
 def _run_servers(runs: Runs, folder: Path, sandbox: RunningSandbox) -> Gateway:
-    """`foveate sandbox` and `foveate serve`, each until Ctrl-C."""
+    """Run `foveate sandbox` and `foveate serve` until Ctrl-C."""
     with subprocess.Popen(
         [*forked_commands.COMMAND, "sandbox", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""What clients of a real gateway get: its own pages, its refusals in both providers' formats, its headers."""
+"""Contracts of a running gateway: its own pages, error responses in both formats, and headers."""
 
 import http.client
 import json
@@ -33,7 +33,7 @@ cost:
 
 @dataclass
 class Gateway:
-    """What was seen of a gateway: JSON documents by where they are from, codes of refusals, own headers."""
+    """Observed contracts: JSON documents by source, codes of error responses, own headers."""
 
     documents: dict[str, list[object]] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Gateway:
 
 
 def running_gateway(folder: Path, upstream_url: str) -> Gateway:
-    """Run a gateway, have it answer and refuse, and end it as Ctrl-C does."""
+    """Run a gateway, make it respond and reject, and stop it with Ctrl-C."""
     seen = Gateway()
     write_config(folder / "foveate.yaml", upstream_url, CONFIGURATION)
     with gateway_process(folder, OPENAI_API_KEY=KEY) as served:
@@ -71,8 +71,6 @@ def _health_with_wrong_configuration(served: GatewayProcess) -> object:
 
 
 class Answer:
-    """What a client got."""
-
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self.status = answer.status
         self.headers = {name.lower(): value for name, value in answer.getheaders()}
@@ -97,7 +95,7 @@ def _ask(
 
 
 def _answers(served: GatewayProcess) -> list[tuple[str, Answer]]:
-    """An answer, a count that the gateway makes itself, and every refusal that a client can bring about."""
+    """Return a response, a token count by the gateway, and every error response that clients can cause."""
     found: list[tuple[str, Answer]] = []
 
     def ask(path: str, model: str, text: str = "Hello!", more: str = "", **headers: str) -> None:
@@ -123,7 +121,7 @@ def _answers(served: GatewayProcess) -> list[tuple[str, Answer]]:
 
 
 def _refusals(answers: list[Answer], log: str) -> dict[str, str]:
-    """The status that goes with each code in the log, and whether clients are told to try again."""
+    """Return the status of each code in the log, and whether clients are told to retry."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     codes = {line["id"]: line["refused"] for line in lines if line.get("refused")}
     found: dict[str, str] = {}

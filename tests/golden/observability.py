@@ -1,4 +1,4 @@
-"""What a gateway tells of itself: metrics, OpenTelemetry, and the keys of its log."""
+"""Metrics, OpenTelemetry and log keys of a gateway."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from tests.support.scenarios.finished_exchanges import MARK, ended
 
 
 def metrics() -> dict[str, str]:
-    """Every metric: its type, its labels, and the buckets of a histogram."""
+    """List every metric: its type, its labels, and the buckets of a histogram."""
     return {
         one.name: f"{one.kind} {{{', '.join(one.labels)}}}"
         + (f" buckets {', '.join(map(str, one.buckets))}" if one.buckets else "")
@@ -35,7 +35,7 @@ def metrics() -> dict[str, str]:
 
 
 async def telemetry() -> dict[str, str]:
-    """OpenTelemetry: metrics and attributes, as exporters in memory see two calls, one of which failed."""
+    """List OpenTelemetry metrics and attributes, as in-memory exporters see two calls, one of which failed."""
     spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracing = TracerProvider()
     tracing.add_span_processor(SimpleSpanProcessor(spans))
@@ -65,11 +65,11 @@ async def telemetry() -> dict[str, str]:
 
 
 async def _send_nothing(_: object) -> None:
-    """Nobody reads what is sent."""
+    pass
 
 
 def log_keys() -> dict[str, str]:
-    """The keys of JSON log lines: of a request that ended, and of anything else that is logged."""
+    """List the keys of JSON log lines: of finished requests, and of all other lines."""
     request = AccessRecord(
         at=0.0,
         id="r",

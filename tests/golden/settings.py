@@ -1,4 +1,4 @@
-"""Every key that a file of Foveate's can have: the configuration, budgets, sections and sandbox scripts."""
+"""Every key of configuration files, budgets, section files and sandbox scripts."""
 
 import inspect
 import json
@@ -26,7 +26,7 @@ _NOT_CONTRACT = ("title", "description", "default")
 
 
 def settings() -> Described:
-    """Each key by its path, with its type, its limits and its default; `[]` is a list, `*` any name."""
+    """List each key by its path, with its type, limits and default; `[]` is a list, `*` any name."""
     schema = Settings.model_json_schema()
     yield from _keys("", schema, schema["$defs"], Settings().model_dump(mode="json"))
     yield from _cost_keys()
@@ -37,7 +37,7 @@ def settings() -> Described:
 
 
 def _keys(path: str, schema: Mapping[str, Any], models: Mapping[str, Any], default: object) -> Described:
-    """The keys below a place of a JSON schema; `default` is what holds there if a file says nothing."""
+    """List the keys below a place of a JSON schema; `default` applies if a file sets nothing."""
     options = [_resolved(option, models) for option in schema.get("anyOf", [schema])]
     model = next((option for option in options if "properties" in option), None)
     if model is None:
@@ -62,7 +62,7 @@ def _resolved(schema: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[s
 
 
 def _described(schema: Mapping[str, Any], default: object) -> str:
-    """The type and limits of a value, as JSON schema says them; names of classes are left out."""
+    """Describe the type and limits of a value by its JSON schema, without class names."""
     said = json.dumps(_without_names(schema), sort_keys=True, ensure_ascii=False)
     ends = "required" if default is _REQUIRED else f"default {json.dumps(default)}"
     return f"{said}, {ends}"
@@ -76,7 +76,7 @@ def _without_names(schema: Any) -> Any:
 
 
 def _cost_keys() -> Described:
-    """What stands under `cost`, which is read by code of its own."""
+    """List the keys below `cost`, which has a parser of its own."""
     yield "cost", f"mapping of {', '.join(COST_KEYS)}"
     yield "cost.min_output_tokens", f"int, default {CostOptions().min_output_tokens}"
     yield "cost.allow_fields", f"list of str, default {list(CostOptions().allow_fields)}"
@@ -86,7 +86,7 @@ def _cost_keys() -> Described:
 
 
 def _budget_keys() -> Described:
-    """Budgets, also those under `agents[].sections.limits`, and the sections of `foveate assemble`."""
+    """List the keys of budgets, also below `agents[].sections.limits`, and of section files."""
     yield from _fields("budget: ", _BUDGET_KEYS, Budget)
     yield from _fields("budget: sections.*", _RULE_KEYS, SectionRule)
     yield from _fields("sections: []", _SECTION_KEYS, Section)
@@ -96,7 +96,7 @@ def _budget_keys() -> Described:
 
 
 def _fields(path: str, keys: Iterable[str], *kinds: type) -> Described:
-    """Keys of a mapping that becomes an object of one of `kinds`, as its constructor takes them."""
+    """List the keys of a mapping that becomes an object of one of `kinds`."""
     taken = {name: one for kind in reversed(kinds) for name, one in inspect.signature(kind).parameters.items()}
     for key in keys:
         dot = "" if path.endswith(" ") else "."

@@ -9,7 +9,7 @@ _TYPES = {bool: "boolean", int: "number", float: "number", str: "text", type(Non
 
 @dataclass
 class _Shape:
-    """What was seen at one place, over all values that stood there."""
+    """What was observed at one path, over all values."""
 
     seen: int = 0
     types: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Signatures of a package's public names, in a spelling that does not depend on where a class is defined."""
+"""Signatures of a package's public names, independent of the modules that define them."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ _MODULES = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 
 
 def signatures(package: ModuleType) -> Iterator[tuple[str, str]]:
-    """Every name in `__all__`: functions with their signatures, classes with what can be read and called."""
+    """List every name in `__all__`: signatures of functions, members of classes."""
     for name in package.__all__:
         found = getattr(package, name)
         if inspect.isclass(found):
@@ -22,7 +22,6 @@ def signatures(package: ModuleType) -> Iterator[tuple[str, str]]:
 
 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
-    """The public attributes and methods of a class."""
     annotations: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         annotations |= inspect.get_annotations(base)
@@ -43,7 +42,6 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def signature(found: Any) -> str:
-    """The signature of a function or class."""
     signature = inspect.signature(found)
     parts: list[str] = []
     for parameter in signature.parameters.values():
@@ -56,7 +54,7 @@ def signature(found: Any) -> str:
 
 
 def parameter_text(parameter: inspect.Parameter) -> str:
-    """The type of a parameter and its default, without its name."""
+    """Format the type and default of a parameter, without its name."""
     said = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
     return said if parameter.default is parameter.empty else f"{said} = {_default(parameter.default)}"
 
@@ -66,6 +64,6 @@ def _default(value: object) -> str:
 
 
 def _type(annotation: object) -> str:
-    """An annotation without the modules that its names come from."""
+    """Format an annotation without module names."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return _MODULES.sub("", text.replace("'", ""))

@@ -1,4 +1,4 @@
-"""Names that the code mentions as texts: headers of Foveate's own and variables of the environment."""
+"""Names that the code uses as strings: its own headers and environment variables."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ SOURCE = Path(foveate.__file__).parent
 
 
 def _nodes(mentions: str) -> Iterator[tuple[str, list[ast.AST]]]:
-    """The syntax nodes of each module whose text has a match for `mentions`, by the module's name."""
+    """Yield the syntax nodes of each module whose text matches `mentions`."""
     for path in sorted(SOURCE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if re.search(mentions, text):
@@ -22,7 +22,7 @@ def _nodes(mentions: str) -> Iterator[tuple[str, list[ast.AST]]]:
 
 
 def _constants(nodes: list[ast.AST]) -> Iterator[str]:
-    """Every text in the code but docstrings."""
+    """Yield every string in the code except docstrings."""
     statements = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if isinstance(node, ast.Constant) and id(node) not in statements:
@@ -36,7 +36,7 @@ _HEADER = r"x-foveate-[a-z-]*"
 
 
 def headers() -> dict[str, str]:
-    """Every header of Foveate's own that the code names; one that ends in `*` is a prefix."""
+    """List every header of Foveate that the code names; one that ends in `*` is a prefix."""
     found = {
         name for _, nodes in _nodes(_HEADER) for text in _constants(nodes) for name in re.findall(_HEADER, text)
     }
@@ -44,12 +44,12 @@ def headers() -> dict[str, str]:
 
 
 _ENVIRONMENT = r"\b(environ|environment)\b"
-# Read through tables of names, so that no look-up in the environment names them.
+# Looked up through tables of names.
 _INDIRECT_VARIABLE = r"\b(CONTEXT|DEADLINE|FOVEATE|TIME)(_[A-Z]+)+|[A-Z]+_API_KEY\b"
 
 
 def environment_variables() -> dict[str, str]:
-    """Every variable that the code looks up by name."""
+    """List every variable that the code looks up by name."""
     found = set(DEFAULT_KEY_VARIABLES.values())
     for module, nodes in _nodes(f"{_ENVIRONMENT}|{_INDIRECT_VARIABLE}"):
         found.update(text for text in _constants(nodes) if re.fullmatch(_INDIRECT_VARIABLE, text))
@@ -63,7 +63,7 @@ def environment_variables() -> dict[str, str]:
 
 
 def _looked_up(node: ast.AST) -> ast.expr | None:
-    """What is looked up in an environment at a node, if anything."""
+    """Return the variable that a node looks up, if any."""
     match node:
         case ast.Call(func=ast.Attribute(value=where, attr="get"), args=[name, *_]):
             pass
@@ -77,7 +77,7 @@ def _looked_up(node: ast.AST) -> ast.expr | None:
 
 
 def _module_constant(module: str, nodes: list[ast.AST], constant: str) -> str:
-    """The value of a name in a module, also if a function in it imports the name."""
+    """Return the value of a name in a module, also if a function imports it."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:

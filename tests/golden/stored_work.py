@@ -1,4 +1,4 @@
-"""A store in which every kind of row has every field filled in at least once, and left out if it can be."""
+"""A store with rows of every kind, with each field set at least once, and unset if possible."""
 
 import time
 from dataclasses import replace
@@ -36,7 +36,7 @@ UNDONE = replace(COMPACTION, id="undone", boundary=b"7" * 16, undone_at=500.0, c
 
 
 async def fill(url: str, bodies: tuple[Path, Path]) -> None:
-    """Fill a store; `bodies` are two requests that were kept, the second of which broke the cache."""
+    """Fill a store; `bodies` are two archived requests, the second of which misses the cache."""
     now = time.time()
     calls = [structs.replace(CALL, id=id_, at=now) for id_ in ("call-1", "call-2", "call-3")]
     entries = [

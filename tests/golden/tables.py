@@ -15,7 +15,7 @@ _POSTGRESQL: Any = dialect
 
 
 def tables() -> dict[str, str]:
-    """Tables, columns and indexes of a SQLite store that was really migrated, with PostgreSQL's types."""
+    """List tables, columns and indexes of a migrated SQLite store, with PostgreSQL's types."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/store.sqlite"
 

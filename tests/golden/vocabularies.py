@@ -1,4 +1,4 @@
-"""Words that users write and read: policies, outcomes, backends and other names with a fixed list."""
+"""Fixed lists of names that users read and write: policies, outcomes, backends and others."""
 
 import pkgutil
 from collections.abc import Iterable
@@ -77,13 +77,13 @@ NAMES: dict[str, Iterable[str]] = {
 
 
 def vocabularies() -> dict[str, str]:
-    """Each word with the list it belongs to: `compaction outcome: ok`."""
+    """List each name with its list: `compaction outcome: ok`."""
     lists = {**NAMES, "request step": _request_steps()}
     return {f"{name}: {word}": "name" for name, words in lists.items() for word in words}
 
 
 def _request_steps() -> set[str]:
-    """The names of the engine's steps, which metrics and logs tell."""
+    """Return the names of the engine's steps in metrics and logs."""
     modules = [
         import_module(found.name)
         for found in pkgutil.walk_packages(foveate.engine.__path__, f"{foveate.engine.__name__}.")

@@ -121,7 +121,7 @@ def _count_request(options: "CounterOptions", body: bytes, model: str | None, *,
 
     request = with_model(formats.parse_request(body), model)
     if options.uses_network:
-        counted = _count_with_server(options, lambda cascade: cascade.count_request(request))
+        counted = _count_with_server(options, lambda fallback: fallback.count_request(request))
     else:
         with console.show_progress("counting"):
             counted = _offline_counter(options, request.model).count_request(request)
@@ -135,11 +135,11 @@ def _count_request(options: "CounterOptions", body: bytes, model: str | None, *,
 def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model: str, *, as_json: bool) -> None:
     from foveate.tokens import RequestCount, sum_counts
 
-    async def ask(cascade: "FallbackCounter") -> "RequestCount":
-        return sum_counts(model, [(name, await cascade.count_text(text, model)) for name, text in texts])
+    async def count(fallback: "FallbackCounter") -> "RequestCount":
+        return sum_counts(model, [(name, await fallback.count_text(text, model)) for name, text in texts])
 
     if options.uses_network:
-        counted = _count_with_server(options, ask)
+        counted = _count_with_server(options, count)
     else:
         with console.show_progress("counting"):
             counter = _offline_counter(options, model)
@@ -169,12 +169,12 @@ def _count_with_server(
 
     endpoints = EndpointRegistry()
 
-    async def counting() -> "RequestCount":
-        async with ConnectedCounter(options, endpoints) as cascade:
-            return await count(cascade)
+    async def run() -> "RequestCount":
+        async with ConnectedCounter(options, endpoints) as fallback:
+            return await count(fallback)
 
     with console.show_progress("counting"):
-        counted = asyncio.run(counting())
+        counted = asyncio.run(run())
     for failure in endpoints.last_errors.values():
         console.print_note(f"{failure}; counted here instead")
     return counted

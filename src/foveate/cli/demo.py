@@ -99,7 +99,7 @@ def _show_progress(requests: int) -> Iterator[Callable[[int], None]]:
 
     columns = console.display_for(sys.stderr).columns
 
-    def told(done: int) -> None:
+    def report_progress(done: int) -> None:
         variant, total = _VARIANTS[min((done - 1) // requests, len(_VARIANTS) - 1)], requests * len(_VARIANTS)
         line = f"foveate: replaying {variant}, request {done} of {total}"
         # A line longer than the terminal would wrap, and could not be overwritten.
@@ -107,7 +107,7 @@ def _show_progress(requests: int) -> Iterator[Callable[[int], None]]:
         sys.stderr.flush()
 
     try:
-        yield told
+        yield report_progress
     finally:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

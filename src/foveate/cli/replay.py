@@ -344,9 +344,9 @@ def _show_progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=size_bytes)
 
-        def told(done_bytes: int) -> None:
+        def report_progress(done_bytes: int) -> None:
             progress.advance(task, done_bytes)
             progress.refresh()
 
         progress.refresh()
-        yield told
+        yield report_progress

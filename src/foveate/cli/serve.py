@@ -112,14 +112,14 @@ def _serve(config: Path | None, flags: "ServeFlags", *, as_json: bool) -> None:
     with _listen(server.host, server.port) as listener:
         status = describe_gateway(socket_url(listener), config_now, config=live_config.path, local=flags.local)
 
-        def tell() -> None:
+        def print_started() -> None:
             if as_json:
                 console.print_object(asdict(status))
             else:
                 console.print_text("\n".join(started_screen(status, console.display_for(sys.stdout))))
 
         if server.workers == 1:
-            serve(listener, live_config, environment, on_ready=tell)
+            serve(listener, live_config, environment, on_ready=print_started)
         else:
             bound = replace(flags, host=server.host, port=server.port)  # even if the file changes later
             order = WorkerOrder(
@@ -128,7 +128,7 @@ def _serve(config: Path | None, flags: "ServeFlags", *, as_json: bool) -> None:
                 default_paths=tuple(map(str, search_paths)),
                 flags=bound,
             )
-            _serve_with_workers(listener, order, live_config, tell)
+            _serve_with_workers(listener, order, live_config, print_started)
 
 
 def _serve_with_workers(
@@ -140,7 +140,7 @@ def _serve_with_workers(
     from foveate.gateway.observability import access_log, worker_metrics
     from foveate.gateway.server.supervisor import run_workers
 
-    def held() -> bytes | None:
+    def current_config_text() -> bytes | None:
         access_log.apply_settings(live_config.current().value.settings.server)
         return live_config.text
 
@@ -156,7 +156,7 @@ def _serve_with_workers(
             grace_seconds=server.grace_seconds,
             on_ready=ready,
             on_exit=lambda pid: worker_metrics.mark_worker_dead(pid, folder),
-            last_valid=held,
+            last_valid=current_config_text,
         )
     finally:
         worker_metrics.remove_folder(folder)

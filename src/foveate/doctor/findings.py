@@ -41,7 +41,7 @@ def failed_finding(check: str, message: str, advice: str, name: str = "") -> Fin
 async def run_checks(checks: Iterable[tuple[str, Check]], *, limit_seconds: float) -> list[Finding]:
     """Run checks concurrently. A check that fails or takes too long becomes a finding itself."""
 
-    async def one(name: str, check: Check) -> Sequence[Finding]:
+    async def run_check(name: str, check: Check) -> Sequence[Finding]:
         try:
             async with asyncio.timeout(limit_seconds):
                 return await check()
@@ -58,7 +58,7 @@ async def run_checks(checks: Iterable[tuple[str, Check]], *, limit_seconds: floa
                 )
             ]
 
-    found = await asyncio.gather(*(one(name, check) for name, check in checks))
+    found = await asyncio.gather(*(run_check(name, check) for name, check in checks))
     return [finding for findings in found for finding in findings]
 
 

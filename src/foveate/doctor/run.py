@@ -39,13 +39,13 @@ async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Findi
     settings, now = config_now.settings, time()
     store_results: list[StoreCheck] = []
 
-    async def store() -> Sequence[Finding]:
+    async def run_store_check() -> Sequence[Finding]:
         store_results.append(
             await threads.run(lambda: check_store(settings.store.url or default_url(), now=now))
         )
         return store_results[0].findings
 
-    store_findings = await run_checks([("store", store)], limit_seconds=_LIMIT_SECONDS)
+    store_findings = await run_checks([("store", run_store_check)], limit_seconds=_LIMIT_SECONDS)
     upstreams = config_now.gateway.routing.upstreams
     models = here.collect_models(settings, store_results[0].models if store_results else (), upstreams)
     is_counted = settings.context_optimization.token_counter.enabled
@@ -174,7 +174,7 @@ def _upstream_checks(
 ) -> list[tuple[str, Check]]:
     """Return a check for each upstream that is configured, has a key, or is a default one."""
 
-    def check_of(upstream: Upstream, *, is_named: bool) -> Check:
+    def make_check(upstream: Upstream, *, is_named: bool) -> Check:
         upstream_models = [model for model, provider in models.items() if provider == upstream.provider]
 
         async def check() -> Sequence[Finding]:
@@ -186,6 +186,6 @@ def _upstream_checks(
         return check
 
     return [
-        (f"{upstream_checks.CHECK} {upstream.name}", check_of(upstream, is_named=is_named))
+        (f"{upstream_checks.CHECK} {upstream.name}", make_check(upstream, is_named=is_named))
         for upstream, is_named in upstream_checks.select_upstreams(settings, upstreams)
     ]

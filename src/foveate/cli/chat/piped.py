@@ -36,8 +36,8 @@ async def read_lines(stream: TextIO) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | UnreadableInput | None] = asyncio.Queue()
 
-    def read_on() -> None:
-        """Not by the stream itself, whose lock nobody could have at the end of the process."""
+    def read_stream() -> None:
+        """Read the file descriptor: the lock of the stream object could block the exit of the process."""
         partial_line, end = b"", None
         with suppress(RuntimeError):  # the event loop is closed
             try:
@@ -50,7 +50,7 @@ async def read_lines(stream: TextIO) -> AsyncIterator[str]:
             loop.call_soon_threadsafe(queue.put_nowait, partial_line)
             loop.call_soon_threadsafe(queue.put_nowait, end)
 
-    Thread(target=read_on, daemon=True).start()
+    Thread(target=read_stream, daemon=True).start()
     while isinstance(line := await queue.get(), bytes):
         yield line.decode("utf-8", "replace")
     if line is not None:
