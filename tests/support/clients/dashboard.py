@@ -1,4 +1,4 @@
-"""Pages looked at as a browser would, over a real store and a configuration in a file."""
+"""A client of the web pages, over a real store and a configuration in a file."""
 
 import html
 import re
@@ -20,9 +20,9 @@ from foveate.web.viewer import ADMIN, Viewer, set_viewer
 from tests.support.stores.templates import ensure_store
 
 NOW = 1_794_000_000.0
-WELL = HealthStatus(version="1", store="store.sqlite")
+HEALTHY = HealthStatus(version="1", store="store.sqlite")
 BUSY = "long to be read"
-"""What a page says of files that it does not wait for."""
+"""Text of a page that does not wait for slow files."""
 _TRIES = 30
 
 
@@ -37,8 +37,8 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Looking:
-    """A page that can be asked for, its store, the file of its configuration, and the clock of its sources."""
+class Dashboard:
+    """A client of the pages, their store, the file of their configuration, and the clock of their sources."""
 
     client: httpx.AsyncClient
     store: Store
@@ -46,42 +46,42 @@ class Looking:
     clock: Clock
 
     async def page(self, address: str, status: int = 200) -> str:
-        """The HTML of a page; asked for again where a machine that is busy takes long for its files."""
+        """Return the HTML of a page. Retries if a busy machine reads its files slowly."""
         for _ in range(_TRIES):
-            answer = await self.client.get(address)
-            if BUSY not in answer.text:
+            response = await self.client.get(address)
+            if BUSY not in response.text:
                 break
-        assert answer.status_code == status, answer.text
-        return answer.text
+        assert response.status_code == status, response.text
+        return response.text
 
     async def text(self, address: str, status: int = 200) -> str:
-        """What can be read on a page, without its markup."""
-        return read(await self.page(address, status))
+        """Return the text of a page, without its markup."""
+        return page_to_text(await self.page(address, status))
 
 
 @asynccontextmanager
-async def looking(
+async def open_dashboard(
     folder: Path,
     text: str = "# all by default\n",
     *,
-    vitals: HealthStatus = WELL,
+    health_status: HealthStatus = HEALTHY,
     samples: Sequence[Sample] = (),
-    made: Callable[[Clock], SectionSources] = SectionSources,
+    make_sources: Callable[[Clock], SectionSources] = SectionSources,
     viewer: Viewer = ADMIN,
     **environment: str,
-) -> AsyncIterator[Looking]:
-    """Pages over a configuration and a gateway that is as `vitals` and `samples` say, until the block ends.
+) -> AsyncIterator[Dashboard]:
+    """Open the pages of a gateway with this configuration, `health_status` and metrics.
 
-    Files are read by the sources that are `made`.
+    `make_sources` creates the sources that read files.
     """
     file = folder / "foveate.yaml"
     file.write_text(text, encoding="utf-8")
     live = load_live_config(file, environment)
     clock = Clock()
-    sources = made(clock)
+    sources = make_sources(clock)
 
     async def health() -> dict[str, object]:
-        return health_to_json(vitals)
+        return health_to_json(health_status)
 
     async with await open_store(ensure_store(folder / "store.sqlite")) as store:
         pages = build_web_ui(
@@ -97,18 +97,18 @@ async def looking(
         )
 
         async def page(scope: Scope, receive: Receive, send: Send) -> None:
-            live.check_next_time()  # however soon a test asks after it has changed the file
+            live.check_next_time()  # a test may change the file and load a page at once
             await pages["/"](set_viewer(scope, viewer), receive, send)
 
         transport = httpx.ASGITransport(page)
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8090") as client:
-                yield Looking(client, store, file, clock)
+                yield Dashboard(client, store, file, clock)
         finally:
             sources.close()
 
 
-def read(page: str) -> str:
-    """What can be read on a page, with one blank between words."""
+def page_to_text(page: str) -> str:
+    """Return the text of a page, with one blank between words."""
     main = page[page.index("<main") : page.index("</main>")]
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main.replace("<wbr>", ""))).split())

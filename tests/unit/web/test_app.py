@@ -9,7 +9,7 @@ import pytest
 
 from foveate.gateway.observability.health import HealthStatus
 from foveate.web.app import asset_url, load_assets
-from tests.support.clients.dashboard import looking
+from tests.support.clients.dashboard import open_dashboard
 
 
 class BrokenStatus(HealthStatus):
@@ -23,7 +23,7 @@ class BrokenStatus(HealthStatus):
 async def test_an_internal_error_is_shown_as_a_page_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with looking(tmp_path, vitals=BrokenStatus(version="1")) as at:
+    async with open_dashboard(tmp_path, health_status=BrokenStatus(version="1")) as at:
         text = await at.text("/", 500)
 
         assert "This is a fault of Foveate's own, and the gateway's log has it." in text
@@ -33,7 +33,7 @@ async def test_an_internal_error_is_shown_as_a_page_and_logged(
 
 
 async def test_a_page_reports_an_unavailable_store_and_recovers(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         await at.store.close()
         page = await at.page("/-/sessions", 503)
 
@@ -42,7 +42,7 @@ async def test_a_page_reports_an_unavailable_store_and_recovers(tmp_path: Path) 
 
 
 async def test_a_pages_digest_changes_with_its_content(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         before = _page_digest(await at.page("/-/sessions"))
         assert before == _page_digest(await at.page("/-/configuration"))
 
@@ -52,7 +52,7 @@ async def test_a_pages_digest_changes_with_its_content(tmp_path: Path) -> None:
 
 
 async def test_a_head_request_for_events_ends(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at, asyncio.timeout(10):
+    async with open_dashboard(tmp_path) as at, asyncio.timeout(10):
         answer = await at.client.head("/-/events")
 
         assert answer.status_code == 200
@@ -62,7 +62,7 @@ async def test_a_head_request_for_events_ends(tmp_path: Path) -> None:
 async def test_a_static_file_is_cached_forever_only_with_its_digest(
     tmp_path: Path,
 ) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         for name, asset in load_assets().items():
             names = await at.client.get(asset_url(name), headers={"accept-encoding": "gzip"})
             assert names.content == asset.plain
@@ -78,7 +78,7 @@ async def test_a_static_file_is_cached_forever_only_with_its_digest(
 
 
 async def test_only_pages_with_a_chart_load_the_chart_library(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         for path in ("/", "/-/sessions", "/-/configuration"):
             page = await at.page(path)
             assert (asset_url("chart.js") in page) == ('<figure class="chart"' in page)

@@ -13,7 +13,7 @@ from foveate.cost.ledger import Call, Category, Charge
 from foveate.engine.sections.sources import SectionSources
 from foveate.model import CacheUsage, Usage
 from foveate.store import Store
-from tests.support.clients.dashboard import BUSY, NOW, looking
+from tests.support.clients.dashboard import BUSY, NOW, open_dashboard
 from tests.support.stores.ledger_records import settle_one
 
 PATH = "/-/agents"
@@ -42,7 +42,7 @@ async def record_call(
 async def test_configured_and_active_agents_are_listed_by_cost(
     tmp_path: Path,
 ) -> None:
-    async with looking(tmp_path, "agents: [{id: ana}, {id: ben, window_tokens: 9000}]") as at:
+    async with open_dashboard(tmp_path, "agents: [{id: ana}, {id: ben, window_tokens: 9000}]") as at:
         await record_call(at.store, "ben", "0.5")
         await record_call(at.store, "carl", "2", at=NOW - 2 * DAY)
         await record_call(at.store, "old", "9", at=NOW - 20 * DAY)
@@ -59,7 +59,7 @@ async def test_configured_and_active_agents_are_listed_by_cost(
 
 
 async def test_without_agents_the_page_explains_how_to_name_one(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         text = await at.text(PATH)
 
         assert "No agent has asked yet" in text
@@ -69,7 +69,7 @@ async def test_without_agents_the_page_explains_how_to_name_one(tmp_path: Path) 
 
 async def test_two_hundred_agents_are_listed_in_pages(tmp_path: Path) -> None:
     agents = ", ".join(f"{{id: agent-{number:03}}}" for number in range(200))
-    async with looking(tmp_path, f"agents: [{agents}]") as at:
+    async with open_dashboard(tmp_path, f"agents: [{agents}]") as at:
         first, last = await at.page(PATH), await at.page(f"{PATH}?page=99")
 
         assert "agent-000" in first
@@ -89,7 +89,7 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
         "  - {id: ana, on_overflow: pass, context_optimization: {compaction: true, token_counter: true}}\n"
         "  - {id: ben, context_optimization: {prompt_cache: false, compaction: true, token_counter: false}}\n"
     )
-    async with looking(tmp_path, value) as at:
+    async with open_dashboard(tmp_path, value) as at:
         ana, ben = await at.text(f"{PATH}/ana"), await at.text(f"{PATH}/ben")
 
         assert "they live always 1h (an hour only on anthropic, vertex) as for all agents" in ana
@@ -118,12 +118,12 @@ async def test_the_state_of_tool_result_truncation_is_shown_correctly(
     tmp_path: Path, value: str, means: str
 ) -> None:
     """Regression: the page said that they are cut although compaction was off."""
-    async with looking(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{value}}}") as at:
+    async with open_dashboard(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{value}}}") as at:
         assert means in await at.text(f"{PATH}/ana")
 
 
 async def test_an_agents_page_shows_its_spending_and_its_models_windows(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         await record_call(at.store, "ana", "0.5")
         await record_call(at.store, "ana", None, model="nobody-knows")
         await record_call(at.store, "ana", "2", at=NOW - 2 * DAY)
@@ -142,7 +142,7 @@ async def test_an_agents_caps_are_shown_with_what_is_left(tmp_path: Path) -> Non
         "cost: {caps: [{scope: agent, agent: ana, dollars: 4}, {scope: agent, agent: ben, dollars: 3}, "
         "{scope: day, dollars: 20}, {scope: call, dollars: 1}, {scope: agent, dollars: 1}]}\n"
     )
-    async with looking(tmp_path, value) as at:
+    async with open_dashboard(tmp_path, value) as at:
         await record_call(at.store, "ana", "1")
         await record_call(at.store, "ben", "2")
         text = await at.text(f"{PATH}/ana")
@@ -165,7 +165,7 @@ async def test_the_workspace_is_shown_with_its_files_and_own_limits(tmp_path: Pa
     value = (
         f"agents: [{{id: ana, sections: {{workspace: {{root: {json.dumps(str(home))}}}, limits: {limits}}}}}]"
     )
-    async with looking(tmp_path, value) as at:
+    async with open_dashboard(tmp_path, value) as at:
         text = await at.text(f"{PATH}/ana")
 
         assert f"Folder {home}" in text
@@ -184,7 +184,7 @@ async def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
     value = (
         f"agents: [{{id: ana, sections: {{workspace: {{root: '{tmp_path}/gone'}}, skills: '{tmp_path}/no'}}}}]"
     )
-    async with looking(tmp_path, value) as at:
+    async with open_dashboard(tmp_path, value) as at:
         text = await at.text(f"{PATH}/ana")
 
         assert f"{tmp_path}/gone: " in text
@@ -193,7 +193,7 @@ async def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [UNUSUAL_NAME, "ü" * 250, "a/b", "\u202eleft"])
 async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Path, name: str) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         await record_call(at.store, name, "1")
         listed = await at.page(PATH)
         address = f"{PATH}/{quote(name, safe='')}"
@@ -205,7 +205,7 @@ async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Pa
 
 
 async def test_an_unknown_agent_has_no_page(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         assert "the agent '<b>x</b>' has never asked" in await at.text(f"{PATH}/<b>x</b>", 404)
 
 
@@ -219,7 +219,7 @@ class _HangingSources(SectionSources):
 async def test_a_hanging_disk_does_not_block_the_page(tmp_path: Path) -> None:
     sections = f"{{workspace: {{root: '{tmp_path}'}}, memory: {{paths: ['{tmp_path}']}}}}"
     value = f"agents: [{{id: ana, sections: {sections}}}]"
-    async with looking(tmp_path, value, made=_HangingSources) as at:
+    async with open_dashboard(tmp_path, value, make_sources=_HangingSources) as at:
         agent, memory = await at.client.get(f"{PATH}/ana"), await at.client.get("/-/memory")
 
         assert f"{tmp_path}: its files take {BUSY}" in agent.text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients.dashboard import looking
+from tests.support.clients.dashboard import open_dashboard
 
 PATH = "/-/configuration"
 SECRET_KEY = "fov-hush"
@@ -22,7 +22,7 @@ def replace_file(file: Path, text: str) -> None:
 async def test_changed_settings_come_first_with_their_line(
     tmp_path: Path,
 ) -> None:
-    async with looking(tmp_path, "server:\n  port: 9000\n  log: lines\n") as at:
+    async with open_dashboard(tmp_path, "server:\n  port: 9000\n  log: lines\n") as at:
         text = await at.text(f"{PATH}?which=all")
 
         assert text.index("server.port 9000 8090 line 2") < text.index("context_optimization")
@@ -34,7 +34,7 @@ async def test_changed_settings_come_first_with_their_line(
 async def test_by_default_changed_settings_are_shown_or_all_if_none_is_changed(
     tmp_path: Path,
 ) -> None:
-    async with looking(tmp_path, "server: {log: json}") as at:
+    async with open_dashboard(tmp_path, "server: {log: json}") as at:
         assert "server.log json" in await at.text(PATH)
         assert "server.host" not in await at.text(PATH)
         assert "server.host" in await at.text(f"{PATH}?find=host")
@@ -43,7 +43,9 @@ async def test_by_default_changed_settings_are_shown_or_all_if_none_is_changed(
 
 
 async def test_settings_are_found_by_words_in_their_name_value_or_origin(tmp_path: Path) -> None:
-    async with looking(tmp_path, "server: {port: 9000}\nagents: [{id: ana, window_tokens: 777}]\n") as at:
+    async with open_dashboard(
+        tmp_path, "server: {port: 9000}\nagents: [{id: ana, window_tokens: 777}]\n"
+    ) as at:
         result = await at.text(f"{PATH}?find=SERVER+9000")
         assert "1 setting" in result
         assert "server.host" not in result
@@ -53,7 +55,7 @@ async def test_settings_are_found_by_words_in_their_name_value_or_origin(tmp_pat
 
 
 async def test_settings_can_be_filtered_by_change_and_file(tmp_path: Path) -> None:
-    async with looking(tmp_path, "server: {port: 9000, log: lines}") as at:
+    async with open_dashboard(tmp_path, "server: {port: 9000, log: lines}") as at:
         assert "1 setting." in await at.text(f"{PATH}?which=changed")
         assert "2 settings." in await at.text(f"{PATH}?which=file")
         assert "which: one of all, changed, file" in await at.text(f"{PATH}?which=some", 400)
@@ -62,7 +64,7 @@ async def test_settings_can_be_filtered_by_change_and_file(tmp_path: Path) -> No
 async def test_an_invalid_file_is_reported_and_the_previous_settings_stay(
     tmp_path: Path,
 ) -> None:
-    async with looking(tmp_path, "server: {port: 9000}") as at:
+    async with open_dashboard(tmp_path, "server: {port: 9000}") as at:
         replace_file(at.file, f"server:\n  prot: 3\nagents:\n  - {{id: ana, keys: [{SECRET_KEY}]}}\n")
         text = await at.text(PATH)
 
@@ -74,14 +76,14 @@ async def test_an_invalid_file_is_reported_and_the_previous_settings_stay(
 
 
 async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
-    async with looking(tmp_path, "server: {port: 9000}") as at:
+    async with open_dashboard(tmp_path, "server: {port: 9000}") as at:
         at.file.unlink()
 
         assert "The file cannot be used as it is." in await at.text(PATH)
 
 
 async def test_a_setting_that_waits_for_a_restart_shows_the_current_value(tmp_path: Path) -> None:
-    async with looking(tmp_path, "store: {url: 'postgresql://a:hush@db/x'}\nserver: {port: 9000}") as at:
+    async with open_dashboard(tmp_path, "store: {url: 'postgresql://a:hush@db/x'}\nserver: {port: 9000}") as at:
         assert "Waits for a start" not in await at.text(PATH)
         replace_file(at.file, "server: {port: 9001, log: json}")
         text = await at.text(PATH)
@@ -98,7 +100,7 @@ async def test_no_key_or_password_is_shown(tmp_path: Path) -> None:
         f"agents: [{{id: ana, keys: ['{'a1' * 32}']}}]\n"
         "upstreams: {own: {base_url: 'http://me:hush@host/v1', api: openai, key_variable: OWN_KEY}}\n"
     )
-    async with looking(
+    async with open_dashboard(
         tmp_path,
         value,
         OWN_KEY="sk-hush",
@@ -114,7 +116,7 @@ async def test_no_key_or_password_is_shown(tmp_path: Path) -> None:
 
 
 async def test_an_empty_file_leaves_all_defaults(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         text = await at.text(PATH)
 
         assert "of which 0 differ from the default" in text
@@ -125,7 +127,7 @@ async def test_a_page_number_beyond_the_end_shows_the_last_page(
     tmp_path: Path,
 ) -> None:
     agents = "".join(f"  - {{id: agent-{number}, window_tokens: 5}}\n" for number in range(120))
-    async with looking(tmp_path, f"agents:\n{agents}") as at:
+    async with open_dashboard(tmp_path, f"agents:\n{agents}") as at:
         first, last = await at.page(f"{PATH}?which=all"), await at.page(f"{PATH}?page=900&find=agents")
 
         assert 'rel="next"' in first
@@ -139,13 +141,13 @@ async def test_a_page_number_beyond_the_end_shows_the_last_page(
 
 @pytest.mark.parametrize("query", ["page=0", "page=x", "page=-1", "page=1e9"])
 async def test_an_invalid_page_number_is_rejected(tmp_path: Path, query: str) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         assert "a whole number from 1" in await at.text(f"{PATH}?{query}", 400)
 
 
 async def test_values_are_escaped(tmp_path: Path) -> None:
     agent = "<script>alert(1)</script>{{7*7}}"
-    async with looking(tmp_path, f"agents: [{{id: '{agent}', window_tokens: 5}}]") as at:
+    async with open_dashboard(tmp_path, f"agents: [{{id: '{agent}', window_tokens: 5}}]") as at:
         page = await at.page(f"{PATH}?find=agents")
 
         assert "<script>alert" not in page

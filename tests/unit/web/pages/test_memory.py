@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from foveate.memory.memory import Memory
-from tests.support.clients.dashboard import looking
+from tests.support.clients.dashboard import open_dashboard
 
 PATH = "/-/memory"
 NOTES = """\
@@ -40,7 +40,7 @@ def shown_text(page: str) -> str:
 
 async def test_the_text_is_the_same_as_in_requests_and_the_command(tmp_path: Path) -> None:
     text = make_config(tmp_path)
-    async with looking(tmp_path, text) as at:
+    async with open_dashboard(tmp_path, text) as at:
         page = await at.page(f"{PATH}?focus=Bed+1:+tomatoes&tokens=60")
     view = Memory.load(tmp_path / "notes").render("Bed 1: tomatoes", limit_tokens=60)
 
@@ -49,7 +49,7 @@ async def test_the_text_is_the_same_as_in_requests_and_the_command(tmp_path: Pat
 
 
 async def test_the_outline_shows_and_links_each_node(tmp_path: Path) -> None:
-    async with looking(tmp_path, make_config(tmp_path)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path)) as at:
         page = await at.page(f"{PATH}?query=frost")
         text = await at.text(f"{PATH}?query=frost")
 
@@ -62,7 +62,7 @@ async def test_the_outline_shows_and_links_each_node(tmp_path: Path) -> None:
 
 
 async def test_node_counts_by_level_add_up(tmp_path: Path) -> None:
-    async with looking(tmp_path, make_config(tmp_path)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path)) as at:
         text = await at.text(f"{PATH}?tokens=25")
 
         counts = re.search(r"Full (\d+) .*Excerpt (\d+) .*Title (\d+) .*Hidden (\d+) not in the text", text)
@@ -74,7 +74,7 @@ async def test_node_counts_by_level_add_up(tmp_path: Path) -> None:
 async def test_private_notes_are_never_shown(tmp_path: Path) -> None:
     more = ", privacy_tags: [garden]"
     notes = f"{NOTES}* Keys :garden:\nUnder the pot.\n"
-    async with looking(tmp_path, make_config(tmp_path, more, notes)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path, more, notes)) as at:
         for request in ("", "?query=nobody+reads+diary", "?query=keys+pot", "?tokens=5000"):
             page = await at.page(f"{PATH}{request}")
             assert "Nobody reads" not in page
@@ -85,7 +85,7 @@ async def test_private_notes_are_never_shown(tmp_path: Path) -> None:
 
 
 async def test_invalid_input_is_reported_beside_the_form(tmp_path: Path) -> None:
-    async with looking(tmp_path, make_config(tmp_path)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path)) as at:
         page = await at.page(f"{PATH}?focus=Bed&tokens=many", 400)
         assert "tokens: a whole number from 1 to 50000, not &#39;many&#39;" in page
         assert 'value="many"' in page
@@ -100,14 +100,14 @@ async def test_invalid_input_is_reported_beside_the_form(tmp_path: Path) -> None
 
 
 async def test_an_agent_without_a_memory_is_reported(tmp_path: Path) -> None:
-    async with looking(tmp_path, make_config(tmp_path)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path)) as at:
         assert "The agent intern has no memory" in await at.text(f"{PATH}?agent=intern")
         assert "The agent <b>x</b> has no memory" in await at.text(f"{PATH}?agent=<b>x</b>")
         assert '<option value="gardener" selected>' in await at.page(PATH)
 
 
 async def test_without_any_memory_the_page_explains_how_to_configure_one(tmp_path: Path) -> None:
-    async with looking(tmp_path) as at:
+    async with open_dashboard(tmp_path) as at:
         text = await at.text(PATH)
 
         assert "No agent has a memory yet" in text
@@ -115,15 +115,15 @@ async def test_without_any_memory_the_page_explains_how_to_configure_one(tmp_pat
 
 
 async def test_missing_notes_and_an_empty_memory_are_reported(tmp_path: Path) -> None:
-    async with looking(tmp_path, make_config(tmp_path, notes="#+FILETAGS: :private:\n* A\n")) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path, notes="#+FILETAGS: :private:\n* A\n")) as at:
         assert "The memory is empty" in await at.text(PATH)
     value = make_config(tmp_path).replace(str(tmp_path / "notes"), str(tmp_path / "gone"))
-    async with looking(tmp_path, value) as at:
+    async with open_dashboard(tmp_path, value) as at:
         assert "No such file or directory" in await at.text(PATH)
 
 
 async def test_changed_notes_are_shown(tmp_path: Path) -> None:
-    async with looking(tmp_path, make_config(tmp_path)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path)) as at:
         before = shown_text(await at.page(PATH))
         assert shown_text(await at.page(PATH)) == before
         (tmp_path / "notes" / "shed.md").write_text("# Ladder\n\nBehind the door.\n")
@@ -133,16 +133,16 @@ async def test_changed_notes_are_shown(tmp_path: Path) -> None:
 
 
 async def test_a_smaller_budget_of_the_sections_is_shown(tmp_path: Path) -> None:
-    async with looking(tmp_path, make_config(tmp_path, ", limits: {total_tokens: 200}")) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path, ", limits: {total_tokens: 200}")) as at:
         assert "leaves its memory 200 tokens at most" in await at.text(PATH)
     off = ", limits: {sections: {context: {enabled: false}}}"
-    async with looking(tmp_path, make_config(tmp_path, off)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path, off)) as at:
         assert "switch its memory off" in await at.text(PATH)
 
 
 async def test_a_long_view_is_truncated(tmp_path: Path) -> None:
     notes = "".join(f"* Heading {number}\n{'words ' * 40}\n" for number in range(700))
-    async with looking(tmp_path, make_config(tmp_path, notes=notes)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path, notes=notes)) as at:
         page = await at.page(f"{PATH}?tokens=50000")
 
         assert page.count("<li><span") == 300
@@ -153,7 +153,7 @@ async def test_a_long_view_is_truncated(tmp_path: Path) -> None:
 
 async def test_deeply_nested_titles_stay_within_the_outline(tmp_path: Path) -> None:
     notes = "".join(f"{'*' * depth} Depth {depth}\n" for depth in range(1, 60))
-    async with looking(tmp_path, make_config(tmp_path, notes=notes)) as at:
+    async with open_dashboard(tmp_path, make_config(tmp_path, notes=notes)) as at:
         page = await at.page(f"{PATH}?tokens=5000")
 
         outline = page[page.index('<div class="outline">') : page.index("<h2>Text</h2>")]

@@ -17,7 +17,7 @@ from foveate.gateway.observability.health import HealthStatus
 from foveate.model import CacheUsage, Comparison, Savings, Usage
 from foveate.session.traces import CacheMiss
 from foveate.store import Store
-from tests.support.clients.dashboard import NOW, Looking, looking
+from tests.support.clients.dashboard import NOW, Dashboard, open_dashboard
 from tests.support.stores.ledger_records import make_call, settle_one
 from tests.support.stores.records import TRACE
 
@@ -106,7 +106,7 @@ def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("week")
 
     async def fill() -> None:
-        async with looking(folder, CAPS) as opened:
+        async with open_dashboard(folder, CAPS) as opened:
             await fill_week(opened.store)
 
     asyncio.run(fill())
@@ -114,8 +114,8 @@ def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def web(filled_folder: Path) -> AsyncIterator[Looking]:
-    async with looking(filled_folder, CAPS) as opened:
+async def web(filled_folder: Path) -> AsyncIterator[Dashboard]:
+    async with open_dashboard(filled_folder, CAPS) as opened:
         yield opened
 
 
@@ -126,7 +126,7 @@ def part_text(page: str, name: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", result[0]).split())
 
 
-async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(web: Looking) -> None:
+async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(web: Dashboard) -> None:
     tiles = part_text(await web.page("/"), "tiles")
 
     assert "Today $4.70 2 requests; 1 call of unknown price on top" in tiles
@@ -147,7 +147,7 @@ async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(web
     assert "Requests 4 1 failed , 25%" in tiles
 
 
-async def test_today_is_shown_by_hour_and_a_month_includes_older_calls(web: Looking) -> None:
+async def test_today_is_shown_by_hour_and_a_month_includes_older_calls(web: Dashboard) -> None:
     today, month = await web.page("/?span=today"), await web.page("/?span=30d")
 
     assert "Money by hour and agent" in today
@@ -159,7 +159,7 @@ async def test_today_is_shown_by_hour_and_a_month_includes_older_calls(web: Look
     assert '<a href="?span=today&amp;by=agent">Today</a>' in month
 
 
-async def test_one_agent_is_shown_alone_with_costs_by_model(web: Looking) -> None:
+async def test_one_agent_is_shown_alone_with_costs_by_model(web: Dashboard) -> None:
     page = await web.page("/?agent=ana")
 
     assert "Money by day and model" in page
@@ -170,7 +170,7 @@ async def test_one_agent_is_shown_alone_with_costs_by_model(web: Looking) -> Non
     assert "agent=ana" in page.split("30 days</a>")[0]
 
 
-async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(web: Looking) -> None:
+async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(web: Dashboard) -> None:
     page = await web.page("/")
     agents = part_text(page, "agents")
 
@@ -180,14 +180,14 @@ async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(web: Looking
     assert 'href="/-/sessions?agent=bob"' in page
 
 
-async def test_costs_are_shown_by_category(web: Looking) -> None:
+async def test_costs_are_shown_by_category(web: Dashboard) -> None:
     shown_text = part_text(await web.page("/"), "categories")
 
     assert "main the agents' own 4 1.2k 28 $7.75 + 1 unpriced".replace("'", "&#39;") in shown_text
     assert "compaction summaries of long histories 1 9k 7 $0.20" in shown_text
 
 
-async def test_cache_misses_are_explained_and_link_to_their_session(web: Looking) -> None:
+async def test_cache_misses_are_explained_and_link_to_their_session(web: Dashboard) -> None:
     page = await web.page("/")
 
     assert "a timestamp changed, at system[0] 12.3k tokens $0.06 bob" in part_text(page, "breaks")
@@ -196,7 +196,7 @@ async def test_cache_misses_are_explained_and_link_to_their_session(web: Looking
     assert "None in the last 7 days." in part_text(await web.page("/?agent=ana"), "breaks")
 
 
-async def test_caps_are_shown_with_their_usage(web: Looking) -> None:
+async def test_caps_are_shown_with_their_usage(web: Dashboard) -> None:
     caps = part_text(await web.page("/"), "caps")
 
     assert "each call $0.50 holds each call by itself" in caps
@@ -206,7 +206,7 @@ async def test_caps_are_shown_with_their_usage(web: Looking) -> None:
     assert "session of bob" not in caps  # it had no recent call
 
 
-async def test_charts_have_a_label_for_each_day_and_one_colour_per_agent(web: Looking) -> None:
+async def test_charts_have_a_label_for_each_day_and_one_colour_per_agent(web: Dashboard) -> None:
     page = await web.page("/")
 
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
@@ -230,7 +230,7 @@ async def test_added_latency_is_shown_since_the_start_and_by_step(tmp_path: Path
     board.scalar(definitions.REJECTIONS, "ana", "cap_exceeded").value += 2
     for agent in ("ana", "bob"):
         board.scalar(definitions.REJECTIONS, agent, "upstream_unreachable").value += 3
-    async with looking(tmp_path, samples=board.samples()) as web:
+    async with open_dashboard(tmp_path, samples=board.samples()) as web:
         await record_calls(web.store, make_charge("a", "1"))
         page, of_ana = await web.page("/"), await web.page("/?agent=ana")
 
@@ -250,7 +250,7 @@ async def test_added_latency_is_shown_since_the_start_and_by_step(tmp_path: Path
 async def test_requests_rejected_by_the_gateway_are_counted_by_reason(tmp_path: Path) -> None:
     board = MetricsRegistry()
     board.scalar(definitions.REJECTIONS, "ana", "upstream_unreachable").value += 1
-    async with looking(tmp_path, samples=board.samples()) as web:
+    async with open_dashboard(tmp_path, samples=board.samples()) as web:
         text = await web.text("/")
 
     assert "No request has been sent on yet: 1 request answered by the gateway itself" in text
@@ -259,7 +259,7 @@ async def test_requests_rejected_by_the_gateway_are_counted_by_reason(tmp_path: 
 
 
 async def test_an_empty_store_shows_how_to_point_a_client_at_the_gateway(tmp_path: Path) -> None:
-    async with looking(tmp_path) as web:
+    async with open_dashboard(tmp_path) as web:
         page = await web.page("/")
 
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8090\n" in page
@@ -269,7 +269,7 @@ async def test_an_empty_store_shows_how_to_point_a_client_at_the_gateway(tmp_pat
 
 async def test_health_problems_are_shown_on_top(tmp_path: Path) -> None:
     vitals = HealthStatus(version="1", store="store.sqlite", failures={"fold": 2}, charges_lost=1)
-    async with looking(tmp_path, vitals=vitals) as web:
+    async with open_dashboard(tmp_path, health_status=vitals) as web:
         empty = part_text(await web.page("/"), "troubles")
         await record_calls(web.store, make_charge("a", "1"))
         shown_text = part_text(await web.page("/"), "troubles")
@@ -283,13 +283,13 @@ async def test_health_problems_are_shown_on_top(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["span=year", "by=moon"])
-async def test_what_cannot_be_shown_is_told_and_what_can_be(web: Looking, query: str) -> None:
+async def test_an_invalid_query_is_reported(web: Dashboard, query: str) -> None:
     shown_text = await web.text(f"/?{query}", 400)
 
     assert "one of" in shown_text
 
 
-async def test_an_unknown_agent_has_no_requests(web: Looking) -> None:
+async def test_an_unknown_agent_has_no_requests(web: Dashboard) -> None:
     shown_text = await web.text("/?agent=nobody")
 
     assert "Nothing was asked in the last 7 days by nobody." in shown_text
@@ -297,7 +297,7 @@ async def test_an_unknown_agent_has_no_requests(web: Looking) -> None:
 
 async def test_names_of_any_content_and_length_are_escaped(tmp_path: Path) -> None:
     long = UNUSUAL_NAME * 30
-    async with looking(tmp_path, CAPS) as web:
+    async with open_dashboard(tmp_path, CAPS) as web:
         miss = CacheMiss(cause=UNUSUAL_NAME, where=UNUSUAL_NAME, lost_tokens=1)
         await record_calls(
             web.store,
@@ -314,7 +314,7 @@ async def test_names_of_any_content_and_length_are_escaped(tmp_path: Path) -> No
 
 
 async def test_many_agents_share_the_rest_of_a_chart_and_of_the_table(tmp_path: Path) -> None:
-    async with looking(tmp_path) as web:
+    async with open_dashboard(tmp_path) as web:
         await record_calls(
             web.store, *(make_charge(f"c{at}", f"{at + 1}", agent=f"agent {at}") for at in range(60))
         )

@@ -17,7 +17,7 @@ from foveate.session.hash_chain import compute_chain
 from foveate.session.store import SessionUpdate
 from foveate.session.traces import TracedEdit
 from foveate.web.pages.session import COMPACTIONS_PER_PAGE, REQUESTS_PER_PAGE
-from tests.support.clients.dashboard import NOW, Looking, looking, read
+from tests.support.clients.dashboard import NOW, Dashboard, open_dashboard, page_to_text
 from tests.support.scenarios.compaction_sessions import claude_body
 from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
 from tests.support.stores.records import COMPACTION, FAILED_COMPACTION, TRACE, make_session, make_turns
@@ -27,22 +27,22 @@ AT = NOW - 600
 
 
 @pytest.fixture
-async def dashboard(tmp_path: Path) -> AsyncIterator[Looking]:
-    async with looking(tmp_path) as result:
+async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with open_dashboard(tmp_path) as result:
         yield result
 
 
-async def page_text(dashboard: Looking, address: str) -> str:
+async def page_text(dashboard: Dashboard, address: str) -> str:
     """Return the text of a page, without a blank before a comma."""
     return (await dashboard.text(address)).replace(" ,", ",")
 
 
-async def record_requests(dashboard: Looking, count: int = 1, session_id: str = "s") -> None:
+async def record_requests(dashboard: Dashboard, count: int = 1, session_id: str = "s") -> None:
     traces = [replace(TRACE, id=f"r{at}", session_id=session_id, at=AT + at) for at in range(1, count + 1)]
     await dashboard.store.traces.save(traces)
 
 
-async def make_compaction(dashboard: Looking, turns: int, id_: str = "fold-1", **value: object) -> Compaction:
+async def make_compaction(dashboard: Dashboard, turns: int, id_: str = "fold-1", **value: object) -> Compaction:
     """Return a compaction of a conversation with Claude."""
     request = formats.parse_request(claude_body(turns))
     compaction = with_(
@@ -57,7 +57,7 @@ async def make_compaction(dashboard: Looking, turns: int, id_: str = "fold-1", *
     return compaction
 
 
-async def test_an_unknown_session_is_not_found(dashboard: Looking) -> None:
+async def test_an_unknown_session_is_not_found(dashboard: Dashboard) -> None:
     text = await dashboard.text(f"/-/sessions/{quote(MALICIOUS_NAME, safe='')}", status=404)
 
     assert "there is no session" in text
@@ -65,7 +65,7 @@ async def test_an_unknown_session_is_not_found(dashboard: Looking) -> None:
     assert "there is no fold" in await dashboard.text("/-/folds/nobody's", status=404)
 
 
-async def test_an_id_may_contain_any_character(dashboard: Looking) -> None:
+async def test_an_id_may_contain_any_character(dashboard: Dashboard) -> None:
     for number, id_ in enumerate((MALICIOUS_NAME, "a/b//c", "?", "#", "%2F", "x" * 240, " blanks ", "e\u0301")):
         await dashboard.store.traces.save([replace(TRACE, id=f"of {number}", session_id=id_, at=AT)])
         page = await dashboard.page(f"/-/sessions/{quote(id_, safe='')}")
@@ -75,7 +75,7 @@ async def test_an_id_may_contain_any_character(dashboard: Looking) -> None:
         assert f'&amp;session={quote(id_, safe="")}"' in page, "and it is what is listened to"
 
 
-async def test_the_head_shows_costs_and_losses(dashboard: Looking) -> None:
+async def test_the_head_shows_costs_and_losses(dashboard: Dashboard) -> None:
     await record_requests(dashboard, 2)
     await make_compaction(dashboard, 2)
     for category in (Category.MAIN, Category.COMPACTION):
@@ -98,7 +98,7 @@ async def test_the_head_shows_costs_and_losses(dashboard: Looking) -> None:
         assert expected in text
 
 
-async def test_the_contents_of_the_window_add_up(dashboard: Looking) -> None:
+async def test_the_contents_of_the_window_add_up(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     text = await page_text(dashboard, "/-/sessions/s")
 
@@ -107,7 +107,7 @@ async def test_the_contents_of_the_window_add_up(dashboard: Looking) -> None:
     assert "counted by the model's own tokenizer; 8,000 tokens are reserved for the answer" in text
 
 
-async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard: Looking) -> None:
+async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     call = replace(CALL, id="r1")
     await settle_one(dashboard.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
@@ -126,7 +126,7 @@ async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard
         assert expected in row
 
 
-async def test_a_request_without_edits_usage_or_response_says_so(dashboard: Looking) -> None:
+async def test_a_request_without_edits_usage_or_response_says_so(dashboard: Dashboard) -> None:
     bare = replace(TRACE, at=AT, status=0, tokens=None, sections=(), edits=(), edits_left_out=0, problems=())
     await dashboard.store.traces.save([replace(bare, fold_id=None, broke=None)])
     text = await page_text(dashboard, "/-/sessions/s")
@@ -136,7 +136,7 @@ async def test_a_request_without_edits_usage_or_response_says_so(dashboard: Look
     assert "edit," not in text
 
 
-async def test_message_content_is_escaped(dashboard: Looking) -> None:
+async def test_message_content_is_escaped(dashboard: Dashboard) -> None:
     edit = TracedEdit(step=MALICIOUS_NAME, does=MALICIOUS_NAME, place=MALICIOUS_NAME, reason=MALICIOUS_NAME)
     await dashboard.store.traces.save(
         [
@@ -161,10 +161,10 @@ async def test_message_content_is_escaped(dashboard: Looking) -> None:
     for path in ("/-/sessions/s", "/-/folds/fold-1"):
         page = await dashboard.page(path)
         assert "<script>alert" not in page
-        assert "<script>alert(1)</script>" in read(page), "and it is all there"
+        assert "<script>alert(1)</script>" in page_to_text(page), "and it is all there"
 
 
-async def test_requests_are_listed_in_pages_with_their_numbers(dashboard: Looking) -> None:
+async def test_requests_are_listed_in_pages_with_their_numbers(dashboard: Dashboard) -> None:
     count = 2 * REQUESTS_PER_PAGE + 5
     await record_requests(dashboard, count)
     pages, address = [], "/-/sessions/s"
@@ -178,12 +178,12 @@ async def test_requests_are_listed_in_pages_with_their_numbers(dashboard: Lookin
     last = await dashboard.page(f"/-/sessions/s?before=r{count - 2 * REQUESTS_PER_PAGE + 1}")
     assert 'href="?before=r56#requests" rel="prev"' in last
     middle = await dashboard.page("/-/sessions/s?before=r56")
-    assert f"{count} requests, the newest first; 6 to 55 here" in read(middle)
+    assert f"{count} requests, the newest first; 6 to 55 here" in page_to_text(middle)
     assert 'href="/-/sessions/s#requests">Newest' in middle
     assert "has no request 'x'" in await dashboard.text("/-/sessions/s?before=x", status=400)
 
 
-async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard: Looking) -> None:
+async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     compaction = await make_compaction(dashboard, 6)
     text = await page_text(dashboard, "/-/sessions/s")
@@ -206,7 +206,7 @@ async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard
     assert '"role"' not in visible, "messages are read by their format"
 
 
-async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard: Looking) -> None:
+async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     first = await make_compaction(dashboard, 4, id_="first")
     later = with_(first, id="later", messages=40, earlier_id="first", compacted_at=AT + 1)
@@ -239,14 +239,14 @@ async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard
     assert "taken in" not in text
 
 
-async def test_a_compaction_has_its_own_page(dashboard: Looking) -> None:
+async def test_a_compaction_has_its_own_page(dashboard: Dashboard) -> None:
     compaction = await make_compaction(dashboard, 40)
     page = await dashboard.page("/-/folds/fold-1")
     (following,) = re.findall(r'href="(\?from=\d+)" rel="next"', page)
     second = await dashboard.text(f"/-/folds/fold-1{following}")
 
-    assert f"{compaction.messages} messages, kept as they came; 1–30 of them here" in read(page)
-    assert "Message 1, user" in read(page)
+    assert f"{compaction.messages} messages, kept as they came; 1–30 of them here" in page_to_text(page)
+    assert "Message 1, user" in page_to_text(page)
     assert "Message 31, " in second
     assert "Earlier messages" in second
     assert "from: a whole number" in await dashboard.text("/-/folds/fold-1?from=0", status=400)
@@ -255,7 +255,7 @@ async def test_a_compaction_has_its_own_page(dashboard: Looking) -> None:
     assert "Message" not in beyond
 
 
-async def test_unreadable_messages_are_shown_as_received(dashboard: Looking) -> None:
+async def test_unreadable_messages_are_shown_as_received(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     long = b'{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}'
     await dashboard.store.compactions.record(
@@ -273,7 +273,7 @@ async def test_unreadable_messages_are_shown_as_received(dashboard: Looking) -> 
     assert set(cut.split(family)) == {""}, "no character is cut in two"
 
 
-async def test_many_compactions_are_listed_in_pages(dashboard: Looking) -> None:
+async def test_many_compactions_are_listed_in_pages(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     for at in range(COMPACTIONS_PER_PAGE + 2):
         await dashboard.store.compactions.record(
@@ -288,7 +288,7 @@ async def test_many_compactions_are_listed_in_pages(dashboard: Looking) -> None:
     assert "folds: the time of a fold" in await dashboard.text("/-/sessions/s?folds=nan", status=400)
 
 
-async def test_compactions_of_one_moment_are_on_the_same_page(dashboard: Looking) -> None:
+async def test_compactions_of_one_moment_are_on_the_same_page(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     for at in range(COMPACTIONS_PER_PAGE + 5):
         cut = with_(COMPACTION, id=f"f{at}", compacted_at=AT + (at > COMPACTIONS_PER_PAGE + 2))
@@ -301,7 +301,7 @@ async def test_compactions_of_one_moment_are_on_the_same_page(dashboard: Looking
     assert re.findall('data-name="fold-([^"]*)"', await dashboard.page(f"/-/sessions/s{earlier}")) == ["first"]
 
 
-async def test_forks_link_to_each_other(dashboard: Looking) -> None:
+async def test_forks_link_to_each_other(dashboard: Dashboard) -> None:
     parent = make_session("parent", 3)
     await dashboard.store.sessions.save([SessionUpdate(session=parent, turns=make_turns("parent", 0, 3))])
     await dashboard.store.sessions.save(
@@ -314,7 +314,7 @@ async def test_forks_link_to_each_other(dashboard: Looking) -> None:
     assert 'started by session <a href="/-/sessions/parent"' in await dashboard.page("/-/sessions/child")
 
 
-async def test_sessions_without_requests_are_not_linked(dashboard: Looking) -> None:
+async def test_sessions_without_requests_are_not_linked(dashboard: Dashboard) -> None:
     refused = make_session("refused", 3)
     await dashboard.store.sessions.save([SessionUpdate(session=refused, turns=make_turns("refused", 0, 3))])
     await dashboard.store.sessions.save(
@@ -326,7 +326,7 @@ async def test_sessions_without_requests_are_not_linked(dashboard: Looking) -> N
     await dashboard.page("/-/sessions/refused", status=404)
 
 
-async def test_a_session_keeps_its_totals_after_its_requests_are_deleted(dashboard: Looking) -> None:
+async def test_a_session_keeps_its_totals_after_its_requests_are_deleted(dashboard: Dashboard) -> None:
     await settle_one(dashboard.store.ledger, CHARGE, accounts=list_accounts(CALL))
     text = await page_text(dashboard, "/-/sessions/s")
 
@@ -335,9 +335,9 @@ async def test_a_session_keeps_its_totals_after_its_requests_are_deleted(dashboa
     assert "Nothing of this session was folded." in text
 
 
-async def test_a_long_session_is_a_small_page(dashboard: Looking) -> None:
+async def test_a_long_session_is_a_small_page(dashboard: Dashboard) -> None:
     await record_requests(dashboard, 1_000)
     page = await dashboard.page("/-/sessions/s")
 
-    assert "1,000 requests" in read(page)
+    assert "1,000 requests" in page_to_text(page)
     assert len(page) < 200_000

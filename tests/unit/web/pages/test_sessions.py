@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from foveate.cost.caps import list_accounts
 from foveate.session.traces import Trace
 from foveate.web.pages.sessions import SESSIONS_PER_PAGE
-from tests.support.clients.dashboard import NOW, Looking, looking, read
+from tests.support.clients.dashboard import NOW, Dashboard, open_dashboard, page_to_text
 from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
 from tests.support.stores.records import COMPACTION, FAILED_COMPACTION, TRACE
 
@@ -20,8 +20,8 @@ MALICIOUS_NAME = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
 
 
 @pytest.fixture
-async def dashboard(tmp_path: Path) -> AsyncIterator[Looking]:
-    async with looking(tmp_path) as result:
+async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with open_dashboard(tmp_path) as result:
         yield result
 
 
@@ -30,7 +30,7 @@ def make_trace(session_id: str, **value: object) -> Trace:
 
 
 async def record_charges(
-    dashboard: Looking, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
+    dashboard: Dashboard, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
 ) -> None:
     call = replace(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
     make_charge = replace(CHARGE, call=call, dollars=None if dollars is None else Decimal(dollars))
@@ -42,14 +42,14 @@ def listed_sessions(page: str) -> list[str]:
     return re.findall(r'<a class="code" href="/-/sessions/([^"]*)"', page)
 
 
-async def test_an_empty_store_explains_the_list(dashboard: Looking) -> None:
+async def test_an_empty_store_explains_the_list(dashboard: Dashboard) -> None:
     text = await dashboard.text("/-/sessions")
 
     assert "No request has gone through this gateway yet" in text
     assert "No session is of this kind" in await dashboard.text("/-/sessions?agent=nobody")
 
 
-async def test_a_row_shows_requests_and_costs(dashboard: Looking) -> None:
+async def test_a_row_shows_requests_and_costs(dashboard: Dashboard) -> None:
     await dashboard.store.traces.save(
         [make_trace("s"), replace(make_trace("s"), id="b", status=529, broke=None)]
     )
@@ -65,7 +65,7 @@ async def test_a_row_shows_requests_and_costs(dashboard: Looking) -> None:
     assert row.endswith("$0.153 1 1 1 failed"), "saved; breaks; folds"
 
 
-async def test_unknown_values_are_not_zero(dashboard: Looking) -> None:
+async def test_unknown_values_are_not_zero(dashboard: Dashboard) -> None:
     await dashboard.store.traces.save(
         [make_trace("uncounted", tokens=None, at=NOW - 2), make_trace("unwindowed", window_tokens=None)]
     )
@@ -91,7 +91,9 @@ async def test_unknown_values_are_not_zero(dashboard: Looking) -> None:
         ("agent=bo&id=n", []),
     ],
 )
-async def test_filters_are_applied_by_the_database(dashboard: Looking, query: str, expected: list[str]) -> None:
+async def test_filters_are_applied_by_the_database(
+    dashboard: Dashboard, query: str, expected: list[str]
+) -> None:
     rows = [("new", 10, "ana", "0.1"), ("mid", 7_200, "bo", "0.2"), ("old", 200_000, "ana", "3")]
     await dashboard.store.traces.save(
         [make_trace(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in rows]
@@ -102,7 +104,7 @@ async def test_filters_are_applied_by_the_database(dashboard: Looking, query: st
     assert listed_sessions(await dashboard.page(f"/-/sessions?{query}")) == expected
 
 
-async def test_pages_link_forward_and_back_and_keep_the_filter(dashboard: Looking) -> None:
+async def test_pages_link_forward_and_back_and_keep_the_filter(dashboard: Dashboard) -> None:
     many = 2 * SESSIONS_PER_PAGE + 5
     await dashboard.store.traces.save([make_trace(f"s{at:03}", at=NOW - at) for at in range(many)])
     first = await dashboard.page("/-/sessions?agent=ana")
@@ -112,7 +114,7 @@ async def test_pages_link_forward_and_back_and_keep_the_filter(dashboard: Lookin
     third = await dashboard.page(f"/-/sessions{to_third.replace('&amp;', '&')}")
     (back,) = re.findall(r'href="(\?[^"]*)" rel="prev"', third)
 
-    assert "105 sessions of this kind, 50 of them here" in read(first)
+    assert "105 sessions of this kind, 50 of them here" in page_to_text(first)
     assert "agent=ana" in to_second
     assert 'rel="prev"' not in first
     assert listed_sessions(first) + listed_sessions(second) + listed_sessions(third) == [
@@ -123,11 +125,11 @@ async def test_pages_link_forward_and_back_and_keep_the_filter(dashboard: Lookin
     assert listed_sessions(again) == listed_sessions(second)
     assert 'rel="prev"' in again
     assert 'rel="next"' in again
-    assert "First page" in read(again)
+    assert "First page" in page_to_text(again)
 
 
 @pytest.mark.parametrize("order", ["newest", "dearest"])
-async def test_the_next_page_is_stable_while_sessions_change(dashboard: Looking, order: str) -> None:
+async def test_the_next_page_is_stable_while_sessions_change(dashboard: Dashboard, order: str) -> None:
     for at in range(SESSIONS_PER_PAGE + 2):
         await record_charges(dashboard, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
     first = await dashboard.page(f"/-/sessions?order={order}")
@@ -139,7 +141,7 @@ async def test_the_next_page_is_stable_while_sessions_change(dashboard: Looking,
     assert listed_sessions(second) == [f"s{SESSIONS_PER_PAGE:03}", f"s{SESSIONS_PER_PAGE + 1:03}"]
 
 
-async def test_names_are_escaped_and_link_to_their_sessions(dashboard: Looking) -> None:
+async def test_names_are_escaped_and_link_to_their_sessions(dashboard: Dashboard) -> None:
     long = "n" * 240
     await dashboard.store.traces.save(
         [
@@ -172,5 +174,5 @@ async def test_names_are_escaped_and_link_to_their_sessions(dashboard: Looking) 
         ("id=%00", "cannot be kept"),
     ],
 )
-async def test_invalid_queries_are_reported(dashboard: Looking, query: str, problem: str) -> None:
+async def test_invalid_queries_are_reported(dashboard: Dashboard, query: str, problem: str) -> None:
     assert problem in await dashboard.text(f"/-/sessions?{query}", status=400)
