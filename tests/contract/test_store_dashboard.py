@@ -79,7 +79,7 @@ async def test_compactions_are_counted_for_many_sessions_at_once(store: Store) -
     )
     found = await store.dashboard.count_compactions(["s", "nobody's"])
 
-    assert {id_: (one.made, one.failed) for id_, one in found.items()} == {"s": (2, 1)}
+    assert {id_: (one.succeeded, one.failed) for id_, one in found.items()} == {"s": (2, 1)}
     assert COMPACTION.cost is not None
     assert found["s"].dollars == 4 * COMPACTION.cost
     assert await store.dashboard.count_compactions([]) == {}
@@ -93,9 +93,9 @@ async def test_compacted_messages_are_read_at_both_ends_or_by_page(store: Store)
     await store.compactions.record(second, messages[12:], lease=None)
     found = await store.dashboard.compacted_ends(["first", "second", "never"], each=2)
 
-    assert [turn.position for turn in found["first"].turns] == [0, 1, 10, 11]
-    assert [turn.message for turn in found["second"].turns] == [messages[at] for at in (12, 13, 18, 19)]
-    assert (found["first"].many, found["second"].many, found["never"].many) == (12, 8, 0)
+    assert [turn.position for turn in found["first"].messages] == [0, 1, 10, 11]
+    assert [turn.message for turn in found["second"].messages] == [messages[at] for at in (12, 13, 18, 19)]
+    assert (found["first"].total, found["second"].total, found["never"].total) == (12, 8, 0)
     assert (
         found["first"].first_compaction_id,
         found["second"].first_compaction_id,
@@ -105,17 +105,17 @@ async def test_compacted_messages_are_read_at_both_ends_or_by_page(store: Store)
         "first",
         None,
     )
-    assert (found["first"].is_taken_in, found["second"].is_taken_in) == (True, False)
+    assert (found["first"].is_superseded, found["second"].is_superseded) == (True, False)
     page = await store.dashboard.compacted_page("second", skip=3, limit=2)
-    assert [turn.position for turn in page.turns] == [15, 16]
+    assert [turn.position for turn in page.messages] == [15, 16]
     assert await store.compactions.undo("second", now=1.0)
-    assert not (await store.dashboard.compacted_ends(["first"], each=2))["first"].is_taken_in
+    assert not (await store.dashboard.compacted_ends(["first"], each=2))["first"].is_superseded
 
 
 async def test_a_very_long_message_is_only_read_in_part(store: Store) -> None:
     long = b"\xff" + b"x" * 1_000_000
     await store.compactions.record(with_(COMPACTION, messages=2), [long, b"\0short"], lease=None)
-    first, second = (await store.dashboard.compacted_ends([COMPACTION.id], each=3))[COMPACTION.id].turns
+    first, second = (await store.dashboard.compacted_ends([COMPACTION.id], each=3))[COMPACTION.id].messages
 
     assert (first.size_bytes, first.is_complete, first.message[:2]) == (len(long), False, b"\xffx")
     assert len(first.message) < 10_000

@@ -80,10 +80,10 @@ class WindowContents:
 class CompactionCounts:
     """How often a session was compacted, how often that failed, and what it cost.
 
-    `made` includes compactions that were undone. `dollars` covers calls of known price.
+    `succeeded` includes compactions that were undone. `dollars` covers calls of known price.
     """
 
-    made: int = 0
+    succeeded: int = 0
     failed: int = 0
     dollars: Decimal = Decimal(0)
 
@@ -106,16 +106,16 @@ class CompactedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedMessages:
-    """Some of the messages that a compaction was the first to replace; `many` is their total number.
+    """Some of the messages that a compaction was the first to replace; `total` counts all of them.
 
     `first_compaction_id` is the oldest of the compactions that this one builds on, or itself; None if that one
-    was deleted. `is_taken_in` means that a later compaction in force includes this one.
+    was deleted. `is_superseded` means that a later compaction in force includes it.
     """
 
-    many: int
-    turns: Sequence[CompactedMessage]
+    total: int
+    messages: Sequence[CompactedMessage]
     first_compaction_id: str | None
-    is_taken_in: bool
+    is_superseded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +207,12 @@ class DashboardQueries:
         """Return `limit` messages that a compaction was the first to replace, after skipping `skip`."""
 
         def find(transaction: Transaction) -> CompactedMessages:
-            many, first, _ = transaction.fetch_all(_FIND_SPAN, (compaction_id,))[0]
+            total, first, _ = transaction.fetch_all(_FIND_SPAN, (compaction_id,))[0]
             start = (first or 0) + skip
             return _to_compacted_messages(
                 transaction,
                 compaction_id,
-                many,
+                total,
                 _read_messages(transaction, _FIND_BETWEEN, (compaction_id, start, start + limit)),
             )
 
@@ -235,25 +235,30 @@ class DashboardQueries:
 def _to_compaction_counts(compactions: Sequence[tuple[str, str | None]]) -> CompactionCounts:
     outcomes = [outcome for outcome, _ in compactions]
     return CompactionCounts(
-        made=outcomes.count(CompactionOutcome.OK),
+        succeeded=outcomes.count(CompactionOutcome.OK),
         failed=outcomes.count(CompactionOutcome.FAILED),
         dollars=sum((Decimal(cost) for _, cost in compactions if cost is not None), Decimal(0)),
     )
 
 
 def _read_ends(transaction: Transaction, compaction_id: str, each: int) -> CompactedMessages:
-    many, first, last = transaction.fetch_all(_FIND_SPAN, (compaction_id,))[0]
-    turns = _read_messages(transaction, _FIND_ENDS, (compaction_id, first + each, last - each)) if many else []
-    return _to_compacted_messages(transaction, compaction_id, many, turns)
+    total, first, last = transaction.fetch_all(_FIND_SPAN, (compaction_id,))[0]
+    messages = (
+        _read_messages(transaction, _FIND_ENDS, (compaction_id, first + each, last - each)) if total else []
+    )
+    return _to_compacted_messages(transaction, compaction_id, total, messages)
 
 
 def _to_compacted_messages(
-    transaction: Transaction, compaction_id: str, many: int, turns: Sequence[CompactedMessage]
+    transaction: Transaction, compaction_id: str, total: int, messages: Sequence[CompactedMessage]
 ) -> CompactedMessages:
     first = transaction.fetch_all(_FIND_FIRST_COMPACTION, (compaction_id,))
-    is_taken_in = bool(transaction.fetch_all(_FIND_LATER_COMPACTION, (compaction_id,)))
+    is_superseded = bool(transaction.fetch_all(_FIND_LATER_COMPACTION, (compaction_id,)))
     return CompactedMessages(
-        many=int(many), turns=turns, first_compaction_id=first[0][0] if first else None, is_taken_in=is_taken_in
+        total=int(total),
+        messages=messages,
+        first_compaction_id=first[0][0] if first else None,
+        is_superseded=is_superseded,
     )
 
 

@@ -147,9 +147,9 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     context = {
         "details": details,
         "first": first,
-        "last": first + len(span.turns) - 1,
-        "next": first + _MESSAGES_PER_PAGE if first - 1 + len(span.turns) < span.many else None,
-        "previous": max(1, min(first, span.many + 1) - _MESSAGES_PER_PAGE) if first > 1 else None,
+        "last": first + len(span.messages) - 1,
+        "next": first + _MESSAGES_PER_PAGE if first - 1 + len(span.messages) < span.total else None,
+        "previous": max(1, min(first, span.total + 1) - _MESSAGES_PER_PAGE) if first > 1 else None,
     }
     return WebPage(
         template="compaction.html",
@@ -172,7 +172,7 @@ async def _find_api_formats(
     """Return the formats of conversations by their first compaction, as far as they are known."""
     formats: dict[str | None, Format] = {}
     for first_id in {
-        span.first_compaction_id for span in spans.values() if span.first_compaction_id and span.turns
+        span.first_compaction_id for span in spans.values() if span.first_compaction_id and span.messages
     }:
         compaction = await store.get_compaction(first_id)
         if compaction is None:
@@ -196,11 +196,11 @@ def _describe_compaction(
     summary_chars: int,
     max_facts: int,
 ) -> CompactionDetails:
-    messages = [_show_message(message, api_format, message_chars) for message in span.turns]
+    messages = [_show_message(message, api_format, message_chars) for message in span.messages]
     return CompactionDetails(
         compaction=compaction,
-        message_count=span.many,
-        is_superseded=span.is_taken_in,
+        message_count=span.total,
+        is_superseded=span.is_superseded,
         messages=messages[:1]
         + [
             replace(message, left_out=message.number - previous.number - 1)
