@@ -86,35 +86,35 @@ def test_after_kill_9_of_the_holder_the_lease_is_taken_over_when_it_expires(data
 FORKED = """
 import asyncio, os, sys
 from foveate.errors import StoreUnavailable
-from foveate.session.turns import Move
+from foveate.session.store import SessionUpdate
 from foveate.store import open_store
-from tests.support.stores.records import session
-from tests.support.stores.records import turns
+from tests.support.stores.records import make_session, make_turns
 
-async def told(*asked):
-    for one in asked:
+async def print_results(*calls):
+    for call in calls:
         try:
-            print(await one, flush=True)
+            print(await call, flush=True)
         except StoreUnavailable as error:
             print(error.reason, flush=True)
 
-async def keep(store, name):
-    return await store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))])
+async def save(store, name):
+    update = SessionUpdate(session=make_session(name, 2), turns=make_turns(name, 0, 2))
+    return await store.sessions.save([update])
 
-async def begun():
+async def start():
     store = await open_store(sys.argv[1])
-    await keep(store, "before")
-    await store.turns.session("before")
+    await save(store, "before")
+    await store.sessions.get_session("before")
     return store
 
 async def end(store):
-    print(await keep(store, "after"))
+    print(await save(store, "after"))
     await store.close()
 
-store = asyncio.run(begun())
+store = asyncio.run(start())
 child = os.fork()
 if not child:
-    asyncio.run(told(store.turns.session("before"), keep(store, "s"), store.close()))
+    asyncio.run(print_results(store.sessions.get_session("before"), save(store, "s"), store.close()))
     os._exit(0)
 os.waitpid(child, 0)
 asyncio.run(end(store))
