@@ -70,25 +70,25 @@ def commands(command: Any, above: Any = None, name: str = "foveate") -> Iterator
 
 def _parameter(parameter: Any) -> str:
     kind = parameter.type
-    said = [kind.name]
-    said += [
+    message = [kind.name]
+    message += [
         f"{bound} {found}" for bound in ("min", "max") if (found := getattr(kind, bound, None)) is not None
     ]
     if choices := getattr(kind, "choices", None):
-        said.append(f"one of {', '.join(choices)}")
+        message.append(f"one of {', '.join(choices)}")
     if getattr(parameter, "is_flag", False):
-        said.append("flag")
+        message.append("flag")
     if parameter.multiple or parameter.nargs != 1:
-        said.append("several")
+        message.append("several")
     if parameter.required:
-        said.append("required")
+        message.append("required")
     elif parameter.default is not None:
-        said.append(f"default {parameter.default}")
+        message.append(f"default {parameter.default}")
     if parameter.envvar:
-        said.append(f"variable {parameter.envvar}")
+        message.append(f"variable {parameter.envvar}")
     if getattr(parameter, "hidden", False):
-        said.append("hidden")
-    return ", ".join(said)
+        message.append("hidden")
+    return ", ".join(message)
 
 
 # Errors and exit codes

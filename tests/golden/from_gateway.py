@@ -99,9 +99,9 @@ def _answers(served: GatewayProcess) -> list[tuple[str, Answer]]:
     found: list[tuple[str, Answer]] = []
 
     def ask(path: str, model: str, text: str = "Hello!", more: str = "", **headers: str) -> None:
-        said = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
-        body = json.dumps(said).removesuffix("}") + more + "}"
-        named = {name.replace("_", "-"): said for name, said in headers.items()}
+        message = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+        body = json.dumps(message).removesuffix("}") + more + "}"
+        named = {name.replace("_", "-"): message for name, message in headers.items()}
         sent = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", **named}
         found.append((path, _ask(served, path, method="POST", body=body, headers=sent)))
 

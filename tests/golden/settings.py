@@ -32,8 +32,8 @@ def settings() -> Described:
     yield from _cost_keys()
     yield from _budget_keys()
     script = msgspec.json.schema(Script)
-    for path, said in _keys("", {"$ref": script["$ref"]}, script["$defs"], {}):
-        yield f"sandbox script: {path}", said
+    for path, message in _keys("", {"$ref": script["$ref"]}, script["$defs"], {}):
+        yield f"sandbox script: {path}", message
 
 
 def _keys(path: str, schema: Mapping[str, Any], models: Mapping[str, Any], default: object) -> Described:
@@ -63,15 +63,15 @@ def _resolved(schema: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[s
 
 def _described(schema: Mapping[str, Any], default: object) -> str:
     """Describe the type and limits of a value by its JSON schema, without class names."""
-    said = json.dumps(_without_names(schema), sort_keys=True, ensure_ascii=False)
+    message = json.dumps(_without_names(schema), sort_keys=True, ensure_ascii=False)
     ends = "required" if default is _REQUIRED else f"default {json.dumps(default)}"
-    return f"{said}, {ends}"
+    return f"{message}, {ends}"
 
 
 def _without_names(schema: Any) -> Any:
     if isinstance(schema, dict):
-        kept = {key: _without_names(inner) for key, inner in schema.items() if key not in _NOT_CONTRACT}
-        return {"type": "object"} if "$ref" in kept else kept
+        stored = {key: _without_names(inner) for key, inner in schema.items() if key not in _NOT_CONTRACT}
+        return {"type": "object"} if "$ref" in stored else stored
     return [_without_names(inner) for inner in schema] if isinstance(schema, list) else schema
 
 
@@ -97,7 +97,7 @@ def _budget_keys() -> Described:
 
 def _fields(path: str, keys: Iterable[str], *kinds: type) -> Described:
     """List the keys of a mapping that becomes an object of one of `kinds`."""
-    taken = {name: one for kind in reversed(kinds) for name, one in inspect.signature(kind).parameters.items()}
+    in_use = {name: one for kind in reversed(kinds) for name, one in inspect.signature(kind).parameters.items()}
     for key in keys:
         dot = "" if path.endswith(" ") else "."
-        yield f"{path}{dot}{key}", parameter_text(taken[TOKEN_KIND_BY_KEY.get(key, key)])
+        yield f"{path}{dot}{key}", parameter_text(in_use[TOKEN_KIND_BY_KEY.get(key, key)])

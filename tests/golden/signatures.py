@@ -16,7 +16,7 @@ def signatures(package: ModuleType) -> Iterator[tuple[str, str]]:
         found = getattr(package, name)
         if inspect.isclass(found):
             yield name, f"class {signature(found)}"
-            yield from ((f"{name}.{member}", said) for member, said in _members(found))
+            yield from ((f"{name}.{member}", message) for member, message in _members(found))
         else:
             yield name, f"function {signature(found)}"
 
@@ -55,8 +55,8 @@ def signature(found: Any) -> str:
 
 def parameter_text(parameter: inspect.Parameter) -> str:
     """Format the type and default of a parameter, without its name."""
-    said = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
-    return said if parameter.default is parameter.empty else f"{said} = {_default(parameter.default)}"
+    message = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
+    return message if parameter.default is parameter.empty else f"{message} = {_default(parameter.default)}"
 
 
 def _default(value: object) -> str:

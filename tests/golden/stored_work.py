@@ -66,9 +66,9 @@ async def fill(url: str, bodies: tuple[Path, Path]) -> None:
         await store.sessions.save(
             [SessionUpdate(session=make_session(SESSION, 9, seen_at=now), turns=make_turns(SESSION, 0, 9))]
         )
-        for fold in (COMPACTION, LATER, UNDONE, FAILED_COMPACTION):
-            folded = COMPACTED_MESSAGES if fold.outcome is CompactionOutcome.OK else ()
-            await store.compactions.record(replace(fold, compacted_at=now), folded, lease=None)
+        for compaction in (COMPACTION, LATER, UNDONE, FAILED_COMPACTION):
+            compacted = COMPACTED_MESSAGES if compaction.outcome is CompactionOutcome.OK else ()
+            await store.compactions.record(replace(compaction, compacted_at=now), compacted, lease=None)
         await store.traces.save(traces)
         limits = (RateLimit(name="5h", used=0.4, resets_at=now + 60, status="allowed"), RateLimit(name="7d"))
         await store.rate_limits.save(

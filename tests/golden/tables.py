@@ -37,13 +37,13 @@ def _tables(found: Any) -> Iterator[tuple[str, str]]:
         yield table, f"table, primary key {', '.join(keys)}"
         declared: Any = schema.tables[table].columns if table in schema.tables else {}
         for column in found.get_columns(table):
-            said = [str(column["type"])]
+            message = [str(column["type"])]
             if column["name"] in declared:
-                said.append(f"PostgreSQL {declared[column['name']].type.compile(dialect=_POSTGRESQL())}")
-            said.append("null" if column["nullable"] else "not null")
+                message.append(f"PostgreSQL {declared[column['name']].type.compile(dialect=_POSTGRESQL())}")
+            message.append("null" if column["nullable"] else "not null")
             if column["default"] is not None:
-                said.append(f"default {column['default']}")
-            yield f"{table}.{column['name']}", ", ".join(said)
+                message.append(f"default {column['default']}")
+            yield f"{table}.{column['name']}", ", ".join(message)
         for index in found.get_indexes(table):
             where = index["dialect_options"].get("sqlite_where")
             kind = "unique index" if index["unique"] else "index"

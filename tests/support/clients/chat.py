@@ -65,12 +65,12 @@ async def open_chat(
     write_config(config, sandbox_url, more)
     environment = {**os.environ, **KEYS, "FOVEATE_STORE": ensure_store(folder / "store.sqlite")}
     live = load_live_config(config, environment, ServeFlags(host="127.0.0.1"))
-    setting, bills = ChatConfig(lambda: live.current().value), ChatObserver()
+    setting, charges = ChatConfig(lambda: live.current().value), ChatObserver()
     speaking = setting.select_model(model or setting.default_model())
     async with open_gateway(
-        setting.current_config, environment=environment, observer=bills, outbox_folder=folder / "spool"
+        setting.current_config, environment=environment, observer=charges, outbox_folder=folder / "spool"
     ) as gateway:
-        yield Chat(ChatConversation(gateway, setting, bills, speaking, agent=agent), setting)
+        yield Chat(ChatConversation(gateway, setting, charges, speaking, agent=agent), setting)
 
 
 class Terminal:
@@ -140,7 +140,7 @@ def open_terminal(
 ) -> Iterator[Terminal]:
     """Run `foveate` at a terminal until the end of the block, with its data in `folder`."""
     program, *before = REAL_COMMAND
-    inherited = {name: said for name, said in os.environ.items() if not name.endswith("_API_KEY")}
+    inherited = {name: message for name, message in os.environ.items() if not name.endswith("_API_KEY")}
     own = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
     process = pexpect.spawn(
         program,

@@ -25,13 +25,13 @@ def superlinear_ratio(
     sizes = [max_size]
     while sizes[0] // _GROWTH > _FIRST_SIZES[-1]:
         sizes.insert(0, sizes[0] // _GROWTH)
-    taken: dict[int, float] = {}
+    in_use: dict[int, float] = {}
     for size in (*_FIRST_SIZES, *sizes):
-        taken[size] = _seconds(run, make(size), repeats=1)
-        if taken[size] > _ENOUGH_SECONDS:
+        in_use[size] = _seconds(run, make(size), repeats=1)
+        if in_use[size] > _ENOUGH_SECONDS:
             break
     small = size // _GROWTH
-    slow, fast = taken[size], taken.get(small, 0.0)
+    slow, fast = in_use[size], in_use.get(small, 0.0)
     # Other load can only make a run longer, so a run that looks too long is repeated.
     for repeats in (1, 2, 4):
         if slow < _FLOOR_SECONDS or slow <= fast * _MAX_RATIO:

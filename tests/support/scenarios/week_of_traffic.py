@@ -95,11 +95,11 @@ def gateway_after_week(folder: Path) -> Iterator[WeekGateway]:
         config_now = (
             load_live_config(config, {"FOVEATE_STORE": f"sqlite:///{folder}/foveate.sqlite"}).current().value
         )
-        began = time.perf_counter()
+        started = time.perf_counter()
 
         def clock() -> float:
             """As a test has moved it, and a little further: what the gateway adds takes its time."""
-            return sandbox.clock() + time.perf_counter() - began
+            return sandbox.clock() + time.perf_counter() - started
 
         with running_gateway(sandbox.url, folder, clock=clock, config=config_now) as gateway:
             for day in range(DAYS):

@@ -40,11 +40,11 @@ def is_signature_valid(request: bytes, *, service: str = "bedrock") -> bool:
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ")
-    headers = {name.lower(): said.strip() for name, _, said in (line.partition(":") for line in lines)}
-    said = dict(part.strip().split("=", 1) for part in headers["authorization"].split(" ", 1)[1].split(","))
-    covered = {name: headers[name] for name in said["SignedHeaders"].split(";")}
+    headers = {name.lower(): message.strip() for name, _, message in (line.partition(":") for line in lines)}
+    message = dict(part.strip().split("=", 1) for part in headers["authorization"].split(" ", 1)[1].split(","))
+    covered = {name: headers[name] for name in message["SignedHeaders"].split(";")}
     repeated = AWSRequest(method=method, url=f"http://{headers['host']}{path}", headers=covered, data=body)
     repeated.context["timestamp"] = headers["x-amz-date"]
     signer = SigV4Auth(CREDENTIALS, service, REGION)
     text = signer.string_to_sign(repeated, signer.canonical_request(repeated))
-    return bool(signer.signature(text, repeated) == said["Signature"])
+    return bool(signer.signature(text, repeated) == message["Signature"])

@@ -18,15 +18,15 @@ def tokenize_server(*, chat_tokens: int | None = None) -> Iterator[tuple[str, li
             body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
             paths.append(self.path)
             status = 404
-            said: dict[str, Any] = {"error": {"message": "not found"}}
+            message: dict[str, Any] = {"error": {"message": "not found"}}
             if self.path == "/tokenize" and "content" in body:
                 words = str(body["content"]).split()
                 tokens: list[Any] = [{"id": at, "piece": word} for at, word in enumerate(words)]
-                said = {"tokens": tokens if body.get("with_pieces") else list(range(len(words)))}
+                message = {"tokens": tokens if body.get("with_pieces") else list(range(len(words)))}
                 status = 200
             elif self.path == "/v1/chat/completions/input_tokens" and chat_tokens is not None:
-                status, said = 200, {"input_tokens": chat_tokens}
-            data = json.dumps(said).encode()
+                status, message = 200, {"input_tokens": chat_tokens}
+            data = json.dumps(message).encode()
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))

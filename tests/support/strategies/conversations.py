@@ -272,7 +272,7 @@ def _write_turn(draw: st.DrawFn, writer: _Writer, *, has_more: bool) -> None:
 
 
 def _with_system(draw: st.DrawFn, lines: list[Line]) -> Iterator[Line]:
-    said = [
+    text_shown = [
         Message(role="system", parts=(Text("Be brief."),)),
         Message(role="developer", parts=(Text("Be kind."), Text("Be clear."))),
         Message(role="assistant", parts=(Opaque("additional_tools", b"{}"),)),
@@ -280,7 +280,7 @@ def _with_system(draw: st.DrawFn, lines: list[Line]) -> Iterator[Line]:
     places = draw(st.lists(st.integers(0, len(lines)), max_size=3))
     for place in range(len(lines) + 1):
         for _ in range(places.count(place)):
-            message = draw(st.sampled_from(said))
+            message = draw(st.sampled_from(text_shown))
             yield Line(message=message, tokens=draw(_TOKENS), turn=SYSTEM, step=0)
         yield from lines[place : place + 1]
 
@@ -290,8 +290,8 @@ def long_talk(turns: int, steps: int) -> Talk:
     lines: list[Line] = []
     say = Line(message=Message(role="user", parts=()), tokens=10, turn=0, step=0)
     for turn in range(1, turns + 1):
-        asked = Message(role="user", parts=(Text("And then?"),))
-        lines.append(replace(say, message=asked, turn=turn, is_question=True))
+        requested = Message(role="user", parts=(Text("And then?"),))
+        lines.append(replace(say, message=requested, turn=turn, is_question=True))
         for step in range(1, steps + 1):
             number = len(lines)
             call = ToolCall(name="read", arguments="{}", format=Format.ANTHROPIC, id=f"call_{number}")

@@ -20,8 +20,8 @@ def user_message(text: str) -> Message:
 
 
 def model_message(*parts: Part | str) -> Message:
-    said = tuple(Text(part) if isinstance(part, str) else part for part in parts)
-    return Message(role="assistant", parts=said)
+    message = tuple(Text(part) if isinstance(part, str) else part for part in parts)
+    return Message(role="assistant", parts=message)
 
 
 def tool_call(name: str, **arguments: object) -> ToolCall:

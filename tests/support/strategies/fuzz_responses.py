@@ -100,8 +100,12 @@ def _event(data: bytes, name: str, end: bytes, style: int) -> bytes:
 def event_stream_frame(name: str, payload: bytes) -> bytes:
     """Write one frame of an AWS event stream."""
     headers = b""
-    for key, said in ((":event-type", name), (":content-type", "application/json"), (":message-type", "event")):
-        value = said.encode("utf-8", "replace")
+    for key, message in (
+        (":event-type", name),
+        (":content-type", "application/json"),
+        (":message-type", "event"),
+    ):
+        value = message.encode("utf-8", "replace")
         headers += bytes((len(key),)) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value
     prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
     checked = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload

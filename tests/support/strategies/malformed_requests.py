@@ -139,9 +139,9 @@ def _replace_at(node: Any, path: Path, value: Any) -> Any:
 def _remove_at(node: Any, path: Path) -> Any:
     first, *rest = path
     if isinstance(node, dict):
-        kept = {name: inner for name, inner in node.items() if rest or name != first}
+        stored = {name: inner for name, inner in node.items() if rest or name != first}
         return {
-            name: _remove_at(inner, tuple(rest)) if name == first else inner for name, inner in kept.items()
+            name: _remove_at(inner, tuple(rest)) if name == first else inner for name, inner in stored.items()
         }
     kept_items = [inner for number, inner in enumerate(node) if rest or number != first]
     return [

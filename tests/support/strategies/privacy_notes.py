@@ -149,7 +149,7 @@ def tagged_notes(draw: st.DrawFn) -> Note:
     template = draw(st.sampled_from(language.tagged[scope]))
     tag, words = draw(spellings()), _Words()
     text, head = words.fill(template, tag) if scope == FILE else ("", set[str]())
-    hidden, shown = set(head), set[str]()
+    hidden, result = set(head), set[str]()
     tagged_at = draw(st.integers(0, 2))
     for number in range(3):
         is_tagged = number == tagged_at and scope != FILE
@@ -167,9 +167,9 @@ def tagged_notes(draw: st.DrawFn) -> Note:
         else:
             below, under = words.fill("{h}{h} {w}\n{w}\n", tag, language.star)
             text += below
-            (hidden if scope == FILE or is_tagged else shown).update(own | inside | under)
+            (hidden if scope == FILE or is_tagged else result).update(own | inside | under)
     end = draw(st.sampled_from(("\n", "\r\n", "\r")))
-    return Note(language.suffix, text.replace("\n", end), frozenset(hidden), frozenset(shown))
+    return Note(language.suffix, text.replace("\n", end), frozenset(hidden), frozenset(result))
 
 
 @st.composite

@@ -54,8 +54,8 @@ def claude_tool_loops(draw: st.DrawFn) -> Body:
 def _add_system_message(draw: st.DrawFn, body: Body) -> None:
     """Perhaps a system message or two, where the model takes any and is the next to speak."""
     if body["model"] in _SYSTEM_MESSAGE_MODELS and draw(st.integers(0, 4)) == 0:
-        said = draw(st.lists(_WORDS, min_size=1, max_size=2))
-        body["messages"] += [{"role": "system", "content": words} for words in said]
+        message = draw(st.lists(_WORDS, min_size=1, max_size=2))
+        body["messages"] += [{"role": "system", "content": words} for words in message]
         _set_effort(draw, body)
 
 
@@ -67,17 +67,17 @@ def _set_effort(draw: st.DrawFn, body: Body) -> None:
 
 def _questions(draw: st.DrawFn) -> list[Body]:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}}
-    asked = draw(st.lists(st.sampled_from(("words", "words", "blocks", "image")), min_size=1, max_size=2))
+    requested = draw(st.lists(st.sampled_from(("words", "words", "blocks", "image")), min_size=1, max_size=2))
     made: dict[str, Any] = {"words": draw(_WORDS), "blocks": [_text(draw)], "image": [image, _text(draw)]}
-    return [{"role": "user", "content": made[kind]} for kind in asked]
+    return [{"role": "user", "content": made[kind]} for kind in requested]
 
 
 def _claude_step(draw: st.DrawFn, body: Body, name: str, *, thinks: bool) -> None:
     ids = [f"toolu_{name}_{number}" for number in range(draw(st.integers(1, 3)))]
     thought = _thinking_blocks(draw, body) if thinks else []
-    said = [_text(draw)] if draw(st.booleans()) else []
+    message = [_text(draw)] if draw(st.booleans()) else []
     calls = [{"type": "tool_use", "id": given, "name": "read", "input": {"path": "/a"}} for given in ids]
-    body["messages"].append({"role": "assistant", "content": [*thought, *said, *calls]})
+    body["messages"].append({"role": "assistant", "content": [*thought, *message, *calls]})
     results = [_result(draw, given) for given in ids]
     at = draw(st.integers(0, len(results)))
     closing = [_text(draw)] if draw(st.integers(0, 3)) == 0 else []
@@ -100,8 +100,8 @@ def _result(draw: st.DrawFn, given: str) -> Body:
 def _thinking_blocks(draw: st.DrawFn, body: Body) -> list[Body]:
     if draw(st.integers(0, 5)) == 0:
         return [{"type": "redacted_thinking", "data": sign_as_sandbox(body, "")}]
-    said = draw(_WORDS)
-    return [{"type": "thinking", "thinking": said, "signature": sign_as_sandbox(body, said)}]
+    message = draw(_WORDS)
+    return [{"type": "thinking", "thinking": message, "signature": sign_as_sandbox(body, message)}]
 
 
 def _text(draw: st.DrawFn) -> Body:
@@ -123,8 +123,8 @@ def chat_requests(draw: st.DrawFn) -> Body:
                 {"id": given, "type": "function", "function": {"name": "read", "arguments": "{}"}}
                 for given in ids
             ]
-            said = draw(st.sampled_from((None, "Let me see.")))
-            messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+            message = draw(st.sampled_from((None, "Let me see.")))
+            messages.append({"role": "assistant", "content": message, "tool_calls": calls})
             messages += [
                 {"role": "tool", "tool_call_id": given, "content": draw(_WORDS)} for given in reversed(ids)
             ]
@@ -151,8 +151,8 @@ def responses_requests(draw: st.DrawFn) -> Body:
             ]
             given += [{"type": "function_call_output", "call_id": name, "output": draw(_WORDS)} for name in ids]
         if turn < turns - 1:
-            said = [{"type": "output_text", "text": draw(_WORDS)}]
-            given.append({"type": "message", "role": "assistant", "content": said})
+            message = [{"type": "output_text", "text": draw(_WORDS)}]
+            given.append({"type": "message", "role": "assistant", "content": message})
     return {"model": "gpt-5", "input": given}
 
 

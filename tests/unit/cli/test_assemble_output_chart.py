@@ -102,22 +102,22 @@ def test_no_line_is_wider_than_the_display(shown: Prompt, columns: int, colours:
 @settings(max_examples=limit_examples(80))
 @given(sizes=st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)), max_size=8))
 def test_a_bar_shows_every_nonempty_part(sizes: list[tuple[int, int]]) -> None:
-    shown = prompt(*(report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))
+    result = prompt(*(report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))
 
-    for section, row in zip(shown.sections, rows(shown, columns=120), strict=True):
-        kept, cut = cells(row)
-        assert (kept + cut > 0) == (section.before > 0)
-        assert kept > 0 or section.after == 0
+    for section, row in zip(result.sections, rows(result, columns=120), strict=True):
+        stored, cut = cells(row)
+        assert (stored + cut > 0) == (section.before > 0)
+        assert stored > 0 or section.after == 0
         assert cut == 0 or section.after < section.before
-        assert cut > 0 or section.after == section.before or kept == 1
+        assert cut > 0 or section.after == section.before or stored == 1
 
 
 def test_bars_show_the_original_size_filled_up_to_the_kept_size() -> None:
-    shown = prompt(
+    result = prompt(
         report("a", 400), report("b", 200, 100, Action.TRUNCATED), report("c", 100, 0, Action.DROPPED)
     )
 
-    assert [cells(row) for row in rows(shown, columns=200)] == [(40, 0), (10, 10), (0, 10)]
+    assert [cells(row) for row in rows(result, columns=200)] == [(40, 0), (10, 10), (0, 10)]
 
 
 def test_numbers_are_aligned() -> None:
@@ -174,8 +174,8 @@ def test_sections_cut_to_their_cap_are_distinguished_from_sections_cut_by_the_la
 
 
 def test_an_estimate_shows_its_upper_bound() -> None:
-    shown = prompt(report("a", 10), count=TokenCount(8, False, 10))
-    heading, row = draw_prompt(shown, model="some-model", display=Display(), explain=False).splitlines()
+    result = prompt(report("a", 10), count=TokenCount(8, False, 10))
+    heading, row = draw_prompt(result, model="some-model", display=Display(), explain=False).splitlines()
 
     assert heading == "~8 of 10 tokens (80%), some-model, estimated, at most 10 (100%)"
     assert row.endswith("~10 of ~10")
@@ -184,9 +184,9 @@ def test_an_estimate_shows_its_upper_bound() -> None:
 def test_an_estimate_is_near_its_cap_by_its_upper_bound() -> None:
     """Its tokens are what it probably takes, and its cap is kept by what it can take at most."""
     estimates = report("a", 600, cap_tokens=800, upper=760), report("b", 600, cap_tokens=800, upper=759)
-    shown = prompt(*estimates, count=TokenCount(1200, False, 1519))
+    result = prompt(*estimates, count=TokenCount(1200, False, 1519))
 
-    assert [row.partition("~600 of ~600")[2] for row in rows(shown)] == ["  near cap", ""]
+    assert [row.partition("~600 of ~600")[2] for row in rows(result)] == ["  near cap", ""]
 
 
 def test_a_cut_below_the_cap_of_an_estimate_is_explained() -> None:
@@ -205,35 +205,35 @@ def test_a_cut_below_the_cap_of_an_estimate_is_explained() -> None:
 
 
 def test_zero_tokens_are_exact_in_an_estimate() -> None:
-    shown = prompt(report("a", 9, 0, Action.DROPPED), count=TokenCount(0, False, 1))
+    result = prompt(report("a", 9, 0, Action.DROPPED), count=TokenCount(0, False, 1))
 
-    assert rows(shown)[0].endswith("  0 of ~9  dropped")
+    assert rows(result)[0].endswith("  0 of ~9  dropped")
 
 
 def test_names_are_truncated_between_characters_and_bars_stay_aligned() -> None:
     long = "日本語" * 6
-    shown = prompt(report(long, 10), report("ascii", 10), report("e\u0301" * 30, 10))
-    bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in rows(shown)]
+    result = prompt(report(long, 10), report("ascii", 10), report("e\u0301" * 30, 10))
+    bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in rows(result)]
 
     assert len(set(bars)) == 1
-    assert rows(shown)[0].startswith("日本語日本語日本語日本語日…")
-    assert unicodedata.normalize("NFC", rows(shown)[2]).startswith("é" * 27 + "…")
+    assert rows(result)[0].startswith("日本語日本語日本語日本語日…")
+    assert unicodedata.normalize("NFC", rows(result)[2]).startswith("é" * 27 + "…")
 
 
 def test_a_narrow_display_drops_the_bar_before_the_numbers() -> None:
-    shown = prompt(report("a_rather_long_name", 99_999, 1_000, Action.TRUNCATED))
+    result = prompt(report("a_rather_long_name", 99_999, 1_000, Action.TRUNCATED))
 
-    assert rows(shown, columns=40) == ["a_rather_lo…  1,000 of 99,999  truncated"]
-    assert rows(shown, columns=26) == ["a_rather…  1,000 of 99,999"]
+    assert rows(result, columns=40) == ["a_rather_lo…  1,000 of 99,999  truncated"]
+    assert rows(result, columns=26) == ["a_rather…  1,000 of 99,999"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_bars_use_ascii_if_the_encoding_has_no_block_characters(encoding: str) -> None:
-    shown = prompt(
+    result = prompt(
         report("naïve 📚" + "x" * 30, 10, 5, Action.TRUNCATED),
         cuts=(Cut(section="naïve 📚", rung="cap", before=10, after=5, reason="why"),),
     )
-    picture = draw_prompt(shown, model="gpt-4o", display=Display(encoding=encoding), explain=True)
+    picture = draw_prompt(result, model="gpt-4o", display=Display(encoding=encoding), explain=True)
 
     assert picture.encode(encoding)
     assert "###" in picture

@@ -68,21 +68,21 @@ def test_unreadable_lines_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"role": "user", "content": "hi"}\nbroken\n{"role": "assistant", "content": "yo"}\n')
     session = load_session(path)
-    shown = " ".join(
+    result = " ".join(
         demo_lines(session, tallies(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
     )
 
     assert session.broken_lines == 1
-    assert "1 line of the recording could not be read" in shown
+    assert "1 line of the recording could not be read" in result
 
 
 def test_the_first_rejected_request_marks_the_end_without_foveate() -> None:
     off, on = replace(OFF, answered=4, failed=1, refused_at=3), replace(ON, answered=8, refused=1)
-    shown = " ".join(
+    result = " ".join(
         demo_lines(SESSION, tallies(off, on), Display(columns=200), window_tokens=None, is_bundled=False)
     )
 
-    assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in shown
+    assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in result
 
 
 def test_failures_and_unknown_prices_are_shown() -> None:
@@ -113,17 +113,17 @@ def test_text_is_wrapped_and_colours_are_optional(columns: int) -> None:
 
 
 def test_the_demo_object_has_all_variants_and_money_as_strings() -> None:
-    shown = demo_object(SESSION, tallies(OFF, ON), window_tokens=400, is_bundled=True)
+    result = demo_object(SESSION, tallies(OFF, ON), window_tokens=400, is_bundled=True)
 
-    assert shown["overflows_prevented"] == 4
-    off, on = shown["off"], shown["on"]
+    assert result["overflows_prevented"] == 4
+    off, on = result["off"], result["on"]
     assert isinstance(off, dict)
     assert isinstance(on, dict)
     assert (off["dollars"], on["dollars"]) == ("0.5", "0.18")
-    assert isinstance(shown["usual"], dict)
-    assert shown["usual"]["dollars"] == "0.2"
+    assert isinstance(result["usual"], dict)
+    assert result["usual"]["dollars"] == "0.2"
     assert on["hit_ratio"] == 0.8
-    assert json.loads(json.dumps(shown)) == shown
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_a_provider_with_automatic_caching_gets_no_breakpoints() -> None:

@@ -30,8 +30,8 @@ def test_each_finding_has_a_line_and_its_advice_below() -> None:
 
 @pytest.mark.parametrize("columns", [1, 24, 30, 80])
 def test_lines_are_wrapped_and_control_characters_escaped(columns: int) -> None:
-    odd = [*FOUND, failed_finding("vocabularies", "模型 " * 40 + "\x1b[31m", "do this and that " * 9)]
-    printed = list(findings_lines(odd, Display(columns=columns, encoding="utf-8")))
+    unusual = [*FOUND, failed_finding("vocabularies", "模型 " * 40 + "\x1b[31m", "do this and that " * 9)]
+    printed = list(findings_lines(unusual, Display(columns=columns, encoding="utf-8")))
 
     assert all(line.isprintable() for line in printed)
     assert "\x1b[33mwarning" in "\n".join(findings_lines(FOUND, Display(colours=True)))

@@ -47,8 +47,8 @@ def read(folder: Path, text: str) -> list[Node]:
 
 
 def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[DetailLevel, ...] = ()) -> View:
-    shown = tuple(ViewNode(str(number), "A title", level, 0.5, 7) for number, level in enumerate(levels))
-    return View(text="…", count=count, limit_tokens=limit_tokens, nodes=shown)
+    result = tuple(ViewNode(str(number), "A title", level, 0.5, 7) for number, level in enumerate(levels))
+    return View(text="…", count=count, limit_tokens=limit_tokens, nodes=result)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_summary_has_the_length_and_the_shown_nodes(shown: View, said: str) ->
 
 
 def test_a_view_object_has_its_numbers_first() -> None:
-    shown = view_object(view(TokenCount(90, False, 99), None, (DetailLevel.FULL,)), model="m", focus="0")
+    result = view_object(view(TokenCount(90, False, 99), None, (DetailLevel.FULL,)), model="m", focus="0")
 
-    assert shown == {
+    assert result == {
         "tokens": 90,
         "limit_tokens": None,
         "text": "…",
@@ -86,7 +86,7 @@ def test_a_view_object_has_its_numbers_first() -> None:
         "model": "m",
         "focus": "0",
     }
-    assert list(shown)[:4] == ["tokens", "limit_tokens", "text", "nodes"]
+    assert list(result)[:4] == ["tokens", "limit_tokens", "text", "nodes"]
 
 
 def test_nodes_have_a_line_each_with_aligned_ids_and_states(nodes: list[Node]) -> None:

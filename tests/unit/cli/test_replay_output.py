@@ -103,10 +103,10 @@ def test_notes_below_the_table_name_what_is_missing() -> None:
 def test_the_json_object_has_exact_amounts_and_is_deterministic() -> None:
     report = reported(replayed("a"), replayed("b"))
 
-    told = json.dumps(report_object(report))
+    output = json.dumps(report_object(report))
 
-    assert told == json.dumps(report_object(reported(replayed("a"), replayed("b"))))
-    found = json.loads(told)
+    assert output == json.dumps(report_object(reported(replayed("a"), replayed("b"))))
+    found = json.loads(output)
     total = sum(Decimal(one["outcomes"][0]["dollars"]) for one in found["sessions"])
     assert Decimal(found["total"][0]["dollars"]) == total
     assert [one["policy"] for one in found["total"]] == list(Policy)

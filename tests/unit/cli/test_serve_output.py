@@ -49,12 +49,12 @@ def test_the_start_screen_shows_url_exports_features_and_data() -> None:
 
 
 def test_the_page_is_shown_unless_it_is_off() -> None:
-    for said, page in ((b"server: {port: 1}", "http://h:1/"), (b"server: {page: false}", None)):
-        found = Configuration(parse_settings(said, "foveate.yaml"), CostOptions())
-        shown = describe_gateway("http://h:1", resolve_config(found, {}), config=None, local=None)
+    for message, page in ((b"server: {port: 1}", "http://h:1/"), (b"server: {page: false}", None)):
+        found = Configuration(parse_settings(message, "foveate.yaml"), CostOptions())
+        result = describe_gateway("http://h:1", resolve_config(found, {}), config=None, local=None)
 
-        assert shown.page == page
-        assert bool(re.search("^page +http://h:1/$", text(shown), re.MULTILINE)) == (page is not None)
+        assert result.page == page
+        assert bool(re.search("^page +http://h:1/$", text(result), re.MULTILINE)) == (page is not None)
 
 
 def test_colours_are_used_only_if_the_display_has_them() -> None:
@@ -67,8 +67,8 @@ def test_colours_are_used_only_if_the_display_has_them() -> None:
 def test_keys_are_listed_by_owner() -> None:
     assert "clients bring their own; none is in this environment" in text(SHOWN)
     assert "a gateway key (`foveate config key` makes one) for openai" in text(replace(SHOWN, keys=["openai"]))
-    told = text(replace(SHOWN, keys=["anthropic", "openai"], agents=["ana", "ben"]))
-    assert "a gateway key of ana, ben for anthropic, openai" in told
+    output = text(replace(SHOWN, keys=["anthropic", "openai"], agents=["ana", "ben"]))
+    assert "a gateway key of ana, ben for anthropic, openai" in output
 
 
 def test_a_gateway_open_to_other_machines_is_reported() -> None:
@@ -98,30 +98,30 @@ def test_workers_and_the_local_model_are_shown() -> None:
 
 
 def test_the_status_has_the_effective_settings_and_never_a_key() -> None:
-    said = (
+    message = (
         b"context_optimization: {compaction: {enabled: true}, prompt_cache: {enabled: false}}\n"
         b"server: {host: '::', tls: {certificate: a.pem, key: b.pem}}\n"
         b"store: {url: 'postgresql://ana:hush@db/x'}\n"
     )
-    found = Configuration(parse_settings(said, "foveate.yaml"), CostOptions())
+    found = Configuration(parse_settings(message, "foveate.yaml"), CostOptions())
     now = resolve_config(found, {"OPENAI_API_KEY": "sk-hush", "GEMINI_API_KEY": ""})
 
-    shown = describe_gateway(
+    result = describe_gateway(
         "http://[::1]:8090", now, config=Path("x.yaml"), local=LocalModel(base_url="http://h", model="m")
     )
 
-    assert shown.url == "https://[::1]:8090"
-    assert shown.on == ["compaction", "token counter", "workspace cache", "TLS"]
-    assert shown.keys == ["openai"]
-    assert shown.local == "m"
-    assert "hush" not in str(shown)
-    assert "postgresql://ana@db/x" in text(shown)
+    assert result.url == "https://[::1]:8090"
+    assert result.on == ["compaction", "token counter", "workspace cache", "TLS"]
+    assert result.keys == ["openai"]
+    assert result.local == "m"
+    assert "hush" not in str(result)
+    assert "postgresql://ana@db/x" in text(result)
 
 
 @pytest.mark.parametrize("url", ["postgresql://a:b@h/x", "postgresql://h/x?password=b&a=1"])
 def test_the_password_of_a_store_is_never_shown(url: str) -> None:
     found = Configuration(parse_settings(f"store: {{url: '{url}'}}".encode(), "f.yaml"), CostOptions())
 
-    shown = describe_gateway("http://h", resolve_config(found, {}), config=None, local=None)
+    result = describe_gateway("http://h", resolve_config(found, {}), config=None, local=None)
 
-    assert not re.search(r"[:=]b\b", shown.store)
+    assert not re.search(r"[:=]b\b", result.store)

@@ -73,7 +73,7 @@ def test_tool_results_follow_their_calls_and_missing_ones_are_replaced(
     """A log has reminders between results, and lacks those of calls that somebody has stopped."""
     two = {**LOOK, "id": "t2"}
     reminder, seen = {"type": "text", "text": "Remember."}, {**SEEN, "content": "a line"}
-    asked: list[dict[str, Any]] = [
+    requested: list[dict[str, Any]] = [
         {"role": "user", "content": "What is it?"},
         {"role": "assistant", "content": [LOOK, two]},
         {"role": "user", "content": [reminder, seen]},
@@ -83,7 +83,7 @@ def test_tool_results_follow_their_calls_and_missing_ones_are_replaced(
         {"role": "assistant", "content": "It ends."},
     ]
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": asked}))
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": requested}))
     sent = json.loads(load_session(path).requests[-1].body)["messages"]
 
     assert [(one["type"], one.get("tool_use_id")) for one in sent[2]["content"]] == [
@@ -135,7 +135,7 @@ def test_without_a_system_prompt_the_tools_get_a_breakpoint_and_empty_texts_do_n
     body = {"tools": [{"name": "a"}, {"name": "b"}], "messages": [{"role": "user", "content": content}]}
     session = replace(SESSION, requests=[DemoRequest(json.dumps(body).encode(), 0.0)])
     (step,) = add_client_breakpoints(session).requests
-    marked = json.loads(step.body)
+    with_breakpoint = json.loads(step.body)
 
-    assert ["cache_control" in tool for tool in marked["tools"]] == [False, True]
-    assert ["cache_control" in block for block in marked["messages"][0]["content"]] == [True, False]
+    assert ["cache_control" in tool for tool in with_breakpoint["tools"]] == [False, True]
+    assert ["cache_control" in block for block in with_breakpoint["messages"][0]["content"]] == [True, False]

@@ -43,7 +43,7 @@ async def test_a_check_that_fails_or_hangs_does_not_hide_the_others() -> None:
 
 
 def test_the_findings_object_has_all_findings() -> None:
-    shown = findings_object(FOUND)
+    result = findings_object(FOUND)
 
-    assert (shown["ok"], shown["counts"]) == (False, {"ok": 1, "warning": 1, "failed": 1})
+    assert (result["ok"], result["counts"]) == (False, {"ok": 1, "warning": 1, "failed": 1})
     assert findings_object(FOUND[:2])["ok"] is True

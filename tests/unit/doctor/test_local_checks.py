@@ -118,13 +118,13 @@ def test_a_disabled_token_counter_is_reported() -> None:
 
 def test_a_degraded_gateway_says_why_and_other_servers_are_not_gateways() -> None:
     config = {"valid": False, "problem": "foveate.yaml:3: no"}
-    said = {"version": "1", "status": "degraded", "config": config, "store": {"problem": None}}
-    found = check_gateway_health(said, "127.0.0.1:8090", "http://127.0.0.1:8090/health")
+    message = {"version": "1", "status": "degraded", "config": config, "store": {"problem": None}}
+    found = check_gateway_health(message, "127.0.0.1:8090", "http://127.0.0.1:8090/health")
 
     assert found is not None
     assert found.level is Level.WARNING
     assert found.message.endswith("version 1, and is degraded; config: foveate.yaml:3: no")
-    well = check_gateway_health({**said, "status": "ok"}, "127.0.0.1:8090", "")
+    well = check_gateway_health({**message, "status": "ok"}, "127.0.0.1:8090", "")
     assert well is not None
     assert well.level is Level.OK
     assert check_gateway_health({"hello": 1}, "", "") is check_gateway_health([], "", "") is None
@@ -139,17 +139,17 @@ def test_missing_notes_are_reported(tmp_path: Path) -> None:
             f"  - {{id: bo, sections: {{memory: {{paths: ['{tmp_path}', '{tmp_path}/gone.org']}}}}}}\n"
         )
     )
-    told = {one.name: (one.level, one.message) for one in found if "memory" in one.message}
+    output = {one.name: (one.level, one.message) for one in found if "memory" in one.message}
     skills = [(one.name, one.level) for one in found if "skills" in one.message]
 
-    assert told["ana"][0] is Level.OK
+    assert output["ana"][0] is Level.OK
     assert skills == [("ana", Level.WARNING)]
-    assert told["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read")
+    assert output["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read")
 
 
 def test_a_port_is_free_in_use_or_invalid() -> None:
-    with open_listening_socket("127.0.0.1", 0) as taken:
-        assert not is_port_free("127.0.0.1", taken.getsockname()[1])
+    with open_listening_socket("127.0.0.1", 0) as in_use:
+        assert not is_port_free("127.0.0.1", in_use.getsockname()[1])
     assert is_port_free("127.0.0.1", 0)
     with pytest.raises(CannotListen):
         is_port_free("203.0.113.7", 8090)

@@ -26,9 +26,9 @@ def settings(text: str) -> Settings:
 
 def test_named_upstreams_are_checked_or_else_the_default_ones() -> None:
     def names(text: str, **environment: str) -> dict[str, bool]:
-        said = settings(text)
-        upstreams = build_gateway_options(said, environment).routing.upstreams
-        return {upstream.name: is_named for upstream, is_named in select_upstreams(said, upstreams)}
+        message = settings(text)
+        upstreams = build_gateway_options(message, environment).routing.upstreams
+        return {upstream.name: is_named for upstream, is_named in select_upstreams(message, upstreams)}
 
     assert names("# nothing\n") == {"anthropic": False, "openai": False}
     assert names("# nothing\n", DEEPSEEK_API_KEY="sk-1") == {"deepseek": True}

@@ -39,19 +39,19 @@ async def test_every_call_is_a_line_with_exact_dollars_and_a_utc_time() -> None:
 
     heading, first, second = rows(data)
     assert tuple(heading) == CALL_COLUMNS
-    told = dict(zip(heading, first, strict=True))
-    assert told["at"] == "2026-11-15T12:00:00.000000Z"
-    assert (told["agent"], told["category"], told["tier"]) == ("ana", "main", "batch")
-    assert (told["uncached"], told["read"], told["written_5m"], told["written_1h"]) == (
+    output = dict(zip(heading, first, strict=True))
+    assert output["at"] == "2026-11-15T12:00:00.000000Z"
+    assert (output["agent"], output["category"], output["tier"]) == ("ana", "main", "batch")
+    assert (output["uncached"], output["read"], output["written_5m"], output["written_1h"]) == (
         "12",
         "34000",
         "560",
         "78",
     )
-    assert (told["dollars"], told["said_dollars"]) == ("0.061234567891", "0.0612345678901234567890")
-    assert (told["comparison"], told["saved_by_compaction"]) == ("simulated", "-0.000000000001")
+    assert (output["dollars"], output["said_dollars"]) == ("0.061234567891", "0.0612345678901234567890")
+    assert (output["comparison"], output["saved_by_compaction"]) == ("simulated", "-0.000000000001")
     unknown = dict(zip(heading, second, strict=True))
-    assert (told["is_partial"], unknown["is_possibly_charged"], unknown["charged_dollars"]) == (
+    assert (output["is_partial"], unknown["is_possibly_charged"], unknown["charged_dollars"]) == (
         "true",
         "false",
         "",
@@ -135,6 +135,6 @@ def test_a_csv_report_has_no_total() -> None:
     heading, only = rows(report_csv(report))
 
     assert heading == ["agent", *SUM_COLUMNS]
-    told = dict(zip(heading, only, strict=True))
-    assert (told["agent"], told["calls"], told["dollars"]) == ("'@ana", "2", "")
-    assert told["saved_by_breakpoints"] == "-1.5"
+    output = dict(zip(heading, only, strict=True))
+    assert (output["agent"], output["calls"], output["dollars"]) == ("'@ana", "2", "")
+    assert output["saved_by_breakpoints"] == "-1.5"

@@ -98,9 +98,9 @@ def test_a_row_takes_several_lines_on_a_narrow_display() -> None:
 def test_a_negative_saving_is_described_as_a_cost() -> None:
     lost = replace(MAIN, saved=Savings(without=Decimal(0), keep_alive=Decimal("-0.2")))
 
-    shown = lines(replace(REPORT, rows=(lost,)), NARROW)
+    result = lines(replace(REPORT, rows=(lost,)), NARROW)
 
-    assert shown[-2:] == [
+    assert result[-2:] == [
         "  without Foveate $0.00 for 40 calls; cost $0.20 more",
         "  by keep-alive cost $0.20 more",
     ]
@@ -135,20 +135,20 @@ def test_a_summary_of_unknown_price_is_shown_with_the_compaction_saving() -> Non
 def test_control_characters_in_names_are_escaped() -> None:
     row = replace(MAIN, group=("a\x1b[31m\nb" + "x" * 100, ""))
 
-    shown = "\n".join(lines(replace(REPORT, rows=(row,)), replace(WIDE, encoding="ascii")))
+    result = "\n".join(lines(replace(REPORT, rows=(row,)), replace(WIDE, encoding="ascii")))
 
-    assert shown.isascii()
-    assert "\x1b" not in shown
-    assert shown.count("\n") == 1
-    assert '  ""  ' in shown
+    assert result.isascii()
+    assert "\x1b" not in result
+    assert result.count("\n") == 1
+    assert '  ""  ' in result
 
 
 def test_session_ids_are_shortened() -> None:
     rows = tuple(replace(MAIN, group=(id_,)) for id_ in ("0123456789abc", "0123456789abd", "f" * 32))
 
-    _, *shown, _ = lines(CostReport(by=(GroupBy.SESSION,), rows=rows, total=TOTAL))
+    _, *result, _ = lines(CostReport(by=(GroupBy.SESSION,), rows=rows, total=TOTAL))
 
-    assert [cells(line)[0] for line in shown] == ["0123456789abc", "0123456789abd", "f" * 13]
+    assert [cells(line)[0] for line in result] == ["0123456789abc", "0123456789abd", "f" * 13]
 
 
 def test_reports_use_colours_only_if_the_display_has_them() -> None:
@@ -160,9 +160,9 @@ def test_reports_use_colours_only_if_the_display_has_them() -> None:
 
 
 def test_a_report_object_has_every_number_and_money_as_strings() -> None:
-    shown = json.loads(json.dumps(report_object(REPORT)))
+    result = json.loads(json.dumps(report_object(REPORT)))
 
-    first, second = shown["rows"]
+    first, second = result["rows"]
     assert (first["model"], first["category"], first["dollars"]) == ("claude-opus-5-5", "main", "1.24")
     assert first["saved"] == {
         "total": "3.38",
@@ -172,8 +172,8 @@ def test_a_report_object_has_every_number_and_money_as_strings() -> None:
         "keep_alive": None,
     }
     assert (second["dollars"], second["unknown_calls"]) == (None, 3)
-    assert (shown["by"], shown["total"]["calls"]) == (["model", "category"], 44)
-    assert set(first) - {"model", "category"} == set(shown["total"])
+    assert (result["by"], result["total"]["calls"]) == (["model", "category"], 44)
+    assert set(first) - {"model", "category"} == set(result["total"])
 
 
 CAPS = [
@@ -207,10 +207,10 @@ def held() -> list[CapStatus]:
 
 
 def test_every_cap_is_listed_with_its_uses() -> None:
-    heading, *shown = CapFormatter(WIDE).lines(held())
+    heading, *result = CapFormatter(WIDE).lines(held())
 
     assert cells(heading) == ["cap", "limit", "spent", "reserved", "left"]
-    assert [cells(line) for line in shown] == [
+    assert [cells(line) for line in result] == [
         ["each call", "$0.50"],
         ["session ssssssss of ana", "$5.00", "$4.00", "$0.50", "$0.50", "90% used, warned from 80% on"],
         ["session tttttttt of bob", "$5.00", "$1.00", "$0.00", "$4.00", "20% used"],
@@ -225,9 +225,9 @@ def test_every_cap_is_listed_with_its_uses() -> None:
 
 
 def test_caps_take_two_lines_on_a_narrow_display() -> None:
-    shown = list(CapFormatter(NARROW).lines(held()))
+    result = list(CapFormatter(NARROW).lines(held()))
 
-    assert shown[:3] == [
+    assert result[:3] == [
         "each call  $0.50",
         "session ssssssss of ana  $5.00  90% used, warned from 80% on",
         "  $4.00 spent, $0.50 reserved, $0.50 left",
@@ -235,23 +235,23 @@ def test_caps_take_two_lines_on_a_narrow_display() -> None:
 
 
 def test_caps_are_listed_when_no_calls_exist() -> None:
-    shown = [cells(line) for line in CapFormatter(WIDE).lines(compute_cap_status(CAPS, now=NOON))]
+    result = [cells(line) for line in CapFormatter(WIDE).lines(compute_cap_status(CAPS, now=NOON))]
 
-    assert ["each session", "$5.00", "nobody has called of late"] in shown
-    assert ["each session of bob", "$4.00", "nobody has called of late"] in shown
-    assert ["each agent", "$10.00", "nobody has called of late"] in shown
-    assert ["all", "$50.00", "$0.00", "$0.00", "$50.00", "0% used"] in shown
+    assert ["each session", "$5.00", "nobody has called of late"] in result
+    assert ["each session of bob", "$4.00", "nobody has called of late"] in result
+    assert ["each agent", "$10.00", "nobody has called of late"] in result
+    assert ["all", "$50.00", "$0.00", "$0.00", "$50.00", "0% used"] in result
 
 
 def test_only_the_sessions_nearest_to_their_cap_are_listed() -> None:
     uses = CallerSummary(sessions=[("ana", f"s{number:02}") for number in range(25)])
     spent = {f"session s{number:02}": make_standing(number) for number in range(25)}
 
-    _, *shown, last = CapFormatter(WIDE).lines(
+    _, *result, last = CapFormatter(WIDE).lines(
         compute_cap_status([make_cap(CapScope.SESSION, 30)], now=NOON, callers=uses, balances=spent)
     )
 
-    assert [cells(line)[0] for line in shown] == [f"session s{24 - number:02} of ana" for number in range(20)]
+    assert [cells(line)[0] for line in result] == [f"session s{24 - number:02} of ana" for number in range(20)]
     assert cells(last) == ["…", "5 more sessions, farther from it; --json has them all"]
 
 
@@ -284,12 +284,12 @@ def test_calls_of_unknown_price_are_shown_with_the_spent_amount() -> None:
 
 
 def test_a_cap_object_has_all_fields() -> None:
-    shown = json.loads(json.dumps([cap_object(one) for one in held()]))
+    result = json.loads(json.dumps([cap_object(one) for one in held()]))
 
-    assert shown[0] == {
+    assert result[0] == {
         "scope": "call", "dollars": "0.5", "agent": None, "warn_at": "0.8", "unknown": "refuse", "uses": [],
     }  # fmt: skip
-    assert shown[3]["uses"][0] == {
+    assert result[3]["uses"][0] == {
         "agent": "bob", "session_id": None, "day": None, "spent": "11.5", "reserved": "0", "left": "-1.5",
         "unknown_calls": 0, "level": "full",
     }  # fmt: skip

@@ -35,32 +35,34 @@ def far_from_greenwich() -> Iterator[None]:
 def test_times_are_parsed_in_utc(
     since: str | None, until: str | None, expected: tuple[float | None, float | None]
 ) -> None:
-    asked = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
+    requested = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
 
-    assert asked.since == expected[0]
-    assert asked.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
+    assert requested.since == expected[0]
+    assert requested.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
 
 
 def test_until_includes_its_own_moment() -> None:
-    asked = CallSelection.from_options(agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON)
+    requested = CallSelection.from_options(
+        agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON
+    )
 
-    assert asked.until is not None
-    assert asked.until > NOON
+    assert requested.until is not None
+    assert requested.until > NOON
 
 
 @pytest.mark.parametrize("day", ["2026-11-01", "2026-11-14", "2000-02-29"])
 def test_until_a_day_and_since_the_next_leave_no_gap(day: str) -> None:
     """Was a quarter of a microsecond before midnight that nobody could ask for."""
-    asked = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
+    requested = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
 
     midnight = datetime.fromisoformat(f"{day}T00:00+00:00").timestamp() + 86_400
-    assert asked.until == midnight
+    assert requested.until == midnight
 
 
 def test_until_the_last_day_of_the_calendar_is_accepted() -> None:
-    asked = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
+    requested = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
 
-    assert asked.until == 253_402_300_800.0
+    assert requested.until == 253_402_300_800.0
 
 
 def test_group_by_keeps_the_given_order() -> None:

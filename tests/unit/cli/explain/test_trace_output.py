@@ -79,9 +79,9 @@ def test_only_the_last_requests_of_a_long_session_are_shown() -> None:
 
 
 def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None:
-    told = ChargedTrace(trace=TRACE, charge=BILL)
+    output = ChargedTrace(trace=TRACE, charge=BILL)
     lines = list(
-        plain(columns=120).request_lines(TracedRequest(number=3, traced=told, edits=price_edits(told)))
+        plain(columns=120).request_lines(TracedRequest(number=3, traced=output, edits=price_edits(output)))
     )
     text = "\n".join(lines)
 
@@ -105,14 +105,14 @@ def test_a_request_without_edits_says_so() -> None:
 @pytest.mark.parametrize("columns", [1, 20, 40, 80, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_tables_and_bars_fit_any_width(columns: int, encoding: str) -> None:
-    odd = replace(TRACE, model="模型\x1b[31m" * 9, agent="🙂" * 30)
+    unusual = replace(TRACE, model="模型\x1b[31m" * 9, agent="🙂" * 30)
     writing = plain(columns=columns, encoding=encoding)
-    told = ChargedTrace(trace=odd, charge=BILL)
+    output = ChargedTrace(trace=unusual, charge=BILL)
     lines = [
-        *writing.session_lines(story(odd, TRACE), last=9),
-        *writing.request_lines(TracedRequest(number=1, traced=told, edits=price_edits(told))),
+        *writing.session_lines(story(unusual, TRACE), last=9),
+        *writing.request_lines(TracedRequest(number=1, traced=output, edits=price_edits(output))),
         *writing.session_list_lines(
-            [TracedSession(session_id="s" * 40, agent=odd.agent, requests=9, first_at=0.0, last_at=9.0)]
+            [TracedSession(session_id="s" * 40, agent=unusual.agent, requests=9, first_at=0.0, last_at=9.0)]
         ),
     ]
 
@@ -125,10 +125,10 @@ def test_tables_and_bars_fit_any_width(columns: int, encoding: str) -> None:
 def test_every_row_fits_a_narrow_terminal() -> None:
     quiet = replace(TRACE, fold_id=None, broke=None, problems=())
     writing = plain(columns=40)
-    told = ChargedTrace(trace=quiet, charge=BILL)
+    output = ChargedTrace(trace=quiet, charge=BILL)
     lines = [
         *writing.session_lines(story(quiet, quiet), last=9),
-        *writing.request_lines(TracedRequest(number=1, traced=told, edits=price_edits(told))),
+        *writing.request_lines(TracedRequest(number=1, traced=output, edits=price_edits(output))),
     ]
 
     assert [line for line in lines if len(line) > 40] == []
@@ -138,13 +138,13 @@ def test_every_row_fits_a_narrow_terminal() -> None:
 
 
 def test_the_cost_of_summaries_is_shown() -> None:
-    told = with_(
+    output = with_(
         story(TRACE),
         background_calls=[BackgroundCalls(category="compaction", calls=2, dollars=Decimal("0.0233"))],
     )
 
-    assert "beside them 2 compaction calls, $0.023300" in list(plain().session_lines(told, last=9))
-    assert session_object(told)["beside"] == [
+    assert "beside them 2 compaction calls, $0.023300" in list(plain().session_lines(output, last=9))
+    assert session_object(output)["beside"] == [
         {"category": "compaction", "calls": 2, "dollars": "0.0233", "unknown_calls": 0}
     ]
 
@@ -175,27 +175,27 @@ def test_times_of_a_session_over_several_days_have_dates() -> None:
 
 
 def test_traces_use_colours_only_if_the_display_has_them() -> None:
-    told = story(TRACE)
+    output = story(TRACE)
 
-    assert "\x1b[" in "\n".join(plain(colours=True).session_lines(told, last=9))
-    assert "\x1b" not in "\n".join(plain().session_lines(told, last=9))
+    assert "\x1b[" in "\n".join(plain(colours=True).session_lines(output, last=9))
+    assert "\x1b" not in "\n".join(plain().session_lines(output, last=9))
 
 
 def test_the_session_object_has_all_fields_and_money_as_strings() -> None:
-    told = ChargedTrace(trace=TRACE, charge=BILL)
-    shown = request_object(2, told, price_edits(told))
+    output = ChargedTrace(trace=TRACE, charge=BILL)
+    result = request_object(2, output, price_edits(output))
 
-    assert shown["number"] == 2
-    assert shown["sections"] == [
+    assert result["number"] == 2
+    assert result["sections"] == [
         {"name": "system", "tokens": 4_000},
         {"name": "tool results", "tokens": 30_650},
     ]
-    edits = shown["edits"]
+    edits = result["edits"]
     assert isinstance(edits, list)
     assert edits[0]["dollars"] == "0.080000"
-    bill = shown["bill"]
-    assert isinstance(bill, dict)
-    assert bill["dollars"] == "0.0271"
+    charge = result["bill"]
+    assert isinstance(charge, dict)
+    assert charge["dollars"] == "0.0271"
     listed = session_object(story(TRACE))["requests"]
     assert isinstance(listed, list)
     assert [(one["id"], one["edits"][0]["dollars"]) for one in listed] == [("call-1", "0.080000")]
